@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test sandbox-attack sandbox-humaneval test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-hangs gpu-fits fault-logs diagnose-score inventory eval-shows
+.PHONY: smoke test sandbox-attack sandbox-humaneval cluster test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-hangs gpu-fits fault-logs diagnose-score inventory eval-shows
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -52,6 +52,13 @@ sandbox-attack: .venv/rlbox.stamp
 sandbox-humaneval: .venv/rlbox.stamp
 	$(PY) tests/sandbox/humaneval.py $(ARGS)
 
+# A cluster of two hosts in namespaces, each with an sshd and an engine of its own, from nothing to nothing; needs root, 6 GB of
+# disk and some minutes. `make test` asks such hosts alone.
+cluster: .venv/rlbox.stamp
+	$(RLBOX) engine up
+	scripts/ensure-test-tools.sh
+	$(PY) -m pytest tests/engine/test_cluster_doctor.py tests/engine/test_cluster_life.py $(ARGS)
+
 # The catalogue of messages brought up to date with the code: new ones wait there for their other half.
 messages: .venv/rlbox.stamp
 	$(PY) scripts/messages.py
@@ -71,6 +78,11 @@ fuzz: .venv/rlbox.stamp
 	$(PY) tests/fuzz/command_lines.py --lines $(or $(LINES),10000) --seed $(or $(SEED),1)
 	$(PY) tests/fuzz/campaign.py --cases $(or $(CASES),1000000) --seed $(or $(SEED),1) \
 	    --progress $(or $(FUZZ_PROGRESS),$(HOME)/.cache/rlbox/lanes/fuzz-$(or $(SEED),1).json) $(ARGS)
+
+# A million hostile logs through `rlbox diagnose`, by Hypothesis: hours; it goes on where it was stopped (SECONDS=: how long).
+fuzz-diagnose: .venv/rlbox.stamp
+	$(PY) tests/fuzz/diagnosing.py --cases $(or $(CASES),1000000) --seed $(or $(SEED),1) --seconds $(or $(SECONDS),1e9) \
+	    --progress $(or $(FUZZ_PROGRESS),$(HOME)/.cache/rlbox/lanes/fuzz-diagnose-$(or $(SEED),1).json) $(ARGS)
 
 # Runs at both places with something killed, closed, removed or filled at a random moment of each, an engine of their own,
 # which needs root, among it; about 10 s a round.

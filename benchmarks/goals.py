@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks import building, evidencing, gating, hanging, rendering, running, startup, warming, watching
 from benchmarks.goal import Goal
 from benchmarks.image_goals import IMAGE_GOALS
+from benchmarks.log_goals import LOG_GOALS
 
 CLICK = "python -c 'import click'"
 JINJA = "python -c 'import click,jinja2'"
@@ -138,6 +139,7 @@ GOALS = (
         rounds=11,
     ),
     *IMAGE_GOALS,
+    *LOG_GOALS,
     Goal(
         key="26",
         what="failure line to event, slowest of 40",

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ensure-test-tools.sh - see to it that the programs that only tests call are there; starts none.
 #
-# docker-registry, shellcheck: what is on PATH is left as it is; otherwise the distribution's package is unpacked into
-# .venv/tools, so that no service of this machine is installed or started. ip: where it is missing, root gets iproute2
+# docker-registry, shellcheck, sshd, nft: what is on PATH is left as it is; otherwise the distribution's package is unpacked
+# into .venv/tools, so that no service of this machine is installed or started. ip: where it is missing, root gets iproute2
 # installed; others do without (the tests that make network namespaces need root, too). So is python3.11, the interpreter of
 # the targets that tests lay in place, where the distribution has it beside another one (Ubuntu 22.04).
 # chromium, for the tests of pages: where none is on PATH, Debian's headless one with all that it needs and a font that has
@@ -15,7 +15,14 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tools=$PWD/.venv/tools
 
 say() { echo "ensure-test-tools: $*" >&2; }
-have() { command -v "$1" >/dev/null 2>&1 || [ -x "$tools/usr/bin/$1" ]; }
+have() { command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "$tools/usr/bin/$1" ] || [ -x "$tools/usr/sbin/$1" ]; }
+packages_of() { # PROGRAM: its package, and the libraries that a bare machine lacks
+  case $1 in
+    sshd) echo openssh-server libwrap0 ;;
+    nft) echo nftables libnftables1 libjansson4 ;;
+    *) echo "$1" ;;
+  esac
+}
 apt() { DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 "$@"; }
 update() { [ "$(id -u)" = 0 ] && apt update; }
 cannot() { # WHAT
@@ -24,7 +31,7 @@ cannot() { # WHAT
 }
 
 missing=()
-for program in docker-registry shellcheck; do have "$program" || missing+=("$program"); done
+for program in docker-registry shellcheck sshd nft; do have "$program" || read -r -a missing <<<"${missing[*]} $(packages_of "$program")"; done
 wanted=()
 if [ "$(id -u)" = 0 ]; then
   have ip || wanted+=(iproute2)

@@ -1,4 +1,4 @@
-"""Write the pages that are made from tables: docs/fixes/*.md, docs/coverage.md and docs/seeds.md.
+"""Write the pages that are made from tables: docs/fixes/*.md, docs/coverage.md, docs/causes.md and docs/seeds.md.
 
 `python scripts/make_docs.py` (`make docs`); with `--check` it writes nothing and exits 1 when a page is stale.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from rlbox.docs.cause_docs import PAGE as CAUSES
+from rlbox.docs.cause_docs import cause_page, cause_rows
 from rlbox.docs.fix_docs import fix_pages, load_catalogue
 from rlbox.docs.seed_docs import PAGE, load_seeds, seed_page
 from rlbox.spec.project import Project
@@ -18,7 +20,9 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 def stale_pages() -> dict[str, str | None]:
     """Return the pages that differ from what they should be, with their right text; None for one that should not be."""
     project = Project(folder=CHECKOUT)
-    pages = fix_pages(load_catalogue(project, CHECKOUT / "tests/faults"), project.template_folders())
+    catalogue = load_catalogue(project, CHECKOUT / "tests/faults")
+    pages = fix_pages(catalogue, project.template_folders())
+    pages[CAUSES] = cause_page(cause_rows(catalogue, CHECKOUT), project.template_folders())
     pages[PAGE] = seed_page(load_seeds(CHECKOUT), project.template_folders())
     there = {f"docs/fixes/{path.name}": path for path in (CHECKOUT / "docs/fixes").glob("*.md")}
     left = dict.fromkeys(sorted(set(there) - set(pages)))

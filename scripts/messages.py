@@ -28,7 +28,13 @@ from rlbox.spec.load import load_toml  # noqa: E402
 FOLDER = CHECKOUT / "rlbox/messages/zh"
 HAND = "words"
 """The file that is kept by hand: single words, joints, states, which no rule can tell from names."""
-PROGRAMS = ("doctor/act/programs/", "evaluation/act/programs/", "sandbox/act/programs/")
+PROGRAMS = (
+    "doctor/act/programs/",
+    "evaluation/act/programs/",
+    "evaluation/exports/act/programs/",
+    "evaluation/overlap/act/programs/",
+    "sandbox/act/programs/",
+)
 UNSHOWN = (*PROGRAMS, "docs/", "messages/", "scaffold/files/")
 TABLES = ("templates/**/*.toml", "images/*/target.toml", "jobs/*.toml", "rlbox/**/*.toml")
 KEYS = (
@@ -106,13 +112,15 @@ _FILLED = re.compile(r"\{\{\s*(.*?)\s*\}\}")
 def main(words: list[str]) -> int:
     """Bring the catalogue up to date, or say what it lacks."""
     found = dict(sorted(everything().items()))
+    elsewhere = {text: other for path in FOLDER.glob("*.json") for text, other in read(path.stem).items() if other}
     hand, given = read(HAND), halves()
     stale, lacking = [], 0
     for room, texts in found.items():
-        known = read(room)
+        known = {text: other for text, other in read(room).items() if other != ""}
+        known = elsewhere | known
         wanted = {text: given.get(text, known.get(text, "")) for text in sorted(texts) if text not in hand}
         lacking += sum(other == "" for other in wanted.values())
-        if wanted != known:
+        if wanted != read(room):
             stale.append(room)
             if "--check" not in words:
                 write(room, wanted)
@@ -148,13 +156,13 @@ def write(room: str, texts: Mapping[str, str | None]) -> None:
 
 
 def everything() -> dict[str, set[str]]:
-    """Return room to its messages; a message stands in the first room that has it."""
+    """Return room to its messages; one stands in the first room of the code that has it, and in the first of tables."""
     found: dict[str, set[str]] = {}
-    seen: set[str] = set()
+    seen: set[tuple[bool, str]] = set()
     for room, text in all_texts():
         for message in messages_of(text):
-            if message not in seen:
-                seen.add(message)
+            if (place := (room.startswith("table-"), message)) not in seen:
+                seen.add(place)
                 found.setdefault(room, set()).add(message)
     return found
 

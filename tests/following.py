@@ -51,7 +51,8 @@ class Step:
     def commands(self, fill: Mapping[str, str]) -> list[list[str]]:
         """Return the command lines of rlbox's in the advice, in their order; `fill` has values for its CAPITALS."""
         found = [found[1].strip().rstrip(".") for found in ADVISED.finditer(self.text)]
-        lines = [re.split(r" (?:then|or|and|goes|prints|tells|puts|on|outside)\b", line)[0] for line in found]
+        ends = r" (?:then|or|and|goes|brings|prints|takes|tells|puts|on|outside)\b"
+        lines = [re.split(ends, line)[0] for line in found]
         assert lines, f"no command of rlbox's in {self.text!r}"
         return [shlex.split(filled(line, fill)) for line in lines]
 

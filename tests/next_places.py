@@ -26,7 +26,7 @@ _TAKES_OFF = frozenset({"strip", "rstrip", "lstrip", "format", "removesuffix", "
 
 
 class Place(NamedTuple):
-    """Where a next step stands: path below the checkout, function with its class, text with `{}` for what varies."""
+    """Where a next step stands: module, function with its class, text with `{}` or `{name}` for what varies."""
 
     module: str
     function: str
@@ -38,7 +38,7 @@ class Place(NamedTuple):
     @property
     def pattern(self) -> re.Pattern[str]:
         """What the printed step holds, blanks and line ends aside."""
-        parts = (re.escape(part) for part in " ".join(self.text.split()).split("{}"))
+        parts = map(re.escape, re.split(r"\{\w*\}", " ".join(self.text.split())))
         return re.compile(".*?".join(parts), re.DOTALL)
 
 

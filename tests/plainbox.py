@@ -11,7 +11,7 @@ from rlbox.printable import CLOSES, OPENS, OPENS_SPEC
 
 _MARKED = re.compile(f"[{OPENS}{OPENS_SPEC}][^{OPENS}{OPENS_SPEC}{CLOSES}]*{CLOSES}")
 _COMMAND = re.compile(
-    r"`[^`]*`|^\t\S+|(?<=\.toml: )[\w.\[\]-]+:"  # what is quoted, a choice of click's, a key of a spec
+    r"`[^`]*`|^\t\S+|(?<=\.toml: )[\w.\[\]-]+:|^ +\w+ = \"…\"$"  # what is quoted, a choice of click's, keys of a spec
     r"|(?<![\w/.-])(?:rlbox|vastai|docker|ray|uv|ssh|sudo|apptainer|chmod|export|mkdir|kill|set -a) [^;·()]*"
 )
 _WORD = re.compile(r"(?<![\w/.=@:~$<{\[-])[A-Za-z][a-z]+(?![\w/=.@>}-])")

@@ -54,6 +54,9 @@ SECTIONS = {
         "prune": "free what nothing needs: images, fetched files, caches",
         "warm": "read files into memory, and verify that they are there",
     },
+    "clusters": {
+        "cluster": "make several machines one closed Ray cluster, and take it away",
+    },
     "rented": {
         "onstart": "print the on-start script of a target of vast.ai",
         "vast": "rent a machine on vast.ai, run a job there, fetch everything, shut it down",
@@ -75,6 +78,7 @@ TITLES = {
     "runs": "Runs: start, follow, understand",
     "scores": "Scores: what a checkpoint can do, and how sure that is",
     "machines": "Machines: see what they have, and bring them to a target",
+    "clusters": "Clusters: several machines as one",
     "rented": "Rented machines: there and back",
     "rules": "Rules: what is fixed, what no longer works, what fits together",
     "": "Besides",
@@ -116,7 +120,6 @@ OTHER_WORDS = {
     "pull": "fetch",
     "download": "fetch",
     "freeze": "lock",
-    "version": "--version",
 }
 """What people of other tools type, and the verb that does it here."""
 

@@ -20,7 +20,7 @@ _INCIDENTAL = re.compile(
 _RETRIED = re.compile(r"^Retrying in \d|\b[rR]etry(?:ing)?(?: attempt)? #?\d+ ?(?:/|of) ?\d+")
 _HEADING = re.compile(r"\bvalidation errors? for \w+")
 """An exception's line that only says how many problems stand below it."""
-_SPEAKS = re.compile(r"NCCL WARN|death signal|has been marked dead|closing signal")
+_SPEAKS = re.compile(r"NCCL WARN|Retry\(total=\d|death signal|has been marked dead|closing signal")
 
 
 @dataclass(slots=True, eq=False)

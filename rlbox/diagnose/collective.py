@@ -73,13 +73,18 @@ def absent_in(texts: Iterable[str]) -> Missing | None:
     for text in texts:
         if found := _ABSENT.search(text):
             return Missing(tuple(int(rank) for rank in found.group(1).split(",")), "did not come to the barrier")
-        calls |= {int(rank): (operation, shape) for rank, operation, shape in _PRINT.findall(text)}
+        calls |= calls_of(text)
     kinds = Counter(calls.values()).most_common()
     if len(kinds) < 2 or kinds[0][1] == kinds[1][1]:
         return None
     odd = tuple(sorted(rank for rank, call in calls.items() if call != kinds[0][0]))
     own, most = calls[odd[0]], kinds[0][0]
     return Missing(odd, f"called {' '.join(own)}, where the others called {' '.join(most)}")
+
+
+def calls_of(text: str) -> dict[int, tuple[str, str]]:
+    """Return the collective and the shape that ranks were in, as a message tells which compares them."""
+    return {int(rank): (operation, shape) for rank, operation, shape in _PRINT.findall(text)}
 
 
 def find_missing(waits: Iterable[Wait], others: Iterable[int] = ()) -> Missing | None:

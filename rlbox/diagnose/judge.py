@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rlbox.diagnose.assess import Case, assess
 from rlbox.diagnose.catalogue import SignatureSet
-from rlbox.diagnose.collective import absent_in
-from rlbox.diagnose.fate import survived
-from rlbox.diagnose.read.event import Event
+from rlbox.diagnose.collective import absent_in, calls_of
+from rlbox.diagnose.fate import is_last_word, survived, works_on
+from rlbox.diagnose.read.classes import is_never_fatal
+from rlbox.diagnose.read.event import Event, is_logged
+from rlbox.diagnose.read.forms import LAST_WORD, PERHAPS
 from rlbox.diagnose.read.reader import Read
 from rlbox.diagnose.read.spoken import words_of
 from rlbox.diagnose.timeline import Timeline, first_of, in_order, precedes
@@ -19,6 +21,8 @@ _NEAR = 1.5
 """How much less solid than the most solid failure an earlier one may be."""
 _PENALTY = {"root": 0.0, "victim": 1.5, "death": 2.5, "relayed": 3.0}
 _QUOTED = 24
+_LAST = 2.0
+"""How much more solid it is that something may have failed when nothing is said behind it."""
 _STORY = 1000
 """Lines of a log, those of failures not counted, behind which a root is another story than a victim before it."""
 _STRUCK = re.compile(
@@ -62,12 +66,14 @@ class RootJudge:
         for read in reads:
             words = words_of(read.spoken)
             for event in read.events:
-                case = self._assess(event, words, kept)
+                case = _at_the_end(self._assess(event, words, kept), read)
                 case.time = timeline.time_of(case)
                 if case.cls != "noise":
                     case.why_not = survived(case, read)
                 (noise if case.cls == "noise" or case.why_not else cases).append(case)
         self._known = kept
+        cases, alive = _lived_with(cases, reads)
+        noise += alive
         _count_quotes(cases)
         return Ruling(_root(cases, noise), in_order(cases), noise, timeline.skews_s)
 
@@ -81,6 +87,31 @@ class RootJudge:
         case.quoted, case.why_not = 0.0, case.why_not if case.cls == "noise" else ""
         kept[id(event)] = (size, case)
         return case
+
+
+def _at_the_end(case: Case, read: Read) -> Case:
+    """Return an event as it counts where its log ends with it: what sounds like less was not lived with."""
+    event = case.event
+    if case.cls == "root" and event.weight == PERHAPS and not event.raised and not case.match:
+        return replace(case, score=case.score + _LAST) if is_last_word(case, read, 0) else case
+    loud = event.weight == LAST_WORD and not event.raised and not case.why_not and not is_never_fatal(case.text)
+    died = bool(event.raised) and not is_logged(event) and not event.handled and case.why_not != "declared"
+    if case.cls == "noise" and (loud or died) and is_last_word(case, read):
+        return replace(case, cls="root", match=None, why_not="", score=float(case.score > 0))
+    return case
+
+
+def _lived_with(cases: list[Case], reads: Sequence[Read]) -> tuple[list[Case], list[Case]]:
+    """Return the failures, and those behind which the same work goes on while nobody dies of them."""
+    dead = [case.event for case in cases if case.cls in ("victim", "death", "relayed")]
+
+    def is_mourned(case: Case) -> bool:
+        return any(one.file != case.event.file or one.begun > case.event.begun for one in dead)
+
+    alive = [case for case in cases if works_on(case, reads[case.event.file]) and not is_mourned(case)]
+    for case in alive:
+        case.why_not = "survived"
+    return [case for case in cases if not case.why_not], alive
 
 
 def _count_quotes(cases: list[Case]) -> None:
@@ -144,10 +175,21 @@ def _of_one_story(solid: list[Case], cases: list[Case]) -> tuple[list[Case], lis
 
 def _first_of_its_cause(chosen: Case, cases: list[Case]) -> Case:
     """Return the first failure that shows the cause of the chosen one, though it be less solid: a line alone."""
+    if odd := _of_the_odd_rank(chosen, cases):
+        return odd
     if not chosen.cause:
         return chosen
     alike = [case for case in cases if case.cause == chosen.cause and not case.wraps and case.cls != "relayed"]
     return first_of([chosen, *alike])
+
+
+def _of_the_odd_rank(chosen: Case, cases: list[Case]) -> Case | None:
+    """Return what the rank says that called what no other did, where the chosen failure tells of such a rank."""
+    named = absent_in(case.text for case in cases) if calls_of(chosen.text) else None
+    if named is None:
+        return None
+    own = [case for case in cases if case.event.row.rank in named.ranks and calls_of(case.text)]
+    return first_of(own) if own else None
 
 
 def _follows(case: Case, cases: list[Case]) -> bool:

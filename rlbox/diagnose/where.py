@@ -18,6 +18,8 @@ _NODE_IN_NAME = re.compile(r"(?i)(?:^|[/_.-])((?:node|host|head|gpu)[-_]?\w*\d[\
 _NO_NODE = re.compile(r"(?i)^(?:rank|proc|worker|attempt|std|log|output|run|session|job|\d+$)|log$")
 _LOCAL = re.compile(r"\bdefault(\d+)\b")
 _LOCAL_IN_LINE = re.compile(r"\blocal_rank: ?(\d+)(?: \(pid: (\d+)\))?")
+_GATHERING = re.compile(r"waiting for clients|clients joined|RendezvousTimeoutError|store based barrier")
+"""What a process says that waited for others at the start of a job."""
 _SUMMED = re.compile(r"^(host|rank|exitcode) +: +(.*)$")
 
 
@@ -57,7 +59,7 @@ def place_of(root: Case, cases: Sequence[Case], reads: Sequence[Read], names: Se
         return Place(places.nodes.get(missing.ranks[0], ""), missing.ranks[0], missing)
     own, name = folders[root.event.file], names[root.event.file]
     node, rank = _of_process(root, places)
-    node = node or root.event.row.host or own
+    node = _late_node(root, cases, folders) or root.event.row.host or node or own
     rank = rank if rank is not None else _rank_of(root, name, node, places)
     if rank is not None:
         node = node or places.nodes.get(rank, "")
@@ -111,6 +113,19 @@ def _summed(lines: Iterable[str]) -> Iterator[tuple[str, tuple[int, str]]]:
             if pid and rank:
                 yield pid.group(1), (int(rank.group()), said.get("host", ""))
             said = {}
+
+
+def _late_node(root: Case, cases: Sequence[Case], folders: Sequence[str]) -> str:
+    """Return the node that did not come while the others waited for it at the start; empty where not one is left."""
+    if not _GATHERING.search(root.text):
+        return ""
+
+    def node_of(case: Case) -> str:
+        return case.event.row.host or folders[case.event.file]
+
+    waited = {node_of(case) for case in cases if _GATHERING.search(case.text)}
+    others = ({node_of(case) for case in cases} | set(folders)) - waited - {""}
+    return others.pop() if len(others) == 1 and waited - {""} else ""
 
 
 def _of_process(root: Case, places: RankPlaces) -> tuple[str, int | None]:

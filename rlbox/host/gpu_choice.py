@@ -105,7 +105,7 @@ def check_gpus(app: App, image: ImagePlan, access: GpuAccess, env: dict[str, str
     for finding in found:
         if finding.level == "error":
             raise NodeError(f"{finding.title}: {finding.seen}", where=finding.where, next_step=finding.remedy)
-        app.say(f"warning: {finding.title}: {finding.seen}")
+        app.say(f"warning: {finding.title}: {finding.seen}\n  next:  {finding.remedy}")
 
 
 def image_env(found: Mapping[str, Any]) -> dict[str, str]:

@@ -48,7 +48,9 @@ def image_labels(
 
 def spec_checksum(target: Target) -> str:
     """Return the checksum of the completed spec, but for where files come from and how a machine is rented."""
-    fields = target.model_dump(mode="json", exclude={"sources": True, "vast": True, "disk": {"archive"}})
+    fields = target.model_dump(
+        mode="json", exclude={"sources": True, "vast": True, "cluster": True, "disk": {"archive"}}
+    )
     for group in fields["stack"]:  # a key that came later: what says nothing by it is the spec it was
         if not group["compile"]:
             del group["compile"]

@@ -139,6 +139,7 @@ def on_remote(app: App, target: str, data: str | None, words: Sequence[str], env
             next_step="--data /PATH/ON/THE/REMOTE/HOST",
         )
     helper = Helper(
+        target=target,
         image=image.tag,
         data=folder,
         create=image.container.create and not named,

@@ -12,13 +12,13 @@ _LONGER = 1.2
 _RAY_EXITED = "Job entrypoint command failed with exit code"  # says nothing that the exit code does not
 
 
-def absent_fix(fix_id: str, seen: str, remedy: str, others: int) -> Cause:
-    """A fix of the image does not hold on this machine; `others` more do not either."""
+def absent_fix(fix_id: str, seen: str, remedy: str, others: int, doctor: str) -> Cause:
+    """A fix of the image does not hold on this machine; `others` more do not either, which the line `doctor` tells."""
     more = f" ({others} more do not hold either)" if others else ""
     return Cause(
         kind="fix",
         what=f"fix {fix_id} does not hold in this container: {seen}{more}",
-        next_step=f"{remedy} (`rlbox doctor` tells all)" if others else remedy,
+        next_step=f"{remedy} (`rlbox {doctor}` tells all)" if others else remedy,
     )
 
 

@@ -148,7 +148,8 @@ def _check_fixes(bench: Bench) -> Cause | None:
     if not errors:
         return None
     first = errors[0]
-    return absent_fix(first.id, first.seen or first.title, first.remedy, len(errors) - 1)
+    doctor = f"doctor {bench.plan.target}" + (" --place here" if bench.plan.owns_processes else "")
+    return absent_fix(first.id, first.seen or first.title, first.remedy, len(errors) - 1, doctor)
 
 
 def _carry_out_one(bench: Bench, stage: StagePlan, on_failure: Callable[[StageFailure], Cause]) -> Cause | None:

@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from rlbox.spec.kinds import AbsolutePath, AptPackage, EnvName, Frozen, Line, Name
+from rlbox.target.cluster import Cluster
 from rlbox.target.compiled import Compile
 
 # Parts of the image are build stages: source: BuildKit instructions/parse.go, `validStageName`.
@@ -282,6 +283,7 @@ class Target(Frozen):
     run: Run
     disk: Disk
     vast: Vast = Field(description="no part of the image")
+    cluster: Cluster = Field(description="no part of the image")
 
     @model_validator(mode="after")
     def _names_differ(self) -> Target:

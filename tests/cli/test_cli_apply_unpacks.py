@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from applybox import PYTHON, give, hold
+from applybox import HOLDS, PYTHON, give, hold
 from fakes import Folder, Rlbox, Said
+from following import Follow
 from layerbox import Entry, files_layer, image_of, layer, package, python_files
 from registry_server import Fault, RegistryServer
 from registry_server import running as running_registry
@@ -381,3 +382,69 @@ def test_a_run_in_place_finds_the_image(apply: Apply, folder: Folder, prefix: Pa
     hostile: Mapping[str, str] = {"LD_PRELOAD": "/nowhere.so", "LD_LIBRARY_PATH": "/nowhere"}
     done = subprocess.run(argv, env={**os.environ, **hostile}, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def held(prefix: Path, *more: str) -> tuple[str, ...]:
+    return ("apply", "held", *words(prefix), *more)
+
+
+def lay(folder: Folder, image: str) -> None:
+    """Write the target on an image of the registry, and its lock."""
+    hold(folder.path, give(folder.path, Store(cache_folder("store")), {"alpha": "1.0"}, patched=False), image)
+
+
+def test_another_disk_has_room_for_the_image(follow: Follow, prefix: Path, tmp_path: Path) -> None:
+    (small := tmp_path / "small").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)], check=True)
+    try:
+        step = follow(*held(small / "place", "--data", str(small), "--unpack"))
+        follow.again(step, *step.options({"DIR": str(prefix.parent / "disk")}), "--prefix", str(prefix))
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
+
+
+def test_a_machine_whose_system_is_as_new(follow: Follow, prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as old:
+        old.setattr("rlbox.place.act.base._libc", lambda: "glibc 2.5")
+        step = follow(*held(prefix, "--unpack", "--dry-run"))
+    follow.again(step)  # on this one
+
+
+def test_what_is_taken_of_the_image_is_corrected(
+    follow: Follow,
+    prefix: Path,
+    registry: RegistryServer,
+    layers: tuple[bytes, ...],
+    folder: Folder,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = python_files()[1]
+    other = layer(*package(site, "torch", "2.9.2", TORCH), (f"{site}/.wh.torch-2.9.1+cu129.dist-info", ""))
+    image = added(registry, [*layers, other])
+    lay(folder, image)
+    step = follow(*held(prefix, "--unpack"))
+    monkeypatch.setitem(HOLDS, "torch", "2.9.2")
+    lay(folder, image)
+    follow.again(step)
+
+
+def test_another_image_is_taken_and_applied(
+    follow: Follow, prefix: Path, registry: RegistryServer, layers: tuple[bytes, ...], folder: Folder
+) -> None:
+    broken = layer(("src/flash/flash_attn/__init__.py", "import nowhere\n"))
+    lay(folder, added(registry, [*layers, broken]))
+    step = follow(*held(prefix, "--unpack"))
+    lay(folder, added(registry, layers))
+    follow.again(step)
+    stages = '[[stages]]\nname = "only"\ntitle = "t"\ncommand = ["true"]\n'
+    folder.job("look", f'title = "t"\ntarget = "held"\n{stages}')
+    lay(folder, added(registry, [*layers, layer(("etc/new", "x"))]))
+    step = follow("run", "look", "--place", "here", "--data", str(prefix.parent / "disk"))
+    follow.types(step)
+    follow.changed(step, [*step.typed, "--dry-run"], 0)
+
+
+def added(registry: RegistryServer, layers: Sequence[bytes]) -> str:
+    """Put an image of these layers into the registry, and return its name."""
+    made = image_of(registry.add_blob, list(layers), ENV)
+    return f"{registry.host}/team/framework@{registry.add_manifest('another', made, oci.MANIFEST)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shlex
 import socket
 from collections.abc import Callable
@@ -647,4 +648,49 @@ def test_the_base_is_an_image_where_no_tool_makes_one(
     monkeypatch.setenv("PATH", f"{bin_folder}{os.pathsep}{os.defpath}")
     folder.target("mine", ON_IMAGE)
     folder.lock("mine")
+    follow.again(step)
+
+
+@pytest.mark.allow("sockets")
+def test_the_shipped_image_runs_the_smoke_test(
+    follow: Follow, mine: Folder, engine: EngineSocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLBOX_DATA", str(tmp_path))
+    mine.target("local", ON_IMAGE)
+    mine.lock("local")
+    plan = image_plan(mine.project, "local")
+    labels = {"rlbox.build": build_labels(context_entries(plan), plan)["rlbox.build"]}
+    engine.images["rlbox/local:tests"] = {"Id": "sha256:0123456789abcdef0123", "Config": {"Labels": labels}}
+    step = follow("build", "local")
+    assert follow.rlbox(*step.commands({})[0], "--dry-run").code == 0
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_a_lock_that_changed_while_it_was_read(
+    follow: Follow, mine: Folder, engine: EngineSocket, client: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client()
+    engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr("rlbox.image.act.inputs.load_lock", lambda path: None)
+        step = follow("build", "mine")
+    follow.types(step)
+
+
+@pytest.mark.allow("sockets", "processes")
+def test_a_host_that_is_not_reached_has_a_mirror(
+    follow: Follow, mine: Folder, engine: EngineSocket, client: Callable[..., Path], tmp_path: Path
+) -> None:
+    """The client is a stand-in: it reaches the host as soon as the profile says how."""
+    shown = (CASES / "image/build_log/failed-docker-26.txt").read_text()
+    lost = "#9 1.2 curl: (6) Could not resolve host: files.example.org\n"
+    (tmp_path / "shown").write_text(shown.replace("ERROR:", f"{lost}ERROR:", 1) + lost)
+    client(tmp_path / "shown", code=1)
+    profile = mine.write("sources/mine.toml", 'title = "mine"\ninclude = "direct"\n')
+    step = follow("build", "mine", "--sources", "mine")
+    assert "sources/mine.toml" in step.text
+    (rule,) = re.findall(r"(\[\[egress\]\].*?)\n *else", step.text, re.S)
+    profile.write_text(profile.read_text() + re.sub(r"(?m)^ +", "", rule) + "\n")
+    client()
+    engine.images[TAG] = image_of(mine)
     follow.again(step)

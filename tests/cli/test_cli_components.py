@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from fakes import Folder, Rlbox, Said
+from fakes import CHECKOUT, Folder, Rlbox, Said
 from following import Follow
 
 pytestmark = pytest.mark.allow("processes")
@@ -155,3 +157,35 @@ def test_another_interpreter_than_a_broken_one(follow: Follow, site: Path, folde
     broken.chmod(0o755)
     step = follow("components", "--python", str(broken))
     follow.again(step, *step.options({"FILE": sys.executable}))
+
+
+def apart(*typed: str) -> Said:
+    """Type a line in a process of its own, which sees the packages of the test, too."""
+    env = {**os.environ, "PYTHONPATH": f"{os.environ['PYTHONPATH']}:{CHECKOUT}"}
+    done = subprocess.run([sys.executable, "-m", "rlbox", *typed], env=env, capture_output=True, text=True, timeout=120)
+    return Said(code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+def test_a_package_whose_import_fails_is_looked_at(follow: Follow, site: Path) -> None:
+    follow.rlbox = apart
+    package(site, "wandb", "from . import of_another_version", "0.22.0")
+    step = follow("components", "--python", sys.executable)
+    shown = subprocess.run(step.text.partition(" shows all")[0], shell=True, capture_output=True, text=True)
+    assert "cannot import name 'of_another_version'" in shown.stderr
+    (site / "wandb/__init__.py").write_text("")
+    follow.again(step)
+
+
+def test_a_package_of_the_lock_is_brought(
+    follow: Follow, site: Path, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = folder.path / "p/opt/venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    packages = [{"name": "wandb", "version": "0.22.0"}]
+    folder.write("p/opt/rlbox/share/lock.json", json.dumps({"target": "t", "groups": [{"packages": packages}]}))
+    monkeypatch.setenv("RLBOX_PLACE", str(folder.path / "p/opt/rlbox"))
+    follow.rlbox = apart
+    step = follow("components")
+    package(site, "wandb", "", "0.22.0")  # what apply brings
+    follow.again(step)

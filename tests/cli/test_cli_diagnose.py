@@ -175,6 +175,15 @@ def test_a_pack_is_looked_at(rlbox: Rlbox, folder: Folder, follow: Follow) -> No
     follow.again(torn, code=1)
 
 
+def test_a_pack_that_was_read_as_the_projects_own_is_looked_at_all_the_same(rlbox: Rlbox, folder: Folder) -> None:
+    folder.write("train.log", "ValueError: reward model B is not there\n")
+    folder.write("templates/fixes/mine.toml", PACK.replace("reward model .{1,40} is not there", "/scratch/x/.{1,9}"))
+    assert rlbox("diagnose", "train.log").code == 1
+    for _ in range(2):
+        said = rlbox("diagnose", "train.log", "--signatures", "templates/fixes")
+        assert (said.code, "asks for a path" in said.err) == (2, True)
+
+
 def test_a_name_that_is_right(folder: Folder, follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.write("train.log", FAILED)
     gone = follow("diagnose", "trian.log")

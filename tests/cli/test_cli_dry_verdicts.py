@@ -27,6 +27,7 @@ WOULD = {
     "bundle own-1": "write DISK/own-1.tar.gz",
     "caches prune": "remove nothing",
     "caches rm nosuch": "",
+    "cluster up mine --nodes a,b": "",
     "compile mine": "",
     "data tiny text.txt --to tiny.parquet": "write 2 rows of text.txt to PROJECT/tiny.parquet",
     "doctor --fix": "",
@@ -81,7 +82,7 @@ def verbs_with_dry_run(command: click.Command, name: str = "") -> Iterator[str]:
 
 def test_every_verb_with_a_dry_run_is_typed_here() -> None:
     found = set(verbs_with_dry_run(root)) - RENTED
-    two = ("vast", "runs", "images", "eval", "store", "caches")
+    two = ("vast", "runs", "images", "eval", "store", "caches", "cluster")
     assert found == {" ".join(line.split()[: 1 + line.startswith(two)]) for line in WOULD}
 
 

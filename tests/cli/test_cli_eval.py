@@ -301,3 +301,19 @@ def test_the_sandbox_ends_with_its_block() -> None:
     with pytest.raises(NoAnswer):
         Sandbox(url, loopback_http(30)).probe()
     assert threading.active_count() == before
+
+
+def test_problems_in_the_training_data_are_told(site: Path, sandbox_url: str, rlbox: Rlbox) -> None:
+    rows = adding(12)
+    rows[5]["prompt"] += f"\n    # {' '.join(f'word{number}' for number in range(20))}\n"
+    write_rows(site / "problems/adding.jsonl", rows)
+    write_rows(site / "train.jsonl", [{"messages": [{"role": "user", "content": rows[5]["prompt"]}]}])
+    with playing(Player(right)) as player:
+        said = judge(rlbox, player, sandbox_url, "--training", "train.jsonl")
+    assert said.code == 0, said.err
+    assert "  adding: 1 of 12 problems stand in the training data\n    in the training data: Add/5" in said.out
+    told = rlbox("eval", "show", "eval/step_100", "--json").data["scores"]["adding"]["overlap"]
+    assert (told["found"], told["rows"]) == (["Add/5"], 1)
+    with playing(Player(right)) as player:
+        said = judge(rlbox, player, sandbox_url, "--training", "nosuch.jsonl")
+    assert (said.code, "nosuch.jsonl is missing" in said.err) == (2, True)

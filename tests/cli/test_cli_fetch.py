@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fakes import Folder, Rlbox, Said
+from fakes import EngineSocket, Folder, Rlbox, Said
 from following import Follow
 from mirror import Mirror, serving
 from registry_server import Fault, RegistryServer
@@ -542,3 +543,62 @@ def test_a_full_store_is_pruned(
     step = follow("fetch", "mine")
     follow.types(step)
     follow.again(step)
+
+
+def base_image(registry: RegistryServer, name: str = "latest") -> str:
+    """Put a base image into the registry, and return its name."""
+    blobs = [oci.describe(data, kind) for data, kind in ((b"{}", oci.CONFIG), (b"layer", oci.LAYER))]
+    for data in (b"{}", b"layer"):
+        registry.add_blob(data)
+    body = oci.image_manifest(blobs[0], blobs[1:])
+    return f"{registry.host}/team/base@{registry.add_manifest(name, body, oci.MANIFEST)}"
+
+
+def test_an_image_is_no_export(
+    follow: Follow, write: Callable[..., Lock], registry: RegistryServer, tmp_path: Path
+) -> None:
+    """Nor is a name under which there is nothing."""
+    write()
+    base_image(registry, "v1")
+    words = ("fetch", "mine", "--store", str(tmp_path / "other"), "--import")
+    step = follow(*words, f"{registry.host}/team/base:v1")
+    assert follow.rlbox(*step.text.replace("TARGET", "mine").split()[1:]).code == 0
+    follow.again(step)
+    step = follow(*words, f"{registry.host}/team/base:v2")
+    follow.instead(step, ":v2", ":v1")
+
+
+@pytest.mark.allow("processes", "sockets")
+def test_a_disk_that_has_no_room_for_an_export(follow: Follow, write: Callable[..., Lock], tmp_path: Path) -> None:
+    write()
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(small)], check=True)
+    try:
+        step = follow("fetch", "mine", "--export", str(small))
+        subprocess.run(["mount", "-o", "remount,size=1m", str(small)], check=True)
+        follow.again(step)
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
+
+
+def test_a_folder_that_takes_no_export(follow: Follow, write: Callable[..., Lock], tmp_path: Path) -> None:
+    """What looks like an export of before has a file in the place of its folder of blobs."""
+    write()
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in ("oci-layout", "blobs"):
+        (out / name).touch()
+    step = follow("fetch", "mine", "--export", str(out))
+    follow.instead(step, str(out), str(tmp_path / "another"))
+
+
+def test_what_was_fetched_is_built_without_a_network(
+    follow: Follow, write: Callable[..., Lock], registry: RegistryServer, engine: EngineSocket
+) -> None:
+    write(base=f'image = "{base_image(registry)}"')
+    step = follow("fetch", "mine")
+    (command,) = step.commands({})
+    said = follow.rlbox(*command, "--dry-run")
+    assert "store lacks" not in said.out
+    assert said.code == 0, said.out

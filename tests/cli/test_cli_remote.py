@@ -94,7 +94,8 @@ def test_what_is_sent_is_the_users_over_there(tmp_path: Path) -> None:
 
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "mine.toml").write_text("x")
-    helper = Helper(image="i", data="/d", create=True, words=("runs",), env={"A": "planted"}, terminal=False)
+    own = {"A": "planted"}
+    helper = Helper(image="i", data="/d", create=True, words=("runs",), target="local", env=own, terminal=False)
     with tarfile.open(fileobj=io.BytesIO(archive_for(TUNNEL, Project(folder=tmp_path), helper))) as tar:
         members = {info.name: info for info in tar}
         start = json.loads(tar.extractfile("rlbox-remote/start.json").read())  # type: ignore[union-attr]

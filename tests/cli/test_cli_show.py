@@ -74,6 +74,9 @@ vast.image = ""
 vast.options = ""
 vast.max_price = 0.0
 vast.min_reliability = 0.95
+cluster.nodes = []
+cluster.name = ""
+cluster.port = 0
 """
 
 SHIPPED = ["a800-cn", "a800-cn-slime", "cluster-2node", "local", "vast-5090", "vast-5090-verl"]

@@ -18,9 +18,17 @@ import pytest
 from following import Follow, findings
 
 from rlbox.doctor.act.fix_checks import PLACE
+from rlbox.doctor.judge.host import DriverFacts
 from rlbox.spec.load import load_toml
 
-ROWS: list[dict[str, Any]] = load_toml(Path(__file__).with_name("next_doctor.toml"))["rows"]
+TABLE = load_toml(Path(__file__).with_name("next_doctor.toml"))
+ROWS: list[dict[str, Any]] = TABLE["rows"]
+ASKS = """#!/bin/bash
+ask() {{ {says}
+}}
+case "$1" in */probe_gpu.py | */probe_allreduce.py) ask "${{1##*/}}"; exit 0 ;; esac
+exec {python} "$@"
+"""
 
 
 @pytest.fixture
@@ -40,15 +48,31 @@ def lay(place: Path, row: dict[str, Any]) -> None:
     """Write what the place says of itself: `needs` of its target, and what is locked."""
     share, python = place / "opt/rlbox/share", f"{sys.version_info.major}.{sys.version_info.minor}"
     locked = [{"name": name, "version": version} for name, version in row.get("locked", {}).items()]
+    for name, text in TABLE["stack"].items() if "torch" in row.get("locked", {}) else ():
+        (packages(place) / name).parent.mkdir(exist_ok=True)
+        (packages(place) / name).write_text(text)
+    if "gpus" in row:
+        program = place / "opt/venv/bin/python"
+        program.rename(program.with_name("python-whole"))
+        program.write_text(ASKS.format(says=row.get("says", WELL), python=f"{program}-whole"))
+        program.chmod(0o755)
     needs = {"disk": {"mount": str(place / "disk"), "need_gib": 0.001}, **row.get("needs", {})}
     (share / "fixes.json").write_text(json.dumps({"target": "mine", "facts": needs}))
     (share / "lock.json").write_text(json.dumps({"python": python, "groups": [{"packages": locked}]}))
 
 
+WELL = """echo '{"step": "driver", "ok": true, "count": 2}'"""
+"""What the driver says of GPUs with which nothing is wrong."""
+
+
+def packages(place: Path) -> Path:
+    return place / f"opt/venv/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+
+
 def shell(place: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Type a text into the shell, and go on with the environment that it has then."""
     words = ["bash", "-c", f"{{ {text}\n}} >&2 && env -0"]
-    environ = {**os.environ, "P": str(place)}
+    environ = {**os.environ, "P": str(place), "S": str(packages(place))}
     done = subprocess.run(words, cwd=place, env=environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, (text, done.stderr)
     became = dict(line.split("=", 1) for line in done.stdout.split("\0") if line)
@@ -65,6 +89,9 @@ def test_what_is_found_is_mended(
 ) -> None:
     lay(place, row)
     monkeypatch.chdir(place)
+    if "gpus" in row:
+        driver = DriverFacts(present=True, devices=row["gpus"], cuda=(99, 0))
+        monkeypatch.setattr("rlbox.doctor.act.inside.probe_driver", lambda: driver)
     shell(place, row["made"], monkeypatch)
     said = follow.rlbox("doctor")
     step = follow.found(("doctor",), said, row["finding"])

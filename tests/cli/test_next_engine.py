@@ -15,7 +15,7 @@ from following import Follow, findings
 from reportbox import write_run
 from test_cli_build import image_of
 
-from rlbox.doctor.judge.host import DriverFacts
+from rlbox.doctor.judge.host import Card, DriverFacts, ImageNeeds
 from rlbox.engine.act.login import find_login
 from rlbox.errors import RegistryError
 from rlbox.files.act.copies import whole_file
@@ -122,6 +122,58 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "clock-skew": ({"SystemTime": "2020-01-01T00:00:00.0Z"}, {}),
     "gpu-runtime-missing": ({}, {"Runtimes": {"nvidia": {}}}),
 }
+
+
+GPU = {"present": True, "devices": 1, "cuda": (99, 0)}
+DRIVERS: dict[str, dict[str, Any]] = {
+    "gpu-driver-missing": {"present": False},  # another machine has one
+    "gpu-driver-broken": {**GPU, "error": "cuDriverGetVersion gives 999"},
+    "cuda-driver-old": {**GPU, "cuda": (11, 4)},
+}
+
+
+@pytest.mark.parametrize("finding", DRIVERS)
+def test_another_driver(
+    follow: Follow, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch, finding: str
+) -> None:
+    """It is loaded again, a newer one is installed, or the machine is one that has it."""
+    tells(engine, Runtimes={"nvidia": {}})
+    needs = ImageNeeds(require="cuda>=12.4")
+    monkeypatch.setattr("rlbox.host.host.stack_needs", lambda *asked: needs)
+    monkeypatch.setattr("rlbox.doctor.act.checks.probe_driver", lambda: DriverFacts(**DRIVERS[finding]))
+    follow.found(("doctor", "mine"), follow.rlbox("doctor", "mine"), finding)
+    monkeypatch.setattr("rlbox.doctor.act.checks.probe_driver", lambda: DriverFacts(**GPU))
+    assert finding not in findings(follow.rlbox("doctor", "mine"))
+
+
+def test_the_target_is_that_of_this_gpu(
+    follow: Follow, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tells(engine, **gpus("0"))
+    monkeypatch.setattr("rlbox.host.gpu_choice.probe_driver", lambda: DriverFacts(**GPU))
+    monkeypatch.setattr("rlbox.host.gpu_choice.probe_cards", lambda: (Card(name="NVIDIA H200", arch="sm_90"),))
+    lay(mine, engine, '[hardware]\ngpus = 1\narch = "sm_80"\n')
+    mine.job("own")
+    step = follow("run", "own", "--dry-run")
+    assert "NVIDIA H200 is sm_90, the target sm_80" in step.said.err
+    lay(mine, engine, '[hardware]\ngpus = 1\narch = "sm_90"\n')
+    assert "sm_90" not in follow.again(step).err
+
+
+def test_images_that_nobody_needs_are_removed(
+    follow: Follow, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    root = tmp_path / "images"
+    root.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5200m", "tmpfs", str(root)], check=True)
+    try:
+        subprocess.run(["fallocate", "--length=150M", str(root / "old")], check=True)
+        tells(engine, DockerRootDir=str(root))
+        follow.found(("doctor", "mine"), follow.rlbox("doctor", "mine"), "engine-disk-full")
+        (root / "old").unlink()
+        assert "engine-disk-full" not in findings(follow.rlbox("doctor", "mine"))
+    finally:
+        subprocess.run(["umount", "-l", str(root)], check=True)
 
 
 @pytest.mark.parametrize("finding", WRONG)

@@ -195,3 +195,29 @@ def test_what_a_registry_does_not_tell_is_not_checked(
         monkeypatch.setenv("VAST_URL", platform.url)
         said = follow.rlbox("vast", "create", "mine", "--image", f"{server.host}/team/mine:2", "--dry-run", "--json")
     assert (said.code, said.data["verdict"]["not_checked"][0]["what"]) == (0, [f"image {server.host}/team/mine:2"])
+
+
+def test_another_pushed_to_the_tag(
+    follow: Follow, server: RegistryServer, engine: EngineSocket, put: Callable[[], str]
+) -> None:
+    """In the moment between the engine's push and the look at it."""
+    engine.answers[f"/images/{TAG}/tag"] = (201, b"")
+    digest = engine.images[TAG]["Id"]
+    pushed = {"progressDetail": {}, "aux": {"Tag": "1", "Digest": digest, "Size": 1}}
+    engine.answers[f"/images/{server.host}/team/mine/push"] = (200, json.dumps(pushed).encode() + b"\n")
+    other = image_manifest(describe(b"{}", CONFIG), [describe(b"other", f"{LAYER}+gzip")])
+    server.add_manifest("1", other, MANIFEST)
+    step = follow(*push(server))
+    put()
+    follow.again(step)
+
+
+@pytest.mark.usefixtures("explained")
+def test_an_address_that_means_the_same_on_both(
+    follow: Follow, server: RegistryServer, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.answers["/info"] = 200, b'{"RegistryConfig": {"InsecureRegistryCIDRs": ["0.0.0.0/0"]}}'
+    monkeypatch.setattr("rlbox.registry.act.push.engine_is_here", lambda: False)
+    monkeypatch.setattr("rlbox.registry.act.push.engine_place", lambda: "ssh://gpu001")
+    step = follow(*push(server), "--plain-http")
+    follow.instead(step, "127.0.0.1", "0.0.0.0")

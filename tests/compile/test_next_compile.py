@@ -115,3 +115,19 @@ def test_a_lock_that_was_made_anew_meanwhile(follow: Follow, tmp_path: Path) -> 
     follow.rlbox = box.rlbox
     said = type(box.rlbox("--version"))(code=process.returncode, out=out, err=err)
     follow.types(follow.step(("compile", "mine"), said))
+
+
+def test_what_no_source_has_is_compiled(follow: Follow, tmp_path: Path) -> None:
+    """After a dry run, with a lock that names no wheel yet, and with a store that lost it."""
+    box = make_box(tmp_path)
+    follow.types(typed(follow, box, "compile", "mine", "--dry-run"))
+    Store(Path(box.env["RLBOX_STORE"])).remove(box.wheel()["sha256"])
+    step = follow("build", "mine")
+    follow.types(step)
+    follow.changed(step, [*step.typed, "--dry-run"], 0)
+
+
+def test_a_lock_without_its_wheel(follow: Follow, tmp_path: Path) -> None:
+    step = typed(follow, make_box(tmp_path), "build", "mine")
+    follow.types(step)
+    follow.changed(step, [*step.typed, "--dry-run"], 0)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from applybox import give, hold, lay_package
+from following import Follow
 from rentedbox import HOSTILE, ODD, Machine, rented
 
 from rlbox.store.act.objects import Store
@@ -167,3 +168,18 @@ def test_a_framework_of_the_machines_own_is_adopted_or_refused(machine: Machine)
     machine.rlbox("apply", "held", "--remove")
     after = {path: row for path, row in machine.files().items() if "/__pycache__/" not in path}
     assert after == {path: row for path, row in before.items() if "/__pycache__/" not in path}
+
+
+APT = """#!/bin/sh
+case "$*" in *--download-only*) exit 0 ;; esac
+echo "E: dpkg was interrupted" >&2
+exit 100
+"""
+
+
+def test_apt_that_cannot_install_is_left_alone(machine: Machine, follow: Follow) -> None:
+    """As with a dpkg that somebody else broke."""
+    machine.run("sh", "-c", f"cat > /usr/local/bin/apt-get <<'END'\n{APT}END\nchmod 755 /usr/local/bin/apt-get")
+    follow.rlbox = lambda *words: machine.apply(*words[2:], check=False)
+    step = follow("apply", "small")
+    follow.again(step, *step.options({})[:1])

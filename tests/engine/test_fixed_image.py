@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 from enginebox import Box, docker
+from following import Follow
 from projectbox import own
 
 TEXT = """
@@ -94,7 +95,8 @@ def test_a_path_keeps_what_the_base_has(tiny: Box, tmp_path: Path) -> None:
             docker("rmi", "--force", tag)
 
 
-def test_a_check_that_fails_ends_the_build(tiny: Box) -> None:
+def test_a_check_that_fails_ends_the_build(tiny: Box, follow: Follow) -> None:
+    follow.rlbox = tiny
     write_fix(tiny, "absent", "[check]\nrun = 'echo \"no such thing\"; exit 1'\n")
     for _ in range(2):  # the image that failed is not taken for an unchanged one
         result = tiny("build", "tiny")
@@ -104,9 +106,11 @@ def test_a_check_that_fails_ends_the_build(tiny: Box) -> None:
             "  absent: no such thing",
             "  next:  rlbox fixes show absent",
         ]
+    step = follow("build", "tiny")
+    assert "build the image again" in follow.types(step).out
     assert docker("images", "--quiet", own("tiny")) == ""
     (tiny.project / "templates/fixes/absent.toml").unlink()
-    assert tiny("build", "tiny").code == 0
+    follow.again(step)
 
 
 def test_a_run_starts_only_where_the_fixes_hold(tiny: Box) -> None:
@@ -119,3 +123,19 @@ def test_a_run_starts_only_where_the_fixes_hold(tiny: Box) -> None:
     stage = tiny.state()["stages"][0]
     assert (stage["state"], stage["cause"]["kind"]) == ("failed", "fix")
     assert stage["cause"]["next_step"] == "build the image again"
+
+
+def test_all_fixes_that_do_not_hold_are_told(tiny: Box, follow: Follow) -> None:
+    follow.rlbox = tiny
+    for name in ("needs-more", "needs-less"):
+        write_fix(tiny, name, '[check]\nrun = \'echo "too little of it"; exit 1\'\nwhen = ["run", "doctor"]\n')
+    tiny.job("one", JOB)
+    assert tiny("build", "tiny").code == 0
+    step = follow("run", "one")
+    told = follow.rlbox(*step.commands({})[0], "--budget", "60").out  # however busy this machine is
+    assert "needs-more" in told
+    assert "needs-less" in told
+    for name in ("needs-more", "needs-less"):
+        (tiny.project / f"templates/fixes/{name}.toml").unlink()
+    assert tiny("build", "tiny").code == 0
+    follow.again(step)

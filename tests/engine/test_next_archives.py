@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import shlex
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from enginebox import Box, Result, docker
+from fakes import EngineSocket
 from following import Follow
 from projectbox import own
 
@@ -90,3 +95,47 @@ def test_an_archive_of_two_images_is_for_docker(follow: Follow, box: Box, tags: 
     docker("save", "--output", str(box.project / "two.tar"), tag, tags[0])
     step = follow("load", str(box.project / "two.tar"))
     assert client(step.text).code == 0
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Iterator[EngineSocket]:
+    """An engine that has the image, and something wrong."""
+    made = EngineSocket(tmp_path / "s")
+    made.answers["/info"] = 200, b'{"DriverStatus": []}'
+    made.images[own("tiny")] = {"Id": "sha256:" + "1" * 64, "RootFS": {"Layers": []}, "Config": {"Labels": {}}}
+    yield made
+    made.close()
+
+
+def test_an_engine_whose_disk_is_full(follow: Follow, box: Box, whole: Path, broken: EngineSocket) -> None:
+    """Until there is room: the one of this machine has it."""
+    broken.answers["/images/load"] = 200, b'{"error": "write /var/lib/docker/x: no space left on device"}\n'
+    extra = {"DOCKER_HOST": broken.address}
+    follow.rlbox = replace(box, extra=extra)
+    step = follow("load", str(whole))
+    extra.clear()
+    follow.again(step)
+
+
+def test_an_engine_whose_store_is_damaged(follow: Follow, box: Box, broken: EngineSocket) -> None:
+    """Until the image is built again: the one of this machine was."""
+    config = json.dumps({"rootfs": {"diff_ids": ["sha256:" + hashlib.sha256(b"first").hexdigest()]}}).encode()
+    manifest = json.dumps([{"Config": "config.json", "Layers": ["layer.tar"]}]).encode()
+    files = {"layer.tar": b"another", "config.json": config, "manifest.json": manifest}
+    broken.answers[f"/images/{own('tiny')}/get"] = 200, packed(files)
+    extra = {"DOCKER_HOST": broken.address}
+    follow.rlbox = replace(box, extra=extra)
+    step = follow("save", "tiny", "y.tar")
+    extra.clear()
+    follow.again(step)
+
+
+def packed(files: Mapping[str, bytes]) -> bytes:
+    """Return a tar of files."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return made.getvalue()

@@ -154,6 +154,15 @@ def test_a_full_disk_of_the_cache_stops_nothing(start: Start) -> None:
     assert box.rlbox("rlbox show local").code == 0
 
 
+def test_a_container_of_an_image_of_rlbox_is_examined(follow: Follow, start: Start) -> None:
+    box = start("--tmpfs=/data:size=16m", "--network=none")
+    follow.rlbox = lambda *words: box.rlbox(f"RLBOX_DATA=/data rlbox {' '.join(words)}")
+    step = follow("apply", "local", "--offline", "--yes")
+    (command,) = step.commands({})
+    said = follow.rlbox(*command)
+    assert "examined" in said.out or findings(said), said
+
+
 def with_value(option: str) -> str:
     return option if "=" in option or " " in option else f"{option}="
 

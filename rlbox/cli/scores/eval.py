@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from rlbox.cli.scores.eval_check import check
 from rlbox.cli.scores.eval_choose import choose
 from rlbox.cli.scores.eval_compare import compare
 from rlbox.cli.scores.eval_judge import judge
@@ -27,5 +28,5 @@ def verb() -> None:
     """
 
 
-for command in (suites, prove, judge, show, compare, choose):
+for command in (suites, prove, check, judge, show, compare, choose):
     verb.add_command(command)

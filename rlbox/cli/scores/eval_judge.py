@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rlbox.evaluation.export import Export
 
 _SILENT_S = 1800.0
+_FILE = click.Path(path_type=Path)
 
 
 @click.command("judge")
@@ -24,6 +25,9 @@ _SILENT_S = 1800.0
 @click.option("--suite", "suites", multiple=True, required=True, metavar="SUITE", help="Suite; may be repeated.")
 @click.option("--url", default="", metavar="URL", help="Server of OpenAI's API that serves the one EXPORT.")
 @click.option("--engine", default="", metavar="FILE", help="Interpreter that has vLLM: it is started for each EXPORT.")
+@click.option(
+    "--training", multiple=True, metavar="FILE", type=_FILE, help="Data of the training: find problems in it."
+)
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Option of vLLM's; may be repeated.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="vLLM's, on loopback.")
 @click.option("--at-once", type=click.IntRange(1, 4096), default=32, show_default=True, help="Answers asked at a time.")
@@ -70,11 +74,19 @@ def judge(app: App, exports: tuple[Path, ...], suites: tuple[str, ...], out: Pat
 
 def _judge(app: App, found: list[Export], sets: Sets, out: Path, asked: dict[str, Any]) -> list[Any]:
     with told(), judged_by(asked, sets) as sandbox:
-        judging = _judging(app, out, sandbox, asked)
+        judging = _judging(app, out, sandbox, asked, _overlap(sets, asked))
         return [judging.judge(export, sets) for export in found]
 
 
-def _judging(app: App, out: Path, sandbox: str, asked: dict[str, Any]) -> Judging:
+def _overlap(sets: Sets, asked: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    from rlbox.evaluation.overlap.act.training_rows import find_overlap
+
+    if not asked["training"]:
+        return {}
+    return find_overlap({suite.name: problems for suite, problems in sets}, asked["training"], asked["python"])
+
+
+def _judging(app: App, out: Path, sandbox: str, asked: dict[str, Any], overlap: dict[str, dict[str, Any]]) -> Judging:
     from rlbox.evaluation.act.judge import Judging
     from rlbox.evaluation.act.sandbox import Sandbox
     from rlbox.evaluation.act.server import engine_facts, serving, setting
@@ -88,5 +100,6 @@ def _judging(app: App, out: Path, sandbox: str, asked: dict[str, Any]) -> Judgin
         engine=engine_facts(asked["url"], settings),
         out=out,
         at_once=asked["at_once"],
+        overlap=overlap,
         say=app.say,
     )

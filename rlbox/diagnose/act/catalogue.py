@@ -21,6 +21,8 @@ from rlbox.printable import isolated
 from rlbox.version import __version__
 
 _FORM = 2
+_OWN, _PACK = "signatures", "pack"
+"""What is kept of them: those of a pack were looked at, and found sound."""
 _MOST_BYTES = 4 << 20
 
 
@@ -43,15 +45,26 @@ def load_catalogue(files: Mapping[str, Path], packs: Sequence[Path] = ()) -> Sig
 
 def _kept(files: Mapping[str, Path]) -> tuple[LogSignature, ...]:
     """Return the signatures of files, from this user's cache while none of them changed."""
-    place = cache_folder("diagnose", f"signatures-{_digest(files)}.json")
+    return _read_kept(files, _OWN) or _keep(files, _OWN, signatures_of(_fixes(files)))
+
+
+def _read_kept(files: Mapping[str, Path], kind: str) -> tuple[LogSignature, ...]:
     with contextlib.suppress(OSError, ValueError):
-        if kept := rows_of(parse_json(place.read_bytes()), own=True):
-            return kept
-    rows = tuple(replace(one, needs=anchors(one.pattern)) for one in signatures_of(_fixes(files)))
+        return rows_of(parse_json(_place_of(files, kind).read_bytes()), own=True)
+    return ()
+
+
+def _keep(files: Mapping[str, Path], kind: str, signatures: Sequence[LogSignature]) -> tuple[LogSignature, ...]:
+    """Keep the signatures of files, with the texts that each needs, which take longest to work out; return them."""
+    rows = tuple(replace(one, needs=anchors(one.pattern)) for one in signatures)
     with contextlib.suppress(OSError):
-        if make_folder(place.parent):
-            write_atomic(place, rows_json(rows), mode=0o600)
+        if make_folder(_place_of(files, kind).parent):
+            write_atomic(_place_of(files, kind), rows_json(rows), mode=0o600)
     return rows
+
+
+def _place_of(files: Mapping[str, Path], kind: str) -> Path:
+    return cache_folder("diagnose", f"{kind}-{_digest(files)}.json")
 
 
 def _digest(files: Mapping[str, Path]) -> str:
@@ -75,12 +88,16 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def _pack(folder: Path) -> tuple[LogSignature, ...]:
+    """Return the signatures of a pack; what is kept of it was sound."""
     files = {path.stem: path for path in sorted(folder.glob("*.toml"))}
     if not files:
         raise SpecError(
             f"{folder}: no signatures in it", next_step="name a folder with files like templates/fixes/*.toml"
         )
-    problems, rows = [], []
+    if kept := _read_kept(files, _PACK):
+        return kept
+    problems: list[str] = []
+    rows: list[LogSignature] = []
     for fix in _fixes(files):
         for signature, row in zip(signatures_of([fix]), fix.get("signature", ()), strict=True):
             problems += [
@@ -89,7 +106,7 @@ def _pack(folder: Path) -> tuple[LogSignature, ...]:
             rows.append(signature)
     if problems:
         raise SpecError(f"{folder}: unsound signatures\n  " + "\n  ".join(problems), next_step="correct the pack")
-    return tuple(rows)
+    return _keep(files, _PACK, rows)
 
 
 def read_run_catalogue(path: Path) -> SignatureSet:

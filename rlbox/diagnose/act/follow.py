@@ -15,7 +15,7 @@ from rlbox.diagnose.read.reader import EventReader
 from rlbox.diagnose.verdict import Diagnosis, LogFacts, diagnosis_of
 from rlbox.files.act.beneath import open_handle
 
-_MOST_BLOCKS = 64
+_MOST_BLOCKS = 256
 """Blocks that are read of one log before the next log has its turn."""
 
 

@@ -17,8 +17,8 @@ from rlbox.files.act.beneath import open_handle
 from rlbox.files.act.compression import unpacked
 from rlbox.logs.act.follow import find_logs
 
-BLOCK = 1024 * 1024
-"""Bytes of one read: what fits a core's cache is scanned nearly twice as fast as 4 MiB."""
+BLOCK = 256 * 1024
+"""Bytes of one read: what fits a core's cache is scanned faster, by a sixth than 1 MiB, nearly twice than 4 MiB."""
 MOST_FILES = 4096
 _DEEPEST = 8
 _PACKED = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rlbox.diagnose.read.classes import Class, class_of
 from rlbox.diagnose.read.line import FAILED, UNSAID, WARNED, LogRow
+from rlbox.diagnose.read.recurring import Recurring
 from rlbox.diagnose.read.trace import Raised, StackFrame, Trace, raised_in
 
 
@@ -18,7 +19,8 @@ class Event:
     a failure (`read/forms.py`). `file` is the place of its log among those that are read. `count` is how many alike
     there were in the lane, `again` the number of the last of these. `handled`: a log of a warning or less holds
     it; `excused`: it is declared harmless. `near` is the clock of a line above it, where its own
-    shows none. `offset` are number and byte of the first line of the block in which it was met.
+    shows none. `offset` are number and byte of the first line of the block in which it was met. `above` are lines
+    before it that may come again; `went_on`: the line behind it says that the work goes on.
     """
 
     number: int
@@ -38,6 +40,8 @@ class Event:
     again: int = 0
     near: str = ""
     offset: tuple[int, int] = (1, 0)
+    above: tuple[Recurring, ...] = ()
+    went_on: bool = False
 
     @property
     def lane(self) -> str:
@@ -92,7 +96,7 @@ def from_trace(trace: Trace, weight: int) -> Event | None:
     if not trace.raised:
         return None
     first = trace.raised[0]
-    head = trace.head
+    head = replace(trace.head, level=UNSAID) if trace.forwarded else trace.head
     event = Event(
         first.number, first.text, first.text, head, trace.begun, trace.last, weight, tuple(trace.raised), named=True
     )

@@ -21,3 +21,8 @@ def weight(row: LogRow) -> int:
     if row.level >= FAILED or any_of("form", "named").search(body):
         return STATED
     return PERHAPS if any_of("form", "perhaps").search(body) else 0
+
+
+def goes_on(body: str) -> bool:
+    """Whether a line says that the work goes on after the error above it."""
+    return bool(any_of("recurring", "went_on").search(body))

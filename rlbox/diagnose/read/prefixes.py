@@ -37,6 +37,9 @@ WHO = (
     # docker compose
     r"(?P<lane>[a-zA-Z][\w.-]{0,60}[-_]\d{1,3}) {1,40}\| ?",
     r"(?P<lane>(?P<host>(?!(?:TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL) )[a-zA-Z][\w.-]{0,60})) {2,40}\| ?",
+    # files of one job in one: node-1/rank2.stderr.log | text
+    r"(?P<lane>(?:(?P<host>(?:node|host|head|worker|gpu)[\w.-]*)/)?(?:[\w.-]+/)*(?:[\w.-]*?rank[-_.]?(?P<rank>\d{1,5}))?"
+    r"[\w.-]*\.(?:log|out|err|txt)) \| ?",
     # docker buildx
     r"(?P<lane>#\d{1,3}) (?:\d+\.\d+ )?(?=\S| )",
     # docker build through a terminal: => => # text
@@ -56,6 +59,8 @@ WHEN = (
     # glog, klog, c10d: [E207 01:29:36.730311765 ProcessGroupNCCL.cpp:616] text; E0112 10:20:30.1 77 api.py:869] text
     rf"\[?(?P<level>[EWIFC])(?P<clock>\d{{3,4}} {_TIME}(?:\.\d{{1,9}})?) +(?:\d+ )?(?P<source>[^\]\s]+:\d+)\] ?",
     rf"(?P<level>[EWIF])(?P<clock>\d{{4}} {_TIME}(?:\.\d{{1,9}})?) (?=\S)",
+    # c10d of torch before 2.2: [W socket.cpp:558] text
+    r"\[(?P<level>[EWIFC]) (?P<source>[\w./-]+\.(?:cpp|cc|h|py):\d+)\] ?",
     # Ray's C++: [2025-01-01 00:00:00,123 E 12 34] (raylet) worker_pool.cc:586: text
     rf"\[(?P<clock>{_DAY} {_TIME}{_PART}) (?P<level>[DIWECF]) \d+ \d+\] (?:\(\w+\) )?"
     r"(?:(?P<source>[\w./-]+\.cc:\d+): ?)?",
@@ -97,5 +102,7 @@ GRAVE = (
     # GitHub's runner
     r"##\[(?P<level>error|warning|debug)\]",
     # docker's daemon and others in logfmt
-    rf'(?:time="?(?P<clock>[^"\s]+)"? )level={_LOWER} (?:msg=)?',
+    rf'(?:(?:time|ts)="?(?P<clock>[^"\s]+)"? )?(?:caller=(?P<source>\S+) )?level={_LOWER} (?:msg=)?',
+    # a warning that its program spells out
+    r"(?P<level>WARNING|Warning|warning|WARN): (?=\S)",
 )

@@ -14,12 +14,18 @@ Sign = Literal["step", "served", "bar", "ready", "ray", "quote", "saved", "done"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A sign at a line; `text` is the line's beginning, `clock` the time that it states."""
+    """A sign at a line; `text` is the line's beginning, `clock` the time that it states.
+
+    `lane`, `rank` (-1: it does not say) and `host` tell who wrote it, as of a `LogRow`.
+    """
 
     number: int
     sign: Sign
     text: str
     clock: str = ""
+    lane: str = ""
+    rank: int = -1
+    host: str = ""
 
 
 def sign_of(text: str) -> Sign | None:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rlbox.diagnose.read.event import Event, from_line, from_trace
-from rlbox.diagnose.read.forms import LAST_WORD, STATED, weight
+from rlbox.diagnose.read.forms import LAST_WORD, STATED, goes_on, weight
 from rlbox.diagnose.read.line import UNSAID, LogRow, read_row
 from rlbox.diagnose.read.progress import Mark, block_pattern, sign_of
+from rlbox.diagnose.read.recurring import LinesAround, Recurring
 from rlbox.diagnose.read.spoken import BEGINNING, spoken_in
 from rlbox.diagnose.read.trace import Trace, begins_trace, links_traces, raised_in, stripped_ends
 from rlbox.logs.lines import Texts, block_of
@@ -23,6 +24,8 @@ _GOES_ON = 48
 """Lines after which a traceback that was not ended is given up: its process died while it wrote."""
 _TAIL = 8
 _MARKS = 400
+_BEHIND = 3
+"""Lines behind an error within which somebody says that the work goes on."""
 _MARKED = 300
 """Characters of a line in which a sign of work is looked for."""
 _SOURCE = re.compile(
@@ -52,12 +55,16 @@ Hits = Callable[[Texts], Sequence[int]]
 
 @dataclass(slots=True)
 class Read:
-    """What was read of a log: its events in the order of their lines, the signs of work, and how far it goes."""
+    """What was read of a log: its events in the order of their lines, the signs of work, and how far it goes.
+
+    `below` are the lines at its end that may have stood above an event before.
+    """
 
     events: list[Event] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     lines: int = 0
     dropped: int = 0
+    below: tuple[Recurring, ...] = ()
     spoken: frozenset[str] = frozenset()
 
 
@@ -103,6 +110,7 @@ class EventReader:
         self._clock = ""
         self._last_mark = 0
         self._unmarked: tuple[int, Texts] | None = None
+        self._around = LinesAround()
 
     def take(self, first: int, offset: int, texts: Sequence[str]) -> None:
         """Read the next lines, the first of which has the number `first` and begins at byte `offset`."""
@@ -110,6 +118,7 @@ class EventReader:
             return
         block = block_of(texts)
         self._block = (first, offset)
+        self._around.take(first, block)
         if offset < BEGINNING:
             self.read.spoken |= spoken_in(block.joined[: BEGINNING - offset])
         hits = iter(self._hits(block))
@@ -138,6 +147,7 @@ class EventReader:
         if self._unmarked:
             self._mark(*self._unmarked)
         self._tails.clear()
+        self.read.below = self._around.below(self.read.lines)
         return self.read
 
     @property
@@ -145,12 +155,13 @@ class EventReader:
         """What changes whenever anything may be judged otherwise than before."""
         tails = sum(len(event.tail) for event in self._tails.values())
         open_lines = sum(trace.lines for trace in self._open.values() if trace.raised)
-        return len(self.read.events), self.read.dropped, len(self.read.marks), self._last_mark, tails, open_lines
+        lines = self.read.lines if self.read.events else 0
+        return len(self.read.events), self.read.dropped, len(self.read.marks), self._last_mark, tails, open_lines, lines
 
     def snapshot(self) -> Read:
         """Return what was read so far, tracebacks included that have not ended but name an exception already."""
         ends = [self._dressed(event) for trace in self._open.values() if (event := from_trace(trace, 3))]
-        return replace(self.read, events=[*self.read.events, *ends]) if ends else self.read
+        return replace(self.read, events=[*self.read.events, *ends], below=self._around.below(self.read.lines))
 
     def _see(self, number: int, text: str, hit: bool) -> None:
         """Look at a line: one that was found, or one that may belong to what is open."""
@@ -180,8 +191,15 @@ class EventReader:
             return
         if links_traces(row.body) and self._goes_on(row):
             return
+        self._hear(row)
         if not _NATIVE.match(row.body) and not self._add_tail(row) and hit:
             self._state(row)
+
+    def _hear(self, row: LogRow) -> None:
+        """Listen whether a line says that the work goes on after the error above it."""
+        last = self.read.events[-1] if self.read.events else None
+        if last and last.lane == row.lane and row.number - last.last <= _BEHIND and goes_on(row.body):
+            last.went_on = True
 
     def _owner(self, row: LogRow) -> str | None:
         if row.lane in self._open:
@@ -210,6 +228,7 @@ class EventReader:
             self._end(next(iter(self._open)))
         self._tails.pop(row.lane, None)
         headless = "Traceback (most" not in row.body
+        self._around.look_above(row.number)
         self._open[row.lane] = Trace(row, headless=headless)
         self._open[row.lane].muted = row.number - self._muted <= 2
 
@@ -279,6 +298,7 @@ class EventReader:
         """Return an event with what is around it: its log, its block, the time, and whether somebody excuses it."""
         event.file, event.offset = self._file, self._block
         event.near = "" if event.row.clock else self._clock
+        event.above = self._around.above(event.begun)
         if self._excused:
             heads = ((event.begun, event.row.text), *((one.number, one.whole) for one in event.raised))
             event.excused = any(self._excused(number, text) for number, text in heads)
@@ -335,7 +355,7 @@ class EventReader:
             if len(self.read.marks) >= _MARKS:
                 del self.read.marks[_MARKS // 2]
             self._last_mark = number
-            self.read.marks.append(Mark(number, sign, text[:_MARKED], row.clock))
+            self.read.marks.append(Mark(number, sign, text[:_MARKED], row.clock, row.lane, row.rank, row.host))
 
 
 def _patience(trace: Trace) -> int:

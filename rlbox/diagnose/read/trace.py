@@ -32,7 +32,7 @@ _LINKS = (
 NAME = (
     r"(?:[A-Za-z_]\w*\.)*(?:_?[A-Z]\w*(?:Error|Exception|Failure|Failed|Interrupt|Exit|Timeout|Killed|Warning|Fault|Group|"
     r"Died|Full|Empty|Enabled|NotFound|Unavailable|Refused|Aborted|Cancelled|Resources|Conflict|Missing|Mismatch|Exists)"
-    r"|KeyboardInterrupt|StopIteration|CUDAOutOfMemory|[a-z]\w*[eE]rror|[A-Z]\w*Found)"
+    r"|Exception|KeyboardInterrupt|StopIteration|CUDAOutOfMemory|[a-z]\w*[eE]rror|[A-Z]\w*Found)"
 )
 """The name of an exception as logs show it, with the modules before it."""
 _RAISED = re.compile(rf"^({NAME})(?:\((.{{0,200}}?)\))?(?:: ?(.*))?$")
@@ -95,9 +95,15 @@ class Trace:
         self._indent = -1
         self._within = True  # between a head and the line that names the exception
         self._blank = 0
+        self._levelled = False
         self._boxed = "╭" in row.body
         if headless:
             self.take(row)
+
+    @property
+    def forwarded(self) -> bool:
+        """Whether somebody passes on what another process writes, line by line, at a level that says nothing of it."""
+        return self._levelled and self.head.level in (0, 1)
 
     @property
     def lacks(self) -> bool:
@@ -141,6 +147,7 @@ class Trace:
                 self.closed = True
                 return False
             self._within, self.stamped = True, row.stamped
+            self._levelled = row.level == self.head.level
             if len(self._frames) < MOST_FRAMES:
                 self._frames.append(StackFrame(found.group(1), int(found.group(2)), (found.group(3) or "").strip()))
             self._indent = len(body) - len(body.lstrip())

@@ -12,7 +12,8 @@ from rlbox.foreign import toml_table
 _FILE = Path(__file__).with_name("words.toml")
 _SIGNAL = (
     r"(?:Killed|Segmentation fault|Aborted|Bus error|Illegal instruction|Floating point exception"
-    r"|Trace/breakpoint trap|Hangup)"
+    r"|Trace/breakpoint trap|Hangup|Terminated|Quit|User defined signal [12]|Alarm clock|CPU time limit exceeded"
+    r"|File size limit exceeded|Bad system call)"
 )
 _CANNOT = (
     r"(?:[cC]annot|[cC]an't|[cC]an not|[cC]ould not|[cC]ouldn't|[uU]nable to|[fF]ailed to|[iI]nvalid|[uU]nrecognized"

@@ -185,7 +185,8 @@ def _clock(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
     if early > 86400:
         skew = -early
     if abs(skew) > SKEW_S:
-        seen = f"{duration_text(abs(skew))} {'ahead' if skew > 0 else 'behind'}"
+        took = duration_text(abs(skew))
+        seen = f"{took} ahead" if skew > 0 else f"{took} behind"
         yield Finding(
             id="clock-skew", title="the clock is wrong", seen=seen,
             where="clock", remedy="set it (`timedatectl set-ntp true`, or the host's own clock)",

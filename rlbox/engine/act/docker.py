@@ -6,7 +6,7 @@ import contextlib
 import io
 import re
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from http.client import HTTPException
@@ -279,6 +279,29 @@ class DockerEngine:
             memory, started = bool(state["OOMKilled"]) and code != 0, str(state.get("StartedAt", ""))
             return Ended(exit_code=code, out_of_memory=memory, output=output, started=started)
 
+    def execute(self, name: str, argv: Sequence[str]) -> Iterator[str]:
+        """Run a command in a container, and yield its lines of standard output; `EngineError` where it does not run."""
+        with self._heard():
+            api: Any = self._client.api
+            made = api.exec_create(name, list(argv), stdin=False, stderr=False)
+            rest = b""
+            for block in api.exec_start(made["Id"], stream=True):
+                *lines, rest = (rest + block).split(b"\n")
+                yield from (line.decode("utf-8", "replace") for line in lines)
+            yield from [rest.decode("utf-8", "replace")] if rest else []
+
+    def output(self, name: str, lines: int) -> str:
+        """Return the last lines that a container wrote itself, nothing when it is gone."""
+        with self._asked(), contextlib.suppress(NotFound):
+            return bytes(self._client.containers.get(name).logs(tail=lines)).decode("utf-8", "replace")
+        return ""
+
+    def pull(self, reference: Reference, login: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+        """Have the engine pull what a reference names by digest or tag, and yield what it says."""
+        with self._heard():
+            named: dict[str, Any] = {"tag": reference.digest or reference.tag, "auth_config": dict(login) or None}
+            yield from self._client.api.pull(reference.name, stream=True, decode=True, **named)
+
     def stop(self, name: str, grace_s: int) -> None:
         """Ask the container to end, and end it after `grace_s` seconds."""
         with self._asked(), contextlib.suppress(NotFound):
@@ -361,20 +384,15 @@ class DockerEngine:
 
 
 def _refused(plan: ContainerPlan, words: str) -> EngineError:
+    words = isolated(words)
     if "No such image" in words:
         target = plan.image.partition("/")[2].partition(":")[0]
         return EngineError(f"the engine has no image {plan.image}", next_step=f"rlbox build {target}")
     if plan.publish and ("already allocated" in words or "already in use" in words):
         named = {int(port) for port in _TAKEN.findall(words)} & {*plan.publish}
-        return PortTaken(
-            f"a port to publish is taken on the engine's machine: {isolated(words)}", ports=named or plan.publish
-        )
+        return PortTaken(f"a port to publish is taken on the engine's machine: {words}", ports=named or plan.publish)
     if "error setting rlimit" in words:
-        return EngineError(
-            f"the engine may not raise a limit: {isolated(words)}", next_step="lower it in the target's [run]"
-        )
+        return EngineError(f"the engine may not raise a limit: {words}", next_step="lower it in the target's [run]")
     if any(text in words for text in _ABOUT_GPUS):
-        return EngineError(
-            f"the engine does not give the GPUs to the container: {isolated(words)}", next_step=_GPU_STEP
-        )
-    return EngineError(f"the engine refused the container: {isolated(words)}", where=plan.image)
+        return EngineError(f"the engine does not give the GPUs to the container: {words}", next_step=_GPU_STEP)
+    return EngineError(f"the engine refused the container: {words}", where=plan.image)

@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import os
+import shlex
 import signal
 import tarfile
 from collections.abc import Iterator, Mapping
@@ -54,9 +55,10 @@ sys.exit(main(start["words"]))
 class Helper:
     """What the container does: `words` after `rlbox`, with `env` more variables.
 
-    `data` is a folder of the host, which is made when it is missing if `create`.
+    `data` is a folder of the host, which is made when it is missing if `create`; `target` is the one of the `image`.
     """
 
+    target: str
     image: str
     data: str
     create: bool
@@ -91,7 +93,8 @@ def run_helper(tunnel: Tunnel, project: Project, helper: Helper) -> int:
         return code
     except (DockerException, OSError) as error:
         raise EngineError(
-            "the connection to the engine was lost; a run that had started goes on", next_step="rlbox attach"
+            "the connection to the engine was lost; a run that had started goes on",
+            next_step=f"rlbox attach --target {helper.target} --data {shlex.quote(helper.data)}",
         ) from error
     return code
 

@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,17 @@ class NotJudged(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Judging:
-    """What checkpoints are judged with; `engine` is what the lock says of the server beside its version."""
+    """What checkpoints are judged with; `engine` is what the lock says of the server beside its version.
+
+    `overlap` is, suite by suite, what of it stands in the training data; see `find_overlap`.
+    """
 
     sandbox: Sandbox
     serve: Serve
     engine: dict[str, Any]
     out: Path
     at_once: int
+    overlap: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     say: Callable[[str], None] = say
 
     def judge(self, export: Export, suites: Suites, facts: Mapping[str, Any] | None = None) -> EvaluationResult:
@@ -70,7 +74,7 @@ class Judging:
             raise NotJudged(str(error)) from error
         if broken := [name for name, of in rows.items() if any(row["outcome"] == "sandbox" for row in of)]:
             raise NotJudged(f"the code sandbox failed while {', '.join(broken)} ran: these have no score; run it again")
-        result = make_result(export.name, export.step, lock, rows)
+        result = make_result(export.name, export.step, lock, rows, self.overlap)
         machine = {"host": platform.node(), "cores": os.cpu_count(), "kernel": platform.release()}
         run = {
             "export": str(export.path),

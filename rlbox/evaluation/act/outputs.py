@@ -19,13 +19,16 @@ _QA = 20
 """Answers of each suite that are kept together to be read."""
 
 
-def make_result(name: str, step: int, lock: EvaluationLock, rows: Rows) -> EvaluationResult:
-    """Return the result of one checkpoint."""
+def make_result(
+    name: str, step: int, lock: EvaluationLock, rows: Rows, overlap: Mapping[str, Mapping[str, Any]]
+) -> EvaluationResult:
+    """Return the result of one checkpoint; `overlap` is what of a suite stands in the training data."""
+    known = {suite: {"overlap": dict(of)} for suite, of in overlap.items()}
     return EvaluationResult(
         name=name,
         step=step,
         lock=lock,
-        scores={suite: set_scores(of) for suite, of in rows.items()},
+        scores={suite: set_scores(of) | known.get(suite, {}) for suite, of in rows.items()},
         by_problem={suite: {kind: figure(of, kind) for kind in (ACCEPTED, RUNS)} for suite, of in rows.items()},
     )
 

@@ -27,6 +27,7 @@ KINDS: Mapping[str, str] = {
     "images": "descriptions of images",
     "logs": "logs of builds, and of what went wrong in rlbox",
     "mirrors": "times of mirrors",
+    "nodes": "images on their way to nodes",
     "plans": "images as they were planned",
     "pushes": "marks of pushes that were cut off",
     "templates": "templates as they are rendered",

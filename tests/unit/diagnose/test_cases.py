@@ -57,3 +57,30 @@ def test_healthy_logs_do_not_alarm(catalogue: SignatureSet, tmp_path: Path) -> N
     rows = [(line, answer(log, catalogue, tmp_path)) for _, line, log in cases("healthy")]
     assert len(rows) > 15
     assert [(line, found["first_fatal"]) for line, found in rows if found["fatal"]] == []
+
+
+def test_the_node_that_did_not_come_is_named(catalogue: SignatureSet, tmp_path: Path) -> None:
+    log = """gpu-a  | Traceback (most recent call last):
+gpu-a  |   File "/opt/venv/bin/torchrun", line 8, in <module>
+gpu-a  |     sys.exit(main())
+gpu-a  | torch.distributed.DistStoreError: Timed out after 13 seconds waiting for clients. 1/2 clients joined.
+gpu-b  | Traceback (most recent call last):
+gpu-b  |   File "/opt/venv/bin/torchrun", line 8, in <module>
+gpu-b  |     sys.exit(main())
+gpu-b  | torch.distributed.DistNetworkError: The client socket has timed out after 12000ms while trying to connect.
+"""
+    found = answer(log, catalogue, tmp_path)
+    assert (found["cause"], found["first_fatal"]["line"], found["node"]) == ("rendezvous-timeout", 4, "gpu-b")
+
+
+def test_the_steps_of_another_rank_acquit_none(catalogue: SignatureSet, tmp_path: Path) -> None:
+    steps = "".join(f"[rank{rank}]: step {step}/9 - loss: 0.{step}\n" for step in range(2) for rank in range(2))
+    died = """[rank1]: Traceback (most recent call last):
+[rank1]:   File "/app/train.py", line 7, in <module>
+[rank1]:     raise ValueError("the batch has 0 samples")
+[rank1]: ValueError: the batch has 0 samples
+"""
+    later = "".join(f"[rank0]: step {step}/9 - loss: 0.{step}\n" for step in range(2, 5))
+    found = answer(steps + died + later, catalogue, tmp_path)
+    assert (found["fatal"], found["rank"]) == (True, 1)
+    assert not answer(steps + died + later.replace("rank0", "rank1"), catalogue, tmp_path)["fatal"]

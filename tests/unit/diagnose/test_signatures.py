@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 from fakes import CHECKOUT
 
+from rlbox.diagnose.assess import assess
 from rlbox.diagnose.catalogue import LogSignature, SignatureSet, signatures_of
+from rlbox.diagnose.read.event import from_line
+from rlbox.diagnose.read.line import read_row
 from rlbox.diagnose.soundness import problems_of, ties
 from rlbox.foreign import toml_table
+
+NEAR_MISSES = CHECKOUT / "tests/cases/diagnose/near_misses.txt"
 
 
 def _rows() -> list[tuple[LogSignature, str, str]]:
@@ -67,3 +72,11 @@ def test_two_that_nothing_parts_tie() -> None:
         for cause in ("one", "two")
     ]
     assert list(ties(rows)) != []
+
+
+def test_what_libraries_say_of_something_else_is_no_cause() -> None:
+    catalogue = SignatureSet(one for one, _, _ in ROWS)
+    rows = [row.split(" | ", 1) for row in NEAR_MISSES.read_text("utf-8").splitlines() if not row.startswith("#")]
+    assert len(rows) > 40
+    found = [(cause, line, assess(from_line(read_row(1, line), 3), catalogue).cause) for cause, line in rows]
+    assert [row for row in found if row[0] == row[2]] == []

@@ -13,7 +13,9 @@ from rlbox.engine.act.helper_container import Helper, run_helper
 from rlbox.errors import EngineError, NodeError
 from rlbox.spec.project import Project
 
-HELPER = Helper(image="rlbox/mine:latest", data="/nosuch", create=False, words=("runs",), env={}, terminal=False)
+HELPER = Helper(
+    target="mine", image="rlbox/mine:latest", data="/nosuch", create=False, words=("runs",), env={}, terminal=False
+)
 TUNNEL: Any = SimpleNamespace(address="unix:///x", uid=1, gid=1, socket="/s", socket_gid=1, state="/state")
 
 
@@ -42,4 +44,4 @@ def test_a_connection_that_is_lost(monkeypatch: pytest.MonkeyPatch, folder: Any)
     monkeypatch.setattr(helper_container, "_attach", lambda *words: 0)
     with pytest.raises(EngineError, match="a run that had started goes on") as lost:
         run_helper(TUNNEL, Project(folder=folder.path), HELPER)
-    assert lost.value.next_step == "rlbox attach"
+    assert lost.value.next_step == "rlbox attach --target mine --data /nosuch"

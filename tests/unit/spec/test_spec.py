@@ -98,6 +98,7 @@ def test_defaults_complete_a_target(folder: Folder) -> None:
             "max_price": 0.0,
             "min_reliability": 0.95,
         },
+        "cluster": {"nodes": [], "name": "", "port": 0},
     }
     assert loaded.files == (folder.path / "images/mine/target.toml", DEFAULTS)
 

@@ -9,6 +9,7 @@ import pytest
 
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.stack import LinkFacts, ProgramFacts
+from rlbox.printable import unmarked
 from rlbox.training.parts import (
     NO_GPU,
     Component,
@@ -60,7 +61,7 @@ def test_torch_without_a_gpu_is_no_fault() -> None:
 def test_a_gpu_that_torch_does_not_see_is_a_fault() -> None:
     torch, gpus, triton = torch_parts(said(IMPORT, CPU, NO_CUDA), GPUS)
     assert (torch.state, gpus.state, triton.state) == ("ok", "failed", "failed")
-    assert gpus.detail == "torch cannot calculate on a GPU: torch.cuda.is_available() is False"
+    assert unmarked(gpus.detail) == "torch cannot calculate on a GPU: torch.cuda.is_available() is False"
 
 
 def test_torch_on_two_gpus() -> None:

@@ -48,7 +48,8 @@ def probe_running(stack: str = VENV) -> tuple[Running, ...]:
     words = {pid: probe_command_line(pid) for pid in table}
     supervisors = {pid: folder for pid in table if (folder := _supervised(pid))}
     owned = supervisors.keys() | descendants(table, set(supervisors))
-    main = min((p.pid for p in table.values() if p.parent == 1), default=0)
+    first = min((p for p in table.values() if p.parent == 1), key=lambda p: p.started, default=None)  # ids wrap round
+    main = first.pid if first else 0
     user = owner_of(me)
 
     def running(process: Process) -> Running:

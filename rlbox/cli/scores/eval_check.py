@@ -1,0 +1,87 @@
+"""`rlbox eval check`: whether an export is the checkpoint that it was made of."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import shared
+from rlbox.errors import SpecError, WorkFailed
+from rlbox.printable import isolated
+
+_NAMED = 20
+"""Faults that are named, at most; -v names all."""
+_STACK = Path("/opt/venv/bin/python")
+_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+
+
+@click.command("check")
+@click.argument("export", metavar="EXPORT", type=click.Path(path_type=Path))
+@click.option("--against", required=True, metavar="DIR", type=_FOLDER, help="The trainer's checkpoint: its shards.")
+@click.option(
+    "--model", metavar="DIR", type=_FOLDER, help="Whose tokenizer and configuration are due [DIR/huggingface]."
+)
+@click.option("--python", default="", metavar="FILE", help="Interpreter that has torch [/opt/venv/bin/python].")
+@click.option(
+    "--dtype", default="", metavar="NAME", help="The cast that is due, such as bfloat16 [EXPORT's config.json]."
+)
+@click.option("--rename", multiple=True, metavar="OLD=NEW", help="Beginning of the trainer's names, and EXPORT's.")
+@click.option("--logits", is_flag=True, help="Also load both with transformers, and compare a few logits.")
+@shared
+def check(
+    app: App,
+    export: Path,
+    against: Path,
+    model: Path | None,
+    python: str,
+    dtype: str,
+    rename: tuple[str, ...],
+    logits: bool,
+) -> int:
+    """Compare EXPORT, a checkpoint in Hugging Face's form, with the trainer's shards, tensor by tensor and bit by bit.
+
+    Shards of FSDP and verl, DeepSpeed's (ZeRO 1 to 3) and whole safetensors are read, by an interpreter that has torch,
+    without carrying out anything of them. Tokenizer, chat template and configuration must be those of --model. Exit
+    code 1 where something differs.
+
+    \b
+    Examples:
+      rlbox eval check ckpts/global_step_100/huggingface --against ckpts/global_step_100 --model models/Qwen3-8B
+      rlbox eval check export --against ckpts/global_step_100/actor --python /opt/venv/bin/python --logits
+    """
+    from rlbox.evaluation.export import export_at
+    from rlbox.evaluation.exports.act.check import ExportWish, NotCompared, NoTorch, check_export, own_model
+    from rlbox.evaluation.exports.faults import report_lines
+
+    rules = [_rule(text) for text in rename]
+    own = python or (str(_STACK) if _STACK.is_file() else sys.executable)
+    try:
+        folder = export_at(export).path
+        if not (whose := model or own_model(folder, against)):
+            step = f"rlbox eval check {shlex.quote(str(export))} --against {shlex.quote(str(against))} --model DIR"
+            raise SpecError("no model says which tokenizer is due", where=str(against), next_step=step)
+        wish = ExportWish(
+            export=folder, against=against, model=whose, python=own, dtype=dtype, rename=rules, logits=logits
+        )
+        report = check_export(wish, lambda done, of: app.say(f"{done} of {of} tensors are compared"))
+    except NoTorch as error:
+        step = "name an interpreter that has torch with --python FILE"
+        raise SpecError(f"{own} has no torch: {isolated(error)}", next_step=step) from error
+    except NotCompared as error:
+        raise WorkFailed(f"nothing was compared: {isolated(error)}", where=str(against)) from error
+    except ValueError as error:
+        raise SpecError(str(error)) from error
+    named = len(report.faults) if app.verbosity > 0 else _NAMED
+    app.result({"check": report.as_json()}, "\n".join(report_lines(report, named)))
+    return 0 if report.good else WorkFailed.exit_code
+
+
+def _rule(text: str) -> tuple[str, str]:
+    old, found, new = text.partition("=")
+    if not found or not old:
+        raise click.UsageError("--rename wants OLD=NEW: --rename model.language_model.=model.")
+    return old, new

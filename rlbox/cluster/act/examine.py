@@ -1,0 +1,62 @@
+"""Examine nodes before a cluster, or under one: every question, every node, every problem; nothing is changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlbox.app import App
+from rlbox.cluster.act.probe import plan_ports, probe_ports, probe_ways
+from rlbox.cluster.act.status import status_here
+from rlbox.cluster.act.story import story_of
+from rlbox.cluster.judge.needs import needs_of
+from rlbox.cluster.ports import BASE
+from rlbox.cluster.preflight import CHECKS, judge_survey
+from rlbox.cluster.view import ClusterStatus
+from rlbox.cluster.wish import ClusterWish
+from rlbox.findings import Finding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examined:
+    """What was found on how many nodes by how many questions; `status` of the cluster, None where there is none."""
+
+    findings: tuple[Finding, ...]
+    nodes: int
+    checks: int
+    status: ClusterStatus | None
+
+    @property
+    def failed(self) -> bool:
+        """Whether something is wrong."""
+        return any(one.level == "error" for one in self.findings)
+
+
+def examine(app: App, wish: ClusterWish, paths: tuple[str, ...] = ()) -> Examined:
+    """Return what is wrong with the nodes of a cluster, or of one to come."""
+    with story_of(app, wish) as story:
+        survey = story.survey(paths)
+        standing = story.standing(survey)
+        status = status_here(story, survey, standing) if standing else None
+        if survey.facts:
+            survey = probe_ways(story.fleet, survey)
+            if standing is None:
+                base = story.target.cluster.port
+                survey = probe_ports(story.fleet, survey, plan_ports(survey, story.name, base, BASE))
+        found = judge_survey(survey, needs_of(story.target, story.name, paths), story.fleet.unreached)
+        found = (*found, *_of_cluster(status, wish))
+        return Examined(findings=found, nodes=len(story.wishes), checks=len(CHECKS), status=status)
+
+
+def _of_cluster(status: ClusterStatus | None, wish: ClusterWish) -> tuple[Finding, ...]:
+    """Return what is wrong with a cluster that stands."""
+    return tuple(
+        Finding(
+            id="node-down",
+            title=f"{node.role} of cluster {status.plan.name} is not as it should be",
+            seen=", ".join(filter(None, (node.container, node.missing))),
+            where=node.name,
+            remedy=f"rlbox cluster up {wish.words} brings back what died",
+        )
+        for node in (status.nodes if status else ())
+        if status and not node.healthy
+    )

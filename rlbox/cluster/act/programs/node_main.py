@@ -1,0 +1,272 @@
+"""The program of a node: it answers what it is asked over its connection, and leaves nothing when that ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from rlbox.cluster.act.programs import node_engine, node_facts, node_files, node_net, node_rules
+from rlbox.cluster.act.programs.node_blobs import Blobs
+from rlbox.cluster.act.programs.node_hold import Hold
+from rlbox.cluster.act.programs.node_wire import NodeFailed, NodeWire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlbox.cluster.act.programs.node_wire import Row
+
+_BEAT_S = 1.0
+_SILENCE_S = 90.0
+"""How long nothing is heard of who asks before it counts as gone: a power cut there closes no connection."""
+
+
+class Node:
+    """What one connection holds here: the folder of its sockets, names, listeners, and what is undone at its end."""
+
+    def __init__(self, wire: NodeWire) -> None:
+        self.wire = wire
+        self.folder = self.engine = ""
+        self.hold, self.listeners = Hold(), node_net.Listeners()
+        self.undo: dict[str, Callable[[], object]] = {}
+        self.heard = time.monotonic()
+        self.ends: dict[int, threading.Event] = {}
+        self.blobs: Blobs | None = None
+
+    def begin(self, folder: str) -> Row:
+        """Make the folder whose sockets the connection forwards, and say who this is."""
+        os.mkdir(folder, 0o700)
+        self.folder, self.engine = folder, node_engine.find_socket()
+        os.symlink(self.engine, os.path.join(folder, "engine"))
+        threading.Thread(target=self._beat, daemon=True).start()
+        return node_facts.machine_facts()
+
+    def _beat(self) -> None:
+        while True:
+            time.sleep(_BEAT_S)
+            if time.monotonic() - self.heard > _SILENCE_S:
+                self.end()
+                os.kill(os.getpid(), signal.SIGKILL)  # what it holds by then is a row that never comes
+            with contextlib.suppress(OSError, ValueError):
+                self.wire.say({"beat": time.time()})
+
+    def end(self) -> None:
+        """Undo what was begun and not finished, and remove what is only for this connection."""
+        for step in list(self.undo.values())[::-1]:
+            with contextlib.suppress(Exception):
+                step()
+        self.undo = {}
+        self.listeners.close()
+        self.hold.leave()
+        if self.blobs is not None:
+            self.blobs.close()
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _facts(node: Node, row: Row) -> Row:
+    """Answer everything about this node in one go."""
+    found = node_facts.machine_facts()
+    found["addresses"] = node_net.addresses()
+    found["names"] = node_net.resolve([found["host"], *row.get("names", ())])
+    found["listening"] = node_net.listening()
+    found["gpu"] = node_facts.gpu_facts()
+    found["engine"] = node_engine.engine_facts(node.engine)
+    ok = found["engine"]["state"] == "ok"
+    found["clusters"] = node_engine.containers(node.engine) if ok else []
+    found["image"] = node_engine.image_facts(node.engine, row["image"]) if ok and row.get("image") else None
+    found["disk"] = node_files.disk_facts(row["disk"])
+    found["record"] = node_files.read(row["disk"], row["record"])
+    found["paths"] = [node_files.print_of(path) for path in row.get("paths", ())]
+    return found
+
+
+def _undo_call(node: Node, row: Row) -> Row:
+    """Remember what a call is about to make: it goes unless it says `commit` before it ends."""
+    call, disk, path, rules = row["call"], row["disk"], row["path"], row["rules"]
+
+    def step() -> None:
+        _remove_sessions(disk, _session_names(node_engine.remove_call(node.engine, call), row["mount"]))
+        if path:
+            node_files.remove(disk, path)
+        if rules:
+            node_rules.open_ports(rules)
+
+    node.undo[call] = step
+    return {}
+
+
+def _commit(node: Node, row: Row) -> Row:
+    return {"known": node.undo.pop(row["call"], None) is not None}
+
+
+def _roll_back(node: Node, row: Row) -> Row:
+    """Undo a call; it stays known until that is done: where the connection ends meanwhile, its end does it."""
+    step = node.undo.get(row["call"])
+    if step is not None:
+        step()
+        node.undo.pop(row["call"], None)
+    return {"known": step is not None}
+
+
+_SESSIONS = "sessions"
+"""File of a cluster's folder that names the sessions of containers that were replaced; they go with the cluster."""
+
+
+def _sessions(node: Node, row: Row) -> list[str]:
+    """End and remove containers; return the names of their sessions, which lie in the folder `ray` of the disk."""
+    return _session_names(node_engine.take_down(node.engine, row["containers"], row["grace"]), row["mount"])
+
+
+def _session_names(links: list[str], mount: str) -> list[str]:
+    inside = f"{mount}/ray/"
+    return [link[len(inside) :] for link in links if link.startswith(inside)]
+
+
+def _remove_sessions(disk: str, names: list[str]) -> int:
+    """Remove sessions of Ray, and empty folders that programs of the image made; return how many sessions went."""
+    gone = [name for name in names if name.isalnum() and node_files.remove(disk, f"ray/{name}")]
+    node_files.remove_empty(disk, "cache")  # where they compile, had they something to
+    return len(gone)
+
+
+def _retire(node: Node, row: Row) -> Row:
+    """End containers that others are started for; their sessions stay, for who looks why they ended."""
+    path = f"{row['path']}/{_SESSIONS}"
+    known = node_files.read(row["disk"], path).split() + _sessions(node, row)
+    node_files.write(row["disk"], path, "\n".join(known), 0o600, row["owner"])
+    return {}
+
+
+def _take_down(node: Node, row: Row) -> Row:
+    """End containers of a cluster here, and remove what it has on the disk: its folder, the sessions of its Ray."""
+    names = _sessions(node, row)
+    for path in row["paths"]:
+        names += node_files.read(row["disk"], f"{path}/{_SESSIONS}").split()
+    folders = [path for path in row["paths"] if node_files.remove(row["disk"], path)]
+    gone = _remove_sessions(row["disk"], names)
+    rules = [name for name in row["rules"] if node_rules.open_ports(name)["gone"]]
+    return {"sessions": gone, "folder": bool(folders), "rules": len(rules)}
+
+
+def _write(node: Node, row: Row) -> Row:
+    node_files.write(row["disk"], row["path"], row["text"], row["mode"], row.get("owner", []))
+    return {}
+
+
+def _leave(node: Node, row: Row) -> Row:
+    node.hold.leave()
+    return {}
+
+
+def _listen(node: Node, row: Row) -> Row:
+    """Listen on ports; of those that are taken say who has them."""
+    found = node.listeners.open(row["ports"], row["word"], row["family"])
+    taken = {int(port) for port in found["taken"]}
+    rows = [one for one in node_net.listening() if one["port"] in taken]
+    known = node_net.holders([one["inode"] for one in rows])
+    for one in rows:
+        who = known.get(one["inode"])
+        words = f"process {who['pid']} ({who['words']})" if who else f"uid {one['uid']}"
+        found["taken"][str(one["port"])] = words
+    return found
+
+
+def _serve(node: Node, row: Row, part: Callable[[Row], None], ended: threading.Event) -> Row:
+    """Serve the parts of an image to the engine here, and to other nodes at `beside`; what is wanted is told."""
+    blobs = node.blobs = Blobs(row["disk"], row["path"], row, part)
+    beside = row.get("beside")
+    part({"port": blobs.serve("127.0.0.1", 0), "beside": blobs.serve(*beside) if beside else 0})
+    ended.wait()
+    node.blobs = None
+    blobs.close()
+    return {"failed": blobs.failed}
+
+
+def _take_blob(node: Node, row: Row) -> None:
+    """Take the bytes behind a row; they are read in any case."""
+    blocks = node.wire.blocks(row["bytes"])
+    if node.blobs is not None:
+        node.blobs.write(row["digest"], row["at"], blocks)
+    for _ in blocks:
+        pass
+
+
+def _quiet(node: Node, row: Row) -> Row:
+    node.listeners.close()
+    return {}
+
+
+_DOES: dict[str, Callable[[Node, Row], Row]] = {
+    "clock": lambda node, row: {"clock": time.time()},
+    "facts": _facts,
+    "listen": _listen,
+    "quiet": _quiet,
+    "reach": lambda node, row: {"reached": node_net.reach([(a, p) for a, p in row["goals"]], row["word"])},
+    "take": lambda node, row: node.hold.take(row["who"]),
+    "leave": _leave,
+    "guard": _undo_call,
+    "commit": _commit,
+    "undo": _roll_back,
+    "take-down": _take_down,
+    "retire": _retire,
+    "close-ports": lambda node, row: node_rules.close_ports(row["rules"], row["ports"], row["sources"]),
+    "write": _write,
+    "read": lambda node, row: {"text": node_files.read(row["disk"], row["path"])},
+    "remove": lambda node, row: {"gone": node_files.remove(row["disk"], row["path"])},
+    "containers": lambda node, row: {"containers": node_engine.containers(node.engine)},
+    "image": lambda node, row: {"image": node_engine.image_facts(node.engine, row["image"])},
+    "blob-failed": lambda node, row: {"failed": node.blobs.failed if node.blobs is not None else ""},
+}
+
+
+_GOES_ON: dict[str, Callable[[Node, Row, Callable[[Row], None], threading.Event], Row]] = {
+    "serve": _serve,
+}
+"""What tells parts until it is told to end."""
+
+
+def _answer(node: Node, row: Row) -> None:
+    number = row.get("id", 0)
+    try:
+        if row["do"] in _GOES_ON:
+            ended = node.ends[number] = threading.Event()
+            tell = lambda part: node.wire.say({"id": number, "part": part})  # noqa: E731
+            done = _GOES_ON[row["do"]](node, row, tell, ended)
+        else:
+            done = _DOES[row["do"]](node, row)
+        node.wire.say({"id": number, "done": done})
+    except NodeFailed as error:
+        node.wire.say({"id": number, "failed": str(error), "kind": error.kind})
+    except Exception as error:
+        with contextlib.suppress(OSError, ValueError):
+            node.wire.say({"id": number, "failed": f"{type(error).__name__}: {error}", "kind": "failed"})
+
+
+def main() -> None:
+    """Answer until the connection ends."""
+    wire = NodeWire(sys.stdin.buffer, sys.stdout.buffer)
+    node = Node(wire)
+    try:
+        first = wire.hear() or {}
+        wire.say({"rlbox": 1, "node": node.begin(first["folder"])})
+        while True:
+            row = wire.hear()
+            node.heard = time.monotonic()
+            if row is None:
+                return
+            if row.get("do") == "clock":
+                _answer(node, row)
+            elif row.get("do") == "blob":
+                _take_blob(node, row)
+            elif row.get("do") == "end":
+                node.ends.pop(row["of"], threading.Event()).set()
+            elif row.get("do") != "beat":
+                threading.Thread(target=_answer, args=(node, row), daemon=True).start()
+    finally:
+        node.end()

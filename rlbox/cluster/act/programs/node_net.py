@@ -1,0 +1,197 @@
+"""Addresses, routes and ports of a node, from the kernel itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rlbox.cluster.act.programs.node_wire import Row
+
+_RTM_NEWADDR, _RTM_GETADDR, _NLMSG_DONE = 20, 22, 3
+_DUMP = 0x301
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_LISTENS = "0A"
+_REACH_S = 3.0
+
+
+def addresses() -> list[Row]:
+    """Return the addresses of every interface: `interface`, `address`, `mtu`, `speed` (Mbit/s, 0 unknown)."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
+        kernel.bind((0, 0))
+        kernel.settimeout(5)
+        kernel.send(struct.pack("=IHHIIBBBBI", 24, _RTM_GETADDR, _DUMP, 1, 0, 0, 0, 0, 0, 0))
+        found, done = [], False
+        while not done:
+            data = kernel.recv(1 << 16)
+            while len(data) >= 16:
+                size, kind = struct.unpack_from("=IH", data)
+                if kind == _NLMSG_DONE or size < 16:
+                    done = True
+                    break
+                if kind == _RTM_NEWADDR:
+                    found.append(_address(data[16:size]))
+                data = data[(size + 3) & ~3 :]
+    return [row for row in found if row["address"]]
+
+
+def _address(data: bytes) -> Row:
+    family, _, _, _, index = struct.unpack_from("=BBBBI", data)
+    attributes: dict[int, bytes] = {}
+    data = data[8:]
+    while len(data) >= 4:
+        size, kind = struct.unpack_from("=HH", data)
+        if size < 4:
+            break
+        attributes[kind] = data[4:size]
+        data = data[(size + 3) & ~3 :]
+    raw = attributes.get(_IFA_LOCAL) or attributes.get(_IFA_ADDRESS) or b""
+    try:
+        text, name = socket.inet_ntop(family, raw), socket.if_indextoname(index)
+    except (OSError, ValueError):
+        text = name = ""
+    return {
+        "interface": name,
+        "address": text,
+        "mtu": _number(f"/sys/class/net/{name}/mtu"),
+        "speed": max(0, _number(f"/sys/class/net/{name}/speed")),
+        "virtual": os.path.exists(f"/sys/class/net/{name}/bridge") or not _is_up(name),
+    }
+
+
+def _is_up(name: str) -> bool:
+    return _text(f"/sys/class/net/{name}/operstate") in ("up", "unknown")
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _number(path: str) -> int:
+    text = _text(path)
+    return int(text) if text.lstrip("-").isdigit() else 0
+
+
+def resolve(names: list[str]) -> Row:
+    """Return the addresses that each name has on this node."""
+    found = {}
+    for name in names:
+        try:
+            rows = socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM)
+            found[name] = sorted({row[4][0] for row in rows})
+        except (OSError, UnicodeError):
+            found[name] = []
+    return found
+
+
+def listening() -> list[Row]:
+    """Return every TCP port that somebody listens on: `port`, `address`, `uid`, `inode`."""
+    found = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(table) as file:
+                rows = [line.split() for line in file][1:]
+        except OSError:
+            continue
+        for row in rows:
+            if row[3] == _LISTENS:
+                address, port = row[1].split(":")
+                found.append({"port": int(port, 16), "address": _shown(address), "uid": int(row[7]), "inode": row[9]})
+    return found
+
+
+def _shown(text: str) -> str:
+    raw = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
+    return socket.inet_ntop(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, raw)
+
+
+def holders(inodes: list[str]) -> dict[str, Row]:
+    """Return the processes that have sockets open, by inode, as far as this user may see them."""
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    found: dict[str, Row] = {}
+    for name in os.listdir("/proc") if wanted else ():
+        if not name.isdigit():
+            continue
+        try:
+            links = {os.readlink(f"/proc/{name}/fd/{handle}") for handle in os.listdir(f"/proc/{name}/fd")}
+        except OSError:
+            continue
+        for link in links & wanted:
+            words = _text(f"/proc/{name}/cmdline").replace("\0", " ")
+            found[link[8:-1]] = {"pid": int(name), "words": words.strip()[:120]}
+    return found
+
+
+class Listeners:
+    """Sockets that listen on ports to come, to prove that they are free and that the others reach them."""
+
+    def __init__(self) -> None:
+        self._open: list[socket.socket] = []
+
+    def open(self, ports: list[int], word: str, family: str) -> Row:
+        """Listen on ports, 0 for one of the kernel's choice; `taken` are those that cannot be had, with the reason."""
+        taken, had = {}, []
+        for port in ports:
+            one = socket.socket(socket.AF_INET6 if family == "6" else socket.AF_INET)
+            try:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                one.bind(("", port))
+                one.listen(64)
+            except OSError as error:
+                one.close()
+                taken[str(port)] = error.strerror or str(error)
+                continue
+            self._open.append(one)
+            had.append(one.getsockname()[1])
+            threading.Thread(target=self._answer, args=(one, word.encode()), daemon=True).start()
+        return {"taken": taken, "open": had}
+
+    def _answer(self, one: socket.socket, word: bytes) -> None:
+        while True:
+            try:
+                caller, _ = one.accept()
+            except OSError:
+                return
+            with caller, contextlib.suppress(OSError):
+                caller.sendall(word)
+
+    def close(self) -> None:
+        """Let go of all."""
+        for one in self._open:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        self._open = []
+
+
+def reach(goals: list[tuple[str, int]], word: str, patience: float | None = None) -> list[Row]:
+    """Connect to addresses, all at once; `said` is what was wrong, empty where the one that listens said `word`."""
+    found = [{"address": address, "port": port, "said": "it did not answer", "ms": 0.0} for address, port in goals]
+    ways = [threading.Thread(target=_reach, args=(row, word, patience or _REACH_S), daemon=True) for row in found]
+    for at in range(0, len(ways), 64):
+        for way in ways[at : at + 64]:
+            way.start()
+        for way in ways[at : at + 64]:
+            way.join()
+    return found
+
+
+def _reach(row: Row, word: str, patience: float) -> None:
+    began = time.monotonic()
+    try:
+        with socket.create_connection((row["address"], row["port"]), patience) as one:
+            one.settimeout(patience)
+            heard = one.recv(64).decode("utf-8", "replace") if word else ""
+        row["said"] = "" if heard == word else "something else listens there"
+    except OSError as error:
+        row["said"] = error.strerror or str(error)
+    row["ms"] = round((time.monotonic() - began) * 1000, 2)

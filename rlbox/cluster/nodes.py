@@ -1,0 +1,122 @@
+"""Which nodes are meant: those of `--nodes`, else those of the target."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rlbox.errors import SpecError
+from rlbox.spec.kinds import NAME
+from rlbox.target.cluster import NODE, ClusterNode
+
+if TYPE_CHECKING:
+    from rlbox.target.target import Target
+
+LOCAL = "local"
+"""The node that is this machine."""
+
+_NODE = re.compile(NODE)
+_WRITE = "--nodes gpu005,gpu006, or cluster.nodes of the target"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeWish:
+    """A node as it was asked for: `data` its data disk; no `address`: by the route to it."""
+
+    name: str
+    data: str
+    address: str = ""
+
+    @property
+    def local(self) -> bool:
+        """Whether it is this machine."""
+        return self.name == LOCAL
+
+
+def wished_nodes(target: Target, told: str = "", data: str = "") -> tuple[NodeWish, ...]:
+    """Return the nodes, the head first.
+
+    Parameters
+    ----------
+    told
+        Of `--nodes`: names parted by commas.
+    data
+        Data disk of every node that names none itself; empty: that of the target.
+
+    Raises
+    ------
+    SpecError
+        There is none, one is named twice, or a name is none that ssh would take.
+    """
+    rows = _told_nodes(told) if told else _own_nodes(target)
+    disk = data or target.disk.host
+    if not rows:
+        raise SpecError(
+            f"target {target.name} names no nodes",
+            where=f"images/{target.name}/target.toml: cluster.nodes",
+            next_step=_WRITE,
+        )
+    twice = [name for name, count in Counter(row.name for row in rows).items() if count > 1]
+    if twice:
+        raise SpecError(f"node {twice[0]} is named twice", next_step=_WRITE)
+    wishes = tuple(NodeWish(name=row.name, data=row.data or disk, address=row.address) for row in rows)
+    wrong = next((wish for wish in wishes if not wish.data.startswith("/")), None)
+    if wrong:
+        raise SpecError(
+            f"the data disk of node {wrong.name} is {wrong.data!r}, which is no whole path",
+            where=f"images/{target.name}/target.toml: disk.host",
+            next_step="--data /PATH/ON/THE/NODES, or disk.host of the target",
+        )
+    return wishes
+
+
+def cluster_name(target: Target, told: str = "") -> str:
+    """Return the cluster's name: what is told, else what the target says, else the target's own.
+
+    Raises
+    ------
+    SpecError
+        It is no name that containers and folders can have.
+    """
+    name = told or target.cluster.name or target.name
+    if not re.fullmatch(NAME, name):
+        raise SpecError(
+            f"{name!r} is no name of a cluster",
+            where="--name",
+            next_step="small letters, digits and dashes, 63 of them at most: --name pair",
+        )
+    return name
+
+
+def _own_nodes(target: Target) -> list[ClusterNode]:
+    return [ClusterNode(name=row) if isinstance(row, str) else row for row in target.cluster.nodes]
+
+
+def _told_nodes(text: str) -> list[ClusterNode]:
+    return list(map(_told_node, filter(None, (word.strip() for word in text.split(",")))))
+
+
+def _told_node(name: str) -> ClusterNode:
+    if not _NODE.match(name):
+        raise SpecError(f"{name!r} is no name of a node", next_step=_WRITE)
+    return ClusterNode(name=name)
+
+
+def same_machine(identities: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Return pairs of names that are one machine.
+
+    Parameters
+    ----------
+    identities
+        Each name with what tells machines apart, from the machine itself.
+    """
+    first: dict[str, str] = {}
+    found = []
+    for name, identity in identities:
+        other = first.setdefault(identity, name)
+        if other != name:
+            found.append((other, name))
+    return tuple(found)

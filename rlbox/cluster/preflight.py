@@ -1,0 +1,55 @@
+"""Every question that is asked before anything starts, a line each, and all that they find as one table."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from rlbox.amounts import columns
+from rlbox.cluster.judge.gpus import judge_gpus
+from rlbox.cluster.judge.hosts import judge_clocks, judge_disks, judge_engines, judge_paths, judge_size
+from rlbox.cluster.judge.needs import NodeNeeds
+from rlbox.cluster.judge.network import judge_addresses, judge_ports, judge_routes
+from rlbox.cluster.judge.remains import judge_remains
+from rlbox.cluster.survey import Survey
+from rlbox.findings import LEVELS, Finding, listed
+
+CHECKS: tuple[Callable[[Survey, NodeNeeds], Iterable[Finding]], ...] = (
+    judge_engines,
+    judge_gpus,
+    judge_disks,
+    judge_size,
+    judge_clocks,
+    judge_addresses,
+    judge_ports,
+    judge_routes,
+    judge_paths,
+    judge_remains,
+)
+
+
+def judge_survey(survey: Survey, needs: NodeNeeds, unreached: Sequence[Finding] = ()) -> tuple[Finding, ...]:
+    """Return all that is wrong with the nodes, errors first, then by node; what follows from another is left out."""
+    found = [*unreached, *(finding for check in CHECKS for finding in check(survey, needs))]
+    kept = [one for one in found if not any(_explains(other, one) for other in found if other is not one)]
+    return tuple(sorted(kept, key=lambda one: (LEVELS.index(one.level), one.where)))
+
+
+def _explains(cause: Finding, finding: Finding) -> bool:
+    return finding.id in cause.breaks and cause.where == finding.where
+
+
+def problems_text(findings: Sequence[Finding]) -> str:
+    """Return the findings as a table: nodes, what is wrong with them, what to do; notes are left out."""
+    rows = list(_rows([one for one in findings if one.level != "note"]))
+    return "\n".join(columns([("node", "what", "next"), *rows])) if rows else ""
+
+
+def _rows(findings: Sequence[Finding]) -> Iterator[tuple[str, str, str]]:
+    """Yield a row for each problem; nodes that have the very same are one row."""
+    nodes: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
+    for one in findings:
+        nodes[one.level, one.title, one.seen, one.remedy].append(one.where)
+    for (level, title, seen, remedy), where in nodes.items():
+        mark = "" if level == "error" else f"{level}: "
+        yield listed(where), f"{mark}{title}" + (f": {seen}" if seen else ""), remedy

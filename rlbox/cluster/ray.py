@@ -1,0 +1,138 @@
+"""How Ray is started on a node: its container, its words and its environment."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from packaging.version import InvalidVersion, Version
+
+from rlbox.cluster.labels import (
+    CALL_LABEL,
+    CLUSTER_LABEL,
+    ID_LABEL,
+    MAKER_LABEL,
+    NODE_LABEL,
+    PLAN_LABEL,
+    ROLE_LABEL,
+)
+from rlbox.cluster.plan import ClusterMember, ClusterPlan
+from rlbox.engine.container import TARGET_LABEL, ContainerPlan, plan_container
+from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
+
+if TYPE_CHECKING:
+    from rlbox.engine.limits import ContainerDefaults
+
+HEAD, WORKER = "head", "worker"
+TOKEN_FILE, RECORD_FILE = "auth_token", "cluster.json"
+CERTIFICATE_FILES = ("ca.crt", "node.crt", "node.key")
+
+_TOKENS = Version("2.52")
+"""Source: Ray's documentation of token authentication; 2.43 was seen to take a job of anybody."""
+_OWN_GRPC = Version("2.45")
+"""Until then the dashboard listened on one more port, of the kernel's choice."""
+_SLOW_START_S = 300
+
+
+def has_tokens(version: str) -> bool:
+    """Return whether a version of Ray asks for a token; one that is not known does not."""
+    return _at_least(version, _TOKENS)
+
+
+def _at_least(version: str, wanted: Version) -> bool:
+    try:
+        return Version(version) >= wanted
+    except InvalidVersion:
+        return False
+
+
+def role_of(plan: ClusterPlan, member: ClusterMember) -> str:
+    """Return what a node is: head or worker."""
+    return HEAD if member == plan.head else WORKER
+
+
+def container_name(plan: ClusterPlan) -> str:
+    """Return the name of the cluster's container on each node."""
+    return f"rlbox-{plan.name}-{plan.id}"
+
+
+def ray_words(plan: ClusterPlan, member: ClusterMember) -> tuple[str, ...]:
+    """Return the words that start Ray on a node, in its image; all else is the fixes' business."""
+    first, last = plan.ports.worker_range
+    common = (
+        f"--node-ip-address={member.address}",
+        f"--node-name={member.name}",
+        f"--min-worker-port={first}",
+        f"--max-worker-port={last}",
+        f"--num-gpus={member.gpus}",
+        "--disable-usage-stats",
+    )
+    if role_of(plan, member) == WORKER:
+        return ("ray-start", WORKER, f"--address={plan.head.address}:{plan.ports.of('gcs')}", *common)
+    inner = () if _at_least(plan.ray, _OWN_GRPC) else (f"--dashboard-grpc-port={plan.ports.of('dashboard-grpc')}",)
+    return ("ray-start", HEAD, "--dashboard-host=127.0.0.1", *inner, *common)
+
+
+def ray_env(plan: ClusterPlan, member: ClusterMember, mount: str) -> dict[str, str]:
+    """Return the environment of Ray on a node that sees its data disk at `mount`; no secret is in it."""
+    folder = f"{mount}/{plan.folder(member.name)}"
+    env = {
+        "RLBOX_CLUSTER": plan.name,
+        "RLBOX_RAY_PORT": str(plan.ports.base),
+        "AUTOSCALER_METRIC_PORT": str(plan.ports.of("autoscaler-metrics")),
+        "DASHBOARD_METRIC_PORT": str(plan.ports.of("dashboard-metrics")),
+        "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": str(_SLOW_START_S),
+    }
+    if member.interface:
+        env |= {"GLOO_SOCKET_IFNAME": member.interface, "NCCL_SOCKET_IFNAME": f"={member.interface}"}
+    match plan.closed:
+        case "token":
+            env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": f"{folder}/{TOKEN_FILE}"}
+        case "tls":
+            ca, own, key = (f"{folder}/{name}" for name in CERTIFICATE_FILES)
+            env |= {"RAY_USE_TLS": "1", "RAY_TLS_CA_CERT": ca, "RAY_TLS_SERVER_CERT": own, "RAY_TLS_SERVER_KEY": key}
+    return env
+
+
+def member_container(
+    plan: ClusterPlan,
+    member: ClusterMember,
+    limits: ContainerDefaults,
+    *,
+    image: str,
+    caller: str,
+    call: str,
+    gpus: GpuAccess = NO_GPUS,
+) -> ContainerPlan:
+    """Return the container of a node.
+
+    Parameters
+    ----------
+    image
+        As that node's engine names it by its content.
+    caller
+        `uid:gid` of the user there.
+    call
+        Names the call that makes it, which is undone as a whole when it is cut.
+    """
+    labels = {
+        TARGET_LABEL: plan.target,
+        CLUSTER_LABEL: plan.name,
+        ID_LABEL: plan.id,
+        NODE_LABEL: member.name,
+        ROLE_LABEL: role_of(plan, member),
+        PLAN_LABEL: plan.text(),
+        MAKER_LABEL: plan.maker,
+        CALL_LABEL: call,
+    }
+    return plan_container(
+        image,
+        dataclasses.replace(limits, network="host"),
+        name=container_name(plan),
+        argv=ray_words(plan, member),
+        env=ray_env(plan, member, limits.mount),
+        labels=labels,
+        data=member.data,
+        caller=caller,
+        gpus=gpus,
+    )

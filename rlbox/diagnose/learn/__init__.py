@@ -1,0 +1,1 @@
+"""Make a signature of a failure that nobody knows, out of its own log."""

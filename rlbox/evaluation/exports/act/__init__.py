@@ -1,0 +1,1 @@
+"""What reads exports and has the stack's interpreter compare tensors."""

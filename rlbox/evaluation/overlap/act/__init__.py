@@ -1,0 +1,1 @@
+"""What reads training data."""

@@ -1,0 +1,81 @@
+"""`rlbox eval check` without torch: what is refused. tests/evaluation/test_export_check.py has a real one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from fakes import Folder, Rlbox
+from following import Follow
+from playbox import export
+
+pytestmark = pytest.mark.allow("processes")
+PLAYED = """import json, sys
+asked = json.load(sys.stdin)
+for row in ({rows}):
+    print(json.dumps(row))
+"""
+"""Stands for the comparison: an interpreter that says these rows, whatever it is asked to run."""
+SOURCE = {"step": "source", "form": "FSDP", "ranks": 2, "tensors": 1, "torch": "2"}
+END = {"step": "end", "equal": 1, "tensors": 1, "casts": [{"own": "float32", "export": "bfloat16", "tensors": 1}]}
+
+
+@pytest.fixture
+def site(folder: Folder) -> Path:
+    for name in ("global_step_1/huggingface", "base"):
+        export(folder.path / name)
+        (folder.path / name / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}}}')
+    return folder.path
+
+
+def played(site: Path, *rows: object) -> str:
+    path = site / "python"
+    path.write_text(f"#!{sys.executable}\n" + PLAYED.format(rows=f"{list(rows)!r}"))
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_the_model_is_named(site: Path, follow: Follow) -> None:
+    step = follow("eval", "check", "global_step_1", "--against", "global_step_1", "--python", played(site, SOURCE, END))
+    assert step.said.code == 2
+    follow.again(step, *step.options({"DIR": "base"}))
+
+
+def test_an_interpreter_that_has_torch_is_named(site: Path, follow: Follow) -> None:
+    step = follow("eval", "check", "global_step_1", "--against", "global_step_1", "--model", "base")
+    assert "has no torch: ModuleNotFoundError: No module named 'torch'" in step.said.err
+    follow.again(step, *step.options({"FILE": played(site, SOURCE, END)}))
+
+
+def test_what_is_the_same_is_said(site: Path, rlbox: Rlbox) -> None:
+    words = ("eval", "check", "global_step_1", "--against", "global_step_1", "--model", "base")
+    said = rlbox(*words, "--python", played(site, SOURCE, {"step": "at", "done": 0, "of": 1}, END))
+    assert said.code == 0
+    assert said.out == (
+        "compared with FSDP of 2 ranks\ntensors: 1 of 1 are the trainer's, bit by bit\n"
+        "  1 cast from float32 to bfloat16\ntokenizer: the same 1 tokens and chat template\n"
+    )
+    assert "0 of 1 tensors are compared" in said.err
+
+
+def test_what_differs_is_named_and_has_an_exit_code(site: Path, rlbox: Rlbox) -> None:
+    (site / "global_step_1/huggingface/tokenizer.json").write_text('{"model": {"vocab": {"a": 1}}}')
+    row = {"step": "fault", "kind": "differs", "tensor": "w", "wrong": 1, "numbers": 4, "largest": 0.5, "holds": "v"}
+    words = ("eval", "check", "global_step_1", "--against", "global_step_1", "--model", "base", "--python")
+    said = rlbox(*words, played(site, SOURCE, row, END))
+    assert said.code == 1
+    assert "[FAIL] vocabulary: 1 of 1 differ; 'a' is 1, not 0" in said.out
+    assert "[FAIL] w: 1 of 4 numbers differ, by 0.5 at most; it is the trainer's v" in said.out
+    faults = rlbox(*words, played(site, SOURCE, row, END), "--json").data["check"]["faults"]
+    assert [fault["of"] for fault in faults] == ["vocabulary", "w"]
+
+
+def test_a_comparison_that_dies_says_nothing_of_the_export(site: Path, rlbox: Rlbox) -> None:
+    path = site / "python"
+    path.write_text("#!/bin/sh\necho 'out of memory' >&2\nexit 9\n")
+    path.chmod(0o755)
+    words = ("eval", "check", "global_step_1", "--against", "global_step_1", "--model", "base", "--python", str(path))
+    said = rlbox(*words)
+    assert said.code == 1
+    assert "nothing was compared: the comparison ended with status 9: out of memory" in said.err

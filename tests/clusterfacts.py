@@ -1,0 +1,106 @@
+"""Values of a cluster of two sound nodes, `a` the head and `b`; what a test plants is changed in them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from rlbox.amounts import GIB
+from rlbox.cluster.facts import (
+    NodeAddress,
+    NodeDisk,
+    NodeEngine,
+    NodeFacts,
+    NodeGpu,
+    NodeGpus,
+    Rights,
+)
+from rlbox.cluster.judge.needs import NodeNeeds
+from rlbox.cluster.nodes import NodeWish
+from rlbox.cluster.plan import ClusterMember, ClusterPlan
+from rlbox.cluster.ports import PortPlan
+from rlbox.cluster.survey import Seat, Survey
+
+A800 = "NVIDIA A800-SXM4-80GB"
+PORTS = PortPlan(base=8100, workers=10002)
+NEEDS = NodeNeeds(
+    gpus=2,
+    gpu=A800,
+    gpu_memory_gib=80.0,
+    memory_gib=100.0,
+    cores=16,
+    free_gib=50.0,
+    cluster="pair",
+    paths=("/models/m",),
+)
+
+
+def gpu(index: int, **changes: Any) -> NodeGpu:
+    """A GPU that nobody uses."""
+    sound = NodeGpu(index=index, uuid=f"GPU-{index}", name=A800, memory=80 * GIB, used=0, busy=0, driver="570.86")
+    return replace(sound, **changes)
+
+
+ENGINE = NodeEngine(
+    socket="/var/run/docker.sock", state="ok", version="26.1.5+dfsg1", free=100 * GIB, runtimes=("nvidia",)
+)
+DISK = NodeDisk(path="/data", there=True, free=500 * GIB, size=900 * GIB, inodes=10**6, mode=0o700, writable=True)
+
+
+def facts(name: str, **changes: Any) -> NodeFacts:
+    """What a sound node says of itself."""
+    address = {"a": "10.0.0.1", "b": "10.0.0.2"}[name]
+    sound = NodeFacts(
+        identity=f"boot-{name}",
+        host=name,
+        uid=1000,
+        gid=1000,
+        user="ann",
+        clock=0.0,
+        cores=32,
+        memory=128 * GIB,
+        nofile=1 << 20,
+        ephemeral=(32768, 60999),
+        rights=Rights(tool="/usr/sbin/nft"),
+        addresses=(NodeAddress(interface="ib0", address=address, mtu=1500),),
+        names={name: (address,)},
+        listening=(),
+        gpu=NodeGpus(gpus=(gpu(0), gpu(1))),
+        engine=ENGINE,
+        disk=DISK,
+    )
+    return replace(sound, **changes)
+
+
+def survey(b: NodeFacts | None = None, **changes: Any) -> Survey:
+    """Return the survey of both; `b` is what the worker says."""
+    seats = {n: Seat(address=f"10.0.0.{i}", interface="ib0", mtu=1500) for i, n in enumerate("ab", 1)}
+    sound = Survey(
+        wishes=tuple(NodeWish(name=name, data="/data") for name in "ab"),
+        facts={"a": facts("a"), "b": b or facts("b")},
+        offsets={"a": 0.0, "b": 0.0},
+        seats=seats,
+        ports=PORTS,
+    )
+    return replace(sound, **changes)
+
+
+def plan(**changes: Any) -> ClusterPlan:
+    """Return the plan of a cluster of both."""
+    members = tuple(
+        ClusterMember(name=n, data="/data", address=f"10.0.0.{i}", interface="ib0", gpus=2, uid=1000)
+        for i, n in enumerate("ab", 1)
+    )
+    sound = ClusterPlan(
+        id="0a1b2c3d",
+        name="pair",
+        target="mine",
+        image="sha256:" + "1" * 64,
+        ray="2.60.0",
+        members=members,
+        ports=PORTS,
+        closed="token",
+        maker="ann@desk",
+        made="2026-11-25T10:00:00+00:00",
+    )
+    return replace(sound, **changes)

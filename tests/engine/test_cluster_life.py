@@ -1,0 +1,351 @@
+"""A cluster of two real hosts from nothing to nothing: closed, healed, rolled back, gone; Ray with tokens, and without.
+
+`make cluster`. A stranger on a third host tries every port that listens.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from attackbox import try_all
+from clusterbox import DISK, NODES, Hosts, findings, hosts_up, ids, script, until_gone
+from enginebox import Result
+from following import Follow
+from projectbox import PROJECT
+
+TARGET = """
+title = "Two small nodes"
+[base]
+bootstrap = "debian:bookworm"
+packages = ["ca-certificates", "iproute2", "procps", "python3", "python3-venv"]
+[python]
+platform = "x86_64-manylinux_2_36"
+[hardware]
+nodes = 2
+[[stack]]
+name = "engine"
+packages = ["ray[default]==RAY", "numpy", "setuptools"]
+[run]
+network = "host"
+shm_gib = 0.5
+[disk]
+host = "/srv/train"
+need_gib = 0.1
+[cluster]
+nodes = ["node0", "node1"]
+"""
+RAYS = {"pair": "2.60.0", "pair43": "2.43.0", "mixed": "2.60.0"}
+# Two processes, one a node, each with 8 MB of numbers: both add up what both have, over the wire.
+REDUCE = """
+import numpy, ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
+ray.init(log_to_driver=False)
+@ray.remote(num_cpus=0)
+class Rank:
+    def own(self, rank): return numpy.full(1 << 20, rank + 1.0)
+    def total(self, *parts): return ray.util.get_node_ip_address(), set(sum(parts).tolist())
+nodes = [n["NodeID"] for n in ray.nodes() if n["Alive"]]
+ranks = [Rank.options(scheduling_strategy=On(one, soft=False)).remote() for one in nodes]
+parts = [rank.own.remote(at) for at, rank in enumerate(ranks)]
+told = ray.get([rank.total.remote(*parts) for rank in ranks])
+assert all(total == {3.0} for _, total in told), told
+print("nodes", *sorted(address for address, _ in told))
+"""
+ADDRESSES = {"node0": "10.234.9.11", "node1": "10.234.9.12"}
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.getuid() != 0, reason="only root can make hosts")]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """Two hosts, and a project whose two targets are built here."""
+    project = tmp_path_factory.mktemp("project")
+    for name, ray in RAYS.items():
+        (project / f"images/{name}").mkdir(parents=True)
+        text = TARGET.replace("RAY", ray)
+        if name == "mixed":
+            text = text.replace('["node0", ', f'[{{ name = "local", data = "{project}/disk" }}, ')
+        (project / f"images/{name}/target.toml").write_text(text)
+    (project / "disk").mkdir(mode=0o700)
+    with hosts_up(project) as found:
+        for name in RAYS:
+            for words in (("lock", name), ("build", name)):
+                result = found(*words)
+                assert result.code == 0, result.err
+        yield found
+
+
+@pytest.fixture
+def hosts(two: Hosts, follow: Follow) -> Iterator[Hosts]:
+    """The hosts; whatever a test did, and however it ended: after `down` they are as they were."""
+    follow.rlbox = two
+    before = two.look()
+    yield two
+    for name in RAYS:
+        done = two("cluster", "down", name)
+        assert done.code == 0, done.err
+    assert two.look() == before
+
+
+def healthy(result: Result) -> dict[str, dict]:
+    """Return the nodes of a healthy cluster."""
+    assert result.code == 0, result.err
+    assert result.data["healthy"], result.out
+    assert [node["container"] for node in result.data["nodes"]] == ["running", "running"]
+    return {node["name"]: node for node in result.data["nodes"]}
+
+
+def containers(hosts: Hosts) -> dict[str, str]:
+    """Return id and start of each container on the hosts."""
+    return {
+        host: hosts.on(host, "docker ps -aq --no-trunc | xargs -r docker inspect -f '{{.Id}} {{.State.StartedAt}}'")
+        for host in NODES
+    }
+
+
+def listening(hosts: Hosts, host: str) -> list[int]:
+    """Return the ports on which others than the host itself could reach something, but sshd."""
+    rows = hosts.on(host, "ss -Hltn | awk '{print $4}'").split()
+    found = {int(row.rpartition(":")[2]) for row in rows if "127.0.0.1]" not in row and not row.startswith("127.")}
+    return sorted(found - {22})
+
+
+def planned(result: Result) -> set[int]:
+    base, workers = (result.data["cluster"]["ports"][key] for key in ("base", "workers"))
+    return {*range(base, base + 20), *range(workers, workers + 1000)}
+
+
+def strangers_are_refused(hosts: Hosts, image: str, up: Result, nodes: Sequence[str] = NODES, token: str = "") -> None:
+    """From this machine, which is no node: every port that listens on either; none does that the plan has not named."""
+    python = [
+        "docker",
+        "run",
+        "--rm",
+        "--network=host",
+        "--entrypoint=/opt/venv/bin/python",
+        f"rlbox/{image}:{PROJECT}",
+    ]
+    for host in nodes:
+        ports = listening(hosts, host)
+        assert ports
+        assert set(ports) <= planned(up)
+        done, refused = try_all(python, ADDRESSES[host], f"{DISK}/planted", ports, token)
+        assert done == [], refused
+        hosts.on(host, f"test ! -e {DISK}/planted")
+
+
+def job(hosts: Hosts, name: str, plan: str) -> str:
+    """Run Ray's own driver in the head's container, on both nodes."""
+    container = hosts.on("node0", f"docker ps -q --filter label=rlbox.cluster={name}").strip()
+    return hosts.on("node0", f"docker exec -i {container} /opt/venv/bin/python - <<'X'\n{plan}\nX")
+
+
+def test_a_ray_with_tokens(hosts: Hosts, follow: Follow) -> None:
+    up = hosts("cluster", "up", "pair", "--json")
+    healthy(up)
+    step = follow.step(("cluster", "up", "pair"), hosts("cluster", "up", "pair"))
+    assert healthy(hosts(*step.commands({})[0], "--json"))
+    assert up.data["started"] == [*NODES]
+    assert up.data["cluster"]["closed"] == "token"
+    assert job(hosts, "pair", REDUCE).split()[-3:] == ["nodes", *ADDRESSES.values()]
+
+    dashboard = up.data["cluster"]["ports"]["base"] + 1
+    container = hosts.on("node0", "docker ps -q --filter label=rlbox.cluster=pair").strip()
+    submit = f"ray job submit --address http://127.0.0.1:{dashboard} -- /opt/venv/bin/python -c {shlex.quote(REDUCE)}"
+    said = hosts.on("node0", f"docker exec {container} /opt/venv/bin/{submit} 2>&1")
+    assert "succeeded" in said, said
+    assert " ".join(["nodes", *ADDRESSES.values()]) in said
+
+    began = containers(hosts)
+    again = hosts("cluster", "up", "pair", "--json")
+    healthy(again)
+    assert (again.data["started"], containers(hosts)) == ([], began)
+
+    token = hosts.on("node0", f"cat {DISK}/clusters/0/pair/node0/auth_token")
+    assert len(token) == 64
+    for host in NODES:
+        assert hosts.on(host, f"stat -c %a {DISK}/clusters/0/pair/{host}/auth_token").strip() == "600"
+        seen = hosts.on(
+            host, f"docker inspect $(docker ps -aq); docker logs $(docker ps -aq) 2>&1; ps axwwe; ls -lR {DISK}"
+        )
+        assert token not in seen
+        files = hosts.on(host, f"grep -rlF {token} {DISK} /tmp /root /var/log /run || true").split()
+        assert files == [f"{DISK}/clusters/0/pair/{host}/auth_token"]
+    assert token not in up.out + up.err
+    strangers_are_refused(hosts, "pair", up)
+    strangers_are_refused(hosts, "pair", up, NODES[:1], "f" * 64)
+
+
+def test_what_died_is_brought_back(hosts: Hosts, follow: Follow) -> None:
+    healthy(hosts("cluster", "up", "pair", "--json"))
+    began = containers(hosts)
+    hosts.on("node1", "docker kill $(docker ps -q)")
+    status = hosts("cluster", "status", "pair", "--json")
+    assert status.code == 5
+    assert {node["name"]: node["container"] for node in status.data["nodes"]} == {
+        "node0": "running",
+        "node1": "exited (137)",
+    }
+    doctor = hosts("cluster", "doctor", "pair", "--json")
+    assert ids(doctor) == {"node1": ["node-down"]}
+    follow.step(("cluster", "doctor", "pair"), doctor, findings(doctor)[0]["remedy"])
+    step = follow("cluster", "status", "pair")
+    up = hosts(*step.commands({})[0], "--json")
+    healthy(up)
+    assert up.data["started"] == ["node1"]
+    now = containers(hosts)
+    assert now["node0"] == began["node0"]
+    assert now["node1"] != began["node1"]
+    assert job(hosts, "pair", REDUCE).split()[-3:] == ["nodes", *ADDRESSES.values()]
+    hosts.on("node0", "docker kill $(docker ps -q)")
+    up = hosts("cluster", "up", "pair", "--json")
+    healthy(up)
+    assert up.data["started"] == [*NODES]
+
+
+def begun(hosts: Hosts) -> subprocess.Popen[str]:
+    """Start to bring a cluster up, and return when the first container is there."""
+    words = hosts.argv("cluster", "up", "pair")
+    first = subprocess.Popen(words, cwd=hosts.project, env=hosts.env(), stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 120
+    while not any(containers(hosts).values()):
+        assert first.poll() is None
+        assert time.monotonic() < end
+    return first
+
+
+def test_one_of_two_at_once_wins_and_a_killed_one_leaves_nothing(hosts: Hosts, follow: Follow) -> None:
+    before = hosts.look()
+    first = begun(hosts)
+    first.send_signal(signal.SIGSTOP)  # in the middle of it, for as long as the other takes
+    step = follow("cluster", "up", "pair")
+    assert step.said.code == 8, step.said.err
+    assert "changes clusters on node" in step.said.err
+    assert f"process {first.pid} there" in step.said.err
+    first.kill()
+    first.communicate()
+    until_gone(first.pid)
+    hosts.until(before)
+    follow.again(step)
+
+
+def test_ctrl_c_leaves_nothing(hosts: Hosts) -> None:
+    before = hosts.look()
+    first = begun(hosts)
+    first.send_signal(signal.SIGINT)
+    _, err = first.communicate(timeout=120)
+    assert first.returncode == 130, err
+    hosts.until(before)
+
+
+def test_an_image_that_does_not_get_there(hosts: Hosts, follow: Follow) -> None:
+    """A node without it, whose disk fills while it comes; then one that lets nobody in on its loopback."""
+    hosts.on("node1", "docker image ls -q | xargs -r docker image rm -f")
+    hosts.on("node1", f"fallocate -l $(( $(df --output=avail -B1 {DISK} | tail -1) - 150000000 )) {DISK}/large")
+    try:
+        full = follow("cluster", "up", "pair")
+    finally:
+        hosts.on("node1", f"rm {DISK}/large")
+    assert full.text == "free space there", full.said.err
+    hosts.on("node1", "iptables -I INPUT -i lo -p tcp --syn -j REJECT")
+    try:
+        closed = follow("cluster", "up", "pair")
+    finally:
+        hosts.on("node1", "iptables -D INPUT -i lo -p tcp --syn -j REJECT")
+    assert "the image did not get to node node1" in closed.said.err
+    assert full.said.code == closed.said.code == 4
+    follow.again(closed)
+
+
+def test_an_image_that_was_built_anew(hosts: Hosts, follow: Follow) -> None:
+    """The name of the image is another image's when a worker is to be brought back."""
+    healthy(hosts("cluster", "up", "pair", "--json"))
+    hosts.on("node1", "docker kill $(docker ps -q)")
+    names = [f"rlbox/{name}:{PROJECT}" for name in ("pair", "pair43")]
+    own, other = (docker("image", "inspect", "-f", "{{.Id}}", name).strip() for name in names)
+    docker("tag", other, names[0])
+    try:
+        step = follow("cluster", "up", "pair")
+        assert step.said.code == 2
+        assert "started with another image" in step.said.err
+        follow.types(step)
+        follow.again(step, "--dry-run")
+    finally:
+        docker("tag", own, names[0])
+
+
+def test_one_node_is_this_machine(hosts: Hosts) -> None:
+    """`local`, the head, whose engine and disk are the machine's own; it is as it was after `down`."""
+    disk = hosts.project / "disk"
+    before = (docker("ps", "-aq"), sorted(disk.rglob("*")), machine_ports())
+    healthy(hosts("cluster", "up", "mixed", "--json"))
+    container = docker("ps", "-q", "--filter=label=rlbox.cluster=mixed").strip()
+    done = docker("exec", container, "/opt/venv/bin/python", "-c", REDUCE).split()
+    assert done[-3:] == ["nodes", "10.234.9.1", ADDRESSES["node1"]]
+    down = hosts("cluster", "down", "mixed")
+    assert down.code == 0, down.err
+    assert (docker("ps", "-aq"), sorted(disk.rglob("*")), machine_ports()) == before
+
+
+def docker(*words: str) -> str:
+    """Ask this machine's engine."""
+    return subprocess.run(["docker", *words], check=True, capture_output=True, text=True).stdout
+
+
+def machine_ports() -> set[int]:
+    """Return the ports of the plan's that listen on this machine."""
+    rows = subprocess.run(["ss", "-Hltn"], check=True, capture_output=True, text=True).stdout.splitlines()
+    found = {int(row.split()[3].rpartition(":")[2]) for row in rows}
+    return found & {*range(8100, 8500), *range(10002, 30002)}
+
+
+def test_a_ray_without_tokens_is_closed_by_tls_and_rules(hosts: Hosts) -> None:
+    up = hosts("cluster", "up", "pair43", "--json")
+    healthy(up)
+    assert up.data["cluster"]["closed"] == "tls"
+    assert job(hosts, "pair43", REDUCE).split()[-3:] == ["nodes", *ADDRESSES.values()]
+    strangers_are_refused(hosts, "pair43", up)
+    healthy(hosts("cluster", "up", "pair43", "--json"))
+
+
+def test_what_cannot_be_closed_is_refused(hosts: Hosts, follow: Follow) -> None:
+    """A user who may speak to the engine, and makes no rules for the network."""
+    lab = Path(os.environ.get("CLUSTER_HOSTS_DIR", "/var/lib/rlbox-hosts"))
+    group = (lab / "node1/group").read_text()
+    try:
+        hosts.on("node1", f"chown 2000 {DISK}")
+        (lab / "node1/group").write_text(group.replace("docker:x:2001:", "docker:x:2001:mira"))
+        hosts.on("node1", "chgrp 2001 /var/run/docker.sock && chmod 660 /var/run/docker.sock")
+        dry = hosts("cluster", "up", "pair43", "--nodes", "node0,mira@node1", "--dry-run")
+        step = follow("cluster", "up", "pair43", "--nodes", "node0,mira@node1")
+        follow.again(step, *step.options({}), "--dry-run")
+    finally:
+        (lab / "node1/group").write_text(group)
+        hosts.on("node1", f"chown 0 {DISK}; chgrp 0 /var/run/docker.sock")
+    assert dry.code == step.said.code == 2, dry.err
+    assert "takes commands of anybody" in step.said.err
+    assert "its ports cannot be closed on mira@node1" in step.said.err
+
+
+def test_down_names_what_it_cannot_reach(hosts: Hosts, follow: Follow) -> None:
+    """A cluster of both, of which one has its cable cut; then it is plugged in again."""
+    healthy(hosts("cluster", "up", "pair", "--json"))
+    other = follow("cluster", "up", "pair", "--nodes", "node0")
+    assert "stands on node0, node1, not on node0" in other.said.err
+    follow.changed(other, ["cluster", "up", "pair", *other.text.partition(";")[0].split()], 0)
+    script("cut", "node1")
+    try:
+        step = follow("cluster", "down", "pair")
+    finally:
+        script("heal", "node1")
+    assert step.said.code == 5
+    assert "node1: it does not answer" in step.said.err
+    assert "it is gone from node0" in step.said.err
+    follow.types(step)

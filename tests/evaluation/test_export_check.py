@@ -1,0 +1,200 @@
+"""`rlbox eval check` on exports of a real small model, trained under FSDP2 by the torch that is installed for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlbox.cli.root import run_root
+
+PROGRAMS = Path(__file__).parent / "programs"
+WEIGHT = "model.layers.0.self_attn.q_proj.weight"
+TWIN = "model.layers.1.self_attn.q_proj.weight"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An interpreter with torch and transformers, which are downloaded; RLBOX_TEST_TORCH names one that is there."""
+    if known := os.environ.get("RLBOX_TEST_TORCH"):
+        return known
+    venv = tmp_path_factory.mktemp("torch") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+    packages = ["torch==2.13.0", "numpy", "safetensors", "transformers==5.24.0", "setuptools", "wheel"]
+    for names in (packages, ["deepspeed==0.19.8"]):  # whose own setup wants torch
+        subprocess.run([str(venv / "bin/pip"), "install", "-q", *names], check=True)
+    return str(venv / "bin/python")
+
+
+@pytest.fixture(scope="module")
+def trained(python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a training: see train_small.py."""
+    folder = tmp_path_factory.mktemp("trained")
+    subprocess.run([python, "-W", "ignore", str(PROGRAMS / "train_small.py"), str(folder)], check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tied(python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of a model whose head is its embedding."""
+    folder = tmp_path_factory.mktemp("tied")
+    subprocess.run([python, "-W", "ignore", str(PROGRAMS / "train_small.py"), str(folder), "tied"], check=True)
+    return folder
+
+
+@pytest.fixture
+def check(python: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, dict[str, Any]]]:
+    def asked(export: Path, against: Path, *more: str) -> tuple[int, dict[str, Any]]:
+        words = ["eval", "check", str(export), "--against", str(against), "--python", python, "--json", *more]
+        code, said = run_root(words), capsys.readouterr()
+        assert code in (0, 1), said.err
+        return code, json.loads(said.out)["check"]
+
+    return asked
+
+
+@pytest.mark.parametrize("kind", ["trained", "tied"])
+def test_no_good_export_is_refused(kind: str, check: Any, request: pytest.FixtureRequest) -> None:
+    folder = request.getfixturevalue(kind)
+    base = ("--model", str(folder / "base"))
+    code, cast = check(folder / "global_step_3", folder / "global_step_3", *base, "--logits")
+    assert (code, cast["faults"], cast["source"]) == (0, [], {"form": "FSDP", "ranks": 3})
+    (row,) = cast["casts"]
+    assert (row["own"], row["export"], row["tensors"]) == ("float32", "bfloat16", cast["tensors"])
+    assert cast["logits"]["same"]
+    code, kept = check(folder / "fp32", folder / "global_step_3")  # whose tokenizer lies beside the shards
+    assert (code, [row["export"] for row in kept["casts"]]) == (0, ["float32"])
+    code, copies = check(folder / "two/huggingface", folder / "two", *base)  # two copies of two pieces
+    assert (code, copies["source"]["ranks"]) == (0, 4)
+    code, again = check(folder / "global_step_3", folder / "fp32", *base)
+    assert (code, again["source"]["form"]) == (0, "safetensors")
+
+
+def test_partitions_of_deepspeed_are_read(trained: Path, tmp_path: Path, python: str, check: Any) -> None:
+    environ = os.environ | {"PATH": f"{Path(python).parent}:{os.environ['PATH']}"}  # DeepSpeed compiles with its ninja
+    subprocess.run([python, "-W", "ignore", str(PROGRAMS / "train_deepspeed.py"), trained], check=True, env=environ)
+    base = ("--model", str(trained / "base"))
+    for stage in (1, 2, 3):
+        folder = trained / f"zero{stage}"
+        code, found = check(folder / "export", folder, *base)
+        assert (code, found["faults"], found["source"]) == (0, [], {"form": f"DeepSpeed ZeRO {stage}", "ranks": 2})
+        assert [row["own"] for row in found["casts"]] == ["float32"]
+        export = spoilt(python, folder / "export", tmp_path / f"zero{stage}", "swapped")
+        code, found = check(export, folder, *base)
+        assert (code, {row["of"] for row in found["faults"]}) == (1, {WEIGHT, TWIN})
+
+
+FAULTS = {
+    "swapped": {WEIGHT: f"it is the trainer's {TWIN}", TWIN: f"it is the trainer's {WEIGHT}"},
+    "a bit": {WEIGHT: "1 of 1024 numbers differ"},
+    "negative zero": {WEIGHT: "numbers differ"},
+    "another type": {WEIGHT: "it is float16, neither the trainer's float32 nor the bfloat16 that is named"},
+    "another shape": {WEIGHT: "its shape is [31, 32], the trainer's [32, 32]"},
+    "missing": {WEIGHT: "the export has no such tensor"},
+    "transposed": {WEIGHT: "numbers differ"},
+    "a stale shard": {"model-00009-of-00009.safetensors": "no index names it: it is of another export"},
+    "stale weights beside": {"pytorch_model.bin": "weights of another form beside the safetensors"},
+    "a stale index": {WEIGHT: "the export has no such tensor"},
+    "vocabulary": {"vocabulary": "2 of"},
+    "merges": {"merges": "differ"},
+    "added token": {"added tokens": "1 of 2 differ"},
+    "pre_tokenizer": {"pre_tokenizer": '"add_prefix_space": true'},
+    "eos": {"eos_token": "'<pad>', not '<eos>'"},
+    "template": {"chat template": "it is another"},
+    "configuration": {"config.json: rms_norm_eps": "0.5, not 1e-06"},
+}
+"""What is spoilt, and what is said: of these tensors, files or parts, and of no others but those beside them."""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found_and_named(fault: str, trained: Path, tmp_path: Path, python: str, check: Any) -> None:
+    export = spoilt(python, trained / "global_step_3/huggingface", tmp_path / "export", fault)
+    code, found = check(export, trained / "global_step_3", "--model", str(trained / "base"))
+    assert code == 1
+    told = {row["of"]: row["says"] for row in found["faults"]}
+    for of, says in FAULTS[fault].items():
+        assert says in told[of]
+    assert len(told) <= 2
+
+
+def test_what_was_rounded_on_its_way_is_told(trained: Path, tmp_path: Path, python: str, check: Any) -> None:
+    export = spoilt(python, trained / "fp32", tmp_path / "export", "rounded")
+    code, found = check(export, trained / "global_step_3")
+    assert code == 1
+    (fault,) = found["faults"]
+    assert (fault["of"], fault["rounded"]) == (WEIGHT, "float16")
+    assert "it was rounded to float16 on its way" in fault["says"]
+
+
+def test_an_export_of_another_step_differs_everywhere(trained: Path, check: Any) -> None:
+    code, found = check(trained / "base", trained / "global_step_3")
+    assert code == 1
+    assert found["equal"] == 0
+
+
+def test_logits_tell_what_the_configuration_changes(trained: Path, tmp_path: Path, python: str, check: Any) -> None:
+    export = spoilt(python, trained / "fp32", tmp_path / "export", "configuration")
+    code, found = check(export, trained / "global_step_3", "--logits")
+    assert code == 1
+    assert not found["logits"]["same"]
+    assert {row["of"] for row in found["faults"]} == {"config.json: rms_norm_eps", "logits"}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda folder: (folder / "model_world_size_3_rank_1.pt").unlink(), "ranks missing: [1] (of 3)"),
+        (lambda folder: cut(folder / "model_world_size_3_rank_1.pt"), "model_world_size_3_rank_1.pt cannot be read"),
+        (lambda folder: other_form(folder), "is a distributed checkpoint (.distcp)"),
+        (lambda folder: [path.unlink() for path in folder.glob("*.pt")], "holds no weights that are known"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_read_is_said_to_be(
+    trained: Path, tmp_path: Path, python: str, spoil: Callable[[Path], Any], told: str, capsys: Any
+) -> None:
+    folder = tmp_path / "global_step_3"
+    shutil.copytree(trained / "global_step_3", folder, ignore=shutil.ignore_patterns("huggingface"))
+    spoil(folder)
+    words = ["eval", "check", str(trained / "fp32"), "--against", str(folder), "--model", str(trained / "base")]
+    assert run_root([*words, "--python", python]) == 1
+    assert told in capsys.readouterr().err
+
+
+def test_what_a_checkpoint_says_is_not_carried_out(
+    trained: Path, tmp_path: Path, python: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil = tmp_path / "global_step_3"
+    shutil.copytree(trained / "global_step_3", evil, ignore=shutil.ignore_patterns("huggingface"))
+    code = "import os, sys, torch\nclass E:\n    def __reduce__(self): return os.system, ('touch ' + sys.argv[2],)\n"
+    code += "s = torch.load(sys.argv[1], weights_only=False); s['x'] = E(); torch.save(s, sys.argv[1])"
+    for path in evil.glob("*.pt"):
+        subprocess.run([python, "-c", code, str(path), str(tmp_path / "ran")], check=True)
+    words = ["eval", "check", str(trained / "fp32"), "--against", str(evil), "--model", str(trained / "base")]
+    assert run_root([*words, "--python", python]) == 1
+    assert not (tmp_path / "ran").exists()
+    assert "[FAIL] x: the export has no such tensor" in capsys.readouterr().out
+
+
+def spoilt(python: str, export: Path, folder: Path, fault: str) -> Path:
+    shutil.copytree(export, folder)
+    subprocess.run([python, str(PROGRAMS / "spoil.py"), str(folder), fault], check=True)
+    return folder
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def other_form(folder: Path) -> None:
+    for path in folder.glob("*.pt"):
+        path.unlink()
+    (folder / "__0_0.distcp").write_bytes(b"x")
+    (folder / ".metadata").write_bytes(b"x")

@@ -1,0 +1,170 @@
+"""Nodes, ports, words and environment of a cluster, as values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from clusterfacts import PORTS, plan
+from fakes import LIMITS
+
+from rlbox.cluster.act.keys import make_certificates, make_token
+from rlbox.cluster.nodes import NodeWish, same_machine, wished_nodes
+from rlbox.cluster.plan import load_cluster, own_plan
+from rlbox.cluster.ports import PortPlan, choose_ports
+from rlbox.cluster.ray import has_tokens, member_container, ray_env, ray_words
+from rlbox.errors import NodeError, SpecError
+from rlbox.target.cluster import Cluster
+from rlbox.target.target import Target
+
+
+class Own:
+    """As much of a target as names nodes."""
+
+    name = "mine"
+
+    def __init__(self, disk: str = "/data", **cluster: object) -> None:
+        self.cluster = Cluster.model_validate({"nodes": [], "name": "", "port": 0, **cluster})
+        self.disk = type("Disk", (), {"host": disk})()
+
+
+def wished(own: Own, told: str = "", data: str = "") -> tuple[NodeWish, ...]:
+    target: Target = own  # type: ignore[assignment]
+    return wished_nodes(target, told, data)
+
+
+def test_nodes_of_the_target_and_of_the_line() -> None:
+    own = Own(nodes=["a", {"name": "b", "data": "/other", "address": "10.0.0.2"}])
+    assert wished(own) == (NodeWish(name="a", data="/data"), NodeWish(name="b", data="/other", address="10.0.0.2"))
+    assert wished(own, "ann@c, local") == (NodeWish(name="ann@c", data="/data"), NodeWish(name="local", data="/data"))
+    assert wished(own, "c", "/mnt")[0].data == "/mnt"
+    assert [wish.local for wish in wished(own, "c,local")] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("own", "told", "data", "what", "step"),
+    [
+        (Own(), "", "", "target mine names no nodes", "--nodes gpu005,gpu006, or cluster.nodes of the target"),
+        (Own(), "a,b,a", "", "node a is named twice", "--nodes"),
+        (Own(), "a,-oProxyCommand=x", "", "'-oProxyCommand=x' is no name of a node", "--nodes"),
+        (
+            Own(disk="~/x"),
+            "a",
+            "",
+            "the data disk of node a is '~/x', which is no whole path",
+            "--data /PATH/ON/THE/NODES",
+        ),
+    ],
+)
+def test_nodes_that_are_none(own: Own, told: str, data: str, what: str, step: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        wished(own, told, data)
+    assert caught.value.what == what
+    assert step in str(caught.value.next_step)
+
+
+def test_two_names_of_one_machine() -> None:
+    assert same_machine([("a", "1"), ("b", "2"), ("c", "1")]) == (("a", "c"),)
+
+
+def test_ports_are_none_that_somebody_has() -> None:
+    assert choose_ports([], []) == PORTS
+    assert choose_ports([8115], []) == PortPlan(base=8120, workers=10002)
+    assert choose_ports([], [PORTS]) == PortPlan(base=8120, workers=11002)
+    assert choose_ports([], [], base=9000).base == 9000
+    assert choose_ports(range(8100, 8500, 20), [], first=8500).base == 8500
+    with pytest.raises(NodeError, match="no 20 ports in a row") as caught:
+        choose_ports(range(8100, 8500, 20), [])
+    assert caught.value.next_step == "cluster.port of the target, or --port: the first of 20 that are free"
+
+
+def test_where_every_range_has_a_listener_workers_get_the_emptiest() -> None:
+    """A worker that meets a taken port takes the next."""
+    busy = [at + 5 for at in range(10002, 30002, 1000)]
+    assert choose_ports([*busy, 10009], []).workers == 11002
+
+
+def test_no_port_of_the_plan_is_another_parts() -> None:
+    ports = PORTS.listened(head=True)
+    assert len(set(ports.values())) == len(ports)
+    assert set(ports.values()) < PORTS.all()
+    assert {PORTS.of("dashboard"), PORTS.of("dashboard-grpc")}.isdisjoint(PORTS.reached(head=True))
+    assert set(PORTS.reached(head=False)) < set(PORTS.reached(head=True))
+
+
+def test_ray_is_started_with_these_words() -> None:
+    made = plan()
+    common = (
+        "--min-worker-port=10002",
+        "--max-worker-port=11001",
+        "--num-gpus=2",
+        "--disable-usage-stats",
+    )
+    head = ("ray-start", "head", "--dashboard-host=127.0.0.1", "--node-ip-address=10.0.0.1", "--node-name=a", *common)
+    worker = ("ray-start", "worker", "--address=10.0.0.1:8100", "--node-ip-address=10.0.0.2", "--node-name=b", *common)
+    assert [ray_words(made, member) for member in made.members] == [head, worker]
+    assert "--dashboard-grpc-port=8103" in ray_words(replace(made, ray="2.43.0"), made.head)
+
+
+def test_a_key_is_named_by_its_file_and_never_said() -> None:
+    made = plan()
+    token = ray_env(made, made.head, "/mnt")
+    assert token["RAY_AUTH_MODE"] == "token"
+    assert token["RAY_AUTH_TOKEN_PATH"] == "/mnt/clusters/1000/pair/a/auth_token"
+    assert token["NCCL_SOCKET_IFNAME"] == "=ib0"
+    tls = ray_env(replace(made, closed="tls"), made.members[1], "/mnt")
+    assert tls["RAY_TLS_SERVER_KEY"] == "/mnt/clusters/1000/pair/b/node.key"
+    assert tls["RAY_USE_TLS"] == "1"
+    opened = ray_env(replace(made, closed="nothing"), made.head, "/mnt")
+    assert not [name for name in opened if name.startswith(("RAY_AUTH", "RAY_USE_TLS"))]
+
+
+def test_tokens_came_with_a_version() -> None:
+    assert [has_tokens(one) for one in ("2.43.0", "2.51.2", "2.52.0", "2.60.0", "", "nightly")] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_container_tells_which_cluster_it_is_of() -> None:
+    made = plan()
+    limits = replace(LIMITS, mount="/mnt")
+    container = member_container(made, made.members[1], limits, image="sha256:1", caller="1000:1000", call="c1")
+    assert container.labels["rlbox.cluster"] == "pair"
+    assert container.labels["rlbox.cluster.role"] == "worker"
+    assert load_cluster(container.labels["rlbox.cluster.plan"]) == made
+    assert container.name == "rlbox-pair-0a1b2c3d"
+    assert own_plan(container.labels, "pair", 1000) == made
+    assert own_plan(container.labels, "pair", 1001) is None  # of another user, with the same name
+    assert own_plan(container.labels, "other", 1000) is None
+    assert own_plan({}, "pair", 1000) is None
+
+
+def test_certificates_want_openssl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NodeError, match="there is no openssl on PATH") as caught:
+        make_certificates(["10.0.0.1"])
+    assert caught.value.next_step == "install openssl"
+
+
+@pytest.mark.allow("processes")
+def test_keys_of_a_cluster_are_its_own() -> None:
+    made = make_certificates(["10.0.0.1", "10.0.0.2"])
+    assert set(made) == {"ca.crt", "node.crt", "node.key"}
+    assert "PRIVATE KEY" in made["node.key"].reveal()
+    assert made["ca.crt"].reveal() != make_certificates(["10.0.0.1"])["ca.crt"].reveal()
+    first, other = make_token()["auth_token"], make_token()["auth_token"]
+    assert len(first.reveal()) == 64
+    assert first.reveal() != other.reveal()
+    assert str(first) == "***"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 2}', '{"schema": 1, "name": "x"}'])
+def test_a_plan_that_is_none(text: str) -> None:
+    assert load_cluster(text) is None
+    assert load_cluster(plan().text()) == plan()

@@ -1,0 +1,53 @@
+"""What is wrong with nodes, a row a fault: planted in the facts of one node, it alone is found, with its way out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from clusterfacts import A800, ENGINE, NEEDS, facts, survey
+from clusterfaults import FAULTS, found
+
+from rlbox.cluster.facts import NodeAddress, NodeGpus
+from rlbox.cluster.preflight import judge_survey, problems_text
+
+
+def test_sound_nodes_have_no_finding() -> None:
+    assert found(survey()) == ()
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found_and_no_other(name: str) -> None:
+    planted, id_, level, seen, step = FAULTS[name]
+    (one,) = found(planted)
+    assert (one.id, one.level, one.where.partition(":")[0]) == (id_, level, "b")
+    assert seen in one.seen, one.seen
+    assert step in one.remedy, one.remedy
+
+
+def test_a_name_that_is_loopback_is_a_note() -> None:
+    """Debian's default; Ray is told the address itself, so nothing is to do."""
+    (one,) = found(survey(facts("b", names={"b": ("127.0.1.1",)})))
+    assert (one.id, one.level) == ("name-is-loopback", "note")
+    assert problems_text((one,)) == ""
+
+
+def test_addresses_that_others_cannot_use() -> None:
+    usable = {"eth0": True, "docker0": False, "br-1a2b": False, "lo": False}
+    for interface, expected in usable.items():
+        text = "127.0.0.1" if interface == "lo" else "10.0.0.9"
+        assert NodeAddress(interface=interface, address=text, mtu=1500).usable is expected
+    assert not NodeAddress(interface="eth0", address="fe80::1", mtu=1500).usable
+
+
+def test_nodes_with_the_same_fault_share_a_row() -> None:
+    both = survey(facts("b", engine=replace(ENGINE, state="absent")))
+    rows = {"a": facts("a", engine=replace(ENGINE, state="absent")), "b": both.facts["b"]}
+    text = problems_text(judge_survey(replace(both, facts=rows), replace(NEEDS, paths=())))
+    assert [line.split("  ")[0] for line in text.splitlines()] == ["node", "a, b"]
+
+
+def test_gpus_are_not_asked_where_the_target_has_none() -> None:
+    without = survey(facts("b", gpu=NodeGpus()))
+    assert judge_survey(without, replace(NEEDS, gpus=0, paths=())) == ()
+    assert A800 in NEEDS.gpu

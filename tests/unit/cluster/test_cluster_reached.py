@@ -1,0 +1,134 @@
+"""What ssh says of nodes that it does not reach, where nodes are for each other, and the program that they are sent."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from clusterfacts import facts, survey
+
+from rlbox.cluster.act.reach.link import NodeLink, Unreached
+from rlbox.cluster.act.reach.sent import node_program, plain
+from rlbox.cluster.act.reach.starts import Starts
+from rlbox.cluster.facts import NodeAddress, read_facts
+from rlbox.cluster.nodes import NodeWish
+from rlbox.cluster.refusals import explain_ssh
+from rlbox.cluster.survey import Way, askers, candidates, choose_seats
+from rlbox.errors import NodeError
+
+CHANGED = """@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
+@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @
+@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
+Host key for 10.0.0.2 has changed and you have requested strict checking.
+Host key verification failed."""
+
+
+@pytest.mark.parametrize(
+    ("words", "id_", "step"),
+    [
+        (CHANGED, "host-key-changed", "ssh-keygen -R 10.0.0.2, then `ssh b` once"),
+        ("No ED25519 host key is known for b\nHost key verification failed.", "host-key-unknown", "type `ssh b` once"),
+        ("ssh: Could not resolve hostname b: Name or service not known", "host-unknown", "~/.ssh/config"),
+        ("ann@b: Permission denied (publickey,password).", "login-refused", "ssh-copy-id b"),
+        ("bash: line 1: python3: command not found", "no-python", "apt-get install python3"),
+        ("channel 2: open failed: administratively prohibited", "no-forwarding", "AllowStreamLocalForwarding yes"),
+        ("ssh: connect to host 10.0.0.2 port 22: Connection refused", "unreachable", "make `ssh b true` work"),
+        ("", "unreachable", "make `ssh b true` work"),
+    ],
+)
+def test_what_ssh_says(words: str, id_: str, step: str) -> None:
+    found = explain_ssh("b", "10.0.0.2", "", words)
+    assert (found.id, found.where, found.level) == (id_, "b", "error")
+    assert step in found.remedy
+
+
+def test_a_jump_host_that_is_down_is_named_in_the_nodes_place() -> None:
+    words = "ssh: connect to host gate port 22: Connection timed out\nConnection closed by UNKNOWN port 65535"
+    found = explain_ssh("b", "10.0.0.2", "gate", words)
+    assert (found.id, found.title, found.where) == ("jump-unreachable", "jump host gate: it does not answer", "b")
+    assert "`ssh gate true`" in found.remedy
+    behind = explain_ssh("b", "10.0.0.2", "gate", "ssh: connect to host 10.0.0.2 port 22: No route to host")
+    assert behind.id == "unreachable"
+
+
+def test_a_node_is_where_all_who_asked_reached_it() -> None:
+    two = (
+        NodeAddress(interface="eth0", address="192.168.0.2", mtu=1500),
+        NodeAddress(interface="ib0", address="10.0.0.2", mtu=4092),
+    )
+    both = survey(facts("b", addresses=two), seats={})
+    ways = [
+        Way(source="a", goal="b", address="192.168.0.2", port=1, said="No route to host"),
+        Way(source="a", goal="b", address="10.0.0.2", port=1, said=""),
+        Way(source="b", goal="a", address="10.0.0.1", port=1, said=""),
+    ]
+    seats = choose_seats(both, ways)
+    assert (seats["b"].address, seats["b"].interface, seats["b"].mtu) == ("10.0.0.2", "ib0", 4092)
+    assert choose_seats(both, ways[:1] + ways[2:]).keys() == {"a"}
+
+
+def test_what_a_name_says_counts_first_where_the_node_has_it() -> None:
+    two = tuple(NodeAddress(interface=f"eth{n}", address=f"10.0.{n}.2", mtu=1500) for n in range(2))
+    names = {"b": ("10.0.1.2", "203.0.113.9")}
+    asked = survey(facts("b", addresses=two))
+    asked = replace(asked, facts={"a": facts("a", names=names), "b": asked.facts["b"]})
+    assert candidates(asked, "b") == ("10.0.1.2", "10.0.0.2")
+
+
+def test_few_ask_all_and_many_ask_their_neighbours() -> None:
+    assert askers(["a", "b", "c"], "b") == ("a", "c")
+    many = [f"n{i}" for i in range(20)]
+    assert askers(many, "n7") == ("n0", "n6", "n8")
+    assert len(askers(many, "n0")) == 19
+
+
+@pytest.mark.allow("processes")
+def test_a_machine_without_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NodeError, match="there is no ssh on PATH") as caught:
+        NodeLink(NodeWish(name="b", data="/data"), Starts()).open()
+    assert caught.value.next_step == "install the OpenSSH client"
+
+
+@pytest.mark.allow("processes", "sockets")
+def test_a_connection_that_broke() -> None:
+    """The node `local` is this machine: no ssh is between, and all else is the same."""
+    link = NodeLink(NodeWish(name="local", data="/data"), Starts())
+    link.open()
+    try:
+        assert link.ask("clock")["clock"] > 0
+        assert link.ask("read", disk="/", path="nothing/there") == {"text": ""}
+        with pytest.raises(NodeError, match="node local: no such path") as refused:
+            link.ask("write", disk="/", path="../x", text="", mode=0o600)
+        assert refused.value.next_step == "the same command again"
+    finally:
+        link.close()
+    with pytest.raises(Unreached, match="local: the connection broke: what runs there goes on") as caught:
+        link.ask("clock")
+    assert caught.value.next_step == "the same command again"
+
+
+def test_an_answer_that_is_none() -> None:
+    with pytest.raises(NodeError, match="node b says what cannot be read: "):
+        read_facts("b", {"uid": "nobody"})
+
+
+def test_the_program_is_one_that_an_old_python_reads() -> None:
+    """RHEL 8's own Python is 3.6; what comes by ssh must be words that it knows."""
+    text = zlib.decompress(base64.b64decode(node_program())).decode()
+    loops = [node for node in ast.parse(text).body if isinstance(node, ast.For)]
+    modules = ast.literal_eval(loops[-1].iter)
+    assert {"node_main", "node_files"} <= {name for name, _ in modules}
+    for _, source in modules:
+        ast.parse(source, feature_version=(3, 6))
+        assert "annotations" not in source
+
+
+def test_what_a_type_checker_reads_stays_here() -> None:
+    first = 'from __future__ import annotations\n"""Words."""\nif TYPE_CHECKING:\n    import x\n'
+    text = first + "def f(a: int, *b: str) -> Row:\n    c: int = 1\n    return c"
+    assert plain(text) == "def f(a, *b):\n    c = 1\n    return c"

@@ -1,0 +1,58 @@
+"""What Ray says of its nodes, and a cluster in words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from clusterfacts import plan
+
+from rlbox.cluster.state import RayState, lacking, read_state
+from rlbox.cluster.view import status_of
+
+
+def node(name: str, *, alive: bool = True, gpus: float = 2.0, **more: Any) -> dict[str, Any]:
+    total = {"GPU": gpus, "CPU": 32.0, "object_store_memory": 2e9}
+    return {"name": name, "address": "10.0.0.1", "alive": alive, "total": total, "free": {**total, "GPU": 0.5}, **more}
+
+
+def state(*nodes: dict[str, Any]) -> RayState:
+    return read_state(json.dumps({"nodes": nodes}))
+
+
+def test_what_lacks() -> None:
+    assert lacking(plan(), state(node("a"), node("b"))) == {}
+    assert lacking(plan(), state(node("a"))) == {"b": "it has not joined"}
+    assert lacking(plan(), state(node("a"), node("b", gpus=1.0))) == {"b": "1 of 2 GPUs"}
+    dead = node("b", alive=False, why="health check failed")
+    assert lacking(plan(), state(node("a"), dead)) == {"b": "Ray lost it: health check failed"}
+    assert lacking(plan(), state(node("a"), dead, node("b"))) == {}
+
+
+def test_a_line_that_is_none() -> None:
+    assert read_state("Traceback").said == "Ray's state cannot be read: 'Traceback'"
+    assert read_state('{"nodes": [{}]}').said
+    assert read_state('{"said": "no answer"}') == RayState(said="no answer")
+
+
+def test_a_cluster_in_words() -> None:
+    told = status_of(plan(), state(node("a"), node("b")), dict.fromkeys("ab", "running"), {"a": 10**9, "b": 10**9})
+    assert told.healthy
+    assert told.text().splitlines() == [
+        "cluster pair of mine: Ray 2.60.0, 2 nodes, 3 of 4 GPUs used",
+        "closed by a token; by ann@desk, 2026-11-25T10:00:00+00:00",
+        "node  role    address   container  Ray    GPUs   object store  disk free",
+        "a     head    10.0.0.1  running    alive  1.5/2  2.0 GB        1.0 GB",
+        "b     worker  10.0.0.2  running    alive  1.5/2  2.0 GB        1.0 GB",
+    ]
+
+
+def test_what_does_not_run_is_not_healthy() -> None:
+    both = state(node("a"), node("b"))
+    assert not status_of(plan(), both, {"a": "running", "b": "exited (137)"}, {}).healthy
+    lost = status_of(plan(closed="nothing"), RayState(said="its head does not run"), {"b": "running"}, {})
+    assert not lost.healthy
+    assert [row.container for row in lost.nodes] == ["not reached", "running"]
+    assert "OPEN to whoever reaches its ports" in lost.text()
+    assert json.loads(json.dumps(lost.as_json()))["cluster"]["id"] == replace(plan()).id
