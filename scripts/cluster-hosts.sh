@@ -82,6 +82,8 @@ first_process() { # HOST IP ENGINE
   local host=$1 ip=$2 engine=$3 d pid
   read -r pid _ </proc/self/stat # /proc is still the machine's: the number seen from outside
   mount --make-rprivate /
+  mount --bind "$TOOLS" "$DIR/tools" # the checkout may lie in a folder that becomes the host's own
+  TOOLS=$DIR/tools
   for d in "${OWN[@]}"; do
     [ -d "$d" ] || continue
     mkdir -p "$DIR/$host/disk$d"
@@ -186,7 +188,7 @@ start_host() { # HOST INDEX
 }
 
 write_programs() { # an `ssh` that knows keys and names, and an nft that finds its libraries
-  local h libraries=$TOOLS/usr/lib/x86_64-linux-gnu:$TOOLS/lib/x86_64-linux-gnu
+  local h libraries=$DIR/tools/usr/lib/x86_64-linux-gnu:$DIR/tools/lib/x86_64-linux-gnu
   : >"$DIR/ssh_config"
   : >"$DIR/known_hosts"
   for h in $(hosts); do
@@ -198,7 +200,7 @@ write_programs() { # an `ssh` that knows keys and names, and an nft that finds i
   # shellcheck disable=SC2016
   printf '#!/bin/sh\nexec %s -F "${CLUSTER_HOSTS_SSH:-%s}" "$@"\n' "$(PATH=${PATH//$DIR\/bin:/} command -v ssh)" "$DIR/ssh_config" >"$DIR/bin/ssh"
   mkdir -p "$DIR/bin-of-hosts"
-  [ ! -x "$TOOLS/usr/sbin/nft" ] || printf '#!/bin/sh\nLD_LIBRARY_PATH=%s exec %s "$@"\n' "$libraries" "$TOOLS/usr/sbin/nft" >"$DIR/bin-of-hosts/nft"
+  [ ! -x "$TOOLS/usr/sbin/nft" ] || printf '#!/bin/sh\nLD_LIBRARY_PATH=%s exec %s "$@"\n' "$libraries" "$DIR/tools/usr/sbin/nft" >"$DIR/bin-of-hosts/nft"
   chmod -R 755 "$DIR/bin/ssh" "$DIR/bin-of-hosts"
 }
 
@@ -207,7 +209,7 @@ up() { # [COUNT]
   [ "$(id -u)" = 0 ] || die "only root can start hosts"
   [[ $count =~ ^[1-9][0-9]?$ ]] || die "$count is no number of hosts"
   [ -x "$(sshd_program)" ] || die "there is no sshd: scripts/ensure-test-tools.sh brings it"
-  mkdir -p "$DIR"
+  mkdir -p "$DIR/tools"
   exec 9>"$DIR/lock"
   flock 9
   [[ " ${CLUSTER_HOSTS_ENGINES:-} " != *" 20 "* ]] || bring_old_engine
@@ -287,7 +289,7 @@ down() {
   forward del
   ip link del $BRIDGE 2>/dev/null || true
   rm -rf "${DIR:?}"/node* "${DIR:?}"/{bin,bin-of-hosts,id_ed25519,id_ed25519.pub,known_hosts,lock,ssh_config}
-  rmdir "$DIR" 2>/dev/null || true
+  rmdir "$DIR/tools" "$DIR" 2>/dev/null || true
 }
 
 { # read whole before it runs: an edit meanwhile does no harm

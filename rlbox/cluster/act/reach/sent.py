@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import base64
 import json
+import threading
 import zlib
 from functools import cache
 from pathlib import Path
@@ -42,9 +43,18 @@ sys.modules[{package!r} + ".node_main"].main()
 """
 
 
-@cache
+_ONE = threading.Lock()
+"""Nodes are reached by a thread each, and Python 3.11 builds one syntax tree at a time: two at once are an error."""
+
+
 def node_program() -> bytes:
     """Return the line that a node's Python reads first."""
+    with _ONE:
+        return _program()
+
+
+@cache
+def _program() -> bytes:
     modules = [(name, plain(_FOLDER.joinpath(f"{name}.py").read_text("utf-8"))) for name in _ORDER]
     text = _UNPACK.format(package=_PACKAGE, modules=modules)
     return base64.b64encode(zlib.compress(text.encode(), 9)) + b"\n"
