@@ -201,7 +201,10 @@ class _Sent:
         pulled = Reference(
             host=f"127.0.0.1:{self.port}", repository=f"{sending.word}/image", digest=sending.image.digest
         )
-        said = [str(row["error"]) for row in engine.pull(pulled, {}) if "error" in row]
+        try:
+            said = [str(row["error"]) for row in engine.pull(pulled, {}) if "error" in row]
+        except EngineError as error:
+            raise self._refused(error.what) from error
         if said:
             raise self._refused(said[-1])
         found = self.link.ask("image", image=str(pulled))["image"] or {}
