@@ -222,8 +222,6 @@ class _Sent:
     def _refused(self, said: str) -> RlboxError:
         why = self.link.ask("blob-failed")["failed"] or str(self._failed or "") or said
         full = "no space left" in why.lower()
-        if "unexpected commit digest" in why:  # what came before the disk was full is damaged: it comes anew
-            self.clear()
         step = "free space there" if full else "the same command again: what came stays"
         return EngineError(
             f"the image did not get to node {self.link.name}: {why}", where=self.link.name, next_step=step

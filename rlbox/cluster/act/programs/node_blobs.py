@@ -47,13 +47,20 @@ class Blobs:
             return 0
 
     def write(self, digest: str, at: int, blocks: Iterable[bytes]) -> None:
-        """Put bytes of a part at their place; all of them are taken, whatever becomes of them."""
+        """Put bytes of a part behind those that are here; all of them are taken, whatever becomes of them.
+
+        Where some before them could not be written, nothing is: a part is never longer than what came of it.
+        """
         handle = -1
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             handle = os.open(_name(digest), flags, 0o600, dir_fd=self._folder.handle)
-            os.ftruncate(handle, at)
-            os.lseek(handle, at, os.SEEK_SET)
+            if os.fstat(handle).st_size < at:
+                os.close(handle)
+                handle = -1
+            else:
+                os.ftruncate(handle, at)
+                os.lseek(handle, at, os.SEEK_SET)
         except OSError as error:
             self._fail(error.strerror or str(error))
         for block in blocks:
