@@ -94,6 +94,20 @@ def test_nothing_goes_while_another_builds(follow: Follow) -> None:
     assert not cache_folder("contexts", "mine").exists()
 
 
+def test_a_build_is_no_matter_where_nothing_is_to_go(rlbox: Rlbox) -> None:
+    new = keep("contexts/mine/file")
+    with hold(cache_folder("locks", "build-mine.lock"), "build of mine"):
+        assert rlbox("caches", "prune", "--yes").out == "freed 0 B\n"
+    assert new.exists()
+
+
+def test_what_a_kill_left_of_a_removal_is_in_nobodys_way(rlbox: Rlbox) -> None:
+    keep("contexts/mine/file")
+    keep("contexts/.mine.1/file")
+    assert rlbox("caches", "rm", "contexts", "--yes").code == 0
+    assert [*cache_folder("contexts").iterdir()] == []
+
+
 def test_every_cache_of_the_code_is_known() -> None:
     """What the code keeps below the cache folder is listed here, or has a verb of its own."""
     source = Path(__file__).parents[2] / "rlbox"

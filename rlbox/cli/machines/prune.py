@@ -57,9 +57,9 @@ def verb(app: App, yes: bool) -> int:
         confirm(
             app, yes, f"remove {len(images)} images, {files} files and {len(caches)} caches, up to {size_text(freed)}"
         )
+        remove_entries(caches)  # which alone may refuse
         remove_images(images)
         prune(store, wanted, dry_run=False)
-        remove_entries(caches)
     app.result(found | {"removed": True}, f"freed up to {size_text(freed)}")
     return 0
 

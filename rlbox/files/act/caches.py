@@ -6,16 +6,15 @@ All of it can be made again. Not here: the store, which has its own care; places
 from __future__ import annotations
 
 import os
-import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.errors import LockHeld
 from rlbox.files.act.folders import cache_folder
-from rlbox.files.act.lock import lock_file
+from rlbox.files.act.lock import require_free
+from rlbox.files.act.trees import remove_tree, walk_files
 
 KINDS: Mapping[str, str] = {
     "bases": "base images that were fetched by their digest",
@@ -62,27 +61,31 @@ class CacheEntry:
 
 def cache_entries() -> list[CacheEntry]:
     """Return every entry, the largest first."""
-    found = [_entry(path, f"{kind}/{path.name}") for kind in KINDS for path in _inside(cache_folder(kind))]
+    found = []
+    for kind in KINDS:
+        for path in _inside(cache_folder(kind)):
+            with suppress(FileNotFoundError):  # another rlbox has removed it meanwhile
+                found.append(_entry(path, f"{kind}/{path.name}"))
     return sorted(found, key=lambda entry: (-entry.size, entry.name))
 
 
-def remove_entries(entries: list[CacheEntry]) -> None:
+def remove_entries(entries: Sequence[CacheEntry]) -> None:
     """Remove entries; what is killed in the middle leaves whole ones, or none.
 
     Raises
     ------
     LockHeld
-        Another rlbox builds or compiles right now, perhaps with one of them.
+        Another rlbox builds or lays a target right now, perhaps with one of them; nothing is removed.
     """
-    if held := next(_held(), None):
-        raise LockHeld(
-            "another rlbox builds with what is cached", where=str(held), next_step="wait for it to end, then repeat"
-        )
+    for lock in _inside(cache_folder("locks")) if entries else ():
+        require_free(lock, "caches")
     for entry in entries:
-        gone = entry.path.with_name(f".{entry.path.name}.gone")
-        with suppress(FileNotFoundError):
+        gone = entry.path.with_name(f".{entry.path.name}.{os.getpid()}")
+        try:
             os.replace(entry.path, gone)
-        shutil.rmtree(gone) if gone.is_dir() and not gone.is_symlink() else gone.unlink(missing_ok=True)
+        except FileNotFoundError:
+            continue
+        remove_tree(gone) if gone.is_dir() and not gone.is_symlink() else gone.unlink()
 
 
 def _inside(folder: Path) -> list[Path]:
@@ -93,30 +96,22 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _entry(path: Path, name: str) -> CacheEntry:
-    size, used_at = 0, 0.0
-    for one in _files(path):
-        with suppress(OSError):
-            facts = one.lstat()
-            alone = stat.S_ISREG(facts.st_mode) and facts.st_nlink == 1
-            folder = stat.S_ISDIR(facts.st_mode)
-            size += facts.st_blocks * _BLOCK // (1 if folder else facts.st_nlink)
-            used_at = max(used_at, facts.st_mtime if alone or folder else 0, facts.st_atime if alone else 0)
-            used_at = max(used_at, facts.st_ctime if one == path else 0)  # also changed by a link to it
-    return CacheEntry(name=name, size=size, used_at=used_at)
+    own = path.lstat()
+    rows = [own, *(facts for _, facts in walk_files(path, folders=True))]
+    return CacheEntry(
+        name=name,
+        size=sum(map(_share, rows)),
+        used_at=max(own.st_ctime, *map(_used_at, rows)),  # also changed by a link to it
+    )
 
 
-def _files(path: Path) -> Iterator[Path]:
-    yield path
-    if path.is_dir() and not path.is_symlink():
-        for folder, folders, names in os.walk(path):
-            yield from (Path(folder, name) for name in (*folders, *names))
+def _share(facts: os.stat_result) -> int:
+    """Return the bytes on the disk that are one link's."""
+    return facts.st_blocks * _BLOCK // (1 if stat.S_ISDIR(facts.st_mode) else facts.st_nlink)
 
 
-def _held() -> Iterator[Path]:
-    for path in _inside(cache_folder("locks")):
-        with suppress(OSError):
-            handle = lock_file(path, create=False)
-            if handle is None:
-                yield path
-            else:
-                os.close(handle)
+def _used_at(facts: os.stat_result) -> float:
+    """Return when a file that has no other link was used, or a folder changed: to be listed is no use of it."""
+    if stat.S_ISDIR(facts.st_mode):
+        return facts.st_mtime
+    return max(facts.st_mtime, facts.st_atime) if stat.S_ISREG(facts.st_mode) and facts.st_nlink == 1 else 0.0
