@@ -116,11 +116,11 @@ def main(words: list[str]) -> int:
     hand, given = read(HAND), halves()
     stale, lacking = [], 0
     for room, texts in found.items():
-        known = {text: other for text, other in read(room).items() if other != ""}
-        known = elsewhere | known
+        held = read(room)
+        known = elsewhere | {text: other for text, other in held.items() if other != ""}
         wanted = {text: given.get(text, known.get(text, "")) for text in sorted(texts) if text not in hand}
         lacking += sum(other == "" for other in wanted.values())
-        if wanted != read(room):
+        if wanted != held:
             stale.append(room)
             if "--check" not in words:
                 write(room, wanted)

@@ -18,7 +18,7 @@ _INCIDENTAL = re.compile(
 
 
 _RETRIED = re.compile(r"^Retrying in \d|\b[rR]etry(?:ing)?(?: attempt)? #?\d+ ?(?:/|of) ?\d+")
-_HEADING = re.compile(r"\bvalidation errors? for \w+")
+HEADING = re.compile(r"\bvalidation errors? for \w+")
 """An exception's line that only says how many problems stand below it."""
 _SPEAKS = re.compile(r"NCCL WARN|Retry\(total=\d|death signal|has been marked dead|closing signal")
 
@@ -72,7 +72,7 @@ def assess(event: Event, catalogue: SignatureSet, spoken: str = "") -> Case:
         words = event.class_at(text, kind)
         case = Case(event, known.signature.role, known, number, text, kind)  # type: ignore[arg-type]
         case.wraps = words in ("relayed", "death")
-        if (case.wraps or _HEADING.search(text)) and known.tail >= 0:
+        if (case.wraps or HEADING.search(text)) and known.tail >= 0:
             case.number, case.text = tail[known.tail]
         if event.level in (0, 1, WARNED) and not _speaks_anyway(event):
             case.cls, case.why_not = "noise", "level"

@@ -15,6 +15,7 @@ from another_user import MAY_READ
 from applybox import give
 from fakes import CHECKOUT, Folder, Said
 from following import Follow
+from test_cli_apply import FIRST, prefix, store, words
 
 from rlbox.app import own_requirements
 from rlbox.files.act.folders import cache_folder
@@ -23,20 +24,7 @@ from rlbox.store.act.objects import Store
 from rlbox.target.lock import lock_checksum
 
 pytestmark = pytest.mark.allow("processes")
-VERSIONS = {"alpha": "1.0", "beta": "2.0"}
-
-
-@pytest.fixture
-def store() -> Store:
-    return Store(cache_folder("store"))
-
-
-@pytest.fixture
-def prefix(folder: Folder, store: Store, tmp_path: Path) -> Path:
-    """Where the target `small` is applied; it, its lock and the data disk are there."""
-    (tmp_path / "disk").mkdir()
-    give(folder.path, store, VERSIONS)
-    return tmp_path / "place"
+__all__ = ["prefix", "store"]
 
 
 @pytest.fixture
@@ -52,10 +40,6 @@ def open_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="rlbox-next-") as made:
         Path(made).chmod(0o777)
         yield Path(made)
-
-
-def words(prefix: Path, *more: str) -> tuple[str, ...]:
-    return ("apply", "small", "--offline", "--prefix", str(prefix), "--data", str(prefix.parent / "disk"), *more)
 
 
 def as_another(folder: Folder, *typed: str) -> Said:
@@ -104,7 +88,7 @@ def test_a_disk_that_is_full_is_freed(follow: Follow, prefix: Path) -> None:
 
 
 def test_another_interpreter_is_named(follow: Follow, folder: Folder, store: Store, prefix: Path) -> None:
-    lock = give(folder.path, store, VERSIONS)
+    lock = give(folder.path, store, FIRST)
     spec = folder.path / "images/small/target.toml"
     spec.write_text(spec.read_text().replace("[python]\n", '[python]\ninterpreter = "/nowhere/python3"\n'))
     target, path = load_fixed_target(folder.project, "small").target, folder.path / "images/small/lock.json"

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from following import Follow
+from launched import Site
 from supervised import Bench
 
 
@@ -19,3 +21,12 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         made.supervisor.send_signal(signal.SIGKILL)
     for pid in made.marked():
         os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def site(tmp_path: Path, follow: Follow) -> Iterator[Site]:
+    """A project and a data disk, on which what is advised is typed; what it started ends with the test."""
+    made = Site(tmp_path)
+    follow.rlbox = made
+    yield made
+    made.close()

@@ -166,14 +166,6 @@ def test_a_start_from_a_slow_disk_succeeds(bench: Bench, weights: Path, slow_dis
     assert bench.run() == 0, bench.cause()
 
 
-@pytest.fixture
-def site(tmp_path: Path, follow: Follow) -> Iterator[Site]:
-    made = Site(tmp_path)
-    follow.rlbox = made
-    yield made
-    made.close()
-
-
 def slow_job(site: Site, program: str, *words: object, prefix: tuple[str, ...] = ()) -> None:
     """Write a job with a service that works for seconds before it listens, and gets no more time than it may take."""
     port = free_port()

@@ -39,14 +39,6 @@ h.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Answer).serve_forever()
 
 
 @pytest.fixture
-def site(tmp_path: Path, follow: Follow) -> Iterator[Site]:
-    made = Site(tmp_path)
-    follow.rlbox = made
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def small_disk(site: Site) -> Iterator[Path]:
     """A data disk of few bytes and fewer files."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,nr_inodes=200", "tmpfs", str(site.data)], check=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,6 @@ FAILS_ONCE = "[ {attempt} = 2 ] && echo two > {run}/made-2"
 GOES_ON = "echo there; while ! [ -e {run}/go ]; do sleep 0.05; done; echo two > {run}/made-2; echo done"
 SERVES = "import http.server as h, sys; h.test(h.SimpleHTTPRequestHandler, port=int(sys.argv[1]))"
 AGAIN = ("run", "two", "--place", "here")
-
-
-@pytest.fixture
-def site(tmp_path: Path, follow: Follow) -> Iterator[Site]:
-    made = Site(tmp_path)
-    follow.rlbox = made
-    yield made
-    made.close()
 
 
 def edit(site: Site, old: str, new: str) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlbox.diagnose.assess import Case
+from rlbox.diagnose.assess import HEADING, Case
 from rlbox.diagnose.catalogue import LogSignature, SignatureSet
 from rlbox.diagnose.learn.template import (
     LEAST_LETTERS,
@@ -40,8 +40,6 @@ _SYSTEM = re.compile(
     r"|onnection (?:refused|reset)"
 )
 """Sentences of the operating system, which it says to whoever asks."""
-_HEADING = re.compile(r"\bvalidation errors? for \w+")
-"""A line that only says how many problems stand below it."""
 _BELOW = 4
 _LETTERS = re.compile(r"[A-Za-z]{4,}")
 _NO_NAME = re.compile(r"[^a-z0-9]+")
@@ -189,7 +187,7 @@ def public_line(text: str, environment: Mapping[str, str], names: Collection[str
 def _telling(root: Case) -> str:
     """Return the line that says what went wrong: below one that only counts problems, the one that says most."""
     text = root.text.strip()
-    if not _HEADING.search(text):
+    if not HEADING.search(text):
         return text
     tails = [one.tail for one in root.event.raised if one.number == root.number] or [root.event.tail]
     below = [line.strip() for _, line in tails[0][:_BELOW]]
