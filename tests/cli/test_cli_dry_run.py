@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from fakes import CHECKOUT, ON_IMAGE, TARGET, UV_WHEEL, EngineSocket, Folder, Rlbox, hold, tree
-from test_cli_run import JOB, current_image
+from test_cli_run import JOB, PORT, current_image
 
 from rlbox.files.act.folders import cache_folder
 from rlbox.files.act.lock import hold as hold_lock
@@ -175,7 +175,7 @@ def test_all_that_is_wrong_is_said_at_once(rlbox: Rlbox, two: Folder, ready: Eng
     no_create(two, ready, tmp_path / "disk")
     a_secret(two, ready, tmp_path / "disk")
     no_image(two, ready, tmp_path / "disk")
-    with listening(8100):
+    with listening(PORT):
         said = rlbox("run", "two", "--from", "nosuch", "--gpus", "banana", "--publish", "nosuch", "--dry-run")
     lines = said.out.splitlines()
     assert [
@@ -187,7 +187,7 @@ def test_all_that_is_wrong_is_said_at_once(rlbox: Rlbox, two: Folder, ready: Eng
         f"the engine has no image {TAG}",
         "no service of job two has the port 'nosuch'",
         "job two has no stage 'nosuch'",
-        f"port 8100 (http) is taken by {Path('/proc/self/comm').read_text().strip()} (pid {os.getpid()})",
+        f"port {PORT} (http) is taken by {Path('/proc/self/comm').read_text().strip()} (pid {os.getpid()})",
     ]
     assert lines[-1] == "# verdict: this would be refused: 7 refusals, exit code 2"
     assert "/opt/venv/bin/python train.py 'two words'" in lines
@@ -199,9 +199,9 @@ def test_a_port_that_is_taken(
 ) -> None:
     """The real run writes it down as one that failed; in a network of its own nobody else's port matters."""
     place = BroughtPlace(python=Path("/usr/bin/python3"), words=(), env={})
-    with listening(8100):
+    with listening(PORT):
         ((what, code),) = refusals(rlbox, "run", "two")
-        assert what.startswith("port 8100 (http) is taken by ")
+        assert what.startswith(f"port {PORT} (http) is taken by ")
         monkeypatch.setattr("rlbox.run.here.prepare_place", lambda *words: place)
         assert refusals(rlbox, "run", "two", "--place", "here") == [(what, code)]
         real = rlbox("run", "two", "--place", "here")

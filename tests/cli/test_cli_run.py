@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 from fakes import CHECKOUT, ON_IMAGE, EngineSocket, Folder, Rlbox, Said
+from freeport import free_port
 
 from rlbox.engine.act.data_disk import data_folder
 from rlbox.image.act.context import build_labels, context_entries
 from rlbox.image.act.plans import image_plan
 
+PORT = free_port()  # one that nothing else on this machine has; a fixed one is somebody's sooner or later
 JOB = """
 title = "two stages"
 target = "mine"
@@ -24,7 +26,7 @@ rounds = { default = 2, help = "rounds", at_least = 1, at_most = 9 }
 [profiles.learn]
 rounds = 8
 [ports]
-http = 8100
+http = @PORT@
 [[services]]
 name = "server"
 title = "answers"
@@ -44,7 +46,7 @@ name = "ask"
 title = "asks"
 command = ["ask", "{param.rounds}"]
 services = ["server"]
-"""
+""".replace("@PORT@", str(PORT))
 
 
 @pytest.fixture
@@ -82,9 +84,9 @@ def test_dry_run(rlbox: Rlbox, two: Folder, engine: EngineSocket) -> None:
 #   gate: total at most 1 h
 
 # stage ask: asks
-/opt/venv/bin/python -m server --port=8100  # service server
+/opt/venv/bin/python -m server --port={PORT}  # service server
 ask 3
-#   gate: port http 8100
+#   gate: port http {PORT}
 #   gate: service server
 #   gate: exit code 0
 #   gate: listens on nothing but what the job declares

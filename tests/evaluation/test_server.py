@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from freeport import free_port
 
 from rlbox.evaluation.act.policy import Policy, PolicyError
 from rlbox.evaluation.act.server import EngineSettings, served, serving, setting, vllm_argv
@@ -35,12 +35,6 @@ def engine(*models: str, start_s: float = 60.0, code: str = STUB) -> EngineSetti
     port = free_port()
     argv = (sys.executable, "-c", code, str(port), *models)
     return EngineSettings(argv=argv, url=f"http://127.0.0.1:{port}", start_s=start_s)
-
-
-def free_port() -> int:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
-    server.server_close()
-    return server.server_port
 
 
 def gone(pid: int) -> bool:

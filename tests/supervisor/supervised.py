@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from freeport import free_port as free_port
 
 import rlbox.evidence.act.explain  # noqa: F401
 from rlbox.job.filler import Paths
@@ -35,13 +36,6 @@ server = Server(("127.0.0.1", int(sys.argv[1])), Answer)
 print("listening", flush=True)
 server.serve_forever()
 """
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def line_rule(pattern: str, *, log: str = "stage", count: int = 1, why: str = "") -> LinePlan:

@@ -8,7 +8,8 @@ import os
 import sys
 import zlib
 from collections.abc import Iterator
-from typing import BinaryIO, Protocol, cast
+from io import BufferedReader, RawIOBase
+from typing import Any, BinaryIO, Protocol, cast
 
 if sys.version_info >= (3, 14):
     from compression import zstd as zstd
@@ -17,6 +18,7 @@ else:
 
 CHUNK = 1 << 20
 ZSTD_LEVEL = 3
+_ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class Readable(Protocol):
@@ -29,22 +31,46 @@ class Readable(Protocol):
 def unpacked(source: Readable, media_type: str) -> Iterator[bytes]:
     """Yield the plain tar of a layer.
 
+    What is packed is asked of its first bytes: an engine's containerd store keeps zstd under Docker's media type, too,
+    which knows gzip alone, and loads it by its bytes.
+
     Raises
     ------
     ValueError
-        The bytes are not what the media type says.
+        The bytes are not whole, or not packed at all where the media type says that they are.
     """
+    head = b""
+    while len(head) < len(_ZSTD) and (more := source.read(len(_ZSTD) - len(head))):
+        head += more
+    known = BufferedReader(_Raw(head, source), CHUNK)
     try:
-        if media_type.endswith("zstd"):
-            with zstd.ZstdFile(cast(BinaryIO, source)) as plain:
+        if head == _ZSTD:
+            with zstd.ZstdFile(cast(BinaryIO, known)) as plain:
                 yield from iter(lambda: plain.read(CHUNK), b"")
-        elif media_type.endswith("gzip"):
-            with gzip.GzipFile(fileobj=cast(BinaryIO, source), mode="rb") as unzipped:
+        elif media_type.endswith(("zstd", "gzip")):
+            with gzip.GzipFile(fileobj=cast(BinaryIO, known), mode="rb") as unzipped:
                 yield from iter(lambda: unzipped.read(CHUNK), b"")
         else:
-            yield from iter(lambda: source.read(CHUNK), b"")
+            yield from iter(lambda: known.read(CHUNK), b"")
     except (zstd.ZstdError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"no {media_type.rpartition('.')[2]} layer: {error}") from error
+
+
+class _Raw(RawIOBase):
+    """A source, after its first bytes, as the standard library's buffer wants it."""
+
+    def __init__(self, head: bytes, source: Readable) -> None:
+        self._head, self._source = head, source
+
+    def readable(self) -> bool:
+        """It is there to be read."""
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill the buffer, or its beginning; 0 at the end."""
+        chunk, self._head = self._head or self._source.read(len(buffer)), b""
+        buffer[: len(chunk)] = chunk
+        return len(chunk)
 
 
 class Chunks:

@@ -254,6 +254,9 @@ def test_packing_gives_the_same_bytes_again() -> None:
     for packed, kind in ((first, "zstd"), (gzip.compress(b"".join(data)), "gzip")):
         parts = Chunks(iter([packed[:100], packed[100:]]))
         assert b"".join(unpacked(parts, f"{LAYER}+{kind}")) == b"".join(data)
+    # as an engine with the containerd store exports a layer under Docker's media type
+    named = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+    assert b"".join(unpacked(Chunks(iter([first[:2], first[2:]])), named)) == b"".join(data)
 
 
 def test_a_truncated_layer_is_met() -> None:
