@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # On a machine with GPUs and torch and no network: what one call does there. It goes on where the call before it ended, for
 # what was carried comes in parts, and says what it has done.
+#   machine.sh take                  the parts that were carried this time
 #   machine.sh setup                 the tool from carried wheels, the targets, the store
 #   machine.sh stack NAME            a stack out of the parts that have arrived, with an interpreter of its own
 #   machine.sh apply TARGET NAME     the target in place, below a folder of its own
 #   machine.sh start NAME COMMAND…   a command in the background, its output in logs/NAME.log
 #   machine.sh wait SECONDS NAME…    until these have ended
+#   machine.sh killed DATA JOB STAGE TEXT
 #   machine.sh keep RUN…             what is kept of a run, below $OUT
 set -euo pipefail
 root=${PROOF_ROOT:-/opt/proof} here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -22,21 +24,34 @@ setup() {
     uv pip install -q --python "$root/cli/bin/python" --offline --no-index --find-links "$carried/wheels" rlbox
   }
   for target in h100-verl h100-slime; do
-    "$root/cli/bin/rlbox" fetch "$target" --place here --import "$carried/kit" | tail -n 1
+    "$root/cli/bin/rlbox" fetch "$target" --place here --import "$carried/kit-$target" | tail -n 1
   done
 }
 
+take() {
+  find "$carried" -maxdepth 1 -name 'part*' -exec cp -uL {} "$root/parts/" \;
+  say "parts here: $(find "$root/parts" -name 'part-*' | wc -l)"
+}
+
 stack() {
-  find "$carried" -maxdepth 1 -name 'part*' -exec cp -u {} "$root/parts/" \;
   "$root/cli/bin/python" "$here/pack.py" unpack "$root/parts" /opt/stack "$1"
   "$machine" -m venv --without-pip "/opt/stack/$1"
   printf '%s\n' "/opt/stack/$1/site-packages" "$packages" >"/opt/stack/$1/lib/python3.12/site-packages/zz-stack.pth"
 }
 
+apply() {
+  local place=$HOME/.cache/rlbox/places/$1
+  "$root/cli/bin/rlbox" apply "$1" --prefix "$place" --offline --yes --no-packages --python "/opt/stack/$2/bin/python" | tail -n 3 || say "$1: a check failed"
+  # a framework's own installation has this program beside its interpreter
+  printf '#!/bin/sh\nexec %s -m ray.scripts.scripts "$@"\n' "$place/opt/venv/bin/python" >"$place/opt/venv/bin/ray"
+  chmod +x "$place/opt/venv/bin/ray"
+}
+
 case $1 in
+  take) take ;;
   setup) setup ;;
   stack) stack "$2" ;;
-  apply) "$root/cli/bin/rlbox" apply "$2" --prefix "/opt/places/$2" --offline --yes --no-packages --python "/opt/stack/$3/bin/python" ;;
+  apply) apply "$2" "$3" ;;
   start)
     name=$2
     shift 2
@@ -52,12 +67,18 @@ case $1 in
     done
     for name in "${@:3}"; do say "$name: $(tail -n 1 "$root/logs/$name.log")"; done
     ;;
+  killed) # the supervisor of the newest run of a job, with -9, once a stage has said something
+    until run=$(find "$2/runs" -maxdepth 1 -name "$3-*" | sort | tail -n 1) && grep -qs -- "$5" "$run"/stages/*-"$4"/stage.log; do sleep 0.5; done
+    kill -9 "$("$root/cli/bin/python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["supervisor_pid"])' "$run/run.json")"
+    say "killed the supervisor of $run"
+    ;;
   keep)
     for run in "${@:2}"; do
-      mkdir -p "$OUT/$(basename "$run")"
-      cp "$run/run.json" "$OUT/$(basename "$run")/"
-      (cd "$run/stages" && for log in */output.log */stdout.log; do [ -f "$log" ] && echo "=== ${log%/*}" && cat "$log"; done) |
-        xz -T0 >"$OUT/$(basename "$run")/stages.log.xz"
+      kept=$OUT/$(basename "$run")
+      mkdir -p "$kept"
+      cp "$run/run.json" "$kept/"
+      cp "$run"/learning.json "$kept/" 2>/dev/null || true
+      (cd "$run/stages" && for log in */stage.log; do echo "=== ${log%/*}" && cat "$log"; done) | xz -T0 >"$kept/stages.log.xz"
     done
     ;;
 esac
