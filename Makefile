@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test sandbox-attack sandbox-humaneval cluster test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-hangs gpu-fits fault-logs diagnose-score inventory eval-shows
+.PHONY: smoke test sandbox-attack sandbox-humaneval cluster test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-proof-pack gpu-hangs gpu-fits fault-logs diagnose-score inventory eval-shows
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -186,6 +186,11 @@ relock:
 # A built target on a machine with GPUs: doctor, components, planted faults, a small SFT and GRPO run (docs/gpus.md).
 gpu-check: .venv/rlbox.stamp
 	$(PY) tests/gpu/check.py $(TARGET) $(ARGS)
+
+# What a machine with GPUs and no network is given in calls of 64 MiB, below .carry, and what is typed in each (docs/gpus.md).
+# GIT_SNAPSHOTS=FOLDER: bare repositories THUDM+slime and NVIDIA+Megatron-LM.
+gpu-proof-pack: .venv/rlbox.stamp
+	cd tests/gpu && ../../$(PY) calls.py --git-snapshots $(GIT_SNAPSHOTS) $(ARGS)
 
 # Ranks that wait for each other on two GPUs or more, which must be found, named, and told from those that work.
 gpu-hangs: .venv/rlbox.stamp

@@ -1,8 +1,8 @@
 """docs/proof.md and rlbox/stack/proven.json from the kept runs of tests/gpu/kept; `--check`: are they of these runs?
 
-A kept run is a folder: `run.json` as the run wrote it, `stages.log.xz` with what its stages said, and `about.json`
-with what neither tells: GPU, date, the versions of the stack. A stage counts as proven when every rule of its gate
-held; a run that ended early proves the stages before.
+A kept run is a folder: `run.json` as the run wrote it, `stages.log.xz` with what its stages said, `about.json` with
+what neither tells: GPU, date, the versions of the stack; and `learning.json`, where its last stage judged a curve. A
+stage counts as proven when every rule of its gate held; a run that ended early proves the stages before.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from typing import Any
 CHECKOUT = Path(__file__).resolve().parents[1]
 KEPT, PAGE = CHECKOUT / "tests/gpu/kept", CHECKOUT / "docs/proof.md"
 PROVEN = CHECKOUT / "rlbox/stack/proven.json"
-JOBS = ("sft", "grpo", "gkd", "xdan", "holdem")
+JOBS = ("sft", "grpo", "gkd", "xdan", "holdem", "learn")
+CURVE = "learning.svg"
 HEAD = """<!-- made by: python scripts/proof.py -->
 # What has run on GPUs
 
-One line for each kept run of a job's profile `tiny`: the real framework, a small model made on the spot, every stage
-and gate of the job. The logs are in `tests/gpu/kept`. What is not here is **unproven**: other GPUs, other versions (so
-the stacks that `a800-cn`, `cluster-2node` and `vast-5090` lock), several nodes, models of full size.
+One line for each kept run: the real framework, a small model made on the spot, every stage and gate of the job.
+`learn` is not shipped: it is a job of `tests/gpu/project`. The logs are in `tests/gpu/kept`. What is not here is
+**unproven**: other GPUs, other versions (so the stacks that `a800-cn`, `cluster-2node` and `vast-5090` lock), several
+nodes, models of full size.
 
 | job | profile | stages proven | stopped in | GPU | place | date | seconds |
 |---|---|---|---|---|---|---|---:|
@@ -34,7 +36,8 @@ def kept() -> list[dict[str, Any]]:
     """Return the kept runs, in the order of the jobs and then of time: `run`, `about` and the folder's `name`."""
     found = []
     for folder in sorted(path.parent for path in KEPT.glob("*/run.json")):
-        read = {part: json.loads((folder / f"{part}.json").read_text("utf-8")) for part in ("run", "about")}
+        parts = [part for part in ("run", "about", "learning") if (folder / f"{part}.json").exists()]
+        read = {part: json.loads((folder / f"{part}.json").read_text("utf-8")) for part in parts}
         found.append({"name": folder.name, **read})
     return sorted(found, key=lambda row: (JOBS.index(row["run"]["job"]), row["name"]))
 
@@ -59,7 +62,7 @@ def lines(rows: list[dict[str, Any]]) -> Iterator[str]:
         run, about = row["run"], row["about"]
         seconds = sum(stage.get("seconds") or 0 for stage in run["stages"])
         where = "in place" if run["place"] == "here" else "container"
-        profile = run["profile"].replace("+", ", ")
+        profile = run["profile"].replace("+", ", ") or "default"
         gpus = f"{about['gpus']} × {about['gpu']}"
         yield (
             f"| {run['job']} | {profile} | {', '.join(proven(run))} | {stopped(run)} | {gpus} | {where} "
@@ -71,8 +74,44 @@ def lines(rows: list[dict[str, Any]]) -> Iterator[str]:
         cause = next((stage["cause"] for stage in row["run"]["stages"] if stage.get("cause")), None)
         why = str((cause or {}).get("line") or (cause or {}).get("text") or "").replace("|", "\\|")[-160:]
         yield f"| {row['name']} | {stack} | {why} |\n"
-    notes = sorted({f"{row['about']['note']}, Python {row['about']['python']}" for row in rows})
-    yield "\n" + "".join(f"All of it: {note}. No run in a container is kept yet.\n" for note in notes)
+    for note in sorted({row["about"]["note"] for row in rows}):
+        of = sorted({f"{row['run']['job']}" for row in rows if row["about"]["note"] == note}, key=JOBS.index)
+        yield f"\n{', '.join(of)}: {note}.\n"
+    yield "\nPython 3.12. No run in a container is kept yet.\n"
+    for row in rows:
+        if learning := row.get("learning"):
+            yield from curve_lines(row, learning)
+
+
+def curve_lines(row: dict[str, Any], learning: dict[str, Any]) -> Iterator[str]:
+    """Yield what a curve says: each test's mean, and the rise with its interval."""
+    yield f"\n## Learning\n\nThe mean reward on questions that no training has seen, in {row['name']}:\n\n"
+    yield f"![curve]({CURVE})\n\n| training | mean reward at the step | rise | 95 % interval |\n|---|---|---:|---|\n"
+    for name, title in (("grpo", "GRPO"), ("control", "the same with a learning rate of 0")):
+        told = learning[name]
+        means = ", ".join(f"{step}: {mean:.3f}" for step, mean in told["means"].items())
+        yield f"| {title} | {means} | {told['rise']:+.3f} | {told['low']:+.3f} to {told['high']:+.3f} |\n"
+    count, says = learning["grpo"]["questions"], row["about"].get("says", "")
+    yield f"\n{count} questions, question by question, one sampled answer each. {says}\n"
+
+
+def picture(learning: dict[str, Any]) -> str:
+    """Return the curves of both trainings, reward from 0 to 1 over the steps."""
+    last = max(int(step) for told in learning.values() if isinstance(told, dict) for step in told["means"])
+    lines = []
+    for name, colour in (("control", "#888888"), ("grpo", "#1f6feb")):
+        points = [(60 + 500 * int(step) / last, 220 - 200 * mean) for step, mean in learning[name]["means"].items()]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        lines.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        lines.append(f'<text x="{points[-1][0] + 6:.1f}" y="{points[-1][1] + 4:.1f}" fill="{colour}">{name}</text>')
+    for mean in (0, 0.5, 1):
+        y = 220 - 200 * mean
+        lines.append(
+            f'<text x="30" y="{y + 4:.0f}">{mean}</text><path d="M60 {y:.0f}H560" stroke="#888888" stroke-width="0.3"/>'
+        )
+    lines.append(f'<text x="60" y="240">step 0</text><text x="540" y="240">{last}</text>')
+    style = 'font-family="sans-serif" font-size="12" fill="#888888"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 250" {style}>\n' + "\n".join(lines) + "\n</svg>\n"
 
 
 def page() -> str:
@@ -103,7 +142,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="exit 1 when they are of other runs")
     told = parser.parse_args()
-    for path, text in ((PAGE, page()), (PROVEN, facts())):
+    curve = next(row["learning"] for row in kept() if "learning" in row)
+    for path, text in ((PAGE, page()), (PROVEN, facts()), (PAGE.parent / CURVE, picture(curve))):
         if not told.check:
             path.write_text(text, "utf-8")
         elif path.read_text("utf-8") != text:

@@ -19,6 +19,7 @@ mkdir -p "$root/parts" "$root/logs" "$RLBOX_DATA"
 say() { echo "== $(date +%T) $*"; }
 
 setup() {
+  command -v ninja >/dev/null || ln -sf "$(dirname "$(dirname "$(dirname "$packages")")")/bin/ninja" /usr/local/bin/ninja # torch's own
   [ -x "$root/cli/bin/rlbox" ] || {
     uv venv -q --python "$machine" "$root/cli"
     uv pip install -q --python "$root/cli/bin/python" --offline --no-index --find-links "$carried/wheels" rlbox
@@ -78,7 +79,7 @@ case $1 in
       mkdir -p "$kept"
       cp "$run/run.json" "$kept/"
       cp "$run"/learning.json "$kept/" 2>/dev/null || true
-      (cd "$run/stages" && for log in */stage.log; do echo "=== ${log%/*}" && cat "$log"; done) | xz -T0 >"$kept/stages.log.xz"
+      (cd "$run/stages" && for log in */stage.log; do echo "=== ${log%/*}" && sed 's,\x1b\[[0-9;]*m,,g' "$log"; done) | xz -T0 >"$kept/stages.log.xz"
     done
     ;;
 esac

@@ -83,12 +83,12 @@ def take_trees(own: dict[str, Any], folder: Path, snapshots: Path | None) -> Non
 
 
 def shrink(name: str, told: dict[str, Any], packages: Path) -> None:
-    """Drop, stub, write, thin and strip what the table names; a name of `stub` that fits no file is an error."""
+    """Drop, stub, copy, write, thin and strip what the table names; a name of `stub` that fits no file is an error."""
     own = told[name]
-    for pattern in (*told["drop"], *own["drop"]):
-        for path in packages.glob(pattern):
-            if path.is_file():
-                path.unlink()
+    for path in [
+        path for pattern in (*told["drop"], *own["drop"]) for path in packages.glob(pattern) if path.is_file()
+    ]:
+        path.unlink()
     for pattern in own["stub"]:
         found = list(packages.glob(pattern))
         if not found:
@@ -96,6 +96,8 @@ def shrink(name: str, told: dict[str, Any], packages: Path) -> None:
         for path in found:
             path.with_name(path.name.partition(".")[0] + ".py").touch()
             path.unlink()
+    for path, source in own["copy"].items():
+        shutil.copyfile(packages / source, packages / path)
     for path, text in own["write"].items():
         (packages / path).parent.mkdir(exist_ok=True)
         (packages / path).write_text(text, "utf-8")

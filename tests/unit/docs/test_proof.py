@@ -41,7 +41,7 @@ def test_a_log_holds_the_lines_that_its_record_names(name: str) -> None:
         for rule in stage["gate"]
         if rule["kind"] == "require"
     ]
-    assert seen
+    assert seen or PROOF.stopped(row["run"])
     assert [line for line in seen if line[:60] not in log] == []
 
 

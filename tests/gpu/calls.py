@@ -1,0 +1,100 @@
+"""`make gpu-proof-pack`: what a machine with GPUs and no network gets in calls of 64 MiB, and what is typed in each.
+
+Stacks (`stacks.toml`), the tool's own wheels and the targets' files are made and packed, and laid into `.carry/1` …
+`.carry/N`. Each call carries one of them beside the checkout. `machine.sh` goes on where the call before it ended, so a
+call that was cut is made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pack
+
+HERE = Path(__file__).resolve().parent
+CHECKOUT = HERE.parents[1]
+TARGETS = {"h100-verl": "verl", "h100-slime": "slime"}
+LIMIT = 64 << 20
+CALL = "CARRIED=$PWD/.carry/{} bash tests/gpu/machine.sh {}"
+RUNS = """then, in the background with `machine.sh start NAME rlbox run …`, and `machine.sh wait SECONDS NAME` to look:
+  rlbox run learn --place here --gpus device=0
+  rlbox run sft --profile tiny --target h100-verl --place here --gpus device=2,3 --set gpus=2
+  rlbox run gkd --profile tiny --target h100-verl --place here --gpus all --set gpus=2 --set teacher_gpus=3
+  rlbox run holdem --profile full --profile tiny --target h100-slime --place here --gpus device=1 \\
+      --set slime=/opt/stack/slime/slime --set megatron=/opt/stack/slime/megatron-lm --set dynamic_sampling=false \\
+      --set partial_rollout=false --set prompts=8 --set samples=4 --set batch=32 --set rollouts=4 --set save_every=2 \\
+      --set answer_tokens=64 --set over_sampling=8
+at last `machine.sh keep RUN…`, and here `python scripts/proof.py`"""
+
+
+def make(work: Path, snapshots: Path) -> None:
+    """Make stacks, wheels and the targets' files below `work`; what is there of the same text stays."""
+    uv = str(Path(sys.executable).with_name("uv"))
+    for stack in TARGETS.values():
+        words = [str(HERE / "stack.py"), stack, str(work / stack), "--git-snapshots", str(snapshots)]
+        subprocess.run([sys.executable, *words], check=True)
+    wheels = work / "wheels"
+    shutil.rmtree(wheels, ignore_errors=True)
+    subprocess.run([uv, "build", "--quiet", "--wheel", "--out-dir", str(wheels), str(CHECKOUT)], check=True)
+    pins = ["--python-version", "3.12", "--python-platform", "x86_64-manylinux_2_39", "--no-annotate", "--no-header"]
+    words = [uv, "pip", "compile", "--quiet", *pins, "pyproject.toml", "-o", str(work / "tool.txt")]
+    subprocess.run(words, check=True, cwd=CHECKOUT)
+    platforms = [f"--platform=manylinux{tag}_x86_64" for tag in ("_2_28", "_2_27", "_2_17", "2014", "_2_5", "1")]
+    words = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--python-version=3.12", *platforms]
+    subprocess.run(["python3", "-m", "pip", *words, "-d", str(wheels), "-r", str(work / "tool.txt")], check=True)
+    for target in TARGETS:
+        kit = work / f"kit-{target}"
+        shutil.rmtree(kit, ignore_errors=True)
+        words = ["fetch", target, "--place", "here", "--project", str(HERE / "project"), "--export", str(kit)]
+        subprocess.run([sys.executable, "-m", "rlbox", *words], check=True, cwd=CHECKOUT)
+
+
+def lay(work: Path, out: Path) -> list[tuple[int, list[str]]]:
+    """Pack the stacks and spread everything over calls; return how many parts each has and what is typed in it."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=CHECKOUT, check=True, capture_output=True).stdout.split(
+        b"\0"
+    )
+    checkout = sum((CHECKOUT / name.decode()).stat().st_size for name in listed if name)
+    part = (LIMIT - checkout) * 96 // 100 // 3
+    shutil.rmtree(work / "parts", ignore_errors=True)
+    needs = pack.pack({stack: work / stack for stack in TARGETS.values()}, work / "parts", part)
+    shutil.rmtree(out, ignore_errors=True)
+    first = out / "1"
+    first.mkdir(parents=True)
+    for name in ("wheels", *(f"kit-{target}" for target in TARGETS)):
+        shutil.copytree(work / name, first / name)
+    shutil.copyfile(work / "parts/parts.json", first / "parts.json")
+    calls = [(0, ["take", "setup"])]
+    parts = sorted((work / "parts").glob("part-*"))
+    for begin in range(0, len(parts), 3):
+        folder = out / str(len(calls) + 1)
+        folder.mkdir()
+        for path in parts[begin : begin + 3]:
+            shutil.copyfile(path, folder / path.name)
+        done = range(begin * part + 1, (begin + 3) * part + 1)
+        whole = [(target, stack) for target, stack in TARGETS.items() if needs[stack] in done]
+        verbs = [verb for target, stack in whole for verb in (f"stack {stack}", f"apply {target} {stack}")]
+        calls.append((len(parts[begin : begin + 3]), ["take", *verbs]))
+    return calls
+
+
+def main() -> None:
+    """Make, pack, and say what is typed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--git-snapshots", type=Path, required=True, help="folder of bare repositories OWNER+NAME")
+    parser.add_argument("--work", type=Path, default=CHECKOUT / ".venv/gpu-proof")
+    parser.add_argument("--out", type=Path, default=CHECKOUT / ".carry")
+    args = parser.parse_args()
+    args.work.mkdir(parents=True, exist_ok=True)
+    make(args.work, args.git_snapshots)
+    for number, (_, verbs) in enumerate(lay(args.work, args.out), 1):
+        print(f"call {number}, with .carry/{number}: " + " && ".join(CALL.format(number, verb) for verb in verbs))
+    print(RUNS)
+
+
+if __name__ == "__main__":
+    main()
