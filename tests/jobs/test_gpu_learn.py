@@ -1,0 +1,84 @@
+"""The job `learn` of tests/gpu/project: its data, its reward, and a judge that can say no."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fakes import CHECKOUT
+
+JOBS = CHECKOUT / "tests/gpu/project/jobs"
+sys.path.insert(0, str(JOBS))
+
+from learn.data import decisions, spoilt  # noqa: E402
+from learn.reward import compute_score  # noqa: E402
+
+
+def test_decisions_follow_from_the_price_of_a_call() -> None:
+    rows = decisions(2000)
+    assert len(dict(rows)) == 2000
+    for ask, right in rows:
+        pot, bet = (int(word) for word in ask.replace("you ", "").split() if word.isdigit())
+        assert right == ("check" if not bet else "fold" if bet > pot else "call" if bet * 2 > pot else "raise")
+
+
+def test_the_wanted_share_of_answers_is_wrong() -> None:
+    rows = decisions(4000)
+    wrong = sum(told != right for (_, told), (_, right) in zip(spoilt(rows, 0.3, 1), rows, strict=True))
+    assert 0.27 < wrong / len(rows) < 0.33
+    assert spoilt(rows, 0.0, 1) == rows
+
+
+@pytest.mark.parametrize(
+    ("answer", "score"), [("call", 1.0), (" call\n", 1.0), ("calls", 0.0), ("", 0.0), ("fold", 0.0)]
+)
+def test_reward(answer: str, score: float) -> None:
+    assert compute_score("rlbox/holdem", answer, "call") == score
+
+
+def written(folder: Path, right: dict[int, int]) -> Path:
+    """Write tests as verl does: a file a step, a line a question."""
+    folder.mkdir()
+    for step, count in right.items():
+        rows = [{"input": f"question {at}", "output": "x", "score": float(at < count)} for at in range(200)]
+        (folder / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("grpo", "control", "said"),
+    [
+        ({0: 90, 10: 150}, {0: 90, 10: 92}, "[learn] passed"),
+        ({0: 90, 10: 105}, {0: 90, 10: 92}, "GRPO has not learnt"),  # 0.075 is less than 0.1
+        ({0: 90, 10: 60}, {0: 90, 10: 92}, "GRPO has not learnt"),
+        ({0: 90, 10: 150}, {0: 90, 10: 140}, "the control has risen, too"),
+        ({0: 90}, {0: 90, 10: 92}, "has 1 tests; it takes two"),
+    ],
+)
+def test_the_judge(tmp_path: Path, grpo: dict[int, int], control: dict[int, int], said: str) -> None:
+    folders = {name: written(tmp_path / name, right) for name, right in (("grpo", grpo), ("control", control))}
+    words = [
+        "--grpo",
+        folders["grpo"],
+        "--control",
+        folders["control"],
+        "--least",
+        "0.1",
+        "--out",
+        tmp_path / "out.json",
+    ]
+    done = subprocess.run([sys.executable, "-m", "learn.judge", *words], cwd=JOBS, capture_output=True, text=True)
+    assert said in done.stdout + done.stderr
+    assert (done.returncode == 0) == (said == "[learn] passed")
+
+
+def test_questions_of_another_test_are_no_rise(tmp_path: Path) -> None:
+    grpo = written(tmp_path / "grpo", {0: 90})
+    (grpo / "10.jsonl").write_text(json.dumps({"input": "another", "score": 1.0}) + "\n")
+    words = ["--grpo", grpo, "--control", grpo, "--least", "0.1", "--out", tmp_path / "out.json"]
+    done = subprocess.run([sys.executable, "-m", "learn.judge", *words], cwd=JOBS, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "not of the same questions" in done.stderr
