@@ -88,7 +88,7 @@ def shrink(name: str, told: dict[str, Any], packages: Path) -> None:
     for path in [
         path for pattern in (*told["drop"], *own["drop"]) for path in packages.glob(pattern) if path.is_file()
     ]:
-        path.unlink()
+        path.unlink(missing_ok=True)  # of two patterns
     for pattern in own["stub"]:
         found = list(packages.glob(pattern))
         if not found:
