@@ -25,6 +25,7 @@ from rlbox.evaluation.problem import EvalProblem
 from rlbox.evaluation.result import EvaluationResult
 from rlbox.evaluation.suite import Suite
 from rlbox.machine.no_answer import NoAnswer
+from rlbox.printable import isolated
 
 Suites = Sequence[tuple[Suite, Sequence[EvalProblem]]]
 
@@ -77,7 +78,7 @@ class Judging:
         result = make_result(export.name, export.step, lock, rows, self.overlap)
         machine = {"host": platform.node(), "cores": os.cpu_count(), "kernel": platform.release()}
         run = {
-            "export": str(export.path),
+            "export": os.path.abspath(export.path),
             "began": stamp,
             "took_s": round(time.monotonic() - began, 1),
             "machine": machine,
@@ -99,7 +100,7 @@ class Judging:
         def tell(suite: str, done: int, whole: int) -> None:
             bar = bars.setdefault(suite, CountedBar(f"Evaluating {name} {suite}", whole))
             if line := bar.line(done):
-                self.say(line)
+                self.say(isolated(line))
 
         return tell
 

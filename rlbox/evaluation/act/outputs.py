@@ -11,10 +11,11 @@ from rlbox.evaluation.act.evaluate import Rows
 from rlbox.evaluation.lock import EvaluationLock
 from rlbox.evaluation.result import EvaluationResult, read_result
 from rlbox.evaluation.results import ACCEPTED, RUNS, figure, set_scores
+from rlbox.evaluation.winner import HISTORY
 from rlbox.files.act.folders import write_atomic
 from rlbox.foreign import parse_json
 
-HISTORY, BEST, SUMMARY, RUN = "eval_history.jsonl", "best_checkpoint.json", "summary.json", "run_info.json"
+SUMMARY, RUN = "summary.json", "run_info.json"
 _QA = 20
 """Answers of each suite that are kept together to be read."""
 
