@@ -10,6 +10,7 @@ from rlbox.cli.scores.eval_compare import compare
 from rlbox.cli.scores.eval_get import get
 from rlbox.cli.scores.eval_judge import judge
 from rlbox.cli.scores.eval_prove import prove
+from rlbox.cli.scores.eval_report import report
 from rlbox.cli.scores.eval_show import show
 from rlbox.cli.scores.eval_suites import suites
 from rlbox.cli.told import ToldGroup
@@ -29,5 +30,5 @@ def verb() -> None:
     """
 
 
-for command in (suites, prove, check, judge, show, compare, choose, get):
+for command in (suites, prove, check, judge, show, compare, choose, report, get):
     verb.add_command(command)

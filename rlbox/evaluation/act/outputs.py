@@ -48,7 +48,7 @@ def write_outputs(folder: Path, result: EvaluationResult, rows: Rows, run: Mappi
     for suite, of in rows.items():
         lines = (json.dumps(row, ensure_ascii=False) for row in of[:_QA])
         (folder / "qa_logs").mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / "qa_logs" / f"{suite}.jsonl", "".join(f"{line}\n" for line in lines))
+        write_atomic(folder / "qa_logs" / f"{suite}.jsonl", _bytes("".join(f"{line}\n" for line in lines)))
     write_json(folder / SUMMARY, result.as_json())
 
 
@@ -84,4 +84,9 @@ def read_results(out: Path) -> list[EvaluationResult]:
 def write_json(path: Path, data: Any) -> None:
     """Write `data`; the file is whole or not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    write_atomic(path, _bytes(json.dumps(data, indent=1, ensure_ascii=False) + "\n"))
+
+
+def _bytes(text: str) -> bytes:
+    """Return text as it is written: half a character, which an answer may hold, becomes a question mark."""
+    return text.encode("utf-8", "replace")
