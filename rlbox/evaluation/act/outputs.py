@@ -13,6 +13,7 @@ from rlbox.evaluation.result import EvaluationResult, read_result
 from rlbox.evaluation.results import ACCEPTED, RUNS, figure, set_scores
 from rlbox.evaluation.winner import HISTORY
 from rlbox.files.act.folders import write_atomic
+from rlbox.files.rows import json_rows
 from rlbox.foreign import parse_json
 
 SUMMARY, RUN = "summary.json", "run_info.json"
@@ -59,6 +60,15 @@ def append_history(out: Path, result: EvaluationResult, began: str) -> None:
         stream.write(json.dumps(row | {"scores": {name: dict(of) for name, of in result.scores.items()}}) + "\n")
 
 
+def in_history(out: Path, result: EvaluationResult) -> bool:
+    """Return whether the history has a line of this result."""
+    try:
+        lines = (out / HISTORY).read_bytes().splitlines()
+    except OSError:
+        return False
+    return any((row.get("name"), row.get("lock")) == (result.name, result.lock.digest) for row in json_rows(lines))
+
+
 def read_summary(path: Path) -> EvaluationResult:
     """Return the result that a file holds; `ValueError` names the file where it is none."""
     try:
@@ -69,8 +79,17 @@ def read_summary(path: Path) -> EvaluationResult:
 
 def export_of(folder: Path) -> str:
     """Return the export that the result in `folder` is of, as it was when it was judged; empty where that is lost."""
+    return _of_run(folder, "export")
+
+
+def began_of(folder: Path) -> str:
+    """Return when the judging of the result in `folder` began; empty where that is lost."""
+    return _of_run(folder, "began")
+
+
+def _of_run(folder: Path, name: str) -> str:
     try:
-        return str(parse_json((folder / RUN).read_bytes())["export"])
+        return str(parse_json((folder / RUN).read_bytes())[name])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 
