@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlbox.app import App
-from rlbox.errors import SpecError
+from rlbox.errors import EngineError, SpecError
 from rlbox.printable import isolated
 
 if TYPE_CHECKING:
@@ -46,8 +46,11 @@ def ends_with(app: App, run: str, target: str, data: str | None) -> Callable[[],
 
     def ended() -> bool:
         nonlocal gone
-        bring_up_to_date(app, ledger)
-        gone = 0 if ledger.goes_on(run_dir.name) else gone + 1
+        try:
+            bring_up_to_date(app, ledger)
+            gone = 0 if ledger.goes_on(run_dir.name) else gone + 1
+        except EngineError:  # it may be back at the next look; what the run wrote itself is known without it
+            return has_ended(run_dir)
         return gone > 0 and (has_ended(run_dir) or gone >= _GONE_LOOKS)
 
     return ended
