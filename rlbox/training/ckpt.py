@@ -35,7 +35,7 @@ FOLDERS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 _RANK = re.compile(r"(?:(.*)/)?(model|optim|extra_state)_world_size_(\d+)_rank_(\d+)\.pt")
 _ZERO = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_(model|optim)_states\.pt")
 _WEIGHTS = re.compile(r".*\.(safetensors|bin)")
-_NUMBERED = re.compile(r"(?:(.*)/)?([^/]*)-(\d{5})-of-(\d{5})\.(safetensors|bin)")
+_NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|bin)\Z")
 _MODELS = ("model", "pytorch_model", "adapter_model")
 
 
@@ -157,17 +157,17 @@ def _lists(entries: Sequence[Entry]) -> Iterator[str]:
 
 def _numbered(entries: Sequence[Entry]) -> Iterator[str]:
     """Yield which of numbered shards are missing, and where no index says what is in them: it is written last."""
-    groups: dict[tuple[str, str, int, str], set[int]] = {}
+    groups: dict[tuple[str, int, str], set[int]] = {}
     for entry in entries:
-        if match := _NUMBERED.fullmatch(entry.path):
-            groups.setdefault((match[1] or "", match[2], int(match[4]), match[5]), set()).add(int(match[3]) - 1)
+        if match := _NUMBERED.search(entry.path):
+            groups.setdefault((entry.path[: match.start()], int(match[2]), match[3]), set()).add(int(match[1]) - 1)
     names = {entry.path for entry in entries}
-    for (folder, stem, count, kind), found in groups.items():
-        if (index := _join(folder, f"{stem}.{kind}.index.json")) in names:
+    for (stem, count, kind), found in groups.items():
+        if (index := f"{stem}.{kind}.index.json") in names:
             continue  # which names all of them
         if missing := _missing(count, found):
             numbers = [number + 1 for number in missing]
-            yield f"{isolated(_join(folder, stem))}: shards missing: {_numbers(numbers)} (of {count})"
+            yield f"{isolated(stem)}: shards missing: {_numbers(numbers)} (of {count})"
         else:
             yield f"{isolated(index)} is missing, which is written last"
 
