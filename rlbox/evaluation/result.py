@@ -40,6 +40,11 @@ class EvaluationResult:
         """Return one figure of a suite by problem; empty where it was not judged."""
         return self.by_problem.get(suite, {}).get(name, {})
 
+    @property
+    def problem_names(self) -> list[str]:
+        """The problems of all suites that it was judged on."""
+        return list(dict.fromkeys(name for row in self.by_problem.values() for of in row.values() for name in of))
+
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON types."""
         return {

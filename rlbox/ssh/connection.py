@@ -27,7 +27,7 @@ _READY = "ready"
 
 @dataclass(frozen=True, kw_only=True)
 class SshAddress:
-    """Whom ssh is asked for: `host` may be a name of its configuration, `port` 0 its own choice.
+    """Whom ssh is asked for: `host` may be a name of its configuration, `user` empty and `port` 0 its own choice.
 
     `known_hosts` keeps the key that the machine showed the first time; another one later is refused.
     """
@@ -40,7 +40,7 @@ class SshAddress:
     @property
     def name(self) -> str:
         """As ssh takes it."""
-        return f"{self.user}@{self.host}"
+        return f"{self.user}@{self.host}" if self.user else self.host
 
     def argv(self) -> tuple[str, ...]:
         """The beginning of every call of ssh."""
@@ -67,6 +67,11 @@ class Connection:
         self.address, self._patience_s = address, patience_s
         self._folder = Path(tempfile.mkdtemp(prefix="rlbox-ssh-"))
         self._master: Started | None = None
+
+    @property
+    def name(self) -> str:
+        """Whom it leads to, for messages."""
+        return self.address.name
 
     def __enter__(self) -> Connection:
         end = time.monotonic() + self._patience_s

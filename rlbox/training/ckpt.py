@@ -35,6 +35,7 @@ FOLDERS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 _RANK = re.compile(r"(?:(.*)/)?(model|optim|extra_state)_world_size_(\d+)_rank_(\d+)\.pt")
 _ZERO = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_(model|optim)_states\.pt")
 _WEIGHTS = re.compile(r".*\.(safetensors|bin)")
+_NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|bin)\Z")
 _MODELS = ("model", "pytorch_model", "adapter_model")
 
 
@@ -97,6 +98,7 @@ def problems_of(kind: Kind, entries: Sequence[Entry]) -> Iterator[str]:
     yield from _ranks(entries)
     yield from _zero(entries)
     yield from _lists(entries)
+    yield from _numbered(entries)
     if not is_exported(kind, entries) and (kind == "hf" or all(entry.part != "model" for entry in entries)):
         yield "it holds no weights"
     yield from _beside(kind, entries)
@@ -151,6 +153,23 @@ def _lists(entries: Sequence[Entry]) -> Iterator[str]:
         missing = [name for name in entry.names if _join(entry.folder, name) not in names]
         if missing:
             yield f"{entry.path} names {', '.join(missing[:3])}{' …' if missing[3:] else ''}: {len(missing)} missing"
+
+
+def _numbered(entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield which of numbered shards are missing, and where no index says what is in them: it is written last."""
+    groups: dict[tuple[str, int, str], set[int]] = {}
+    for entry in entries:
+        if match := _NUMBERED.search(entry.path):
+            groups.setdefault((entry.path[: match.start()], int(match[2]), match[3]), set()).add(int(match[1]) - 1)
+    names = {entry.path for entry in entries}
+    for (stem, count, kind), found in groups.items():
+        if (index := f"{stem}.{kind}.index.json") in names:
+            continue  # which names all of them
+        if missing := _missing(count, found):
+            numbers = [number + 1 for number in missing]
+            yield f"{isolated(stem)}: shards missing: {_numbers(numbers)} (of {count})"
+        else:
+            yield f"{isolated(index)} is missing, which is written last"
 
 
 def _missing(count: int, ranks: Set[int]) -> list[int]:

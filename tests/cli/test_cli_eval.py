@@ -13,6 +13,7 @@ import pytest
 from fakes import Folder, Rlbox, Said
 from following import Follow
 from playbox import Player, adding, export, playing, write_rows
+from reportbox import write_run
 
 from rlbox.evaluation.__main__ import main
 from rlbox.evaluation.act.own_sandbox import sandbox_here
@@ -103,6 +104,24 @@ def test_a_dry_run_judges_nothing(site: Path, rlbox: Rlbox) -> None:
     assert said.code == 0
     assert said.out.splitlines()[-1].startswith("# verdict: this would write results into eval")
     assert not (site / "eval").exists()
+
+
+def test_a_dry_run_follows_nothing(site: Path, rlbox: Rlbox, tmp_path: Path) -> None:
+    write_run(tmp_path / "data/runs/sft-1", samples=1, steps=1)
+    words = ("eval", "judge", ".", "--follow", "sft-1", "--data", str(tmp_path / "data"), "--engine", "python")
+    said = rlbox(*words, "--suite", "adding", "--problems", "problems", "--dry-run")
+    assert said.code == 0, said.err
+    assert said.out.startswith("step_100: global_step_100\nstep_200: global_step_200\n")
+    told = "# verdict: this would judge what appears in . until run sft-1 has ended, and write results into eval"
+    assert said.out.splitlines()[-1].startswith(told)
+    assert not (site / "eval").exists()
+
+
+def test_a_run_that_is_not_there_is_not_followed(site: Path, rlbox: Rlbox, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    words = ("eval", "judge", ".", "--follow", "nosuch", "--data", str(tmp_path / "data"), "--engine", "python")
+    said = rlbox(*words, "--suite", "adding", "--problems", "problems")
+    assert (said.code, "no run 'nosuch'" in said.err) == (2, True)
 
 
 @pytest.mark.parametrize(

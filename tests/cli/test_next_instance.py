@@ -125,7 +125,7 @@ def test_what_is_no_spec_is_brought_as_data(
 
 
 def test_more_room_or_another_folder(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.vast.act.instance.free_bytes", lambda path: 1 << 40 if path.name == "other" else 0)
+    monkeypatch.setattr("rlbox.ssh.home.free_bytes", lambda path: 1 << 40 if path.name == "other" else 0)
     step = follow(*FETCH)
     follow.again(step, *step.options({"DIR": "other"}))
 
@@ -148,7 +148,7 @@ def test_the_same_is_typed_again(
     follow: Follow, folder: Folder, breaks: Breaks, does: str, typed: tuple[str, ...]
 ) -> None:
     folder.write("text.txt", "42\n")
-    breaks("*sha256sum*" if "--data" in typed else '*"tail -c"*', does)
+    breaks("*sha256sum*" if "--data" in typed else '*"tail -c"*|*".ljust("*', does)
     step = follow(*typed)
     breaks("", "")
     follow.again(step)

@@ -16,11 +16,12 @@ from playbox import Player, playing
 from sft import choose, eval_config, evaluate, tiny
 from sft.checkpoints import find_checkpoints
 
-from rlbox.evaluation.act.outputs import BEST, HISTORY, read_results
+from rlbox.evaluation.act.outputs import read_results
 from rlbox.evaluation.act.own_sandbox import sandbox_here
 from rlbox.evaluation.act.policy import Policy
 from rlbox.evaluation.act.suites import load_sets, load_suites
 from rlbox.evaluation.problem import ProblemError
+from rlbox.evaluation.winner import BEST, HISTORY
 from rlbox.machine.act.http import loopback_http
 
 TIERS = {1: 317, 2: 817, 3: 1146}

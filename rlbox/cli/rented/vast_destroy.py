@@ -61,7 +61,7 @@ def _require_fetched(app: App, one: Instance) -> None:
     from rlbox.errors import NodeError
     from rlbox.ssh.connection import Connection
     from rlbox.ssh.listing import total_bytes
-    from rlbox.vast.act.instance import Home, address_of, wanted_files
+    from rlbox.vast.act.instance import address_of, home_of, wanted_files
 
     step = f"rlbox vast fetch {one.id}, or --unfetched to lose it"
     if one.status != "running":
@@ -71,7 +71,7 @@ def _require_fetched(app: App, one: Instance) -> None:
         )
     with Connection(address_of(one)) as connection:
         files, _ = wanted_files(connection, disk_of(app, one))
-    if lacking := Home(one.id).lacks(files):
+    if lacking := home_of(one.id).lacks(files):
         shown = ", ".join(file.path for file in lacking[:3]) + (" …" if len(lacking) > 3 else "")
         raise NodeError(
             f"instance {one.id} has {len(lacking)} files ({size_text(total_bytes(lacking))}) not at home: {shown}",

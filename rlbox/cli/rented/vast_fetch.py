@@ -42,7 +42,7 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     from rlbox.ssh.files import list_files
     from rlbox.ssh.listing import total_bytes
     from rlbox.vast.act.account import read_own
-    from rlbox.vast.act.instance import Home, address_of, wanted_files
+    from rlbox.vast.act.instance import address_of, home_of, wanted_files
     from rlbox.vast.stay import below
 
     if only and not paths:
@@ -50,9 +50,9 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     one = read_own(number)
     disk = disk_of(app, one)
     more = [below(path, disk) for path in paths]
-    home = Home(number, folder.absolute() if folder else None)
+    home = home_of(number, folder.absolute() if folder else None)
     if not home.known and folder is None:
-        home = Home(number, Path(f"vast-{number}").absolute())
+        home = home_of(number, Path(f"vast-{number}").absolute())
     with app.checking("folder"):
         check_output_folder(home.folder, "another with --to")
     with Connection(address_of(one)) as connection:

@@ -7,8 +7,10 @@ import click
 from rlbox.cli.scores.eval_check import check
 from rlbox.cli.scores.eval_choose import choose
 from rlbox.cli.scores.eval_compare import compare
+from rlbox.cli.scores.eval_get import get
 from rlbox.cli.scores.eval_judge import judge
 from rlbox.cli.scores.eval_prove import prove
+from rlbox.cli.scores.eval_report import report
 from rlbox.cli.scores.eval_show import show
 from rlbox.cli.scores.eval_suites import suites
 from rlbox.cli.told import ToldGroup
@@ -28,5 +30,5 @@ def verb() -> None:
     """
 
 
-for command in (suites, prove, check, judge, show, compare, choose):
+for command in (suites, prove, check, judge, show, compare, choose, report, get):
     verb.add_command(command)

@@ -14,7 +14,7 @@ from rlbox.errors import SpecError, WorkFailed
 
 if TYPE_CHECKING:
     from rlbox.evaluation.problem import EvalProblem
-    from rlbox.evaluation.result import EvaluationResult
+    from rlbox.evaluation.result import EvaluationResult, NotComparable
     from rlbox.evaluation.suite import Suite
 
 Sets = list[tuple["Suite", list["EvalProblem"]]]
@@ -107,6 +107,12 @@ def result_at(path: Path) -> EvaluationResult:
         return read_summary(file)
     except ValueError as error:
         raise SpecError(str(error)) from error
+
+
+def locks_differ(error: NotComparable, folder: Path) -> SpecError:
+    """Return the refusal to choose among results of two locks, which names the fields."""
+    fields = "".join(f"\n  | {one.field}: {one.one!r} and {one.other!r}" for one in error.fields)
+    return SpecError(f"not comparable, the evaluation locks differ in{fields}", where=str(folder))
 
 
 @contextlib.contextmanager

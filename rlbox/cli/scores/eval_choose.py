@@ -8,8 +8,8 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.options import Amount, shared
-from rlbox.cli.scores.eval_asked import result_at, told
-from rlbox.errors import SpecError, WorkFailed
+from rlbox.cli.scores.eval_asked import locks_differ, result_at, told
+from rlbox.errors import WorkFailed
 
 
 @click.command("choose")
@@ -42,8 +42,7 @@ def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[
             held = result_at(baseline) if baseline else None
             found = find_best(results, baseline=held, guard=guard, margin=margin / 100, rule=rule_of(by))
     except NotComparable as error:
-        fields = "".join(f"\n  | {one.field}: {one.one!r} and {one.other!r}" for one in error.fields)
-        raise SpecError(f"not comparable, the evaluation locks differ in{fields}", where=str(folder)) from error
+        raise locks_differ(error, folder) from error
     told_of = best_json(found) | {"model": export_of(folder / found.best.name)}
     app.result({"best": told_of}, "\n".join(best_lines(found)))
     return WorkFailed.exit_code if found.worse else 0

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import dry_run, shared
+from rlbox.cli.offered import complete_run
+from rlbox.cli.options import Amount, disk_options, dry_run, shared
 from rlbox.cli.scores.eval_asked import Sets, judged_by, problem_options, sets_of, told
-from rlbox.errors import SpecError
+from rlbox.cli.scores.eval_follow import ends_with, follow_run, one_folder
+from rlbox.errors import SpecError, WorkFailed
+from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.evaluation.act.judge import Judging
     from rlbox.evaluation.export import Export
+    from rlbox.evaluation.result import EvaluationResult
 
 _SILENT_S = 1800.0
 _FILE = click.Path(path_type=Path)
@@ -34,30 +39,44 @@ _FILE = click.Path(path_type=Path)
 @click.option(
     "--out", type=click.Path(path_type=Path), default="eval", show_default=True, help="Folder of the results."
 )
+@click.option(
+    "--follow",
+    default="",
+    metavar="RUN",
+    shell_complete=complete_run,
+    help="Judge what RUN writes as it appears below EXPORT.",
+)
+@click.option(
+    "--settle",
+    type=Amount(),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Unchanged for so long, a checkpoint is whole.",
+)
 @problem_options
+@disk_options
 @dry_run
 @shared
 def judge(app: App, exports: tuple[Path, ...], suites: tuple[str, ...], out: Path, **asked: Any) -> int:
     """Ask the model of each EXPORT, a checkpoint in Hugging Face's form, the problems of suites, and judge its answers.
 
     What was answered and judged is kept: typed again, it goes on. Code that a model wrote runs in the sandbox alone.
+    With --follow, EXPORT is the folder of the checkpoints: each is judged once it is whole, until RUN has ended.
 
     \b
     Examples:
       rlbox eval judge checkpoints/global_step_100 --suite human-eval --url http://127.0.0.1:8000
       rlbox eval judge checkpoints/global_step_* --suite mine --problems data/raw --engine /opt/venv/bin/python
+      rlbox eval judge checkpoints --follow sft-20260101 --suite mine --problems data/raw --engine /opt/venv/bin/python
     """
-    from rlbox.evaluation.export import export_at
-    from rlbox.evaluation.view import result_facts, result_lines
-
     if bool(asked["url"]) == bool(asked["engine"]):
         raise click.UsageError("Either --url URL of a server that is up, or --engine FILE to start one.")
     if asked["url"] and len(exports) > 1:
         raise click.UsageError("--url is one server: name the one EXPORT that it serves.")
-    with told():
-        found = [export_at(path) for path in exports]
-    if len({one.name for one in found}) < len(found):
-        raise SpecError("two exports have one name", where=", ".join(str(one.path) for one in found))
+    if asked["follow"]:
+        return _follow(app, one_folder(exports, asked["url"]), suites, out, asked)
+    found = _exports(exports)
     sets = sets_of(app, suites, asked)
     count = sum(len(problems) * suite.decoding.samples for suite, problems in sets)
     if app.dry_run:
@@ -65,17 +84,49 @@ def judge(app: App, exports: tuple[Path, ...], suites: tuple[str, ...], out: Pat
         rows = [{"name": one.name, "step": one.step, "path": str(one.path)} for one in found]
         text = "\n".join(f"{one.name}: {count} answers to judge, {one.path}" for one in found)
         return app.planned({"exports": rows, "answers": count, "out": str(out)}, text, f"write results into {out}")
-    results = _judge(app, found, sets, out, asked)
-    lines = [line for one in results for line in result_lines(one, unsolved=app.verbosity > 0)]
-    told_of = [result_facts(one) | {"scores": {name: dict(row) for name, row in one.scores.items()}} for one in results]
-    app.result({"results": told_of, "out": str(out)}, "\n".join(lines))
-    return 0
-
-
-def _judge(app: App, found: list[Export], sets: Sets, out: Path, asked: dict[str, Any]) -> list[Any]:
     with told(), judged_by(asked, sets) as sandbox:
         judging = _judging(app, out, sandbox, asked, _overlap(sets, asked))
-        return [judging.judge(export, sets) for export in found]
+        results = [judging.judge(export, sets) for export in found]
+    return _show(app, results, out)
+
+
+def _exports(exports: tuple[Path, ...]) -> list[Export]:
+    from rlbox.evaluation.export import export_at
+
+    with told():
+        found = [export_at(path) for path in exports]
+    if len({one.name for one in found}) < len(found):
+        raise SpecError("two exports have one name", where=", ".join(str(one.path) for one in found))
+    return found
+
+
+def _follow(app: App, folder: Path, suites: tuple[str, ...], out: Path, asked: dict[str, Any]) -> int:
+    from rlbox.evaluation.following.act.appearing import find_appearing
+
+    run, sets = asked["follow"], sets_of(app, suites, asked)
+    ended = ends_with(app, run, asked["target"], asked["data"])
+    if app.dry_run:
+        app.not_checked("it is asked when it is judged", "server")
+        there = [one for one in find_appearing(folder) if one.export]
+        rows = [{"name": one.export.name, "path": str(one.folder), "lacks": one.lacks} for one in there if one.export]
+        text = "\n".join(f"{isolated(row['name'])}: {isolated(row['path'])}" for row in rows)
+        would = f"judge what appears in {folder} until run {run} has ended, and write results into {out}"
+        return app.planned({"exports": rows, "out": str(out)}, text, would)
+    with told(), judged_by(asked, sets) as sandbox:
+        judging = _judging(app, out, sandbox, asked, _overlap(sets, asked))
+        app.say(f"judging what appears in {folder} until run {run} has ended")
+        found = follow_run(app, folder, judging, sets, ended, asked["settle"])
+    code = _show(app, sorted(found.results.values(), key=lambda one: one.step), out, found.failed)
+    return WorkFailed.exit_code if found.failed else code
+
+
+def _show(app: App, results: list[EvaluationResult], out: Path, failed: Mapping[str, str] = {}) -> int:
+    from rlbox.evaluation.view import result_facts, result_lines
+
+    lines = [line for one in results for line in result_lines(one, unsolved=app.verbosity > 0)]
+    told_of = [result_facts(one) | {"scores": {name: dict(row) for name, row in one.scores.items()}} for one in results]
+    app.result({"results": told_of, "failed": dict(failed), "out": str(out)}, "\n".join(lines))
+    return 0
 
 
 def _overlap(sets: Sets, asked: dict[str, Any]) -> dict[str, dict[str, Any]]:

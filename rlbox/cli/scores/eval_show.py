@@ -46,16 +46,16 @@ def _problem(app: App, folder: Path, result: EvaluationResult, problem: str) -> 
 
     found = list(KeptRows(folder, rows_keys(result.lock)).all_of(problem))
     if not found:
-        known = [name for figures in result.by_problem.values() for of in figures.values() for name in of]
         raise SpecError(
             f"{result.name} has no answer to a problem {problem!r}",
             where=str(folder),
-            next_step=f"choose one of: {', '.join(_near(problem, known))}",
+            next_step=f"choose one of: {', '.join(near_names(problem, result.problem_names))}",
         )
     app.result({"answers": [{"suite": suite, **row} for suite, row in found]}, _text(app, found), verbatim=True)
 
 
-def _near(problem: str, known: list[str]) -> list[str]:
+def near_names(problem: str, known: list[str]) -> list[str]:
+    """Return the names that are most like one that is not there."""
     import difflib
 
     names = list(dict.fromkeys(known))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from rlbox.evaluation.act.outputs import BEST, export_of, read_results, read_summary, write_json
+from rlbox.evaluation.act.outputs import export_of, read_results, read_summary, write_json
 from rlbox.evaluation.act.say import say
 from rlbox.evaluation.best import best_json, best_lines, find_best, rule_of
 from rlbox.evaluation.view import compare_results, comparison_lines
+from rlbox.evaluation.winner import BEST
 
 
 def choose_best(asked: argparse.Namespace) -> int:

@@ -13,24 +13,39 @@ from typing import Any
 from rlbox.evaluation.act.bar import CountedBar
 from rlbox.evaluation.act.evaluate import evaluate
 from rlbox.evaluation.act.kept import KeptRows, rows_keys
-from rlbox.evaluation.act.locking import ask_for_prompts, make_lock
-from rlbox.evaluation.act.outputs import append_history, make_result, write_json, write_outputs
+from rlbox.evaluation.act.locking import ask_for_prompts, make_lock, parts_but_prompts
+from rlbox.evaluation.act.outputs import (
+    SUMMARY,
+    append_history,
+    began_of,
+    in_history,
+    make_result,
+    read_summary,
+    write_json,
+    write_outputs,
+)
 from rlbox.evaluation.act.policy import Policy, PolicyError
 from rlbox.evaluation.act.sandbox import Sandbox
 from rlbox.evaluation.act.say import say
 from rlbox.evaluation.act.server import Serve
-from rlbox.evaluation.act.weights import export_facts
+from rlbox.evaluation.act.weights import export_facts, marks_of
 from rlbox.evaluation.export import Export
+from rlbox.evaluation.lock import canonical
 from rlbox.evaluation.problem import EvalProblem
 from rlbox.evaluation.result import EvaluationResult
 from rlbox.evaluation.suite import Suite
 from rlbox.machine.no_answer import NoAnswer
+from rlbox.printable import isolated
 
 Suites = Sequence[tuple[Suite, Sequence[EvalProblem]]]
 
 
 class NotJudged(Exception):
     """A checkpoint has no result; the text says why."""
+
+
+class ChangedMeanwhile(NotJudged):
+    """Its files changed while it was judged: what was answered is of nobody knows which weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +75,8 @@ class Judging:
         folder = self.out / export.name
         self.say(f"[evaluate] {export.name}: {sum(len(problems) for _, problems in suites)} problems")
         try:
-            contents = export_facts(export.path)
-            strength = self.sandbox.probe()
-            judges = {str(suite.judge): self.sandbox.packages(suite.judge) for suite, _ in suites if suite.judge}
+            marks, contents = marks_of(export.path), export_facts(export.path)
+            strength, judges = self._judged_by(suites)
             with self.serve(export.path, folder) as policy:
                 _same_weights(policy, export)
                 chosen = ask_for_prompts(suites, policy, self.at_once)
@@ -72,12 +86,14 @@ class Judging:
                 rows = evaluate(chosen, policy, self.sandbox, kept, at_once=self.at_once, tell=self._tell(export.name))
         except (PolicyError, NoAnswer, OSError) as error:
             raise NotJudged(str(error)) from error
+        if marks_of(export.path) != marks:
+            raise ChangedMeanwhile(f"the files of {export.path} changed while it was judged: judge it again")
         if broken := [name for name, of in rows.items() if any(row["outcome"] == "sandbox" for row in of)]:
             raise NotJudged(f"the code sandbox failed while {', '.join(broken)} ran: these have no score; run it again")
         result = make_result(export.name, export.step, lock, rows, self.overlap)
         machine = {"host": platform.node(), "cores": os.cpu_count(), "kernel": platform.release()}
         run = {
-            "export": str(export.path),
+            "export": os.path.abspath(export.path),
             "began": stamp,
             "took_s": round(time.monotonic() - began, 1),
             "machine": machine,
@@ -92,6 +108,34 @@ class Judging:
             )
         return result
 
+    def kept(self, export: Export, suites: Suites) -> EvaluationResult | None:
+        """Return the result that is there, if a server would have to be asked for nothing more.
+
+        It is of these weights, and of a lock that says the same in all that is known without a server: its version
+        and its prompts are those of the time when it was judged.
+        """
+        try:
+            found = read_summary(self.out / export.name / SUMMARY)
+            subject, tokenizer = export_facts(export.path)
+            strength, judges = self._judged_by(suites)
+        except (ValueError, OSError, NoAnswer):
+            return None
+        wanted = parts_but_prompts(suites, self.engine, strength, tokenizer, judges)
+        parts = dict(found.lock.parts)
+        parts["engine"] = {name: parts.get("engine", {}).get(name) for name in self.engine}
+        same = all(canonical(parts.get(name)) == canonical(part) for name, part in wanted.items())
+        whole = all(found.scores.get(suite, {}).get("overlap") == known for suite, known in self.overlap.items())
+        if not same or not whole or found.lock.subject != subject or found.step != export.step:
+            return None
+        if not in_history(self.out, found):  # killed between the result and its line
+            append_history(self.out, found, began_of(self.out / export.name))
+        return found
+
+    def _judged_by(self, suites: Suites) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what the sandbox is, and the versions of what compares answers that are no code."""
+        judges = {str(suite.judge): self.sandbox.packages(suite.judge) for suite, _ in suites if suite.judge}
+        return self.sandbox.probe(), judges
+
     def _tell(self, name: str) -> Callable[[str, int, int], None]:
         """Return what says now and then how far a suite is, as a bar of tqdm's, which live views read."""
         bars: dict[str, CountedBar] = {}
@@ -99,7 +143,7 @@ class Judging:
         def tell(suite: str, done: int, whole: int) -> None:
             bar = bars.setdefault(suite, CountedBar(f"Evaluating {name} {suite}", whole))
             if line := bar.line(done):
-                self.say(line)
+                self.say(isolated(line))
 
         return tell
 

@@ -38,21 +38,30 @@ def make_lock(
 
     `judges` are the packages, with their versions, of what compares answers that are no code.
     """
-    facts = {one.suite.name: suite_facts(one.suite, one.problems) for one in chosen}
     subject, tokenizer = export
-    return EvaluationLock(
-        parts={
-            "suites": {name: {key: row[key] for key in ("problems", "sha256")} for name, row in facts.items()},
-            "decoding": {name: row["decoding"] for name, row in facts.items()},
-            "prompts": {one.suite.name: _prompts(one.prompts) for one in chosen},
-            "tokenizer": dict(tokenizer),
-            "engine": dict(engine),
-            "extraction": {"version": EXTRACTION},
-            "sandbox": {**sandbox, "limits": {name: row["limits"] for name, row in facts.items()}},
-            "scoring": {"version": SCORING, **judges},
-        },
-        subject=subject,
-    )
+    known = parts_but_prompts([(one.suite, one.problems) for one in chosen], engine, sandbox, tokenizer, judges)
+    prompts = {one.suite.name: _prompts(one.prompts) for one in chosen}
+    return EvaluationLock(parts=known | {"prompts": prompts}, subject=subject)
+
+
+def parts_but_prompts(
+    suites: Sequence[tuple[Suite, Sequence[EvalProblem]]],
+    engine: Mapping[str, Any],
+    sandbox: Mapping[str, Any],
+    tokenizer: Mapping[str, Any],
+    judges: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the parts of a lock that are known before a server has made prompts of problems; as `make_lock`."""
+    facts = {suite.name: suite_facts(suite, problems) for suite, problems in suites}
+    return {
+        "suites": {name: {key: row[key] for key in ("problems", "sha256")} for name, row in facts.items()},
+        "decoding": {name: row["decoding"] for name, row in facts.items()},
+        "tokenizer": dict(tokenizer),
+        "engine": dict(engine),
+        "extraction": {"version": EXTRACTION},
+        "sandbox": {**sandbox, "limits": {name: row["limits"] for name, row in facts.items()}},
+        "scoring": {"version": SCORING, **judges},
+    }
 
 
 def _prompts(prompts: Mapping[str, Prompt]) -> dict[str, Any]:

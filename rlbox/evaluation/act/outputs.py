@@ -11,10 +11,12 @@ from rlbox.evaluation.act.evaluate import Rows
 from rlbox.evaluation.lock import EvaluationLock
 from rlbox.evaluation.result import EvaluationResult, read_result
 from rlbox.evaluation.results import ACCEPTED, RUNS, figure, set_scores
+from rlbox.evaluation.winner import HISTORY
 from rlbox.files.act.folders import write_atomic
+from rlbox.files.rows import json_rows
 from rlbox.foreign import parse_json
 
-HISTORY, BEST, SUMMARY, RUN = "eval_history.jsonl", "best_checkpoint.json", "summary.json", "run_info.json"
+SUMMARY, RUN = "summary.json", "run_info.json"
 _QA = 20
 """Answers of each suite that are kept together to be read."""
 
@@ -47,7 +49,7 @@ def write_outputs(folder: Path, result: EvaluationResult, rows: Rows, run: Mappi
     for suite, of in rows.items():
         lines = (json.dumps(row, ensure_ascii=False) for row in of[:_QA])
         (folder / "qa_logs").mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / "qa_logs" / f"{suite}.jsonl", "".join(f"{line}\n" for line in lines))
+        write_atomic(folder / "qa_logs" / f"{suite}.jsonl", _bytes("".join(f"{line}\n" for line in lines)))
     write_json(folder / SUMMARY, result.as_json())
 
 
@@ -56,6 +58,15 @@ def append_history(out: Path, result: EvaluationResult, began: str) -> None:
     row = {"step": result.step, "name": result.name, "lock": result.lock.digest, "began": began}
     with (out / HISTORY).open("a") as stream:
         stream.write(json.dumps(row | {"scores": {name: dict(of) for name, of in result.scores.items()}}) + "\n")
+
+
+def in_history(out: Path, result: EvaluationResult) -> bool:
+    """Return whether the history has a line of this result."""
+    try:
+        lines = (out / HISTORY).read_bytes().splitlines()
+    except OSError:
+        return False
+    return any((row.get("name"), row.get("lock")) == (result.name, result.lock.digest) for row in json_rows(lines))
 
 
 def read_summary(path: Path) -> EvaluationResult:
@@ -68,8 +79,17 @@ def read_summary(path: Path) -> EvaluationResult:
 
 def export_of(folder: Path) -> str:
     """Return the export that the result in `folder` is of, as it was when it was judged; empty where that is lost."""
+    return _of_run(folder, "export")
+
+
+def began_of(folder: Path) -> str:
+    """Return when the judging of the result in `folder` began; empty where that is lost."""
+    return _of_run(folder, "began")
+
+
+def _of_run(folder: Path, name: str) -> str:
     try:
-        return str(parse_json((folder / RUN).read_bytes())["export"])
+        return str(parse_json((folder / RUN).read_bytes())[name])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 
@@ -83,4 +103,9 @@ def read_results(out: Path) -> list[EvaluationResult]:
 def write_json(path: Path, data: Any) -> None:
     """Write `data`; the file is whole or not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    write_atomic(path, _bytes(json.dumps(data, indent=1, ensure_ascii=False) + "\n"))
+
+
+def _bytes(text: str) -> bytes:
+    """Return text as it is written: half a character, which an answer may hold, becomes a question mark."""
+    return text.encode("utf-8", "replace")

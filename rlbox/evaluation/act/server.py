@@ -11,17 +11,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from rlbox.amounts import limit_text
 from rlbox.evaluation.act.policy import Policy, PolicyError
 from rlbox.machine.act.command import WITH_OUTPUT, Started, start_command
 from rlbox.machine.act.http import Http
+from rlbox.machine.act.ports import probe_port
+from rlbox.printable import isolated
 from rlbox.values import Command
 
 Serve = Callable[[Path, Path], contextlib.AbstractContextManager[Policy]]
 """Serves an export, the log in a folder, and ends what it started behind the block."""
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD")
 _POLL_S = 0.5
+_FREE_S = 60.0
 _PATIENCE_S = {signal.SIGTERM: 30.0, signal.SIGKILL: 10.0}
 
 
@@ -86,8 +90,9 @@ def served(engine: EngineSettings, log: Path, http: Http) -> Iterator[Policy]:
     Raises
     ------
     PolicyError
-        It ended, or was not ready in time.
+        It ended, or was not ready in time; or another listens where it should.
     """
+    _await_port(engine.url)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as stream:
         process = start_command(Command(argv=engine.argv), stdout=stream, stderr=WITH_OUTPUT, dies_with_us=True)
@@ -95,6 +100,15 @@ def served(engine: EngineSettings, log: Path, http: Http) -> Iterator[Policy]:
         yield _ready(process, engine, log, http)
     finally:
         _end(process)
+
+
+def _await_port(url: str) -> None:
+    """Wait until nobody listens where the server will: one that was killed a moment ago must not answer for it."""
+    port, deadline = urlsplit(url).port or 0, time.monotonic() + _FREE_S
+    while holder := probe_port(port):
+        if time.monotonic() >= deadline:
+            raise PolicyError(f"port {port} of the inference server is taken: {isolated(holder)}")
+        time.sleep(_POLL_S)
 
 
 def _ready(process: Started, engine: EngineSettings, log: Path, http: Http) -> Policy:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rlbox.evaluation.lock import content_digest
 from rlbox.files.act.copies import sum_file
+from rlbox.files.act.trees import walk_files
 from rlbox.foreign import parse_json
 
 TOKENIZER = (
@@ -17,6 +18,15 @@ TOKENIZER = (
 )
 TEMPLATES = ("chat_template.jinja", "chat_template.json")
 _CONFIG = "tokenizer_config.json"
+
+Marks = tuple[tuple[str, int, int, int], ...]
+"""Of each file its path, bytes, time of its last change and number: others where anything was written since."""
+
+
+def marks_of(folder: Path) -> Marks:
+    """Return what changes when anything is written below a folder."""
+    files = walk_files(folder.resolve())
+    return tuple((name, facts.st_size, facts.st_mtime_ns, facts.st_ino) for name, facts in files)
 
 
 def export_facts(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -66,7 +66,7 @@ def render_report(
     SpecError
         The plan of one of two runs cannot be read.
     """
-    text, template, words = "", _template(teller(language)), load_toml(_DATA / "words.toml")[language]
+    text, template, words = "", page_template("report.html.j2", teller(language)), page_words(language)
     known = {"live": live, "beside": beside(record, other) if other else None}
     for level in _LEVELS:
         text = template.render(_context(record, made_at, words, level), **known)
@@ -222,7 +222,13 @@ def _utc(iso: str) -> str:
     return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if at is not None else iso
 
 
-def _template(tell: Callable[[str], str]) -> Any:
+def page_words(language: str) -> dict[str, Any]:
+    """Return the labels of pages in a language of the catalogue of messages."""
+    return dict(load_toml(_DATA / "words.toml")[language])
+
+
+def page_template(name: str, tell: Callable[[str], str]) -> Any:
+    """Return a template of a page; `tell` says what we say in the language of the page."""
     environment = Environment(
         loader=FileSystemLoader(_DATA),
         autoescape=True,
@@ -236,7 +242,7 @@ def _template(tell: Callable[[str], str]) -> Any:
         "told": lambda text: printable(tell(text)),
         "of_spec": of_spec,
     }
-    return environment.get_template("report.html.j2")
+    return environment.get_template(name)
 
 
 def metric_plots(metrics: Sequence[Metric], trend: str) -> tuple[list[Plot], list[Plot], int]:

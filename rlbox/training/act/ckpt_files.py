@@ -77,7 +77,12 @@ def _is_model(folder: Path) -> bool:
 
 
 def _look(folder: Path, kind: Kind, step: int | None) -> Found:
-    return Found(path=str(folder), kind=kind, step=step, entries=tuple(sorted(_entries(folder), key=lambda e: e.path)))
+    return Found(path=str(folder), kind=kind, step=step, entries=entries_of(folder))
+
+
+def entries_of(folder: Path) -> tuple[Entry, ...]:
+    """Return the files below a folder, by their paths there, each looked at."""
+    return tuple(sorted(_entries(folder), key=lambda entry: entry.path))
 
 
 def _entries(folder: Path) -> Iterator[Entry]:

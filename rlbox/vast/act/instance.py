@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,16 +10,14 @@ from typing import Any
 
 from rlbox.amounts import limit_text, size_text
 from rlbox.errors import LockHeld, NodeError, SpecError, TimedOut, WorkFailed
-from rlbox.files.act.copies import sum_file
-from rlbox.files.act.folders import state_folder, write_atomic
-from rlbox.files.act.room import free_bytes
-from rlbox.files.act.rows import read_table
+from rlbox.files.act.folders import state_folder
 from rlbox.foreign import parse_json
 from rlbox.printable import isolated
 from rlbox.spec.project import Project
 from rlbox.ssh.connection import Connection, SshAddress
-from rlbox.ssh.files import Tell, fetch_file, list_files, send_file, send_folder, send_tree
-from rlbox.ssh.listing import RemoteFile, total_bytes
+from rlbox.ssh.files import Tell, list_files, send_file, send_folder, send_tree
+from rlbox.ssh.home import Home
+from rlbox.ssh.listing import RemoteFile
 from rlbox.vast.request import Instance
 from rlbox.vast.stay import ENV_FILE, LOG, PROJECT, REFUSED, RUN, STAY, Stay, find_tool, keep_text, wanted_paths
 
@@ -28,7 +25,7 @@ _POLL_S = 5.0
 _STARTED_S = 180.0
 _PROJECT_FOLDERS = ("images", "jobs", "sources", "templates")
 _MOST_PROJECT = 64 << 20
-_MANIFEST, _NOTED = "fetched.json", 1 << 26
+_MANIFEST = "fetched.json"
 
 Say = Callable[[str], None]
 
@@ -167,58 +164,9 @@ def wanted_files(
     return list_files(connection, disk, sorted({*wanted_paths(runs, series, disk), *more}))
 
 
-class Home:
-    """What of an instance is on this machine: `folder` holds the files, a record tells which were proven."""
-
-    def __init__(self, number: int, folder: Path | None = None) -> None:
-        self._record = _home(number) / _MANIFEST
-        row = read_table(self._record, links=True)
-        self.folder = folder or Path(str(row.get("folder", "")))
-        self._proven = {}
-        if str(row.get("folder")) == str(self.folder):
-            self._proven = {str(one["path"]): RemoteFile(**one) for one in row.get("files", ())}
-
-    @property
-    def known(self) -> bool:
-        """Whether anything was fetched of this instance."""
-        return bool(self._proven)
-
-    def has(self, file: RemoteFile) -> bool:
-        """Whether the file is here, as it is there."""
-        path = self.folder / file.path
-        return file.same(self._proven.get(file.path)) and path.is_file() and path.stat().st_size == file.size
-
-    def lacks(self, files: Iterable[RemoteFile]) -> list[RemoteFile]:
-        """Return those that are not here, or changed there since."""
-        return [file for file in files if not self.has(file)]
-
-    def bring(self, connection: Connection, base: str, files: Sequence[RemoteFile], tell: Tell) -> None:
-        """Bring files; each is noted when it is proven, so that a call that was cut goes on."""
-        room = free_bytes(self.folder)
-        if room < (need := total_bytes(files)):
-            raise NodeError(
-                f"{size_text(need)} come home, and {size_text(room)} are free",
-                where=str(self.folder),
-                next_step="make room, or name another folder with --to DIR",
-            )
-        unnoted = 0
-        try:
-            for file in files:
-                here = self.folder / file.path
-                if here.is_file() and here.stat().st_size == file.size and sum_file(here) == file.sha256:
-                    tell(file.size)
-                else:
-                    fetch_file(connection, base, file, self.folder, tell)
-                self._proven[file.path] = file
-                if (unnoted := unnoted + file.size) > _NOTED:
-                    unnoted = self._write()
-        finally:
-            self._write()
-
-    def _write(self) -> int:
-        rows = [vars(file) for file in self._proven.values()]
-        write_atomic(self._record, json.dumps({"schema": 1, "folder": str(self.folder), "files": rows}) + "\n")
-        return 0
+def home_of(number: int, folder: Path | None = None) -> Home:
+    """Return what of an instance is on this machine; without a folder, in the one that was used before."""
+    return Home(_home(number) / _MANIFEST, folder)
 
 
 def _home(number: int) -> Path:

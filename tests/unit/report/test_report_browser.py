@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from browserbox import find_chromium
 from reportbox import iso, plan_of, write_run
+from test_scores_page import page, write_results
 
 from rlbox.report.act.html import render_report
 from rlbox.report.act.live import LivePage
@@ -100,12 +101,13 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunRecord, RunRec
 def test_nothing_is_wider_than_the_screen(
     tmp_path: Path, records: tuple[RunRecord, RunRecord], scheme: str, language: str
 ) -> None:
-    """The report, two runs in one, the live page: in frames as narrow as a phone, which a browser's window is not."""
+    """The report, two runs in one, live, scores: in frames as narrow as a phone, which a browser's window is not."""
     record, other = records
     pages = {
         "report": render_report(record, made_at=iso(30000), language=language),
         "two": render_report(record, made_at=iso(30000), language=language, other=other),
         "live": render_report(record, made_at=iso(30000), language=language, live=True),
+        "scores": page(write_results(tmp_path / "eval", text=f"x = '{'wide' * 200}'"), language=language),
     }
     frames = ""
     for name, html in pages.items():
@@ -113,9 +115,9 @@ def test_nothing_is_wider_than_the_screen(
         for width in WIDTHS:
             shape = f'name="{name}{width}" width="{width}" height="900"'
             frames += f'<iframe {shape} srcdoc="{escape(opened)}"></iframe>'
-    page = tmp_path / "pages.html"
-    page.write_text(f'<body style="margin: 0">{frames}')
-    dom, complaints = browse(page, f"--blink-settings=preferredColorScheme={int(scheme == 'light')}")
+    framed = tmp_path / "pages.html"
+    framed.write_text(f'<body style="margin: 0">{frames}')
+    dom, complaints = browse(framed, f"--blink-settings=preferredColorScheme={int(scheme == 'light')}")
     asked = [line for line in complaints.splitlines() if "Fetch API" not in line]  # a live page, which lies in no file
     assert asked == []
     told = re.findall(r'data-([a-z]+)(\d+)="([^"]*)"', dom[dom.index("<body") :].partition(">")[0])

@@ -1,0 +1,71 @@
+"""`rlbox eval report`: scores and problems as one HTML file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import dry_run, open_browser, open_option, shared
+from rlbox.cli.scores.eval_asked import result_at
+from rlbox.cli.scores.eval_show import near_names
+from rlbox.errors import SpecError
+from rlbox.printable import isolated
+
+
+@click.command("report")
+@click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path))
+@click.option("--problem", default="", metavar="NAME", help="The page of this problem alone, with more of each text.")
+@click.option("--out", metavar="FILE", help="File to write, - for standard output [FOLDER.html here].")
+@open_option
+@dry_run
+@shared
+def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -> int:
+    """Write the scores of the results in or below FOLDER, and every problem, as one HTML file that needs nothing else.
+
+    Of a problem: what was asked, what each checkpoint answered, the verdict, and what the program wrote or why it
+    failed. Long texts are cut so that the file stays below 2 MB.
+
+    \b
+    Examples:
+      rlbox eval report eval
+      rlbox eval report eval --problem HumanEval/32 --lang zh
+    """
+    from rlbox.files.act.folders import write_atomic
+    from rlbox.files.act.output import check_output
+    from rlbox.machine.act.clock import utc_now
+    from rlbox.report.act.read_answers import read_answers, results_at
+    from rlbox.report.act.scores_page import default_name, render_scores
+    from rlbox.run.data_disk import run_masks
+
+    try:
+        found = results_at(folder)
+    except ValueError as error:
+        raise SpecError(str(error)) from error
+    if not found:
+        result_at(folder)  # which says where there are some
+    results = [result for _, result in found]
+    problems = list(read_answers(found, run_masks(app, folder), problem))
+    if problem and not problems:
+        known = [
+            name for one in results for figures in one.by_problem.values() for of in figures.values() for name in of
+        ]
+        step = f"choose one of: {', '.join(near_names(problem, known))}"
+        raise SpecError(f"no result has a problem {problem!r}", where=str(folder), next_step=step)
+    html = render_scores(folder.resolve().name, results, problems, made_at=utc_now(), language=app.language)
+    if out in ("-", "/dev/stdout"):
+        sys.stdout.buffer.write(html.encode("utf-8", "replace"))
+        return 0
+    path = Path(out or default_name(folder, problem))
+    with app.checking("file"):
+        check_output(path, "another with --out")
+    told = {"results": [one.name for one in results], "problems": len(problems), "report": os.path.abspath(path)}
+    if app.dry_run:
+        return app.planned(told, "", f"write {isolated(path)}")
+    write_atomic(path, html.encode("utf-8", "replace"))
+    app.result(told, str(path))
+    open_browser(app, opened, path.resolve().as_uri())
+    return 0

@@ -1,0 +1,175 @@
+"""Where results are fetched from: the data disk of this machine, of an engine's machine, or of a rented one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlbox.app import App
+from rlbox.errors import SpecError
+from rlbox.printable import isolated
+
+if TYPE_CHECKING:
+    from rlbox.ssh.files import FileWay
+    from rlbox.ssh.home import Home
+    from rlbox.ssh.listing import RemoteFile
+
+_PLAN_BYTES = 64 << 20
+_NAMED = 8
+"""Runs that are named where another was asked for, at most."""
+_RECORD = ".fetched.json"
+
+
+@dataclass(kw_only=True)
+class ResultsDisk:
+    """A data disk and the way to it; `disks` are its names there, `troubles` what could not be read."""
+
+    way: FileWay
+    disk: str
+    instance: int | None = None
+    disks: list[str] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+
+    def home(self, folder: Path | None, name: str) -> Home:
+        """Return where files come to: `folder`, the one used before for an instance, or one called `name`."""
+        from rlbox.ssh.home import Home
+        from rlbox.vast.act.instance import home_of
+
+        if self.instance is None:
+            whole = (folder or Path(name)).absolute()
+            return Home(whole / _RECORD, whole)
+        home = home_of(self.instance, folder.absolute() if folder else None)
+        return home if home.known or folder else home_of(self.instance, Path(name).absolute())
+
+    def results(self, run: str) -> list[str]:
+        """Return the folders of results below the disk: those that a run of this name has, or the one it is.
+
+        Raises
+        ------
+        SpecError
+            There is neither, or the run has none.
+        """
+        from rlbox.evaluation.winner import below_disk, data_of, results_folders
+
+        names = self._ask(f"ls -1 {shlex.quote(self.disk)}/runs 2>/dev/null || true").splitlines()
+        found = [name for name in names if name == run] or [name for name in names if name.startswith(run)]
+        if len(found) != 1 or "/" in run:
+            return [self._folder(run, names)]
+        plan = self._plan(found[0])
+        self.disks = [data_of(plan), self.disk]
+        folders = results_folders(plan)
+        if not folders:
+            step = "name the folder of its results below the data disk instead of the run"
+            raise SpecError(f"run {found[0]} judges no checkpoint", where=self.disk, next_step=step)
+        try:
+            return [below_disk(one, self.disks) for one in folders]
+        except ValueError as error:
+            raise SpecError(str(error), where=f"run {found[0]}") from error
+
+    def lacking(self, home: Home, roots: Sequence[str]) -> list[RemoteFile]:
+        """Return the files below the disk that are not here as they are there, without their sums."""
+        from rlbox.ssh.files import list_files
+
+        files, _ = list_files(self.way, self.disk, roots)
+        return home.lacks(files)
+
+    def bring(self, app: App, home: Home, roots: Sequence[str]) -> tuple[int, int]:
+        """Bring the files of folders below the disk; return how many they are, and how many were not here."""
+        from rlbox.amounts import size_text
+        from rlbox.files.act.progress import bytes_view
+        from rlbox.ssh.files import list_files
+        from rlbox.ssh.listing import total_bytes
+
+        files, troubles = list_files(self.way, self.disk, roots)
+        lacking = home.lacks(files)
+        brings = f"{len(lacking)} of {len(files)} files, {size_text(total_bytes(lacking))}"
+        app.say(f"bringing {brings}, to {home.folder}")
+        summed, more = list_files(self.way, self.disk, [file.path for file in lacking], sums=True)
+        home.folder.mkdir(parents=True, exist_ok=True)
+        with bytes_view(app, "fetch", total_bytes(summed)) as tell:
+            home.bring(self.way, self.disk, summed, tell)
+        for trouble in (*troubles, *more):
+            app.say(f"not brought: {isolated(trouble)}")
+            self.troubles.append(trouble)
+        return len(files), len(summed)
+
+    def _folder(self, run: str, names: Sequence[str]) -> str:
+        from rlbox.evaluation.winner import below_disk
+
+        self.disks = [self.disk]
+        whole = run if run.startswith("/") else f"{self.disk}/{run}"
+        there = self._ask(f"[ ! -d {shlex.quote(whole)} ] || echo there").strip()
+        try:
+            if not there:
+                raise ValueError(f"there is no run {run!r}, nor a folder of results")
+            return below_disk(whole, self.disks)
+        except ValueError as error:
+            known = ", ".join(names[-_NAMED:])
+            step = f"choose one of: {known}" if known else "name another data disk with --data DIR"
+            raise SpecError(str(error), where=self.disk, next_step=step) from error
+
+    def _plan(self, run: str) -> dict[str, Any]:
+        from rlbox.foreign import parse_json
+
+        path = shlex.quote(f"{self.disk}/runs/{run}/plan.json")
+        try:
+            found = parse_json(self._ask(f"head -c {_PLAN_BYTES} {path}"))
+        except ValueError:
+            found = {}
+        return found if isinstance(found, dict) else {}
+
+    def _ask(self, command: str) -> str:
+        return self.way.need(command, "the data disk cannot be looked at")
+
+
+@contextlib.contextmanager
+def disk_with_results(app: App, instance: int | None, target: str, data: str | None) -> Iterator[ResultsDisk]:
+    """Yield the data disk of an instance, of the machine whose engine is reached over ssh, or of this machine."""
+    from rlbox.engine.act.address import engine_place
+    from rlbox.run.data_disk import known_disk
+    from rlbox.ssh.connection import Connection
+    from rlbox.ssh.this_machine import ThisMachine
+
+    if instance is not None:
+        from rlbox.cli.rented.vast_instances import disk_of
+        from rlbox.vast.act.account import read_own
+        from rlbox.vast.act.instance import address_of
+
+        one = read_own(instance)
+        with Connection(address_of(one)) as connection:
+            yield ResultsDisk(way=connection, disk=disk_of(app, one), instance=instance)
+    elif engine_place().startswith("ssh://"):
+        with Connection(_beside_engine(engine_place())) as connection:
+            yield ResultsDisk(way=connection, disk=_disk_there(app, connection, target, data))
+    else:
+        yield ResultsDisk(way=ThisMachine(), disk=str(known_disk(app, target, data).folder))
+
+
+def _beside_engine(place: str) -> Any:
+    from urllib.parse import urlsplit
+
+    from rlbox.ssh.connection import SshAddress
+
+    known = Path("~/.ssh/known_hosts").expanduser()
+    parts = urlsplit(place)
+    return SshAddress(host=parts.hostname or "", user=parts.username or "", port=parts.port or 0, known_hosts=known)
+
+
+def _disk_there(app: App, way: FileWay, target: str, data: str | None) -> str:
+    from rlbox.target.load import load_target
+
+    named = data or os.environ.get("RLBOX_DATA") or load_target(app.project, target).target.disk.host
+    if named.startswith("~"):
+        named = way.need("echo $HOME", "the data disk cannot be looked at").strip() + named[1:]
+    if not named.startswith("/"):
+        raise SpecError(
+            "on a remote engine the data disk is named by its whole path there",
+            where=named or "disk.host",
+            next_step="--data /PATH/ON/THE/REMOTE/HOST",
+        )
+    return named

@@ -1,0 +1,1 @@
+"""Checkpoints that are judged while a training writes them."""

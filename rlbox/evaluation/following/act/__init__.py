@@ -1,0 +1,1 @@
+"""What looks at folders that grow, and waits."""

@@ -1,0 +1,48 @@
+"""`rlbox eval report`: the page of scores and problems, of what was really judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import test_cli_eval as judging
+from fakes import Rlbox, tree
+from following import Follow
+
+pytestmark = pytest.mark.allow("processes", "sockets")
+sandbox_url, site, results, judged = judging.sandbox_url, judging.site, judging.results, judging.judged
+
+
+def test_the_page_is_written(judged: Path, rlbox: Rlbox) -> None:
+    said = rlbox("eval", "report", "eval", "--open", "no", "--json")
+    assert said.code == 0, said.err
+    assert (said.data["results"], said.data["problems"]) == (["step_100", "step_200"], 12)
+    html = (judged / "eval.html").read_text()
+    assert "def add(x):" in html
+    assert "Return x plus 7." in html
+    assert html.count("checkpoints differ") > 8
+    one = rlbox("eval", "report", "eval/step_100", "--problem", "Add/10", "--out", "-")
+    assert "Return x plus 10." in one.out
+    assert "Return x plus 7." not in one.out
+
+
+def test_a_dry_run_writes_nothing(judged: Path, rlbox: Rlbox) -> None:
+    before = tree(judged)
+    said = rlbox("eval", "report", "eval", "--dry-run")
+    assert said.out.splitlines()[-1].startswith("# verdict: this would write eval.html")
+    assert tree(judged) == before
+
+
+def test_a_problem_is_chosen(judged: Path, follow: Follow) -> None:
+    step = follow("eval", "report", "eval", "--problem", "Add/l0", "--open", "no")
+    assert "Add/10" in step.choices()
+    follow.instead(step, "Add/l0", "Add/10")
+
+
+def test_in_chinese(judged: Path, rlbox: Rlbox) -> None:
+    assert "检查点之间不同" in rlbox("eval", "report", "eval", "--out", "-", "--lang", "zh").out
+
+
+def test_what_has_no_results_is_chosen(judged: Path, rlbox: Rlbox) -> None:
+    said = rlbox("eval", "report", "problems")
+    assert (said.code, "there is no result of an evaluation" in said.err) == (2, True)

@@ -1,0 +1,55 @@
+"""Which folders of a run are results, and which export is the best: what a plan and a file of others say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlbox.evaluation.export import _STEP
+from rlbox.evaluation.winner import below_disk, best_of, data_of, results_folders
+
+
+def test_the_folders_in_which_gates_ask_for_results() -> None:
+    paths = (
+        "/d/a/eval_history.jsonl",
+        "/d/a/best_checkpoint.json",
+        "/d/b/best_checkpoint.json",
+        "/d/c/model.safetensors",
+    )
+    plan = {"stages": [{"files": [{"path": path} for path in paths]}, {"files": None}, 3]}
+    assert results_folders(plan) == ["/d/a", "/d/b"]
+
+
+@pytest.mark.parametrize("plan", [{}, {"stages": 1}, {"stages": [{"files": [1]}]}, {"paths": 3}])
+def test_what_is_no_plan_has_none(plan: dict[str, Any]) -> None:
+    assert (results_folders(plan), data_of(plan)) == ([], "")
+
+
+def test_a_path_is_below_one_of_the_names_of_the_disk() -> None:
+    assert below_disk("/data/a/b", ["/data", "/mnt/disk"]) == "a/b"
+    assert below_disk("/mnt/disk/a", ["/data", "/mnt/disk"]) == "a"
+    for path in ("/etc", "a", "/data/../etc", "/mnt/disks/a"):
+        with pytest.raises(ValueError, match="is not on the data disk /mnt/disk"):
+            below_disk(path, ["/data", "/mnt/disk"])
+
+
+@pytest.mark.parametrize("document", [None, [], {}, {"name": "a"}, {"name": "", "model": "/m"}])
+def test_what_names_no_best_export_is_refused(document: Any) -> None:
+    with pytest.raises(ValueError, match="does not say which export is the best"):
+        best_of(document)
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("global_step_7", "7"),
+        ("global_step7_hf", "7"),
+        ("global_steps_7", "7"),
+        ("checkpoint-7", "7"),
+        ("step_x", None),
+    ],
+)
+def test_the_step_is_in_the_name(name: str, step: str | None) -> None:
+    found = _STEP.fullmatch(name)
+    assert (found[1] if found else None) == step

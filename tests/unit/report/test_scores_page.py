@@ -1,0 +1,159 @@
+"""The page of scores and problems: what was answered stands there as it was, and steers nothing; it stays small."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from rlbox.evaluation.act.kept import KeptRows, rows_keys
+from rlbox.evaluation.act.outputs import make_result, write_outputs
+from rlbox.evaluation.lock import PARTS, EvaluationLock
+from rlbox.report.act.html import MOST_BYTES
+from rlbox.report.act.read_answers import MOST_TEXT, cut, read_answers, results_at
+from rlbox.report.act.scores_page import default_name, render_scores
+from rlbox.secrets.masks import Masks
+from rlbox.spec.load import load_toml
+
+NO_MASKS = Masks({})
+MADE = "2026-11-26T06:00:00Z"
+HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[2J\"'&\u202e\ud800"
+
+
+def write_results(
+    out: Path, *, problems: int = 3, steps: tuple[int, ...] = (100, 200), text: str = "def f(): ...", samples: int = 1
+) -> Path:
+    """Write the results of checkpoints: problem N is solved from step 100 * N on."""
+    for step in steps:
+        parts = {name: {} for name in PARTS} | {"suites": {"adding": {"problems": problems}}}
+        lock = EvaluationLock(parts=parts, subject={"weights": f"w{step}"})
+        kept = KeptRows(out / f"step_{step}", rows_keys(lock))
+        rows = []
+        for number in range(problems):
+            right = step >= 100 * number
+            for sample in range(samples):
+                verdict = {"outcome": "accepted" if right else "wrong", "runs": 4, "passed": 4 if right else 1}
+                row = {"problem": f"Add/{number}", "number": sample, "ask": f"Add {number}: {text}", "text": text}
+                row |= {"finish": "stop", "tokens": 7, "executed": True, "detail": f"printed {text}", **verdict}
+                rows.append(kept.write("adding", row))
+        result = make_result(f"step_{step}", step, lock, {"adding": rows}, {})
+        write_outputs(out / f"step_{step}", result, {"adding": rows}, {})
+    return out
+
+
+def page(out: Path, problem: str = "", language: str = "en", masks: Masks = NO_MASKS) -> str:
+    found = results_at(out)
+    results, problems = [result for _, result in found], list(read_answers(found, masks, problem))
+    return render_scores(out.name, results, problems, made_at=MADE, language=language)
+
+
+class Tags(HTMLParser):
+    """The elements of a page, and its text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attrs for name, attrs in self.tags if name == tag]
+
+
+def test_each_problem_has_what_was_asked_answered_and_found(tmp_path: Path) -> None:
+    found = Tags(page(write_results(tmp_path / "eval")))
+    problems = [one for one in found.all("details") if (one["id"] or "").startswith("p")]
+    assert [one["data-find"] for one in problems] == [
+        "adding Add/0 accepted",
+        "adding Add/1 accepted",
+        "adding Add/2 wrong accepted checkpoints differ",
+    ]
+    for text in ("Add 2: def f(): ...", "printed def f(): ...", "1/4 runs right · 7 tokens", "66.67% ("):
+        assert text in " ".join(found.text.split())
+
+
+def test_what_a_model_wrote_steers_nothing(tmp_path: Path) -> None:
+    write_results(tmp_path / "eval", text=HOSTILE)
+    html = page(tmp_path / "eval")
+    html.encode()
+    found = Tags(html)
+    assert (len(found.all("script")), found.all("img")) == (1, [])
+    assert "<script>alert(1)</script><img src=x onerror=alert(2)>" in found.text
+    assert not {"\x1b", "\u202e", "\ud800"} & set(html)
+    policy = next(one["content"] for one in found.all("meta") if one.get("http-equiv") == "Content-Security-Policy")
+    assert (policy or "").startswith("default-src 'none'; ")
+
+
+def test_secrets_are_masked(tmp_path: Path) -> None:
+    write_results(tmp_path / "eval", text="my key is hunter2-hunter2-hunter2")
+    html = page(tmp_path / "eval", masks=Masks({"API_KEY": "hunter2-hunter2-hunter2"}))
+    assert "hunter2" not in html
+
+
+@pytest.mark.parametrize(("problems", "size"), [(4, 1 << 19), (600, 3000)])
+def test_it_stays_small_and_says_what_is_missing(tmp_path: Path, problems: int, size: int) -> None:
+    write_results(tmp_path / "eval", problems=problems, text="&" * size)
+    html = page(tmp_path / "eval")
+    assert len(html.encode()) <= MOST_BYTES
+    found = Tags(html)
+    assert "Long texts are cut in their middle" in found.text
+    shown = [one for one in found.all("details") if (one["id"] or "").startswith("p")]
+    assert any("checkpoints differ" in (one["data-find"] or "") for one in shown)
+    if len(shown) < problems:
+        assert f"{problems - len(shown)} more problems are not shown" in found.text
+    alone = page(tmp_path / "eval", "Add/2")
+    assert "&amp;" * (min(size, MOST_TEXT) // 2) in alone
+    assert Tags(alone).all("input") == []
+
+
+def test_several_answers_to_a_problem_are_told_apart(tmp_path: Path) -> None:
+    found = Tags(page(write_results(tmp_path / "eval", samples=2, steps=(100,))))
+    assert "step_100 · 2 accepted" in " ".join(found.text.split())
+
+
+def test_an_answer_that_was_not_kept_is_said(tmp_path: Path) -> None:
+    write_results(tmp_path / "eval", steps=(100,))
+    (tmp_path / "eval/step_100/per_problem/adding/Add_1-9f9f9f9f9f.0.json").unlink(missing_ok=True)
+    for path in (tmp_path / "eval").rglob("per_problem/adding/Add_1*"):
+        path.write_text("{")
+    assert "Add/1 adding not judged" in " ".join(Tags(page(tmp_path / "eval")).text.split())
+
+
+def test_two_locks_are_warned_of(tmp_path: Path) -> None:
+    write_results(tmp_path / "eval")
+    path = tmp_path / "eval/step_200/summary.json"
+    row = json.loads(path.read_text())
+    parts = row["lock"]["parts"] | {"engine": {"version": "9"}}
+    row["lock"] = EvaluationLock(parts=parts, subject=row["lock"]["subject"]).as_json()
+    path.write_text(json.dumps(row))
+    assert "made with different evaluation locks" in page(tmp_path / "eval")
+
+
+def test_it_speaks_chinese(tmp_path: Path) -> None:
+    html = page(write_results(tmp_path / "eval"), language="zh")
+    found = Tags(html)
+    assert found.all("html")[0]["lang"] == "zh-CN"
+    for text in ("分数", "题目", "提问", "检查点之间不同", "答错", "通过", "次运行正确"):
+        assert text in found.text
+    both = load_toml(Path("rlbox/report/page/words.toml"))
+    for table in ("outcomes", "finishes"):
+        assert both["en"][table].keys() == both["zh"][table].keys()
+
+
+def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
+    text = cut("a" * 90 + "b" * 90, 90)
+    assert text == "a" * 60 + "\n[… 90 …]\n" + "b" * 30
+    assert cut("short", 90) == "short"
+
+
+def test_the_file_is_called_after_what_it_shows(tmp_path: Path) -> None:
+    assert default_name(tmp_path / "eval", "") == "eval.html"
+    assert default_name(tmp_path / "eval", "Human Eval/../3") == "eval-Human_Eval_.._3.html"
