@@ -207,6 +207,7 @@ _DOES: dict[str, Callable[[Node, Row], Row]] = {
     "facts": _facts,
     "listen": _listen,
     "quiet": _quiet,
+    "routes": lambda node, row: {"sources": node_net.sources(row["goals"])},
     "reach": lambda node, row: {"reached": node_net.reach([(a, p) for a, p in row["goals"]], row["word"])},
     "take": lambda node, row: node.hold.take(row["who"]),
     "leave": _leave,
