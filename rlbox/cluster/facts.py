@@ -44,6 +44,27 @@ class PortUse:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Listener:
+    """A TCP port that a process of a cluster listens on; `words` are its command line."""
+
+    port: int
+    address: str
+    pid: int
+    words: str
+
+    @property
+    def own(self) -> bool:
+        """Whether it is a part of Ray's itself, and neither a worker nor a job."""
+        return "/site-packages/ray/" in self.words and not self.words.startswith("ray::")
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only the node itself reaches it."""
+        ip = ipaddress.ip_address(self.address)
+        return (getattr(ip, "ipv4_mapped", None) or ip).is_loopback
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodeGpu:
     """A GPU; memory in bytes, `busy` in per cent, `errors` uncorrected ones of its memory."""
 

@@ -49,7 +49,7 @@ def examine(app: App, wish: ClusterWish, paths: tuple[str, ...] = ()) -> Examine
 
 def _of_cluster(status: ClusterStatus | None, wish: ClusterWish) -> tuple[Finding, ...]:
     """Return what is wrong with a cluster that stands."""
-    return tuple(
+    down = tuple(
         Finding(
             id="node-down",
             title=f"{node.role} of cluster {status.plan.name} is not as it should be",
@@ -60,3 +60,4 @@ def _of_cluster(status: ClusterStatus | None, wish: ClusterWish) -> tuple[Findin
         for node in (status.nodes if status else ())
         if status and not node.healthy
     )
+    return (*down, *(status.listens if status else ()))

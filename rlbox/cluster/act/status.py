@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from rlbox.app import App
+from rlbox.cluster.act.audit import audit
 from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.act.start import ask_state
 from rlbox.cluster.act.story import StandingCluster, Story, story_of
@@ -28,7 +31,8 @@ def status_here(story: Story, survey: Survey, standing: StandingCluster) -> Clus
     state = _state(story.fleet.links.get(plan.head.name), standing)
     containers = {name: _told(standing.containers.get(name)) for name in survey.facts if plan.member(name)}
     disks = {name: facts.disk.free for name, facts in survey.facts.items()}
-    return status_of(plan, state, containers, disks)
+    status = status_of(plan, state, containers, disks)
+    return dataclasses.replace(status, listens=audit(story.fleet, plan, survey.facts))
 
 
 def _state(head: NodeLink | None, standing: StandingCluster) -> RayState:

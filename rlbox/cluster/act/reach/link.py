@@ -113,7 +113,7 @@ class NodeLink:
         if self.wish.local:
             return (sys.executable, "-I", "-S", "-c", BOOT, "rlbox-node")
         words = [word for option in _OPTIONS for word in ("-o", option)]
-        words += ["-L", f"{self._folder}/engine:{there}/engine"]
+        words += ["-L", f"{self._folder}/engine:{there}/engine", "-L", f"{self._folder}/door:{there}/door"]
         return ("ssh", "-T", *words, "--", self.name, f'python3 -I -S -c "{BOOT}" rlbox-node')
 
     def _start(self) -> str:
@@ -261,7 +261,12 @@ class NodeLink:
         while not self._closed.wait(_BEAT_S):
             self.tell({"do": "beat"})
 
-    # ---- its engine
+    # ---- its engine, and the door to its dashboard
+
+    def door(self, port: int) -> str:
+        """Return a socket of this machine's that leads to a port of the node's loopback."""
+        self.ask("door", port=port)
+        return str(self._folder / "door")
 
     def engine(self) -> DockerEngine:
         """Return the node's engine."""

@@ -1,0 +1,214 @@
+"""Submit a job to a cluster and follow what its driver writes until it ends."""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlbox.amounts import size_text
+from rlbox.app import App
+from rlbox.cluster.act.jobs import JobsApi, require_head
+from rlbox.cluster.act.package import WorkFiles, find_files, packed
+from rlbox.cluster.act.reach.link import Going, NodeLink
+from rlbox.cluster.act.story import StandingCluster, Story, story_of
+from rlbox.cluster.job import ClusterJob
+from rlbox.cluster.wish import ClusterWish
+from rlbox.errors import Interrupted, NodeError, RlboxError, SpecError
+from rlbox.printable import PrintableStream
+from rlbox.secrets.act.find import find_secrets
+from rlbox.secrets.masks import SECRETS_VARIABLE, Masks
+from rlbox.values import Secret
+
+_ASK_S = 0.5
+_LAST_S = 5.0
+_MOST = 1 << 22
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmitWish(ClusterWish):
+    """A job to be: its command, the directory that goes along, what of that stays here, names of its secrets."""
+
+    command: tuple[str, ...]
+    folder: str = ""
+    excludes: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    env_file: str = ""
+    detach: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ready:
+    """What is looked for before any node is asked."""
+
+    files: WorkFiles | None
+    secrets: Mapping[str, Secret]
+
+    def masks(self) -> Masks:
+        values = {name: secret.reveal() for name, secret in self.secrets.items()}
+        return Masks({**values, SECRETS_VARIABLE: ",".join(values)})
+
+
+def submit(app: App, wish: SubmitWish) -> ClusterJob:
+    """Submit a job; return how it ended, or with `detach` that it was taken.
+
+    Raises
+    ------
+    SpecError
+        The directory is none or too large, or a secret is nowhere.
+    NodeError
+        There is no such cluster, or the connection to its head broke; the job goes on then.
+    Interrupted
+        Ctrl-C: the job goes on.
+    """
+    ready = _ready(app, wish)
+    id_ = f"job-{secrets.token_hex(4)}"
+    with story_of(app, wish) as story:
+        standing = story.require_standing(story.survey())
+        head = require_head(story, standing)
+        api = JobsApi(head, standing.plan)
+        runtime_env: dict[str, Any] = {}
+        with packed(ready.files) if ready.files else nullcontext() as package:
+            if package:
+                app.say(_told(ready.files))
+                api.send(package)
+                runtime_env["working_dir"] = package.uri
+        with _goes_on(wish, id_):
+            api.submit(id_, _entrypoint(story, api, head, wish, ready, id_), runtime_env)
+            app.say(f"job {id_} of cluster {standing.plan.name}")
+            if wish.detach:
+                return api.job(id_)
+            return _follow(story, standing, api, head, id_, ready.masks())
+
+
+def look_at(app: App, wish: SubmitWish) -> int:
+    """Say what would be submitted, and what is refused; return the exit code of a dry run."""
+    ready = _ready(app, wish)
+    data = {"command": list(wish.command), "files": dict(ready.files.sizes) if ready.files else {}}
+    with story_of(app, wish) as story:
+        with app.checking("cluster"):
+            require_head(story, story.require_standing(story.survey()))
+        told = _told(ready.files) if ready.files else ""
+        return app.planned(data, told, f"submit {shlex.join(wish.command)} to cluster {story.name}")
+
+
+def _ready(app: App, wish: SubmitWish) -> _Ready:
+    if not wish.command:
+        raise SpecError(
+            "no command is named", next_step="name it behind --: rlbox cluster submit TARGET -- python train.py"
+        )
+    found = find_secrets(
+        wish.secrets,
+        (),
+        env_file=Path(wish.env_file) if wish.env_file else None,
+        folders=[app.project.folder],
+        environ=os.environ,
+        aliases=(),
+        words=wish.command,
+    )
+    return _Ready(files=find_files(Path(wish.folder), wish.excludes) if wish.folder else None, secrets=found)
+
+
+def _told(files: WorkFiles | None) -> str:
+    if files is None:
+        return ""
+    left = f"; left out: {', '.join(files.left[:8])}" if files.left else ""
+    return f"working directory {files.folder}: {len(files.sizes)} files, {size_text(files.total)}{left}"
+
+
+def _entrypoint(story: Story, api: JobsApi, head: NodeLink, wish: SubmitWish, ready: _Ready, id_: str) -> str:
+    """Return the command as Ray is given it: secrets are in a file that it reads and removes, and in no word of it."""
+    command = shlex.join(wish.command)
+    if not ready.secrets:
+        return command
+    name = f"{api.folder}/{id_}.env"
+    lines = [f"export {key}={shlex.quote(secret.reveal())}\n" for key, secret in ready.secrets.items()]
+    text = "".join([*lines, f"export {SECRETS_VARIABLE}={shlex.quote(','.join(ready.secrets))}\n"])
+    link_facts = head.facts
+    owner = [int(link_facts["uid"]), int(link_facts["gid"])]
+    head.ask("write", disk=head.wish.data, path=name, text=text, mode=0o600, owner=owner)
+    inside = shlex.quote(f"{story.image.container.mount}/{name}")
+    return f". {inside} && rm -f {inside} && exec {command}"
+
+
+@contextmanager
+def _goes_on(wish: ClusterWish, id_: str) -> Iterator[None]:
+    """Say of what breaks off from here on that the job goes on without this process."""
+    go_on = f"rlbox cluster logs {wish.words} --job {id_}; rlbox cluster stop {wish.words} {id_} ends it"
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"left alone: job {id_} goes on", next_step=go_on) from None
+    except NodeError as error:
+        raise NodeError(f"job {id_} is no longer followed: {error.what}", where=error.where, next_step=go_on) from error
+
+
+def _follow(
+    story: Story, standing: StandingCluster, api: JobsApi, head: NodeLink, id_: str, masks: Masks
+) -> ClusterJob:
+    """Print what the driver writes until the job has ended, and return how."""
+    going = head.start(
+        "logs",
+        disk=head.wish.data,
+        container=standing.containers[head.name].id,
+        mount=story.image.container.mount,
+        names=[f"job-driver-{id_}.log"],
+        most=_MOST,
+        follow=True,
+    )
+    texts: queue.Queue[str | RlboxError | None] = queue.Queue()
+    threading.Thread(target=_hear, args=(going, texts), name=f"log of {id_}", daemon=True).start()
+    shown = _Shown(masks, quiet=story.app.as_json)
+    asked, job = 0.0, ClusterJob(id=id_, status="PENDING")
+    while True:
+        if not job.ended and time.monotonic() - asked > _ASK_S:
+            asked, job = time.monotonic(), api.job(id_)
+            if job.ended:
+                going.end()
+        try:
+            text = texts.get(timeout=_LAST_S if job.ended else _ASK_S)
+        except queue.Empty:
+            text = None if job.ended else ""
+        if isinstance(text, RlboxError):
+            raise text
+        if text is None:
+            shown.close()
+            return job
+        shown.write(text)
+
+
+def _hear(going: Going, texts: queue.Queue[str | RlboxError | None]) -> None:
+    try:
+        for part in going:
+            for row in part["logs"]:
+                texts.put(str(row["text"]))
+        texts.put(None)
+    except RlboxError as error:
+        texts.put(error)
+
+
+class _Shown:
+    """What a driver writes, on stdout, without secrets and control sequences."""
+
+    def __init__(self, masks: Masks, *, quiet: bool) -> None:
+        self._masked, self._printable, self._quiet = masks.stream(), PrintableStream(), quiet
+
+    def write(self, text: str) -> None:
+        self._put(self._printable.feed(self._masked.feed(text.encode())))
+
+    def close(self) -> None:
+        self._put(self._printable.feed(self._masked.close()) + self._printable.close())
+
+    def _put(self, data: bytes) -> None:
+        if data and not self._quiet:
+            sys.stdout.buffer.write(data)
+            sys.stdout.flush()
