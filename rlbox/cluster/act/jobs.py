@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from rlbox.app import App
-from rlbox.cluster.act.package import Package
+from rlbox.cluster.act.package import JobPackage
 from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.act.story import StandingCluster, Story, story_of
 from rlbox.cluster.job import ClusterJob, read_job
@@ -72,7 +72,7 @@ class JobsApi:
             )
         return read_job(row)
 
-    def send(self, package: Package) -> None:
+    def send(self, package: JobPackage) -> None:
         """Bring a package to Ray, unless it has the very same already."""
         where = f"/api/packages/gcs/{package.name}"
         if self.ask("GET", where) is not None:

@@ -34,7 +34,7 @@ class WorkFiles:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Package:
+class JobPackage:
     """A package for Ray: its name there, and the file here."""
 
     name: str
@@ -87,7 +87,7 @@ def _left(folder: Path, path: Path, patterns: Sequence[str]) -> bool:
 
 
 @contextmanager
-def packed(files: WorkFiles) -> Iterator[Package]:
+def packed(files: WorkFiles) -> Iterator[JobPackage]:
     """Yield the package of the files while the block runs; `OSError` where one of them cannot be read."""
     with tempfile.TemporaryDirectory(prefix="rlbox-package-") as text:
         file = Path(text) / "package.zip"
@@ -95,7 +95,7 @@ def packed(files: WorkFiles) -> Iterator[Package]:
             for name in sorted(files.sizes):
                 _add(whole, files.folder / name, name)
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
-        yield Package(name=f"_ray_pkg_{digest[:32]}.zip", file=file)
+        yield JobPackage(name=f"_ray_pkg_{digest[:32]}.zip", file=file)
 
 
 def _add(whole: zipfile.ZipFile, path: Path, name: str) -> None:

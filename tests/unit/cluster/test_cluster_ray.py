@@ -14,8 +14,8 @@ import pytest
 from clusterfacts import plan
 
 from rlbox.cluster.act.jobs import JobsApi
-from rlbox.cluster.act.package import Package
-from rlbox.cluster.act.programs.node_ray import Logs
+from rlbox.cluster.act.package import JobPackage
+from rlbox.cluster.act.programs.node_ray import RayLogs
 from rlbox.cluster.act.reach.doorway import Doorway
 from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.act.reach.starts import Starts
@@ -120,7 +120,7 @@ def test_a_package_gets_there_whole_and_leaves_nothing(
     (folder / "_ray_pkg_1.zip").write_bytes(b"of a call that was cut")
     file = tmp_path / "package.zip"
     file.write_bytes(bytes(range(256)) * 9000)  # more than two pieces
-    JobsApi(head, made).send(Package(name="_ray_pkg_1.zip", file=file))
+    JobsApi(head, made).send(JobPackage(name="_ray_pkg_1.zip", file=file))
     (put,) = [row for row in came if row[0] == "PUT"]
     assert put[1] == "/api/packages/gcs/_ray_pkg_1.zip"
     assert put[3] == file.read_bytes()
@@ -131,7 +131,7 @@ def test_a_package_without_a_place(played: tuple[int, list[Any]], head: NodeLink
     file = tmp_path / "package.zip"
     file.write_bytes(b"x")
     with pytest.raises(NodeError, match="node local: No such file or directory"):
-        JobsApi(head, own_plan(played[0])).send(Package(name="_ray_pkg_1.zip", file=file))
+        JobsApi(head, own_plan(played[0])).send(JobPackage(name="_ray_pkg_1.zip", file=file))
 
 
 def test_the_dashboard_comes_through_the_door(played: tuple[int, list[Any]], head: NodeLink) -> None:
@@ -156,13 +156,13 @@ def test_logs_are_read_as_they_grow_and_no_link_is_followed(tmp_path: Path) -> N
     log.write_text("one\ntwo\nhal")
     (folder / "worker-1.out").symlink_to("/etc/passwd")
     (folder / "other.log").write_text("x\n")
-    logs = Logs(str(tmp_path), "Ab12", ["job-*.log", "worker-*"], 1 << 20)
+    logs = RayLogs(str(tmp_path), "Ab12", ["job-*.log", "worker-*"], 1 << 20)
     assert [(row["file"], row["text"]) for row in logs.new(False)] == [("job-driver-1.log", "one\ntwo\n")]
     assert logs.new(False) == []
     with log.open("a") as file:
         file.write("f\nrest")
     assert [row["text"] for row in logs.new(False)] == ["half\n"]
     assert [row["text"] for row in logs.new(True)] == ["rest"]
-    assert Logs(str(tmp_path), "none", ["*"], 10).new(True) == []
-    short = Logs(str(tmp_path), "Ab12", ["job-*.log"], 8)
+    assert RayLogs(str(tmp_path), "none", ["*"], 10).new(True) == []
+    short = RayLogs(str(tmp_path), "Ab12", ["job-*.log"], 8)
     assert [row["text"] for row in short.new(True)] == ["rest"]  # from the first whole line on

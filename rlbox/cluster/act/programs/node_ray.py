@@ -58,7 +58,7 @@ def write_piece(row: Row, blocks: Iterable[bytes]) -> None:
 # ---- logs
 
 
-class Logs:
+class RayLogs:
     """The logs of Ray's latest session in one folder of the data disk, as they grow; no link of a job's is followed."""
 
     def __init__(self, disk: str, session: str, names: list[str], most: int) -> None:
@@ -98,7 +98,7 @@ class Logs:
 
 def tell_logs(row: Row, session: str, part: Callable[[Row], None], ended: threading.Event) -> Row:
     """Tell what the logs hold, and with `follow` what they gain, until told to end; `now` is this node's clock."""
-    logs = Logs(row["disk"], session, row["names"], row["most"])
+    logs = RayLogs(row["disk"], session, row["names"], row["most"])
     first, last = True, not row["follow"]
     while True:
         rows = logs.new(last)
