@@ -134,7 +134,7 @@ def test_what_died_is_brought_back(hosts: Hosts, follow: Follow) -> None:
         "node1": "exited (137)",
     }
     doctor = hosts("cluster", "doctor", "pair", "--json")
-    assert ids(doctor) == {"node1": ["node-down"]}
+    assert ids(doctor) == {"node1": ["container-killed"]}
     follow.step(("cluster", "doctor", "pair"), doctor, findings(doctor)[0]["remedy"])
     step = follow("cluster", "status", "pair")
     up = hosts(*step.commands({})[0], "--json")

@@ -250,6 +250,7 @@ def _member(story: Story, survey: Survey, name: str) -> ClusterMember:
         interface=seat.interface,
         gpus=story.target.hardware.gpus,
         uid=survey.facts[name].uid,
+        identity=survey.facts[name].identity,
     )
 
 
