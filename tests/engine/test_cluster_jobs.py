@@ -204,6 +204,6 @@ def test_what_listens_besides_its_plan_is_named(hosts: Hosts, follow: Follow) ->
     assert "listens where its plan has named no port" in up.said.err
     doctor = hosts("cluster", "doctor", "pair", "--json")
     assert ids(doctor) == {"node1": ["listens-besides"]}
-    hosts.on("node1", "kill $(pgrep -f create_server)")
+    hosts.on("node1", "docker exec $(docker ps -q) pkill -f create_server")
     assert healthy(hosts("cluster", "status", "pair", "--json"))
     assert follow.again(up).code == 0

@@ -143,7 +143,7 @@ def _entrypoint(story: Story, api: JobsApi, head: NodeLink, wish: SubmitWish, re
 @contextmanager
 def _goes_on(wish: ClusterWish, id_: str) -> Iterator[None]:
     """Say of what breaks off from here on that the job goes on without this process."""
-    go_on = f"rlbox cluster logs {wish.words} --job {id_}; rlbox cluster stop {wish.words} {id_} ends it"
+    go_on = f"rlbox cluster logs {wish.words} --job {id_}, or rlbox cluster stop {wish.words} {id_}"
     try:
         yield
     except KeyboardInterrupt:
