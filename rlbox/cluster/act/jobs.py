@@ -25,6 +25,10 @@ _STOPPED_S, _PAUSE_S = 60.0, 0.5
 _ANSWER_S = 360.0
 
 
+class RayRefused(NodeError):
+    """Ray answered that it does not do what it was asked."""
+
+
 class JobsApi:
     """The jobs API of one cluster; every question goes over the head's one connection, and no token does."""
 
@@ -33,7 +37,7 @@ class JobsApi:
         self.folder = plan.folder(head.name)
 
     def ask(self, method: str, path: str, body: Any = None, file: str = "", kind: str = "application/json") -> Any:
-        """Return what Ray answers, None where it knows no such thing; `NodeError` where it refuses."""
+        """Return what Ray answers, None where it knows no such thing; `RayRefused` where it refuses."""
         answer = self._head.ask(
             "ray",
             timeout_s=_ANSWER_S,
@@ -50,7 +54,7 @@ class JobsApi:
             return None
         if answer["status"] >= 400:
             lines = str(answer["text"]).strip().splitlines() or [f"HTTP {answer['status']}"]
-            raise NodeError(f"Ray refuses it: {isolated(lines[-1][:300])}", where=self._head.name)
+            raise RayRefused(f"Ray refuses it: {isolated(lines[-1][:300])}", where=self._head.name)
         try:
             return parse_json(answer["text"]) if str(answer["text"]).strip() else {}
         except ValueError:

@@ -17,7 +17,7 @@ from typing import Any
 
 from rlbox.amounts import size_text
 from rlbox.app import App
-from rlbox.cluster.act.jobs import JobsApi, require_head
+from rlbox.cluster.act.jobs import JobsApi, RayRefused, require_head
 from rlbox.cluster.act.package import WorkFiles, find_files, packed
 from rlbox.cluster.act.reach.link import Going, NodeLink
 from rlbox.cluster.act.story import StandingCluster, Story, story_of
@@ -148,6 +148,8 @@ def _goes_on(wish: ClusterWish, id_: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise Interrupted(f"left alone: job {id_} goes on", next_step=go_on) from None
+    except RayRefused:
+        raise
     except NodeError as error:
         raise NodeError(f"job {id_} is no longer followed: {error.what}", where=error.where, next_step=go_on) from error
 

@@ -45,6 +45,7 @@ class Played(http.server.BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        assert self.headers["User-Agent"]  # Ray 2.43 fails without one
         self.came.append((self.command, self.path, self.headers.get("Authorization", ""), body))
         known = {"/api/jobs/": b"[%s]" % JOB, "/api/jobs/job-1": JOB, "/api/jobs/job-1/stop": b'{"stopped": true}'}
         status, text = (200, known[self.path]) if self.path in known else (404, b"not found")

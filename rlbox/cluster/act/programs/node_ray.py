@@ -26,7 +26,7 @@ _BLOCK = 1 << 16
 
 def ask_ray(row: Row) -> Row:
     """Ask the jobs API of the head here; the body is the text of `body`, or the file `file` of the data disk."""
-    headers = {"Content-Type": row.get("type", "application/json")}
+    headers = {"Content-Type": row.get("type", "application/json"), "User-Agent": "rlbox"}  # 2.43 fails without one
     token = node_files.read(row["disk"], row["token"]).strip() if row.get("token") else ""
     if token:
         headers["Authorization"] = f"Bearer {token}"
