@@ -83,11 +83,17 @@ def submit(app: App, wish: SubmitWish) -> ClusterJob:
                 api.send(package)
                 runtime_env["working_dir"] = package.uri
         with _goes_on(wish, id_):
-            api.submit(id_, _entrypoint(story, api, head, wish, ready, id_), runtime_env)
+            try:
+                api.submit(id_, _entrypoint(story, api, head, wish, ready, id_), runtime_env)
+            except RayRefused:
+                _forget(api, head, id_)
+                raise
             app.say(f"job {id_} of cluster {standing.plan.name}")
             if wish.detach:
                 return api.job(id_)
-            return _follow(story, standing, api, head, id_, ready.masks())
+            job = _follow(story, standing, api, head, id_, ready.masks())
+            _forget(api, head, id_)
+            return job
 
 
 def look_at(app: App, wish: SubmitWish) -> int:
@@ -130,14 +136,22 @@ def _entrypoint(story: Story, api: JobsApi, head: NodeLink, wish: SubmitWish, re
     command = shlex.join(wish.command)
     if not ready.secrets:
         return command
-    name = f"{api.folder}/{id_}.env"
+    name = _secrets_file(api, id_)
     lines = [f"export {key}={shlex.quote(secret.reveal())}\n" for key, secret in ready.secrets.items()]
     text = "".join([*lines, f"export {SECRETS_VARIABLE}={shlex.quote(','.join(ready.secrets))}\n"])
-    link_facts = head.facts
-    owner = [int(link_facts["uid"]), int(link_facts["gid"])]
+    owner = [int(head.facts["uid"]), int(head.facts["gid"])]
     head.ask("write", disk=head.wish.data, path=name, text=text, mode=0o600, owner=owner)
     inside = shlex.quote(f"{story.image.container.mount}/{name}")
     return f". {inside} && rm -f {inside} && exec {command}"
+
+
+def _secrets_file(api: JobsApi, id_: str) -> str:
+    return f"{api.folder}/{id_}.env"
+
+
+def _forget(api: JobsApi, head: NodeLink, id_: str) -> None:
+    """Remove the secrets of a job that never came to read them."""
+    head.ask("remove", disk=head.wish.data, path=_secrets_file(api, id_))
 
 
 @contextmanager
