@@ -43,6 +43,10 @@ class PortUse:
     inode: str
 
 
+_OWN_TITLES = ("ray-dashboard-", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
+"""Names that parts of Ray give themselves. Source: AGENT_PROCESS_TYPE_* and dashboard/subprocesses/module.py of 2.60."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Listener:
     """A TCP port that a process of a cluster listens on; `words` are its command line."""
@@ -55,7 +59,8 @@ class Listener:
     @property
     def own(self) -> bool:
         """Whether it is a part of Ray's itself, and neither a worker nor a job."""
-        return "/site-packages/ray/" in self.words and not self.words.startswith("ray::")
+        by_path = "/site-packages/ray/" in self.words and not self.words.startswith("ray::")
+        return by_path or self.words.startswith(_OWN_TITLES)
 
     @property
     def loopback(self) -> bool:

@@ -108,6 +108,8 @@ RAYLET = "/opt/venv/lib/python3.11/site-packages/ray/core/src/ray/raylet/raylet 
         (listener(40000), True),
         (listener(40000, words="ray::Rank.total"), True),
         (listener(40000, words=RAYLET), False),
+        (listener(40000, words="ray::DashboardAgent"), False),
+        (listener(40000, words="ray-dashboard-JobHead-0 (/opt/venv/bin/python)"), False),
         (listener(8110, words=RAYLET), True),
     ],
 )
