@@ -44,7 +44,7 @@ class PortUse:
 
 
 _OWN_TITLES = ("ray-dashboard-", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
-"""Names that parts of Ray give themselves. Source: AGENT_PROCESS_TYPE_* and dashboard/subprocesses/module.py of 2.60."""
+"""Names of parts of Ray. Source: AGENT_PROCESS_TYPE_* and dashboard/subprocesses/module.py of 2.60."""
 
 
 @dataclass(frozen=True, kw_only=True)
