@@ -55,12 +55,11 @@ def read_logs(app: App, wish: LogsWish, show: Callable[[LogLine], None]) -> None
         goings = {name: _start(story, standing, name, names, follow=wish.follow) for name in _nodes(story, standing)}
         clocks = _Clocks(survey)
         parts = _parts(goings)
-        held, waiting = _begin(parts, clocks, set(goings)), list[tuple[float, int, LogLine]]()
-        kept = merged(held)
+        kept = merged(_begin(parts, clocks, set(goings)))
         for line in kept if wish.lines is None else kept[len(kept) - min(wish.lines, len(kept)) :]:
             show(_masked(masks, line))
         if wish.follow:
-            for line in _grown(parts, clocks, waiting):
+            for line in _grown(parts, clocks):
                 show(_masked(masks, line))
 
 
@@ -138,20 +137,30 @@ def _begin(parts: queue.Queue[_Part], clocks: _Clocks, nodes: set[str]) -> list[
     return found
 
 
-def _grown(parts: queue.Queue[_Part], clocks: _Clocks, waiting: list[tuple[float, int, LogLine]]) -> Iterator[LogLine]:
-    """Yield what the logs gain, each line once older ones of other nodes had the time to come."""
-    count = itertools.count()
+def _grown(parts: queue.Queue[_Part], clocks: _Clocks) -> Iterator[LogLine]:
+    """Yield what the logs gain, each line once older ones had the time to come; all that came when a node breaks."""
+    count, waiting = itertools.count(), list[tuple[float, int, LogLine]]()
     while True:
-        try:
-            name, part = parts.get(timeout=_POLL_S)
-        except queue.Empty:
-            name, part = "", {"logs": []}
-        if isinstance(part, RlboxError):
-            raise NodeError(part.what, next_step="the same command again: the cluster lives on") from part
-        for line in clocks.lines(name, part) if part else ():
-            heapq.heappush(waiting, (line.at, next(count), line))
-        while waiting and waiting[0][0] < time.time() - _HELD_S:
+        broken: RlboxError | None = None
+        for name, part in _come(parts):
+            if isinstance(part, RlboxError):
+                broken = part
+            for line in clocks.lines(name, part) if isinstance(part, dict) else ():
+                heapq.heappush(waiting, (line.at, next(count), line))
+        while waiting and (broken or waiting[0][0] < time.time() - _HELD_S):
             yield heapq.heappop(waiting)[2]
+        if broken:
+            raise NodeError(broken.what, next_step="the same command again: the cluster lives on") from broken
+
+
+def _come(parts: queue.Queue[_Part]) -> Iterator[_Part]:
+    """Yield what has come by now, after waiting for it a moment."""
+    try:
+        yield parts.get(timeout=_POLL_S)
+        while True:
+            yield parts.get_nowait()
+    except queue.Empty:
+        return
 
 
 def _masked(masks: Masks, line: LogLine) -> LogLine:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import http.client
 import http.server
+import queue
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from clusterfacts import plan
+from clusterfacts import plan, survey
 
 from rlbox.cluster.act.jobs import JobsApi
+from rlbox.cluster.act.logs import _Clocks, _grown
 from rlbox.cluster.act.package import JobPackage
 from rlbox.cluster.act.programs.node_ray import RayLogs
 from rlbox.cluster.act.reach.doorway import Doorway
@@ -141,7 +144,7 @@ def test_the_dashboard_comes_through_the_door(played: tuple[int, list[Any]], hea
     try:
         for host, status in ((f"127.0.0.1:{doorway.port}", 200), ("evil.example", 421)):
             ask = http.client.HTTPConnection("127.0.0.1", doorway.port, timeout=10)
-            ask.request("GET", "/api/jobs/job-1", headers={"Host": host})
+            ask.request("GET", "/api/jobs/job-1", headers={"Host": host, "User-Agent": "x"})
             answer = ask.getresponse()
             assert (answer.status, answer.read()) == (status, JOB if status == 200 else b"")
     finally:
@@ -167,3 +170,22 @@ def test_logs_are_read_as_they_grow_and_no_link_is_followed(tmp_path: Path) -> N
     assert RayLogs(str(tmp_path), "none", ["*"], 10).new(True) == []
     short = RayLogs(str(tmp_path), "Ab12", ["job-*.log"], 8)
     assert [row["text"] for row in short.new(True)] == ["rest"]  # from the first whole line on
+
+
+def test_lines_that_come_late_find_their_place(tmp_path: Path) -> None:
+    """What node `b`, whose clock is an hour ahead, wrote first comes here second."""
+    now = time.time()
+    parts: queue.Queue[Any] = queue.Queue()
+
+    def part(at: float, text: str) -> dict[str, Any]:
+        return {"first": False, "now": at, "logs": [{"file": "w.out", "text": text, "at": at}]}
+
+    parts.put(("a", part(now + 2, "second\n")))
+    parts.put(("b", part(now + 3600 + 1, "first\n")))
+    parts.put(("a", part(now + 3, "third\n")))
+    parts.put(("a", NodeError("node a: the connection broke")))
+    lines = _grown(parts, _Clocks(survey(offsets={"a": 0.0, "b": 3600.0})))
+    assert [next(lines).text for _ in range(3)] == ["first", "second", "third"]
+    with pytest.raises(NodeError, match="the connection broke") as caught:
+        next(lines)
+    assert caught.value.next_step == "the same command again: the cluster lives on"
