@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-SUCCEEDED = "SUCCEEDED"
-_ENDED = (SUCCEEDED, "FAILED", "STOPPED")
+SUCCEEDED, FAILED = "SUCCEEDED", "FAILED"
+_ENDED = (SUCCEEDED, FAILED, "STOPPED")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,20 @@ if "tell" in sys.argv:
 sys.exit(int(sys.argv[1]))
 """
 WAITS = "import time\nprint('ready', flush=True)\ntime.sleep(600)"
+ON_WORKER = f"""
+import ray, time
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
+ray.init(log_to_driver=False)
+(far,) = [n["NodeID"] for n in ray.nodes() if n["Alive"] and n["NodeManagerAddress"] == "{ADDRESSES["node1"]}"]
+@ray.remote(num_cpus=0, max_restarts=0)
+class Rank:
+    def work(self): time.sleep(600)
+    def there(self): return 1
+rank = Rank.options(scheduling_strategy=On(far, soft=False)).remote()
+ray.get(rank.there.remote())
+print("ready", flush=True)
+ray.get(rank.work.remote())
+"""
 LISTENS = "import socket, time; s = socket.create_server(('0.0.0.0', 9555)); time.sleep(600)"
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.getuid() != 0, reason="only root can make hosts")]
@@ -91,11 +105,14 @@ def test_a_job_runs_and_its_exit_code_is_the_drivers(name: str, hosts: Hosts, tm
 
 
 def begun(hosts: Hosts, *words: str) -> subprocess.Popen[str]:
-    """Start a command that prints, and return it when it has printed its first line."""
+    """Start a command that prints, and return it when it has printed a line; of a job the one that it is ready."""
     argv = hosts.argv("cluster", *words)
     one = subprocess.Popen(argv, cwd=hosts.project, env=hosts.env(), stdout=-1, stderr=-1, text=True)
     assert one.stdout
-    assert one.stdout.readline()
+    line = one.stdout.readline()
+    while words[0] == "submit" and line and line != "ready\n":
+        line = one.stdout.readline()
+    assert line
     return one
 
 
@@ -135,6 +152,23 @@ def test_a_job_is_left_alone_and_then_stopped(hosts: Hosts, follow: Follow) -> N
     one = begun(hosts, "dashboard", "pair")  # as is said: without it, any that is free
     one.send_signal(signal.SIGINT)
     assert one.wait(60) == 0
+
+
+def test_a_node_that_fails_under_a_job_is_named(hosts: Hosts) -> None:
+    """The worker's container is killed, and the driver fails of it; then the head's, with the driver."""
+    healthy(hosts("cluster", "up", "pair", "--json"))
+    one = begun(hosts, "submit", "pair", "--", PYTHON, "-c", ON_WORKER)
+    hosts.on("node1", "docker kill $(docker ps -q)")
+    _, err = one.communicate(timeout=180)
+    assert one.returncode == 1, err
+    assert "ended FAILED, driver exit code 1" in err
+    assert "node1: its container was killed: exit code 137" in err
+    healthy(hosts("cluster", "up", "pair", "--json"))
+    one = begun(hosts, "submit", "pair", "--", PYTHON, "-c", WAITS)
+    hosts.on("node0", "docker kill $(docker ps -q)")
+    _, err = one.communicate(timeout=180)
+    assert one.returncode == 5, err
+    assert re.search("is no longer followed: .*\n  node0: its container was killed: exit code 137", err)
 
 
 def cut(process: subprocess.Popen[str]) -> None:

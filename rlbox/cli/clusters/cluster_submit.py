@@ -58,11 +58,14 @@ def submit(
     )
     if app.dry_run:
         return look_at(app, wanted)
-    job = submit_job(app, wanted)
-    app.result(job.as_json(), "")
+    done = submit_job(app, wanted)
+    job = done.job
+    app.result({**job.as_json(), "failures": [one.as_json() for one in done.failures]}, "")
     if not job.ended:
         app.say(f"next: rlbox cluster logs {wish.words} --job {job.id}")
         return 0
     code = "" if job.exit_code is None else f", driver exit code {job.exit_code}"
     app.say(f"job {job.id} ended {job.status}{code}")
+    for one in done.failures:
+        app.say(f"{one.where}: {one.title}: {one.seen}")
     return job.code

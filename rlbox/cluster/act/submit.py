@@ -20,10 +20,12 @@ from rlbox.app import App
 from rlbox.cluster.act.jobs import JobsApi, RayRefused, require_head
 from rlbox.cluster.act.package import WorkFiles, find_files, packed
 from rlbox.cluster.act.reach.link import Going, NodeLink
+from rlbox.cluster.act.status import status_here
 from rlbox.cluster.act.story import StandingCluster, Story, story_of
-from rlbox.cluster.job import ClusterJob
+from rlbox.cluster.job import FAILED, ClusterJob
 from rlbox.cluster.wish import ClusterWish
 from rlbox.errors import Interrupted, NodeError, RlboxError, SpecError
+from rlbox.findings import Finding
 from rlbox.printable import PrintableStream
 from rlbox.secrets.act.find import find_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE, Masks
@@ -58,7 +60,15 @@ class _Ready:
         return Masks({**values, SECRETS_VARIABLE: ",".join(values)})
 
 
-def submit(app: App, wish: SubmitWish) -> ClusterJob:
+@dataclass(frozen=True, kw_only=True)
+class Submitted:
+    """A job that was submitted; `failures` are what happened to nodes, the first first, where it failed."""
+
+    job: ClusterJob
+    failures: tuple[Finding, ...] = ()
+
+
+def submit(app: App, wish: SubmitWish) -> Submitted:
     """Submit a job; return how it ended, or with `detach` that it was taken.
 
     Raises
@@ -90,10 +100,13 @@ def submit(app: App, wish: SubmitWish) -> ClusterJob:
                 raise
             app.say(f"job {id_} of cluster {standing.plan.name}")
             if wish.detach:
-                return api.job(id_)
-            job = _follow(story, standing, api, head, id_, ready.masks())
+                return Submitted(job=api.job(id_))
+            try:
+                job = _follow(story, standing, api, head, id_, ready.masks())
+            except NodeError as error:
+                raise _with_cause(story, error) from error
             _forget(api, head, id_)
-            return job
+            return Submitted(job=job, failures=_what_happened(story) if job.status == FAILED else ())
 
 
 def look_at(app: App, wish: SubmitWish) -> int:
@@ -152,6 +165,22 @@ def _secrets_file(api: JobsApi, id_: str) -> str:
 def _forget(api: JobsApi, head: NodeLink, id_: str) -> None:
     """Remove the secrets of a job that never came to read them."""
     head.ask("remove", disk=head.wish.data, path=_secrets_file(api, id_))
+
+
+def _what_happened(story: Story) -> tuple[Finding, ...]:
+    """Return what happened to nodes of the cluster, as far as they can be asked."""
+    try:
+        survey = story.survey()
+        standing = story.standing(survey)
+        return status_here(story, survey, standing).failures if standing else ()
+    except RlboxError:
+        return ()
+
+
+def _with_cause(story: Story, error: NodeError) -> NodeError:
+    """Return an error of the head with what happened to nodes behind it."""
+    lines = [f"\n  {one.where}: {one.title}: {one.seen}" for one in _what_happened(story)]
+    return NodeError("".join([error.what, *lines]), where=error.where, next_step=error.next_step)
 
 
 @contextmanager
