@@ -80,7 +80,8 @@ def as_before(two: Hosts, follow: Follow, names: Iterable[str]) -> Iterator[None
         done = two("cluster", "down", name)
         assert done.code == 0, done.err
     after = two.look()
-    assert {host: sorted({*after[host]} ^ {*before[host]}) for host in before} == dict.fromkeys(before, [])
+    left = {host: sorted({*after[host]} ^ {*before[host]}) for host in before}
+    assert not any(left.values()), left
 
 
 def healthy(result: Result) -> dict[str, dict]:
