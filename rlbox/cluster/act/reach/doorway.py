@@ -71,8 +71,8 @@ def _read_head(one: socket.socket) -> tuple[bytes, bytes]:
         if not block:
             return b"", b""
         data += block
-    head, _, rest = data.partition(b"\r\n\r\n")
-    return head, rest
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return (head, rest) if end else (b"", b"")
 
 
 def admitted(head: bytes, port: int) -> bytes:
