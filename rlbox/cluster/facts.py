@@ -225,6 +225,16 @@ def read_facts(name: str, row: Mapping[str, Any]) -> NodeFacts:
         raise NodeError(f"node {name} says what cannot be read: {key}: {first['msg']}") from error
 
 
+def container_of(row: Mapping[str, Any]) -> ClusterContainer:
+    """Return the container of a row that a node's program tells."""
+    return _container().validate_python(row)
+
+
+@functools.lru_cache(maxsize=1)
+def _container() -> TypeAdapter[ClusterContainer]:
+    return TypeAdapter(ClusterContainer)
+
+
 @functools.lru_cache(maxsize=1)
 def _adapter() -> TypeAdapter[NodeFacts]:
     return TypeAdapter(NodeFacts)

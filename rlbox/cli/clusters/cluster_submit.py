@@ -44,8 +44,8 @@ def submit(
       rlbox cluster submit cluster-2node --nodes gpu005,gpu006 -- python -c 'import ray; ray.init()'
       rlbox cluster submit cluster-2node --nodes gpu005,gpu006 --working-dir . --exclude data -- python train.py
     """
-    from rlbox.cluster.act.submit import SubmitWish, look_at
-    from rlbox.cluster.act.submit import submit as submit_job
+    from rlbox.cluster.act.work.submit import SubmitWish, look_at
+    from rlbox.cluster.act.work.submit import submit as submit_job
 
     wanted = SubmitWish(
         **dataclasses.asdict(wish),
@@ -66,6 +66,4 @@ def submit(
         return 0
     code = "" if job.exit_code is None else f", driver exit code {job.exit_code}"
     app.say(f"job {job.id} ended {job.status}{code}")
-    for one in done.failures:
-        app.say(f"{one.where}: {one.title}: {one.seen}")
     return job.code

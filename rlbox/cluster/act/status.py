@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from rlbox.app import App
 from rlbox.cluster.act.audit import audit
+from rlbox.cluster.act.reach.fleet import Fleet
 from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.act.start import ask_state
 from rlbox.cluster.act.story import StandingCluster, Story, story_of
@@ -61,7 +62,7 @@ def _members(story: Story, survey: Survey, standing: StandingCluster, state: Ray
     plan = standing.plan
     said = {one.where: f"{one.title}: {one.seen}" for one in story.fleet.unreached}
     missing = {plan.head.name: state.said} if state.said else lacking(plan, state)
-    tried = _ways(story, plan, [member for member in plan.members if member.name in said])
+    tried = ways_to(story.fleet, plan, [member for member in plan.members if member.name in said])
     for member in plan.members:
         facts = survey.facts.get(member.name)
         yield MemberFacts(
@@ -76,18 +77,20 @@ def _members(story: Story, survey: Survey, standing: StandingCluster, state: Ray
         )
 
 
-def _ways(story: Story, plan: ClusterPlan, goals: list[ClusterMember]) -> Mapping[str, tuple[Way, ...]]:
-    """Return how the nodes that answer reach those that do not: at sshd's usual port, and at Ray's."""
+def ways_to(fleet: Fleet, plan: ClusterPlan, goals: list[ClusterMember]) -> Mapping[str, tuple[Way, ...]]:
+    """Return how the nodes that are heard of reach those that are not: at sshd's usual port, and at Ray's."""
     rows = [(goal, port) for goal in goals for port in (_SSH, plan.ports.of("node-manager"))]
 
     def ask(link: NodeLink) -> list[Way]:
+        if not link.heard:
+            return []
         told = link.ask("reach", goals=[(goal.address, port) for goal, port in rows], word="")["reached"]
         return [
             Way(source=link.name, goal=goal.name, address=goal.address, port=port, said=str(one["said"]))
             for (goal, port), one in zip(rows, told, strict=True)
         ]
 
-    found, _ = story.fleet.tried(ask) if rows else ({}, {})
+    found, _ = fleet.tried(ask) if rows else ({}, {})
     ways = [way for several in found.values() for way in several]
     return {goal.name: tuple(way for way in ways if way.goal == goal.name) for goal in goals}
 

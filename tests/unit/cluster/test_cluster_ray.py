@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from clusterfacts import plan, survey
 
-from rlbox.cluster.act.jobs import JobsApi
-from rlbox.cluster.act.logs import _Clocks, _grown
-from rlbox.cluster.act.package import JobPackage
 from rlbox.cluster.act.programs.node_ray import RayLogs
 from rlbox.cluster.act.reach.doorway import Doorway
 from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.act.reach.starts import Starts
+from rlbox.cluster.act.work.jobs import JobsApi
+from rlbox.cluster.act.work.logs import _Clocks, _grown
+from rlbox.cluster.act.work.package import JobPackage
 from rlbox.cluster.nodes import NodeWish
 from rlbox.cluster.plan import ClusterPlan
 from rlbox.cluster.ports import PortPlan

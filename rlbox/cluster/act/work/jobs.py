@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import quote
 
 from rlbox.app import App
-from rlbox.cluster.act.package import JobPackage
 from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.act.story import StandingCluster, Story, story_of
+from rlbox.cluster.act.work.package import JobPackage
 from rlbox.cluster.job import ClusterJob, read_job
 from rlbox.cluster.plan import ClusterPlan
 from rlbox.cluster.ray import TOKEN_FILE

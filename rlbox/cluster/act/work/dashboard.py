@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rlbox.app import App
-from rlbox.cluster.act.jobs import require_head
 from rlbox.cluster.act.reach.doorway import Doorway
 from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.act.story import story_of
+from rlbox.cluster.act.work.jobs import require_head
 from rlbox.cluster.ray import TOKEN_FILE
 from rlbox.cluster.wish import ClusterWish
 from rlbox.errors import NodeError

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlbox.app import App
-from rlbox.cluster.act.jobs import JobsApi, require_head
 from rlbox.cluster.act.reach.link import Going
 from rlbox.cluster.act.story import StandingCluster, Story, story_of
+from rlbox.cluster.act.work.jobs import JobsApi, require_head
 from rlbox.cluster.merge import LogClock, LogLine, merged
 from rlbox.cluster.survey import Survey
 from rlbox.cluster.wish import ClusterWish

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import queue
 import secrets
 import shlex
-import sys
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -17,23 +13,19 @@ from typing import Any
 
 from rlbox.amounts import size_text
 from rlbox.app import App
-from rlbox.cluster.act.jobs import JobsApi, RayRefused, require_head
-from rlbox.cluster.act.package import WorkFiles, find_files, packed
-from rlbox.cluster.act.reach.link import Going, NodeLink
+from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.act.status import status_here
-from rlbox.cluster.act.story import StandingCluster, Story, story_of
+from rlbox.cluster.act.story import Story, story_of
+from rlbox.cluster.act.work.follow import following
+from rlbox.cluster.act.work.jobs import JobsApi, RayRefused, require_head
+from rlbox.cluster.act.work.package import WorkFiles, find_files, packed
 from rlbox.cluster.job import FAILED, ClusterJob
 from rlbox.cluster.wish import ClusterWish
 from rlbox.errors import Interrupted, NodeError, RlboxError, SpecError
 from rlbox.findings import Finding
-from rlbox.printable import PrintableStream
 from rlbox.secrets.act.find import find_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE, Masks
 from rlbox.values import Secret
-
-_ASK_S = 0.5
-_LAST_S = 5.0
-_MOST = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +75,8 @@ def submit(app: App, wish: SubmitWish) -> Submitted:
     ready = _ready(app, wish)
     id_ = f"job-{secrets.token_hex(4)}"
     with story_of(app, wish) as story:
-        standing = story.require_standing(story.survey())
+        survey = story.survey()
+        standing = story.require_standing(survey)
         head = require_head(story, standing)
         api = JobsApi(head, standing.plan)
         runtime_env: dict[str, Any] = {}
@@ -101,12 +94,16 @@ def submit(app: App, wish: SubmitWish) -> Submitted:
             app.say(f"job {id_} of cluster {standing.plan.name}")
             if wish.detach:
                 return Submitted(job=api.job(id_))
-            try:
-                job = _follow(story, standing, api, head, id_, ready.masks())
-            except NodeError as error:
-                raise _with_cause(story, error) from error
+            with following(story, survey, standing, head, id_, ready.masks()) as follower:
+                try:
+                    job = follower.follow(api)
+                except NodeError as error:
+                    raise _with_cause(story, error) from error
             _forget(api, head, id_)
-            return Submitted(job=job, failures=_what_happened(story) if job.status == FAILED else ())
+            failures = _what_happened(story) if job.status == FAILED else ()
+            for one in failures:
+                follower.tell(one)
+            return Submitted(job=job, failures=failures)
 
 
 def look_at(app: App, wish: SubmitWish) -> int:
@@ -195,65 +192,3 @@ def _goes_on(wish: ClusterWish, id_: str) -> Iterator[None]:
         raise
     except NodeError as error:
         raise NodeError(f"job {id_} is no longer followed: {error.what}", where=error.where, next_step=go_on) from error
-
-
-def _follow(
-    story: Story, standing: StandingCluster, api: JobsApi, head: NodeLink, id_: str, masks: Masks
-) -> ClusterJob:
-    """Print what the driver writes until the job has ended, and return how."""
-    going = head.start(
-        "logs",
-        disk=head.wish.data,
-        container=standing.containers[head.name].id,
-        mount=story.image.container.mount,
-        names=[f"job-driver-{id_}.log"],
-        most=_MOST,
-        follow=True,
-    )
-    texts: queue.Queue[str | RlboxError | None] = queue.Queue()
-    threading.Thread(target=_hear, args=(going, texts), name=f"log of {id_}", daemon=True).start()
-    shown = _Shown(masks, quiet=story.app.as_json)
-    asked, job = 0.0, ClusterJob(id=id_, status="PENDING")
-    while True:
-        if not job.ended and time.monotonic() - asked > _ASK_S:
-            asked, job = time.monotonic(), api.job(id_)
-            if job.ended:
-                going.end()
-        try:
-            text = texts.get(timeout=_LAST_S if job.ended else _ASK_S)
-        except queue.Empty:
-            text = None if job.ended else ""
-        if isinstance(text, RlboxError):
-            raise text
-        if text is None:
-            shown.close()
-            return job
-        shown.write(text)
-
-
-def _hear(going: Going, texts: queue.Queue[str | RlboxError | None]) -> None:
-    try:
-        for part in going:
-            for row in part["logs"]:
-                texts.put(str(row["text"]))
-        texts.put(None)
-    except RlboxError as error:
-        texts.put(error)
-
-
-class _Shown:
-    """What a driver writes, on stdout, without secrets and control sequences."""
-
-    def __init__(self, masks: Masks, *, quiet: bool) -> None:
-        self._masked, self._printable, self._quiet = masks.stream(), PrintableStream(), quiet
-
-    def write(self, text: str) -> None:
-        self._put(self._printable.feed(self._masked.feed(text.encode())))
-
-    def close(self) -> None:
-        self._put(self._printable.feed(self._masked.close()) + self._printable.close())
-
-    def _put(self, data: bytes) -> None:
-        if data and not self._quiet:
-            sys.stdout.buffer.write(data)
-            sys.stdout.flush()
