@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from clusterbox import DISK, NODES, Hosts, ids
+from clusterbox import DISK, NODES, Hosts, ids, script
 from clusterstand import ADDRESSES, REDUCE, as_before, built, healthy
 from enginebox import Result
 from following import Follow
@@ -165,10 +165,27 @@ def test_a_node_that_fails_under_a_job_is_named(hosts: Hosts) -> None:
     assert "node1: its container was killed: exit code 137" in err
     healthy(hosts("cluster", "up", "pair", "--json"))
     one = begun(hosts, "submit", "pair", "--", PYTHON, "-c", WAITS)
+    hosts.on("node1", "docker kill $(docker ps -q)")
+    until_said(one, "node1: its container was killed: exit code 137")
+    script("cut", "node1")
+    try:
+        until_said(one, "node1: neither this machine nor the other nodes reach it")
+    finally:
+        script("heal", "node1")
+    assert one.poll() is None  # all that is said while the job goes on
     hosts.on("node0", "docker kill $(docker ps -q)")
     _, err = one.communicate(timeout=180)
     assert one.returncode == 5, err
     assert re.search("is no longer followed: .*\n  node0: its container was killed: exit code 137", err)
+
+
+def until_said(process: subprocess.Popen[str], words: str) -> None:
+    """Read what a command says until it says this; it does not end before."""
+    assert process.stderr
+    said = [process.stderr.readline()]
+    while said[-1] and words not in said[-1]:
+        said.append(process.stderr.readline())
+    assert said[-1], said
 
 
 def cut(process: subprocess.Popen[str]) -> None:
