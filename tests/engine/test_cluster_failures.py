@@ -62,6 +62,7 @@ def test_a_node_that_is_not_reached(hosts: Hosts) -> None:
     script("cut", "node1")
     try:
         assert happened(hosts) == [("node1", "host-gone")]
+        assert ids(hosts("cluster", "doctor", "pair", "--json")) == {"node1": ["host-gone"]}
     finally:
         script("heal", "node1")
     script("kill", "node1")

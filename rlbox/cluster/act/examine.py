@@ -42,6 +42,9 @@ def examine(app: App, wish: ClusterWish, paths: tuple[str, ...] = ()) -> Examine
             if standing is None:
                 base = story.target.cluster.port
                 survey = probe_ports(story.fleet, survey, plan_ports(survey, story.name, base, BASE))
-        found = judge_survey(survey, needs_of(story.target, story.name, paths), story.fleet.unreached)
-        found = (*found, *((*status.failures, *status.listens) if status else ()))
+        happened = status.failures if status else ()
+        named = {one.where for one in happened}  # it says more than that a node does not answer
+        unreached = [one for one in story.fleet.unreached if one.where not in named]
+        found = judge_survey(survey, needs_of(story.target, story.name, paths), unreached)
+        found = (*happened, *(status.listens if status else ()), *found)
         return Examined(findings=found, nodes=len(story.wishes), checks=len(CHECKS), status=status)
