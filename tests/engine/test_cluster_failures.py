@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 from clusterbox import DISK, Hosts, ids, script
 from clusterstand import as_before, built, healthy
+from enginebox import Result
 from following import Follow
 
 NAMES = ("pair",)
@@ -37,11 +39,16 @@ def hosts(two: Hosts, follow: Follow) -> Iterator[Hosts]:
         yield two
 
 
+def status(hosts: Hosts) -> Result:
+    """Return what `status` says of a cluster that is not as it should be."""
+    said = hosts("cluster", "status", "pair", "--json")
+    assert said.code == 5, said.out
+    return said
+
+
 def happened(hosts: Hosts) -> list[tuple[str, str]]:
-    """Return what `status` says that happened, node and id, and that it is not as it should be."""
-    status = hosts("cluster", "status", "pair", "--json")
-    assert status.code == 5, status.out
-    return [(one["where"], one["id"]) for one in status.data["failures"]]
+    """Return what `status` says that happened: node and id."""
+    return [(one["where"], one["id"]) for one in status(hosts).data["failures"]]
 
 
 @contextmanager
@@ -71,6 +78,20 @@ def test_a_node_that_is_not_reached(hosts: Hosts) -> None:
     finally:
         script("up", "2")
     assert happened(hosts) == [("node1", "host-restarted")]
+    healthy(hosts("cluster", "up", "pair", "--json"))
+
+
+def test_a_node_that_was_not_reached_for_long(hosts: Hosts) -> None:
+    """Its cable is cut until Ray gives it up, and healed: its Ray finds itself given up, and ends."""
+    script("cut", "node1")
+    try:
+        end = time.monotonic() + 300
+        while not status(hosts).data["nodes"][1]["missing"].startswith("Ray lost it"):
+            assert time.monotonic() < end
+    finally:
+        script("heal", "node1")
+    hosts.on("node1", "timeout 100 docker wait $(docker ps -aq)")
+    assert happened(hosts) == [("node1", "cut-off")]
     healthy(hosts("cluster", "up", "pair", "--json"))
 
 
