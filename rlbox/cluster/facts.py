@@ -43,6 +43,32 @@ class PortUse:
     inode: str
 
 
+_OWN_TITLES = ("ray-dashboard-", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
+"""Names of parts of Ray. Source: AGENT_PROCESS_TYPE_* and dashboard/subprocesses/module.py of 2.60."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listener:
+    """A TCP port that a process of a cluster listens on; `words` are its command line."""
+
+    port: int
+    address: str
+    pid: int
+    words: str
+
+    @property
+    def own(self) -> bool:
+        """Whether it is a part of Ray's itself, and neither a worker nor a job."""
+        by_path = "/site-packages/ray/" in self.words and not self.words.startswith("ray::")
+        return by_path or self.words.startswith(_OWN_TITLES)
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only the node itself reaches it."""
+        ip = ipaddress.ip_address(self.address)
+        return (getattr(ip, "ipv4_mapped", None) or ip).is_loopback
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeGpu:
     """A GPU; memory in bytes, `busy` in per cent, `errors` uncorrected ones of its memory."""
@@ -197,6 +223,16 @@ def read_facts(name: str, row: Mapping[str, Any]) -> NodeFacts:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         raise NodeError(f"node {name} says what cannot be read: {key}: {first['msg']}") from error
+
+
+def container_of(row: Mapping[str, Any]) -> ClusterContainer:
+    """Return the container of a row that a node's program tells."""
+    return _container().validate_python(row)
+
+
+@functools.lru_cache(maxsize=1)
+def _container() -> TypeAdapter[ClusterContainer]:
+    return TypeAdapter(ClusterContainer)
 
 
 @functools.lru_cache(maxsize=1)

@@ -20,7 +20,10 @@ RECORDS = "clusters"
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterMember:
-    """One node of a cluster: `data` its data disk, `gpus` how many it gives, `uid` whose it is there."""
+    """One node of a cluster: `data` its data disk, `gpus` how many it gives, `uid` whose it is there.
+
+    `identity` is that of the machine since its last start, as it was when the cluster was made.
+    """
 
     name: str
     data: str
@@ -28,6 +31,7 @@ class ClusterMember:
     interface: str
     gpus: int
     uid: int
+    identity: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

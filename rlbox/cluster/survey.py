@@ -38,7 +38,8 @@ class Survey:
 
     `offsets` are seconds that a node's clock is ahead of this machine's. `seats` lacks the nodes that the others did
     not reach at any address; `ways` are the connections that were tried: to find addresses, then to the ports.
-    `taken` are ports that could not be had, by node, with the holder.
+    `taken` are ports that could not be had, by node, with the holder. `routes` are the addresses of a node from which
+    its kernel would send to addresses of the others, in their order.
     """
 
     wishes: tuple[NodeWish, ...]
@@ -48,6 +49,7 @@ class Survey:
     ways: tuple[Way, ...] = ()
     ports: PortPlan | None = None
     taken: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    routes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def head(self) -> str:
@@ -64,17 +66,26 @@ class Survey:
 
 
 def candidates(survey: Survey, name: str) -> tuple[str, ...]:
-    """Return the addresses at which a node may be, the likeliest first: what is asked for, what its name says, its own.
+    """Return the addresses at which a node may be, the likeliest first.
 
-    What its name says counts where the node has that address itself; an address of a router in front of it, or a
-    loopback one of its own list of hosts, is none that its programs can use.
+    What is asked for; what its name says, where the node has that address itself (one of a router in front of it, or a
+    loopback one of its own list of hosts, is none that its programs can use); then those on the routes to the other
+    nodes, be they of a bridge; then its own. `local` is no name in a network: there the routes come first.
     """
     wish, facts = survey.wish(name), survey.facts[name]
     if wish.address:
         return (wish.address,)
     own = [one.address for one in facts.usable]
-    said = [ip for other in survey.facts.values() for ip in other.names.get(name.rpartition("@")[2], ())]
-    return tuple(dict.fromkeys([*(ip for ip in said if ip in own), *own]))
+    told = [] if wish.local else [name.rpartition("@")[2]]
+    said = [ip for word in told for other in survey.facts.values() for ip in other.names.get(word, ())]
+    return tuple(dict.fromkeys([*(ip for ip in said if ip in own), *survey.routes.get(name, ()), *own]))
+
+
+def goals_of(survey: Survey, name: str) -> tuple[str, ...]:
+    """Return the addresses of the other nodes, to which a node is asked its routes; none that it has itself."""
+    own = {one.address for one in survey.facts[name].addresses}
+    others = [one.address for other, facts in survey.facts.items() if other != name for one in facts.usable]
+    return tuple(dict.fromkeys(ip for ip in others if ip not in own))
 
 
 def askers(names: Sequence[str], name: str) -> tuple[str, ...]:

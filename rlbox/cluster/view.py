@@ -11,6 +11,7 @@ from rlbox.amounts import columns, size_text
 from rlbox.cluster.plan import ClusterMember, ClusterPlan
 from rlbox.cluster.ray import role_of
 from rlbox.cluster.state import RayState, lacking
+from rlbox.findings import Finding
 
 _CLOSED = {
     "token": "closed by a token",
@@ -44,21 +45,33 @@ class NodeStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterStatus:
-    """A cluster and its nodes; `said` is why Ray could not be asked."""
+    """A cluster and its nodes; `said` is why Ray could not be asked.
+
+    `listens` is what it listens on besides its plan, `failures` what happened to nodes, the first first.
+    """
 
     plan: ClusterPlan
     nodes: tuple[NodeStatus, ...]
     said: str = ""
+    listens: tuple[Finding, ...] = ()
+    failures: tuple[Finding, ...] = ()
 
     @property
     def healthy(self) -> bool:
         """Whether every node is as it should be."""
-        return all(node.healthy for node in self.nodes)
+        return all(node.healthy for node in self.nodes) and not (*self.listens, *self.failures)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON types; no key is in it."""
         rows = [{**dataclasses.asdict(node), "healthy": node.healthy} for node in self.nodes]
-        return {"cluster": dataclasses.asdict(self.plan), "healthy": self.healthy, "nodes": rows, "said": self.said}
+        return {
+            "cluster": dataclasses.asdict(self.plan),
+            "healthy": self.healthy,
+            "nodes": rows,
+            "said": self.said,
+            "listens": [one.as_json() for one in self.listens],
+            "failures": [one.as_json() for one in self.failures],
+        }
 
     def text(self) -> str:
         """Return it in words."""
@@ -67,7 +80,9 @@ class ClusterStatus:
         gpus = f", {used:g} of {there} GPUs used" if there else ""
         head = f"cluster {plan.name} of {plan.target}: Ray {plan.ray}, {len(self.nodes)} nodes{gpus}"
         rows = [_HEAD, *(_row(node) for node in self.nodes)]
-        return "\n".join([head, f"{_CLOSED[plan.closed]}; by {plan.maker}, {plan.made}", *columns(rows)])
+        found = [": ".join(filter(None, (one.where, one.title, one.seen))) for one in (*self.failures, *self.listens)]
+        closed = f"{_CLOSED[plan.closed]}; by {plan.maker}, {plan.made}"
+        return "\n".join([head, closed, *columns(rows), *found])
 
 
 def _row(node: NodeStatus) -> tuple[str, ...]:

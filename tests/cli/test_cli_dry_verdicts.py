@@ -27,6 +27,7 @@ WOULD = {
     "bundle own-1": "write DISK/own-1.tar.gz",
     "caches prune": "remove nothing",
     "caches rm nosuch": "",
+    "cluster submit mine --nodes a,b true": "",
     "cluster up mine --nodes a,b": "",
     "compile mine": "",
     "data tiny text.txt --to tiny.parquet": "write 2 rows of text.txt to PROJECT/tiny.parquet",

@@ -257,6 +257,26 @@ def test_the_same_again(follow: Follow, tmp_path: Path) -> None:
         link.close()
 
 
+@pytest.mark.allow("processes", "sockets")
+def test_a_working_directory_is_put_right(follow: Follow, tmp_path: Path, folder: Folder) -> None:
+    """What is wrong with it is found before any node is asked; here no node answers, and that is said then."""
+    folder.target("pair", TARGET)
+    submit = ("cluster", "submit", "pair", "--nodes", "local", "--data", str(tmp_path))
+    bare = follow(*submit)
+    assert bare.said.code == 2
+    follow.changed(bare, [*submit, *bare.commands({})[0][3:]], 5)
+    missing = follow(*submit, "--working-dir", "nosuch", "--", "true")
+    work = tmp_path / "work"
+    work.mkdir()
+    follow.changed(missing, [*submit, *missing.options({"DIR": str(work)}), "--", "true"], 5)
+    for name, size in (("data.bin", 600 << 20), ("train.py", 1)):
+        with (work / name).open("wb") as file:
+            file.truncate(size)
+    large = follow(*submit, "--working-dir", str(work), "--", "true")
+    assert large.said.code == 2
+    follow.changed(large, [*submit, "--working-dir", str(work), *large.options({}), "--", "true"], 5)
+
+
 class OtherEngine:
     """A node whose engine has another image after a pull than it was sent, and the right one after the next."""
 

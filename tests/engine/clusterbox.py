@@ -25,7 +25,7 @@ find /srv /srv/train /root /tmp /var/tmp -xdev -printf '%p %m %u\n' | sort
 ls -A /run /dev/shm
 ss -Hltn | awk '{print $4}' | sort
 nft list ruleset | grep rlbox; iptables-save | grep rlbox
-ip route; ip -o link | sed 's/@.*//'
+ip route; ip -o link | sed -E 's/^[0-9]+: //; s/[:@].*//'
 """
 
 

@@ -15,99 +15,27 @@ from pathlib import Path
 
 import pytest
 from attackbox import try_all
-from clusterbox import DISK, NODES, Hosts, findings, hosts_up, ids, script, until_gone
+from clusterbox import DISK, NODES, Hosts, findings, ids, script, until_gone
+from clusterstand import ADDRESSES, RAYS, REDUCE, as_before, built, containers, docker, healthy
 from enginebox import Result
 from following import Follow
 from projectbox import PROJECT
-
-TARGET = """
-title = "Two small nodes"
-[base]
-bootstrap = "debian:bookworm"
-packages = ["ca-certificates", "iproute2", "procps", "python3", "python3-venv"]
-[python]
-platform = "x86_64-manylinux_2_36"
-[hardware]
-nodes = 2
-[[stack]]
-name = "engine"
-packages = ["ray[default]==RAY", "numpy", "setuptools"]
-[run]
-network = "host"
-shm_gib = 0.5
-[disk]
-host = "/srv/train"
-need_gib = 0.1
-[cluster]
-nodes = ["node0", "node1"]
-"""
-RAYS = {"pair": "2.60.0", "pair43": "2.43.0", "mixed": "2.60.0"}
-# Two processes, one a node, each with 8 MB of numbers: both add up what both have, over the wire.
-REDUCE = """
-import numpy, ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
-ray.init(log_to_driver=False)
-@ray.remote(num_cpus=0)
-class Rank:
-    def own(self, rank): return numpy.full(1 << 20, rank + 1.0)
-    def total(self, *parts): return ray.util.get_node_ip_address(), set(sum(parts).tolist())
-nodes = [n["NodeID"] for n in ray.nodes() if n["Alive"]]
-ranks = [Rank.options(scheduling_strategy=On(one, soft=False)).remote() for one in nodes]
-parts = [rank.own.remote(at) for at, rank in enumerate(ranks)]
-told = ray.get([rank.total.remote(*parts) for rank in ranks])
-assert all(total == {3.0} for _, total in told), told
-print("nodes", *sorted(address for address, _ in told))
-"""
-ADDRESSES = {"node0": "10.234.9.11", "node1": "10.234.9.12"}
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.getuid() != 0, reason="only root can make hosts")]
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """Two hosts, and a project whose two targets are built here."""
-    project = tmp_path_factory.mktemp("project")
-    for name, ray in RAYS.items():
-        (project / f"images/{name}").mkdir(parents=True)
-        text = TARGET.replace("RAY", ray)
-        if name == "mixed":
-            text = text.replace('["node0", ', f'[{{ name = "local", data = "{project}/disk" }}, ')
-        (project / f"images/{name}/target.toml").write_text(text)
-    (project / "disk").mkdir(mode=0o700)
-    with hosts_up(project) as found:
-        for name in RAYS:
-            for words in (("lock", name), ("build", name)):
-                result = found(*words)
-                assert result.code == 0, result.err
+    """Two hosts, and a project whose targets are built here."""
+    with built(tmp_path_factory.mktemp("project"), RAYS) as found:
         yield found
 
 
 @pytest.fixture
 def hosts(two: Hosts, follow: Follow) -> Iterator[Hosts]:
     """The hosts; whatever a test did, and however it ended: after `down` they are as they were."""
-    follow.rlbox = two
-    before = two.look()
-    yield two
-    for name in RAYS:
-        done = two("cluster", "down", name)
-        assert done.code == 0, done.err
-    assert two.look() == before
-
-
-def healthy(result: Result) -> dict[str, dict]:
-    """Return the nodes of a healthy cluster."""
-    assert result.code == 0, result.err
-    assert result.data["healthy"], result.out
-    assert [node["container"] for node in result.data["nodes"]] == ["running", "running"]
-    return {node["name"]: node for node in result.data["nodes"]}
-
-
-def containers(hosts: Hosts) -> dict[str, str]:
-    """Return id and start of each container on the hosts."""
-    return {
-        host: hosts.on(host, "docker ps -aq --no-trunc | xargs -r docker inspect -f '{{.Id}} {{.State.StartedAt}}'")
-        for host in NODES
-    }
+    with as_before(two, follow, RAYS):
+        yield two
 
 
 def listening(hosts: Hosts, host: str) -> list[int]:
@@ -122,8 +50,11 @@ def planned(result: Result) -> set[int]:
     return {*range(base, base + 20), *range(workers, workers + 1000)}
 
 
-def strangers_are_refused(hosts: Hosts, image: str, up: Result, nodes: Sequence[str] = NODES, token: str = "") -> None:
-    """From this machine, which is no node: every port that listens on either; none does that the plan has not named."""
+def strangers_are_refused(hosts: Hosts, image: str, ups: Sequence[Result], token: str = "") -> None:
+    """From this machine, which is no node: every port that listens on either; none does that no plan has named.
+
+    A job is posted to each that is not refused, and the token of a cluster opens no other's.
+    """
     python = [
         "docker",
         "run",
@@ -132,10 +63,12 @@ def strangers_are_refused(hosts: Hosts, image: str, up: Result, nodes: Sequence[
         "--entrypoint=/opt/venv/bin/python",
         f"rlbox/{image}:{PROJECT}",
     ]
-    for host in nodes:
+    for host in NODES:
         ports = listening(hosts, host)
         assert ports
-        assert set(ports) <= planned(up)
+        assert set(ports) <= set().union(*map(planned, ups))
+        if token not in ("", "f" * 64):  # which is right for the other's ports
+            ports = [port for port in ports if port in planned(ups[0])]
         done, refused = try_all(python, ADDRESSES[host], f"{DISK}/planted", ports, token)
         assert done == [], refused
         hosts.on(host, f"test ! -e {DISK}/planted")
@@ -179,8 +112,15 @@ def test_a_ray_with_tokens(hosts: Hosts, follow: Follow) -> None:
         files = hosts.on(host, f"grep -rlF {token} {DISK} /tmp /root /var/log /run || true").split()
         assert files == [f"{DISK}/clusters/0/pair/{host}/auth_token"]
     assert token not in up.out + up.err
-    strangers_are_refused(hosts, "pair", up)
-    strangers_are_refused(hosts, "pair", up, NODES[:1], "f" * 64)
+    other = hosts("cluster", "up", "pair", "--name", "other", "--json")
+    try:
+        healthy(other)
+        foreign = hosts.on("node0", f"cat {DISK}/clusters/0/other/node0/auth_token")
+        for wrong in ("", "f" * 64, foreign):
+            strangers_are_refused(hosts, "pair", (up, other), wrong)
+    finally:
+        assert hosts("cluster", "down", "pair", "--name", "other").code == 0
+    healthy(hosts("cluster", "status", "pair", "--json"))
 
 
 def test_what_died_is_brought_back(hosts: Hosts, follow: Follow) -> None:
@@ -194,7 +134,7 @@ def test_what_died_is_brought_back(hosts: Hosts, follow: Follow) -> None:
         "node1": "exited (137)",
     }
     doctor = hosts("cluster", "doctor", "pair", "--json")
-    assert ids(doctor) == {"node1": ["node-down"]}
+    assert ids(doctor) == {"node1": ["container-killed"]}
     follow.step(("cluster", "doctor", "pair"), doctor, findings(doctor)[0]["remedy"])
     step = follow("cluster", "status", "pair")
     up = hosts(*step.commands({})[0], "--json")
@@ -284,19 +224,15 @@ def test_an_image_that_was_built_anew(hosts: Hosts, follow: Follow) -> None:
 def test_one_node_is_this_machine(hosts: Hosts) -> None:
     """`local`, the head, whose engine and disk are the machine's own; it is as it was after `down`."""
     disk = hosts.project / "disk"
-    before = (docker("ps", "-aq"), sorted(disk.rglob("*")), machine_ports())
+    clusters = ("ps", "-aq", "--filter=label=rlbox.cluster")  # the machine's engine has others, of other work
+    before = (docker(*clusters), sorted(disk.rglob("*")), machine_ports())
     healthy(hosts("cluster", "up", "mixed", "--json"))
     container = docker("ps", "-q", "--filter=label=rlbox.cluster=mixed").strip()
     done = docker("exec", container, "/opt/venv/bin/python", "-c", REDUCE).split()
     assert done[-3:] == ["nodes", "10.234.9.1", ADDRESSES["node1"]]
     down = hosts("cluster", "down", "mixed")
     assert down.code == 0, down.err
-    assert (docker("ps", "-aq"), sorted(disk.rglob("*")), machine_ports()) == before
-
-
-def docker(*words: str) -> str:
-    """Ask this machine's engine."""
-    return subprocess.run(["docker", *words], check=True, capture_output=True, text=True).stdout
+    assert (docker(*clusters), sorted(disk.rglob("*")), machine_ports()) == before
 
 
 def machine_ports() -> set[int]:
@@ -311,7 +247,7 @@ def test_a_ray_without_tokens_is_closed_by_tls_and_rules(hosts: Hosts) -> None:
     healthy(up)
     assert up.data["cluster"]["closed"] == "tls"
     assert job(hosts, "pair43", REDUCE).split()[-3:] == ["nodes", *ADDRESSES.values()]
-    strangers_are_refused(hosts, "pair43", up)
+    strangers_are_refused(hosts, "pair43", [up])
     healthy(hosts("cluster", "up", "pair43", "--json"))
 
 

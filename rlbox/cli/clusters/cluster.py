@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import click
 
+from rlbox.cli.clusters.cluster_dashboard import dashboard
 from rlbox.cli.clusters.cluster_doctor import doctor
 from rlbox.cli.clusters.cluster_down import down
+from rlbox.cli.clusters.cluster_logs import logs
 from rlbox.cli.clusters.cluster_status import status
+from rlbox.cli.clusters.cluster_stop import stop
+from rlbox.cli.clusters.cluster_submit import submit
 from rlbox.cli.clusters.cluster_up import up
 from rlbox.cli.told import ToldGroup
 
@@ -21,9 +25,10 @@ def verb() -> None:
     Examples:
       rlbox cluster up cluster-2node --nodes gpu005,gpu006 --dry-run
       rlbox cluster up cluster-2node --nodes gpu005,gpu006
+      rlbox cluster submit cluster-2node --nodes gpu005,gpu006 --working-dir . -- python train.py
       rlbox cluster down cluster-2node --nodes gpu005,gpu006
     """
 
 
-for command in (up, status, down, doctor):
+for command in (up, status, submit, logs, stop, dashboard, down, doctor):
     verb.add_command(command)

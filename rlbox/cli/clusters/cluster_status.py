@@ -27,6 +27,8 @@ def status(app: App, wish: ClusterWish) -> int:
 
     found = probe_cluster(app, wish)
     app.result(found.as_json(), found.text())
-    if not found.healthy:
+    if any(not node.healthy for node in found.nodes):
         app.say(f"next: rlbox cluster up {wish.words} brings back what died")
+    for one in found.listens:
+        app.say(f"next: {one.where}: {one.remedy}")
     return 0 if found.healthy else NodeError.exit_code

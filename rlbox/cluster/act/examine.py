@@ -42,21 +42,9 @@ def examine(app: App, wish: ClusterWish, paths: tuple[str, ...] = ()) -> Examine
             if standing is None:
                 base = story.target.cluster.port
                 survey = probe_ports(story.fleet, survey, plan_ports(survey, story.name, base, BASE))
-        found = judge_survey(survey, needs_of(story.target, story.name, paths), story.fleet.unreached)
-        found = (*found, *_of_cluster(status, wish))
+        happened = status.failures if status else ()
+        named = {one.where for one in happened}  # it says more than that a node does not answer
+        unreached = [one for one in story.fleet.unreached if one.where not in named]
+        found = judge_survey(survey, needs_of(story.target, story.name, paths), unreached)
+        found = (*happened, *(status.listens if status else ()), *found)
         return Examined(findings=found, nodes=len(story.wishes), checks=len(CHECKS), status=status)
-
-
-def _of_cluster(status: ClusterStatus | None, wish: ClusterWish) -> tuple[Finding, ...]:
-    """Return what is wrong with a cluster that stands."""
-    return tuple(
-        Finding(
-            id="node-down",
-            title=f"{node.role} of cluster {status.plan.name} is not as it should be",
-            seen=", ".join(filter(None, (node.container, node.missing))),
-            where=node.name,
-            remedy=f"rlbox cluster up {wish.words} brings back what died",
-        )
-        for node in (status.nodes if status else ())
-        if status and not node.healthy
-    )

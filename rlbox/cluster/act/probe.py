@@ -15,7 +15,7 @@ from rlbox.cluster.nodes import NodeWish
 from rlbox.cluster.plan import ClusterPlan, folder_of, own_plan, plan_of_labels
 from rlbox.cluster.ports import PortPlan, choose_ports
 from rlbox.cluster.ray import RECORD_FILE
-from rlbox.cluster.survey import Survey, Way, askers, candidates, choose_seats
+from rlbox.cluster.survey import Survey, Way, askers, candidates, choose_seats, goals_of
 
 _CLOCK_TRIES = 3
 _FACTS_S = 120.0
@@ -72,6 +72,7 @@ def probe_ways(fleet: Fleet, survey: Survey) -> Survey:
     """Return the survey with the place of every node in the network that they have in common."""
     if len(survey.wishes) < 2:
         return replace(survey, seats=choose_seats(survey, ()))
+    survey = replace(survey, routes=_routes(fleet, survey))
     word = secrets.token_hex(8)
     opened = fleet.each(lambda link: {f: _open(link, [0], word, f)["open"] for f in ("4", "6")})
     goals: dict[str, list[tuple[str, str, int]]] = {name: [] for name in fleet.links}
@@ -84,6 +85,11 @@ def probe_ways(fleet: Fleet, survey: Survey) -> Survey:
     ways = _reach(fleet, goals, word)
     fleet.ask("quiet")
     return replace(survey, seats=choose_seats(survey, ways), ways=ways)
+
+
+def _routes(fleet: Fleet, survey: Survey) -> dict[str, tuple[str, ...]]:
+    told = fleet.each(lambda link: link.ask("routes", goals=list(goals_of(survey, link.name)))["sources"])
+    return {name: tuple(map(str, sources)) for name, sources in told.items()}
 
 
 def _open(link: NodeLink, ports: Sequence[int], word: str, family: str) -> dict[str, Any]:

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator, Mapping
+
 from rlbox.app import App
+from rlbox.cluster.act.audit import audit
+from rlbox.cluster.act.reach.fleet import Fleet
 from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.act.start import ask_state
 from rlbox.cluster.act.story import StandingCluster, Story, story_of
 from rlbox.cluster.facts import ClusterContainer
-from rlbox.cluster.state import RayState
-from rlbox.cluster.survey import Survey
+from rlbox.cluster.judge.failures import MemberFacts, judge_failures
+from rlbox.cluster.plan import ClusterMember, ClusterPlan
+from rlbox.cluster.state import RayState, lacking
+from rlbox.cluster.survey import Survey, Way
 from rlbox.cluster.view import ClusterStatus, status_of
 from rlbox.cluster.wish import ClusterWish
+from rlbox.findings import Finding
+
+_SSH = 22
 
 
 def probe_cluster(app: App, wish: ClusterWish) -> ClusterStatus:
     """Return how a cluster is; `NodeError` where no node that answers knows it."""
     with story_of(app, wish) as story:
-        for one in story.fleet.unreached:
-            app.say(f"{one.where}: {one.title}: {one.seen}")
         survey = story.survey()
-        return status_here(story, survey, story.require_standing(survey))
+        standing = story.standing(survey)
+        if standing is None:
+            for one in story.fleet.unreached:
+                app.say(f"{one.where}: {one.title}: {one.seen}")
+        return status_here(story, survey, standing or story.require_standing(survey))
 
 
 def status_here(story: Story, survey: Survey, standing: StandingCluster) -> ClusterStatus:
@@ -28,7 +40,59 @@ def status_here(story: Story, survey: Survey, standing: StandingCluster) -> Clus
     state = _state(story.fleet.links.get(plan.head.name), standing)
     containers = {name: _told(standing.containers.get(name)) for name in survey.facts if plan.member(name)}
     disks = {name: facts.disk.free for name, facts in survey.facts.items()}
-    return status_of(plan, state, containers, disks)
+    return dataclasses.replace(
+        status_of(plan, state, containers, disks),
+        listens=audit(story.fleet, plan, survey.facts),
+        failures=_failures(story, survey, standing, state),
+    )
+
+
+def _failures(story: Story, survey: Survey, standing: StandingCluster, state: RayState) -> tuple[Finding, ...]:
+    """Return what happened to nodes of a cluster, the first first; what to do about it stands with each."""
+    found = judge_failures(_members(story, survey, standing, state))
+    back = f"rlbox cluster up {story.wish.words} brings back what died"
+    reach = {one.where: one.remedy for one in story.fleet.unreached}
+    several = len([one for one in found if not one.follows]) > 0 and len(found) > 1
+    return tuple(
+        one.finding(reach.get(one.node, back), first=several and number == 0) for number, one in enumerate(found)
+    )
+
+
+def _members(story: Story, survey: Survey, standing: StandingCluster, state: RayState) -> Iterator[MemberFacts]:
+    plan = standing.plan
+    said = {one.where: f"{one.title}: {one.seen}" for one in story.fleet.unreached}
+    missing = {plan.head.name: state.said} if state.said else lacking(plan, state)
+    tried = ways_to(story.fleet, plan, [member for member in plan.members if member.name in said])
+    for member in plan.members:
+        facts = survey.facts.get(member.name)
+        yield MemberFacts(
+            name=member.name,
+            container=standing.containers.get(member.name),
+            said=said.get(member.name, "" if facts else "it is none of the nodes that were named"),
+            ways=tried.get(member.name, ()),
+            lost=missing.get(member.name, ""),
+            disk=facts.disk if facts else None,
+            restarted=bool(facts and member.identity and member.identity != facts.identity),
+            offset=survey.offsets.get(member.name, 0.0),
+        )
+
+
+def ways_to(fleet: Fleet, plan: ClusterPlan, goals: list[ClusterMember]) -> Mapping[str, tuple[Way, ...]]:
+    """Return how the nodes that are heard of reach those that are not: at sshd's usual port, and at Ray's."""
+    rows = [(goal, port) for goal in goals for port in (_SSH, plan.ports.of("node-manager"))]
+
+    def ask(link: NodeLink) -> list[Way]:
+        if not link.heard:
+            return []
+        told = link.ask("reach", goals=[(goal.address, port) for goal, port in rows], word="")["reached"]
+        return [
+            Way(source=link.name, goal=goal.name, address=goal.address, port=port, said=str(one["said"]))
+            for (goal, port), one in zip(rows, told, strict=True)
+        ]
+
+    found, _ = fleet.tried(ask) if rows else ({}, {})
+    ways = [way for several in found.values() for way in several]
+    return {goal.name: tuple(way for way in ways if way.goal == goal.name) for goal in goals}
 
 
 def _state(head: NodeLink | None, standing: StandingCluster) -> RayState:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rlbox.amounts import columns
 from rlbox.app import App
+from rlbox.cluster.act.audit import require_audit
 from rlbox.cluster.act.images import Sending, image_here, keep_as, send_image
 from rlbox.cluster.act.keys import make_certificates, make_token
 from rlbox.cluster.act.probe import plan_ports, probe_ports, probe_ways
@@ -131,6 +132,7 @@ def _begin(story: Story, survey: Survey, wish: UpWish) -> _Up:
         started = Started(plan=plan, limits=story.image.container, images=images, callers=callers)
         start_members(story.fleet, started, everything, call)
         state = wait_alive(story.fleet, plan, wish.limit_s, story.app.say)
+        require_audit(story.fleet, plan, survey.facts)
     return plan, state, tuple(everything)
 
 
@@ -141,6 +143,7 @@ def _heal(story: Story, survey: Survey, standing: StandingCluster, wish: UpWish)
     state = ask_state(story.fleet.links[plan.head.name], plan)
     dead = [m.name for m in plan.members if not standing.going(m.name) or m.name in lacking(plan, state)]
     if not dead:
+        require_audit(story.fleet, plan, survey.facts)
         return plan, state, ()
     if plan.head.name in dead or state.said:
         dead = [member.name for member in plan.members]
@@ -247,6 +250,7 @@ def _member(story: Story, survey: Survey, name: str) -> ClusterMember:
         interface=seat.interface,
         gpus=story.target.hardware.gpus,
         uid=survey.facts[name].uid,
+        identity=survey.facts[name].identity,
     )
 
 

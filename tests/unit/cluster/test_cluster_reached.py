@@ -17,9 +17,10 @@ from rlbox.cluster.act.reach.starts import Starts
 from rlbox.cluster.facts import NodeAddress, read_facts
 from rlbox.cluster.nodes import NodeWish
 from rlbox.cluster.refusals import explain_ssh
-from rlbox.cluster.survey import Way, askers, candidates, choose_seats
+from rlbox.cluster.survey import Way, askers, candidates, choose_seats, goals_of
 from rlbox.errors import NodeError
 
+NOTHING = {"names": [], "image": "", "disk": "/nothing", "record": "nothing"}
 CHANGED = """@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
 @    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @
 @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
@@ -77,6 +78,41 @@ def test_what_a_name_says_counts_first_where_the_node_has_it() -> None:
     asked = survey(facts("b", addresses=two))
     asked = replace(asked, facts={"a": facts("a", names=names), "b": asked.facts["b"]})
     assert candidates(asked, "b") == ("10.0.1.2", "10.0.0.2")
+
+
+def test_local_is_on_the_route_to_the_others_and_not_where_its_default_route_goes() -> None:
+    """The head is this machine: eth0 leads away, the node is behind a bridge, and a router lets it reach both."""
+    away = NodeAddress(interface="eth0", address="172.17.0.2", mtu=1500)
+    near = NodeAddress(interface="rlh-br", address="10.0.0.9", mtu=1400, virtual=True)
+    asked = survey()
+    asked = replace(
+        asked,
+        wishes=(NodeWish(name="local", data="/data"), asked.wishes[1]),
+        facts={
+            "local": facts("a", addresses=(away, near), names={"local": ("172.17.0.2",), "a": ("172.17.0.2",)}),
+            "b": asked.facts["b"],
+        },
+        seats={},
+        routes={"local": ("10.0.0.9",), "b": ("10.0.0.2",)},
+    )
+    assert goals_of(asked, "local") == ("10.0.0.2",)
+    assert goals_of(asked, "b") == ("172.17.0.2",)
+    assert candidates(asked, "local") == ("10.0.0.9", "172.17.0.2")
+    ways = [Way(source="b", goal="local", address=ip, port=1, said="") for ip in ("172.17.0.2", "10.0.0.9")]
+    seat = choose_seats(asked, ways)["local"]
+    assert (seat.address, seat.interface, seat.mtu) == ("10.0.0.9", "rlh-br", 1400)
+
+
+@pytest.mark.allow("processes", "sockets")
+def test_the_kernel_says_from_where_it_sends() -> None:
+    link = NodeLink(NodeWish(name="local", data="/data"), Starts())
+    link.open()
+    try:
+        own = {row["address"] for row in link.ask("facts", **NOTHING)["addresses"]}
+        told = link.ask("routes", goals=["127.0.0.1", "192.0.2.1", "no address"])["sources"]
+        assert set(told) <= own - {"127.0.0.1"}
+    finally:
+        link.close()
 
 
 def test_few_ask_all_and_many_ask_their_neighbours() -> None:

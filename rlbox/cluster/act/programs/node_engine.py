@@ -129,7 +129,7 @@ def remove_call(path: str, call: str) -> list[str]:
         for row in found:
             with contextlib.suppress(OSError, ValueError):  # what has ended makes no more sessions
                 ask(path, "POST", f"/containers/{row['Id']}/kill")
-            links.append(_link_of(path, row["Id"], "/tmp/ray"))  # noqa: S108 - in the container
+            links.append(link_of(path, row["Id"], "/tmp/ray"))  # noqa: S108 - in the container
             with contextlib.suppress(OSError, ValueError):
                 ask(path, "DELETE", f"/containers/{row['Id']}?force=1&v=1", _REMOVED_S)
         quiet = time.monotonic() if found else quiet
@@ -145,7 +145,7 @@ def take_down(path: str, ids: list[str], grace: int) -> list[str]:
     for one in ids:
         with contextlib.suppress(OSError, ValueError):
             ask(path, "POST", f"/containers/{one}/stop?t={grace}", grace + _ANSWER_S)
-        link = _link_of(path, one, "/tmp/ray")  # noqa: S108 - in the container
+        link = link_of(path, one, "/tmp/ray")  # noqa: S108 - in the container
         try:
             ask(path, "DELETE", f"/containers/{one}?force=1&v=1", _REMOVED_S)
         except ValueError:  # it has gone meanwhile
@@ -156,7 +156,7 @@ def take_down(path: str, ids: list[str], grace: int) -> list[str]:
     return [link for link in sessions if link]
 
 
-def _link_of(path: str, container: str, where: str) -> str:
+def link_of(path: str, container: str, where: str) -> str:
     """Return where a link in a container leads, running or not; empty where there is none."""
     try:
         _, _, headers = ask_local(path, "HEAD", f"/containers/{container}/archive?path={quote(where)}", _ANSWER_S)

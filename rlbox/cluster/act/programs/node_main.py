@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from rlbox.cluster.act.programs import node_engine, node_facts, node_files, node_net, node_rules
+from rlbox.cluster.act.programs import node_engine, node_facts, node_files, node_net, node_ray, node_rules
 from rlbox.cluster.act.programs.node_blobs import Blobs
 from rlbox.cluster.act.programs.node_hold import Hold
 from rlbox.cluster.act.programs.node_wire import NodeFailed, NodeWire
@@ -37,6 +37,8 @@ class Node:
         self.heard = time.monotonic()
         self.ends: dict[int, threading.Event] = {}
         self.blobs: Blobs | None = None
+        self.door: node_ray.Door | None = None
+        self.pieces: dict[str, str] = {}
 
     def begin(self, folder: str) -> Row:
         """Make the folder whose sockets the connection forwards, and say who this is."""
@@ -65,6 +67,8 @@ class Node:
         self.hold.leave()
         if self.blobs is not None:
             self.blobs.close()
+        if self.door is not None:
+            self.door.close()
         if self.folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -197,6 +201,36 @@ def _take_blob(node: Node, row: Row) -> None:
         pass
 
 
+def _take_piece(node: Node, row: Row) -> None:
+    """Take the bytes behind a row into a file; what was wrong is told to who asks for the file to be used."""
+    blocks = node.wire.blocks(row["bytes"])
+    try:
+        node_ray.write_piece(row, blocks)
+    except OSError as error:
+        node.pieces[row["file"]] = error.strerror or str(error)
+    for _ in blocks:
+        pass
+
+
+def _ask_ray(node: Node, row: Row) -> Row:
+    failed = node.pieces.pop(row.get("file", ""), "")
+    if failed:
+        raise NodeFailed(failed, "disk")
+    return node_ray.ask_ray(row)
+
+
+def _tell_logs(node: Node, row: Row, part: Callable[[Row], None], ended: threading.Event) -> Row:
+    links = [node_engine.link_of(node.engine, row["container"], "/tmp/ray")]  # noqa: S108 - in the container
+    names = _session_names(links, row["mount"])
+    return node_ray.tell_logs(row, names[0] if names else "none", part, ended)
+
+
+def _open_door(node: Node, row: Row) -> Row:
+    if node.door is None:
+        node.door = node_ray.Door(os.path.join(node.folder, "door"), row["port"])
+    return {}
+
+
 def _quiet(node: Node, row: Row) -> Row:
     node.listeners.close()
     return {}
@@ -207,6 +241,7 @@ _DOES: dict[str, Callable[[Node, Row], Row]] = {
     "facts": _facts,
     "listen": _listen,
     "quiet": _quiet,
+    "routes": lambda node, row: {"sources": node_net.sources(row["goals"])},
     "reach": lambda node, row: {"reached": node_net.reach([(a, p) for a, p in row["goals"]], row["word"])},
     "take": lambda node, row: node.hold.take(row["who"]),
     "leave": _leave,
@@ -221,12 +256,16 @@ _DOES: dict[str, Callable[[Node, Row], Row]] = {
     "remove": lambda node, row: {"gone": node_files.remove(row["disk"], row["path"])},
     "containers": lambda node, row: {"containers": node_engine.containers(node.engine)},
     "image": lambda node, row: {"image": node_engine.image_facts(node.engine, row["image"])},
+    "audit": lambda node, row: {"listens": node_net.listening_of(row["containers"])},
+    "ray": _ask_ray,
+    "door": _open_door,
     "blob-failed": lambda node, row: {"failed": node.blobs.failed if node.blobs is not None else ""},
 }
 
 
 _GOES_ON: dict[str, Callable[[Node, Row, Callable[[Row], None], threading.Event], Row]] = {
     "serve": _serve,
+    "logs": _tell_logs,
 }
 """What tells parts until it is told to end."""
 
@@ -264,6 +303,8 @@ def main() -> None:
                 _answer(node, row)
             elif row.get("do") == "blob":
                 _take_blob(node, row)
+            elif row.get("do") == "piece":
+                _take_piece(node, row)
             elif row.get("do") == "end":
                 node.ends.pop(row["of"], threading.Event()).set()
             elif row.get("do") != "beat":

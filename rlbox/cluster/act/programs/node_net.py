@@ -93,6 +93,21 @@ def resolve(names: list[str]) -> Row:
     return found
 
 
+def sources(goals: list[str]) -> list[str]:
+    """Return the addresses from which the kernel would send to `goals`, in their order; loopback is none of them."""
+    found: dict[str, None] = {}
+    for goal in goals:
+        try:
+            with socket.socket(socket.AF_INET6 if ":" in goal else socket.AF_INET, socket.SOCK_DGRAM) as one:
+                one.connect((goal, 9))
+                own = one.getsockname()[0]
+        except OSError:
+            continue
+        if not own.startswith("127.") and own != "::1":
+            found[own] = None
+    return list(found)
+
+
 def listening() -> list[Row]:
     """Return every TCP port that somebody listens on: `port`, `address`, `uid`, `inode`."""
     found = []
@@ -114,11 +129,29 @@ def _shown(text: str) -> str:
     return socket.inet_ntop(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, raw)
 
 
-def holders(inodes: list[str]) -> dict[str, Row]:
-    """Return the processes that have sockets open, by inode, as far as this user may see them."""
+def members(containers: list[str]) -> list[str]:
+    """Return the processes of containers: the kernel's name for their group has the container's id in it."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            group = _text(f"/proc/{name}/cgroup")
+            if any(one in group for one in containers):
+                found.append(name)
+    return found
+
+
+def listening_of(containers: list[str]) -> list[Row]:
+    """Return the TCP ports that processes of containers listen on, each with its process: `pid` and `words`."""
+    rows = listening()
+    known = holders([row["inode"] for row in rows], members(containers) if containers else [])
+    return [dict(row, **known[row["inode"]]) for row in rows if row["inode"] in known]
+
+
+def holders(inodes: list[str], pids: list[str] | None = None) -> dict[str, Row]:
+    """Return the processes, of all or of `pids`, that have sockets open, by inode, as far as this user may see them."""
     wanted = {f"socket:[{inode}]" for inode in inodes}
     found: dict[str, Row] = {}
-    for name in os.listdir("/proc") if wanted else ():
+    for name in (os.listdir("/proc") if pids is None else pids) if wanted else ():
         if not name.isdigit():
             continue
         try:

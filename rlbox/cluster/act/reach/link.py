@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 PATIENCE_S = 30.0
 """How long a node may take to answer; one that is slow is no dead one."""
 
+SILENT_S = 10.0
+"""A node's program says something every second; for how long nothing is heard of it before that is told."""
+
 ASK_S = 60.0
 _BEAT_S, _END_S = 5.0, 4.0
 _AGAIN_S = (0.5, 1.0, 2.0, 4.0)
@@ -113,7 +116,7 @@ class NodeLink:
         if self.wish.local:
             return (sys.executable, "-I", "-S", "-c", BOOT, "rlbox-node")
         words = [word for option in _OPTIONS for word in ("-o", option)]
-        words += ["-L", f"{self._folder}/engine:{there}/engine"]
+        words += ["-L", f"{self._folder}/engine:{there}/engine", "-L", f"{self._folder}/door:{there}/door"]
         return ("ssh", "-T", *words, "--", self.name, f'python3 -I -S -c "{BOOT}" rlbox-node')
 
     def _start(self) -> str:
@@ -175,6 +178,11 @@ class NodeLink:
     def lost(self) -> bool:
         """Whether the connection is no more."""
         return self._closed.is_set()
+
+    @property
+    def heard(self) -> bool:
+        """Whether the node's program has said something lately."""
+        return not self.lost and self.silent_s() < SILENT_S
 
     def silent_s(self) -> float:
         """Return for how long nothing has been heard of the node's program, which says something every second."""
@@ -261,7 +269,12 @@ class NodeLink:
         while not self._closed.wait(_BEAT_S):
             self.tell({"do": "beat"})
 
-    # ---- its engine
+    # ---- its engine, and the door to its dashboard
+
+    def door(self, port: int) -> str:
+        """Return a socket of this machine's that leads to a port of the node's loopback."""
+        self.ask("door", port=port)
+        return str(self._folder / "door")
 
     def engine(self) -> DockerEngine:
         """Return the node's engine."""

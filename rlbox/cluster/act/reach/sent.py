@@ -22,6 +22,7 @@ _ORDER = (
     "node_blobs",
     "node_engine",
     "node_facts",
+    "node_ray",
     "node_rules",
     "node_main",
 )

@@ -1,0 +1,157 @@
+"""Ray as a node's program reaches it: its jobs API, with the token that lies here, its logs, and its dashboard."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import os
+import socket
+import stat
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from rlbox.cluster.act.programs import node_files
+from rlbox.cluster.act.programs.node_http import ask_loopback
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from rlbox.cluster.act.programs.node_wire import Row
+
+_ANSWER_S, _UPLOAD_S = 30.0, 300.0
+_PAUSE_S = 0.3
+_BLOCK = 1 << 16
+
+
+def ask_ray(row: Row) -> Row:
+    """Ask the jobs API of the head here; the body is the text of `body`, or the file `file` of the data disk."""
+    headers = {"Content-Type": row.get("type", "application/json"), "User-Agent": "rlbox"}  # 2.43 fails without one
+    token = node_files.read(row["disk"], row["token"]).strip() if row.get("token") else ""
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    if not row.get("file"):
+        status, text = ask_loopback(
+            row["port"], row["method"], row["path"], headers, row.get("body", "").encode(), _ANSWER_S
+        )
+        return {"status": status, "text": text}
+    *parts, name = row["file"].split("/")
+    with node_files.Beneath(row["disk"], parts) as folder:
+        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder.handle)
+    with os.fdopen(handle, "rb") as file:
+        headers["Content-Length"] = str(os.fstat(handle).st_size)
+        status, text = ask_loopback(row["port"], row["method"], row["path"], headers, file, _UPLOAD_S)
+    return {"status": status, "text": text}
+
+
+def write_piece(row: Row, blocks: Iterable[bytes]) -> None:
+    """Write the next bytes of a file of the cluster's folder, for its owner alone."""
+    *parts, name = row["file"].split("/")
+    with node_files.Beneath(row["disk"], parts) as folder:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.open(name, flags, 0o600, dir_fd=folder.handle)
+    with os.fdopen(handle, "ab") as file:
+        for block in blocks:
+            file.write(block)
+
+
+# ---- logs
+
+
+class RayLogs:
+    """The logs of Ray's latest session in one folder of the data disk, as they grow; no link of a job's is followed."""
+
+    def __init__(self, disk: str, session: str, names: list[str], most: int) -> None:
+        self._disk, self._session, self._names, self._most = disk, session, names, most
+        self._read: dict[str, int] = {}
+
+    def new(self, whole: bool) -> list[Row]:
+        """Return what each log gained: `file`, `text`, `at` when it was last written; `whole`: with its last line."""
+        parts = self._folder()
+        found = []
+        for name in node_files.names(self._disk, "/".join(parts)) if parts else ():
+            if any(fnmatch.fnmatch(name, pattern) for pattern in self._names):
+                with contextlib.suppress(OSError):
+                    found += self._gained(parts, name, whole)
+        return found
+
+    def _folder(self) -> list[str]:
+        sessions = [one for one in node_files.names(self._disk, f"ray/{self._session}") if one.startswith("session_2")]
+        return ["ray", self._session, sessions[-1], "logs"] if sessions else []
+
+    def _gained(self, parts: list[str], name: str, whole: bool) -> list[Row]:
+        with node_files.Beneath(self._disk, parts) as folder:
+            handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder.handle)
+        with os.fdopen(handle, "rb") as file:
+            about = os.fstat(handle)
+            if not stat.S_ISREG(about.st_mode):
+                return []
+            at = self._read.get(name, max(0, about.st_size - self._most))
+            file.seek(at)
+            data = file.read(self._most)
+        end = len(data) if whole or len(data) == self._most else data.rfind(b"\n") + 1
+        begin = data.find(b"\n") + 1 if at and name not in self._read else 0  # a line whose beginning is left out
+        self._read[name] = at + end
+        text = data[begin:end].decode("utf-8", "replace")
+        return [{"file": name, "text": text, "at": about.st_mtime}] if text else []
+
+
+def tell_logs(row: Row, session: str, part: Callable[[Row], None], ended: threading.Event) -> Row:
+    """Tell what the logs hold, and with `follow` what they gain, until told to end; `now` is this node's clock."""
+    logs = RayLogs(row["disk"], session, row["names"], row["most"])
+    first, last = True, not row["follow"]
+    while True:
+        rows = logs.new(last)
+        if rows or first:
+            part({"first": first, "now": time.time(), "logs": rows})
+        if last:
+            return {}
+        first, last = False, ended.wait(_PAUSE_S)
+
+
+# ---- dashboard
+
+
+class Door:
+    """A socket of the connection's own folder that leads to a port of this node's loopback."""
+
+    def __init__(self, path: str, port: int) -> None:
+        self._port = port
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(path)
+        os.chmod(path, 0o600)
+        self._socket.listen(64)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                one, _ = self._socket.accept()
+            except OSError:
+                return
+            try:
+                other = socket.create_connection(("127.0.0.1", self._port), 5)
+                other.settimeout(None)
+            except OSError:
+                one.close()
+                continue
+            for pair in ((one, other), (other, one)):
+                threading.Thread(target=_pump, args=pair, daemon=True).start()
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+def _pump(source: socket.socket, goal: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            data = source.recv(_BLOCK)
+            if not data:
+                break
+            goal.sendall(data)
+    for one, how in ((goal, socket.SHUT_WR), (source, socket.SHUT_RD)):
+        with contextlib.suppress(OSError):
+            one.shutdown(how)

@@ -1,0 +1,116 @@
+"""Follow a job: what its driver writes, what happens to nodes meanwhile, and how it ends."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rlbox.cluster.act.reach.link import Going, NodeLink
+from rlbox.cluster.act.story import StandingCluster, Story
+from rlbox.cluster.act.work.jobs import JobsApi
+from rlbox.cluster.act.work.watch import NodesWatch
+from rlbox.cluster.job import ClusterJob
+from rlbox.cluster.judge.failures import Failure
+from rlbox.cluster.survey import Survey
+from rlbox.errors import RlboxError
+from rlbox.findings import Finding
+from rlbox.printable import PrintableStream
+from rlbox.secrets.masks import Masks
+
+_ASK_S = 0.5
+_LAST_S = 5.0
+_MOST = 1 << 22
+
+_News = str | Failure | RlboxError | None
+
+
+class JobFollower:
+    """The log of a job's driver and the news of the nodes, in the order in which they come."""
+
+    def __init__(self, story: Story, going: Going, id_: str, shown: _Shown) -> None:
+        self._story, self._going, self._id, self._shown = story, going, id_, shown
+        self._told: set[tuple[str, str]] = set()
+        self.news: queue.Queue[_News] = queue.Queue()
+        threading.Thread(target=self._hear, name=f"log of {id_}", daemon=True).start()
+
+    def _hear(self) -> None:
+        try:
+            for part in self._going:
+                for row in part["logs"]:
+                    self.news.put(str(row["text"]))
+            self.news.put(None)
+        except RlboxError as error:
+            self.news.put(error)
+
+    def follow(self, api: JobsApi) -> ClusterJob:
+        """Show what comes until the job has ended, and return how; `NodeError` where the head is gone."""
+        asked, job = 0.0, ClusterJob(id=self._id, status="PENDING")
+        while True:
+            if not job.ended and time.monotonic() - asked > _ASK_S:
+                asked, job = time.monotonic(), api.job(self._id)
+                if job.ended:
+                    self._going.end()
+            try:
+                news = self.news.get(timeout=_LAST_S if job.ended else _ASK_S)
+            except queue.Empty:
+                news = None if job.ended else ""
+            match news:
+                case str():
+                    self._shown.write(news)
+                case Failure():
+                    self.tell(news.finding("", first=False))
+                case None:
+                    self._shown.close()
+                    return job
+                case _:
+                    raise news
+
+    def tell(self, finding: Finding) -> None:
+        """Say what happened to a node, once."""
+        if (finding.where, finding.id) not in self._told:
+            self._told.add((finding.where, finding.id))
+            self._story.app.say(f"{finding.where}: {finding.title}: {finding.seen}")
+
+
+@contextmanager
+def following(
+    story: Story, survey: Survey, standing: StandingCluster, head: NodeLink, id_: str, masks: Masks
+) -> Iterator[JobFollower]:
+    """Yield what follows a job, the nodes being watched while the block runs."""
+    going = head.start(
+        "logs",
+        disk=head.wish.data,
+        container=standing.containers[head.name].id,
+        mount=story.image.container.mount,
+        names=[f"job-driver-{id_}.log"],
+        most=_MOST,
+        follow=True,
+    )
+    follower = JobFollower(story, going, id_, _Shown(masks, quiet=story.app.as_json))
+    watch = NodesWatch(story, standing, survey.offsets, follower.news.put)
+    try:
+        yield follower
+    finally:
+        watch.close()
+
+
+class _Shown:
+    """What a driver writes, on stdout, without secrets and control sequences."""
+
+    def __init__(self, masks: Masks, *, quiet: bool) -> None:
+        self._masked, self._printable, self._quiet = masks.stream(), PrintableStream(), quiet
+
+    def write(self, text: str) -> None:
+        self._put(self._printable.feed(self._masked.feed(text.encode())))
+
+    def close(self) -> None:
+        self._put(self._printable.feed(self._masked.close()) + self._printable.close())
+
+    def _put(self, data: bytes) -> None:
+        if data and not self._quiet:
+            sys.stdout.buffer.write(data)
+            sys.stdout.flush()

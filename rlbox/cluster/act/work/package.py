@@ -1,0 +1,108 @@
+"""A working directory as one file, the same bytes for the same content, named as Ray names its packages."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlbox.cluster.workdir import EXCLUDED, check_size, is_excluded
+from rlbox.errors import SpecError
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkFiles:
+    """The files of a working directory that go along: their bytes by path; `left` what is no file."""
+
+    folder: Path
+    sizes: dict[str, int]
+    left: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Bytes of all."""
+        return sum(self.sizes.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobPackage:
+    """A package for Ray: its name there, and the file here."""
+
+    name: str
+    file: Path
+
+    @property
+    def uri(self) -> str:
+        """How a job names it."""
+        return f"gcs://{self.name}"
+
+
+def find_files(folder: Path, excludes: Sequence[str]) -> WorkFiles:
+    """Return what of a directory goes along; `SpecError` where it is none, or too much; `OSError` when unreadable."""
+    if not folder.is_dir():
+        raise SpecError(
+            "the working directory is missing", where=str(folder), next_step="name one with --working-dir DIR"
+        )
+    patterns, sizes, left = (*EXCLUDED, *excludes), dict[str, int](), list[str]()
+    for path in _walk(folder, patterns):
+        name = path.relative_to(folder).as_posix()
+        try:
+            about = path.stat()
+        except OSError:
+            left.append(name)
+            continue
+        if stat.S_ISREG(about.st_mode):
+            sizes[name] = about.st_size
+        else:
+            left.append(name)
+    check_size(str(folder), sizes)
+    return WorkFiles(folder=folder, sizes=sizes, left=tuple(left))
+
+
+def _walk(folder: Path, patterns: Sequence[str]) -> Iterator[Path]:
+    """Yield what lies in a directory, in order; folders that are links are yielded and not entered."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for where, folders, names in os.walk(folder, onerror=refuse):
+        here = Path(where)
+        kept = [name for name in sorted(folders) if not _left(folder, here / name, patterns)]
+        folders[:] = [name for name in kept if not (here / name).is_symlink()]
+        yield from (here / name for name in kept if (here / name).is_symlink())
+        yield from (here / name for name in sorted(names) if not _left(folder, here / name, patterns))
+
+
+def _left(folder: Path, path: Path, patterns: Sequence[str]) -> bool:
+    return is_excluded(path.relative_to(folder).as_posix(), patterns)
+
+
+@contextmanager
+def packed(files: WorkFiles) -> Iterator[JobPackage]:
+    """Yield the package of the files while the block runs; `OSError` where one of them cannot be read."""
+    with tempfile.TemporaryDirectory(prefix="rlbox-package-") as text:
+        file = Path(text) / "package.zip"
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as whole:
+            for name in sorted(files.sizes):
+                _add(whole, files.folder / name, name)
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        yield JobPackage(name=f"_ray_pkg_{digest[:32]}.zip", file=file)
+
+
+def _add(whole: zipfile.ZipFile, path: Path, name: str) -> None:
+    with path.open("rb") as source:
+        row = zipfile.ZipInfo(name, _EPOCH)
+        row.compress_type = zipfile.ZIP_DEFLATED
+        row.external_attr = (os.fstat(source.fileno()).st_mode & 0o777 | stat.S_IFREG) << 16
+        with whole.open(row, "w") as goal:
+            while block := source.read(_BLOCK):
+                goal.write(block)

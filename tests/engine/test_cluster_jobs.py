@@ -1,0 +1,263 @@
+"""Jobs of a cluster of two real hosts: submitted, followed, left alone, stopped; its logs, dashboard and listeners.
+
+`make cluster`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from clusterbox import DISK, NODES, Hosts, ids, script
+from clusterstand import ADDRESSES, REDUCE, as_before, built, healthy
+from enginebox import Result
+from following import Follow
+
+NAMES = ("pair", "pair43")
+PYTHON = "/opt/venv/bin/python"
+SECRET = "qX7vR2pL9sKd4TzW"
+TRAIN = """
+import hashlib, os, sys, time
+print("digest", hashlib.sha256(os.environ["API_KEY"].encode()).hexdigest()[:16])
+print("files", *sorted(os.listdir(".")), flush=True)
+if "tell" in sys.argv:
+    print("key", os.environ["API_KEY"])
+sys.exit(int(sys.argv[1]))
+"""
+WAITS = "import time\nprint('ready', flush=True)\ntime.sleep(600)"
+ON_WORKER = f"""
+import ray, time
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
+ray.init(log_to_driver=False)
+(far,) = [n["NodeID"] for n in ray.nodes() if n["Alive"] and n["NodeManagerAddress"] == "{ADDRESSES["node1"]}"]
+@ray.remote(num_cpus=0, max_restarts=0)
+class Rank:
+    def work(self): time.sleep(600)
+    def there(self): return 1
+rank = Rank.options(scheduling_strategy=On(far, soft=False)).remote()
+ray.get(rank.there.remote())
+print("ready", flush=True)
+ray.get(rank.work.remote())
+"""
+LISTENS = "import socket, time; s = socket.create_server(('0.0.0.0', 9555)); time.sleep(600)"
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.getuid() != 0, reason="only root can make hosts")]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """Two hosts, and a project whose two targets are built here."""
+    with built(tmp_path_factory.mktemp("project"), NAMES) as found:
+        yield found
+
+
+@pytest.fixture
+def hosts(two: Hosts, follow: Follow) -> Iterator[Hosts]:
+    """The hosts; whatever a test did, and however it ended: after `down` they are as they were."""
+    with as_before(two, follow, NAMES):
+        yield two
+
+
+def work(folder: Path) -> Path:
+    """Make a working directory, with what is to stay here in it."""
+    (folder / "data").mkdir(parents=True)
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "data/large.bin").write_bytes(bytes(1 << 20))
+    return folder
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_job_runs_and_its_exit_code_is_the_drivers(name: str, hosts: Hosts, tmp_path: Path) -> None:
+    healthy(hosts("cluster", "up", name, "--json"))
+    folder = work(tmp_path / "work")
+    words = ("cluster", "submit", name, "--working-dir", str(folder), "--exclude", "data", "--secret", "API_KEY")
+    done = hosts(*words, "--", PYTHON, "train.py", "3", API_KEY=SECRET)
+    assert done.code == 3, done.err
+    assert "ended FAILED, driver exit code 3" in done.err
+    assert "files train.py" in done.out
+    assert re.search("digest [0-9a-f]{16}", done.out)
+    for host in NODES:
+        seen = hosts.on(host, "docker inspect $(docker ps -aq); docker logs $(docker ps -aq) 2>&1; ps axwwe")
+        assert SECRET not in seen
+        assert hosts.on(host, f"grep -rlF {SECRET} {DISK} /tmp /root /var/log /run || true") == ""
+    told = hosts(*words, "--", PYTHON, "train.py", "0", "tell", API_KEY=SECRET)
+    assert told.code == 0, told.err
+    assert "key ***" in told.out
+    assert SECRET not in told.out + told.err
+    again = hosts("cluster", "submit", name, "--json", "--", PYTHON, "-c", REDUCE)
+    assert (again.code, again.data["status"], again.data["driver_exit_code"]) == (0, "SUCCEEDED", 0), again.err
+    logs = hosts("cluster", "logs", name, "--job", again.data["job"], "--json").data["lines"]
+    assert " ".join(["nodes", *ADDRESSES.values()]) in [line["text"] for line in logs]
+    rows = hosts("cluster", "logs", name, "--json").data["lines"]
+    assert {row["node"] for row in rows} == {*NODES}
+    assert [row["at"] for row in rows] == sorted(row["at"] for row in rows)
+    assert len(hosts("cluster", "logs", name, "-n", "7").out.splitlines()) == 7
+
+
+def begun(hosts: Hosts, *words: str) -> subprocess.Popen[str]:
+    """Start a command that prints, and return it when it has printed a line; of a job the one that it is ready."""
+    argv = hosts.argv("cluster", *words)
+    one = subprocess.Popen(argv, cwd=hosts.project, env=hosts.env(), stdout=-1, stderr=-1, text=True)
+    assert one.stdout
+    line = one.stdout.readline()
+    while words[0] == "submit" and line and line != "ready\n":
+        line = one.stdout.readline()
+    assert line
+    return one
+
+
+def test_a_job_is_left_alone_and_then_stopped(hosts: Hosts, follow: Follow) -> None:
+    healthy(hosts("cluster", "up", "pair", "--json"))
+    none = follow("cluster", "stop", "pair", "job-none")
+    assert none.said.code == 2
+    follow.types(none, TARGET="pair", COMMAND="true")
+    one = begun(hosts, "submit", "pair", "--", PYTHON, "-c", WAITS)
+    one.send_signal(signal.SIGINT)
+    _, err = one.communicate(timeout=60)
+    assert one.returncode == 130, err
+    found = re.search(r"left alone: job (job-[0-9a-f]+) goes on", err)
+    assert found
+    step = follow.step(("cluster", "submit", "pair"), Result(code=130, out="", err=err))
+    logs, stop = step.commands({})
+    assert "ready" in hosts(*logs).out
+    ended = hosts(*stop, "--json")
+    assert (ended.code, ended.data["status"], ended.data["stopped"]) == (0, "STOPPED", True), ended.err
+    assert not hosts(*stop, "--json").data["stopped"]
+    other = follow("cluster", "stop", "pair", "job-none")
+    assert found[1] in other.choices()
+    follow.instead(other, "job-none", found[1])
+    taken = follow("cluster", "submit", "pair", "-d", "--", PYTHON, "-c", "print('done')")
+    assert follow.types(taken).code == 0
+    far = follow("cluster", "submit", "pair", "--nodes", "node1", "--", "true")
+    assert far.said.code == 5
+    follow.changed(far, ["cluster", "submit", "pair", *far.options({}), "--", "true"], 0)
+    hosts.on("node0", "docker kill $(docker ps -q)")
+    dead = follow("cluster", "submit", "pair", "--", "true")
+    assert "does not run" in dead.said.err
+    follow.types(dead)
+    follow.again(dead)
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = follow("cluster", "dashboard", "pair", "--port", str(busy.getsockname()[1]))
+    assert port.said.code == 5
+    one = begun(hosts, "dashboard", "pair")  # as is said: without it, any that is free
+    one.send_signal(signal.SIGINT)
+    assert one.wait(60) == 0
+
+
+def test_a_node_that_fails_under_a_job_is_named(hosts: Hosts) -> None:
+    """The worker's container is killed, and the driver fails of it; then the head's, with the driver."""
+    healthy(hosts("cluster", "up", "pair", "--json"))
+    one = begun(hosts, "submit", "pair", "--", PYTHON, "-c", ON_WORKER)
+    hosts.on("node1", "docker kill $(docker ps -q)")
+    _, err = one.communicate(timeout=180)
+    assert one.returncode == 1, err
+    assert "ended FAILED, driver exit code 1" in err
+    assert "node1: its container was killed: exit code 137" in err
+    healthy(hosts("cluster", "up", "pair", "--json"))
+    one = begun(hosts, "submit", "pair", "--", PYTHON, "-c", WAITS)
+    hosts.on("node1", "docker kill $(docker ps -q)")
+    until_said(one, "node1: its container was killed: exit code 137")
+    script("cut", "node1")
+    try:
+        until_said(one, "node1: neither this machine nor the other nodes reach it")
+    finally:
+        script("heal", "node1")
+    assert one.poll() is None  # all that is said while the job goes on
+    hosts.on("node0", "docker kill $(docker ps -q)")
+    _, err = one.communicate(timeout=180)
+    assert one.returncode == 5, err
+    assert "is no longer followed" in err
+    assert re.search(
+        r"\n  node1: its container was killed: .*, it failed first\n  node0: its container was killed: ", err
+    )
+
+
+def until_said(process: subprocess.Popen[str], words: str) -> None:
+    """Read what a command says until it says this; it does not end before."""
+    assert process.stderr
+    said = [process.stderr.readline()]
+    while said[-1] and words not in said[-1]:
+        said.append(process.stderr.readline())
+    assert said[-1], said
+
+
+def cut(process: subprocess.Popen[str]) -> None:
+    """End the connection of a command to the head, as a network that fails does."""
+    texts = [path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/children")]
+    for pid in " ".join(texts).split():
+        if b"\0node0\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(int(pid), signal.SIGKILL)
+
+
+def test_a_broken_connection_ends_the_watching_alone(hosts: Hosts, follow: Follow) -> None:
+    """Who follows a job or the logs is told that the connection broke; the job goes on, and ends well."""
+    healthy(hosts("cluster", "up", "pair", "--json"))
+    watched = begun(hosts, "logs", "pair", "-f")
+    one = begun(hosts, "submit", "pair", "--", PYTHON, "-c", WAITS.replace("600", "20"))
+    for process in (one, watched):
+        cut(process)
+    _, err = one.communicate(timeout=60)
+    assert one.returncode == 5, err
+    assert "is no longer followed" in err
+    _, err = watched.communicate(timeout=60)
+    assert watched.returncode == 5, err
+    step = follow.step(("cluster", "logs", "pair"), Result(code=5, out="", err=err))
+    follow.again(step)
+
+
+def asked(port: int, path: str, **headers: str) -> tuple[int, bytes]:
+    """Ask what listens on this machine's loopback."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as ask:
+        ask.request("GET", path, headers=headers)
+        answer = ask.getresponse()
+        return answer.status, answer.read()
+
+
+def test_the_dashboard_is_here_until_ctrl_c(hosts: Hosts) -> None:
+    healthy(hosts("cluster", "up", "pair", "--json"))
+    argv = hosts.argv("cluster", "dashboard", "pair")
+    one = subprocess.Popen(argv, cwd=hosts.project, env=hosts.env(), stdout=-1, stderr=-1, text=True)
+    assert one.stdout
+    port = urlsplit(one.stdout.readline().strip()).port
+    assert port
+    page, body = asked(port, "/")
+    assert (page, b"<!doctype html" in body.lower()) == (200, True)
+    token = hosts.on("node0", f"cat {DISK}/clusters/0/pair/node0/auth_token")
+    assert asked(port, "/api/jobs/")[0] == 401
+    assert asked(port, "/api/jobs/", Authorization=f"Bearer {token}") == (200, b"[]")
+    assert asked(port, "/api/jobs/", Authorization=f"Bearer {token}", Host="evil.example")[0] == 421
+    assert asked(port, "/api/jobs/", Authorization=f"Bearer {token}", Origin="http://evil.example")[0] == 421
+    one.send_signal(signal.SIGINT)
+    _, err = one.communicate(timeout=60)
+    assert one.returncode == 0, err
+    assert f"{DISK}/clusters/0/pair/node0/auth_token on node0" in err
+    with pytest.raises(ConnectionRefusedError):
+        asked(port, "/")
+
+
+def test_what_listens_besides_its_plan_is_named(hosts: Hosts, follow: Follow) -> None:
+    """A program of a job listens for everybody on one node; then it is ended."""
+    healthy(hosts("cluster", "up", "pair", "--json"))
+    hosts.on("node1", f"docker exec -d $(docker ps -q) {PYTHON} -c {shlex.quote(LISTENS)}")
+    hosts.on("node1", "for i in $(seq 100); do ss -Hltn | grep -q :9555 && exit; sleep 0.1; done; exit 1")
+    status = follow("cluster", "status", "pair")
+    assert status.said.code == 5
+    assert re.search(r"node1: processes of the cluster listen .*python.* on 0\.0\.0\.0:9555", status.said.out)
+    up = follow("cluster", "up", "pair")
+    assert up.said.code == 5
+    assert "listens where its plan has named no port" in up.said.err
+    doctor = hosts("cluster", "doctor", "pair", "--json")
+    assert ids(doctor) == {"node1": ["listens-besides"]}
+    hosts.on("node1", "docker exec $(docker ps -q) pkill -f create_server")
+    assert healthy(hosts("cluster", "status", "pair", "--json"))
+    assert follow.again(up).code == 0

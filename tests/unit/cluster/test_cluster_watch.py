@@ -1,0 +1,84 @@
+"""Nodes are watched while something runs: each thing that happens is told once, and a slow node is no dead one."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from clusterfacts import plan
+
+from rlbox.cluster.act.reach.fleet import Fleet
+from rlbox.cluster.act.story import StandingCluster
+from rlbox.cluster.act.work import watch
+from rlbox.cluster.act.work.watch import NodesWatch
+from rlbox.cluster.facts import ClusterContainer
+from rlbox.cluster.judge.failures import Failure
+from rlbox.errors import NodeError
+
+pytestmark = pytest.mark.allow("processes", "sockets")
+ROW = {"name": "rlbox-pair-1", "image": "i", "labels": {}, "status": "running", "pid": 7}
+
+
+class Played:
+    """The connection to a node whose container is as `row` says; None: it does not answer. `way`: what it reaches."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.lost = name, False
+        self.row: dict[str, Any] | None = {**ROW, "id": name}
+        self.silent, self.way = 0.0, ""
+
+    @property
+    def heard(self) -> bool:
+        return self.silent < 10
+
+    def silent_s(self) -> float:
+        return self.silent
+
+    def ask(self, do: str, timeout_s: float = 60.0, **args: Any) -> dict[str, Any]:
+        if do == "reach":
+            return {"reached": [{"said": self.way} for _ in args["goals"]]}
+        if self.row is None:
+            raise NodeError(f"node {self.name} has not answered")
+        return {"containers": [self.row]}
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[dict[str, Played], queue.Queue[Failure]]]:
+    """The connections to both nodes, and what the watch tells."""
+    monkeypatch.setattr(watch, "_LOOK_S", 0.01)
+    links: dict[str, Any] = {name: Played(name) for name in "ab"}
+    containers = {name: ClusterContainer(id=name, name="n", image="i", labels={}, status="running") for name in "ab"}
+    told: queue.Queue[Failure] = queue.Queue()
+    story: Any = SimpleNamespace(fleet=Fleet(links, ()))
+    standing = StandingCluster(plan=plan(), containers=containers)
+    with closing(NodesWatch(story, standing, {"a": 0.0, "b": 0.0}, told.put)):
+        yield links, told
+
+
+def test_what_happens_is_told_once(watched: tuple[dict[str, Played], queue.Queue[Failure]]) -> None:
+    links, told = watched
+    links["b"].row = {**ROW, "id": "b", "status": "exited", "exit_code": 137}
+    assert (told.get(timeout=60).id, links["b"].lost) == ("container-killed", False)
+    links["b"].row = {**ROW, "id": "another"}
+    failure = told.get(timeout=60)
+    assert (failure.node, failure.id) == ("b", "container-gone")
+
+
+@pytest.mark.parametrize(("way", "id_"), [("", "connection-cut"), ("it did not answer", "host-gone")])
+def test_a_node_that_is_silent(way: str, id_: str, watched: tuple[dict[str, Played], queue.Queue[Failure]]) -> None:
+    links, told = watched
+    links["a"].way = way
+    links["b"].row, links["b"].silent = None, 3.0  # slow, and no more
+    with pytest.raises(queue.Empty):
+        told.get(timeout=0.5)
+    links["b"].silent = 12.0
+    failure = told.get(timeout=60)
+    assert (failure.node, failure.id, failure.seen.strip("\u2068\u2069")) == (
+        "b",
+        id_,
+        "nothing is heard of it for 12 s",
+    )
