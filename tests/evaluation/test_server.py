@@ -60,13 +60,13 @@ def test_they_end_where_the_block_fails(tmp_path: Path) -> None:
 
 def test_the_server_ends_when_the_evaluation_is_killed(tmp_path: Path) -> None:
     code = (
-        "import sys, time; sys.path.insert(0, sys.argv[1])\n"
+        "import sys, time; sys.path[:0] = sys.argv[1:3]\n"
         "from pathlib import Path\n"
         "from test_server import engine, served, loopback_http\n"
-        "with served(engine('m'), Path(sys.argv[2]), loopback_http(10)) as policy:\n"
+        "with served(engine('m'), Path(sys.argv[3]), loopback_http(10)) as policy:\n"
         "    print(policy.url, flush=True)\n    time.sleep(60)\n"
     )
-    argv = (sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path / "log"))
+    argv = (sys.executable, "-c", code, *(str(folder) for folder in Path(__file__).parents[:2]), str(tmp_path / "log"))
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     url = process.stdout.readline().strip()
