@@ -12,6 +12,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,26 +136,36 @@ def _jobs(plan: RayPlan) -> str:
 
 
 class RayFolders:
-    """The temporary folders of a run's heads, as they were before it: what is new goes after it, that of others stays.
+    """The temporary folders of a run's heads, as they were before it: what its heads made goes after it, no more.
 
-    A container takes its /tmp along; on a machine of one's own each run of a head would leave a session there.
+    A container takes its /tmp along; on a machine of one's own each run of a head would leave a session there. Others
+    start Ray in the same folder meanwhile, so that a session is the run's by the process that it is named after: Ray
+    calls it `session_DATE_TIME_PID`. Source: Ray 2.43 to 2.60, `_private/node.py` `Node.__init__`.
     """
 
     def __init__(self, plan: RunPlan) -> None:
         folders = {Path(stage.ray.temp_dir) for stage in plan.stages if stage.ray}
         self._new = {folder for folder in folders if not os.path.lexists(folder)}
-        self._before = {folder: _sessions(folder) for folder in folders - self._new}
+        self._before = {folder: _sessions(folder) for folder in folders}
 
-    def clean(self) -> None:
-        """Remove the folders that are new, and the sessions that are new in those that were there."""
-        for folder in self._new:
-            if folder.is_dir() and not folder.is_symlink() and folder.stat().st_uid == os.getuid():
-                shutil.rmtree(folder, ignore_errors=True)
+    def clean(self, pids: AbstractSet[int]) -> None:
+        """Remove the new sessions of these processes, and a folder that is new and has no other session."""
         for folder, before in self._before.items():
-            new = _sessions(folder) - before
-            for name in new:
+            own = {name for name in _sessions(folder) - before if _pid(name) in pids}
+            for name in own:
                 shutil.rmtree(folder / name, ignore_errors=True)
-            _drop(folder / _LATEST, new)
+            _drop(folder / _LATEST, own)
+        for folder in self._new:
+            if not folder.is_dir() or folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+            if not any(path.is_dir() and not path.is_symlink() for path in folder.glob("session_*")):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _pid(name: str) -> int:
+    """Return the process that a session is named after; 0 for a name of another kind."""
+    last = name.rpartition("_")[2]
+    return int(last) if last.isdecimal() else 0
 
 
 def _sessions(folder: Path) -> set[str]:

@@ -92,7 +92,7 @@ def carry_out_run(
     journal.change_run("plot", plot=_draw(bench))
     sampler.close()
     if plan.owns_processes:
-        heads.clean()
+        heads.clean(record.seen)
     _keep_folder(plan, run_dir)
     journal.close()
     own = {} if cause is None or any(stage.cause for stage in journal.state.stages) else {"cause": cause}

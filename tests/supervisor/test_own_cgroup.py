@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -122,16 +123,23 @@ def test_only_the_sessions_of_the_run_are_removed(bench: Bench, tmp_path: Path) 
     bench.write_plan()
     plan = load_run_plan(json.loads((bench.run_dir / "plan.json").read_bytes()))
     heads = RayFolders(plan)
-    (folder / "session_new/logs").mkdir(parents=True)
-    (folder / "session_latest").symlink_to(folder / "session_new")
-    heads.clean()
-    assert sorted(path.name for path in folder.iterdir()) == ["session_old"]
-    (folder / "session_old").rmdir()
-    folder.rmdir()
+    own, other = "session_2026-11-26_06-16-58_565341_4321", "session_2026-11-26_06-16-59_565341_55211"
+    (folder / own / "logs").mkdir(parents=True)
+    (folder / other / "sockets").mkdir(parents=True)  # somebody's head, begun after the run
+    (folder / "session_latest").symlink_to(folder / own)
+    heads.clean({4321, 9})
+    assert sorted(path.name for path in folder.iterdir()) == sorted([other, "session_old"])
+    shutil.rmtree(folder)
     heads = RayFolders(plan)
-    (folder / "session_new").mkdir(parents=True)
+    for name in (own, other):
+        (folder / name).mkdir(parents=True)
     (folder / "prom_metrics_service_discovery.json").write_text("[]")
-    heads.clean()
+    (folder / "session_latest").symlink_to(folder / other)
+    heads.clean({4321, 9})
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        [other, "session_latest", "prom_metrics_service_discovery.json"]
+    )
+    heads.clean({4321, 55211})
     assert not folder.exists()
 
 
