@@ -45,8 +45,9 @@ def outbid(platform: Platform, instance: Instance, row: dict[str, Any]) -> None:
     instance.power("stopped")
     print("outbid: stopped", flush=True)
     time.sleep(AWAY_S)
-    platform.states = ["exited", "loading", "running"]
+    platform.states = ["exited", "loading"]
     instance.power("running")
+    platform.states, row["actual_status"] = [], "running"  # by itself, whether it is asked for or not
     print("nobody pays more: started", flush=True)
 
 
