@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import itertools
 import os
 import sys
 import zlib
 from collections.abc import Iterator
-from io import BufferedReader, RawIOBase
-from typing import Any, BinaryIO, Protocol, cast
+from typing import BinaryIO, Protocol, cast
 
 if sys.version_info >= (3, 14):
     from compression import zstd as zstd
@@ -42,7 +42,7 @@ def unpacked(source: Readable, media_type: str) -> Iterator[bytes]:
     head = b""
     while len(head) < len(_ZSTD) and (more := source.read(len(_ZSTD) - len(head))):
         head += more
-    known = BufferedReader(_Raw(head, source), CHUNK)
+    known = Chunks(itertools.chain([head], iter(lambda: source.read(CHUNK), b"")))
     try:
         if head == _ZSTD:
             with zstd.ZstdFile(cast(BinaryIO, known)) as plain:
@@ -54,23 +54,6 @@ def unpacked(source: Readable, media_type: str) -> Iterator[bytes]:
             yield from iter(lambda: known.read(CHUNK), b"")
     except (zstd.ZstdError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"no {media_type.rpartition('.')[2]} layer: {error}") from error
-
-
-class _Raw(RawIOBase):
-    """A source, after its first bytes, as the standard library's buffer wants it."""
-
-    def __init__(self, head: bytes, source: Readable) -> None:
-        self._head, self._source = head, source
-
-    def readable(self) -> bool:
-        """It is there to be read."""
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        """Fill the buffer, or its beginning; 0 at the end."""
-        chunk, self._head = self._head or self._source.read(len(buffer)), b""
-        buffer[: len(chunk)] = chunk
-        return len(chunk)
 
 
 class Chunks:
