@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,6 +19,7 @@ from rlbox.cli.offered import complete_profile, complete_setting, complete_sourc
 from rlbox.cli.told import spoken
 from rlbox.errors import NotAnswered, RlboxError, SpecError
 from rlbox.messages.language import LANGUAGES, teller
+from rlbox.printable import isolated
 from rlbox.run.places import DEFAULT, DEFAULT_TARGET, PLACES
 from rlbox.spec.project import Project
 
@@ -208,6 +210,31 @@ def open_browser(app: App, opened: str, address: str) -> None:
 
     if not webbrowser.open(address):
         app.say(f"no browser was found here; the page is {address}")
+
+
+def write_page(
+    app: App, html: str, out: str | None, default: str, told: dict[str, Any], opened: str, gaps: Iterable[str] = ()
+) -> int:
+    """Write a page to `out` (`-`: standard output) or to `default` here, say what is not in it, and open it."""
+    from rlbox.files.act.folders import write_atomic
+    from rlbox.files.act.output import check_output
+
+    data = html.encode("utf-8", "replace")
+    if out in ("-", "/dev/stdout"):
+        sys.stdout.buffer.write(data)
+        return 0
+    path = Path(out or default)
+    with app.checking("file"):
+        check_output(path, "another with --out")
+    told = {**told, "report": os.path.abspath(path)}
+    for gap in gaps:
+        app.say(f"left out: {gap}")
+    if app.dry_run:
+        return app.planned(told, "", f"write {isolated(path)}")
+    write_atomic(path, data)
+    app.result(told, str(path))
+    open_browser(app, opened, path.resolve().as_uri())
+    return 0
 
 
 def gpus_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import click
 
 from rlbox.app import App
 from rlbox.cli.offered import complete_run
-from rlbox.cli.options import disk_options, dry_run, open_browser, open_option, shared
+from rlbox.cli.options import disk_options, dry_run, open_option, shared, write_page
 from rlbox.errors import SpecError
-from rlbox.printable import isolated
 from rlbox.run.data_disk import bring_up_to_date, known_disk, run_masks
 
 POINTS = 400
@@ -39,8 +37,6 @@ def verb(
       rlbox report smoke-20260101 --out smoke.html --lang zh
       rlbox report smoke-20260102 smoke-20260101
     """
-    from rlbox.files.act.folders import write_atomic
-    from rlbox.files.act.output import check_output
     from rlbox.machine.act.clock import utc_now
     from rlbox.report.act.html import render_report
     from rlbox.report.act.read import load_run_record
@@ -56,21 +52,8 @@ def verb(
         )
     beside = load_run_record(before, run_masks(app, before), points=POINTS) if before else None
     html = render_report(record, made_at=utc_now(), language=app.language, other=beside)
-    if out in ("-", "/dev/stdout"):
-        sys.stdout.buffer.write(html.encode("utf-8", "replace"))
-        return 0
-    path = Path(out or f"{folder.name}.html")
-    with app.checking("file"):
-        check_output(path, "another with --out")
-    told = {"run": record.state.run_id, "state": record.state.state, "report": os.path.abspath(path)}
-    for gap in record.gaps:
-        app.say(f"left out: {gap}")
-    if app.dry_run:
-        return app.planned(told, "", f"write {isolated(path)}")
-    write_atomic(path, html.encode("utf-8", "replace"))
-    app.result(told, str(path))
-    open_browser(app, opened, path.resolve().as_uri())
-    return 0
+    told = {"run": record.state.run_id, "state": record.state.state}
+    return write_page(app, html, out, f"{folder.name}.html", told, opened, record.gaps)
 
 
 def _run_folder(app: App, name: str | None, target: str, data: str | None) -> Path:

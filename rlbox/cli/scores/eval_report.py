@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import dry_run, open_browser, open_option, shared
+from rlbox.cli.options import dry_run, open_option, shared, write_page
 from rlbox.cli.scores.eval_asked import result_at
 from rlbox.cli.scores.eval_show import near_names
 from rlbox.errors import SpecError
-from rlbox.printable import isolated
 
 
 @click.command("report")
@@ -34,8 +31,6 @@ def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -
       rlbox eval report eval
       rlbox eval report eval --problem HumanEval/32 --lang zh
     """
-    from rlbox.files.act.folders import write_atomic
-    from rlbox.files.act.output import check_output
     from rlbox.machine.act.clock import utc_now
     from rlbox.report.act.read_answers import read_answers, results_at
     from rlbox.report.act.scores_page import default_name, render_scores
@@ -56,16 +51,5 @@ def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -
         step = f"choose one of: {', '.join(near_names(problem, known))}"
         raise SpecError(f"no result has a problem {problem!r}", where=str(folder), next_step=step)
     html = render_scores(folder.resolve().name, results, problems, made_at=utc_now(), language=app.language)
-    if out in ("-", "/dev/stdout"):
-        sys.stdout.buffer.write(html.encode("utf-8", "replace"))
-        return 0
-    path = Path(out or default_name(folder, problem))
-    with app.checking("file"):
-        check_output(path, "another with --out")
-    told = {"results": [one.name for one in results], "problems": len(problems), "report": os.path.abspath(path)}
-    if app.dry_run:
-        return app.planned(told, "", f"write {isolated(path)}")
-    write_atomic(path, html.encode("utf-8", "replace"))
-    app.result(told, str(path))
-    open_browser(app, opened, path.resolve().as_uri())
-    return 0
+    told = {"results": [one.name for one in results], "problems": len(problems)}
+    return write_page(app, html, out, default_name(folder, problem), told, opened)
