@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from rlbox.cluster.act.reach.link import Going, NodeLink
 from rlbox.cluster.act.story import StandingCluster, Story
 from rlbox.cluster.act.work.jobs import JobsApi
+from rlbox.cluster.act.work.logs import start_logs
 from rlbox.cluster.act.work.watch import NodesWatch
 from rlbox.cluster.job import ClusterJob
 from rlbox.cluster.judge.failures import Failure
@@ -81,15 +82,7 @@ def following(
     story: Story, survey: Survey, standing: StandingCluster, head: NodeLink, id_: str, masks: Masks
 ) -> Iterator[JobFollower]:
     """Yield what follows a job, the nodes being watched while the block runs."""
-    going = head.start(
-        "logs",
-        disk=head.wish.data,
-        container=standing.containers[head.name].id,
-        mount=story.image.container.mount,
-        names=[f"job-driver-{id_}.log"],
-        most=_MOST,
-        follow=True,
-    )
+    going = start_logs(story, standing, head.name, [f"job-driver-{id_}.log"], follow=True, most=_MOST)
     follower = JobFollower(story, going, id_, _Shown(masks, quiet=story.app.as_json))
     watch = NodesWatch(story, standing, survey.offsets, follower.news.put)
     try:

@@ -52,7 +52,9 @@ def read_logs(app: App, wish: LogsWish, show: Callable[[LogLine], None]) -> None
         survey = story.survey()
         standing = story.require_standing(survey)
         names = _names(story, standing, wish.job)
-        goings = {name: _start(story, standing, name, names, follow=wish.follow) for name in _nodes(story, standing)}
+        goings = {
+            name: start_logs(story, standing, name, names, follow=wish.follow) for name in _nodes(story, standing)
+        }
         clocks = _Clocks(survey)
         parts = _parts(goings)
         kept = merged(_begin(parts, clocks, set(goings)))
@@ -76,7 +78,10 @@ def _names(story: Story, standing: StandingCluster, job: str) -> tuple[str, ...]
     return (f"job-driver-{found.id}.log", *workers)
 
 
-def _start(story: Story, standing: StandingCluster, name: str, names: Iterable[str], *, follow: bool) -> Going:
+def start_logs(
+    story: Story, standing: StandingCluster, name: str, names: Iterable[str], *, follow: bool, most: int = _MOST
+) -> Going:
+    """Have a node tell its logs of these patterns, the last `most` bytes of each, and with `follow` what they gain."""
     link = story.fleet.links[name]
     return link.start(
         "logs",
@@ -84,7 +89,7 @@ def _start(story: Story, standing: StandingCluster, name: str, names: Iterable[s
         container=standing.containers[name].id,
         mount=story.image.container.mount,
         names=list(names),
-        most=_MOST,
+        most=most,
         follow=follow,
     )
 
