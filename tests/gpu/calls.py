@@ -18,6 +18,8 @@ import pack
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
 TARGETS = {"h100-verl": "verl", "h100-slime": "slime"}
+ENGINE = Path("/opt/rlbox-engine")  # where `rlbox engine up` unpacks one
+LIBRARIES = ("libseccomp.so.2", "libsystemd.so.0")  # of that engine; the machine may have them
 LIMIT = 64 << 20
 CALL = "CARRIED=$PWD/.carry/{} bash tests/gpu/machine.sh {}"
 RUNS = """then, in the background with `machine.sh start NAME rlbox run …`, and `machine.sh wait SECONDS NAME` to look:
@@ -51,6 +53,29 @@ def make(work: Path, snapshots: Path) -> None:
         shutil.rmtree(kit, ignore_errors=True)
         words = ["fetch", target, "--place", "here", "--project", str(HERE / "project"), "--export", str(kit)]
         subprocess.run([sys.executable, "-m", "rlbox", *words], check=True, cwd=CHECKOUT)
+    make_image_kit(work)
+
+
+def make_image_kit(work: Path) -> None:
+    """Make what images are built of: both targets want the same; their base is made there, an empty one stands in."""
+    project, kit = work / "image/project", work / "image/kit"
+    shutil.rmtree(work / "image", ignore_errors=True)
+    shutil.copytree(HERE / "project", project)
+    subprocess.run([sys.executable, str(HERE / "base.py"), str(project), *TARGETS, "--empty"], check=True)
+    words = ["fetch", next(iter(TARGETS)), "--project", str(project), "--export", str(kit)]
+    subprocess.run([sys.executable, "-m", "rlbox", *words], check=True, cwd=CHECKOUT)
+
+
+def take_engine(work: Path) -> None:
+    """Lay the programs of this machine's own engine below `work`, and the libraries that they ask for."""
+    folder = work / "engine"
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "lib").mkdir(parents=True)
+    shutil.copytree(ENGINE / "bin", folder / "bin", ignore=shutil.ignore_patterns("ctr", "docker-proxy"))
+    (folder / "cli-plugins").mkdir()
+    shutil.copy(ENGINE / "cli-plugins/docker-buildx", folder / "cli-plugins")
+    for name in LIBRARIES:
+        shutil.copy(Path("/usr/lib/x86_64-linux-gnu") / name, folder / "lib" / name)
 
 
 def lay(work: Path, out: Path) -> list[tuple[int, list[str]]]:
@@ -61,7 +86,7 @@ def lay(work: Path, out: Path) -> list[tuple[int, list[str]]]:
     checkout = sum((CHECKOUT / name.decode()).stat().st_size for name in listed if name)
     part = (LIMIT - checkout) * 96 // 100 // 3
     shutil.rmtree(work / "parts", ignore_errors=True)
-    needs = pack.pack({stack: work / stack for stack in TARGETS.values()}, work / "parts", part)
+    needs = pack.pack({stack: work / stack for stack in (*TARGETS.values(), "engine")}, work / "parts", part)
     shutil.rmtree(out, ignore_errors=True)
     first = out / "1"
     first.mkdir(parents=True)
@@ -78,7 +103,11 @@ def lay(work: Path, out: Path) -> list[tuple[int, list[str]]]:
         done = range(begin * part + 1, (begin + 3) * part + 1)
         whole = [(target, stack) for target, stack in TARGETS.items() if needs[stack] in done]
         verbs = [verb for target, stack in whole for verb in (f"stack {stack}", f"apply {target} {stack}")]
+        if needs["engine"] in done:
+            verbs.append("engine")
         calls.append((len(parts[begin : begin + 3]), ["take", *verbs]))
+    shutil.copytree(work / "image", out / str(len(calls) + 1))
+    calls.append((0, ["kit", *(f"image {target}" for target in TARGETS)]))
     return calls
 
 
@@ -91,6 +120,7 @@ def main() -> None:
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     make(args.work, args.git_snapshots)
+    take_engine(args.work)
     for number, (_, verbs) in enumerate(lay(args.work, args.out), 1):
         print(f"call {number}, with .carry/{number}: " + " && ".join(CALL.format(number, verb) for verb in verbs))
     print(RUNS)

@@ -1,12 +1,14 @@
 """`make gpu-check TARGET=NAME`: a target on a machine with GPUs: doctor, components, planted faults, SFT and GRPO.
 
 For a person with such a machine; nothing of it runs elsewhere. The stack needs torch and verl, and vLLM for GRPO. Each
-step is one rlbox command; it is expected to pass, a planted fault to fail, and the same fault with the fix to pass.
+step is one rlbox command; it is expected to pass, a planted fault to fail in the parts that it is about and in no part
+that it is not, and the same fault with the fix to pass.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import time
@@ -15,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-TEST = "/opt/rlbox/bin/rlbox components"
+TEST = "/opt/rlbox/bin/rlbox components --json"
+SPARED = frozenset({"Python", "C compiler", "torch"})  # no planted fault is about these
 # What the seeds export: a folder of CUDA's stubs before the driver's own; 34 is CUDA_ERROR_STUB_LIBRARY.
 MAKE_STUB = """mkdir -p /tmp/stubs && cd /tmp/stubs && echo '
 int cuInit(unsigned flags) { return 34; }
@@ -24,35 +27,54 @@ int cuGetErrorName(int code, const char **name) { *name = "CUDA_ERROR_STUB_LIBRA
 ' | gcc -shared -fPIC -x c - -Wl,-soname,libcuda.so.1 -o libcuda.so.1 &&
 export LD_LIBRARY_PATH=/tmp/stubs:$LD_LIBRARY_PATH &&"""
 NO_LIB64 = "export CUDA_HOME=/tmp/prefix &&"  # a prefix without lib64, as of conda
+NO_KERNELS = (
+    "rm $(python -c 'import importlib.util as i; print(i.find_spec(\"vllm\").submodule_search_locations[0])')/_C*.so &&"
+)
 WITH_FIXES = f"exec sh /opt/rlbox/libexec/entrypoint.sh {TEST}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One command; `code` is the exit code that it must have."""
+    """One command; `fails` are the parts that must fail in what it prints, none when all must pass."""
 
     title: str
     words: tuple[str, ...]
-    code: int = 0
+    fails: frozenset[str] = frozenset()
+
+    def complaint(self, code: int, output: str) -> str:
+        """Return what is wrong with how it ended; empty when nothing is."""
+        if not self.fails:
+            return f"exit code {code}, not 0" if code else ""
+        try:
+            failed = {*json.loads(output)["failed"]}
+        except (ValueError, KeyError, TypeError):
+            return f"exit code {code}, and no word on parts"
+        if missed := self.fails - failed:
+            return f"{', '.join(sorted(missed))}: not failed"
+        return f"failed, too: {', '.join(sorted(failed & SPARED))}" if failed & SPARED else ""
 
 
-def plan_steps(target: str, gpus: int) -> Iterator[Step]:
-    """Yield the steps for one GPU and, where there are more, for `gpus`."""
+def plan_steps(target: str, devices: list[str]) -> Iterator[Step]:
+    """Yield the steps for the first of the GPUs and, where there are more, for all of them."""
 
-    def shell(title: str, script: str, code: int = 0) -> Step:
-        return Step(title=title, words=("shell", target, "--gpus", "1", "--", "bash", "-c", script), code=code)
+    def shell(title: str, script: str, *fails: str) -> Step:
+        words = ("shell", target, "--gpus", f"device={devices[0]}", "--", "bash", "-c", script)
+        return Step(title=title, words=words, fails=frozenset(fails))
 
-    counts = ("1",) if gpus == 1 else ("1", str(gpus))
-    for count in counts:
-        yield Step(title=f"doctor on {count}", words=("doctor", target, "--gpus", count))
-        yield Step(title=f"components on {count}", words=("components", target, "--gpus", count))
-    yield shell("stub libcuda first on the path", f"{MAKE_STUB} {TEST}", 1)
+    choices = (devices[:1],) if len(devices) == 1 else (devices[:1], devices)
+    for chosen in choices:
+        gpus = ("--gpus", f"device={','.join(chosen)}")
+        yield Step(title=f"doctor on {len(chosen)}", words=("doctor", target, *gpus))
+        yield Step(title=f"components on {len(chosen)}", words=("components", target, *gpus))
+    yield shell("stub libcuda first on the path", f"{MAKE_STUB} {TEST}", "CUDA driver", "torch on GPUs")
     yield shell("the same, with the fix", f"{MAKE_STUB} {WITH_FIXES}")
-    yield shell("no lib64, and the fix taken away", f"{NO_LIB64} env -u LIBRARY_PATH {TEST}", 1)
+    yield shell("no lib64, and the fix taken away", f"{NO_LIB64} env -u LIBRARY_PATH {TEST}", "link -lcudart")
     yield shell("no lib64, with the fix", f"{NO_LIB64} {TEST}")
-    for count in counts:
+    yield shell("a library of kernels is missing", f"{NO_KERNELS} {TEST}", "vLLM")
+    for chosen in choices:
         for job in ("sft", "grpo"):
-            sizes = ("--gpus", count, "--set", f"gpus={count}")
+            count = len(chosen)
+            sizes = ("--gpus", f"device={','.join(chosen)}", "--set", f"gpus={count}")
             more = ("--set", f"batch={count}") if job == "grpo" else ()
             words = ("run", job, "--profile", "tiny", "--target", target, *sizes, *more)
             yield Step(title=f"{job} on {count}", words=words)
@@ -62,24 +84,27 @@ def main() -> int:
     """Carry out the steps and return 1 when one did not end as it must."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("target")
-    parser.add_argument("--gpus", type=int, default=len(list(Path("/dev").glob("nvidia[0-9]*"))))
+    here = sorted(path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
+    parser.add_argument("--devices", default=",".join(here), help="numbers of the GPUs that it may use")
+    parser.add_argument("--without-runs", action="store_true", help="no training")
     parser.add_argument("--list", action="store_true", help="print the commands")
     told = parser.parse_args()
-    if not told.gpus:
+    if not told.devices:
         sys.exit("gpu-check: there is no GPU here")
     wrong = 0
-    for step in plan_steps(told.target, told.gpus):
+    for step in plan_steps(told.target, told.devices.split(",")):
+        if told.without_runs and step.words[0] == "run":
+            continue
         argv = [sys.executable, "-m", "rlbox", *step.words]
         if told.list:
             sys.stdout.write(f"{step.title}: {argv[3:]}\n")
             continue
         began = time.monotonic()
         done = subprocess.run(argv, cwd=CHECKOUT, capture_output=True, text=True)
-        good = done.returncode == step.code
-        wrong += not good
-        word = "ok" if good else f"exit code {done.returncode}, not {step.code}"
-        sys.stdout.write(f"{step.title}: {word}, {time.monotonic() - began:.0f} s\n")
-        sys.stdout.write("" if good else f"{done.stdout[-3000:]}{done.stderr[-3000:]}\n")
+        complaint = step.complaint(done.returncode, done.stdout)
+        wrong += bool(complaint)
+        sys.stdout.write(f"{step.title}: {complaint or 'ok'}, {time.monotonic() - began:.0f} s\n")
+        sys.stdout.write(f"{done.stdout[-3000:]}{done.stderr[-3000:]}\n" if complaint else "")
         sys.stdout.flush()
     return 1 if wrong else 0
 

@@ -5,6 +5,9 @@
 #   machine.sh setup                 the tool from carried wheels, the targets, the store
 #   machine.sh stack NAME            a stack out of the parts that have arrived, with an interpreter of its own
 #   machine.sh apply TARGET NAME     the target in place, below a folder of its own
+#   machine.sh engine                an engine out of the parts that have arrived, with the GPUs described for CDI
+#   machine.sh kit                   what images are built of
+#   machine.sh image TARGET          its image, on a base made of this machine's own system
 #   machine.sh start NAME COMMAND…   a command in the background, its output in logs/NAME.log
 #   machine.sh wait SECONDS NAME…    until these have ended
 #   machine.sh killed DATA JOB STAGE TEXT
@@ -14,7 +17,7 @@ root=${PROOF_ROOT:-/opt/proof} here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd
 carried=${CARRIED:-$here/../../.carry}
 machine=${MACHINE_PYTHON:-/usr/bin/python3.12} packages=${MACHINE_PACKAGES:-/opt/torch/.venv/lib/python3.12/site-packages}
 unset DEBIAN_FRONTEND
-export RLBOX_STORE=$root/store RLBOX_PROJECT=$here/project RLBOX_DATA=${RLBOX_DATA:-/data}
+export RLBOX_STORE=$root/store RLBOX_PROJECT=${RLBOX_PROJECT:-$here/project} RLBOX_DATA=${RLBOX_DATA:-/data}
 mkdir -p "$root/parts" "$root/logs" "$RLBOX_DATA"
 say() { echo "== $(date +%T) $*"; }
 
@@ -27,6 +30,12 @@ setup() {
   for target in h100-verl h100-slime; do
     "$root/cli/bin/rlbox" fetch "$target" --place here --import "$carried/kit-$target" | tail -n 1
   done
+}
+
+kit() {
+  rm -rf "$root/project" "$root/based"
+  cp -r "$carried/project" "$root/project"
+  "$root/cli/bin/rlbox" fetch h100-verl --project "$root/project" --import "$carried/kit" | tail -n 1
 }
 
 take() {
@@ -48,11 +57,50 @@ apply() {
   chmod +x "$place/opt/venv/bin/ray"
 }
 
+engine() {
+  "$root/cli/bin/python" "$here/pack.py" unpack "$root/parts" /opt/stack engine
+  local home=/opt/stack/engine driver=/usr/local/nvidia plugins=/usr/local/lib/docker/cli-plugins name gpu
+  for name in "$home"/lib/*; do ldconfig -p | grep -q "${name##*/}" || cp "$name" /usr/lib/x86_64-linux-gnu/; done
+  ldconfig
+  mkdir -p /etc/cdi "$plugins" "$root/engine"
+  ln -sfn "$home/bin/docker" /usr/local/bin/docker
+  ln -sfn "$home/cli-plugins/docker-buildx" "$plugins/docker-buildx"
+  { # what NVIDIA's toolkit would write
+    printf 'cdiVersion: "0.6.0"\nkind: nvidia.com/gpu\ndevices:\n'
+    for gpu in /dev/nvidia[0-9]*; do
+      printf -- '- name: "%s"\n  containerEdits:\n    deviceNodes:\n    - path: %s\n' "${gpu#/dev/nvidia}" "$gpu"
+    done
+    printf -- '- name: all\n  containerEdits:\n    deviceNodes:\n'
+    printf -- '    - path: %s\n' /dev/nvidia[0-9]*
+    printf 'containerEdits:\n  deviceNodes:\n'
+    for name in nvidiactl nvidia-uvm nvidia-uvm-tools; do [ ! -e "/dev/$name" ] || printf -- '  - path: /dev/%s\n' "$name"; done
+    printf '  mounts:\n  - hostPath: %s\n    containerPath: %s\n    options: [ro, nosuid, nodev, bind]\n' "$driver" "$driver"
+  } >/etc/cdi/nvidia.yaml
+  cat >"$root/engine.json" <<JSON
+{"data-root": "$root/engine", "features": {"containerd-snapshotter": true, "cdi": true}, "cdi-spec-dirs": ["/etc/cdi"],
+ "iptables": false, "ip6tables": false, "bridge": "none"}
+JSON
+  docker version >/dev/null 2>&1 ||
+    PATH=$home/bin:$PATH setsid nohup dockerd --experimental --config-file "$root/engine.json" >"$root/logs/engine.log" 2>&1 </dev/null &
+  for _ in $(seq 100); do docker version >/dev/null 2>&1 && break || sleep 0.2; done
+  say "engine $(docker version -f '{{.Server.Version}}')"
+}
+
+image() {
+  if [ ! -e "$root/based" ]; then
+    "$root/cli/bin/python" "$here/base.py" "$root/project" h100-verl h100-slime && touch "$root/based"
+  fi
+  "$root/cli/bin/rlbox" build "$1" --project "$root/project" --hermetic
+}
+
 case $1 in
   take) take ;;
   setup) setup ;;
   stack) stack "$2" ;;
   apply) apply "$2" "$3" ;;
+  engine) engine ;;
+  kit) kit ;;
+  image) image "$2" ;;
   start)
     name=$2
     shift 2
