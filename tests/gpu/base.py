@@ -46,17 +46,7 @@ def machine_tar() -> subprocess.Popen[bytes]:
     """Start the archive of the machine's system; the toolkit's libraries that nothing links are left out."""
     left = [f"--exclude={CUDA}/{name}" for name in LEFT] + [f"--exclude={name}" for name in APART]
     taken = [name for name in TAKEN if Path("/", name).exists() or Path("/", name).is_symlink()]
-    words = [
-        "tar",
-        "--create",
-        "--directory=/",
-        "--one-file-system",
-        "--sort=name",
-        "--wildcards",
-        *left,
-        *EMPTY,
-        *taken,
-    ]
+    words = ["tar", "--create", "--directory=/", "--one-file-system", "--sort=name", "--wildcards"]
     return subprocess.Popen([*words, *left, *EMPTY, *taken], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 

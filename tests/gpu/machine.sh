@@ -88,7 +88,11 @@ JSON
 
 image() {
   if [ ! -e "$root/based" ]; then
+    # a framework's own installation has this program; the stack was carried as packages alone
+    printf '#!/bin/sh\nexec /opt/venv/bin/python -m ray.scripts.scripts "$@"\n' >/usr/local/bin/ray
+    chmod +x /usr/local/bin/ray
     "$root/cli/bin/python" "$here/base.py" "$root/project" h100-verl h100-slime && touch "$root/based"
+    rm /usr/local/bin/ray
   fi
   "$root/cli/bin/rlbox" build "$1" --project "$root/project" --hermetic
 }
