@@ -1,8 +1,9 @@
 """docs/proof.md and rlbox/stack/proven.json from the kept runs of tests/gpu/kept; `--check`: are they of these runs?
 
 A kept run is a folder: `run.json` as the run wrote it, `stages.log.xz` with what its stages said, `about.json` with
-what neither tells: GPU, date, the versions of the stack; and `learning.json`, where its last stage judged a curve. A
-stage counts as proven when every rule of its gate held; a run that ended early proves the stages before.
+what neither tells: GPU, date, the versions of the stack, what stopped a run that no longer writes its end; and
+`learning.json`, where its last stage judged a curve. A stage counts as proven when every rule of its gate held; a run
+that ended early proves the stages before.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 KEPT, PAGE = CHECKOUT / "tests/gpu/kept", CHECKOUT / "docs/proof.md"
 PROVEN = CHECKOUT / "rlbox/stack/proven.json"
 JOBS = ("sft", "grpo", "gkd", "xdan", "holdem", "learn")
-CURVE = "learning.svg"
 HEAD = """<!-- made by: python scripts/proof.py -->
 # What has run on GPUs
 
@@ -53,7 +53,7 @@ def proven(run: dict[str, Any]) -> list[str]:
 
 def stopped(run: dict[str, Any]) -> str:
     """Return the stage that a run ended in, or nothing for one that passed."""
-    return next((stage["name"] for stage in run["stages"] if stage["state"] == "failed"), "")
+    return next((stage["name"] for stage in run["stages"] if stage["state"] in ("failed", "running")), "")
 
 
 def lines(rows: list[dict[str, Any]]) -> Iterator[str]:
@@ -73,11 +73,12 @@ def lines(rows: list[dict[str, Any]]) -> Iterator[str]:
         stack = ", ".join(f"{name} {version}" for name, version in row["about"]["stack"].items())
         cause = next((stage["cause"] for stage in row["run"]["stages"] if stage.get("cause")), None)
         why = str((cause or {}).get("line") or (cause or {}).get("text") or "").replace("|", "\\|")[-160:]
+        why = row["about"].get("stopped", why)
         yield f"| {row['name']} | {stack} | {why} |\n"
     for note in sorted({row["about"]["note"] for row in rows}):
         of = sorted({f"{row['run']['job']}" for row in rows if row["about"]["note"] == note}, key=JOBS.index)
         yield f"\n{', '.join(of)}: {note}.\n"
-    yield "\nPython 3.12. No run in a container is kept yet.\n"
+    yield "\nPython 3.12.\n\n## Learning\n\nThe mean reward on questions that no training has seen.\n"
     for row in rows:
         if learning := row.get("learning"):
             yield from curve_lines(row, learning)
@@ -85,13 +86,14 @@ def lines(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 def curve_lines(row: dict[str, Any], learning: dict[str, Any]) -> Iterator[str]:
     """Yield what a curve says: each test's mean, and the rise with its interval."""
-    yield f"\n## Learning\n\nThe mean reward on questions that no training has seen, in {row['name']}:\n\n"
-    yield f"![curve]({CURVE})\n\n| training | mean reward at the step | rise | 95 % interval |\n|---|---|---:|---|\n"
+    about = row["about"]
+    yield f"\n### {about['title']}\n\n{row['name']}:\n\n![curve]({about['curve']})\n\n"
+    yield "| training | mean reward at the step | rise | 95 % interval |\n|---|---|---:|---|\n"
     for name, title in (("grpo", "GRPO"), ("control", "the same with a learning rate of 0")):
         told = learning[name]
         means = ", ".join(f"{step}: {mean:.3f}" for step, mean in told["means"].items())
         yield f"| {title} | {means} | {told['rise']:+.3f} | {told['low']:+.3f} to {told['high']:+.3f} |\n"
-    count, says = learning["grpo"]["questions"], row["about"].get("says", "")
+    count, says = learning["grpo"]["questions"], about["says"]
     yield f"\n{count} questions, question by question, one sampled answer each. {says}\n"
 
 
@@ -142,8 +144,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="exit 1 when they are of other runs")
     told = parser.parse_args()
-    curve = next(row["learning"] for row in kept() if "learning" in row)
-    for path, text in ((PAGE, page()), (PROVEN, facts()), (PAGE.parent / CURVE, picture(curve))):
+    curves = {PAGE.parent / row["about"]["curve"]: picture(row["learning"]) for row in kept() if "learning" in row}
+    for path, text in ({PAGE: page(), PROVEN: facts()} | curves).items():
         if not told.check:
             path.write_text(text, "utf-8")
         elif path.read_text("utf-8") != text:

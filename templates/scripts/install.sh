@@ -58,6 +58,13 @@ settle() { # take out what tells where a file came from, and give everything bel
     find /out -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 }
 
+# What an environment over another one lacks: it sees what the Python below both has, not what lies in the other.
+base_packages() { # PYTHON: the lines of a .pth
+    "$1" -c 'import site, sys
+for folder in site.getsitepackages([sys.prefix]) if sys.prefix != sys.base_prefix else ():
+    print(f"import site; site.addsitedir({folder!r})")'
+}
+
 case $1 in
 base)
     # Onto a base image: only what this step writes gets its time stamp, or every file would be in this layer.
@@ -95,6 +102,11 @@ runtime)
 venv)
     mkdir -p /out/opt
     "$uv" venv --quiet --python "$2" ${3:+"$3"} /opt/venv
+    told=''
+    [ -z "${3:-}" ] || told=$(base_packages "$2")
+    if [ -n "$told" ]; then
+        printf '%s\n' "$told" >"$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz-rlbox-base.pth"
+    fi
     mv /opt/venv /out/opt/venv
     settle
     ;;

@@ -168,7 +168,9 @@ def based(tmp_path: Path, tiny_project: Path, registry: str) -> Iterator[Box]:
     (tmp_path / "base").mkdir()
     (tmp_path / "base/Dockerfile").write_text(
         f"FROM {own('tiny')}\nRUN echo 'deb {archive} bookworm main' >/etc/apt/sources.list && \\\n"
-        "    echo 'VERSION = \"1.0\"' >/usr/lib/python3/dist-packages/held.py\n"
+        "    echo 'VERSION = \"1.0\"' >/usr/lib/python3/dist-packages/held.py && \\\n"
+        "    python3 -m venv --without-pip /venv/main && \\\n"
+        "    echo 'VERSION = \"2.0\"' >/venv/main/lib/python3.11/site-packages/held_apart.py\n"
     )
     docker("buildx", "build", "--quiet", "--provenance=false", f"--tag={name}:1", str(tmp_path / "base"))
     docker("push", "--quiet", f"{name}:1")
@@ -214,3 +216,18 @@ def test_the_stack_lies_over_what_a_base_image_holds(based: Box) -> None:
         == "/usr/lib/python3/dist-packages/held.py\n"
     )
     assert inside(own("based"), "python -c 'import sys; print(sys.prefix)'") == "/opt/venv\n"
+
+
+@pytest.mark.slow
+def test_the_stack_lies_over_an_environment_of_a_base_image(based: Box) -> None:
+    """An image whose Python lies in an environment of its own has its packages there, not in the Python below."""
+    spec = based.project / "images/based/target.toml"
+    text = spec.read_text().replace('packages = ["jq"]\n', 'holds_apt = ["jq"]\n[base.holds]\nidna = "3.4"\n')
+    spec.write_text(text.replace("[[stack]]", '[python]\ninterpreter = "/venv/main/bin/python"\n[[stack]]'))
+    assert based("lock", "based").code == 0
+    digest(based, "based")
+    said = inside(own("based"), "python -c 'import six, held_apart; print(six.__file__, held_apart.__file__)'")
+    assert said.split() == [
+        "/opt/venv/lib/python3.11/site-packages/six.py",
+        "/venv/main/lib/python3.11/site-packages/held_apart.py",
+    ]

@@ -30,7 +30,7 @@ from rlbox.target.lock import lock_checksum
 
 BASE = re.compile(r"docker\.io/library/h100@sha256:[0-9a-f]{64}")
 # With torch, its CUDA and the stacks; without what a compiler of kernels never reads.
-TAKEN = ("bin", "etc", "lib", "lib64", "sbin", "usr", "var", "opt/torch", "opt/stack")
+TAKEN = ("bin", "etc", "lib", "lib64", "sbin", "usr", "var", "opt/torch", "opt/stack", "opt/venv")
 EMPTY = ["--no-recursion", "dev", "home", "mnt", "proc", "root", "run", "sys", "tmp", "--recursion"]
 LEFT = [
     *("*.a", "nsight*", "compute-sanitizer", "libcublas*", "libcufft*"),

@@ -27,9 +27,8 @@ int cuGetErrorName(int code, const char **name) { *name = "CUDA_ERROR_STUB_LIBRA
 ' | gcc -shared -fPIC -x c - -Wl,-soname,libcuda.so.1 -o libcuda.so.1 &&
 export LD_LIBRARY_PATH=/tmp/stubs:$LD_LIBRARY_PATH &&"""
 NO_LIB64 = "export CUDA_HOME=/tmp/prefix &&"  # a prefix without lib64, as of conda
-NO_KERNELS = (
-    "rm $(python -c 'import importlib.util as i; print(i.find_spec(\"vllm\").submodule_search_locations[0])')/_C*.so &&"
-)
+FIND_VLLM = "python -c 'import vllm; print(vllm.__path__[0])' 2>/dev/null | tail -n 1"
+NO_KERNELS = f"rm $({FIND_VLLM})/_C*.so &&"
 WITH_FIXES = f"exec sh /opt/rlbox/libexec/entrypoint.sh {TEST}"
 
 

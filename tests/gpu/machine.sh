@@ -22,7 +22,7 @@ mkdir -p "$root/parts" "$root/logs" "$RLBOX_DATA"
 say() { echo "== $(date +%T) $*"; }
 
 setup() {
-  command -v ninja >/dev/null || ln -sf "$(dirname "$(dirname "$(dirname "$packages")")")/bin/ninja" /usr/local/bin/ninja # torch's own
+  [ -x /usr/local/bin/ninja ] || ln -sf "$(dirname "$(dirname "$(dirname "$packages")")")/bin/ninja" /usr/local/bin/ninja # torch's own
   [ -x "$root/cli/bin/rlbox" ] || {
     uv venv -q --python "$machine" "$root/cli"
     uv pip install -q --python "$root/cli/bin/python" --offline --no-index --find-links "$carried/wheels" rlbox
@@ -78,7 +78,7 @@ engine() {
   } >/etc/cdi/nvidia.yaml
   cat >"$root/engine.json" <<JSON
 {"data-root": "$root/engine", "features": {"containerd-snapshotter": true, "cdi": true}, "cdi-spec-dirs": ["/etc/cdi"],
- "iptables": false, "ip6tables": false, "bridge": "none"}
+ "userland-proxy": false, "iptables": false, "ip6tables": false, "bridge": "none"}
 JSON
   docker version >/dev/null 2>&1 ||
     PATH=$home/bin:$PATH setsid nohup dockerd --experimental --config-file "$root/engine.json" >"$root/logs/engine.log" 2>&1 </dev/null &

@@ -51,7 +51,8 @@ def _torch(facts: ProgramFacts, demands: Demands, prefix: str) -> Iterator[Findi
     elif "cpu" not in steps:
         yield from _no_answer(facts, "torch-op", "torch", "to multiply two matrices", prefix, ("extension-*",))
     path = str(steps.get("import", {}).get("file", ""))
-    if path and not path.startswith(f"{prefix}/"):
+    of_base = demands.packages and not demands.has("torch")  # a base that holds torch has it where it likes
+    if path and not of_base and not path.startswith(f"{prefix}/"):
         yield Finding(
             id="torch-elsewhere", title="torch is not that of the stack", seen=path, where=path,
             remedy="take the folder that hides the stack's torch off PYTHONPATH, or remove it",

@@ -67,6 +67,13 @@ def test_torch() -> None:
     ]
 
 
+def test_a_base_has_its_torch_where_it_likes() -> None:
+    facts = ProgramFacts(steps=(IMPORT | {"file": "/usr/local/lib/python3.12/dist-packages/torch/__init__.py"}, CPU))
+    locked = replace(TARGET, packages={"py-cpuinfo": "9.0.0"})
+    assert ids(judge_torch(facts, locked, "/opt/venv")) == []
+    assert ids(judge_torch(facts, replace(TARGET, packages={"torch": "2.11.0"}), "/opt/venv")) == ["torch-elsewhere"]
+
+
 def test_a_variant_for_another_processor_is_no_fault() -> None:
     assert torch(IMPORT, CPU, {"step": "load", "ok": False, "path": "/avx512.so", "error": "", "signal": 4}) == []
 

@@ -24,7 +24,7 @@ def test_all_versions_must_be_those_of_the_run() -> None:
 
 
 def test_a_kept_run_had_what_decides_it() -> None:
-    assert {run.job for run in proven_runs()} == {"sft", "grpo", "gkd", "xdan", "holdem"}
+    assert {run.job for run in proven_runs()} == {"sft", "grpo", "gkd", "xdan", "holdem", "learn"}
     assert all({"torch", "ray"} < set(run.stack) for run in proven_runs())
 
 
