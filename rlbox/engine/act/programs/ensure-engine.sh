@@ -316,7 +316,7 @@ start() {
 # ---- the work ---------------------------------------------------------------------------------------------------
 
 tell_left() { # what is to be done
-  [ $ready = 1 ] || if engine_there; then echo "start the engine"; else echo "bring an engine and start it"; fi
+  [ "$ready" = 1 ] || if engine_there; then echo "start the engine"; else echo "bring an engine and start it"; fi
   [ ${#packages[@]} = 0 ] || echo "install ${packages[*]}"
   can_build || ! have docker || echo "bring a docker client that speaks BuildKit"
   ! old_keys || echo "install a newer keyring of Debian"
@@ -326,7 +326,7 @@ ready=1
 answers || ready=0
 mapfile -t packages < <(missing_tools)
 if [ "${1:-}" = --check ]; then tell_left && exit 0; fi
-if [ $ready = 1 ] && [ ${#packages[@]} = 0 ] && can_build && ! old_keys; then exit 0; fi
+if [ "$ready" = 1 ] && [ ${#packages[@]} = 0 ] && can_build && ! old_keys; then exit 0; fi
 
 if [ $ready = 0 ]; then
   case $client_says in *ermission\ denied*) cannot "an engine is there, but user $(id -un) may not use it" "${DOCKER_HOST:-$socket}" "run as root, or: usermod -aG docker $(id -un), and log in again" ;; esac
