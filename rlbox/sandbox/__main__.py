@@ -1,12 +1,13 @@
 """The sandbox's own processes: `python -m rlbox.sandbox serve` answers over HTTP, `probe` says how strong it is.
 
-`keep` is what the server starts for each request.
+`keepers` is what the server starts to keep programs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import socket
 import sys
 from dataclasses import asdict
 
@@ -18,7 +19,7 @@ def options(words: list[str]) -> argparse.Namespace:
     """Parse the command line of `serve` and `probe`."""
     own = ProgramLimits()
     parser = argparse.ArgumentParser(prog="python -m rlbox.sandbox", description=__doc__)
-    parser.add_argument("verb", choices=("serve", "probe", "keep"))
+    parser.add_argument("verb", choices=("serve", "probe", "keepers"))
     parser.add_argument("--port", type=int, default=8080, help="on loopback; 0: any")
     parser.add_argument("--python", default=sys.executable, help="interpreter of the programs")
     parser.add_argument("--cpu-s", type=float, default=own.cpu_s, help="processor time of a request, at most")
@@ -36,10 +37,10 @@ def options(words: list[str]) -> argparse.Namespace:
 def main(words: list[str]) -> int:
     """Run a verb; exit status 1: programs have no wall here."""
     asked = options(words)
-    if asked.verb == "keep":
-        from rlbox.sandbox.act.keeper import keep
+    if asked.verb == "keepers":
+        from rlbox.sandbox.act.keepers import make_keepers
 
-        sys.stdout.write(json.dumps(keep(0)) + "\n")
+        make_keepers(socket.socket(fileno=0))
         return 0
     from rlbox.sandbox.act.pool import Pool, Settings
 
