@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from rlbox.machine.act.cgroup import PROCS, own_groups
 from rlbox.machine.act.process_table import read_text
 
 PREFIX = "rlbox-sandbox-"
+_FREED_S, _FREED_TIMES = 0.01, 200
 _PARTS = {
     "": ("kill", "cpu", "pids", "memory"),
     "pids": ("pids",),
@@ -88,9 +90,7 @@ class ProgramGroup:
     def settle(self) -> None:
         """Take what is in it now for its own: that is not the next request's."""
         _, mark = self._parts.get("memory", ("", Path()))
-        held = "memory.current" if mark.name == "memory.max" else "memory.usage_in_bytes"
-        own = int(read_text(mark.parent / held).strip() or 0) if mark.name else 0
-        self._before = (*self._before[:2], own)
+        self._before = (*self._before[:2], self._held(mark) if mark.name else 0)
         self._memory = 0
 
     def begin(self, memory_bytes: int) -> None:
@@ -103,9 +103,23 @@ class ProgramGroup:
         """
         _, mark = self._parts.get("memory", ("", Path()))
         if mark.name and memory_bytes != self._memory:
-            mark.write_text(str(memory_bytes + self._before[2]))
+            self._bound(mark, memory_bytes + self._before[2])
             self._memory = memory_bytes
         self._before = (self._cpu_s(), self._ooms(), self._before[2])
+
+    def _bound(self, mark: Path, most: int) -> None:
+        """Bound the memory, once the kernel has given back what ended before."""
+        for _ in range(_FREED_TIMES):
+            if self._held(mark) < most:
+                break
+            time.sleep(_FREED_S)
+        mark.write_text(str(most))
+
+    @staticmethod
+    def _held(mark: Path) -> int:
+        """Return the bytes in the group whose bound is `mark`."""
+        name = "memory.current" if mark.name == "memory.max" else "memory.usage_in_bytes"
+        return int(read_text(mark.parent / name).strip() or 0)
 
     def cpu_s(self) -> float:
         """Return the seconds of processor time of all that ever was in it; 0 where nobody counts."""

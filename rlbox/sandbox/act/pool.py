@@ -32,8 +32,10 @@ from rlbox.sandbox.strength import LAYERS, NAMESPACES, SECCOMP, Strength
 from rlbox.values import Command
 
 _PREFIXES = "import json, sys; print(json.dumps(sorted({sys.prefix, sys.base_prefix, sys.exec_prefix})))"
-_PROGRAMS = 64  # that a keeper is ready for, one after another: then the seed of hashes, which they share, is a new one
-_NEXT = 16  # programs before its last one the next keeper gets ready
+_PROGRAMS = (
+    200  # that a keeper is ready for, one after another: then the seed of hashes, which they share, is a new one
+)
+_NEXT = 30  # programs before its last one the next keeper gets ready
 _ASKED_S = 60.0
 _SPARE_S = 60  # for starting, ending and a busy machine, beside the limits that the keeper minds
 
@@ -80,6 +82,7 @@ class Pool:
         self._number = 0
         self._closed = False
         self._graves = threading.Lock()
+        self._proven = False  # a program has run
         self._ready = {NAMESPACES, SECCOMP} <= set(settings.layers)
         adopt_orphans()
         forget_dead()
@@ -166,9 +169,10 @@ class Pool:
             }
             try:
                 told = self._ask(plan, wall_s(cpu_s) + _SPARE_S)
-                if told["limit"] == "unready":  # and so it will be for all others
-                    self._ready = False
+                if told["limit"] == "unready" or (told["limit"] == "start" and self._ready and not self._proven):
+                    self._ready = False  # what is not to be had here is not to be had for the others
                     told = self._ask(plan, wall_s(cpu_s) + _SPARE_S)
+                self._proven = self._proven or told["limit"] != "start"
                 return told
             except OSError as error:
                 return {"limit": "start", "message": f"the sandbox could not start a program: {error}"}

@@ -17,6 +17,7 @@ import sys
 
 _KNOWN = set(sys.modules)
 import ctypes  # noqa: E402 - after what is known
+import gc  # noqa: E402
 import marshal  # noqa: E402
 
 MYPY = False
@@ -25,6 +26,7 @@ if MYPY:
 
 _CONTROL, _REPORT, _PIDS, _MOST = 3, 100, 101, 256  # descriptors; those of paths that may be read follow
 _NAME = "sitecustomize"
+_LEADING = ("__loader__", "__spec__", "os", "sys", "marshal", "_os", "_sys", "_types")
 _PDEATHSIG, _NEW_MOUNT, _CLONE_TREE, _RECURSIVE, _FROM_HANDLE, _BIND, _LISTEN = 1, 0x20000, 1, 0x8000, 4, 0x1000, 8
 _LANDLOCK, _OPEN_TREE, _MOVE_MOUNT, _CLOSE_RANGE = 444, 428, 429, 436  # the same on every machine
 _HERE, _CLOEXEC = -100, 0x40000000
@@ -34,7 +36,9 @@ _call = _C.syscall
 _call.argtypes = (ctypes.c_long,) * 7
 _call.restype = ctypes.c_long
 _DATA, _EXTRA = ctypes.create_string_buffer(1 << 16), ctypes.create_string_buffer(256)
-_PART = (ctypes.c_uint64 * 2)(ctypes.addressof(_DATA), len(_DATA))
+_ROOM, _USED = ctypes.create_string_buffer(1 << 16), [0]
+_TWO, _STATUS, _USAGE = ctypes.c_uint64 * 2, ctypes.c_int(), (ctypes.c_long * 18)()
+_PART = _TWO(ctypes.addressof(_DATA), len(_DATA))
 _HEAD = (ctypes.c_uint64 * 7)(0, 0, ctypes.addressof(_PART), 1, ctypes.addressof(_EXTRA), len(_EXTRA), 0)
 
 
@@ -49,10 +53,12 @@ def _system(name: str, number: int, *words: int) -> int:
     return _checked(name, _call(number, *words, *(0,) * (6 - len(words))))
 
 
-def _at(content: bytes) -> "tuple[int, Any]":
-    """Return the address of bytes, and what keeps them there."""
-    kept = ctypes.create_string_buffer(content, len(content))
-    return ctypes.addressof(kept), kept
+def _at(content: bytes) -> int:
+    """Return an address where bytes are, for as long as this process asks for few; no type is made for it."""
+    place = _USED[0]
+    _USED[0] += (len(content) + 7) // 8 * 8
+    ctypes.memmove(ctypes.addressof(_ROOM) + place, content, len(content))
+    return ctypes.addressof(_ROOM) + place
 
 
 def _prctl(what: int, value: int) -> None:
@@ -63,8 +69,9 @@ def _receive() -> "tuple[bytes, list[int]]":
     """Return the keeper's next message with its descriptors; nothing when it is gone."""
     _PART[1], _HEAD[5] = len(_DATA), len(_EXTRA)
     size = _checked("receive", _C.recvmsg(_CONTROL, _HEAD, _CLOEXEC))
-    count = (int.from_bytes(_EXTRA.raw[:8], sys.byteorder) - 16) // 4 if _HEAD[5] else 0
-    return ctypes.string_at(_DATA, size), [int(fd) for fd in (ctypes.c_int * count).from_buffer(_EXTRA, 16)]
+    head = _EXTRA.raw
+    end = int.from_bytes(head[:8], sys.byteorder) if _HEAD[5] else 16
+    return ctypes.string_at(_DATA, size), [int.from_bytes(head[n : n + 4], sys.byteorder) for n in range(16, end, 4)]
 
 
 def _hand_over(fd: int) -> None:
@@ -117,15 +124,15 @@ def _fork() -> int:
 def _end(programs: "dict[int, int]") -> str:
     """End all other processes, and say how: seconds of them all, and number, status and most memory of each program."""
     found: list[str] = []
-    seconds, status, usage = 0.0, ctypes.c_int(), (ctypes.c_long * 18)()
+    seconds = 0.0
     while True:
         _C.kill(-1, 9)  # which finds nobody where all have ended
-        pid = _C.wait4(-1, ctypes.byref(status), 0, usage)
+        pid = _C.wait4(-1, ctypes.byref(_STATUS), 0, _USAGE)
         if pid < 0:
             return "\n".join([str(seconds), *found])
-        seconds += usage[0] + usage[2] + (usage[1] + usage[3]) / 1e6
+        seconds += _USAGE[0] + _USAGE[2] + (_USAGE[1] + _USAGE[3]) / 1e6
         if pid in programs:
-            found.append(f"{programs[pid]} {status.value} {usage[4]}")
+            found.append(f"{programs[pid]} {_STATUS.value} {_USAGE[4]}")
 
 
 def _tell(text: str) -> None:
@@ -136,16 +143,15 @@ def _mount(again: "list[str]", folder: int) -> None:
     """Lay the request's own file system over the three folders that are written; what lay in them shows again."""
     seen = []
     for path in again:
-        address, kept = _at(path.encode() + b"\0")
+        address = _at(path.encode() + b"\0")
         fd = _system("open tree", _OPEN_TREE, _HERE, address, _CLONE_TREE | _RECURSIVE | os.O_CLOEXEC)
-        seen.append((address, kept, fd))
-    nothing, top = _at(b"\0"), _at(b"/program\0")
-    _system("move mount", _MOVE_MOUNT, folder, nothing[0], _HERE, top[0], _FROM_HANDLE)
+        seen.append((address, fd))
+    nothing = _at(b"\0")
+    _system("move mount", _MOVE_MOUNT, folder, nothing, _HERE, _at(b"/program\0"), _FROM_HANDLE)
     for name, goal in ((b"tmp", b"/tmp"), (b"shm", b"/dev/shm"), (b"program", b"/program")):
-        source = b"/program/" + name
-        _checked("bind", _C.mount(source, goal, None, ctypes.c_ulong(_BIND), None))
-    for address, _, fd in seen:
-        _system("move mount", _MOVE_MOUNT, fd, nothing[0], _HERE, address, _FROM_HANDLE)
+        _checked("bind", _C.mount(b"/program/" + name, goal, None, ctypes.c_ulong(_BIND), None))
+    for address, fd in seen:
+        _system("move mount", _MOVE_MOUNT, fd, nothing, _HERE, address, _FROM_HANDLE)
         os.close(fd)
 
 
@@ -164,9 +170,8 @@ def _become(told: "dict[str, Any]", plan: "dict[str, Any]", number: int, fds: "l
         os.setsid()
         os.chdir(program["folder"] or "/")
         for kind, value in plan["limits"]:
-            _checked("limit", _C.setrlimit(kind, (ctypes.c_uint64 * 2)(value, value)))
-        header, nothing = _at(b"\x22\x05\x08\x20" + bytes(4)), _at(bytes(24))
-        _system("drop capabilities", told["calls"]["capset"], header[0], nothing[0])
+            _checked("limit", _C.setrlimit(kind, _TWO(value, value)))
+        _system("drop capabilities", told["calls"]["capset"], _at(b"\x22\x05\x08\x20" + bytes(4)), _at(bytes(24)))
         for layer, act in (("landlock", _confine), ("forks", _ask_for_births)):
             if told[layer]:
                 try:
@@ -191,11 +196,10 @@ def _close(first: int, end: int) -> None:
 
 def _confine(told: "dict[str, Any]", program: "dict[str, Any]") -> None:
     """Confine this process to the paths that are opened, and to those of the request's own."""
-    address, _kept = _at(told["landlock"])
-    rules = _system("landlock_create_ruleset", _LANDLOCK, address, len(told["landlock"]), 0)
+    rules = _system("landlock_create_ruleset", _LANDLOCK, _at(told["landlock"]), len(told["landlock"]), 0)
     own = [(os.open(path, os.O_PATH | os.O_CLOEXEC), rights) for path, rights in program["write"]]
     for fd, rights in (*told["rules"], *own):
-        rule, _kept = _at(rights.to_bytes(8, sys.byteorder) + fd.to_bytes(4, sys.byteorder))
+        rule = _at(rights.to_bytes(8, sys.byteorder) + fd.to_bytes(4, sys.byteorder))
         _system("landlock_add_rule", _LANDLOCK + 1, rules, 1, rule, 0)
     _system("landlock_restrict_self", _LANDLOCK + 2, rules, 0)
     for fd in (rules, *(fd for fd, _ in own)):
@@ -211,29 +215,43 @@ def _ask_for_births(told: "dict[str, Any]", program: "dict[str, Any]") -> None:
 
 def _filter(told: "dict[str, Any]", code: bytes, flags: int) -> int:
     """Put this process under a filter of system calls; return the listener, where one is asked for."""
-    address, _code = _at(code)
-    program, _kept = _at((len(code) // 8).to_bytes(8, sys.byteorder) + address.to_bytes(8, sys.byteorder))
-    return _system("seccomp", told["calls"]["seccomp"], 1, flags, program)
+    program = len(code) // 8, _at(code)
+    words = _at(b"".join(word.to_bytes(8, sys.byteorder) for word in program))
+    return _system("seccomp", told["calls"]["seccomp"], 1, flags, words)
 
 
-def _forget() -> None:
-    """Forget what Python would not have, and load the machine's own module of this name, if there is one."""
+def _forget() -> bool:
+    """Forget what Python would not have, and load the machine's own module of this name; return whether there is none.
+
+    What is left of it nobody finds: it is no garbage, and leads to no module of Python's own, which it would keep alive
+    at a program's end, with all that the program has put there.
+    """
     for name in set(sys.modules) - _KNOWN:
-        del sys.modules[name]
+        _cut(sys.modules.pop(name).__dict__)
     own = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if path != own]
     sys.path_importer_cache.pop(own, None)
     os.environ.pop("PYTHONPATH", None)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(globals()))  # no garbage that a program finds
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(globals()))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(ctypes.__dict__))
     sys.modules.pop(_NAME, None)
     try:
         __import__(_NAME)
     except ImportError as error:
         if error.name != _NAME:
             raise
+    return _NAME not in sys.modules
 
 
-_forget()
+def _cut(names: "dict[str, Any]") -> None:
+    """Have a module lead to none of Python's own."""
+    for name in _LEADING:
+        names.pop(name, None)
+
+
+_none = _forget()
+gc.collect()  # so that a program that looks for garbage finds its own
 _wait()
-if _NAME not in sys.modules:
+_cut(globals())
+if _none:
     raise ImportError("there is none of this name", name=_NAME)
