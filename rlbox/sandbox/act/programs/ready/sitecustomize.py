@@ -16,8 +16,10 @@ import os
 import sys
 
 _KNOWN = set(sys.modules)
-import ctypes  # noqa: E402 - after what is known
-import gc  # noqa: E402
+import gc  # noqa: E402 - after what is known
+
+_BEFORE = set(map(id, gc.get_objects()))
+import ctypes  # noqa: E402
 import marshal  # noqa: E402
 
 MYPY = False
@@ -249,8 +251,17 @@ def _cut(names: "dict[str, Any]") -> None:
         names.pop(name, None)
 
 
+def _pass_over() -> None:
+    """Have a program's search for garbage find nothing that is of this module, and not look through it either."""
+    gc.collect()
+    for one in gc.get_objects():
+        if id(one) not in _BEFORE:
+            ctypes.pythonapi.PyObject_GC_UnTrack(ctypes.py_object(one))
+    _BEFORE.clear()
+
+
 _none = _forget()
-gc.collect()  # so that a program that looks for garbage finds its own
+_pass_over()
 _wait()
 _cut(globals())
 if _none:
