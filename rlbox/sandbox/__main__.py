@@ -27,7 +27,7 @@ def options(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--disk-mb", type=int, default=own.disk_mb)
     parser.add_argument("--tasks", type=int, default=own.tasks, help="processes and threads at a time")
     parser.add_argument("--output", type=int, default=own.output, help="bytes of each output")
-    parser.add_argument("--at-once", type=int, default=0, help="requests at a time; 0: one for each core")
+    parser.add_argument("--at-once", type=int, default=0, help="requests at a time; 0: one more than cores")
     parser.add_argument("--scratch", default="", help="where the programs' folders are made")
     parser.add_argument("--layers", default=",".join(LAYERS), help="layers of the walls that are tried")
     parser.add_argument("--allow-weak", action="store_true", help="run programs also where there is no wall")

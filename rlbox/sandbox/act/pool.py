@@ -1,4 +1,4 @@
-"""The sandbox of this machine: runs what is asked, no more at once than there are cores, and leaves nothing."""
+"""The sandbox of this machine: runs what is asked, at once one more than there are cores, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -54,6 +54,8 @@ class Settings:
         Where their folders are made; empty: the machine's place for such.
     layers
         Layers that are tried.
+    at_once
+        Requests at a time; 0: one more than there are cores, for one that is starting or ending leaves its core free.
     """
 
     python: str
@@ -74,7 +76,7 @@ class Pool:
         self.settings = settings
         self._python = os.path.abspath(shutil.which(settings.python) or settings.python)  # keepers work elsewhere
         self._read = _python_folders(self._python)
-        self._free = threading.BoundedSemaphore(settings.at_once or len(os.sched_getaffinity(0)))
+        self._free = threading.BoundedSemaphore(settings.at_once or len(os.sched_getaffinity(0)) + 1)
         self._folder = Path(tempfile.mkdtemp(prefix="rlbox-sandbox-", dir=settings.scratch or None)).resolve()
         self._lock = threading.Lock()
         self._idle: list[Keeper] = []

@@ -12,10 +12,11 @@ import base64
 import contextlib
 import marshal
 import os
+import re
 import resource
 import signal
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,8 @@ from rlbox.sandbox.strength import FORKS, GROUP, LANDLOCK, NAMESPACES, SECCOMP
 
 _READY = f"{PROGRAMS}/ready"
 _FOLDER, _WRITTEN = "/program", ("/program", "/tmp", "/dev/shm")  # noqa: S108 its own
-_SITE = ".local/"  # below a home, where Python looks for packages of a user's own
+_SITE = ".local/"  # below a home, where Python has looked for packages of a user's own already
+_LOOKS = re.compile(rb"\bgc\b|__del__")  # in what could tell how far an end takes Python's own things apart
 _PIDS = "/proc/sys/kernel/ns_last_pid"
 _HIGH, _REPORT = 200, 100  # descriptors on their way, and the first that is not one of the lowest
 _START_S = 20.0
@@ -192,14 +194,14 @@ class ReadyPython:
         return handle
 
     def _program(
-        self, plan: Mapping[str, Any], number: int, files: Iterable[str], limits: ProgramLimits, fds: int
+        self, plan: Mapping[str, Any], number: int, files: Mapping[str, bytes], limits: ProgramLimits, fds: int
     ) -> dict[str, Any]:
         """Return what is told of a program; without words it is one that the interpreter becomes."""
         words: list[str] = plan["programs"][number]
         folder = "" if plan["check"] and number == 0 else _FOLDER  # the checker has none: the program under test has it
         becomes = words == self._python and limits.memory_mb >= _LEAST_MB
-        if becomes and any(name.startswith(_SITE) for name in files):
-            becomes = False  # Python has looked for them already
+        if becomes and any(name.startswith(_SITE) or _LOOKS.search(content) for name, content in files.items()):
+            becomes = False
         return {
             "argv": [] if becomes else words,
             "env": _environment(folder or "/"),

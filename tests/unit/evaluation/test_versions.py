@@ -24,7 +24,10 @@ KNOWN = {
             *(Sandbox.judge, Sandbox._check, Sandbox._run, problem._humaneval, problem._mbpp, problem._codecontests),
         ),
     ),
-    "sandbox": (answer.VERSION, (answer.verdict, answer.command_result, answer._OVER, *sorted(PROGRAMS.glob("*.py")))),
+    "sandbox": (
+        answer.VERSION,
+        (answer.verdict, answer.command_result, answer._OVER, *sorted(PROGRAMS.glob("**/*.py"))),
+    ),
 }
 DIGESTS = {
     ("extraction", 1): "01e4ba5961f1312e",

@@ -16,10 +16,8 @@ import os
 import sys
 
 _KNOWN = set(sys.modules)
-import gc  # noqa: E402 - after what is known
-
-_BEFORE = set(map(id, gc.get_objects()))
 import ctypes  # noqa: E402
+import gc  # noqa: E402 - after what is known
 import marshal  # noqa: E402
 
 MYPY = False
@@ -33,6 +31,7 @@ _PDEATHSIG, _NEW_MOUNT, _CLONE_TREE, _RECURSIVE, _FROM_HANDLE, _BIND, _LISTEN = 
 _LANDLOCK, _OPEN_TREE, _MOVE_MOUNT, _CLOSE_RANGE = 444, 428, 429, 436  # the same on every machine
 _HERE, _CLOEXEC = -100, 0x40000000
 
+_ENDING = (type(sys), type(sys._getframe()))  # modules are looked at once all of Python's own have ended
 _C = ctypes.PyDLL(None, use_errno=True)
 _call = _C.syscall
 _call.argtypes = (ctypes.c_long,) * 7
@@ -252,12 +251,19 @@ def _cut(names: "dict[str, Any]") -> None:
 
 
 def _pass_over() -> None:
-    """Have a program's search for garbage find nothing that is of this module, and not look through it either."""
+    """Have a program's search for garbage not look through what Python has made so far, nor its end take it apart.
+
+    Of that `__main__` alone is the program's. What a program hangs into Python's own modules is not looked for at its
+    end then: one that could tell is started anew (the keeper's rule), and looks through everything.
+    """
     gc.collect()
+    own = sys.modules["__main__"].__dict__
     for one in gc.get_objects():
-        if id(one) not in _BEFORE:
-            ctypes.pythonapi.PyObject_GC_UnTrack(ctypes.py_object(one))
-    _BEFORE.clear()
+        if one is not own and not isinstance(one, _ENDING):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+    ctypes.pythonapi.PyObject_GC_UnTrack(ctypes.py_object(own))
+    gc.freeze()
+    ctypes.pythonapi.PyObject_GC_Track(ctypes.py_object(own))
 
 
 _none = _forget()
