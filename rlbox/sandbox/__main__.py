@@ -69,6 +69,7 @@ def main(words: list[str]) -> int:
         if asked.verb == "serve":
             from rlbox.sandbox.act.server import serve
 
+            pool.get_ready()
             serve(pool, asked.port)
     return 0
 

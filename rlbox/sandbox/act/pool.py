@@ -76,7 +76,8 @@ class Pool:
         self.settings = settings
         self._python = os.path.abspath(shutil.which(settings.python) or settings.python)  # keepers work elsewhere
         self._read = _python_folders(self._python)
-        self._free = threading.BoundedSemaphore(settings.at_once or len(os.sched_getaffinity(0)) + 1)
+        self._at_once = settings.at_once or len(os.sched_getaffinity(0)) + 1
+        self._free = threading.BoundedSemaphore(self._at_once)
         self._folder = Path(tempfile.mkdtemp(prefix="rlbox-sandbox-", dir=settings.scratch or None)).resolve()
         self._lock = threading.Lock()
         self._idle: list[Keeper] = []
@@ -127,6 +128,11 @@ class Pool:
         printed = told["programs"][0]
         wrong = "" if printed["stdout"] == "2\n" else f"a program printed {printed['stdout']!r}: {printed['stderr']}"
         return Strength.of(told["layers"], told["missing"]), wrong
+
+    def get_ready(self) -> None:
+        """Have a keeper get ready for each request that may run at a time, beside one that there is."""
+        for _ in range(self._at_once - 1 if self._ready else 0):
+            threading.Thread(target=self._prepare).start()
 
     def close(self) -> None:
         """End what runs and remove what is left."""

@@ -100,7 +100,7 @@ class ReadyPython:
             try:
                 version = kernel.landlock_version()
                 attributes = kernel.landlock_attributes()
-                rules = kernel.landlock_rights(self._read, (), DEVICES)
+                rules = _needed(kernel.landlock_rights(self._read, (), DEVICES))
                 ((_, rights),) = kernel.landlock_rights((), ("/",), ())  # of any folder
                 self._write = [(path, rights) for path in _WRITTEN]
             except OSError as error:
@@ -204,7 +204,7 @@ class ReadyPython:
             becomes = False
         return {
             "argv": [] if becomes else words,
-            "env": _environment(folder or "/"),
+            "env": {} if becomes else _environment(folder or "/"),
             "folder": folder,
             "write": self._write if folder else [],
             "fds": fds,
@@ -251,6 +251,19 @@ def inside(handle: int) -> Iterator[None]:
     finally:
         os.chdir("/")
         os.close(folder)
+
+
+def _needed(rules: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return rules without those that another one makes needless: one for a folder is for all that lies below it."""
+    places = [(os.path.realpath(path), path, rights) for path, rights in rules]
+    return [
+        (path, rights)
+        for number, (place, path, rights) in enumerate(places)
+        if not any(
+            rights | more == more and (place.startswith(f"{above}/") or (place == above and other < number))
+            for other, (above, _, more) in enumerate(places)
+        )
+    ]
 
 
 def _environment(folder: str) -> dict[str, str]:
