@@ -3,7 +3,10 @@
 # ruff: noqa: E501 a program a line
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -215,3 +218,34 @@ def test_a_request_takes_what_it_may_whatever_was_taken_before(server: Server) -
 def test_programs_do_not_share_the_seed_of_their_hashes_for_ever(server: Server) -> None:
     """Nor does the process that keeps them live as long as the server."""
     assert len({ran(server, "print(hash('a'))")["stdout"] for _ in range(220)}) > 1
+
+
+def test_where_an_interpreter_does_not_get_ready_each_program_is_started_anew(tmp_path: Path) -> None:
+    python = tmp_path / "bin/python"
+    python.parent.mkdir()
+    python.write_text(
+        f'#!/bin/sh\nexec {os.path.realpath(sys.executable)} -S "$@"\n'
+    )  # it looks for nothing to load at its start
+    python.chmod(0o755)
+    (tmp_path / "scratch").mkdir()
+    one = Server(tmp_path / "scratch", ["--python", str(python)])
+    try:
+        told = {ran(one, "import os, sys\nprint(os.getppid(), sys.flags.no_site)")["stdout"] for _ in range(4)}
+    finally:
+        one.stop()
+    assert ("namespaces" in one.strength["strength"], told) == (True, {"0 1\n"})
+
+
+def test_an_interpreter_below_a_folder_that_programs_write_gets_ready(tmp_path: Path) -> None:
+    """It shows there again, in each request's own folder."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    (tmp_path / "scratch").mkdir()
+    one = Server(tmp_path / "scratch", ["--python", str(tmp_path / "venv/bin/python")])
+    code = "import os, sys\nprint(os.getppid(), sys.prefix, os.listdir('/tmp'))\nopen('/tmp/x', 'w')\nopen(f'{sys.prefix}/x', 'w')"
+    try:
+        answers = [ran(one, code) for _ in range(3)]
+    finally:
+        one.stop()
+    top = tmp_path.parts[2] if tmp_path.parts[1] == "tmp" else ""
+    assert {answer["stdout"] for answer in answers} == {f"1 {tmp_path}/venv {[top] if top else []}\n"}
+    assert all("Read-only file system" in answer["stderr"] for answer in answers)

@@ -45,7 +45,7 @@ class Keeper:
         except (OSError, ValueError) as error:
             self.kill()
             return {"limit": "start", "message": f"the process that keeps programs ended: {error or 'killed'}"}
-        if found.get("ends"):
+        if found.get("ends") or found["limit"] == "unready":
             self.left = 0
         return found
 

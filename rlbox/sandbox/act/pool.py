@@ -178,7 +178,7 @@ class Pool:
             try:
                 told = self._ask(plan, wall_s(cpu_s) + _SPARE_S)
                 if told["limit"] == "unready" or (told["limit"] == "start" and self._ready and not self._proven):
-                    self._ready = False  # what is not to be had here is not to be had for the others
+                    self._give_up()
                     told = self._ask(plan, wall_s(cpu_s) + _SPARE_S)
                 self._proven = self._proven or told["limit"] != "start"
                 return told
@@ -231,10 +231,18 @@ class Pool:
             self._keepers.add(keeper)
         return keeper
 
+    def _give_up(self) -> None:
+        """Have keepers be made for one request each: what one cannot have ready here, none can."""
+        self._ready = False
+        with self._lock:
+            idle = list(self._idle)
+        for keeper in idle:
+            self._bury(keeper)
+
     def _give_back(self, keeper: Keeper) -> None:
         """Keep a keeper for another request, or end it; the one that will follow it gets ready before it is needed."""
         with self._lock:
-            goes_on = keeper.left > 0 and not self._closed
+            goes_on = keeper.left > 0 and self._ready and not self._closed
             if goes_on:
                 self._idle.append(keeper)
         if not goes_on and (keeper.broken or not self._ready):
