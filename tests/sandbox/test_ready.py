@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -249,3 +250,22 @@ def test_an_interpreter_below_a_folder_that_programs_write_gets_ready(tmp_path: 
     top = tmp_path.parts[2] if tmp_path.parts[1] == "tmp" else ""
     assert {answer["stdout"] for answer in answers} == {f"1 {tmp_path}/venv {[top] if top else []}\n"}
     assert all("Read-only file system" in answer["stderr"] for answer in answers)
+
+
+def test_where_the_interpreter_that_is_ready_is_killed_the_next_program_has_another(tmp_path: Path) -> None:
+    one = Server(tmp_path, ["--at-once", "1"])
+    try:
+        assert ran(one, "import os\nprint(os.getppid())")["stdout"] == "1\n"
+        makers = children(one.process.pid)
+        ready = [child for maker in makers for keeper in children(maker) for child in children(keeper)]
+        assert len(ready) == 1
+        os.kill(ready[0], signal.SIGKILL)
+        refused = one.ask("/run_code", {"code": "pass"})
+        assert refused["status"] in ("SandboxError", "Success")  # it may be noticed before
+        assert [ran(one, "print(1)")["stdout"] for _ in range(3)] == ["1\n"] * 3
+    finally:
+        one.stop()
+
+
+def children(pid: int) -> list[int]:
+    return [int(one) for path in Path(f"/proc/{pid}/task").glob("*/children") for one in path.read_text().split()]

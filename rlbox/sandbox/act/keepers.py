@@ -74,7 +74,7 @@ def _serve(line: socket.socket) -> None:
             return
         try:
             while plan := stream.readline():
-                _say(line, carry_out(ready, parse_json(plan), line.fileno()) | {"ends": not ready.lives()})
+                _say(line, carry_out(ready, parse_json(plan), line.fileno()) | {"ends": ready.ended})
         finally:
             ready.close()
 

@@ -27,7 +27,7 @@ from rlbox.sandbox.act.folder import fill
 from rlbox.sandbox.act.group import ProgramGroup, enter
 from rlbox.sandbox.act.lines import readable
 from rlbox.sandbox.act.root import DEVICES, PROGRAMS, SYSTEM, fresh_folders, leave_namespaces, make_root, shown_again
-from rlbox.sandbox.act.tree import children
+from rlbox.sandbox.act.tree import LISTS_CHILDREN, children
 from rlbox.sandbox.act.walls import ENVIRONMENT, SCOPED, limit_values
 from rlbox.sandbox.limits import ProgramLimits
 from rlbox.sandbox.strength import FORKS, GROUP, LANDLOCK, NAMESPACES, SECCOMP
@@ -44,7 +44,7 @@ _LEAST_MB = 64  # of memory, for a program that is not carried out anew: what Py
 
 
 class ReadyPython:
-    """The place of a keeper's programs, and the interpreter that becomes them.
+    """The place of a keeper's programs, and the interpreter that becomes them; `ended` when it is there no more.
 
     Raises
     ------
@@ -58,8 +58,9 @@ class ReadyPython:
         self._python: list[str] = list(settings["python"])
         limits = ProgramLimits.from_json(settings["limits"])
         layers = set(settings["layers"])
-        if not {NAMESPACES, SECCOMP} <= layers or not seccomp.known(os.uname().machine):
+        if not ({NAMESPACES, SECCOMP} <= layers and seccomp.known(os.uname().machine) and LISTS_CHILDREN):
             raise OSError("no namespaces, or no filter of system calls")
+        self.ended = False
         self.lacks: dict[str, str] = {}
         self._write: list[tuple[str, int]] = []
         self.group: ProgramGroup | None = None
@@ -86,6 +87,7 @@ class ReadyPython:
         if self._line.recv(100) != b"ready":
             raise OSError("the interpreter of the programs does not get ready")
         self._line.settimeout(None)
+        os.close(os.pidfd_open(self.pid))  # without which nobody hears that a program has ended
         if self.group:
             self.group.settle()
             if not self.group.holds(self.pid):
@@ -164,10 +166,11 @@ class ReadyPython:
             message = marshal.dumps({"limits": values, "programs": programs}, 2)
             socket.send_fds(self._line, [message], [folder, *(fd for own in fds for fd in own)])
             if self._line.recv(100) != b"begun":
-                raise OSError("the interpreter that is ready has ended")
+                raise ConnectionError("the interpreter that is ready has ended")
             first = children(self.pid)
             return RunningPrograms(ended=os.pidfd_open(first[0]) if first else -1, folder=folder)
-        except OSError:
+        except OSError as error:
+            self.ended = isinstance(error, ConnectionError)
             os.close(folder)
             raise
 
@@ -180,6 +183,7 @@ class ReadyPython:
             self._line.send(b"end")
             seconds, *ended = self._line.recv(1 << 12).decode().split("\n")
             return float(seconds or 0), [[int(word) for word in row.split()] for row in ended]
+        self.ended = True
         return 0.0, []
 
     def _fill(self, files: Mapping[str, bytes], disk_mb: int) -> int:
@@ -209,10 +213,6 @@ class ReadyPython:
             "write": self._write if folder else [],
             "fds": fds,
         }
-
-    def lives(self) -> bool:
-        """Return whether the interpreter is there for another request."""
-        return os.waitpid(self.pid, os.WNOHANG)[0] == 0
 
     def close(self) -> None:
         """End the interpreter, and remove what was made for it."""

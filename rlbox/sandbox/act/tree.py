@@ -17,7 +17,7 @@ from rlbox.machine.act.process_table import descendants, probe_processes, read_t
 from rlbox.sandbox.act.group import ProgramGroup
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-_LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # CONFIG_PROC_CHILDREN
+LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # CONFIG_PROC_CHILDREN
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _NOT_CARRIED_OUT = 0x40  # of a process' flags: PF_FORKNOEXEC
 _CHILD_TIMES = (13, 14)  # cutime and cstime, counted from the state on
@@ -27,7 +27,7 @@ _NOTHING_S = 0.0005  # seconds of processor time between two looks that are none
 
 def below(pid: int) -> Iterator[int]:
     """Yield the ids of all processes below `pid`, as far as they can be seen at once."""
-    if not _LISTS_CHILDREN:
+    if not LISTS_CHILDREN:
         yield from descendants(probe_processes(), {pid})
         return
     for child in children(pid):
