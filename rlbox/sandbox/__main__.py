@@ -1,12 +1,13 @@
 """The sandbox's own processes: `python -m rlbox.sandbox serve` answers over HTTP, `probe` says how strong it is.
 
-`keep` is what the server starts for each request.
+`keepers` is what the server starts to keep programs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import socket
 import sys
 from dataclasses import asdict
 
@@ -18,7 +19,7 @@ def options(words: list[str]) -> argparse.Namespace:
     """Parse the command line of `serve` and `probe`."""
     own = ProgramLimits()
     parser = argparse.ArgumentParser(prog="python -m rlbox.sandbox", description=__doc__)
-    parser.add_argument("verb", choices=("serve", "probe", "keep"))
+    parser.add_argument("verb", choices=("serve", "probe", "keepers"))
     parser.add_argument("--port", type=int, default=8080, help="on loopback; 0: any")
     parser.add_argument("--python", default=sys.executable, help="interpreter of the programs")
     parser.add_argument("--cpu-s", type=float, default=own.cpu_s, help="processor time of a request, at most")
@@ -26,7 +27,7 @@ def options(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--disk-mb", type=int, default=own.disk_mb)
     parser.add_argument("--tasks", type=int, default=own.tasks, help="processes and threads at a time")
     parser.add_argument("--output", type=int, default=own.output, help="bytes of each output")
-    parser.add_argument("--at-once", type=int, default=0, help="requests at a time; 0: one for each core")
+    parser.add_argument("--at-once", type=int, default=0, help="requests at a time; 0: one more than cores")
     parser.add_argument("--scratch", default="", help="where the programs' folders are made")
     parser.add_argument("--layers", default=",".join(LAYERS), help="layers of the walls that are tried")
     parser.add_argument("--allow-weak", action="store_true", help="run programs also where there is no wall")
@@ -36,10 +37,10 @@ def options(words: list[str]) -> argparse.Namespace:
 def main(words: list[str]) -> int:
     """Run a verb; exit status 1: programs have no wall here."""
     asked = options(words)
-    if asked.verb == "keep":
-        from rlbox.sandbox.act.keeper import keep
+    if asked.verb == "keepers":
+        from rlbox.sandbox.act.keepers import make_keepers
 
-        sys.stdout.write(json.dumps(keep(0)) + "\n")
+        make_keepers(socket.socket(fileno=0))
         return 0
     from rlbox.sandbox.act.pool import Pool, Settings
 
@@ -68,6 +69,7 @@ def main(words: list[str]) -> int:
         if asked.verb == "serve":
             from rlbox.sandbox.act.server import serve
 
+            pool.get_ready()
             serve(pool, asked.port)
     return 0
 

@@ -140,7 +140,10 @@ def goes_on(pid: int) -> bool:
 
 
 def living(scratch: Path, nap: str) -> Iterator[str]:
-    """Yield processes that programs of this sandbox left: by working folder, environment or the arena's own words."""
+    """Yield processes that programs of this sandbox left: by working folder, environment or the arena's own words.
+
+    The interpreter that waits for programs is none of them: it is the first process of its namespace.
+    """
     marks = [str(scratch).encode(), b"TMPDIR=/program\0"]
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
@@ -148,7 +151,12 @@ def living(scratch: Path, nap: str) -> Iterator[str]:
         with contextlib.suppress(OSError):
             told = Path(f"/proc/{name}/environ").read_bytes() + b"\0" + os.fsencode(os.readlink(f"/proc/{name}/cwd"))
             command = Path(f"/proc/{name}/cmdline").read_bytes()
-            if b"serve" not in command and (any(mark in told for mark in marks) or nap.encode() in command):
+            waits = Path(f"/proc/{name}/status").read_text().partition("NSpid:")[2].split("\n")[0].split()[1:] == ["1"]
+            if (
+                not waits
+                and b"serve" not in command
+                and (any(mark in told for mark in marks) or nap.encode() in command)
+            ):
                 yield f"{name} {command!r}"
 
 
@@ -207,7 +215,7 @@ def run(chosen: list[Attack], options: list[str], at_once: int) -> dict[str, Any
     ]
     fell += [{"attack": "all", "how": f"connected: {who}"} for who in arena.heard]
     fell += [{"attack": "all", "how": f"alive: {who}"} for who in living(arena.scratch, arena.words["NAP"])]
-    left = [path.name for top in arena.scratch.iterdir() for path in top.iterdir()]
+    left = [str(path) for path in arena.scratch.glob("*/*/**/*") if path.name != "root" or not path.is_dir()]
     fell += [{"attack": "all", "how": f"left in the scratch folder: {left}"}] if left else []
     server.stop()
     fell += [{"attack": "all", "how": "the server left its folder"}] if list(arena.scratch.iterdir()) else []

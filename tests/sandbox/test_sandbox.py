@@ -237,6 +237,9 @@ def test_verdicts_do_not_depend_on_load(server: Server) -> None:
     assert [answer["status"] for answer in answers] == ["Success"] * 8
 
 
+TWO_SLEEP = "import os, time\nif not os.fork(): os.setsid()\nos.execv('/bin/sleep', ['sleep', '{mark}'])"
+
+
 def test_where_there_is_no_wall_nothing_runs(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "rlbox.sandbox", "probe", "--scratch", str(tmp_path), "--layers", "none"]
     refused = subprocess.run(words, capture_output=True, text=True, timeout=60)
@@ -245,28 +248,39 @@ def test_where_there_is_no_wall_nothing_runs(tmp_path: Path) -> None:
     assert (taken.returncode, '"strength": "limits only"' in taken.stdout) == (0, True)
 
 
-def test_a_killed_keeper_leaves_nothing(server: Server) -> None:
-    def sandbox_children() -> list[int]:
-        path = Path(f"/proc/{server.process.pid}/task")
-        return [int(pid) for one in path.iterdir() for pid in (one / "children").read_text().split()]
+def children(pid: int) -> list[int]:
+    return [int(one) for path in Path(f"/proc/{pid}/task").glob("*/children") for one in path.read_text().split()]
 
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(ran, server, "import os, time\nif not os.fork(): os.setsid()\ntime.sleep(60)")
-        while not (found := sandbox_children()):
-            time.sleep(0.02)
-        time.sleep(0.5)
-        os.kill(found[0], signal.SIGKILL)
-        answer = asked.result(30)
-    assert answer["status"] == "SandboxError"
-    assert (sandbox_children(), ran(server, "print(1)")["status"]) == ([], "Success")
-    assert groups(server) == []
+
+@pytest.mark.parametrize("depth", [1, 2], ids=["what makes keepers", "the keeper"])
+@pytest.mark.parametrize("layers", [LAYERS, LAYERS[1:]], ids="+".join)
+def test_a_killed_keeper_leaves_nothing(layers: tuple[str, ...], depth: int, tmp_path: Path) -> None:
+    one, mark = Server(tmp_path, ["--layers", ",".join(layers)]), "75312468"
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(ran, one, TWO_SLEEP.format(mark=mark))
+            while len(sleepers(mark)) < 2:
+                time.sleep(0.02)
+            used = {group for group in groups(one) if set(sleepers(mark)) & set(members(group))}
+            victims = [one.process.pid]
+            for _ in range(depth):
+                victims = [child for pid in victims for child in children(pid)]
+            for pid in victims:
+                os.kill(pid, signal.SIGKILL)
+            answer = asked.result(30)
+        assert answer["status"] == "SandboxError"
+        assert sleepers(mark) == []
+        assert not used & set(groups(one))
+        assert ran(one, "print(1)")["status"] == "Success"
+    finally:
+        one.stop()
+    assert (groups(one), list(tmp_path.iterdir())) == ([], [])
 
 
 def test_nothing_outlives_a_killed_server(tmp_path: Path) -> None:
     one, mark = Server(tmp_path, []), "86421357"
     with ThreadPoolExecutor(1) as pool:
-        code = f"import os, time\nif not os.fork(): os.setsid()\nos.execv('/bin/sleep', ['sleep', '{mark}'])"
-        asked = pool.submit(ran, one, code)
+        asked = pool.submit(ran, one, TWO_SLEEP.format(mark=mark))
         while len(sleepers(mark)) < 2:
             time.sleep(0.02)
         one.process.kill()
@@ -303,6 +317,10 @@ def groups(server: Server) -> list[str]:
     return [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/rlbox-sandbox-{server.process.pid}-*")]
 
 
+def members(group: str) -> list[str]:
+    return Path(group, "cgroup.procs").read_text().split()
+
+
 HIDES = """
 import os, signal, time
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -337,7 +355,9 @@ def test_a_control_group_bounds_what_no_look_sees(server: Server) -> None:
         server, "import threading, time\nfor _ in range(99): threading.Thread(target=time.sleep, args=(9,)).start()"
     )
     assert "can't start new thread" in full["run_result"]["stderr"]
-    assert groups(server) == []
+    keepers = [members(group) for group in groups(server)]
+    assert keepers
+    assert all(len(own) <= 1 for own in keepers)  # the interpreter that is ready
 
 
 def test_without_a_control_group_the_tree_is_added_up(tmp_path: Path) -> None:

@@ -25,10 +25,14 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def fill(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files whose names are plain paths below `folder`, which nothing has run in yet."""
     for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        path.chmod(0o755)
+        path = os.path.join(folder, name)
+        if "/" in name:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb", buffering=0) as stream:
+            os.fchmod(stream.fileno(), 0o755)
+            rest = memoryview(content)
+            while rest:
+                rest = rest[stream.write(rest) :]
 
 
 def read_files(folder: Path, names: Iterable[str], limit: int) -> dict[str, bytes]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from rlbox.machine.act.cgroup import PROCS, own_groups
 from rlbox.machine.act.process_table import read_text
 
 PREFIX = "rlbox-sandbox-"
+_FREED_S, _FREED_TIMES = 0.01, 200
 _PARTS = {
     "": ("kill", "cpu", "pids", "memory"),
     "pids": ("pids",),
@@ -33,12 +35,14 @@ _MARKS = {
 
 
 class ProgramGroup:
-    """The group of one request, by its name; where none can be made it does nothing."""
+    """The group of one request, or of some one after another, by its name; where none can be made it does nothing."""
 
     def __init__(self, name: str, *, tasks: int, memory_bytes: int) -> None:
         self._folders: dict[str, Path] = {}
         self._parts: dict[str, tuple[str, Path]] = {}
         self._why = "no control group is mounted here"
+        self._memory = memory_bytes
+        self._before = (0.0, 0, 0)  # seconds, ends for memory and bytes of what was in it before the request
         for kind, base in own_groups(_PARTS):
             if kind not in self._folders:
                 self._make(kind, base, name)
@@ -79,8 +83,49 @@ class ProgramGroup:
         """Return descriptors; whoever writes 0 to each is in the group. They are the caller's."""
         return [os.open(folder / PROCS, os.O_WRONLY | os.O_CLOEXEC) for folder in self._folders.values()]
 
+    def holds(self, pid: int) -> bool:
+        """Return whether a process is in it, in every hierarchy."""
+        return all(str(pid) in read_text(folder / PROCS).split() for folder in self._folders.values())
+
+    def settle(self) -> None:
+        """Take what is in it now for its own: that is not the next request's."""
+        _, mark = self._parts.get("memory", ("", Path()))
+        self._before = (*self._before[:2], self._held(mark) if mark.name else 0)
+        self._memory = 0
+
+    def begin(self, memory_bytes: int) -> None:
+        """Count for the next request, whose processes alone are in it from now on beside what was settled.
+
+        Raises
+        ------
+        OSError
+            It cannot be bounded to `memory_bytes`.
+        """
+        _, mark = self._parts.get("memory", ("", Path()))
+        if mark.name and memory_bytes != self._memory:
+            self._bound(mark, memory_bytes + self._before[2])
+            self._memory = memory_bytes
+        self._before = (self._cpu_s(), self._ooms(), self._before[2])
+
+    def _bound(self, mark: Path, most: int) -> None:
+        """Bound the memory, once the kernel has given back what ended before."""
+        for _ in range(_FREED_TIMES):
+            if self._held(mark) < most:
+                break
+            time.sleep(_FREED_S)
+        mark.write_text(str(most))
+
+    @staticmethod
+    def _held(mark: Path) -> int:
+        """Return the bytes in the group whose bound is `mark`."""
+        name = "memory.current" if mark.name == "memory.max" else "memory.usage_in_bytes"
+        return int(read_text(mark.parent / name).strip() or 0)
+
     def cpu_s(self) -> float:
         """Return the seconds of processor time of all that ever was in it; 0 where nobody counts."""
+        return self._cpu_s() - self._before[0]
+
+    def _cpu_s(self) -> float:
         kind, mark = self._parts.get("cpu", ("", Path()))
         text = read_text(mark) if mark.name else ""
         if kind:
@@ -89,10 +134,13 @@ class ProgramGroup:
 
     def starved(self) -> bool:
         """Return whether the kernel ended something in it for memory."""
+        return self._ooms() > self._before[1]
+
+    def _ooms(self) -> int:
         _, mark = self._parts.get("memory", ("", Path()))
         name = "memory.events" if mark.name == "memory.max" else "memory.oom_control"
         rows = read_text(mark.parent / name).splitlines() if mark.name else []
-        return any(row.startswith("oom_kill ") and row.split()[1] != "0" for row in rows)
+        return next((int(row.split()[1]) for row in rows if row.startswith("oom_kill ")), 0)
 
     def kill(self) -> None:
         """End all that is in it: at once where the kernel does that, else while it stands still."""

@@ -1,7 +1,6 @@
 """The process that keeps one request's programs: starts them behind walls, measures them, and ends all of it.
 
-It is started by the server, reads a plan (a line of JSON) from its standard input and returns what came of it. When its
-standard input closes before that, all below it is ended; when it is killed, all below it is, too.
+When the line to the server closes before that, all below it is ended; when it is killed, all below it is, too.
 """
 
 from __future__ import annotations
@@ -9,29 +8,25 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
-import select
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlbox.foreign import parse_json
 from rlbox.machine.act.libc import adopt_orphans
 from rlbox.sandbox.act import kernel
 from rlbox.sandbox.act.folder import fill, read_files
 from rlbox.sandbox.act.group import ProgramGroup
 from rlbox.sandbox.act.lines import ProgramLines
-from rlbox.sandbox.act.root import SYSTEM, leave_namespaces, make_root
+from rlbox.sandbox.act.root import PROGRAMS, SYSTEM, leave_namespaces, make_root
 from rlbox.sandbox.act.tree import Tree
 from rlbox.sandbox.act.walls import ProgramStart, WallError, fork_program
-from rlbox.sandbox.act.watch import LOOK_S, Watch
+from rlbox.sandbox.act.watch import LOOK_S, Poll, Watch
 from rlbox.sandbox.limits import ProgramLimits, wall_s
 from rlbox.sandbox.strength import GROUP, NAMESPACES, Strength
 
-PROGRAMS = str(Path(__file__).parent / "programs")
-"""What runs behind the walls with the stack's interpreter; programs may read it."""
 _LAST_S = 0.001  # between looks for the end, once all outputs are closed
 
 
@@ -46,15 +41,13 @@ class _Place:
     lacks: dict[str, str] = field(default_factory=dict)
 
 
-def keep(control: int) -> dict[str, Any]:
-    """Carry out the plan that is read from `control`; return what came of it, as JSON types.
+def keep(plan: Mapping[str, Any], control: int) -> dict[str, Any]:
+    """Carry out a plan; return what came of it, as JSON types. `control` is the line to the server.
 
     Keys: `limit` (the one that was passed, `start` when nothing could be started with `message`, or empty), `cpu_s`,
     `wall_s`, `memory_mb`, `programs` (`return_code`, `stdout`, `stderr` of each), `word` (of the checker), `layers`,
     `missing`, `alive` (something outlived its end), `files`.
     """
-    with os.fdopen(os.dup(control), "rb") as stream:
-        plan = parse_json(stream.readline())
     adopt_orphans()
     limits = ProgramLimits.from_json(plan["limits"])
     began = time.monotonic()
@@ -73,23 +66,39 @@ def keep(control: int) -> dict[str, Any]:
         if place.group:
             place.group.remove()
         left = {} if message else read_files(place.folder, plan["fetch"], limits.disk_mb << 20)
-        for fd in lines.outputs:
-            lines.take(fd, limits.output)
-        if watch.tree.cpu_s > plan["cpu_s"]:
-            watch.limit = watch.limit or "cpu"
-        return {
-            "limit": watch.limit,
-            "message": message,
-            "cpu_s": round(watch.tree.cpu_s, 4),
-            "wall_s": round(time.monotonic() - began, 4),
-            "memory_mb": watch.tree.peak_bytes >> 20,
-            "programs": [{"return_code": watch.ended.get(pid), **lines.texts(n)} for n, pid in enumerate(pids)],
-            "word": lines.word_text(),
-            "layers": strength.layers,
-            "missing": strength.missing,
-            "alive": not gone,
-            "files": {name: base64.b64encode(content).decode() for name, content in left.items()},
-        }
+        return outcome(plan, watch, lines, pids, strength, began, left=left, message=message, alive=not gone)
+
+
+def outcome(
+    plan: Mapping[str, Any],
+    watch: Watch,
+    lines: ProgramLines,
+    programs: Sequence[int],
+    strength: Strength,
+    began: float,
+    *,
+    left: Mapping[str, bytes],
+    message: str,
+    alive: bool,
+) -> dict[str, Any]:
+    """Return what is told of programs that have ended; they are named as in `watch.ended`."""
+    for fd in lines.outputs:
+        lines.take(fd, watch.limits.output)
+    if watch.tree.cpu_s > plan["cpu_s"]:
+        watch.limit = watch.limit or "cpu"
+    return {
+        "limit": watch.limit,
+        "message": message,
+        "cpu_s": round(watch.tree.cpu_s, 4),
+        "wall_s": round(time.monotonic() - began, 4),
+        "memory_mb": watch.tree.peak_bytes >> 20,
+        "programs": [{"return_code": watch.ended.get(one), **lines.texts(n)} for n, one in enumerate(programs)],
+        "word": lines.word_text(),
+        "layers": strength.layers,
+        "missing": strength.missing,
+        "alive": alive,
+        "files": {name: base64.b64encode(content).decode() for name, content in left.items()},
+    }
 
 
 def _start(
@@ -166,24 +175,8 @@ def _fork_init() -> None:
 
 def _wait(watch: Watch, first: int, lines: ProgramLines, control: int, deadline: float) -> None:
     """Wait until the first program has ended or a limit is passed."""
-    poll = select.poll()
-    for fd in (control, lines.word, *lines.outputs, *watch.listeners):
-        if fd >= 0:
-            poll.register(fd, select.POLLIN)
-    open_outputs, due = set(lines.outputs), 0.0
+    poll, due = Poll(watch, lines, control), 0.0
     while first not in watch.ended and not watch.limit:
-        for fd, event in poll.poll((LOOK_S if open_outputs else _LAST_S) * 1000):
-            if fd in watch.listeners:
-                watch.born(fd) if event & select.POLLIN else poll.unregister(fd)
-            elif fd == control:
-                watch.limit = "cancelled"
-            elif not lines.take(fd, watch.limits.output):
-                poll.unregister(fd)
-                open_outputs.discard(fd)
+        poll.once(LOOK_S if poll.open_outputs else _LAST_S)
         watch.ended |= watch.tree.reap()
-        now = time.monotonic()
-        if now >= due:
-            watch.look(full=lines.full)
-            due = time.monotonic() + LOOK_S
-        if now > deadline:
-            watch.limit = watch.limit or "wall"
+        due = poll.look(due, deadline)

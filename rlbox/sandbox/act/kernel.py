@@ -16,16 +16,20 @@ from rlbox.machine.act.libc import LIBC, checked, prctl, system_call
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _CAPSET = {"x86_64": 126, "aarch64": 91}
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_UNSHARE = {"x86_64": 272, "aarch64": 97}
 _MACHINE = os.uname().machine
 
 NEW_USER, NEW_PID, NEW_NET, NEW_MOUNT = 0x10000000, 0x20000000, 0x40000000, 0x00020000
 NEW_IPC, NEW_UTS, NEW_CGROUP = 0x08000000, 0x04000000, 0x02000000
-_PDEATHSIG, _NO_NEW_PRIVS, _BOUNDING_DROP = 1, 38, 24
+_PDEATHSIG, _NO_NEW_PRIVS, _BOUNDING_DROP, _AMBIENT, _RAISE = 1, 38, 24, 47, 2
+_MOUNTS, _BOUNDS = 1 << 21, 1 << 8  # CAP_SYS_ADMIN, CAP_SETPCAP
 _BIND, _MS_REC, _MS_PRIVATE, _MNT_DETACH = 0x1000, 0x4000, 1 << 18, 2
 _LANDLOCK, _MOUNT_SETATTR = 444, 442  # the same on every machine, as all later ones
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 _RECURSIVE = 0x8000
 _ATTR_READ_ONLY = 0x1 | 0x2 | 0x4  # and no setuid, no devices
 _READ = 1 | 4 | 8  # execute, read a file, list a folder
+_OF_A_FILE = 1 | 2 | 4 | 1 << 14 | 1 << 15
 _RIGHTS = {1: (1 << 13) - 1, 2: 1 << 13, 3: 1 << 14, 5: 1 << 15}  # rights of files by the version that brought them
 _RECV, _SEND, _NOTIFY_BYTES = 0xC0502100, 0xC0182101, 80
 
@@ -37,12 +41,29 @@ def die_with_parent() -> None:
 
 def drop_privileges() -> None:
     """Give up every capability, for what is carried out later too."""
+    _bound_privileges()
+    header, data = struct.pack("=Ii", 0x20080522, 0), bytes(24)
+    system_call("drop capabilities", _CAPSET[_MACHINE], header, data)
+
+
+def keep_mounting() -> None:
+    """Give up every capability but the one to make mounts and namespaces, for what is carried out next."""
+    header, both = struct.pack("=Ii", 0x20080522, 0), _MOUNTS | _BOUNDS
+    system_call("keep a capability", _CAPSET[_MACHINE], header, struct.pack("=6I", both, both, _MOUNTS, 0, 0, 0))
+    prctl("keep a capability", _AMBIENT, _RAISE, _MOUNTS.bit_length() - 1)
+    _bound_privileges()  # what only this process has is gone when it carries something out
+
+
+def _bound_privileges() -> None:
     prctl("no new privileges", _NO_NEW_PRIVS, 1)
     for number in range(64):
         if LIBC.prctl(_BOUNDING_DROP, ctypes.c_ulong(number), 0, 0, 0) < 0:
             break  # past the last one, or not ours to drop: without new privileges it is lost with the others
-    header, data = struct.pack("=Ii", 0x20080522, 0), bytes(24)
-    system_call("drop capabilities", _CAPSET[_MACHINE], header, data)
+
+
+def call_numbers() -> dict[str, int]:
+    """Return the numbers of system calls that differ between machines, for who has not this module."""
+    return {"unshare": _UNSHARE[_MACHINE], "capset": _CAPSET[_MACHINE], "seccomp": _SECCOMP[_MACHINE]}
 
 
 # ---------------------------------------------------------------------------------------------- namespaces and mounts
@@ -56,6 +77,23 @@ def unshare(flags: int) -> None:
 def mount_tmpfs(path: str, options: str) -> None:
     """Mount an empty file system in memory."""
     checked("mount tmpfs", int(LIBC.mount(b"sandbox", os.fsencode(path), b"tmpfs", 2 | 4, options.encode())))
+
+
+def open_tmpfs(**options: str) -> int:
+    """Return an empty file system in memory that is mounted nowhere yet, as a handle of its first folder."""
+    opened = system_call("open tmpfs", _FSOPEN, b"tmpfs", 1)
+    try:
+        for name, value in {"source": "sandbox", **options}.items():
+            system_call(f"set {name} of tmpfs", _FSCONFIG, opened, 1, name.encode(), value.encode(), 0)
+        system_call("make tmpfs", _FSCONFIG, opened, 6, None, None, 0)
+        return system_call("mount tmpfs", _FSMOUNT, opened, 1, 2 | 4)
+    finally:
+        os.close(opened)
+
+
+def unmount(path: str) -> None:
+    """Take away what is mounted at `path`, and below it."""
+    checked("unmount", int(LIBC.umount2(os.fsencode(path), _MNT_DETACH)))
 
 
 def make_private(path: str) -> None:
@@ -104,17 +142,33 @@ def landlock(read: Iterable[str], write: Iterable[str], devices: Iterable[str]) 
 
     Of the network nothing is left where Landlock knows it (version 4); signals and abstract sockets from version 6 on.
     """
-    version = landlock_version()
-    every = sum(bits for since, bits in _RIGHTS.items() if since <= version)
-    attributes = struct.pack("=QQQ", every, 3, 3)[: 8 if version < 4 else 16 if version < 6 else 24]
+    attributes = landlock_attributes()
     rules = system_call("landlock_create_ruleset", _LANDLOCK, attributes, len(attributes), 0)
-    opening = 2 | 4 | (1 << 14 if version >= 3 else 0)
-    for paths, rights in ((read, _READ), (write, every & ~(64 | 2048)), (devices, opening)):
-        for path in paths:
-            _allow(rules, path, rights & every)
+    for path, rights in landlock_rights(read, write, devices):
+        _allow(rules, path, rights)
     prctl("no new privileges", _NO_NEW_PRIVS, 1)
     system_call("landlock_restrict_self", _LANDLOCK + 2, rules, 0)
     os.close(rules)
+
+
+def landlock_attributes() -> bytes:
+    """Return what a set of rules governs here, as the kernel takes it."""
+    version = landlock_version()
+    return struct.pack("=QQQ", _every(version), 3, 3)[: 8 if version < 4 else 16 if version < 6 else 24]
+
+
+def landlock_rights(read: Iterable[str], write: Iterable[str], devices: Iterable[str]) -> list[tuple[str, int]]:
+    """Return what is allowed below each path that is there."""
+    version = landlock_version()
+    every = _every(version)
+    opening = 2 | 4 | (1 << 14 if version >= 3 else 0)
+    kinds = ((read, _READ), (write, every & ~(64 | 2048)), (devices, opening))
+    found = [(path, rights & every) for paths, rights in kinds for path in paths if os.path.exists(path)]
+    return [(path, rights if os.path.isdir(path) else rights & _OF_A_FILE) for path, rights in found]
+
+
+def _every(version: int) -> int:
+    return sum(bits for since, bits in _RIGHTS.items() if since <= version)
 
 
 def _allow(rules: int, path: str, rights: int) -> None:
@@ -123,8 +177,6 @@ def _allow(rules: int, path: str, rights: int) -> None:
     except FileNotFoundError:
         return
     try:
-        if not os.path.isdir(path):
-            rights &= 1 | 2 | 4 | 1 << 14 | 1 << 15
         system_call("landlock_add_rule", _LANDLOCK + 1, rules, 1, struct.pack("=Qi", rights, beneath), 0)
     finally:
         os.close(beneath)

@@ -36,14 +36,14 @@ class ProgramLines:
         """Yield the lines of one program, or of a checker and the program it checks; all are closed at the end."""
         lines = cls(nonce=os.urandom(16).hex())
         if check is None:
-            lines._add(_readable(stdin.encode("utf-8", "surrogatepass")))
+            lines._add(readable(stdin.encode("utf-8", "surrogatepass")))
         else:
             ours, theirs = (end.detach() for end in socket.socketpair())
             lines.word, word = os.pipe2(os.O_CLOEXEC)
             os.set_blocking(lines.word, False)
             given = json.dumps({**check, "nonce": lines.nonce}).encode()
-            lines._add(_readable(b""), ours, word, _readable(given))
-            lines._add(_readable(b""), theirs)
+            lines._add(readable(b""), ours, word, readable(given))
+            lines._add(readable(b""), theirs)
         try:
             yield lines
         finally:
@@ -103,7 +103,7 @@ class ProgramLines:
         return word if number == self.nonce else ""
 
 
-def _readable(content: bytes) -> int:
+def readable(content: bytes) -> int:
     """Return a descriptor from which `content` can be read and nothing can be written."""
     file = os.memfd_create("input")
     try:

@@ -1,14 +1,12 @@
-"""The sandbox of this machine: runs what is asked, no more at once than there are cores, and leaves nothing."""
+"""The sandbox of this machine: runs what is asked, at once one more than there are cores, and leaves nothing."""
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -19,22 +17,25 @@ from typing import Any
 
 from rlbox.errors import NodeError, TimedOut, WorkFailed
 from rlbox.foreign import parse_json
-from rlbox.machine.act.command import PIPE, Started, await_end, run_command, start_command
+from rlbox.machine.act.command import run_command
 from rlbox.machine.act.libc import adopt_orphans
 from rlbox.sandbox.act.folder import remove
 from rlbox.sandbox.act.group import PREFIX, forget, forget_dead
-from rlbox.sandbox.act.keeper import PROGRAMS
+from rlbox.sandbox.act.nursery import Keeper, Nursery
+from rlbox.sandbox.act.root import PROGRAMS
 from rlbox.sandbox.act.tree import below, children
 from rlbox.sandbox.answer import answer, broken, verdict
 from rlbox.sandbox.languages import LANGUAGES
 from rlbox.sandbox.limits import ProgramLimits, wall_s
 from rlbox.sandbox.request import ProgramRequest
-from rlbox.sandbox.strength import LAYERS, Strength
-from rlbox.spec.project import PACKAGE
+from rlbox.sandbox.strength import LAYERS, NAMESPACES, SECCOMP, Strength
 from rlbox.values import Command
 
 _PREFIXES = "import json, sys; print(json.dumps(sorted({sys.prefix, sys.base_prefix, sys.exec_prefix})))"
-_END_S = 20  # for a keeper to end what it keeps
+_PROGRAMS = (
+    200  # that a keeper is ready for, one after another: then the seed of hashes, which they share, is a new one
+)
+_NEXT = 30  # programs before its last one the next keeper gets ready
 _ASKED_S = 60.0
 _SPARE_S = 60  # for starting, ending and a busy machine, beside the limits that the keeper minds
 
@@ -53,6 +54,8 @@ class Settings:
         Where their folders are made; empty: the machine's place for such.
     layers
         Layers that are tried.
+    at_once
+        Requests at a time; 0: one more than there are cores, for one that is starting or ending leaves its core free.
     """
 
     python: str
@@ -66,20 +69,27 @@ class Settings:
 class Pool:
     """Runs requests; safe to be asked from many threads. `close` ends what runs and removes its folder.
 
-    The process is the pool's alone: it adopts what keepers lose, and ends every child that is no keeper.
+    The process is the pool's alone: it adopts what keepers lose, and ends every child but the one that makes keepers.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._python = os.path.abspath(shutil.which(settings.python) or settings.python)  # keepers work elsewhere
         self._read = _python_folders(self._python)
-        self._free = threading.BoundedSemaphore(settings.at_once or len(os.sched_getaffinity(0)))
+        self._at_once = settings.at_once or len(os.sched_getaffinity(0)) + 1
+        self._free = threading.BoundedSemaphore(self._at_once)
         self._folder = Path(tempfile.mkdtemp(prefix="rlbox-sandbox-", dir=settings.scratch or None)).resolve()
         self._lock = threading.Lock()
-        self._keepers: dict[int, Started] = {}
+        self._idle: list[Keeper] = []
+        self._keepers: set[Keeper] = set()
         self._number = 0
+        self._closed = False
+        self._graves = threading.Lock()
+        self._proven = False  # a program has run
+        self._ready = {NAMESPACES, SECCOMP} <= set(settings.layers)
         adopt_orphans()
         forget_dead()
+        self._nursery = Nursery()
 
     def __enter__(self) -> Pool:
         """Return itself."""
@@ -106,28 +116,34 @@ class Pool:
             if build["limit"] or build["programs"][0]["return_code"]:
                 return answer(build, build=build, runs=False)
             files["main"] = base64.b64decode(build["files"]["main"])
-        program = [self._python if word == "python" else word for word in language.run]
+        program = self._main() if request.language == "python" else language.run
         told = self._keep([program], files, limits, limits.cpu_s, is_awaited, stdin=request.stdin, fetch=request.fetch)
         return answer(told, build=build)
 
     def strength(self) -> tuple[Strength, str]:
         """Return the strength that a program has here, by running one, and what went wrong with it, or nothing."""
-        told = self._keep([(self._python, "-c", "print(1 + 1)")], {}, self.settings.limits, 10)
+        told = self._keep([self._main()], {"main.py": b"print(1 + 1)\n"}, self.settings.limits, 10)
         if told["limit"]:
             return Strength.of((), told.get("missing", {})), str(told.get("message") or told["limit"])
         printed = told["programs"][0]
         wrong = "" if printed["stdout"] == "2\n" else f"a program printed {printed['stdout']!r}: {printed['stderr']}"
         return Strength.of(told["layers"], told["missing"]), wrong
 
+    def get_ready(self) -> None:
+        """Have a keeper get ready for each request that may run at a time, beside one that there is."""
+        for _ in range(self._at_once - 1 if self._ready else 0):
+            threading.Thread(target=self._prepare).start()
+
     def close(self) -> None:
         """End what runs and remove what is left."""
         with self._lock:
-            keepers = list(self._keepers.values())
+            keepers = list(self._keepers)
+            self._closed = True
         for keeper in keepers:
-            with contextlib.suppress(OSError):
-                keeper.stdin.close()  # type: ignore[union-attr]
+            keeper.close()
         for keeper in keepers:
-            await_end(keeper, _END_S)
+            self._bury(keeper)
+        self._nursery.close()
         with contextlib.suppress(OSError):
             remove(self._folder)
 
@@ -150,86 +166,132 @@ class Pool:
         with self._free:
             if not is_awaited():
                 return {"limit": "start", "message": "who asked is gone"}
-            with self._lock:
-                self._number += 1
-                scratch = self._folder / str(self._number)
-                group = f"{PREFIX}{os.getpid()}-{self._number}"
+            plan = {
+                "programs": [list(words) for words in programs],
+                "files": {name: base64.b64encode(content).decode() for name, content in files.items()},
+                "limits": limits.as_json(),
+                "cpu_s": cpu_s,
+                "stdin": stdin,
+                "fetch": list(fetch),
+                "check": check,
+            }
             try:
-                scratch.mkdir(mode=0o700)
-                plan = {
-                    "programs": [list(words) for words in programs],
-                    "files": {name: base64.b64encode(content).decode() for name, content in files.items()},
-                    "limits": limits.as_json(),
-                    "cpu_s": cpu_s,
-                    "stdin": stdin,
-                    "fetch": list(fetch),
-                    "check": check,
-                    "scratch": str(scratch),
-                    "group": group,
-                    "read": self._read,
-                    "layers": self.settings.layers,
-                    "weak": self.settings.weak,
-                }
-                return self._carry_out(plan, wall_s(cpu_s) + _SPARE_S)
+                told = self._ask(plan, wall_s(cpu_s) + _SPARE_S)
+                if told["limit"] == "unready" or (told["limit"] == "start" and self._ready and not self._proven):
+                    self._give_up()
+                    told = self._ask(plan, wall_s(cpu_s) + _SPARE_S)
+                self._proven = self._proven or told["limit"] != "start"
+                return told
             except OSError as error:
                 return {"limit": "start", "message": f"the sandbox could not start a program: {error}"}
-            finally:
-                forget(group)
-                with contextlib.suppress(OSError):
-                    remove(scratch)
 
-    def _carry_out(self, plan: Mapping[str, Any], wait_s: float) -> dict[str, Any]:
-        command = Command(
-            argv=(sys.executable, "-m", "rlbox.sandbox", "keep"),
-            env={"PATH": os.defpath, "PYTHONPATH": str(PACKAGE.parent), "PYTHONDONTWRITEBYTECODE": "1"},
-            cwd="/",
-        )
-        with self._lock:
-            keeper = start_command(command, environ={}, stdin=PIPE, stdout=PIPE, stderr=PIPE)
-            self._keepers[keeper.pid] = keeper
+    def _main(self) -> list[str]:
+        """Return the words that carry out a program in Python."""
+        return [self._python if word == "python" else word for word in LANGUAGES["python"].run]
+
+    def _ask(self, plan: Mapping[str, Any], wait_s: float) -> dict[str, Any]:
+        """Have a keeper carry out one plan; nothing of it is left afterwards, whatever became of the keeper."""
+        keeper = self._take()
         try:
-            return _talk(keeper, plan, wait_s)
+            return keeper.ask(plan, wait_s)
         finally:
-            keeper.kill()
-            keeper.wait()
+            self._give_back(keeper)
+
+    def _take(self) -> Keeper:
+        """Return the keeper that was used most, or a new one."""
+        while True:
             with self._lock:
-                del self._keepers[keeper.pid]
-                self._sweep()
+                if not self._idle:
+                    break
+                keeper = min(self._idle, key=lambda one: one.left)
+                self._idle.remove(keeper)
+            if keeper.waits():
+                return keeper
+            self._bury(keeper)
+        return self._new()
+
+    def _new(self) -> Keeper:
+        """Return a keeper that no program was in."""
+        with self._lock:
+            self._number += 1
+            scratch = self._folder / str(self._number)
+            group = f"{PREFIX}{os.getpid()}-{self._number}"
+        settings = {
+            "ready": self._ready,
+            "scratch": str(scratch),
+            "group": group,
+            "python": self._main(),
+            "read": self._read,
+            "layers": self.settings.layers,
+            "weak": self.settings.weak,
+            "limits": self.settings.limits.as_json(),
+        }
+        keeper = self._nursery.keeper(settings, _PROGRAMS if self._ready else 1)
+        with self._lock:
+            self._keepers.add(keeper)
+        return keeper
+
+    def _give_up(self) -> None:
+        """Have keepers be made for one request each: what one cannot have ready here, none can."""
+        self._ready = False
+        with self._lock:
+            idle = list(self._idle)
+        for keeper in idle:
+            self._bury(keeper)
+
+    def _give_back(self, keeper: Keeper) -> None:
+        """Keep a keeper for another request, or end it; the one that will follow it gets ready before it is needed."""
+        with self._lock:
+            goes_on = keeper.left > 0 and self._ready and not self._closed
+            if goes_on:
+                self._idle.append(keeper)
+        if not goes_on and (keeper.broken or not self._ready):
+            self._bury(keeper)
+        elif not goes_on:
+            threading.Thread(target=self._bury, args=(keeper,)).start()  # all of its programs have ended
+        elif keeper.left == _NEXT:
+            threading.Thread(target=self._prepare).start()
+
+    def _prepare(self) -> None:
+        with contextlib.suppress(OSError):
+            keeper = self._new()
+            with self._lock:
+                if not self._closed:
+                    self._idle.append(keeper)
+                    return
+            self._bury(keeper)
+
+    def _bury(self, keeper: Keeper) -> None:
+        """End a keeper with all that it keeps, and remove what it had."""
+        with self._graves:
+            if keeper not in self._keepers:
+                return
+            keeper.close()
+            self._nursery.bury(keeper)
+            self._sweep()
+            forget(keeper.group)
+            with contextlib.suppress(OSError):
+                remove(keeper.scratch)
+            with self._lock:
+                self._keepers.remove(keeper)
+                if keeper in self._idle:
+                    self._idle.remove(keeper)
 
     def _sweep(self) -> None:
-        """End what a killed keeper left: it is this process' own then, and no keeper.
+        """End what a killed keeper left: it is this process' own then, and not what makes keepers.
 
         None is waited for alone: the first process of a namespace ends only after all others of it are buried.
         """
-        while lost := [pid for pid in children(os.getpid()) if pid not in self._keepers]:
-            for pid in lost:
-                for each in (*below(pid), pid):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(each, signal.SIGKILL)
-            for pid in lost:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
-            time.sleep(0.002)
-
-
-def _talk(keeper: Started, plan: Mapping[str, Any], wait_s: float) -> dict[str, Any]:
-    """Give a keeper its plan and return what it tells; its input stays open meanwhile, for its end ends all."""
-    timer = threading.Timer(wait_s, keeper.kill)
-    timer.daemon = True
-    timer.start()
-    try:
-        keeper.stdin.write(json.dumps(plan).encode() + b"\n")  # type: ignore[union-attr]
-        keeper.stdin.flush()  # type: ignore[union-attr]
-        found: dict[str, Any] = parse_json(keeper.stdout.readline())  # type: ignore[union-attr]
-        return found
-    except (OSError, ValueError):
-        said = keeper.stderr.read().decode("utf-8", "replace").strip()  # type: ignore[union-attr]
-        return {"limit": "start", "message": f"the process that keeps programs ended: {said[-500:] or 'killed'}"}
-    finally:
-        timer.cancel()
-        for pipe in (keeper.stdin, keeper.stdout, keeper.stderr):
-            with contextlib.suppress(OSError):
-                pipe.close()  # type: ignore[union-attr]
+        with self._nursery.lock:
+            while lost := [pid for pid in children(os.getpid()) if pid != self._nursery.pid]:
+                for pid in lost:
+                    for each in (*below(pid), pid):
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(each, signal.SIGKILL)
+                for pid in lost:
+                    with contextlib.suppress(ChildProcessError):
+                        os.waitpid(pid, os.WNOHANG)
+                time.sleep(0.002)
 
 
 def _python_folders(python: str) -> list[str]:

@@ -12,6 +12,8 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _ALIASES = ("/bin", "/sbin", "/lib", "/lib32", "/lib64")  # of folders below /usr, as a rule
 SYSTEM = ("/usr", *_ALIASES, "/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
 """What every program may read, beside its interpreter."""
+PROGRAMS = str(Path(__file__).parent / "programs")
+"""What runs behind the walls with the stack's interpreter; programs may read it."""
 _INSIDE = 1000  # the only user there
 _INODES = 20_000
 _WRITTEN = ("program", "tmp", "dev/shm")
@@ -40,7 +42,7 @@ def make_root(root: Path, read: Iterable[str], disk_mb: int) -> Path:
     feet, also where Landlock is missing.
     """
     root.mkdir()
-    kernel.mount_tmpfs(str(root), f"size={disk_mb}m,nr_inodes={_INODES},mode=755")
+    kernel.mount_tmpfs(str(root), ",".join(f"{name}={value}" for name, value in _options(disk_mb).items()))
     kept = [root]
     for name in _WRITTEN:
         _bind_itself(root / name)
@@ -64,6 +66,28 @@ def make_root(root: Path, read: Iterable[str], disk_mb: int) -> Path:
     for folder in kept:
         kernel.make_read_only(str(folder))
     return root / _WRITTEN[0]
+
+
+def fresh_folders(again: Iterable[str], disk_mb: int) -> int:
+    """Return a handle of an empty file system in memory with what lies over the written folders of such a root.
+
+    That is `program`, `tmp` and `shm`, with a folder for each of `again`.
+    """
+    handle = kernel.open_tmpfs(**_options(disk_mb))
+    for name in _WRITTEN:
+        os.mkdir(os.path.basename(name), dir_fd=handle)
+    for path in again:
+        os.mkdir("/".join(path.rsplit("/", 2)[1:]), dir_fd=handle)
+    return handle
+
+
+def shown_again(read: Iterable[str]) -> list[str]:
+    """Return the folders in written ones that must be seen there, for what is read lies in them."""
+    return sorted({f"/{above}" for above in map(_first_below_written, _once(read)) if above})
+
+
+def _options(disk_mb: int) -> dict[str, str]:
+    return {"size": f"{disk_mb}m", "nr_inodes": str(_INODES), "mode": "755"}
 
 
 def _bind_itself(folder: Path) -> None:

@@ -34,6 +34,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     timeout = _IDLE_S
+    wbufsize = 1 << 16  # head and body go out together
     pool: Pool
     server: _Server
 

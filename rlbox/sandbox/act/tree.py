@@ -17,7 +17,7 @@ from rlbox.machine.act.process_table import descendants, probe_processes, read_t
 from rlbox.sandbox.act.group import ProgramGroup
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-_LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # CONFIG_PROC_CHILDREN
+LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # CONFIG_PROC_CHILDREN
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _NOT_CARRIED_OUT = 0x40  # of a process' flags: PF_FORKNOEXEC
 _CHILD_TIMES = (13, 14)  # cutime and cstime, counted from the state on
@@ -27,7 +27,7 @@ _NOTHING_S = 0.0005  # seconds of processor time between two looks that are none
 
 def below(pid: int) -> Iterator[int]:
     """Yield the ids of all processes below `pid`, as far as they can be seen at once."""
-    if not _LISTS_CHILDREN:
+    if not LISTS_CHILDREN:
         yield from descendants(probe_processes(), {pid})
         return
     for child in children(pid):
@@ -50,7 +50,7 @@ def cpu_of(pid: int) -> float:
 
 @dataclass
 class Tree:
-    """What is below this process.
+    """What is below this process, or below `top` where that is not 0: the first process of a process namespace.
 
     `idle_s` grows while all of it sleeps. `reaped_s` is the time of those that were buried here, with their children's.
     """
@@ -61,6 +61,7 @@ class Tree:
     tasks: int = 0
     peak_bytes: int = 0
     group: ProgramGroup | None = None
+    top: int = 0
     _seen: dict[tuple[int, str], float] = field(default_factory=dict)
     _looked: float = 0.0
 
@@ -76,11 +77,14 @@ class Tree:
                 self.reaped_s += usage.ru_utime + usage.ru_stime
         return ended
 
+    def _all(self) -> set[int]:
+        return set(below(self.top or os.getpid()))
+
     def look(self) -> None:
-        """Measure everything below this process."""
+        """Measure everything there is of it."""
         now, before = time.monotonic(), self.cpu_s
         living, tasks, asleep = 0.0, 0, True
-        for pid in set(below(os.getpid())):
+        for pid in self._all():
             head, _, tail = read_text(f"/proc/{pid}/stat").rpartition(")")
             words = tail.split()
             if not head or _ended(words):
@@ -93,19 +97,24 @@ class Tree:
         # what ended unseen by its parent is not in its parent's time: then what was seen of it counts
         counted = self.group.cpu_s() if self.group else 0.0
         self.cpu_s = max(self.cpu_s, self.reaped_s + living, sum(self._seen.values()), counted)
-        self.tasks = tasks
+        self.tasks = tasks + bool(self.top)
         if self._looked and asleep and self.cpu_s - before < _NOTHING_S:
             self.idle_s += now - self._looked
         self._looked = now
 
     def memory_bytes(self, limit: int) -> int:
         """Return the memory of all of it; what several share is counted once when the plain sum is above `limit`."""
-        pids = set(below(os.getpid()))
+        pids = self._all()
         total = sum(_resident(pid) for pid in pids)
         if total > limit:
             total = sum(_share(pid) for pid in pids - _borrowers(pids))
         self.peak_bytes = max(self.peak_bytes, total)
         return total
+
+    def bury(self, seconds: float) -> None:
+        """Count all of it, which has ended; `seconds` is what those took that were buried elsewhere."""
+        self.reaped_s += seconds
+        self.cpu_s = max(self.cpu_s, self.reaped_s, self.group.cpu_s() if self.group else 0.0)
 
     def end(self, ended: dict[int, int]) -> bool:
         """Kill everything below this process, and add the exit codes of its children to `ended`.

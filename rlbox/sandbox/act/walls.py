@@ -9,7 +9,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -23,14 +23,14 @@ from rlbox.sandbox.act.root import DEVICES
 from rlbox.sandbox.limits import ProgramLimits
 from rlbox.sandbox.strength import FORKS, GROUP, LANDLOCK, NAMESPACES, SECCOMP, Strength
 
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "LANG": "C.UTF-8",
     "OMP_NUM_THREADS": "1",  # a library with a thread for each core of the machine takes its memory limit for stacks
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }
-_SCOPED = 6  # version of Landlock that keeps signals inside
+SCOPED = 6  # version of Landlock that keeps signals inside
 _CUTS = 3  # the one that knows truncation
 _FILES = 256
 _GATE = 200  # the least number of the descriptor over which a child speaks with its keeper
@@ -114,7 +114,7 @@ def _become(start: ProgramStart, gate: socket.socket) -> None:
             raise WallError(f"this machine has no wall to run it behind: {had.missing}")
         gate.sendall(json.dumps({"layers": had.layers, "missing": had.missing}).encode() + b"\n")
         cwd = os.getcwd()
-        os.execve(start.argv[0], start.argv, _ENVIRONMENT | {"HOME": cwd, "TMPDIR": cwd})  # noqa: S606
+        os.execve(start.argv[0], start.argv, ENVIRONMENT | {"HOME": cwd, "TMPDIR": cwd})  # noqa: S606
     except BaseException as error:  # the process is a copy of the keeper's: it must end here
         with contextlib.suppress(OSError):
             gate.sendall(json.dumps({"error": str(error) or repr(error)}).encode())
@@ -162,7 +162,7 @@ def _filter(
             raise OSError(f"no filter for {machine}")
         births = _listen(gate, machine, missing) if FORKS in start.layers else ()
         inside = version >= _CUTS or bool(start.root)
-        own = 0 if version >= _SCOPED else os.getpid()
+        own = 0 if version >= SCOPED else os.getpid()
         kernel.install_filter(seccomp.build_filter(machine, pid=own, truncate=inside), listen=False)
         had = (*had, SECCOMP, *births)
     except OSError as error:
@@ -192,11 +192,18 @@ def _own_descriptors(fds: tuple[int, ...]) -> None:
 
 
 def _set_limits(start: ProgramStart) -> None:
-    limits = start.limits
-    seconds = ceil(start.cpu_s) + 1
+    for kind, value in limit_values(start.limits, start.cpu_s):
+        resource.setrlimit(kind, (value, value))
+
+
+def limit_values(
+    limits: ProgramLimits, cpu_s: float, *, only: Collection[str] = (), but: Collection[str] = ()
+) -> list[tuple[int, int]]:
+    """Return the kernel's number and the value of each limit of a process, none above what this process may."""
+    found = []
     for name, value in (
         ("AS", limits.memory_mb << 20),
-        ("CPU", seconds),
+        ("CPU", ceil(cpu_s) + 1),
         ("FSIZE", limits.disk_mb << 20),
         ("NOFILE", _FILES),
         ("CORE", 0),
@@ -207,7 +214,7 @@ def _set_limits(start: ProgramStart) -> None:
         ("NICE", 0),
     ):
         kind = getattr(resource, f"RLIMIT_{name}", None)
-        if kind is not None:
+        if kind is not None and name not in but and (not only or name in only):
             hard = resource.getrlimit(kind)[1]
-            least = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            resource.setrlimit(kind, (least, least))
+            found.append((kind, value if hard == resource.RLIM_INFINITY else min(value, hard)))
+    return found

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlbox.sandbox.act import kernel
 from rlbox.sandbox.act.folder import weigh
+from rlbox.sandbox.act.lines import ProgramLines
 from rlbox.sandbox.act.tree import Tree
 from rlbox.sandbox.limits import ProgramLimits
 
@@ -69,3 +72,46 @@ class Watch:
 
     def _room(self) -> bool:
         return self.tree.tasks + self._births < self.limits.tasks
+
+
+class Poll:
+    """What a keeper hears while programs run: their outputs, births that are asked for, the server, its own lines."""
+
+    def __init__(
+        self, watch: Watch, lines: ProgramLines, control: int, others: Mapping[int, Callable[[], None]] | None = None
+    ) -> None:
+        self._watch, self._lines, self._control = watch, lines, control
+        self._others = others or {}
+        self._poll = select.poll()
+        self.open_outputs = set(lines.outputs)
+        for fd in (control, lines.word, *lines.outputs, *watch.listeners, *self._others):
+            if fd >= 0:
+                self.add(fd)
+
+    def add(self, fd: int) -> None:
+        """Hear this one, too."""
+        self._poll.register(fd, select.POLLIN)
+
+    def once(self, wait_s: float) -> None:
+        """Do what has come, or wait so long for it."""
+        watch = self._watch
+        for fd, event in self._poll.poll(wait_s * 1000):
+            if fd in watch.listeners:
+                watch.born(fd) if event & select.POLLIN else self._poll.unregister(fd)
+            elif fd == self._control:
+                watch.limit = "cancelled"
+            elif act := self._others.get(fd):
+                act()
+            elif not self._lines.take(fd, watch.limits.output):
+                self._poll.unregister(fd)
+                self.open_outputs.discard(fd)
+
+    def look(self, due: float, deadline: float) -> float:
+        """Measure if that is due; return when it is due again."""
+        now = time.monotonic()
+        if now >= due:
+            self._watch.look(full=self._lines.full)
+            due = time.monotonic() + LOOK_S
+        if now > deadline:
+            self._watch.limit = self._watch.limit or "wall"
+        return due

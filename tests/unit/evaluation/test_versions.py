@@ -24,12 +24,15 @@ KNOWN = {
             *(Sandbox.judge, Sandbox._check, Sandbox._run, problem._humaneval, problem._mbpp, problem._codecontests),
         ),
     ),
-    "sandbox": (answer.VERSION, (answer.verdict, answer.command_result, answer._OVER, *sorted(PROGRAMS.glob("*.py")))),
+    "sandbox": (
+        answer.VERSION,
+        (answer.verdict, answer.command_result, answer._OVER, *sorted(PROGRAMS.glob("**/*.py"))),
+    ),
 }
 DIGESTS = {
     ("extraction", 1): "01e4ba5961f1312e",
     ("scoring", 1): "6a0d01604b7573ed",
-    ("sandbox", 1): "8a164294338c11d3",
+    ("sandbox", 1): "c76cb96b55fea2f9",
 }
 """May the same answer get another verdict now? Then count the version up; write the new digest here either way."""
 
