@@ -62,6 +62,7 @@ ODD = {
     "taken apart": "class A:\n    def __init__(s, n): s.n = n\n    def __del__(s): print('gone', s.n, A, __name__)\n"
     "a, _b = A(1), A(2)\nc = A(3); c.self = c\nimport os\nos.d = A(4)\ndef f(x=A(5)): return g\ng = f",
     "not flushed": "f = open('out', 'w')\nf.write('kept')",
+    "hung into a module": "import os\nf = open('out', 'w')\nf.write('kept')\nos.getcwd = lambda: f",
     "threads": "import threading, time\nthreading.Thread(target=lambda: (time.sleep(.1), print('late'))).start()\n"
     "threading.Thread(target=time.sleep, args=(99,), daemon=True).start()\nprint(threading.main_thread(), threading.active_count())",
     "a thread that raises": "import threading\nt = threading.Thread(target=lambda: 1 / 0, name='t')\nt.start(); t.join()",

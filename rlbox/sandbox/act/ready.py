@@ -35,7 +35,10 @@ from rlbox.sandbox.strength import FORKS, GROUP, LANDLOCK, NAMESPACES, SECCOMP
 _READY = f"{PROGRAMS}/ready"
 _FOLDER, _WRITTEN = "/program", ("/program", "/tmp", "/dev/shm")  # noqa: S108 its own
 _SITE = ".local/"  # below a home, where Python has looked for packages of a user's own already
-_LOOKS = re.compile(rb"\bgc\b|__del__")  # in what could tell how far an end takes Python's own things apart
+_LOOKS = re.compile(
+    rb"\bgc\b|__del__"
+    rb"|\b(?:os|io|abc|codecs|stat|site|posix|posixpath|genericpath|encodings)\.[\w.]*\s*=[^=]"
+)  # in what could tell how far an end takes Python's own things apart
 _PIDS = "/proc/sys/kernel/ns_last_pid"
 _HIGH, _REPORT = 200, 100  # descriptors on their way, and the first that is not one of the lowest
 _START_S = 20.0
