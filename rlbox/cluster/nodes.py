@@ -24,11 +24,15 @@ _WRITE = "--nodes gpu005,gpu006, or cluster.nodes of the target"
 
 @dataclass(frozen=True, kw_only=True)
 class NodeWish:
-    """A node as it was asked for: `data` its data disk; no `address`: by the route to it."""
+    """A node as it was asked for: `data` its data disk; no `address`: by the route to it.
+
+    `here` asks for a Ray without the engine that may be there; a node that has none needs no such word.
+    """
 
     name: str
     data: str
     address: str = ""
+    here: bool = False
 
     @property
     def local(self) -> bool:
@@ -62,7 +66,7 @@ def wished_nodes(target: Target, told: str = "", data: str = "") -> tuple[NodeWi
     twice = [name for name, count in Counter(row.name for row in rows).items() if count > 1]
     if twice:
         raise SpecError(f"node {twice[0]} is named twice", next_step=_WRITE)
-    wishes = tuple(NodeWish(name=row.name, data=row.data or disk, address=row.address) for row in rows)
+    wishes = tuple(NodeWish(name=row.name, data=row.data or disk, address=row.address, here=row.here) for row in rows)
     wrong = next((wish for wish in wishes if not wish.data.startswith("/")), None)
     if wrong:
         raise SpecError(

@@ -32,6 +32,7 @@ from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.act.reach.starts import Starts
 from rlbox.cluster.facts import PortUse
 from rlbox.cluster.image import SentImage
+from rlbox.cluster.judge.needs import needs_of
 from rlbox.cluster.nodes import NodeWish
 from rlbox.cluster.survey import Survey
 from rlbox.cluster.wish import ClusterWish
@@ -100,6 +101,7 @@ def nodes(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Nodes:
             fleet=Fleet({}, ()),
             survey=lambda paths: played.say,
             standing=lambda survey: None,
+            needs=lambda paths: needs_of(target, "pair", "", paths),
         )
 
     there = "rlbox.cluster.act.examine"

@@ -8,7 +8,6 @@ from rlbox.app import App
 from rlbox.cluster.act.probe import plan_ports, probe_ports, probe_ways
 from rlbox.cluster.act.status import status_here
 from rlbox.cluster.act.story import story_of
-from rlbox.cluster.judge.needs import needs_of
 from rlbox.cluster.ports import BASE
 from rlbox.cluster.preflight import CHECKS, judge_survey
 from rlbox.cluster.view import ClusterStatus
@@ -45,6 +44,6 @@ def examine(app: App, wish: ClusterWish, paths: tuple[str, ...] = ()) -> Examine
         happened = status.failures if status else ()
         named = {one.where for one in happened}  # it says more than that a node does not answer
         unreached = [one for one in story.fleet.unreached if one.where not in named]
-        found = judge_survey(survey, needs_of(story.target, story.name, paths), unreached)
+        found = judge_survey(survey, story.needs(paths), unreached)
         found = (*happened, *(status.listens if status else ()), *found)
         return Examined(findings=found, nodes=len(story.wishes), checks=len(CHECKS), status=status)
