@@ -14,6 +14,7 @@ from rlbox.cluster.act.carry import Started
 from rlbox.cluster.act.keys import make_certificates, make_token
 from rlbox.cluster.act.made_of import bring_image, callers_of
 from rlbox.cluster.act.probe import plan_ports, probe_ports, probe_ways
+from rlbox.cluster.act.prove import require_proof
 from rlbox.cluster.act.reach.holds import held, maker
 from rlbox.cluster.act.start import (
     ask_state,
@@ -26,6 +27,7 @@ from rlbox.cluster.act.start import (
 )
 from rlbox.cluster.act.story import StandingCluster, Story, refuse, story_of
 from rlbox.cluster.judge.places import place_problems
+from rlbox.cluster.judge.proof import Proof
 from rlbox.cluster.plan import ClusterMember, ClusterPlan
 from rlbox.cluster.ports import BASE, STRIDE
 from rlbox.cluster.preflight import judge_survey
@@ -42,21 +44,25 @@ from rlbox.values import Secret
 
 START_S = 300.0
 
-_Up = tuple[ClusterPlan, RayState, tuple[str, ...]]
+_Up = tuple[ClusterPlan, RayState, tuple[str, ...], Proof | None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpWish(ClusterWish):
-    """How a cluster is to come up: the first of its ports (0: the first that fit), whether it may be open."""
+    """How a cluster is to come up: the first of its ports (0: the first that fit), whether it may be open.
+
+    With `prove` its nodes are given work whose result is known.
+    """
 
     port: int = 0
     open: bool = False
+    prove: bool = False
     limit_s: float = START_S
     paths: tuple[str, ...] = ()
 
 
-def bring_up(app: App, wish: UpWish) -> tuple[ClusterStatus, tuple[str, ...]]:
-    """Return the cluster, up and healthy, and the nodes that this call started Ray on.
+def bring_up(app: App, wish: UpWish) -> tuple[ClusterStatus, tuple[str, ...], Proof | None]:
+    """Return the cluster, up and healthy, the nodes that this call started Ray on, and what they did for proof.
 
     Raises
     ------
@@ -72,11 +78,11 @@ def bring_up(app: App, wish: UpWish) -> tuple[ClusterStatus, tuple[str, ...]]:
         survey = story.survey(wish.paths)
         standing = story.standing(survey) if not story.fleet.unreached else None
         if standing:
-            plan, state, started = _heal(story, survey, standing, wish)
+            plan, state, started, proof = _heal(story, survey, standing, wish)
         else:
-            plan, state, started = _begin(story, look_ahead(story, survey, wish), wish)
+            plan, state, started, proof = _begin(story, look_ahead(story, survey, wish), wish)
         disks = {name: facts.disk.free for name, facts in survey.facts.items()}
-        return status_of(plan, state, dict.fromkeys(survey.facts, "running"), disks), started
+        return status_of(plan, state, dict.fromkeys(survey.facts, "running"), disks), started, proof
 
 
 def look_at(app: App, wish: UpWish) -> int:
@@ -134,7 +140,8 @@ def _begin(story: Story, survey: Survey, wish: UpWish) -> _Up:
         start_members(story.fleet, started, everything, call)
         state = wait_alive(story.fleet, plan, wish.limit_s, story.app.say)
         require_audit(story.fleet, plan, survey.facts)
-    return plan, state, tuple(everything)
+        proof = require_proof(story, plan, survey.facts) if wish.prove else None
+    return plan, state, tuple(everything), proof
 
 
 def _heal(story: Story, survey: Survey, standing: StandingCluster, wish: UpWish) -> _Up:
@@ -145,7 +152,7 @@ def _heal(story: Story, survey: Survey, standing: StandingCluster, wish: UpWish)
     dead = [m.name for m in plan.members if not standing.going(m.name) or m.name in lacking(plan, state)]
     if not dead:
         require_audit(story.fleet, plan, survey.facts)
-        return plan, state, ()
+        return plan, state, (), require_proof(story, plan, survey.facts) if wish.prove else None
     if plan.head.name in dead or state.said:
         dead = [member.name for member in plan.members]
     _require_places(story, survey, plan)
@@ -160,7 +167,8 @@ def _heal(story: Story, survey: Survey, standing: StandingCluster, wish: UpWish)
         retire(story.fleet, started, {name: one.id for name, one in standing.containers.items() if name in dead})
         start_members(story.fleet, started, dead, call)
         state = wait_alive(story.fleet, plan, wish.limit_s, story.app.say)
-    return plan, state, tuple(dead)
+    proof = require_proof(story, plan, survey.facts) if wish.prove else None
+    return plan, state, tuple(dead), proof
 
 
 def _require_same(story: Story, plan: ClusterPlan) -> None:
