@@ -219,4 +219,6 @@ def test_which_part_of_ray_ended() -> None:
     """As Ray 2.60 and 2.43 print it; what it quotes of logs stands before or behind."""
     told = b"Some Ray subprocesses exited unexpectedly:\n  raylet [exit code=-9]\n  log_monitor [exit code=1]"
     assert ended_part(b"x [exit code=3]\n" + told) == "raylet -9"
+    coloured = b"Some Ray subprocesses exited unexpectedly:\n  \x1b[1mraylet\x1b[22m [exit code=-9]\n"
+    assert ended_part(coloured) == "raylet -9"
     assert ended_part(b"nothing of it") == ""

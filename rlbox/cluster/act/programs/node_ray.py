@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _ENDED = re.compile(rb"(\w+) \[exit code=(-?\w+)")
 """How `ray start --block` tells which of its parts has ended. Source: ray/scripts/scripts.py of 2.43 and 2.60."""
+_COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 _ANSWER_S, _UPLOAD_S = 30.0, 300.0
 _PAUSE_S = 0.3
 _BLOCK = 1 << 16
@@ -49,6 +50,7 @@ def ask_ray(row: Row) -> Row:
 
 def ended_part(text: bytes) -> str:
     """Return which part of Ray ended first, with its exit code, as Ray's own start tells; empty where it does not."""
+    text = _COLOURS.sub(b"", text)
     found = _ENDED.search(text, max(0, text.rfind(b"exited unexpectedly")))
     return b" ".join(found.groups()).decode() if found else ""
 
