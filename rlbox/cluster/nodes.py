@@ -46,7 +46,7 @@ def wished_nodes(target: Target, told: str = "", data: str = "") -> tuple[NodeWi
     Parameters
     ----------
     told
-        Of `--nodes`: names parted by commas.
+        Of `--nodes`: names parted by commas; what the target says of one of them holds.
     data
         Data disk of every node that names none itself; empty: that of the target.
 
@@ -55,7 +55,9 @@ def wished_nodes(target: Target, told: str = "", data: str = "") -> tuple[NodeWi
     SpecError
         There is none, one is named twice, or a name is none that ssh would take.
     """
-    rows = _told_nodes(told) if told else _own_nodes(target)
+    own = _own_nodes(target)
+    known = {row.name: row for row in own}
+    rows = [known.get(row.name, row) for row in _told_nodes(told)] if told else own
     disk = data or target.disk.host
     if not rows:
         raise SpecError(
