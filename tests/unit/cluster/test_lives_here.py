@@ -132,6 +132,7 @@ def test_a_record_that_names_another_process_ends_none(link: NodeLink) -> None:
     """A program of a job may write it: a number alone is nobody."""
     life = start(link)
     own = json.loads(record(link, life).read_text())
+    time.sleep(0.05)  # the kernel counts starts by hundredths of a second
     with subprocess.Popen(["sleep", "600"]) as stranger:
         try:
             record(link, life).write_text(json.dumps({**own, "child": stranger.pid, "pid": stranger.pid, "group": "/"}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import contextlib
+import errno
 import hashlib
 import os
 import re
@@ -213,6 +214,8 @@ def make_temp(disk: str) -> str:
         node_files.write(disk, f"ray/{name}/.cluster", "", 0o600, [])
         with contextlib.suppress(OSError):
             os.symlink(os.path.join(disk, "ray", name), _TEMP)
+    if not os.access(_TEMP, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, f"{_TEMP} is another user's")
     return _TEMP
 
 

@@ -75,8 +75,9 @@ def _find_session(life: Life) -> bool:
     for pid in node_procs.members(life):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
             found = _SESSION.search(file.read())
-            if found:
-                life["temp"], life["session"] = os.path.split(found.group(1).decode())
+            folder, session = os.path.split(found.group(1).decode()) if found else ("", "")
+            if session and folder == life["temp"]:
+                life["session"] = session
                 return True
     return False
 
