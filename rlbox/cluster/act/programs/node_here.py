@@ -142,7 +142,7 @@ class Lives:
         life = KIND + binascii.hexlify(os.urandom(6)).decode()
         path = f"{row['folder']}/here/{life}"
         node_files.write(self._disk, f"{path}/{LOG}", "", 0o600, [])
-        env = dict(environment(row), **{node_procs.MARK: life})
+        env = dict(environment(row), **{node_procs.MARK: life, "TMPDIR": scratch(life), "RAY_TMPDIR": "/tmp"})  # noqa: S108
         keys = ("name", "image", "labels", "words")
         told = dict({key: row[key] for key in keys}, id=life, disk=self._disk, path=path, env=env)
         words, program = self._program()
@@ -182,6 +182,7 @@ class Lives:
     def _forget(self, path: str) -> bool:
         life = self._read(path)
         node_files.remove(self._disk, path)
+        node_files.remove(*scratch(os.path.basename(path)).rsplit("/", 1))
         return life is not None and forget_session(str(life["temp"]), str(life["session"]))
 
     def output(self, name: str, lines: int) -> str:
@@ -204,7 +205,12 @@ def _told(life: Life) -> Row:
     return dict(row, status="exited" if ended else "running", exit_code=code if ended else 0, oom=False)
 
 
-# ---- Ray's own folder
+# ---- folders of Ray's programs
+
+
+def scratch(life: str) -> str:
+    """Return the folder for what programs of a life leave behind in the temporary folder: it goes with the life."""
+    return f"/tmp/{node_procs.group_name(life)}"  # noqa: S108 - short, for sockets are in it; its name is nobody's to guess
 
 
 def make_temp(disk: str) -> str:

@@ -36,6 +36,7 @@ def keep(told: Row, say: Callable[[Row], None]) -> None:
     life: Life = {key: told[key] for key in ("id", "name", "image", "labels")}
     life.update(boot=node_procs.boot(), group=node_procs.enter_group(life["id"]), pid=os.getpid())
     try:
+        os.mkdir(node_here.scratch(life["id"]), 0o700)
         life["temp"] = node_here.make_temp(told["disk"])
         child = node_run.begun(told["words"], told["env"], _log(told))
     except OSError as error:

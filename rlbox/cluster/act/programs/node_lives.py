@@ -64,7 +64,7 @@ class Carried:
 
     def logs(self, one: str, mount: str) -> tuple[str, list[str]]:
         """Return the folder of a life's logs: one that is there, and the way on from it."""
-        if one.startswith(KIND):
+        if not is_container(one):
             return self._here.logs(one)
         names = _sessions([node_engine.link_of(self._engine, one, "/tmp/ray")], mount)  # noqa: S108 - in the container
         ray = f"ray/{names[0] if names else 'none'}"
@@ -76,9 +76,14 @@ class Carried:
         return self._here.output(one, lines)
 
 
+def is_container(one: str) -> bool:
+    """Whether the id of a life is that of a container."""
+    return not one.startswith(KIND)
+
+
 def _parted(ids: Iterable[str]) -> tuple[list[str], list[str]]:
     known = list(ids)
-    return [one for one in known if one.startswith(KIND)], [one for one in known if not one.startswith(KIND)]
+    return [one for one in known if not is_container(one)], list(filter(is_container, known))
 
 
 def _sessions(links: list[str], mount: str) -> list[str]:

@@ -17,6 +17,7 @@ from rlbox.cluster.act.programs import (
     node_files,
     node_here,
     node_keeper,
+    node_lives,
     node_net,
     node_ray,
     node_rules,
@@ -24,7 +25,6 @@ from rlbox.cluster.act.programs import (
 )
 from rlbox.cluster.act.programs.node_blobs import Blobs
 from rlbox.cluster.act.programs.node_hold import Hold
-from rlbox.cluster.act.programs.node_lives import Carried
 from rlbox.cluster.act.programs.node_wire import NodeFailed, NodeWire
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Node:
         self.blobs: Blobs | None = None
         self.door: node_ray.Door | None = None
         self.pieces: dict[str, str] = {}
-        self.lives = Carried("", "/", lambda: ([], b""))
+        self.lives = node_lives.Carried("", "/", lambda: ([], b""))
 
     def begin(self, first: Row) -> Row:
         """Make the folder whose sockets the connection forwards, and say who this is."""
@@ -58,7 +58,7 @@ class Node:
         os.mkdir(folder, 0o700)
         self.folder, self.engine = folder, node_engine.find_socket()
         words = [sys.executable, "-I", "-S", "-c", first["boot"], "rlbox-keeper"]
-        self.lives = Carried(self.engine, first["disk"], lambda: (words, sys.modules["__main__"]._t))
+        self.lives = node_lives.Carried(self.engine, first["disk"], lambda: (words, sys.modules["__main__"]._t))
         os.symlink(self.engine, os.path.join(folder, "engine"))
         threading.Thread(target=self._beat, daemon=True).start()
         return node_facts.machine_facts()
@@ -111,7 +111,7 @@ def _undo_call(node: Node, row: Row) -> Row:
     call, disk, path, rules = row["call"], row["disk"], row["path"], row["rules"]
 
     def step() -> None:
-        _remove_sessions(disk, node.lives.end_call(row))
+        _remove_sessions(disk, node.lives.end_call(row), inside=not row["here"])
         if path:
             node_files.remove(disk, path)
         if rules:
@@ -138,10 +138,12 @@ _SESSIONS = "sessions"
 """File of a cluster's folder that names the sessions of containers that were replaced; they go with the cluster."""
 
 
-def _remove_sessions(disk: str, names: list[str]) -> int:
-    """Remove sessions of Ray, and empty folders that programs of the image made; return how many sessions went."""
+def _remove_sessions(disk: str, names: list[str], *, inside: bool) -> int:
+    """Remove sessions of Ray, and empty folders that programs in containers made; return how many sessions went."""
     gone = [name for name in names if name.isalnum() and node_files.remove(disk, f"ray/{name}")]
-    node_files.remove_empty(disk, "cache")  # where they compile, had they something to
+    if inside:
+        node_files.remove_empty(disk, "cache")  # where they compile, had they something to
+        node_files.remove(disk, "ray/none")  # and the folder of sessions, where one was killed before it had its own
     return len(gone)
 
 
@@ -161,7 +163,7 @@ def _take_down(node: Node, row: Row) -> Row:
         names += node_files.read(row["disk"], f"{path}/{_SESSIONS}").split()
         gone += node.lives.clear(path)
     folders = [path for path in row["paths"] if node_files.remove(row["disk"], path)]
-    gone += _remove_sessions(row["disk"], names)
+    gone += _remove_sessions(row["disk"], names, inside=any(map(node_lives.is_container, row["containers"])))
     rules = [name for name in row["rules"] if node_rules.open_ports(name)["gone"]]
     return {"sessions": gone, "folder": bool(folders), "rules": len(rules)}
 
