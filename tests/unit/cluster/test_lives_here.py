@@ -124,8 +124,11 @@ def test_what_is_killed_is_told_and_ended(link: NodeLink, who: str) -> None:
         assert lives(link)[0]["finished"]
     else:
         assert lives(link)[0]["status"] == "running"
+        for pid in marked(life):  # and the rest ends by itself
+            os.kill(pid, signal.SIGKILL)
     down(link, life)
     assert marked(life) == set()
+    assert not (row["group"] and Path(row["group"]).exists())
 
 
 def test_a_record_that_names_another_process_ends_none(link: NodeLink) -> None:

@@ -181,7 +181,8 @@ def wait_gone(lives: Iterable[Life], key: str, patience: float) -> None:
 
 def end_lives(lives: Iterable[Life], grace: float) -> None:
     """End lives: what was started first ends its own, and then whatever is left is killed."""
-    going = [life for life in lives if members(life)]
+    known = list(lives)
+    going = [life for life in known if members(life)]
     for life in going:
         tell(life, "child", signal.SIGTERM)
     wait_gone(going, "child", grace)
@@ -190,6 +191,7 @@ def end_lives(lives: Iterable[Life], grace: float) -> None:
     wait_gone(going, "pid", _KILL_S)
     for life in going:
         kill_all(life)
+    for life in known:  # also of those whose keeper was killed
         remove_group(life)
 
 
