@@ -13,6 +13,7 @@ from rlbox.cluster.facts import (
     NodeFacts,
     NodeGpu,
     NodeGpus,
+    NodePlace,
     Rights,
 )
 from rlbox.cluster.judge.needs import NodeNeeds
@@ -31,6 +32,9 @@ NEEDS = NodeNeeds(
     cores=16,
     free_gib=50.0,
     cluster="pair",
+    target="mine",
+    lock="",
+    mount="/data",
     paths=("/models/m",),
 )
 
@@ -44,6 +48,9 @@ def gpu(index: int, **changes: Any) -> NodeGpu:
 ENGINE = NodeEngine(
     socket="/var/run/docker.sock", state="ok", version="26.1.5+dfsg1", free=100 * GIB, runtimes=("nvidia",)
 )
+NO_ENGINE = NodeEngine(socket="/var/run/docker.sock", state="absent")
+PLACE = NodePlace(own="/opt/rlbox", lock="", data="/data")
+"""Of a target that has no lock: both sides have the same."""
 DISK = NodeDisk(path="/data", there=True, free=500 * GIB, size=900 * GIB, inodes=10**6, mode=0o700, writable=True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from clusterfacts import DISK, ENGINE, NEEDS, facts, gpu, survey
+from clusterfacts import DISK, ENGINE, NEEDS, NO_ENGINE, PLACE, facts, gpu, survey
 
 from rlbox.amounts import GIB
 from rlbox.cluster.facts import ClusterContainer, GpuProcess, NodeGpus, NodePath
@@ -26,6 +26,11 @@ def disk(**changes: Any) -> Survey:
     return survey(facts("b", disk=replace(DISK, **changes)))
 
 
+def placed(**changes: Any) -> Survey:
+    """`b` has no engine, and the target was brought to it otherwise."""
+    return survey(facts("b", engine=NO_ENGINE, place=replace(PLACE, **changes)))
+
+
 def ended(name: str, status: str = "exited") -> ClusterContainer:
     labels = {"rlbox.cluster": name, "rlbox.cluster.maker": "bob@desk", "rlbox.target": "theirs"}
     return ClusterContainer(id="1", name=f"rlbox-{name}-1", image="i", labels=labels, status=status, exit_code=137)
@@ -44,6 +49,21 @@ SMALL = {**NO_SEAT, "b": Seat(address="10.0.0.2", interface="ib0", mtu=1400)}
 # what is planted in `b`: the finding's id and level, what is seen, what is said to do
 FAULTS: dict[str, tuple[Survey, str, str, str, str]] = {
     "no engine": (engine(state="absent"), "engine-absent", "error", "/var/run/docker.sock", "rlbox engine up"),
+    "a place that was never whole": (
+        placed(whole=False),
+        "place-torn",
+        "error",
+        "/opt/rlbox",
+        "--data /data, there",
+    ),
+    "a place of another lock": (placed(lock="2" * 64), "place-differs", "error", "222222222222, here", "bring this"),
+    "a place of another disk": (
+        placed(data="/other"),
+        "place-disk",
+        "error",
+        "/other",
+        "--data /other, or rlbox apply",
+    ),
     "engine of others": (
         engine(state="denied", said="Permission denied"),
         "engine-denied",

@@ -119,6 +119,21 @@ class NodeEngine:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodePlace:
+    """Where a target was brought to a node: `own` the folder of what rlbox has there, `lock` the lock's checksum.
+
+    `data` is the data disk that it was brought there for, empty for a container of the target's own `image`; `whole`
+    says that the last `rlbox apply` came to its end.
+    """
+
+    own: str
+    lock: str
+    data: str = ""
+    whole: bool = True
+    image: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodeDisk:
     """A folder that is to be a data disk; sizes in bytes, `root` whether it lies on the system's own disk."""
 
@@ -149,7 +164,10 @@ class NodePath:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterContainer:
-    """A container of some cluster, as the engine knows it."""
+    """A container of some cluster, as the engine knows it, or a life of Ray's processes, as its keeper wrote it down.
+
+    `said` is which part of Ray ended first, as Ray tells it, with its exit code.
+    """
 
     id: str
     name: str
@@ -160,11 +178,17 @@ class ClusterContainer:
     oom: bool = False
     started: str = ""
     finished: str = ""
+    said: str = ""
 
     @property
     def going(self) -> bool:
         """Whether it runs, or is about to."""
         return self.status in GOING
+
+    @property
+    def here(self) -> bool:
+        """Whether it is processes of a user, and no container."""
+        return self.id.startswith("here-")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +204,8 @@ class NodeFacts:
     """One node; `clock` in seconds since 1970, memory in bytes, `ephemeral` the first and last port of the kernel's.
 
     `names` are the addresses that names have there, its own `host` among them; `identity` is the same for two names of
-    one machine; `image` is what its engine says of the target's image; `record` that of the cluster that was asked for.
+    one machine; `image` is what its engine says of the target's image; `record` that of the cluster that was asked for;
+    `place` where the target was brought to it, None where it was not.
     """
 
     identity: str
@@ -203,6 +228,7 @@ class NodeFacts:
     clusters: tuple[ClusterContainer, ...] = ()
     image: Mapping[str, Any] | None = None
     record: str = ""
+    place: NodePlace | None = None
     paths: tuple[NodePath, ...] = ()
 
     @property

@@ -24,11 +24,15 @@ _WRITE = "--nodes gpu005,gpu006, or cluster.nodes of the target"
 
 @dataclass(frozen=True, kw_only=True)
 class NodeWish:
-    """A node as it was asked for: `data` its data disk; no `address`: by the route to it."""
+    """A node as it was asked for: `data` its data disk; no `address`: by the route to it.
+
+    `here` asks for a Ray without the engine that may be there; a node that has none needs no such word.
+    """
 
     name: str
     data: str
     address: str = ""
+    here: bool = False
 
     @property
     def local(self) -> bool:
@@ -42,7 +46,7 @@ def wished_nodes(target: Target, told: str = "", data: str = "") -> tuple[NodeWi
     Parameters
     ----------
     told
-        Of `--nodes`: names parted by commas.
+        Of `--nodes`: names parted by commas; what the target says of one of them holds.
     data
         Data disk of every node that names none itself; empty: that of the target.
 
@@ -51,7 +55,9 @@ def wished_nodes(target: Target, told: str = "", data: str = "") -> tuple[NodeWi
     SpecError
         There is none, one is named twice, or a name is none that ssh would take.
     """
-    rows = _told_nodes(told) if told else _own_nodes(target)
+    own = _own_nodes(target)
+    known = {row.name: row for row in own}
+    rows = [known.get(row.name, row) for row in _told_nodes(told)] if told else own
     disk = data or target.disk.host
     if not rows:
         raise SpecError(
@@ -62,7 +68,7 @@ def wished_nodes(target: Target, told: str = "", data: str = "") -> tuple[NodeWi
     twice = [name for name, count in Counter(row.name for row in rows).items() if count > 1]
     if twice:
         raise SpecError(f"node {twice[0]} is named twice", next_step=_WRITE)
-    wishes = tuple(NodeWish(name=row.name, data=row.data or disk, address=row.address) for row in rows)
+    wishes = tuple(NodeWish(name=row.name, data=row.data or disk, address=row.address, here=row.here) for row in rows)
     wrong = next((wish for wish in wishes if not wish.data.startswith("/")), None)
     if wrong:
         raise SpecError(

@@ -22,7 +22,8 @@ RECORDS = "clusters"
 class ClusterMember:
     """One node of a cluster: `data` its data disk, `gpus` how many it gives, `uid` whose it is there.
 
-    `identity` is that of the machine since its last start, as it was when the cluster was made.
+    `identity` is that of the machine since its last start, as it was when the cluster was made. `place` is where rlbox
+    has the target on a node whose Ray is processes (`/opt/rlbox`, or that below a prefix); empty: its engine has Ray.
     """
 
     name: str
@@ -32,15 +33,21 @@ class ClusterMember:
     gpus: int
     uid: int
     identity: str = ""
+    place: str = ""
+
+    @property
+    def here(self) -> bool:
+        """Whether its Ray is processes of its user's, and no container."""
+        return bool(self.place)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterPlan:
     """A cluster: the head is the first of `members`.
 
-    `id` is made anew with each cluster. `image` is the digest of its configuration, which is the same in every engine;
-    `ray` its version. `closed` says what keeps strangers out: token, tls (with rules for the ports), nothing. `maker`
-    typed `up` at `made` (UTC).
+    `id` is made anew with each cluster. `image` is the digest of its configuration, which is the same in every engine,
+    or the checksum of its lock where no node has an engine; `ray` its version. `closed` says what keeps strangers out:
+    token, tls (with rules for the ports), nothing. `maker` typed `up` at `made` (UTC).
     """
 
     id: str

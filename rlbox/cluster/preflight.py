@@ -10,12 +10,14 @@ from rlbox.cluster.judge.gpus import judge_gpus
 from rlbox.cluster.judge.hosts import judge_clocks, judge_disks, judge_engines, judge_paths, judge_size
 from rlbox.cluster.judge.needs import NodeNeeds
 from rlbox.cluster.judge.network import judge_addresses, judge_ports, judge_routes
+from rlbox.cluster.judge.places import judge_places
 from rlbox.cluster.judge.remains import judge_remains
 from rlbox.cluster.survey import Survey
 from rlbox.findings import LEVELS, Finding, listed
 
 CHECKS: tuple[Callable[[Survey, NodeNeeds], Iterable[Finding]], ...] = (
     judge_engines,
+    judge_places,
     judge_gpus,
     judge_disks,
     judge_size,

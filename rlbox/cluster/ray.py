@@ -1,9 +1,9 @@
-"""How Ray is started on a node: its container, its words and its environment."""
+"""How Ray is started on a node: its container or its processes, its words and its environment."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
 
@@ -19,6 +19,8 @@ from rlbox.cluster.labels import (
 from rlbox.cluster.plan import ClusterMember, ClusterPlan
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan, plan_container
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
+from rlbox.place.environment import shell_rule
+from rlbox.values import OWN, VENV
 
 if TYPE_CHECKING:
     from rlbox.engine.limits import ContainerDefaults
@@ -115,7 +117,54 @@ def member_container(
     call
         Names the call that makes it, which is undone as a whole when it is cut.
     """
-    labels = {
+    return plan_container(
+        image,
+        dataclasses.replace(limits, network="host"),
+        name=container_name(plan),
+        argv=ray_words(plan, member),
+        env=ray_env(plan, member, limits.mount),
+        labels=_labels(plan, member, call),
+        data=member.data,
+        caller=caller,
+        gpus=gpus,
+    )
+
+
+def member_processes(plan: ClusterPlan, member: ClusterMember, *, lock: str, call: str) -> dict[str, Any]:
+    """Return what a node's program is told to start Ray as processes, behind the entrypoint of the place there.
+
+    Parameters
+    ----------
+    lock
+        Checksum of the lock that the place was brought to.
+    """
+    return {
+        "folder": plan.folder(member.name),
+        "name": container_name(plan),
+        "image": lock,
+        "labels": _labels(plan, member, call),
+        "call": call,
+        **place_program(plan, member, ray_words(plan, member)),
+    }
+
+
+def place_program(plan: ClusterPlan, member: ClusterMember, words: tuple[str, ...]) -> dict[str, Any]:
+    """Return a program of a place as a node's program is told it, with the environment of the node's Ray."""
+    return {
+        "own": member.place,
+        "words": ["sh", f"{member.place}/libexec/entrypoint.sh", *words],
+        "env": ray_env(plan, member, member.data),
+        **shell_rule(),
+    }
+
+
+def python_of(member: ClusterMember) -> str:
+    """Return the interpreter of the stack, as programs on a node name it."""
+    return f"{member.place.removesuffix(OWN)}{VENV}/bin/python"
+
+
+def _labels(plan: ClusterPlan, member: ClusterMember, call: str) -> dict[str, str]:
+    return {
         TARGET_LABEL: plan.target,
         CLUSTER_LABEL: plan.name,
         ID_LABEL: plan.id,
@@ -125,14 +174,3 @@ def member_container(
         MAKER_LABEL: plan.maker,
         CALL_LABEL: call,
     }
-    return plan_container(
-        image,
-        dataclasses.replace(limits, network="host"),
-        name=container_name(plan),
-        argv=ray_words(plan, member),
-        env=ray_env(plan, member, limits.mount),
-        labels=labels,
-        data=member.data,
-        caller=caller,
-        gpus=gpus,
-    )

@@ -60,6 +60,11 @@ class Survey:
         """Return what was asked of a node."""
         return next(wish for wish in self.wishes if wish.name == name)
 
+    def here(self, name: str) -> bool:
+        """Whether a node's Ray is to be processes: as asked, or it has no engine, and the target was brought to it."""
+        facts = self.facts[name]
+        return self.wish(name).here or (facts.engine.state == "absent" and facts.place is not None)
+
     def skew(self, name: str) -> float:
         """Return how far a node's clock is from the middle of all, in seconds."""
         return self.offsets[name] - statistics.median_low(list(self.offsets.values()))

@@ -24,7 +24,10 @@ _HEAD = ("node", "role", "address", "container", "Ray", "GPUs", "object store", 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus:
-    """One node: `container` as its engine has it, `missing` what Ray lacks of it, `disk_free` in bytes."""
+    """One node: `container` as its engine has it, or as its processes are where it has none (`here`).
+
+    `missing` is what Ray lacks of it, `disk_free` in bytes.
+    """
 
     name: str
     role: str
@@ -36,6 +39,7 @@ class NodeStatus:
     cpus: float
     store: float
     disk_free: int
+    here: bool = False
 
     @property
     def healthy(self) -> bool:
@@ -88,7 +92,7 @@ class ClusterStatus:
 def _row(node: NodeStatus) -> tuple[str, ...]:
     return (
         node.name,
-        node.role,
+        f"{node.role}, no engine" if node.here else node.role,
         node.address,
         node.container,
         node.missing or "alive",
@@ -136,4 +140,5 @@ def _node(
         cpus=total.get("CPU", 0),
         store=total.get("object_store_memory", 0),
         disk_free=disks.get(member.name, 0),
+        here=member.here,
     )

@@ -34,6 +34,13 @@ def handed_on(shell: Mapping[str, str], drivers: Collection[str] = ()) -> dict[s
     return {**kept, "PATH": path, **libraries}
 
 
+def shell_rule() -> dict[str, list[str] | str]:
+    """Return the same for a node, whose own program has none of this: `names`, beginnings of names, and `path`."""
+    proxies = [name for low in _PROXIES for name in (low, low.upper())]
+    names = [*_OF_THE_USER, *_OF_THE_MACHINE, *CA_NAMES, *proxies]
+    return {"names": names, "kinds": list(_KINDS), "path": SYSTEM_PATH}
+
+
 def is_of_shell(name: str) -> bool:
     """Whether a variable is for a shell to say: of the machine, of its user, or a setting of rlbox."""
     named = name in (*_OF_THE_USER, *_OF_THE_MACHINE, *CA_NAMES) or name.lower() in _PROXIES

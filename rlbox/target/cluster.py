@@ -20,12 +20,13 @@ class ClusterNode(Frozen):
     name: NodeName = Field(description="what ssh calls it, or local")
     data: Line = Field("", description="its data disk; empty: disk.host")
     address: Line = Field("", description="address by which the other nodes reach it; empty: by the route to it")
+    here: bool = Field(False, description="run Ray as processes there, as on a node without an engine")
 
 
 class Cluster(Frozen):
     """The nodes, the head first, and what they share."""
 
-    nodes: tuple[NodeName | ClusterNode, ...] = Field(description="names, or tables with name, data, address")
+    nodes: tuple[NodeName | ClusterNode, ...] = Field(description="names, or tables with name, data, address, here")
     name: Annotated[str, StringConstraints(pattern=f"^$|{NAME}")] = Field(
         description="tells clusters of one user on the same nodes apart; empty: the target's name"
     )

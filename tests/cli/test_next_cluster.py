@@ -12,13 +12,13 @@ import shlex
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from clusterfacts import A800, facts, survey
+from clusterfacts import A800, facts, gpu, plan, survey
 from clusterfaults import FAULTS, on_nodes
 from fakes import TARGET, Folder
 from following import Follow, Step
@@ -30,10 +30,14 @@ from rlbox.cluster.act.keys import make_certificates
 from rlbox.cluster.act.reach.fleet import Fleet
 from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.act.reach.starts import Starts
-from rlbox.cluster.facts import PortUse
+from rlbox.cluster.facts import NodeGpus, PortUse
 from rlbox.cluster.image import SentImage
+from rlbox.cluster.judge.needs import needs_of
+from rlbox.cluster.judge.proof import DeviceProof, Proof, judge_proof
 from rlbox.cluster.nodes import NodeWish
+from rlbox.cluster.state import RayState
 from rlbox.cluster.survey import Survey
+from rlbox.cluster.view import status_of
 from rlbox.cluster.wish import ClusterWish
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import RlboxError
@@ -100,11 +104,14 @@ def nodes(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Nodes:
             fleet=Fleet({}, ()),
             survey=lambda paths: played.say,
             standing=lambda survey: None,
+            require_standing=lambda survey: SimpleNamespace(plan=plan()),
+            needs=lambda paths: needs_of(target, "pair", "", paths),
         )
 
     there = "rlbox.cluster.act.examine"
     monkeypatch.setattr(f"{there}.story_of", story_of)
     monkeypatch.setattr(f"{there}.probe_ways", lambda fleet, survey: survey)
+    monkeypatch.setattr(f"{there}.status_here", lambda *told: status_of(plan(), RayState(), {}, {}))
     monkeypatch.setattr(f"{there}.probe_ports", lambda fleet, survey, ports: survey)
     return played
 
@@ -132,6 +139,29 @@ def test_a_fault_is_mended(name: str, nodes: Nodes, folder: Folder, follow: Foll
     step = follow.step((*DOCTOR, "--json"), said, one["remedy"])
     assert words in step.text
     mend(step, nodes, folder)
+    assert follow.again(step).data["findings"] == []
+
+
+@pytest.mark.parametrize(("planted", "id_"), [("busy", "gpu-busy"), ("no torch", "proof-no-torch")])
+def test_what_work_shows_is_mended(
+    planted: str, id_: str, nodes: Nodes, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The figures of the work are played, and judged as they are."""
+    devices = tuple(DeviceProof(node=n, device=f"cuda:{i}", name=A800, tflops=250.0) for n in "ab" for i in (0, 1))
+    sound = Proof(devices=devices)
+    proofs = [replace(sound, missing=("b",) if planted == "no torch" else ()), sound]
+    monkeypatch.setattr(
+        "rlbox.cluster.act.examine.prove",
+        lambda story, made, known: (proofs[0], judge_proof(proofs.pop(0), known)),
+    )
+    cards = NodeGpus(gpus=(gpu(0), gpu(1, busy=97 if planted == "busy" else 0)))
+    nodes.say = on_nodes(survey(facts("b", gpu=cards)))
+    said = follow.rlbox(*DOCTOR, "--prove", "--json")
+    (one,) = said.data["findings"]
+    assert one["id"] == id_
+    assert said.data["proof"]["devices"][0]["tflops"] == 250.0
+    step = follow.step((*DOCTOR, "--prove", "--json"), said, one["remedy"])
+    nodes.say = on_nodes(survey())
     assert follow.again(step).data["findings"] == []
 
 

@@ -33,6 +33,13 @@ need_gib = 0.1
 nodes = ["node0", "node1"]
 """
 RAYS = {"pair": "2.60.0", "pair43": "2.43.0", "mixed": "2.60.0"}
+TORCH = """
+[[stack]]
+name = "torch"
+packages = ["torch==2.13.0"]
+source = "torch-wheels"
+channel = "cpu"
+"""
 # Two processes, one a node, each with 8 MB of numbers: both add up what both have, over the wire.
 REDUCE = """
 import numpy, ray

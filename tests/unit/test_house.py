@@ -97,6 +97,7 @@ DOORS = {
             "rlbox.doctor.act.probe.host",  # not the C library but CUDA's
             "rlbox.doctor.act.programs.probe_gpu",  # as these, which the stack's interpreter runs
             "rlbox.doctor.act.programs.probe_torch",
+            "rlbox.cluster.act.programs.node_keeper",  # sent to a node, whose own Python runs it
         },
     ),
     "httpx": (("httpx",), (), set[str]()),

@@ -17,10 +17,13 @@ from rlbox.cluster.wish import ClusterWish
 @click.option("--port", type=click.IntRange(0, 65000), default=0, metavar="N", help="First of 20 ports; 0: that fit.")
 @click.option("--open", "opened", is_flag=True, help="Start though nothing keeps strangers out; it is recorded.")
 @click.option("--path", "paths", multiple=True, metavar="PATH", help="What all nodes need, and the same copy of it.")
+@click.option("--prove", is_flag=True, help="Give the nodes work whose result is known; a bad one is named.")
 @click.option("--timeout", type=Amount(), default=300.0, show_default=True, help="Seconds until all nodes are there.")
 @dry_run
 @shared
-def up(app: App, wish: ClusterWish, port: int, opened: bool, paths: tuple[str, ...], timeout: float) -> int:
+def up(
+    app: App, wish: ClusterWish, port: int, opened: bool, paths: tuple[str, ...], prove: bool, timeout: float
+) -> int:
     """Bring up a cluster: every node is checked, gets the image, and is started with a token of the cluster's own.
 
     What is wrong is told of all nodes at once, and nothing is started then. A failure, Ctrl-C or a lost connection
@@ -33,11 +36,12 @@ def up(app: App, wish: ClusterWish, port: int, opened: bool, paths: tuple[str, .
     """
     from rlbox.cluster.act.up import UpWish, bring_up, look_at
 
-    wanted = UpWish(**dataclasses.asdict(wish), port=port, open=opened, paths=paths, limit_s=timeout)
+    wanted = UpWish(**dataclasses.asdict(wish), port=port, open=opened, paths=paths, prove=prove, limit_s=timeout)
     if app.dry_run:
         return look_at(app, wanted)
-    status, started = bring_up(app, wanted)
-    app.result({**status.as_json(), "started": list(started)}, status.text())
+    status, started, proof = bring_up(app, wanted)
+    data = {**status.as_json(), "started": list(started), "proof": proof.as_json() if proof else None}
+    app.result(data, "\n".join(filter(None, (status.text(), proof.text() if proof else ""))))
     app.say("unchanged" if not started else f"started on {', '.join(started)}")
     app.say(f"next: rlbox cluster status {wish.words}, and then rlbox cluster down {wish.words}")
     return 0

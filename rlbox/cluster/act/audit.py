@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rlbox.cluster.act.carry import lives_of
 from rlbox.cluster.act.reach.fleet import Fleet
 from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.facts import Listener, NodeFacts
@@ -17,7 +18,7 @@ from rlbox.findings import Finding
 
 def _listeners(link: NodeLink, plan: ClusterPlan) -> tuple[Listener, ...]:
     """Return what the processes of a cluster listen on at a node."""
-    rows = link.ask("containers")["containers"]
+    rows = lives_of(link, plan)
     ids = [str(row["id"]) for row in rows if row["labels"].get(ID_LABEL) == plan.id]
     told = link.ask("audit", containers=ids)["listens"]
     return tuple(Listener(**{key: row[key] for key in ("port", "address", "pid", "words")}) for row in told)

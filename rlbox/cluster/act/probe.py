@@ -16,12 +16,15 @@ from rlbox.cluster.plan import ClusterPlan, folder_of, own_plan, plan_of_labels
 from rlbox.cluster.ports import PortPlan, choose_ports
 from rlbox.cluster.ray import RECORD_FILE
 from rlbox.cluster.survey import Survey, Way, askers, candidates, choose_seats, goals_of
+from rlbox.image.plan import ImagePlan
 
 _CLOCK_TRIES = 3
 _FACTS_S = 120.0
 
 
-def probe_nodes(fleet: Fleet, wishes: Sequence[NodeWish], image: str, name: str, paths: Sequence[str] = ()) -> Survey:
+def probe_nodes(
+    fleet: Fleet, wishes: Sequence[NodeWish], image: ImagePlan, name: str, paths: Sequence[str] = ()
+) -> Survey:
     """Return what every node that is connected says of itself, and how its clock goes."""
     known = tuple(wish for wish in wishes if wish.name in fleet.links)
     names = [wish.name.rpartition("@")[2] for wish in known]
@@ -31,7 +34,8 @@ def probe_nodes(fleet: Fleet, wishes: Sequence[NodeWish], image: str, name: str,
             "facts",
             timeout_s=_FACTS_S,
             names=names,
-            image=image,
+            image=image.tag,
+            target=image.target,
             disk=link.wish.data,
             record=f"{folder_of(int(link.facts['uid']), name, link.name)}/{RECORD_FILE}",
             paths=list(paths),

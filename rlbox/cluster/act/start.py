@@ -8,40 +8,23 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rlbox.amounts import limit_text
+from rlbox.cluster.act.carry import RayCarrier, Started, carrier_of, lives_of
 from rlbox.cluster.act.reach.fleet import Fleet
 from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.labels import rules_name
-from rlbox.cluster.plan import ClusterMember, ClusterPlan
-from rlbox.cluster.ray import RECORD_FILE, container_name, member_container
+from rlbox.cluster.plan import ClusterPlan
+from rlbox.cluster.ray import RECORD_FILE, container_name
 from rlbox.cluster.state import RayState, lacking, read_state
-from rlbox.engine.act.gpu_access import probe_offer
-from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, choose_access, parse_gpus
 from rlbox.errors import NodeError, RlboxError, TimedOut
 from rlbox.values import Secret
 
-if TYPE_CHECKING:
-    from rlbox.engine.limits import ContainerDefaults
-
-_STATE = Path(__file__).with_name("programs") / "ray_state.py"
-_PYTHON = "/opt/venv/bin/python"
+_STATE = Path(__file__).with_name("inside") / "ray_state.py"
 _POLL_S, _SHOWN_S = 0.5, 10.0
 _LAST_LINES = 12
 _UNDO_S = 330.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Started:
-    """What is to be started: the plan, limits of its containers, the image as each node's engine calls it."""
-
-    plan: ClusterPlan
-    limits: ContainerDefaults
-    images: Mapping[str, str]
-    callers: Mapping[str, str]
 
 
 @contextmanager
@@ -58,8 +41,9 @@ def undone(
 
     def guard(link: NodeLink) -> None:
         if link.name in known:
-            path = plan.folder(link.name) if new else ""
-            link.ask("guard", call=call, disk=link.wish.data, path=path, rules=rules, mount=mount)
+            path, member = plan.folder(link.name) if new else "", plan.member(link.name)
+            here = bool(member and member.here)
+            link.ask("guard", call=call, disk=link.wish.data, path=path, rules=rules, mount=mount, here=here)
 
     fleet.each(guard)
     try:
@@ -99,22 +83,13 @@ def write_files(fleet: Fleet, plan: ClusterPlan, keys: Mapping[str, Secret], cal
 
 
 def start_members(fleet: Fleet, started: Started, names: Iterable[str], call: str) -> None:
-    """Start the containers of the nodes `names`, all at once; every failure is told."""
+    """Start the Ray of the nodes `names`, all at once; every failure is told."""
     known = set(names)
 
     def start(link: NodeLink) -> None:
         member = started.plan.member(link.name)
         if member and link.name in known:
-            plan = member_container(
-                started.plan,
-                member,
-                started.limits,
-                image=started.images[link.name],
-                caller=started.callers[link.name],
-                call=call,
-                gpus=_gpus(link, member),
-            )
-            link.engine().start(plan)
+            carrier_of(link, started.plan, member).start(started, call)
 
     _, failed = fleet.tried(start)
     if failed:
@@ -123,15 +98,8 @@ def start_members(fleet: Fleet, started: Started, names: Iterable[str], call: st
         raise NodeError(f"Ray could not be started\n{lines}", next_step=first.next_step)
 
 
-def _gpus(link: NodeLink, member: ClusterMember) -> GpuAccess:
-    if not member.gpus:
-        return NO_GPUS
-    offer = probe_offer(link.engine().info(), link.name, here=link.wish.local)
-    return choose_access(parse_gpus(str(member.gpus), member.gpus), offer)
-
-
 def retire(fleet: Fleet, started: Started, containers: Mapping[str, str]) -> None:
-    """End the containers of nodes, by id, that are to be started anew; what their Ray wrote stays."""
+    """End lives of Ray on nodes, by id, that are to be started anew; what they wrote stays."""
 
     def end(link: NodeLink) -> None:
         if link.name in containers:
@@ -158,12 +126,12 @@ class StateWatch:
     def __init__(self, head: NodeLink, plan: ClusterPlan, limit_s: float) -> None:
         self._states: queue.Queue[RayState] = queue.Queue()
         self.state = RayState(said="Ray was not asked yet")
-        words = (_PYTHON, "-I", "-c", _STATE.read_text("utf-8"), _gcs(plan), f"{limit_s:g}")
-        threading.Thread(target=self._listen, args=(head, container_name(plan), words), daemon=True).start()
+        words = _asks(plan, limit_s)
+        threading.Thread(target=self._listen, args=(carrier_of(head, plan, plan.head), words), daemon=True).start()
 
-    def _listen(self, head: NodeLink, name: str, words: tuple[str, ...]) -> None:
+    def _listen(self, head: RayCarrier, words: tuple[str, ...]) -> None:
         try:
-            for line in head.engine().execute(name, words):
+            for line in head.execute(words):
                 self._states.put(read_state(line))
         except RlboxError as error:
             self._states.put(RayState(said=error.what))
@@ -177,15 +145,15 @@ class StateWatch:
         return self.state
 
 
-def _gcs(plan: ClusterPlan) -> str:
-    return f"{plan.head.address}:{plan.ports.of('gcs')}"
+def _asks(plan: ClusterPlan, limit_s: float) -> tuple[str, ...]:
+    gcs = f"{plan.head.address}:{plan.ports.of('gcs')}"
+    return ("-I", "-c", _STATE.read_text("utf-8"), gcs, f"{limit_s:g}")
 
 
 def ask_state(head: NodeLink, plan: ClusterPlan) -> RayState:
     """Return what Ray says now, or why it cannot be asked."""
-    words = (_PYTHON, "-I", "-c", _STATE.read_text("utf-8"), _gcs(plan), "0")
     try:
-        lines = list(head.engine().execute(container_name(plan), words))
+        lines = list(carrier_of(head, plan, plan.head).execute(_asks(plan, 0)))
     except RlboxError as error:
         return RayState(said=error.what)
     return read_state(lines[-1]) if lines else RayState(said="Ray's head does not run")
@@ -220,12 +188,12 @@ def wait_alive(fleet: Fleet, plan: ClusterPlan, limit_s: float, say: Callable[[s
 
 
 def _require_running(fleet: Fleet, plan: ClusterPlan) -> None:
-    """Raise `NodeError` when the container of a node has ended, with what it said last."""
-    found = fleet.ask("containers")
+    """Raise `NodeError` when the Ray of a node has ended, with what it said last."""
+    found = fleet.each(lambda link: lives_of(link, plan))
     for member in plan.members:
-        rows = [row for row in found.get(member.name, {}).get("containers", ()) if row["name"] == container_name(plan)]
+        rows = [row for row in found.get(member.name, ()) if row["name"] == container_name(plan)]
         if rows and rows[0]["status"] in ("exited", "dead"):
-            engine = fleet.links[member.name].engine()
-            lines = engine.output(container_name(plan), _LAST_LINES).strip().splitlines()
+            carrier = carrier_of(fleet.links[member.name], plan, member)
+            lines = carrier.output(rows[0]["id"], _LAST_LINES).strip().splitlines()
             quoted = "\n".join(f"  | {line}" for line in lines)
             raise NodeError(f"Ray ended on node {member.name} with exit code {rows[0]['exit_code']}\n{quoted}")

@@ -74,6 +74,7 @@ def _members(story: Story, survey: Survey, standing: StandingCluster, state: Ray
             disk=facts.disk if facts else None,
             restarted=bool(facts and member.identity and member.identity != facts.identity),
             offset=survey.offsets.get(member.name, 0.0),
+            here=member.here,
         )
 
 

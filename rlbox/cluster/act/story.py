@@ -11,6 +11,7 @@ from rlbox.app import App
 from rlbox.cluster.act.probe import probe_nodes
 from rlbox.cluster.act.reach.fleet import Fleet, connected
 from rlbox.cluster.facts import ClusterContainer
+from rlbox.cluster.judge.needs import NodeNeeds, needs_of
 from rlbox.cluster.labels import NODE_LABEL
 from rlbox.cluster.nodes import NodeWish, cluster_name, wished_nodes
 from rlbox.cluster.plan import ClusterPlan, own_plan
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class StandingCluster:
-    """A cluster as its nodes know it: its plan, and its containers by node."""
+    """A cluster as its nodes know it: its plan, and its containers, or lives of processes, by node."""
 
     plan: ClusterPlan
     containers: Mapping[str, ClusterContainer] = field(default_factory=dict)
@@ -58,7 +59,11 @@ class Story:
 
     def survey(self, paths: Sequence[str] = ()) -> Survey:
         """Ask all nodes that answer."""
-        return probe_nodes(self.fleet, self.wishes, self.image.tag, self.name, paths)
+        return probe_nodes(self.fleet, self.wishes, self.image, self.name, paths)
+
+    def needs(self, paths: tuple[str, ...] = ()) -> NodeNeeds:
+        """Return what the target asks of every node."""
+        return needs_of(self.target, self.name, self.image.lock_checksum, paths)
 
     def standing(self, survey: Survey) -> StandingCluster | None:
         """Return the cluster of this name and of the user there, None where there is none.

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlbox.amounts import columns
 from rlbox.app import App
 from rlbox.cluster.act.audit import require_audit
-from rlbox.cluster.act.images import Sending, image_here, keep_as, send_image
+from rlbox.cluster.act.carry import Started
 from rlbox.cluster.act.keys import make_certificates, make_token
+from rlbox.cluster.act.made_of import bring_image, callers_of
 from rlbox.cluster.act.probe import plan_ports, probe_ports, probe_ways
+from rlbox.cluster.act.prove import require_proof
 from rlbox.cluster.act.reach.holds import held, maker
 from rlbox.cluster.act.start import (
-    Started,
     ask_state,
     close_nodes,
     retire,
@@ -25,8 +26,9 @@ from rlbox.cluster.act.start import (
     write_files,
 )
 from rlbox.cluster.act.story import StandingCluster, Story, refuse, story_of
-from rlbox.cluster.judge.needs import needs_of
-from rlbox.cluster.plan import ClusterMember, ClusterPlan, folder_of
+from rlbox.cluster.judge.places import place_problems
+from rlbox.cluster.judge.proof import Proof
+from rlbox.cluster.plan import ClusterMember, ClusterPlan
 from rlbox.cluster.ports import BASE, STRIDE
 from rlbox.cluster.preflight import judge_survey
 from rlbox.cluster.ray import CERTIFICATE_FILES, TOKEN_FILE, has_tokens
@@ -36,28 +38,31 @@ from rlbox.cluster.view import ClusterStatus, status_of
 from rlbox.cluster.wish import ClusterWish
 from rlbox.engine.act.api import require_image
 from rlbox.errors import NodeError, SpecError
-from rlbox.files.act.progress import progress_view
 from rlbox.foreign import whole_number
 from rlbox.machine.act.clock import utc_now
 from rlbox.values import Secret
 
 START_S = 300.0
 
-_Up = tuple[ClusterPlan, RayState, tuple[str, ...]]
+_Up = tuple[ClusterPlan, RayState, tuple[str, ...], Proof | None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpWish(ClusterWish):
-    """How a cluster is to come up: the first of its ports (0: the first that fit), whether it may be open."""
+    """How a cluster is to come up: the first of its ports (0: the first that fit), whether it may be open.
+
+    With `prove` its nodes are given work whose result is known.
+    """
 
     port: int = 0
     open: bool = False
+    prove: bool = False
     limit_s: float = START_S
     paths: tuple[str, ...] = ()
 
 
-def bring_up(app: App, wish: UpWish) -> tuple[ClusterStatus, tuple[str, ...]]:
-    """Return the cluster, up and healthy, and the nodes that this call started Ray on.
+def bring_up(app: App, wish: UpWish) -> tuple[ClusterStatus, tuple[str, ...], Proof | None]:
+    """Return the cluster, up and healthy, the nodes that this call started Ray on, and what they did for proof.
 
     Raises
     ------
@@ -73,11 +78,11 @@ def bring_up(app: App, wish: UpWish) -> tuple[ClusterStatus, tuple[str, ...]]:
         survey = story.survey(wish.paths)
         standing = story.standing(survey) if not story.fleet.unreached else None
         if standing:
-            plan, state, started = _heal(story, survey, standing, wish)
+            plan, state, started, proof = _heal(story, survey, standing, wish)
         else:
-            plan, state, started = _begin(story, look_ahead(story, survey, wish), wish)
+            plan, state, started, proof = _begin(story, look_ahead(story, survey, wish), wish)
         disks = {name: facts.disk.free for name, facts in survey.facts.items()}
-        return status_of(plan, state, dict.fromkeys(survey.facts, "running"), disks), started
+        return status_of(plan, state, dict.fromkeys(survey.facts, "running"), disks), started, proof
 
 
 def look_at(app: App, wish: UpWish) -> int:
@@ -91,8 +96,9 @@ def look_at(app: App, wish: UpWish) -> int:
             return app.planned({"cluster": json_of(standing.plan)}, "", would)
         with app.checking("nodes"):
             survey = look_ahead(story, survey, wish)
-        with app.checking("image"):
-            require_image(story.image.tag, wish.target)
+        if not all(map(survey.here, survey.facts)):
+            with app.checking("image"):
+                require_image(story.image.tag, wish.target)
         with app.checking("strangers"):
             _closed(story, survey, wish)
         data = {"nodes": {name: asdict(seat) for name, seat in survey.seats.items()}}
@@ -115,7 +121,7 @@ def look_ahead(story: Story, survey: Survey, wish: UpWish) -> Survey:
     base = wish.port or story.target.cluster.port
     first = whole_number(story.target.env.get("RLBOX_RAY_PORT", "")) or BASE
     survey = probe_ports(story.fleet, survey, plan_ports(survey, story.name, base, first))
-    refuse(story.app, judge_survey(survey, needs_of(story.target, story.name, wish.paths), story.fleet.unreached))
+    refuse(story.app, judge_survey(survey, story.needs(tuple(wish.paths)), story.fleet.unreached))
     return survey
 
 
@@ -123,6 +129,7 @@ def _begin(story: Story, survey: Survey, wish: UpWish) -> _Up:
     """Start a new cluster."""
     identity, images = bring_image(story, survey, survey.ports.of("parts") if survey.ports else 0)
     plan = _plan(story, survey, identity, _closed(story, survey, wish))
+    _say_here(story, plan)
     callers = callers_of(survey)
     everything, mount = [member.name for member in plan.members], story.image.container.mount
     with undone(story.fleet, plan, everything, story.app.say, mount=mount, new=True) as call:
@@ -133,7 +140,8 @@ def _begin(story: Story, survey: Survey, wish: UpWish) -> _Up:
         start_members(story.fleet, started, everything, call)
         state = wait_alive(story.fleet, plan, wish.limit_s, story.app.say)
         require_audit(story.fleet, plan, survey.facts)
-    return plan, state, tuple(everything)
+        proof = require_proof(story, plan, survey.facts) if wish.prove else None
+    return plan, state, tuple(everything), proof
 
 
 def _heal(story: Story, survey: Survey, standing: StandingCluster, wish: UpWish) -> _Up:
@@ -144,9 +152,10 @@ def _heal(story: Story, survey: Survey, standing: StandingCluster, wish: UpWish)
     dead = [m.name for m in plan.members if not standing.going(m.name) or m.name in lacking(plan, state)]
     if not dead:
         require_audit(story.fleet, plan, survey.facts)
-        return plan, state, ()
+        return plan, state, (), require_proof(story, plan, survey.facts) if wish.prove else None
     if plan.head.name in dead or state.said:
         dead = [member.name for member in plan.members]
+    _require_places(story, survey, plan)
     story.app.say(f"starting again on {', '.join(dead)}")
     _, images = bring_image(story, survey, plan.ports.of("parts"), plan)
     callers, mount = callers_of(survey), story.image.container.mount
@@ -158,7 +167,8 @@ def _heal(story: Story, survey: Survey, standing: StandingCluster, wish: UpWish)
         retire(story.fleet, started, {name: one.id for name, one in standing.containers.items() if name in dead})
         start_members(story.fleet, started, dead, call)
         state = wait_alive(story.fleet, plan, wish.limit_s, story.app.say)
-    return plan, state, tuple(dead)
+    proof = require_proof(story, plan, survey.facts) if wish.prove else None
+    return plan, state, tuple(dead), proof
 
 
 def _require_same(story: Story, plan: ClusterPlan) -> None:
@@ -171,39 +181,22 @@ def _require_same(story: Story, plan: ClusterPlan) -> None:
         )
 
 
-def callers_of(survey: Survey) -> dict[str, str]:
-    """Return `uid:gid` of the user on each node."""
-    return {name: f"{facts.uid}:{facts.gid}" for name, facts in survey.facts.items()}
+def _say_here(story: Story, plan: ClusterPlan) -> None:
+    """Say once what a node without an engine cannot give."""
+    here = [member.name for member in plan.members if member.here]
+    if here:
+        story.app.say(
+            f"without an engine on {', '.join(here)}: Ray runs there as processes of yours, with the machine's own "
+            "limits, /dev/shm and devices, and with what else its user may read"
+        )
 
 
-def bring_image(story: Story, survey: Survey, port: int, plan: ClusterPlan | None = None) -> tuple[str, dict[str, str]]:
-    """Return the image's identity, and what each node's engine calls it, once all have the very same."""
-    image = require_image(story.image.tag, story.wish.target)
-    seats = {name: seat.address for name, seat in survey.seats.items()}
-    seats |= {member.name: member.address for member in plan.members} if plan else {}
-    with image_here(story.image.tag, image) as (source, sent):
-        if plan and plan.image != sent.identity:
-            raise SpecError(
-                f"cluster {plan.name} was started with another image of {plan.target} than this machine has now",
-                next_step=f"rlbox cluster down {story.wish.words}, then the same command again",
-            )
-        lacking_it = [name for name, facts in survey.facts.items() if _id_of(facts.image) not in sent.names]
-        if lacking_it:
-            with progress_view(story.app) as tell:
-                sending = Sending(
-                    image=sent,
-                    source=source,
-                    keep=keep_as(story.image.tag),
-                    folder=lambda node: folder_of(survey.facts[node].uid, story.name, node),
-                    tell=tell,
-                )
-                send_image(story.fleet, lacking_it, sending, seats, port)
-        names = story.fleet.ask("image", image=story.image.tag)
-        return sent.identity, {name: str(row["image"]["id"]) for name, row in names.items()}
-
-
-def _id_of(image: Mapping[str, Any] | None) -> str:
-    return str((image or {}).get("id", ""))
+def _require_places(story: Story, survey: Survey, plan: ClusterPlan) -> None:
+    """Refuse to bring back processes where the target is no longer what the cluster was made with."""
+    for member in plan.members:
+        if member.here and member.name in survey.facts:
+            place = survey.facts[member.name].place
+            refuse(story.app, tuple(place_problems(member.name, place, member.data, story.needs())))
 
 
 def _closed(story: Story, survey: Survey, wish: UpWish) -> str:
@@ -242,7 +235,7 @@ def _plan(story: Story, survey: Survey, identity: str, closed: str) -> ClusterPl
 
 
 def _member(story: Story, survey: Survey, name: str) -> ClusterMember:
-    wish, seat = survey.wish(name), survey.seats[name]
+    wish, seat, place = survey.wish(name), survey.seats[name], survey.facts[name].place
     return ClusterMember(
         name=name,
         data=wish.data,
@@ -251,6 +244,7 @@ def _member(story: Story, survey: Survey, name: str) -> ClusterMember:
         gpus=story.target.hardware.gpus,
         uid=survey.facts[name].uid,
         identity=survey.facts[name].identity,
+        place=place.own if place and survey.here(name) else "",
     )
 
 

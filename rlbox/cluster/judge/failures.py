@@ -13,6 +13,7 @@ from rlbox.findings import Finding
 from rlbox.printable import isolated
 
 _KILLED = 137
+_PART_KILLED = "-9"
 _FULL = 0.01
 """Share of a disk that is left when it counts as full."""
 
@@ -23,7 +24,8 @@ class MemberFacts:
 
     `said` is why this machine does not reach it, empty where it does; `ways` are what the others found when they tried
     then. `lost` is what Ray lacks of it, empty where it has it or nobody could ask. `restarted` says that the
-    machine was started after the cluster was; `offset` are the seconds that its clock is ahead of this machine's.
+    machine was started after the cluster was, `here` that its Ray is processes; `offset` are the seconds that its clock
+    is ahead of this machine's.
     """
 
     name: str
@@ -34,6 +36,7 @@ class MemberFacts:
     disk: NodeDisk | None = None
     restarted: bool = False
     offset: float = 0.0
+    here: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +71,16 @@ def _failure(member: MemberFacts) -> Failure | None:
         return _unreached(member)
     container = member.container
     if container is None:
-        return Failure(node=member.name, id="container-gone", title="its container was removed", seen="")
+        gone = "its Ray is gone, and the record of it" if member.here else "its container was removed"
+        return Failure(node=member.name, id="container-gone", title=gone, seen="")
     if not container.going:
         return _ended(member, container)
     if _is_full(member.disk):
         return Failure(node=member.name, id="disk-full", title="its data disk is full", seen=_room(member.disk))
     if member.lost:
         title = "its container runs, and Ray does not have it: its way to the head is cut, or it hangs"
+        if member.here:
+            title = "its processes run, and Ray does not have it: its way to the head is cut, or it hangs"
         return Failure(node=member.name, id="cut-off", title=title, seen=isolated(member.lost), follows=True)
     return None
 
@@ -100,14 +106,18 @@ def _unreached(member: MemberFacts) -> Failure:
 
 def _ended(member: MemberFacts, container: ClusterContainer) -> Failure:
     """Return why a container has ended, by what its engine, its machine and Ray say."""
+    killed = "its Ray was killed" if container.here else "its container was killed"
+    ended = "its Ray ended" if container.here else "Ray ended in its container"
+    part, _, code = container.said.partition(" ")
     rows = (
         (container.oom, "out-of-memory", "its container ran out of memory", ""),
         (member.restarted, "host-restarted", "its machine was started anew: a restart, or its power was cut", ""),
         (_is_full(member.disk), "disk-full", "its data disk is full", _room(member.disk)),
-        (container.exit_code == _KILLED, "container-killed", "its container was killed", ""),
+        (container.exit_code == _KILLED, "container-killed", killed, ""),
+        (code == _PART_KILLED, "part-killed", "a part of its Ray was killed, by hand or for memory", isolated(part)),
         (bool(member.lost), "cut-off", "Ray lost the way to it, and then it ended", isolated(member.lost)),
     )
-    id_, title, seen = next((row[1:] for row in rows if row[0]), ("ray-ended", "Ray ended in its container", ""))
+    id_, title, seen = next((row[1:] for row in rows if row[0]), ("ray-ended", ended, ""))
     return Failure(
         node=member.name,
         id=id_,

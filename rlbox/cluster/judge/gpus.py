@@ -21,6 +21,7 @@ def judge_gpus(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
         return
     for name, facts in survey.facts.items():
         yield from _driver(name, facts, needs)
+        yield from _runtime(name, facts) if not survey.here(name) else ()
         yield from _kind(name, facts, needs)
         yield from _health(name, facts)
         yield from _taken(name, facts)
@@ -37,7 +38,10 @@ def _driver(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Finding]:
             where=name,
             remedy="see dmesg and nvidia-smi there; a GPU that fell off the bus comes back by a restart of the machine",
         )
-    engine = facts.engine
+
+
+def _runtime(name: str, facts: NodeFacts) -> Iterator[Finding]:
+    count, engine = len(facts.gpu.gpus), facts.engine
     if count and engine.state == "ok" and "nvidia" not in engine.runtimes and not engine.cdi:
         yield Finding(
             id="gpu-runtime",

@@ -20,16 +20,18 @@ _NEAR = 0.97  # memory that the kernel keeps to itself
 def judge_engines(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
     """Yield where an engine is missing, or cannot be used as it is."""
     for name, facts in survey.facts.items():
-        yield from _engine(name, facts)
+        if not survey.here(name):
+            yield from _engine(name, facts, needs)
 
 
-def _engine(name: str, facts: NodeFacts) -> Iterator[Finding]:
+def _engine(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Finding]:
     engine = facts.engine
     rows = {
         "absent": (
             "engine-absent",
             "it has no Docker engine",
-            "`rlbox engine up` there, or its distribution's package",
+            "`rlbox engine up` there, or its distribution's package; "
+            f"or `rlbox apply {needs.target}` there, and Ray runs without one",
         ),
         "denied": (
             "engine-denied",

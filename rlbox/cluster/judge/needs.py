@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 class NodeNeeds:
     """What a node has to have; memory and space in GiB, 0 and an empty text ask nothing.
 
+    `target` with the checksum `lock` is what a node without an engine has to be brought to, and `mount` is where a
+    container of its image has the data disk.
+
     `free_gib` is free space of the data disk; `paths` are read by every node, and are to be
     the same there; `cluster` is the name of the one that is asked for.
     """
@@ -24,10 +27,13 @@ class NodeNeeds:
     cores: int
     free_gib: float
     cluster: str
+    target: str
+    lock: str
+    mount: str
     paths: tuple[str, ...] = ()
 
 
-def needs_of(target: Target, cluster: str, paths: tuple[str, ...] = ()) -> NodeNeeds:
+def needs_of(target: Target, cluster: str, lock: str, paths: tuple[str, ...] = ()) -> NodeNeeds:
     """Return what a target asks of its nodes."""
     own = target.hardware
     return NodeNeeds(
@@ -38,5 +44,8 @@ def needs_of(target: Target, cluster: str, paths: tuple[str, ...] = ()) -> NodeN
         cores=own.cores,
         free_gib=target.disk.need_gib,
         cluster=cluster,
+        target=target.name,
+        lock=lock,
+        mount=target.disk.mount,
         paths=paths,
     )

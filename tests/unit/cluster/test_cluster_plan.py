@@ -39,6 +39,9 @@ def test_nodes_of_the_target_and_of_the_line() -> None:
     assert wished(own) == (NodeWish(name="a", data="/data"), NodeWish(name="b", data="/other", address="10.0.0.2"))
     assert wished(own, "ann@c, local") == (NodeWish(name="ann@c", data="/data"), NodeWish(name="local", data="/data"))
     assert wished(own, "c", "/mnt")[0].data == "/mnt"
+    own = Own(nodes=["a", {"name": "b", "data": "/other", "here": True}])
+    there = NodeWish(name="b", data="/other", here=True)  # named on the line, it is what the target says of it
+    assert wished(own, "b,a") == (there, NodeWish(name="a", data="/data"))
     assert [wish.local for wish in wished(own, "c,local")] == [False, True]
 
 

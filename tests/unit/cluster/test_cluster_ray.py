@@ -160,15 +160,16 @@ def test_logs_are_read_as_they_grow_and_no_link_is_followed(tmp_path: Path) -> N
     log.write_text("one\ntwo\nhal")
     (folder / "worker-1.out").symlink_to("/etc/passwd")
     (folder / "other.log").write_text("x\n")
-    logs = RayLogs(str(tmp_path), "Ab12", ["job-*.log", "worker-*"], 1 << 20)
+    top, parts = str(tmp_path), ["ray", "Ab12", folder.parent.name, "logs"]
+    logs = RayLogs(lambda: (top, parts), ["job-*.log", "worker-*"], 1 << 20)
     assert [(row["file"], row["text"]) for row in logs.new(False)] == [("job-driver-1.log", "one\ntwo\n")]
     assert logs.new(False) == []
     with log.open("a") as file:
         file.write("f\nrest")
     assert [row["text"] for row in logs.new(False)] == ["half\n"]
     assert [row["text"] for row in logs.new(True)] == ["rest"]
-    assert RayLogs(str(tmp_path), "none", ["*"], 10).new(True) == []
-    short = RayLogs(str(tmp_path), "Ab12", ["job-*.log"], 8)
+    assert RayLogs(lambda: (top, ["ray", "none", "logs"]), ["*"], 10).new(True) == []
+    short = RayLogs(lambda: (top, parts), ["job-*.log"], 8)
     assert [row["text"] for row in short.new(True)] == ["rest"]  # from the first whole line on
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from rlbox.cluster.act.programs.node_http import ask_local
+from rlbox.cluster.act.programs.node_ray import ended_part
 from rlbox.cluster.act.programs.node_wire import NodeFailed, from_json, to_json
 
 if TYPE_CHECKING:
@@ -97,9 +98,19 @@ def containers(path: str, label: str = CLUSTER_LABEL) -> list[Row]:
                 "pid": state.get("Pid", 0),
                 "started": state.get("StartedAt", ""),
                 "finished": state.get("FinishedAt", ""),
+                "said": _said(path, row["Id"]) if state.get("Status") == "exited" else "",
             }
         )
     return found
+
+
+def _said(path: str, container: str) -> str:
+    """Return which part of Ray ended first in a container that has ended."""
+    try:
+        what = f"/containers/{container}/logs?stdout=1&stderr=1&tail=200"
+        return ended_part(ask_local(path, "GET", what, _ANSWER_S)[1])
+    except OSError:
+        return ""
 
 
 def image_facts(path: str, name: str) -> Row | None:

@@ -11,7 +11,18 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from rlbox.cluster.act.programs import node_engine, node_facts, node_files, node_net, node_ray, node_rules
+from rlbox.cluster.act.programs import (
+    node_engine,
+    node_facts,
+    node_files,
+    node_here,
+    node_keeper,
+    node_lives,
+    node_net,
+    node_ray,
+    node_rules,
+    node_run,
+)
 from rlbox.cluster.act.programs.node_blobs import Blobs
 from rlbox.cluster.act.programs.node_hold import Hold
 from rlbox.cluster.act.programs.node_wire import NodeFailed, NodeWire
@@ -39,11 +50,15 @@ class Node:
         self.blobs: Blobs | None = None
         self.door: node_ray.Door | None = None
         self.pieces: dict[str, str] = {}
+        self.lives = node_lives.Carried("", "/", lambda: ([], b""))
 
-    def begin(self, folder: str) -> Row:
+    def begin(self, first: Row) -> Row:
         """Make the folder whose sockets the connection forwards, and say who this is."""
+        folder = first["folder"]
         os.mkdir(folder, 0o700)
         self.folder, self.engine = folder, node_engine.find_socket()
+        words = [sys.executable, "-I", "-S", "-c", first["boot"], "rlbox-keeper"]
+        self.lives = node_lives.Carried(self.engine, first["disk"], lambda: (words, sys.modules["__main__"]._t))
         os.symlink(self.engine, os.path.join(folder, "engine"))
         threading.Thread(target=self._beat, daemon=True).start()
         return node_facts.machine_facts()
@@ -82,7 +97,8 @@ def _facts(node: Node, row: Row) -> Row:
     found["gpu"] = node_facts.gpu_facts()
     found["engine"] = node_engine.engine_facts(node.engine)
     ok = found["engine"]["state"] == "ok"
-    found["clusters"] = node_engine.containers(node.engine) if ok else []
+    found["clusters"] = node.lives.rows(ok)
+    found["place"] = node_here.find_place(row["target"]) if row.get("target") else None
     found["image"] = node_engine.image_facts(node.engine, row["image"]) if ok and row.get("image") else None
     found["disk"] = node_files.disk_facts(row["disk"])
     found["record"] = node_files.read(row["disk"], row["record"])
@@ -95,7 +111,7 @@ def _undo_call(node: Node, row: Row) -> Row:
     call, disk, path, rules = row["call"], row["disk"], row["path"], row["rules"]
 
     def step() -> None:
-        _remove_sessions(disk, _session_names(node_engine.remove_call(node.engine, call), row["mount"]))
+        _remove_sessions(disk, node.lives.end_call(row), inside=not row["here"])
         if path:
             node_files.remove(disk, path)
         if rules:
@@ -122,38 +138,32 @@ _SESSIONS = "sessions"
 """File of a cluster's folder that names the sessions of containers that were replaced; they go with the cluster."""
 
 
-def _sessions(node: Node, row: Row) -> list[str]:
-    """End and remove containers; return the names of their sessions, which lie in the folder `ray` of the disk."""
-    return _session_names(node_engine.take_down(node.engine, row["containers"], row["grace"]), row["mount"])
-
-
-def _session_names(links: list[str], mount: str) -> list[str]:
-    inside = f"{mount}/ray/"
-    return [link[len(inside) :] for link in links if link.startswith(inside)]
-
-
-def _remove_sessions(disk: str, names: list[str]) -> int:
-    """Remove sessions of Ray, and empty folders that programs of the image made; return how many sessions went."""
+def _remove_sessions(disk: str, names: list[str], *, inside: bool) -> int:
+    """Remove sessions of Ray, and empty folders that programs in containers made; return how many sessions went."""
     gone = [name for name in names if name.isalnum() and node_files.remove(disk, f"ray/{name}")]
-    node_files.remove_empty(disk, "cache")  # where they compile, had they something to
+    if inside:
+        node_files.remove_empty(disk, "cache")  # where they compile, had they something to
+        node_files.remove(disk, "ray/none")  # and the folder of sessions, where one was killed before it had its own
     return len(gone)
 
 
 def _retire(node: Node, row: Row) -> Row:
-    """End containers that others are started for; their sessions stay, for who looks why they ended."""
+    """End lives that others are started for; their sessions stay, for who looks why they ended."""
     path = f"{row['path']}/{_SESSIONS}"
-    known = node_files.read(row["disk"], path).split() + _sessions(node, row)
+    names = node.lives.take_down(row["containers"], row["grace"], row["mount"], retire=True)
+    known = node_files.read(row["disk"], path).split() + names
     node_files.write(row["disk"], path, "\n".join(known), 0o600, row["owner"])
     return {}
 
 
 def _take_down(node: Node, row: Row) -> Row:
-    """End containers of a cluster here, and remove what it has on the disk: its folder, the sessions of its Ray."""
-    names = _sessions(node, row)
+    """End a cluster's lives here, and remove what it has on the disk: its folder, the sessions of its Ray."""
+    names, gone = node.lives.take_down(row["containers"], row["grace"], row["mount"]), 0
     for path in row["paths"]:
         names += node_files.read(row["disk"], f"{path}/{_SESSIONS}").split()
+        gone += node.lives.clear(path)
     folders = [path for path in row["paths"] if node_files.remove(row["disk"], path)]
-    gone = _remove_sessions(row["disk"], names)
+    gone += _remove_sessions(row["disk"], names, inside=any(map(node_lives.is_container, row["containers"])))
     rules = [name for name in row["rules"] if node_rules.open_ports(name)["gone"]]
     return {"sessions": gone, "folder": bool(folders), "rules": len(rules)}
 
@@ -220,9 +230,21 @@ def _ask_ray(node: Node, row: Row) -> Row:
 
 
 def _tell_logs(node: Node, row: Row, part: Callable[[Row], None], ended: threading.Event) -> Row:
-    links = [node_engine.link_of(node.engine, row["container"], "/tmp/ray")]  # noqa: S108 - in the container
-    names = _session_names(links, row["mount"])
-    return node_ray.tell_logs(row, names[0] if names else "none", part, ended)
+    return node_ray.tell_logs(row, lambda: node.lives.logs(row["container"], row["mount"]), part, ended)
+
+
+def _end_at(ended: threading.Event, program: node_run.HeardProgram) -> None:
+    ended.wait()
+    program.end()
+
+
+def _execute(node: Node, row: Row, part: Callable[[Row], None], ended: threading.Event) -> Row:
+    """Run a program as those of a place are, and tell the lines that it prints."""
+    program = node_run.HeardProgram(row["words"], node_here.environment(row))
+    threading.Thread(target=_end_at, args=(ended, program), daemon=True).start()
+    for line in program.lines():
+        part({"line": line})
+    return {}
 
 
 def _open_door(node: Node, row: Row) -> Row:
@@ -254,9 +276,11 @@ _DOES: dict[str, Callable[[Node, Row], Row]] = {
     "write": _write,
     "read": lambda node, row: {"text": node_files.read(row["disk"], row["path"])},
     "remove": lambda node, row: {"gone": node_files.remove(row["disk"], row["path"])},
-    "containers": lambda node, row: {"containers": node_engine.containers(node.engine)},
+    "containers": lambda node, row: {"containers": node.lives.rows(not row.get("here"))},
+    "start-here": lambda node, row: node.lives.start_here(row),
+    "output-here": lambda node, row: {"text": node.lives.output(row["container"], row["lines"])},
     "image": lambda node, row: {"image": node_engine.image_facts(node.engine, row["image"])},
-    "audit": lambda node, row: {"listens": node_net.listening_of(row["containers"])},
+    "audit": lambda node, row: {"listens": node.lives.listening(row["containers"])},
     "ray": _ask_ray,
     "door": _open_door,
     "blob-failed": lambda node, row: {"failed": node.blobs.failed if node.blobs is not None else ""},
@@ -266,6 +290,7 @@ _DOES: dict[str, Callable[[Node, Row], Row]] = {
 _GOES_ON: dict[str, Callable[[Node, Row, Callable[[Row], None], threading.Event], Row]] = {
     "serve": _serve,
     "logs": _tell_logs,
+    "execute-here": _execute,
 }
 """What tells parts until it is told to end."""
 
@@ -293,7 +318,10 @@ def main() -> None:
     node = Node(wire)
     try:
         first = wire.hear() or {}
-        wire.say({"rlbox": 1, "node": node.begin(first["folder"])})
+        if "keep" in first:
+            node_keeper.keep(first["keep"], wire.say)
+            return
+        wire.say({"rlbox": 1, "node": node.begin(first)})
         while True:
             row = wire.hear()
             node.heard = time.monotonic()

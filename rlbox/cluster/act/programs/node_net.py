@@ -140,10 +140,10 @@ def members(containers: list[str]) -> list[str]:
     return found
 
 
-def listening_of(containers: list[str]) -> list[Row]:
-    """Return the TCP ports that processes of containers listen on, each with its process: `pid` and `words`."""
+def listening_of(containers: list[str], pids: list[str]) -> list[Row]:
+    """Return the TCP ports that processes of containers, and `pids`, listen on: `pid` and `words` of each as well."""
     rows = listening()
-    known = holders([row["inode"] for row in rows], members(containers) if containers else [])
+    known = holders([row["inode"] for row in rows], [*pids, *(members(containers) if containers else [])])
     return [dict(row, **known[row["inode"]]) for row in rows if row["inode"] in known]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import os
+import re
 import socket
 import stat
 import threading
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
     from rlbox.cluster.act.programs.node_wire import Row
 
+_ENDED = re.compile(rb"(\w+) \[exit code=(-?\w+)")
+"""How `ray start --block` tells which of its parts has ended. Source: ray/scripts/scripts.py of 2.43 and 2.60."""
+_COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 _ANSWER_S, _UPLOAD_S = 30.0, 300.0
 _PAUSE_S = 0.3
 _BLOCK = 1 << 16
@@ -44,6 +48,13 @@ def ask_ray(row: Row) -> Row:
     return {"status": status, "text": text}
 
 
+def ended_part(text: bytes) -> str:
+    """Return which part of Ray ended first, with its exit code, as Ray's own start tells; empty where it does not."""
+    text = _COLOURS.sub(b"", text)
+    found = _ENDED.search(text, max(0, text.rfind(b"exited unexpectedly")))
+    return b" ".join(found.groups()).decode() if found else ""
+
+
 def write_piece(row: Row, blocks: Iterable[bytes]) -> None:
     """Write the next bytes of a file of the cluster's folder, for its owner alone."""
     *parts, name = row["file"].split("/")
@@ -59,28 +70,24 @@ def write_piece(row: Row, blocks: Iterable[bytes]) -> None:
 
 
 class RayLogs:
-    """The logs of Ray's latest session in one folder of the data disk, as they grow; no link of a job's is followed."""
+    """The logs of a session of Ray's as they grow, where `folder` tells them to be; no link of a job's is followed."""
 
-    def __init__(self, disk: str, session: str, names: list[str], most: int) -> None:
-        self._disk, self._session, self._names, self._most = disk, session, names, most
+    def __init__(self, folder: Callable[[], tuple[str, list[str]]], names: list[str], most: int) -> None:
+        self._folder, self._names, self._most = folder, names, most
         self._read: dict[str, int] = {}
 
     def new(self, whole: bool) -> list[Row]:
         """Return what each log gained: `file`, `text`, `at` when it was last written; `whole`: with its last line."""
-        parts = self._folder()
+        top, parts = self._folder()
         found = []
-        for name in node_files.names(self._disk, "/".join(parts)) if parts else ():
+        for name in node_files.names(top, "/".join(parts)):
             if any(fnmatch.fnmatch(name, pattern) for pattern in self._names):
                 with contextlib.suppress(OSError):
-                    found += self._gained(parts, name, whole)
+                    found += self._gained(top, parts, name, whole)
         return found
 
-    def _folder(self) -> list[str]:
-        sessions = [one for one in node_files.names(self._disk, f"ray/{self._session}") if one.startswith("session_2")]
-        return ["ray", self._session, sessions[-1], "logs"] if sessions else []
-
-    def _gained(self, parts: list[str], name: str, whole: bool) -> list[Row]:
-        with node_files.Beneath(self._disk, parts) as folder:
+    def _gained(self, top: str, parts: list[str], name: str, whole: bool) -> list[Row]:
+        with node_files.Beneath(top, parts) as folder:
             handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder.handle)
         with os.fdopen(handle, "rb") as file:
             about = os.fstat(handle)
@@ -96,9 +103,11 @@ class RayLogs:
         return [{"file": name, "text": text, "at": about.st_mtime}] if text else []
 
 
-def tell_logs(row: Row, session: str, part: Callable[[Row], None], ended: threading.Event) -> Row:
+def tell_logs(
+    row: Row, folder: Callable[[], tuple[str, list[str]]], part: Callable[[Row], None], ended: threading.Event
+) -> Row:
     """Tell what the logs hold, and with `follow` what they gain, until told to end; `now` is this node's clock."""
-    logs = RayLogs(row["disk"], session, row["names"], row["most"])
+    logs = RayLogs(folder, row["names"], row["most"])
     first, last = True, not row["follow"]
     while True:
         rows = logs.new(last)

@@ -145,7 +145,7 @@ class NodeLink:
         if not (self._process and self._process.stdin and self._process.stdout):
             return None
         try:
-            self._process.stdin.write(node_program() + first_row(there))
+            self._process.stdin.write(node_program() + first_row(there, self.wish.data))
             self._process.stdin.flush()
         except OSError:  # it has ended: its words say why
             return None

@@ -20,15 +20,19 @@ _ORDER = (
     "node_net",
     "node_files",
     "node_blobs",
-    "node_engine",
-    "node_facts",
     "node_ray",
+    "node_engine",
+    "node_procs",
+    "node_here",
+    "node_keeper",
+    "node_lives",
+    "node_facts",
     "node_rules",
     "node_main",
 )
 
-BOOT = "import sys,zlib,base64;exec(zlib.decompress(base64.b64decode(sys.stdin.buffer.readline())))"
-"""What the node's Python is started with: no shell finds a word of its own in it."""
+BOOT = "import sys,zlib,base64;_t=sys.stdin.buffer.readline();exec(zlib.decompress(base64.b64decode(_t)))"
+"""What the node's Python is started with: no shell finds a word of its own in it. `_t` is what it can start again."""
 
 _UNPACK = """
 import sys, types
@@ -61,9 +65,9 @@ def _program() -> bytes:
     return base64.b64encode(zlib.compress(text.encode(), 9)) + b"\n"
 
 
-def first_row(folder: str) -> bytes:
-    """Return the row that the program waits for: the folder for its sockets."""
-    return json.dumps({"folder": folder}).encode() + b"\n"
+def first_row(folder: str, disk: str) -> bytes:
+    """Return the row that the program waits for: the folder for its sockets, the node's data disk."""
+    return json.dumps({"folder": folder, "disk": disk, "boot": BOOT}).encode() + b"\n"
 
 
 def plain(text: str) -> str:

@@ -33,7 +33,7 @@ class JobsApi:
     """The jobs API of one cluster; every question goes over the head's one connection, and no token does."""
 
     def __init__(self, head: NodeLink, plan: ClusterPlan) -> None:
-        self._head, self._plan = head, plan
+        self._head, self.plan = head, plan
         self.folder = plan.folder(head.name)
 
     def ask(self, method: str, path: str, body: Any = None, file: str = "", kind: str = "application/json") -> Any:
@@ -41,9 +41,9 @@ class JobsApi:
         answer = self._head.ask(
             "ray",
             timeout_s=_ANSWER_S,
-            port=self._plan.ports.of("dashboard"),
+            port=self.plan.ports.of("dashboard"),
             disk=self._head.wish.data,
-            token=f"{self.folder}/{TOKEN_FILE}" if self._plan.closed == "token" else "",
+            token=f"{self.folder}/{TOKEN_FILE}" if self.plan.closed == "token" else "",
             method=method,
             path=path,
             body="" if body is None else json.dumps(body),
@@ -71,7 +71,7 @@ class JobsApi:
         if row is None:
             known = ", ".join(one.id for one in self.jobs())
             raise SpecError(
-                f"cluster {self._plan.name} has no job {isolated(id_)}",
+                f"cluster {self.plan.name} has no job {isolated(id_)}",
                 next_step=f"choose one of: {known}" if known else "rlbox cluster submit TARGET -- COMMAND, first",
             )
         return read_job(row)

@@ -13,6 +13,7 @@ from typing import Any
 
 from rlbox.amounts import size_text
 from rlbox.app import App
+from rlbox.cluster.act.carry import carrier_of
 from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.act.status import status_here
 from rlbox.cluster.act.story import Story, story_of
@@ -151,7 +152,8 @@ def _entrypoint(story: Story, api: JobsApi, head: NodeLink, wish: SubmitWish, re
     text = "".join([*lines, f"export {SECRETS_VARIABLE}={shlex.quote(','.join(ready.secrets))}\n"])
     owner = [int(head.facts["uid"]), int(head.facts["gid"])]
     head.ask("write", disk=head.wish.data, path=name, text=text, mode=0o600, owner=owner)
-    inside = shlex.quote(f"{story.image.container.mount}/{name}")
+    disk = carrier_of(head, api.plan, api.plan.head).disk(story.image.container.mount)
+    inside = shlex.quote(f"{disk}/{name}")
     return f". {inside} && rm -f {inside} && exec {command}"
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from rlbox.amounts import duration_text
+from rlbox.cluster.act.carry import lives_of
 from rlbox.cluster.act.reach.link import SILENT_S, NodeLink
 from rlbox.cluster.act.status import ways_to
 from rlbox.cluster.act.story import StandingCluster, Story
@@ -49,7 +50,7 @@ class NodesWatch:
         container: ClusterContainer | None = known
         said = ""
         try:
-            rows = link.ask("containers", timeout_s=_ANSWER_S)["containers"] if not link.lost else None
+            rows = lives_of(link, self._standing.plan, _ANSWER_S) if not link.lost else None
             container = next((container_of(row) for row in rows or () if row["id"] == known.id), None)
         except RlboxError:
             rows = None
@@ -67,6 +68,7 @@ class NodesWatch:
             said=said,
             ways=ways.get(link.name, ()),
             offset=self._offsets.get(link.name, 0.0),
+            here=known.here,
         )
 
     def close(self) -> None:

@@ -1,0 +1,1 @@
+"""Programs that the stack's own interpreter runs on a node, beside Ray."""

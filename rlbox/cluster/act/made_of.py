@@ -1,0 +1,69 @@
+"""What the Ray of each node is made of: the image, brought to its engine, or a place that is at the image's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlbox.cluster.act.images import Sending, image_here, keep_as, send_image
+from rlbox.cluster.act.reach.fleet import Fleet
+from rlbox.cluster.act.story import Story
+from rlbox.cluster.plan import ClusterPlan, folder_of
+from rlbox.cluster.survey import Survey
+from rlbox.engine.act.api import require_image
+from rlbox.errors import SpecError
+from rlbox.files.act.progress import progress_view
+
+
+def callers_of(survey: Survey) -> dict[str, str]:
+    """Return `uid:gid` of the user on each node."""
+    return {name: f"{facts.uid}:{facts.gid}" for name, facts in survey.facts.items()}
+
+
+def bring_image(story: Story, survey: Survey, port: int, plan: ClusterPlan | None = None) -> tuple[str, dict[str, str]]:
+    """Return the image's identity, and what each node's engine calls it, once all have the very same.
+
+    Nodes without an engine have a place at the image's lock, as was asked before; its checksum stands for the image.
+    """
+    here = {name for name in survey.facts if _is_here(survey, plan, name)}
+    locks = dict.fromkeys(here, story.image.lock_checksum)
+    if here == set(survey.facts):
+        _require_made_with(story, plan, story.image.lock_checksum)
+        return story.image.lock_checksum, locks
+    image = require_image(story.image.tag, story.wish.target)
+    seats = {name: seat.address for name, seat in survey.seats.items()}
+    seats |= {member.name: member.address for member in plan.members} if plan else {}
+    with image_here(story.image.tag, image) as (source, sent):
+        _require_made_with(story, plan, sent.identity)
+        engines = {name: facts for name, facts in survey.facts.items() if name not in here}
+        lacking_it = [name for name, facts in engines.items() if _id_of(facts.image) not in sent.names]
+        if lacking_it:
+            with progress_view(story.app) as tell:
+                sending = Sending(
+                    image=sent,
+                    source=source,
+                    keep=keep_as(story.image.tag),
+                    folder=lambda node: folder_of(survey.facts[node].uid, story.name, node),
+                    tell=tell,
+                )
+                send_image(story.fleet, lacking_it, sending, seats, port)
+        links = Fleet({name: story.fleet.links[name] for name in engines}, ())
+        names = links.ask("image", image=story.image.tag)
+        return sent.identity, {**locks, **{name: str(row["image"]["id"]) for name, row in names.items()}}
+
+
+def _is_here(survey: Survey, plan: ClusterPlan | None, name: str) -> bool:
+    member = plan.member(name) if plan else None
+    return member.here if member else survey.here(name)
+
+
+def _require_made_with(story: Story, plan: ClusterPlan | None, identity: str) -> None:
+    if plan and plan.image != identity:
+        raise SpecError(
+            f"cluster {plan.name} was started with another image of {plan.target} than this machine has now",
+            next_step=f"rlbox cluster down {story.wish.words}, then the same command again",
+        )
+
+
+def _id_of(image: Mapping[str, Any] | None) -> str:
+    return str((image or {}).get("id", ""))
