@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import argparse
+import http.client
+import json
 import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,11 +35,16 @@ def bare(code: str) -> float:
 
 
 def walled(server: Server) -> Callable[[str], float]:
-    """Return what runs a program in the sandbox, and says how long the answer took."""
+    """Return what runs a program in the sandbox, and says how long the answer took; a thread keeps its connection."""
+    kept = threading.local()
 
     def run(code: str) -> float:
         began = time.monotonic()
-        answer = server.ask("/run_code", {"code": code, "language": "python", "stdin": ""})
+        if not hasattr(kept, "connection"):
+            kept.connection = http.client.HTTPConnection("127.0.0.1", server.port)
+        body = json.dumps({"code": code, "language": "python", "stdin": ""})
+        kept.connection.request("POST", "/run_code", body)
+        answer = json.load(kept.connection.getresponse())
         assert answer["status"] == "Success", answer
         return time.monotonic() - began
 
