@@ -1,0 +1,113 @@
+"""Watch over the nodes of a cluster while a run is on it: what their logs say and what happens to them is evidence."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from rlbox.cluster.act.reach.link import NodeLink
+from rlbox.cluster.act.status import status_here
+from rlbox.cluster.act.story import StandingCluster, Story
+from rlbox.cluster.act.work.logs import EVERYTHING, LogClocks, masked, node_parts, start_logs
+from rlbox.cluster.act.work.watch import NodesWatch
+from rlbox.cluster.judge.failures import Failure
+from rlbox.cluster.merge import LogLine, merged
+from rlbox.cluster.survey import Survey
+from rlbox.errors import RlboxError
+from rlbox.findings import Finding
+from rlbox.foreign import parse_json
+from rlbox.secrets.masks import Masks
+
+LINES_FILE, STATUS_FILE = "nodes.txt", "nodes.json"
+_KEPT, _MOST = 4000, 1 << 16
+"""Lines of each node that are kept, and bytes of each log that are read of what was before."""
+_LAST_S = 1.5
+
+
+class Vigil:
+    """The last lines of every node, those too that answer no more, and what is told of nodes while the block runs."""
+
+    def __init__(self, story: Story, survey: Survey, standing: StandingCluster, masks: Masks) -> None:
+        self._story, self._standing, self._masks = story, standing, masks
+        self._told: set[tuple[str, str]] = set()
+        self._began = time.time()
+        self._lines: dict[str, deque[LogLine]] = {name: deque(maxlen=_KEPT) for name in standing.containers}
+        nodes = [name for name in story.fleet.links if name in standing.containers]
+        goings = {name: start_logs(story, standing, name, EVERYTHING, follow=True, most=_MOST) for name in nodes}
+        self._parts, self._clocks = node_parts(goings), LogClocks(survey)
+        threading.Thread(target=self._hear, name="logs of nodes", daemon=True).start()
+        self._watch = NodesWatch(story, standing, survey.offsets, self._happened)
+
+    def _hear(self) -> None:
+        while True:
+            name, part = self._parts.get()
+            if isinstance(part, dict):
+                self._lines[name].extend(self._clocks.lines(name, part))
+
+    def _happened(self, failure: Failure) -> None:
+        self._tell(failure.finding("", first=False))
+
+    def _tell(self, finding: Finding) -> None:
+        if (finding.where, finding.id) not in self._told:
+            self._told.add((finding.where, finding.id))
+            self._story.app.say(f"{finding.where}: {finding.title}: {finding.seen}")
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._watch.close()
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Return what happened to nodes, the first first, and say what was not said."""
+        try:
+            survey = self._story.survey()
+            found = status_here(self._story, survey, self._story.standing(survey) or self._standing).failures
+        except RlboxError:
+            return ()
+        for one in found:
+            self._tell(one)
+        return found
+
+    def evidence(self) -> Mapping[str, str]:
+        """Return the files of evidence: the nodes' lines since the watch began, in one order, and what happened."""
+        time.sleep(_LAST_S)  # what was written as it failed is on its way
+        lines = [line for kept in self._lines.values() for line in list(kept) if line.at >= self._began]
+        found = self.findings()
+        nodes = {
+            name: {
+                "answers": name in self._story.fleet.links and self._story.fleet.links[name].heard,
+                "lines": len(kept),
+            }
+            for name, kept in self._lines.items()
+        }
+        status = {"schema": 1, "failures": [one.as_json() for one in found], "nodes": nodes}
+        text = "".join(masked(self._masks, line).shown() + "\n" for line in merged(lines))
+        return {LINES_FILE: text, STATUS_FILE: json.dumps(status, indent=1, ensure_ascii=False) + "\n"}
+
+
+@contextmanager
+def vigil(story: Story, survey: Survey, standing: StandingCluster, masks: Masks) -> Iterator[Vigil]:
+    """Yield the watch over the nodes of a cluster, which ends with the block."""
+    found = Vigil(story, survey, standing, masks)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def leave_evidence(head: NodeLink, run: str, files: Mapping[str, str]) -> str:
+    """Lay evidence beside that of the stage that failed; return its folder below the head's data disk, or nothing."""
+    disk, folder = head.wish.data, f"runs/{run}"
+    try:
+        record = parse_json(str(head.ask("read", disk=disk, path=f"{folder}/run.json")["text"]))
+        stages = [stage for stage in record["stages"] if stage.get("state") in ("failed", "interrupted")]
+        goal = f"{folder}/{stages[0]['directory']}/evidence"
+        owner = [int(head.facts["uid"]), int(head.facts["gid"])]
+        for name, text in files.items():
+            head.ask("write", disk=disk, path=f"{goal}/{name}", text=text, mode=0o600, owner=owner)
+    except (RlboxError, ValueError, LookupError, TypeError, AttributeError):
+        return ""
+    return goal
