@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections import deque
@@ -23,8 +24,10 @@ from rlbox.foreign import parse_json
 from rlbox.secrets.masks import Masks
 
 LINES_FILE, STATUS_FILE = "nodes.txt", "nodes.json"
-_KEPT, _MOST = 4000, 1 << 16
-"""Lines of each node that are kept, and bytes of each log that are read of what was before."""
+_KEPT, _MOST = 1000, 1 << 16
+"""Lines of each log that are kept, and bytes of each that are read of what was before."""
+_CHATTER = re.compile(r"\[\d{4}-\d\d-\d\d [\d:,]+ D ")
+"""Lines of Ray's own for who debugs it: on that level it writes hundreds in a second."""
 _LAST_S = 1.5
 
 
@@ -35,7 +38,7 @@ class Vigil:
         self._story, self._standing, self._masks = story, standing, masks
         self._told: set[tuple[str, str]] = set()
         self._began = time.time()
-        self._lines: dict[str, deque[LogLine]] = {name: deque(maxlen=_KEPT) for name in standing.containers}
+        self._lines: dict[tuple[str, str], deque[LogLine]] = {}
         nodes = [name for name in story.fleet.links if name in standing.containers]
         goings = {name: start_logs(story, standing, name, EVERYTHING, follow=True, most=_MOST) for name in nodes}
         self._parts, self._clocks = node_parts(goings), LogClocks(survey)
@@ -45,8 +48,9 @@ class Vigil:
     def _hear(self) -> None:
         while True:
             name, part = self._parts.get()
-            if isinstance(part, dict):
-                self._lines[name].extend(self._clocks.lines(name, part))
+            for line in self._clocks.lines(name, part) if isinstance(part, dict) else ():
+                if not _CHATTER.match(line.text):
+                    self._lines.setdefault((name, line.file), deque(maxlen=_KEPT)).append(line)
 
     def _happened(self, failure: Failure) -> None:
         self._tell(failure.finding("", first=False))
@@ -74,17 +78,11 @@ class Vigil:
     def evidence(self) -> Mapping[str, str]:
         """Return the files of evidence: the nodes' lines since the watch began, in one order, and what happened."""
         time.sleep(_LAST_S)  # what was written as it failed is on its way
-        lines = [line for kept in self._lines.values() for line in list(kept) if line.at >= self._began]
-        found = self.findings()
-        nodes = {
-            name: {
-                "answers": name in self._story.fleet.links and self._story.fleet.links[name].heard,
-                "lines": len(kept),
-            }
-            for name, kept in self._lines.items()
-        }
+        kept = [line for log in list(self._lines.values()) for line in list(log) if line.at >= self._began]
+        found, links = self.findings(), self._story.fleet.links
+        nodes = {name: {"answers": name in links and links[name].heard} for name in self._standing.containers}
         status = {"schema": 1, "failures": [one.as_json() for one in found], "nodes": nodes}
-        text = "".join(masked(self._masks, line).shown() + "\n" for line in merged(lines))
+        text = "".join(masked(self._masks, line).shown() + "\n" for line in merged(kept))
         return {LINES_FILE: text, STATUS_FILE: json.dumps(status, indent=1, ensure_ascii=False) + "\n"}
 
 
