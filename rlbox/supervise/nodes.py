@@ -31,12 +31,13 @@ class _Knocks:
 
     def knock(self) -> None:
         """Try a connection to the node's Ray."""
+        begun = time.monotonic()
         try:
             socket.create_connection((self.node.address, self.node.port), _CONNECT_S).close()
         except ConnectionRefusedError:
             self._refused, self._silent = self._refused + 1, 0
         except OSError:
-            self._bad_at = self._bad_at if self._silent else time.monotonic()
+            self._bad_at = self._bad_at if self._silent else begun
             self._refused, self._silent = 0, self._silent + 1
         else:
             self._refused = self._silent = 0

@@ -11,7 +11,7 @@ from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.act.status import status_here
 from rlbox.cluster.act.story import StandingCluster, Story, story_of
 from rlbox.cluster.act.work.jobs import require_head
-from rlbox.cluster.act.work.vigil import Vigil, leave_evidence, vigil
+from rlbox.cluster.act.work.vigil import LINES_FILE, Vigil, evidence_folder, lay, vigil
 from rlbox.cluster.nodes import LOCAL
 from rlbox.cluster.plan import ClusterPlan
 from rlbox.cluster.preflight import problems_text
@@ -131,9 +131,15 @@ def _carry_out(
 
 def _explain(app: App, head: NodeLink, run: str, watch: Vigil) -> None:
     """Lay what the nodes tell beside the evidence of a run that failed."""
-    folder = leave_evidence(head, run, watch.evidence())
-    if folder:
-        app.say(f"evidence of all nodes: {head.wish.data}/{folder}/nodes.txt on {head.name}")
+    folder = evidence_folder(head, run)
+    if not folder:
+        return
+    try:
+        lay(head, folder, watch.evidence())
+    except NodeError as error:
+        app.say(f"evidence of the nodes was not written: {error.what}")
+        return
+    app.say(f"evidence of all nodes: {head.wish.data}/{folder}/{LINES_FILE} on {head.name}")
 
 
 def _there(plan: ClusterPlan, run: str) -> str:

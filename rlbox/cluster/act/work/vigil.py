@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import threading
@@ -10,12 +11,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from rlbox.cluster.act.reach.link import NodeLink
+from rlbox.cluster.act.reach.link import SILENT_S, NodeLink
 from rlbox.cluster.act.status import status_here
 from rlbox.cluster.act.story import StandingCluster, Story
 from rlbox.cluster.act.work.logs import EVERYTHING, LogClocks, masked, node_parts, start_logs
 from rlbox.cluster.act.work.watch import NodesWatch
-from rlbox.cluster.judge.failures import Failure
+from rlbox.cluster.judge.failures import Failure, in_order
 from rlbox.cluster.merge import LogLine, merged
 from rlbox.cluster.survey import Survey
 from rlbox.errors import RlboxError
@@ -28,7 +29,7 @@ _KEPT, _MOST = 1000, 1 << 16
 """Lines of each log that are kept, and bytes of each that are read of what was before."""
 _CHATTER = re.compile(r"\[\d{4}-\d\d-\d\d [\d:,]+ D ")
 """Lines of Ray's own for who debugs it: on that level it writes hundreds in a second."""
-_LAST_S = 1.5
+_LAST_S, _PAUSE_S = 1.5, 0.2
 
 
 class Vigil:
@@ -37,6 +38,7 @@ class Vigil:
     def __init__(self, story: Story, survey: Survey, standing: StandingCluster, masks: Masks) -> None:
         self._story, self._standing, self._masks = story, standing, masks
         self._told: set[tuple[str, str]] = set()
+        self._failures: list[Failure] = []
         self._began = time.time()
         self._lines: dict[tuple[str, str], deque[LogLine]] = {}
         nodes = [name for name in story.fleet.links if name in standing.containers]
@@ -53,6 +55,7 @@ class Vigil:
                     self._lines.setdefault((name, line.file), deque(maxlen=_KEPT)).append(line)
 
     def _happened(self, failure: Failure) -> None:
+        self._failures.append(failure)
         self._tell(failure.finding("", first=False))
 
     def _tell(self, finding: Finding) -> None:
@@ -65,15 +68,28 @@ class Vigil:
         self._watch.close()
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return what happened to nodes, the first first, and say what was not said."""
-        try:
-            survey = self._story.survey()
-            found = status_here(self._story, survey, self._story.standing(survey) or self._standing).failures
-        except RlboxError:
-            return ()
-        for one in found:
+        """Return what happened to nodes, the first first, and say what was not said.
+
+        A node that says nothing is waited for until that is told; where one is gone, what was told meanwhile is all.
+        """
+        links, until = self._story.fleet.links, time.monotonic() + SILENT_S + _LAST_S
+        while time.monotonic() < until and any(self._silent(link) for link in links.values()):
+            time.sleep(_PAUSE_S)
+        found = in_order(self._failures)
+        several = len(found) > 1
+        told = tuple(one.finding("", first=several and number == 0) for number, one in enumerate(found))
+        if all(link.heard for link in links.values()):
+            with contextlib.suppress(RlboxError):
+                survey = self._story.survey()
+                told = status_here(self._story, survey, self._story.standing(survey) or self._standing).failures
+        for one in told:
             self._tell(one)
-        return found
+        return told
+
+    def _silent(self, link: NodeLink) -> bool:
+        """Whether nothing is heard of a node, and that was not told yet."""
+        silent = link.lost or link.silent_s() > 2 * _LAST_S
+        return silent and not any(one.node == link.name for one in self._failures)
 
     def evidence(self) -> Mapping[str, str]:
         """Return the files of evidence: the nodes' lines since the watch began, in one order, and what happened."""
@@ -96,16 +112,17 @@ def vigil(story: Story, survey: Survey, standing: StandingCluster, masks: Masks)
         found.close()
 
 
-def leave_evidence(head: NodeLink, run: str, files: Mapping[str, str]) -> str:
-    """Lay evidence beside that of the stage that failed; return its folder below the head's data disk, or nothing."""
-    disk, folder = head.wish.data, f"runs/{run}"
-    try:
-        record = parse_json(str(head.ask("read", disk=disk, path=f"{folder}/run.json")["text"]))
-        stages = [stage for stage in record["stages"] if stage.get("state") in ("failed", "interrupted")]
-        goal = f"{folder}/{stages[0]['directory']}/evidence"
-        owner = [int(head.facts["uid"]), int(head.facts["gid"])]
-        for name, text in files.items():
-            head.ask("write", disk=disk, path=f"{goal}/{name}", text=text, mode=0o600, owner=owner)
-    except (RlboxError, ValueError, LookupError, TypeError, AttributeError):
-        return ""
-    return goal
+def evidence_folder(head: NodeLink, run: str) -> str:
+    """Return the folder, below the head's data disk, of the evidence of the stage that failed; nothing without one."""
+    with contextlib.suppress(RlboxError, ValueError, LookupError, TypeError, AttributeError):
+        record = parse_json(str(head.ask("read", disk=head.wish.data, path=f"runs/{run}/run.json")["text"]))
+        (stage, *_) = [stage for stage in record["stages"] if stage.get("state") == "failed"]
+        return f"runs/{run}/{stage['directory']}/evidence"
+    return ""
+
+
+def lay(head: NodeLink, folder: str, files: Mapping[str, str]) -> None:
+    """Write files into a folder of the head's data disk; `NodeError` where that fails."""
+    owner = [int(head.facts["uid"]), int(head.facts["gid"])]
+    for name, text in files.items():
+        head.ask("write", disk=head.wish.data, path=f"{folder}/{name}", text=text, mode=0o600, owner=owner)
