@@ -25,8 +25,8 @@ from enginebox import CHECKOUT, Result, unsized
 from following import Follow
 from portbox import TRAINERS
 
+NAMES = ("runs", "runs43")
 ON = ("--place", "cluster", "--target", "runs")
-FEW = ("--set", "episodes=3")
 MODEL, DATA = "models/xDAN-L2-Qwen25-32b-Instruct", "datasets/xDAN-Agentic-openMath-r1-chatml.json"
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.getuid() != 0, reason="only root can make hosts")]
@@ -65,34 +65,39 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     """Two hosts, a project with the job and a target that is built here, and what the job reads."""
     project = tmp_path_factory.mktemp("project")
     lay_job(project)
-    with built(project, ("runs",)) as found:
+    with built(project, NAMES) as found:
         lay_data(found, tmp_path_factory.mktemp("data"))
         yield found
 
 
 @pytest.fixture
 def hosts(two: Hosts, follow: Follow) -> Iterator[Hosts]:
-    """The hosts with a cluster, which is taken down; no container is left then."""
+    """The hosts; whatever a test did, no container of a cluster or a run is left when its cluster is down."""
     follow.rlbox = two
-    healthy(two("cluster", "up", "runs", "--json"))
     yield two
-    done = two("cluster", "down", "runs")
-    assert done.code == 0, done.err
+    for name in NAMES:
+        done = two("cluster", "down", name)
+        assert done.code == 0, done.err
     for host in NODES:
-        assert two.on(host, "docker ps --all --format '{{.Names}}'") == ""
+        for label in ("rlbox.cluster", "rlbox.run"):
+            assert two.on(host, f"docker ps --all --filter label={label} --format '{{{{.Names}}}}'") == ""
 
 
 def stage_log(hosts: Hosts, run: str, stage: str, name: str = "stage.log") -> str:
     return hosts.on("node0", f"cat {DISK}/runs/{run}/stages/*-{stage}/{name}")
 
 
-def test_a_run_is_on_both_nodes(hosts: Hosts) -> None:
-    planned = hosts("run", "xdan", *ON, *FEW, "--dry-run")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_is_on_both_nodes(name: str, hosts: Hosts) -> None:
+    """Of a Ray with tokens, and of one that TLS and rules close: no `--open` is needed."""
+    healthy(hosts("cluster", "up", name, "--json"))
+    words = ("run", "xdan", "--place", "cluster", "--target", name, "--set", "episodes=3")
+    planned = hosts(*words, "--dry-run")
     assert planned.code == 0, planned.err + planned.out
     assert f"head = {ADDRESSES['node0']}  (cluster)" in planned.out
     assert "# service ray" not in planned.out
     assert f"http://{ADDRESSES['node0']}:5001/get_reward" in planned.out
-    done = hosts("run", "xdan", *ON, *FEW, "--json")
+    done = hosts(*words, "--json")
     assert done.code == 0, done.err
     run = done.data["run"]
     assert [stage["state"] for stage in done.data["stages"]] == ["passed"] * 3
@@ -104,7 +109,7 @@ def test_a_run_is_on_both_nodes(hosts: Hosts) -> None:
     assert [node["name"] for node in record["cluster"]["nodes"]] == [*NODES]
     for address in ADDRESSES.values():
         assert f"asked http://{ADDRESSES['node0']}:5001/get_reward on {address}" in train
-    far = hosts("logs", run, "--target", "runs", "--data", DISK, "-n", "5", DOCKER_HOST="ssh://node0")
+    far = hosts("logs", run, "--target", name, "--data", DISK, "-n", "5", DOCKER_HOST="ssh://node0")
     assert far.code == 0, far.err
     assert "Global step 3" in far.out
 
@@ -126,6 +131,7 @@ def begun(hosts: Hosts, *words: str) -> tuple[subprocess.Popen[str], str]:
 
 
 def test_a_killed_worker_stops_the_run_and_is_named(hosts: Hosts, follow: Follow) -> None:
+    healthy(hosts("cluster", "up", "runs", "--json"))
     words = ("run", "xdan", *ON, "--set", "episodes=100000")
     one, run = begun(hosts, *words)
     hosts.on("node1", "docker kill $(docker ps -q)")
@@ -151,6 +157,7 @@ def test_a_killed_worker_stops_the_run_and_is_named(hosts: Hosts, follow: Follow
 
 def test_a_run_goes_on_when_the_connection_breaks(hosts: Hosts, follow: Follow) -> None:
     """The one connection to the head is ended in the middle; by another the run is looked at, and stopped."""
+    healthy(hosts("cluster", "up", "runs", "--json"))
     words = ("run", "xdan", *ON, "--set", "episodes=100000")
     one, run = begun(hosts, *words)
     ends = [int(pid) for pid in Path(f"/proc/{one.pid}/task/{one.pid}/children").read_text().split()]
@@ -162,7 +169,11 @@ def test_a_run_goes_on_when_the_connection_breaks(hosts: Hosts, follow: Follow) 
     step = follow.step(words, Result(code=5, out="", err=err))
     shown = follow.types(step)
     assert "Global step 2" in shown.out
-    stopped = follow.rlbox("stop", run, "--target", "runs", "--data", DISK)
+    stopped = hosts("stop", run, "--target", "runs", "--data", DISK, DOCKER_HOST="ssh://node0")
     assert stopped.code == 0, stopped.err
     record = json.loads(hosts.on("node0", f"cat {DISK}/runs/{run}/run.json"))
     assert record["state"] == "interrupted"
+    left = hosts("run", "xdan", *ON, "--set", "episodes=2", "--detach")
+    assert left.code == 0, left.err
+    attached = hosts("attach", left.out.strip(), "--target", "runs", "--data", DISK, DOCKER_HOST="ssh://node0")
+    assert attached.code == 0, attached.err
