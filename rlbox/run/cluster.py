@@ -103,8 +103,9 @@ class OnCluster:
     def given(self, app: App, target: str, job: Job, values: Values) -> Given:
         """Return the job with the cluster as its Ray, and what the cluster says of itself as parameters."""
         head = self._head(app, target)
-        if head is None:
-            return Given(job=job, values=values)
+        if head is None:  # the dry run has said so
+            name = cluster_name(load_target(app.project, target).target, self._wish.cluster)
+            return Given(job=job, values=values, cluster=ClusterRun(name=name, closed="", nodes=()))
         plan = head.plan
         gives = ClusterGives(
             head=plan.head.address,

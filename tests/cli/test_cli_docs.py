@@ -69,7 +69,7 @@ def test_an_example_works(rlbox: Rlbox, line: str) -> None:
     missing &= "--unknowns" not in words  # about what there is, also where there is nothing
     no_gpu = words[0] == "gpus" and len(words) > 1
     wrong = no_gpu or line in NEED_ENGINE or {"--import", "--hermetic"} & {*words} or words[:2] == ["cluster", "doctor"]
-    away = line in NEED_DISK or words[0] in NEED_NODES
+    away = line in NEED_DISK or words[0] in NEED_NODES or "--place cluster" in line
     image = line in NEED_IMAGE or words[0] == "images"
     Typed(rlbox)(line, 1 if wrong else 2 if missing else 4 if image else 5 if away else 0)
 

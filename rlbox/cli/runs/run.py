@@ -79,8 +79,10 @@ def verb(
       rlbox run xdan --place cluster --nodes gpu005,gpu006
     """
     from rlbox.job.params import parse_settings
-    from rlbox.run.places import RunWish
+    from rlbox.run.places import CLUSTER, RunWish
 
+    if (wanted["nodes"] or wanted["cluster"]) and wanted["place"] != CLUSTER:
+        raise click.UsageError("--nodes and --cluster are for --place cluster.")
     wish = RunWish(profiles=profiles, settings=parse_settings(settings), data=data, build=build, **wanted)
     if run:
         from rlbox.run.resume import resume_run
