@@ -42,9 +42,12 @@ from rlbox.record.act.host_record import CarrierNote
 from rlbox.record.act.ledger import Ledger
 from rlbox.run.data_disk import BESIDE_HERE, disk_here, without
 from rlbox.run.docker import Docker, ReadyDocker, RunContainer
-from rlbox.run.places import CLUSTER, RUN_VARIABLE, Given, RunPlace, RunWish, reach, seek
+from rlbox.run.places import CLUSTER, Given, RunPlace, RunWish, reach, seek
 from rlbox.target.load import load_target
 from rlbox.values import Secret
+
+_RUN = "RLBOX_RUN_ID"
+"""The name of the run, for the command line beside the head."""
 
 _PARTS = ("gcs", "dashboard", "client")
 
@@ -91,7 +94,7 @@ class OnCluster:
         words = click.get_current_context().find_root().obj
         parsed = click.get_current_context().params
         run = parsed.get("run") or new_run_id(str(parsed.get("name")))
-        named = {} if parsed.get("run") else {RUN_VARIABLE: run}
+        named = {} if parsed.get("run") else {_RUN: run}
         return BesideWish(
             words=without(words, BESIDE_HERE),
             run=run,
@@ -99,6 +102,10 @@ class OnCluster:
             secrets=secrets,
             terminal=sys.stdin.isatty() and sys.stdout.isatty(),
         )
+
+    def run_id(self) -> str:
+        """Return the name that the command line chose which has the run carried out here."""
+        return os.environ.get(_RUN, "") if self.near else ""
 
     def given(self, app: App, target: str, job: Job, values: Values) -> Given:
         """Return the job with the cluster as its Ray, and what the cluster says of itself as parameters."""

@@ -71,6 +71,10 @@ class Docker:
         """Return the place; no command line says more of it."""
         return self
 
+    def run_id(self) -> str:
+        """Return nothing: a run's name is made where it is started."""
+        return ""
+
     def given(self, app: App, target: str, job: Job, values: Values) -> Given:
         """Return the job as it is."""
         return Given(job=job, values=values)

@@ -38,9 +38,6 @@ MACHINES = tuple(name for name in PLACES if name != CLUSTER)
 
 DEFAULT = next(iter(PLACES))
 
-RUN_VARIABLE = "RLBOX_RUN_ID"
-"""The name of a new run where who watches over it chose that; for a command line that another carries out."""
-
 DEFAULT_TARGET = "local"
 """The target whose data disk a verb about runs looks at when none is named."""
 
@@ -124,6 +121,9 @@ class RunPlace(Protocol):
 
     def at(self, wish: RunWish) -> RunPlace:
         """Return the place as a command line means it."""
+
+    def run_id(self) -> str:
+        """Return the name of a new run where who watches over it chose that; else nothing."""
 
     def given(self, app: App, target: str, job: Job, values: Values) -> Given:
         """Return what a run of `job` is made of here; `disk` was asked before."""

@@ -32,7 +32,7 @@ from rlbox.record.act.state import RunState
 from rlbox.run.closed import close_plan
 from rlbox.run.inputs import check_ports, job_secrets, programs, run_files, specs_digest, taken_ports
 from rlbox.run.launch import launch
-from rlbox.run.places import CLUSTER, DEFAULT, RUN_VARIABLE, ReadyPlace, RunPlace, RunWish, Start, new_run, place_named
+from rlbox.run.places import CLUSTER, DEFAULT, ReadyPlace, RunPlace, RunWish, Start, new_run, place_named
 
 DONE = ("passed", "skipped")
 
@@ -62,7 +62,7 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
     ready = place.ready(app, target, ledger, wished(wish.gpus), need_gib)
     fixes = load_fixes(app.project)
     files = run_files(app, job, target, fixes)
-    run_id = f"{job.name}-DRY-RUN" if app.dry_run else os.environ.get(RUN_VARIABLE) or new_run_id(job.name)
+    run_id = f"{job.name}-DRY-RUN" if app.dry_run else place.run_id() or new_run_id(job.name)
     plan = dataclasses.replace(
         ready.plan(job, values, run_id, tuple(secrets)),
         digest=specs_digest(files),
