@@ -73,13 +73,18 @@ def on_cluster(job: Job, values: Values, gives: ClusterGives) -> tuple[Job, Valu
 
 
 def _stage(stage: Stage, head: str, gives: ClusterGives, unset: Collection[str]) -> Stage:
-    """Return a stage whose command is a job of the cluster's where it needs a Ray."""
+    """Return a stage whose command is a job of the cluster's where it needs a Ray.
+
+    Its processes are in other containers, and on other machines: that those here do nothing says nothing of them.
+    """
     dashboard = f"http://127.0.0.1:{gives.ports['dashboard']}"
     ray = RayJob.model_construct(dashboard=dashboard, service="", temp_dir=gives.temp_dir)
+    away = stage.ray is not None or stage.own_ray
     return stage.model_copy(
         update={
             "services": tuple(name for name in stage.services if name != head),
-            "ray": ray if stage.ray or stage.own_ray else None,
+            "ray": ray if away else None,
+            "limits": stage.limits.model_copy(update={"steps": 0.0}) if away else stage.limits,
             "own_ray": False,
             "env": _left(stage.env, unset),
         }

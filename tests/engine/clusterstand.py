@@ -33,7 +33,7 @@ need_gib = 0.1
 nodes = ["node0", "node1"]
 """
 RAYS = {"pair": "2.60.0", "pair43": "2.43.0", "mixed": "2.60.0", "runs": "2.60.0", "runs43": "2.43.0"}
-SERVED = ("runs", "runs43")
+SERVED = ("runs", "runs43", "mixed")
 """Targets that have what the reward server of `xdan` imports."""
 # Two processes, one a node, each with 8 MB of numbers: both add up what both have, over the wire.
 REDUCE = """

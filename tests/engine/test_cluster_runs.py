@@ -25,7 +25,7 @@ from enginebox import CHECKOUT, Result, unsized
 from following import Follow
 from portbox import TRAINERS
 
-NAMES = ("runs", "runs43")
+NAMES = ("runs", "runs43", "mixed")
 ON = ("--place", "cluster", "--target", "runs")
 MODEL, DATA = "models/xDAN-L2-Qwen25-32b-Instruct", "datasets/xDAN-Agentic-openMath-r1-chatml.json"
 
@@ -43,7 +43,7 @@ def lay_job(project: Path) -> None:
 
 
 def lay_data(hosts: Hosts, folder: Path) -> None:
-    """Lay model and problems on both hosts, and OpenRLHF's stand-in on the head."""
+    """Lay model and problems on both hosts, and OpenRLHF's stand-in on the head and on this machine's disk."""
     head = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
     for path in (MODEL, "datasets", "stack/openrlhf/cli"):
         (folder / path).mkdir(parents=True)
@@ -58,6 +58,7 @@ def lay_data(hosts: Hosts, folder: Path) -> None:
     for host, parts in zip(NODES, (("models", "datasets", "stack"), ("models", "datasets")), strict=True):
         tar = subprocess.run(["tar", "-C", folder, "-c", *parts], check=True, capture_output=True).stdout
         subprocess.run([LAB / "bin/ssh", host, f"tar -C {DISK} -x"], check=True, input=tar)
+    shutil.copytree(folder, hosts.project / "disk", dirs_exist_ok=True)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def stage_log(hosts: Hosts, run: str, stage: str, name: str = "stage.log") -> st
     return hosts.on("node0", f"cat {DISK}/runs/{run}/stages/*-{stage}/{name}")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES[:2])
 def test_a_run_is_on_both_nodes(name: str, hosts: Hosts) -> None:
     """Of a Ray with tokens, and of one that TLS and rules close: no `--open` is needed."""
     healthy(hosts("cluster", "up", name, "--json"))
@@ -177,3 +178,14 @@ def test_a_run_goes_on_when_the_connection_breaks(hosts: Hosts, follow: Follow) 
     assert left.code == 0, left.err
     attached = hosts("attach", left.out.strip(), "--target", "runs", "--data", DISK, DOCKER_HOST="ssh://node0")
     assert attached.code == 0, attached.err
+
+
+def test_a_head_that_is_this_machine(hosts: Hosts) -> None:
+    healthy(hosts("cluster", "up", "mixed", "--json"))
+    done = hosts("run", "xdan", "--place", "cluster", "--target", "mixed", "--set", "episodes=2", "--json")
+    assert done.code == 0, done.err
+    disk = str(hosts.project / "disk")
+    assert done.data["folder"].startswith(f"{disk}/runs/xdan-")
+    assert f"from here: rlbox logs {done.data['run']} --target mixed --data {disk}" in done.err
+    near = hosts("logs", done.data["run"], "--target", "mixed", "--data", disk, "-n", "5")
+    assert "Global step 2" in near.out

@@ -49,6 +49,7 @@ def test_xdan_takes_the_cluster_for_its_head() -> None:
     for one in ray[1:]:
         assert one is not None
         assert (one.dashboard, one.service, one.temp_dir) == ("http://127.0.0.1:8121", "", "/data/ray/ab")
+    assert [stage.steps for stage in plan.stages] == [20.0, 0.0, 0.0]  # who works there is not seen from here
     words = plan.stages[2].argv
     assert words[words.index("--remote_rm_url") + 1] == "http://10.0.0.1:5001/get_reward"
     assert plan.env["NO_PROXY"] == "127.0.0.1,localhost,10.0.0.1"
