@@ -113,11 +113,17 @@ def vigil(story: Story, survey: Survey, standing: StandingCluster, masks: Masks)
 
 
 def evidence_folder(head: NodeLink, run: str) -> str:
-    """Return the folder, below the head's data disk, of the evidence of the stage that failed; nothing without one."""
+    """Return the folder, below the head's data disk, of the evidence of the stage that failed; nothing without one.
+
+    `run` may be the beginning of its name that no other run has.
+    """
+    disk = head.wish.data
     with contextlib.suppress(RlboxError, ValueError, LookupError, TypeError, AttributeError):
-        record = parse_json(str(head.ask("read", disk=head.wish.data, path=f"runs/{run}/run.json")["text"]))
+        names = head.ask("names", disk=disk, path="runs")["names"]
+        (name,) = [run] if run in names else [name for name in names if name.startswith(run)]
+        record = parse_json(str(head.ask("read", disk=disk, path=f"runs/{name}/run.json")["text"]))
         (stage, *_) = [stage for stage in record["stages"] if stage.get("state") == "failed"]
-        return f"runs/{run}/{stage['directory']}/evidence"
+        return f"runs/{name}/{stage['directory']}/evidence"
     return ""
 
 
