@@ -7,6 +7,7 @@ command line is carried out there, and the nodes are watched from here meanwhile
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shlex
@@ -20,7 +21,7 @@ import click
 from rlbox.app import App
 from rlbox.cluster.act.work.beside import BESIDE, BesideWish, carry_out_beside, look_beside
 from rlbox.cluster.labels import CLUSTER_LABEL, ROLE_LABEL
-from rlbox.cluster.nodes import cluster_name
+from rlbox.cluster.nodes import cluster_name, wished_nodes
 from rlbox.cluster.plan import ClusterPlan, own_plan
 from rlbox.cluster.ray import HEAD, container_name, ray_env
 from rlbox.cluster.wish import ClusterWish
@@ -123,19 +124,19 @@ class OnCluster:
             ports={part: plan.ports.of(part) for part in _PARTS},
         )
         moved, now = on_cluster(job, values, gives)
-        port = plan.ports.of("node-manager")
-        nodes = tuple(NodePlan(name=one.name, address=one.address, port=port) for one in plan.members)
-        wish = ClusterWish(target=target, nodes=self._wish.nodes, name=self._wish.cluster)
-        named = (("--nodes", wish.nodes), ("--cluster", wish.name))
+        return Given(job=moved, values=now, cluster=self._run_on(app, target, plan))
+
+    def _run_on(self, app: App, target: str, plan: ClusterPlan) -> ClusterRun:
+        port, wish = plan.ports.of("node-manager"), self._typed(app, target, plan)
+        named = (("--nodes", wish.nodes), ("--cluster", wish.name), ("--data", wish.data))
         told = " ".join(f"{option} {shlex.quote(text)}" for option, text in named if text)
-        cluster = ClusterRun(
+        return ClusterRun(
             name=plan.name,
             closed=plan.closed,
-            nodes=nodes,
+            nodes=tuple(NodePlan(name=one.name, address=one.address, port=port) for one in plan.members),
             words=wish.words,
             options=f"--place {CLUSTER} --target {target} {told}".rstrip(),
         )
-        return Given(job=moved, values=now, cluster=cluster)
 
     def _head(self, app: App, target: str) -> _Head | None:
         """Return the head here, None of a dry run that found none."""
@@ -145,6 +146,14 @@ class OnCluster:
             with app.checking("cluster"):
                 self._known = self._find(app, target)
         return self._known
+
+    def _typed(self, app: App, target: str, plan: ClusterPlan) -> ClusterWish:
+        """Return what is to be typed to mean this cluster; the data disk where the target says another one, or none."""
+        wish = ClusterWish(target=target, nodes=self._wish.nodes, name=self._wish.cluster)
+        with contextlib.suppress(SpecError):
+            if wished_nodes(load_target(app.project, target).target, wish.nodes)[0].data == plan.head.data:
+                return wish
+        return dataclasses.replace(wish, data=plan.head.data)
 
     def _find(self, app: App, target: str) -> _Head:
         wish = ClusterWish(target=target, nodes=self._wish.nodes, name=self._wish.cluster)
