@@ -50,7 +50,7 @@ class _Knocks:
         if self._refused >= _REFUSED:
             return f"its Ray has ended, nothing takes connections at {where} any more"
         silent_s = time.monotonic() - self._bad_at
-        if self._silent >= _SILENT and silent_s > _SILENT_S:
+        if self._silent >= _SILENT and silent_s >= _SILENT_S:
             return f"{where} has not answered for {duration_text(silent_s)}: it is off, or a cable to it is cut"
         return ""
 
