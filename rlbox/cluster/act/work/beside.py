@@ -80,7 +80,10 @@ def carry_out_beside(app: App, wish: ClusterWish, work: BesideWish) -> int:
 
 
 def _require_healthy(story: Story, survey: Survey, standing: StandingCluster) -> None:
-    """Refuse a cluster that lacks nodes: the run would wait for them."""
+    """Refuse a cluster that lacks nodes, for which the run would wait, and a head without an engine."""
+    head = standing.plan.head.name
+    if survey.facts[head].engine.state != "ok":
+        raise NodeError("the head has no engine that answers: the run's container would be beside it", where=head)
     status = status_here(story, survey, standing)
     if status.healthy:
         return
