@@ -14,7 +14,8 @@ from gkd.runner import TaggedRunner
 @hydra.main(config_path=None, version_base=None)
 def main(config: Any) -> None:
     """Run the recipe with the runner that tells where it is."""
-    main_gkd.TaskRunner = ray.remote(num_cpus=1)(TaggedRunner)
+    on_head = {"node:__internal_head__": 0.001}  # where this job's programs are, and the teacher's loopback
+    main_gkd.TaskRunner = ray.remote(num_cpus=1, resources=on_head)(TaggedRunner)
     main_gkd.run_on_policy_distill(config)
 
 

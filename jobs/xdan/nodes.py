@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import socket
 import time
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 from xdan.program import JobError, run
@@ -28,6 +30,37 @@ def look(paths: tuple[str, ...], url: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         problems.append(f"{url} does not answer: {error}")
     return {"host": socket.gethostname(), "problems": problems}
+
+
+def digest(path: str) -> str:
+    """Return the checksum of a file, empty where it is not there."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
+    except OSError:
+        return ""
+
+
+def lay(path: str, data: bytes) -> str:
+    """Write a file of another node here unless the very same is there; return why it could not be written."""
+    if digest(path) == hashlib.sha256(data).hexdigest():
+        return ""
+    draft = f"{path}.{os.getpid()}"
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(draft, "wb") as file:
+            file.write(data)
+        os.replace(draft, path)
+    except OSError as error:
+        return f"{path} cannot be laid there: {error.strerror}"
+    return ""
+
+
+def look_with(paths: tuple[str, ...], url: str, brought: dict[str, bytes]) -> dict[str, Any]:
+    """Lay what is brought on this node, then return what it lacks."""
+    failed = [why for path, data in brought.items() if (why := lay(path, data))]
+    found = look((*paths, *brought), url)
+    return {**found, "problems": failed + found["problems"]}
 
 
 def alive(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -70,18 +103,21 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, required=True, help="how many GPUs they must have in all")
     parser.add_argument("--url", required=True, help="the reward server's /get_reward as the trainer is told")
     parser.add_argument("--wait", type=float, default=600, help="longest wait, seconds")
+    parser.add_argument("--bring", action="append", default=[], help="file of this node that every other gets, too")
     parser.add_argument("paths", nargs="*", help="what must be there on every node")
     args = parser.parse_args()
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     ray.init(address="auto", log_to_driver=False)
-    task = ray.remote(num_cpus=0)(look)
+    task = ray.remote(num_cpus=0)(look_with)
+    nodes = wait(args.nodes, args.gpus, args.wait)
+    brought = {path: Path(path).read_bytes() for path in args.bring}
     asked = [
         task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
-            tuple(args.paths), args.url
+            tuple(args.paths), args.url, brought
         )
-        for node in wait(args.nodes, args.gpus, args.wait)
+        for node in nodes
     ]
     found = ray.get(asked, timeout=120)
     for node in found:

@@ -17,14 +17,14 @@ from rlbox.printable import of_spec
 CauseKind = Literal[
     "fix", "need", "port", "program", "service", "ready", "forbid", "exit", "ray", "require", "file", "silence",
     "total", "oom", "disk", "interrupted", "bug", "lost", "within", "metric", "probe", "contradiction",
-    "listens", "busy", "throttled",
+    "listens", "busy", "throttled", "node",
 ]  # fmt: skip
 
 End = Literal["killed", "ended", "memory", "removed", "rebooted", "restarted", "engine", "gone", "elsewhere", "again"]
 _ENGINE_LOST = 255
 _KILLED = 137
 
-_NODE: frozenset[CauseKind] = frozenset({"fix", "need", "port", "disk"})
+_NODE: frozenset[CauseKind] = frozenset({"fix", "need", "port", "disk", "node"})
 BY_TIME: frozenset[CauseKind] = frozenset({"ready", "silence", "total", "within", "busy", "throttled"})
 """Causes that say that something took too long."""
 EXHAUSTED: frozenset[CauseKind] = frozenset({"oom", "disk"})

@@ -20,7 +20,7 @@ from rlbox.cli.told import spoken
 from rlbox.errors import NotAnswered, RlboxError, SpecError
 from rlbox.messages.language import LANGUAGES, teller
 from rlbox.printable import isolated
-from rlbox.run.places import DEFAULT, DEFAULT_TARGET, PLACES
+from rlbox.run.places import CLUSTER, DEFAULT, DEFAULT_TARGET, MACHINES, PLACES
 from rlbox.spec.project import Project
 
 
@@ -171,20 +171,30 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def place_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--place NAME`: one of those where runs can take place. It is the way out, too, where no engine answers."""
+def _place_option(places: Iterable[str], words: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what adds `--place NAME`. It is the way out, too, where no engine answers."""
 
-    @click.option("--place", type=click.Choice(list(PLACES)), default=DEFAULT, help="In a container, or in place.")
-    @functools.wraps(function)
-    def placed(*args: Any, **rest: Any) -> Any:
-        try:
-            return function(*args, **rest)
-        except NotAnswered as error:
-            if error.next_step:
-                error.next_step += "; or without: --place here"
-            raise
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        @click.option("--place", type=click.Choice(list(places)), default=DEFAULT, help=words)
+        @functools.wraps(function)
+        def placed(*args: Any, **rest: Any) -> Any:
+            try:
+                return function(*args, **rest)
+            except NotAnswered as error:
+                if error.next_step and rest.get("place") != CLUSTER:
+                    error.next_step += "; or without: --place here"
+                raise
 
-    return placed
+        return placed
+
+    return add
+
+
+place_option = _place_option(MACHINES, "In a container, or in place.")
+"""One of the places of one machine."""
+
+run_place_option = _place_option(PLACES, "In a container, in place, or on a cluster that stands.")
+"""One of all where runs can take place."""
 
 
 def open_option(function: Callable[..., Any]) -> Callable[..., Any]:

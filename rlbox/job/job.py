@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -126,6 +126,19 @@ class Resume(Frozen):
     params: dict[ParamName, Value] = Field(default_factory=dict)
 
 
+class ClusterTable(Frozen):
+    """What a run on a cluster that stands gets from it, in place of what the job says for machines by themselves."""
+
+    ray: Word | None = Field(None, description="name of the service that is the Ray head: the cluster is it")
+    params: dict[ParamName, Literal["head", "nodes", "node-gpus", "gpus"]] = Field(
+        default_factory=dict, description="parameters that are the head's address, how many nodes or GPUs there are"
+    )
+    ports: dict[ParamName, Literal["gcs", "dashboard", "client"]] = Field(
+        default_factory=dict, description="ports of the job that are the cluster's"
+    )
+    unset: tuple[EnvName, ...] = Field((), description="variables of the job that its stages do without there")
+
+
 class Job(Frozen):
     """What can be run: parameters, profiles, ports, services and stages."""
 
@@ -137,6 +150,7 @@ class Job(Frozen):
         default_factory=dict, description="sets of parameters; `include` names those that lie under it"
     )
     resume: Resume = Resume()
+    cluster: ClusterTable | None = Field(None, description=f"it can run over several nodes; see {page('cluster')}")
     fits: Fits | None = Field(None, description=f"what its stages need of a machine; see {page('planner')}")
     next: tuple[Word, ...] = Field(
         (), description="words behind `rlbox run JOB` for what to try once a run passed, one after the other"
@@ -154,7 +168,7 @@ class Job(Frozen):
 
     @model_validator(mode="after")
     def _references_hold(self) -> Job:
-        problems = [*_param_problems(self), *_name_problems(self)]
+        problems = [*_param_problems(self), *_name_problems(self), *_cluster_problems(self)]
         problems += [*_secret_problems(self), *_given_problems(self), *_placeholder_problems(self)]
         if self.fits:
             problems += fits_problems(self.fits, self.params, [stage.name for stage in self.stages])
@@ -170,6 +184,23 @@ def _param_problems(job: Job) -> list[str]:
     problems += [f"params.{INCLUDE}: the name is taken, profiles use it" for name in job.params if name == INCLUDE]
     problems += profile_problems(job.profiles, job.params)
     return problems + set_problems("resume.params", job.resume.params, job.params)
+
+
+def _cluster_problems(job: Job) -> list[str]:
+    if job.cluster is None:
+        return []
+    services, head, problems = [service.name for service in job.services], job.cluster.ray, list[str]()
+    if head is not None and head not in services:
+        problems.append(f"cluster.ray: unknown service {head!r}{suggest(head, services)}")
+    for what, names, known in (("params", job.cluster.params, job.params), ("ports", job.cluster.ports, job.ports)):
+        unknown = (name for name in names if name not in known)
+        problems += [f"cluster.{what}.{name}: the job has none{suggest(name, list(known))}" for name in unknown]
+    for stage in job.stages:
+        gate = stage.gate
+        logs = [one.log for rules in (gate.require, gate.forbid, gate.benign, gate.metrics) for one in rules]
+        if head in logs:
+            problems.append(f"cluster.ray: the gate of stage {stage.name} looks at a log that a cluster's head has not")
+    return problems
 
 
 def _secret_problems(job: Job) -> list[str]:

@@ -50,7 +50,7 @@ class ServicePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class RayPlan:
-    """The Ray Jobs API that the stage's command is submitted to."""
+    """The Ray Jobs API that the stage's command is submitted to; `service` is empty where a cluster's head has it."""
 
     dashboard: str
     service: str
@@ -89,6 +89,29 @@ class StagePlan(GatePlan):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodePlan:
+    """A node of the cluster that a run is on: where its Ray takes connections, as the others reach it."""
+
+    name: str
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterRun:
+    """The cluster that a run is on: its name, what keeps strangers out (token, tls, nothing), its nodes, head first.
+
+    `words` mean the cluster behind `rlbox cluster up`, `options` behind `rlbox run --resume RUN`.
+    """
+
+    name: str
+    closed: str
+    nodes: tuple[NodePlan, ...]
+    words: str = ""
+    options: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunPlan:
     """A whole run: what is written to `plan.json` before anything starts.
 
@@ -100,7 +123,8 @@ class RunPlan:
     user must know of the run. `benign` are the lines of the fix catalogue that look bad and are not. `gpus` is what
     `--gpus` said. `network` is that which the run's processes are on (`own`: no other's), and `open` says that the user
     lets strangers reach them. `published` are the ports, by name, that the engine's machine has on its loopback.
-    `next_steps` are what to try once it passed, as words behind `rlbox run JOB`.
+    `next_steps` are what to try once it passed, as words behind `rlbox run JOB`. `cluster` is the one whose Ray takes
+    the stages' jobs, None where the run's own head does.
     """
 
     run_id: str
@@ -133,6 +157,7 @@ class RunPlan:
     open: bool = False
     published: Mapping[str, int] = field(default_factory=dict)
     next_steps: tuple[str, ...] = ()
+    cluster: ClusterRun | None = None
     schema: int = 1
 
     @property

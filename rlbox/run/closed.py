@@ -78,6 +78,9 @@ def close_plan(
     opened = opened or plan.open or limits.open
     if limits.network == OWN_NETWORK and network != OWN_NETWORK and plan.container:
         notes.append(without_bridge("run", network))
+    if plan.cluster and plan.cluster.closed == "nothing":
+        whose = f"cluster {plan.cluster.name} was started with --open"
+        notes.append(f"{_OPEN}{whose}; whoever reaches its nodes' ports runs code in it")
     with app.checking("open ports"):
         if network != OWN_NETWORK and (why := _tokenless(app, plan, disk)):
             if not opened:
@@ -113,8 +116,8 @@ def _published(plan: RunPlan, wanted: Collection[str]) -> dict[str, int]:
 
 
 def _tokenless(app: App, plan: RunPlan, disk: Path) -> str:
-    """Return why the Ray heads of a run ask nobody for a token; empty when they do, or when there is none."""
-    if not any(stage.ray or stage.own_ray for stage in plan.stages):
+    """Return why the Ray heads of a run ask nobody for a token; empty when they do, or when it has none of its own."""
+    if plan.cluster or not any(stage.ray or stage.own_ray for stage in plan.stages):
         return ""
     target = load_target(app.project, plan.target).target
     if _FIX in target.fixes.off:

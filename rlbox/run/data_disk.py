@@ -29,7 +29,7 @@ from rlbox.secrets.env_file import parse_env_file
 from rlbox.secrets.masks import SECRETS_VARIABLE, Masks
 from rlbox.secrets.strength import weakness
 
-_HERE = ("--project", "--data", "--env-file")
+BESIDE_HERE = ("--project", "--data", "--env-file")
 """Options whose values are names of files here; what they say is sent along otherwise."""
 
 
@@ -143,7 +143,7 @@ def on_remote(app: App, target: str, data: str | None, words: Sequence[str], env
         image=image.tag,
         data=folder,
         create=image.container.create and not named,
-        words=without(words, _HERE),
+        words=without(words, BESIDE_HERE),
         env={"RLBOX_DATA": folder, VARIABLE: split_tag(image.tag)[1], **env},
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ from rlbox.record.act.settle import CarrierStatus
 from rlbox.run.closed import unpublish
 from rlbox.run.data_disk import disk_here, go_over
 from rlbox.run.inputs import container_plan
-from rlbox.run.places import RunPlace, Start
+from rlbox.run.places import Given, RunPlace, RunWish, Start
 from rlbox.run.shell import open_shell
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.values import Secret
@@ -66,6 +66,18 @@ class Docker:
     def near(self) -> bool:
         """Whether the engine is on this machine."""
         return engine_is_here()
+
+    def at(self, wish: RunWish) -> RunPlace:
+        """Return the place; no command line says more of it."""
+        return self
+
+    def run_id(self) -> str:
+        """Return nothing: a run's name is made where it is started."""
+        return ""
+
+    def given(self, app: App, target: str, job: Job, values: Values) -> Given:
+        """Return the job as it is."""
+        return Given(job=job, values=values)
 
     def disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> Ledger:
         """Return the data disk, which lies beside the engine."""
@@ -184,7 +196,11 @@ class RunContainer:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyDocker:
-    """The image and engine for runs of a target; `bytecode` is relative to the data disk, `gpus` is what was asked."""
+    """The image and engine for runs of a target; `bytecode` is relative to the data disk, `gpus` is what was asked.
+
+    `made_from` is what the engine calls the image where that is not by its tag, `env` what its containers get besides.
+    One that is not `near` is only shown.
+    """
 
     target: str
     ledger: Ledger
@@ -193,6 +209,10 @@ class ReadyDocker:
     say: Callable[[str], None]
     gpus: str = ""
     access: GpuAccess = NO_GPUS
+    place: str = _NAME
+    made_from: str = ""
+    near: bool = True
+    env: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def network(self) -> str:
@@ -202,12 +222,12 @@ class ReadyDocker:
     @property
     def shares_ports(self) -> bool:
         """Whether it is that of this machine; elsewhere only the supervisor can look at ports."""
-        return self.network == "host" and engine_is_here()
+        return self.near and self.network == "host" and engine_is_here()
 
     def plan(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
         """Return the plan of a new run."""
         mount = self.image.container.mount
-        plan = container_plan(job, values, mount, run_id, _NAME, self.target, secrets)
+        plan = container_plan(job, values, mount, run_id, self.place, self.target, secrets)
         env = {BYTECODE: f"{mount}/{self.bytecode}", **plan.env}
         return dataclasses.replace(plan, env=env, container=f"rlbox-{run_id}", gpus=self.gpus)
 
@@ -219,11 +239,11 @@ class ReadyDocker:
             if name != self.bytecode.name:
                 remove_tree(compiled / name)
         container = plan_container(
-            self.image.tag,
+            self.made_from or self.image.tag,
             self.image.container,
             name=plan.container,
             argv=("/opt/rlbox/bin/python", "-m", "rlbox.supervise", plan.paths.run),
-            env={SECRETS_VARIABLE: ",".join(secrets)} if secrets else {},
+            env={**self.env, **({SECRETS_VARIABLE: ",".join(secrets)} if secrets else {})},
             labels={TARGET_LABEL: self.target, RUN_LABEL: plan.run_id, OWNER_LABEL: caller().partition(":")[0]},
             data=str(self.ledger.folder),
             caller=caller(),
@@ -240,7 +260,7 @@ class ReadyDocker:
 
         It stays after its end until somebody has settled it.
         """
-        note = CarrierNote(run=plan.run_id, name=plan.container, engine=engine_address(), place=_NAME)
+        note = CarrierNote(run=plan.run_id, name=plan.container, engine=engine_address(), place=self.place)
         asked = engine()
         self._start(asked, note, plan, run_dir, container, secrets)
         # it runs: a disk that is full is for its supervisor to tell, and an engine that is gone for who follows

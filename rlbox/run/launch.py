@@ -23,7 +23,7 @@ from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.state import RunState, load_run_state, run_cause
 from rlbox.report.act.run_view import run_view, summary_text
 from rlbox.report.act.status import write_status
-from rlbox.run.places import Start
+from rlbox.run.places import Start, again
 from rlbox.run.stop import stop_run
 from rlbox.target.load import load_target
 
@@ -82,7 +82,7 @@ def _begin(
         hold.tell(dataclasses.replace(me, run=start.plan.run_id, job=start.plan.job))
         if asked.name:
             what = f"run {start.plan.run_id} was stopped before it started"
-            raise Interrupted(what, where=str(start.run_dir), next_step=f"rlbox run --resume {start.plan.run_id}")
+            raise Interrupted(what, where=str(start.run_dir), next_step=again(start.plan))
         there = start.begin(hold)
     except OSError as error:
         raise NodeError(
@@ -186,7 +186,7 @@ def finish(app: App, ledger: Ledger, run_dir: Path, plan: RunPlan, me: Holder) -
     why = found.unsettled.get(plan.run_id, "")
     if state is None or state.attempt < plan.attempt or state.state == "running":
         what = f"run {plan.run_id} did not begin" if not why else f"run {plan.run_id} {why}"
-        raise WorkFailed(what, where=str(run_dir), next_step=f"rlbox run --resume {plan.run_id}")
+        raise WorkFailed(what, where=str(run_dir), next_step=again(plan))
     app.result(
         {"run": state.run_id, "folder": str(run_dir), "state": state.state, "stages": _stages(state)},
         summary_text(state),
@@ -203,17 +203,17 @@ def finish(app: App, ledger: Ledger, run_dir: Path, plan: RunPlan, me: Holder) -
     app.say(f"run {state.run_id} {state.state}: {run_dir}")
     code = _exit_code(state)
     if code:
-        _say_next(app, state, cause)
+        _say_next(app, plan, state, cause)
     return code
 
 
-def _say_next(app: App, state: RunState, cause: Cause | None) -> None:
+def _say_next(app: App, plan: RunPlan, state: RunState, cause: Cause | None) -> None:
     """End with what to do: of a run that did not pass there is always something."""
     run = state.run_id
     if cause and cause.next_step:
         app.say(f"next: {cause.shown_step}")
     elif state.state == "interrupted":
-        app.say(f"next: rlbox run --resume {run}")
+        app.say(f"next: {again(plan)}")
     else:
         app.say(f"next: rlbox report {run}, rlbox logs {run} -n 40, rlbox bundle {run}")
 

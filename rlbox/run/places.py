@@ -20,17 +20,22 @@ if TYPE_CHECKING:
     from rlbox.app import App
     from rlbox.job.job import Job
     from rlbox.job.params import Values
-    from rlbox.job.plan import RunPlan
+    from rlbox.job.plan import ClusterRun, RunPlan
     from rlbox.record.act.disk_hold import DiskHold
     from rlbox.record.act.host_record import CarrierNote
     from rlbox.record.act.ledger import Ledger
     from rlbox.record.act.settle import Carrier
     from rlbox.values import Secret
 
+CLUSTER = "cluster"
 PLACES = {
     "docker": "in a container of the target's image",
     "here": "on this machine, brought to the target's lock",
+    CLUSTER: "on a cluster that stands, beside its head",
 }
+MACHINES = tuple(name for name in PLACES if name != CLUSTER)
+"""Those that are one machine."""
+
 DEFAULT = next(iter(PLACES))
 
 DEFAULT_TARGET = "local"
@@ -47,7 +52,15 @@ def place_named(name: str) -> RunPlace:
 
 def new_run(plan: RunPlan) -> str:
     """Return the command line that starts the job of a run anew at its place."""
+    if plan.cluster:
+        return f"rlbox run {plan.job} {plan.cluster.options}"
     return f"rlbox run {plan.job}" + (f" --place {plan.place}" if plan.place != DEFAULT else "")
+
+
+def again(plan: RunPlan) -> str:
+    """Return the command line that takes a run up again."""
+    options = f" {plan.cluster.options}" if plan.cluster else ""
+    return f"rlbox run --resume {plan.run_id}{options}"
 
 
 def reach(note: CarrierNote) -> Carrier:
@@ -70,6 +83,15 @@ class Start:
     plan: RunPlan
     run_dir: Path
     begin: Callable[[DiskHold], Callable[[], bool]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """A job and its parameters as they are at a place, and the cluster that this is, None for one machine."""
+
+    job: Job
+    values: Values
+    cluster: ClusterRun | None = None
 
 
 class ReadyPlace(Protocol):
@@ -96,6 +118,15 @@ class RunPlace(Protocol):
     @property
     def near(self) -> bool:
         """Whether its runs, and their data disk, are on this machine."""
+
+    def at(self, wish: RunWish) -> RunPlace:
+        """Return the place as a command line means it."""
+
+    def run_id(self) -> str:
+        """Return the name of a new run where who watches over it chose that; else nothing."""
+
+    def given(self, app: App, target: str, job: Job, values: Values) -> Given:
+        """Return what a run of `job` is made of here; `disk` was asked before."""
 
     def disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> Ledger:
         """Return the data disk that new runs of `target` lie on.
@@ -132,7 +163,8 @@ class RunWish:
 
     `target` and `data` are as on the command line, None for what the job, the environment or the target says; `place`
     is a name of `run/places.py`, and a resumed run has its own. `build`: what the place lacks is made first. `publish`
-    names ports of services, besides those that the job publishes.
+    names ports of services, besides those that the job publishes. `nodes` and `cluster` are those of the place
+    `cluster`, empty for what the target says.
     """
 
     place: str
@@ -148,3 +180,5 @@ class RunWish:
     open: bool = False
     build: bool = False
     publish: tuple[str, ...] = ()
+    nodes: str = ""
+    cluster: str = ""

@@ -12,7 +12,6 @@ from rlbox.errors import SpecError
 from rlbox.files.act.beneath import is_file, make_folder_at, move, names_in, read_bytes, remove_file, write_file
 from rlbox.fixes.load import load_fixes
 from rlbox.host.gpu_choice import wished
-from rlbox.job.job import Job
 from rlbox.job.load import load_job
 from rlbox.job.names import ATTEMPT
 from rlbox.job.params import Values, override_entry
@@ -30,7 +29,7 @@ from rlbox.run.closed import close_plan
 from rlbox.run.data_disk import known_disk
 from rlbox.run.inputs import SPEC, check_ports, job_secrets, run_files, specs_digest
 from rlbox.run.launch import launch
-from rlbox.run.places import DEFAULT_TARGET, ReadyPlace, RunWish, Start, new_run, place_named
+from rlbox.run.places import CLUSTER, DEFAULT_TARGET, Given, ReadyPlace, RunWish, Start, new_run, place_named
 from rlbox.run.start import DONE, check_stage, look_ahead, unpassed
 
 
@@ -50,6 +49,8 @@ def resume_run(app: App, name: str, wish: RunWish) -> int:
     LockHeld
         It, or another run, goes on.
     """
+    if wish.place == CLUSTER and not place_named(CLUSTER).near:
+        place_named(CLUSTER).at(wish).disk(app, wish.target or DEFAULT_TARGET, wish.data, {})
     ledger = None
     with app.checking(f"run {name}"):
         ledger = known_disk(app, wish.target or DEFAULT_TARGET, wish.data)
@@ -59,11 +60,12 @@ def resume_run(app: App, name: str, wish: RunWish) -> int:
     plan = ledger.plan(run_dir)
     _require_project(app, ledger, plan)
     job = load_job(app.project, plan.job)
-    again = _Again(app=app, ledger=ledger, run_dir=run_dir, plan=plan, job=job, wish=wish)
+    now = Values(profile=plan.profile, params=plan.params, origins=plan.origins)
+    place = place_named(plan.place).at(_meant(wish, plan))
+    given = place.given(app, plan.target, job, now)
+    again = _Again(app=app, ledger=ledger, run_dir=run_dir, plan=plan, given=given, wish=wish)
     secrets = job_secrets(app, job, plan.target, str(ledger.folder), wish.env_file, plan.params)
-    ready = place_named(plan.place).ready(
-        app, plan.target, ledger, wished(wish.gpus) or plan.gpus, 0.0 if job.fits else None
-    )
+    ready = place.ready(app, plan.target, ledger, wished(wish.gpus) or plan.gpus, 0.0 if job.fits else None)
     if app.dry_run:
         return again.show(tuple(secrets), ready)
 
@@ -76,6 +78,12 @@ def resume_run(app: App, name: str, wish: RunWish) -> int:
         return ready.start(now, run_dir, secrets)
 
     return launch(app, ledger, holder_of(plan), prepare, detach=wish.detach)
+
+
+def _meant(wish: RunWish, plan: RunPlan) -> RunWish:
+    """Return the wish with the cluster that the run is on, unless it names one."""
+    named = wish.cluster or (plan.cluster.name if plan.cluster else "")
+    return dataclasses.replace(wish, cluster=named)
 
 
 def _require_project(app: App, ledger: Ledger, plan: RunPlan) -> None:
@@ -92,13 +100,13 @@ def _require_project(app: App, ledger: Ledger, plan: RunPlan) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Again:
-    """A run that is to be taken up: its directory, the plan and the job that it had, and how it is to go on."""
+    """A run that is to be taken up: its directory, the plan that it had, its job as it is there, how it is to go on."""
 
     app: App
     ledger: Ledger
     run_dir: Path
     plan: RunPlan
-    job: Job
+    given: Given
     wish: RunWish
 
     def show(self, secrets: tuple[str, ...], ready: ReadyPlace) -> int:
@@ -166,7 +174,9 @@ class _Again:
 
     def _next_plan(self, secrets: tuple[str, ...]) -> tuple[RunPlan, dict[str, list[str]]]:
         """Return the plan of the run's next attempt, and what `--force` overrode for it."""
-        plan, wish, files = self.plan, self.wish, self._files()
+        wish, files, job = self.wish, self._files(), self.given.job
+        values, cluster = self.given.values, self.given.cluster
+        plan = dataclasses.replace(self.plan, params=values.params, origins=values.origins, cluster=cluster)
         state = self.ledger.state(self.run_dir, plan)
         changed = _changed(self.run_dir, files) if specs_digest(files) != plan.digest else ()
         before = check_stage(plan, wish.first_stage)
@@ -174,13 +184,13 @@ class _Again:
         _refuse(self.app, plan, state, changed, skipped, wish)
         if state:
             attempts = plan_attempts(state, wish.first_stage)
-            plan = plan_resume(self.job, plan, attempts, wish.settings)
+            plan = plan_resume(job, plan, attempts, wish.settings)
             plan = dataclasses.replace(plan, attempt=state.attempt + 1)
             values = Values(profile=plan.profile, params=plan.params, origins=plan.origins)
             with self.app.checking("memory"):
-                require_again(self.app, self.job, plan, wish.settings, force=wish.force)
+                require_again(self.app, job, plan, wish.settings, force=wish.force)
             with self.app.checking("parameters"):
-                require_paths(self.job, values, plan.paths)
+                require_paths(job, values, plan.paths)
         # said outright: the run's own record may be changed before its supervisor reads it
         begin_at = wish.first_stage or (first_open(state) if state else "")
         plan = dataclasses.replace(
@@ -189,7 +199,7 @@ class _Again:
         return plan, {"changed_specs": list(changed), "skipped": list(skipped)} if changed or skipped else {}
 
     def _files(self) -> dict[str, str]:
-        return run_files(self.app, self.job, self.plan.target, load_fixes(self.app.project))
+        return run_files(self.app, self.given.job, self.plan.target, load_fixes(self.app.project))
 
 
 def _refuse(

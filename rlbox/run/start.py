@@ -16,6 +16,7 @@ from rlbox.fixes.load import load_fixes
 from rlbox.fixes.manifest import known_benign
 from rlbox.gate.gate import GateJudge
 from rlbox.host.gpu_choice import wished
+from rlbox.job.clustered import require_cluster
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
 from rlbox.job.params import Values, default_params, override_entry, param_lines, plan_values, units_of
@@ -31,7 +32,7 @@ from rlbox.record.act.state import RunState
 from rlbox.run.closed import close_plan
 from rlbox.run.inputs import check_ports, job_secrets, programs, run_files, specs_digest, taken_ports
 from rlbox.run.launch import launch
-from rlbox.run.places import DEFAULT, ReadyPlace, RunPlace, RunWish, Start, new_run, place_named
+from rlbox.run.places import CLUSTER, DEFAULT, ReadyPlace, RunPlace, RunWish, Start, new_run, place_named
 
 DONE = ("passed", "skipped")
 
@@ -47,9 +48,13 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
     job = load_job(app.project, name)
     target = wish.target or job.target
     values = plan_values(job, wish.profiles, wish.settings)
+    if wish.place == CLUSTER:
+        require_cluster(job)
     secrets = job_secrets(app, job, target, wish.data, wish.env_file, values.params)
-    place = place_named(wish.place)
+    place = place_named(wish.place).at(wish)
     ledger = place.disk(app, target, wish.data, secrets)
+    given = place.given(app, target, job, values)
+    job, values = given.job, given.values
     fit = _fit(app, job, values, target, ledger, place, wish)
     need_gib = fit.need_gib if fit and not wish.force else None
     if wish.build:
@@ -57,10 +62,11 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
     ready = place.ready(app, target, ledger, wished(wish.gpus), need_gib)
     fixes = load_fixes(app.project)
     files = run_files(app, job, target, fixes)
-    run_id = f"{job.name}-DRY-RUN" if app.dry_run else new_run_id(job.name)
+    run_id = f"{job.name}-DRY-RUN" if app.dry_run else place.run_id() or new_run_id(job.name)
     plan = dataclasses.replace(
         ready.plan(job, values, run_id, tuple(secrets)),
         digest=specs_digest(files),
+        cluster=given.cluster,
         user=user_name(),
         uid=os.getuid(),
         host=socket.gethostname(),
@@ -113,6 +119,7 @@ def look_ahead(app: App, plan: RunPlan, ready: ReadyPlace) -> None:
 def _asked(job: str, wish: RunWish) -> Asked:
     place = "" if wish.place == DEFAULT else wish.place
     told = {"--target": wish.target, "--place": place, "--gpus": wish.gpus, "--data": wish.data}
+    told |= {"--nodes": wish.nodes, "--cluster": wish.cluster}
     beside = tuple(word for option, value in told.items() if value for word in (option, value))
     return Asked(start=("run", job), profiles=wish.profiles, settings=wish.settings, beside=beside)
 

@@ -20,6 +20,7 @@ from rlbox.record.act.journal import Journal
 from rlbox.record.act.supervisor_file import stop_asked
 from rlbox.secrets.grants import Grants
 from rlbox.supervise.causes import missing_program, out_of_memory
+from rlbox.supervise.nodes import RunNodes
 from rlbox.supervise.pace_watch import PaceWatch
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Bench:
     interrupt: Interrupt
     grants: Grants
     pace: PaceWatch
+    nodes: RunNodes
     kept: dict[str, KeptService] = field(default_factory=dict)
 
     def watched(self, stage: StagePlan) -> Watched:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlbox.amounts import duration_text, limit_text, size_text
 from rlbox.causes.cause import Cause, ended, log_path, stage_log
 from rlbox.job.gate_plan import ReadyPlan
-from rlbox.job.plan import RayPlan, ServicePlan, StagePlan
+from rlbox.job.plan import ClusterRun, NodePlan, RayPlan, ServicePlan, StagePlan
 
 _LONGER = 1.2
 """How many times longer than its limit a start has taken that was given more."""
@@ -96,6 +96,17 @@ def failed_ray(stage: StagePlan, ray: RayPlan, status: str, code: int | None, me
         what=f"Ray job {ray.submission_id} of stage {stage.name} ended {status}{detail}",
         where=stage_log(stage),
         next_step=f"Ray says: {first[0][:300]}" if first else "",
+    )
+
+
+def lost_node(stage: StagePlan, node: NodePlan, seen: str, cluster: ClusterRun, run: str, then: str = "") -> Cause:
+    """A node of the cluster that the run is on is gone; `then` is what followed from it."""
+    return Cause(
+        kind="node",
+        what=f"node {node.name} of cluster {cluster.name} is gone: {seen}" + (f"; then {then}" if then else ""),
+        where=stage_log(stage),
+        next_step=f"rlbox cluster up {cluster.words} brings back what died, "
+        f"rlbox run --resume {run} {cluster.options} goes on",
     )
 
 

@@ -79,6 +79,6 @@ def _listening() -> list[TcpSocket]:
 def _declared(stage: StagePlan) -> Mapping[str, tuple[str, ...]]:
     """Return where each part of a stage may listen; a Ray head carries the command out, orphans are anybody's."""
     declared = {service.name: service.listens for service in stage.services} | {"main": stage.listens}
-    if stage.ray:
+    if stage.ray and stage.ray.service:  # else it is carried out elsewhere
         declared[stage.ray.service] += stage.listens
     return declared | {_OTHER: tuple(word for words in declared.values() for word in words)}

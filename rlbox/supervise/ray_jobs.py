@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.doctor.act.ray_facts import ray_http
+from rlbox.doctor.act.ray_facts import latest_session, ray_http
+from rlbox.files.act.beneath import write_file
 from rlbox.job.plan import RayPlan, RunPlan
 from rlbox.machine.act.poller import Poller
 from rlbox.machine.no_answer import NoAnswer, explain
@@ -49,13 +50,16 @@ class JobFacts:
 
 
 class RunningRayJob:
-    """One submitted job; what its driver writes is in the file `driver_log` of the plan."""
+    """One submitted job; what its driver writes is in the file `driver_log` of the plan.
 
-    def __init__(self, plan: RayPlan, argv: tuple[str, ...], env: Mapping[str, str]) -> None:
+    `before` is a line of shell that its command begins with (`handed_over`).
+    """
+
+    def __init__(self, plan: RayPlan, argv: tuple[str, ...], env: Mapping[str, str], before: str = "") -> None:
         self._plan = plan
         self._submission: JobFacts | None = None
         self._body = {
-            "entrypoint": shlex.join(argv),
+            "entrypoint": before + shlex.join(argv),
             "submission_id": plan.submission_id,
             "runtime_env": {"env_vars": dict(env)},
         }
@@ -97,7 +101,20 @@ class RunningRayJob:
 
 def driver_log(plan: RayPlan) -> Path:
     """Return the file that Ray writes the output of the job's driver to."""
-    return Path(plan.temp_dir, "session_latest", "logs", f"job-driver-{plan.submission_id}.log")
+    return latest_session(plan.temp_dir) / "logs" / f"job-driver-{plan.submission_id}.log"
+
+
+def handed_over(file: Path, secrets: Mapping[str, str]) -> str:
+    """Write a job's secrets where its command reads and removes them; return the line of shell that does.
+
+    Ray would write what `runtime_env` holds into its logs. Without secrets nothing is written.
+    """
+    if not secrets:
+        return ""
+    text = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in secrets.items())
+    write_file(file, text.encode(), mode=0o600)
+    name = shlex.quote(str(file))
+    return f". {name} && rm -f {name} && exec "
 
 
 def probe_job(plan: RayPlan, timeout_s: float = _TIMEOUT_S) -> JobFacts:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from rlbox.causes.cause import Cause, ended, log_path
 from rlbox.diagnose.live import FatalSpot
 from rlbox.evidence.act.snapshot import Snapshot, probe_snapshot
-from rlbox.files.act.beneath import make_own_folders
+from rlbox.files.act.beneath import make_own_folders, remove_file
 from rlbox.gate.act.before import Before
 from rlbox.gate.act.file_facts import probe_file
 from rlbox.gate.act.http_probe import await_answer
@@ -23,7 +23,7 @@ from rlbox.supervise.bench import Bench, StageStopped
 from rlbox.supervise.causes import failed_ray
 from rlbox.supervise.port_audit import PortAudit
 from rlbox.supervise.published import Published
-from rlbox.supervise.ray_jobs import SUCCEEDED, RunningRayJob, driver_log
+from rlbox.supervise.ray_jobs import SUCCEEDED, RunningRayJob, driver_log, handed_over
 from rlbox.supervise.services import RunningService
 from rlbox.supervise.stage_services import StageServices, end_kept
 from rlbox.supervise.stage_watch import TOLD_TO_STOP, StageWatch
@@ -66,6 +66,7 @@ class _StageRun:
         self._gate = self._watch.gate
         self._due = [file for file in stage.files if file.newer or stage.attempt > 1]
         self._before: Before | None = None
+        self._secrets = self._folder / "secrets.env"
 
     def carry_out(self) -> StageEnd:
         started_at, kills = utc_now(), probe_memory().kills
@@ -73,7 +74,7 @@ class _StageRun:
         self._watch.record(state="starting", started_at=started_at)
         cause, snapshot = self._attempt(self._run), None
         if cause and cause.kind not in ("interrupted", "need"):
-            cause = self._lost_need(cause)
+            cause = self._lost_node(self._lost_need(cause))
         if cause and cause.kind != "interrupted":
             cause = self._bench.pace.explain(cause)
             cause, snapshot = self._bench.explain(cause, kills), self._look_around()
@@ -134,6 +135,13 @@ class _StageRun:
             return cause
         return replace(lost, what=f"{lost.what}; then {cause.what}")
 
+    def _lost_node(self, cause: Cause) -> Cause:
+        """Return `cause`, or the node of the run's cluster that is gone, of which it followed."""
+        if cause.kind == "node":
+            return cause
+        stopped = lambda: bool(self._bench.interrupt.name)  # noqa: E731
+        return self._bench.nodes.settled(self._stage, cause.what, stopped) or cause
+
     def _run_main(self) -> None:
         self._bench.check_going()
         main = self._watch.main = self._bench.start(self._stage, MAIN, self._stage.argv, self._start_main)
@@ -152,13 +160,18 @@ class _StageRun:
         if stage.ray:
             marks = {"PYTHONUNBUFFERED": "1", **self._bench.processes.marks(stage.name)}
             self._watch.pump.follow(STAGE_LOG, driver_log(stage.ray), self._folder / STAGE_LOG_FILE)
-            return RunningRayJob(stage.ray, stage.argv, {**environment, **marks})
+            return RunningRayJob(stage.ray, stage.argv, {**environment, **marks}, self._hand_over(stage))
         given = self._bench.grants.environment(stage.secrets)
         command = Command(argv=stage.argv, env={**environment, **given}, cwd=str(self._folder))
         with self._watch.pump.pipe(STAGE_LOG, self._folder / STAGE_LOG_FILE) as output:
             child = self._bench.processes.start(command, output, stage=stage.name, part=MAIN)
         self._watch.pump.wake_at_end(child.pid)
         return child
+
+    def _hand_over(self, stage: StagePlan) -> str:
+        """Hand a job of a cluster its secrets; a head of the run's own was started with them."""
+        own_head = stage.ray is None or stage.ray.service
+        return "" if own_head else handed_over(self._secrets, self._bench.grants.environment(stage.secrets))
 
     def _end_main(self, code: int) -> None:
         self._watch.end_command()
@@ -213,6 +226,7 @@ class _StageRun:
         if not self._bench.interrupt.name:
             if isinstance(main, RunningRayJob):
                 main.stop()
+                remove_file(self._secrets)
             elif main:
                 processes.stop(main)
             self._services.stop(keep)

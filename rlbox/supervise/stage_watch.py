@@ -81,6 +81,8 @@ class StageWatch:
         self._bench.check_going()
         self.check_disk()
         self.check_services()
+        if lost := self._bench.nodes.lost(self._stage):
+            raise StageStopped(lost)
         self.check_forbidden()
         if time.monotonic() - self._begun > self._stage.total_s:
             self.gate.refuse(self.gate.facts.total, "passed")

@@ -32,6 +32,7 @@ from rlbox.secrets.grants import Grants
 from rlbox.secrets.masks import Masks
 from rlbox.supervise.bench import Bench
 from rlbox.supervise.causes import absent_fix, supervisor_bug
+from rlbox.supervise.nodes import RunNodes
 from rlbox.supervise.pace_watch import PaceWatch
 from rlbox.supervise.ray_jobs import RayFolders
 from rlbox.supervise.sampler import Sampler
@@ -80,6 +81,7 @@ def carry_out_run(
         interrupt=interrupt,
         grants=grants,
         pace=PaceWatch(processes),
+        nodes=RunNodes(plan.run_id, plan.cluster),
     )
     sampler = Sampler(run_dir, processes.parts, lambda: journal.state)
     journal.listen(sampler.note)
@@ -89,6 +91,7 @@ def carry_out_run(
         record.start()
     journal.change_run("run", state="running", attempt=plan.attempt)
     cause = _end_all_after(bench, on_failure, masks)
+    bench.nodes.close()
     journal.change_run("plot", plot=_draw(bench))
     sampler.close()
     if plan.owns_processes:

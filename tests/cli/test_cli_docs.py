@@ -70,7 +70,7 @@ def test_an_example_works(rlbox: Rlbox, line: str) -> None:
     no_gpu = words[0] == "gpus" and len(words) > 1
     asked = words[:2] == ["cluster", "doctor"] and "--prove" not in words  # which there is nobody to give work to
     wrong = no_gpu or line in NEED_ENGINE or {"--import", "--hermetic"} & {*words} or asked
-    away = line in NEED_DISK or words[0] in NEED_NODES
+    away = line in NEED_DISK or words[0] in NEED_NODES or "--place cluster" in line
     image = line in NEED_IMAGE or words[0] == "images"
     Typed(rlbox)(line, 1 if wrong else 2 if missing else 4 if image else 5 if away else 0)
 

@@ -32,7 +32,9 @@ need_gib = 0.1
 [cluster]
 nodes = ["node0", "node1"]
 """
-RAYS = {"pair": "2.60.0", "pair43": "2.43.0", "mixed": "2.60.0"}
+RAYS = {"pair": "2.60.0", "pair43": "2.43.0", "mixed": "2.60.0", "runs": "2.60.0", "runs43": "2.43.0"}
+SERVED = ("runs", "runs43", "mixed")
+"""Targets that have what the reward server of `xdan` imports."""
 TORCH = """
 [[stack]]
 name = "torch"
@@ -64,7 +66,9 @@ def built(project: Path, names: Iterable[str]) -> Iterator[Hosts]:
     """Start the hosts, with a project whose targets are built on this machine."""
     for name in names:
         (project / f"images/{name}").mkdir(parents=True)
-        text = TARGET.replace("RAY", RAYS[name])
+        text = TARGET.replace("RAY", RAYS[name]).replace(
+            '"numpy", ', '"numpy", ' + '"fastapi", "uvicorn", ' * (name in SERVED)
+        )
         if name == "mixed":
             text = text.replace('["node0", ', f'[{{ name = "local", data = "{project}/disk" }}, ')
         (project / f"images/{name}/target.toml").write_text(text)

@@ -17,7 +17,7 @@ from freeport import free_port as free_port
 import rlbox.evidence.act.explain  # noqa: F401
 from rlbox.job.filler import Paths
 from rlbox.job.gate_plan import FilePlan, LinePlan, ReadyPlan
-from rlbox.job.plan import RayPlan, RunPlan, ServicePlan, StagePlan
+from rlbox.job.plan import ClusterRun, RayPlan, RunPlan, ServicePlan, StagePlan
 from rlbox.machine.act.process_table import carries, probe_processes
 from rlbox.record.act.state import RunState, StageState, load_run_state
 from rlbox.supervise import __main__ as supervise
@@ -127,6 +127,7 @@ class Bench:
         self.environment: dict[str, str] = {}
         self.secrets: dict[str, str] = {}
         self.aliases: tuple[tuple[str, ...], ...] = ()
+        self.cluster: ClusterRun | None = None
         self.stdin: bytes | None = None
         self.groups: list[Path] = []
         self.supervisor: Supervisor | None = None
@@ -183,6 +184,7 @@ class Bench:
             curves=f"{run}/curves.png",
             secrets=tuple(self.secrets),
             aliases=self.aliases,
+            cluster=self.cluster,
         )
         self.run_dir.mkdir(parents=True, exist_ok=True)
         (self.run_dir / "plan.json").write_text(json.dumps(plan.as_json()))

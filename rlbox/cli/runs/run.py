@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from rlbox.app import App
 from rlbox.cli.offered import complete_job, complete_publish, complete_run, complete_stage
-from rlbox.cli.options import dry_run, gpus_option, job_options, place_option, shared
+from rlbox.cli.options import dry_run, gpus_option, job_options, run_place_option, shared
 from rlbox.errors import SpecError
 from rlbox.printable import isolated
 
@@ -14,7 +16,7 @@ from rlbox.printable import isolated
 @click.command()
 @click.argument("name", metavar="[JOB]", required=False, shell_complete=complete_job)
 @job_options
-@place_option
+@run_place_option
 @click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
 @click.option("--env-file", metavar="FILE", help="File with the job's secrets instead of the .env that is there.")
 @gpus_option
@@ -36,7 +38,6 @@ from rlbox.printable import isolated
 )
 @click.option(
     "--open",
-    "opened",
     is_flag=True,
     help="Run even if anyone who can reach its ports can execute code in it; this is recorded.",
 )
@@ -48,25 +49,21 @@ from rlbox.printable import isolated
     shell_complete=complete_publish,
     help="Publish a port of a service at 127.0.0.1, by name; may be repeated.",
 )
+@click.option("--nodes", metavar="A,B,…", default="", help="With --place cluster: its nodes, the head first.")
+@click.option(
+    "--cluster", default="", metavar="NAME", help="With --place cluster: one of several of yours on the same nodes."
+)
 @dry_run
 @shared
 def verb(
     app: App,
     name: str | None,
-    target: str | None,
     profiles: tuple[str, ...],
     settings: tuple[str, ...],
-    place: str,
     data: str | None,
-    env_file: str | None,
-    gpus: str,
-    detach: bool,
     run: str | None,
-    first_stage: str,
-    force: bool,
-    opened: bool,
     build: bool,
-    publish: tuple[str, ...],
+    **wanted: Any,
 ) -> int:
     """Run JOB: its stages in order, each only after the gate of the one before held.
 
@@ -79,25 +76,14 @@ def verb(
       rlbox run smoke --profile learn
       rlbox run smoke --set rollouts=4 --data /mnt/data
       rlbox run --resume smoke-20260101
+      rlbox run xdan --place cluster --nodes gpu005,gpu006
     """
     from rlbox.job.params import parse_settings
-    from rlbox.run.places import RunWish
+    from rlbox.run.places import CLUSTER, RunWish
 
-    wish = RunWish(
-        place=place,
-        target=target,
-        data=data,
-        profiles=profiles,
-        settings=parse_settings(settings),
-        env_file=env_file,
-        gpus=gpus,
-        detach=detach,
-        first_stage=first_stage,
-        force=force,
-        open=opened,
-        build=build,
-        publish=publish,
-    )
+    if (wanted["nodes"] or wanted["cluster"]) and wanted["place"] != CLUSTER:
+        raise click.UsageError("--nodes and --cluster are for --place cluster.")
+    wish = RunWish(profiles=profiles, settings=parse_settings(settings), data=data, build=build, **wanted)
     if run:
         from rlbox.run.resume import resume_run
 

@@ -62,8 +62,12 @@ def judge_failures(members: Iterable[MemberFacts]) -> tuple[Failure, ...]:
 
     A machine that does not answer has no time of its own; it stands before what ended after it without a cause.
     """
-    found = [failure for member in members if (failure := _failure(member))]
-    return tuple(sorted(found, key=lambda one: (one.follows, one.since or 0.0)))
+    return in_order(failure for member in members if (failure := _failure(member)))
+
+
+def in_order(failures: Iterable[Failure]) -> tuple[Failure, ...]:
+    """Return failures, the first first."""
+    return tuple(sorted(failures, key=lambda one: (one.follows, one.since or 0.0)))
 
 
 def _failure(member: MemberFacts) -> Failure | None:

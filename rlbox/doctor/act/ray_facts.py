@@ -74,6 +74,17 @@ def _short(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     return {name: value[:_TEXT] if isinstance(value, str) else value for name, value in found.items()}
 
 
+def latest_session(temp_dir: str) -> Path:
+    """Return the folder of the latest session in a head's folder of temporary files.
+
+    The link to it names it as the head's own container sees it; it lies beside the link.
+    """
+    name = "session_latest"
+    with contextlib.suppress(OSError):
+        name = Path(os.readlink(Path(temp_dir, name))).name
+    return Path(temp_dir, name)
+
+
 def ray_http(silent_s: float) -> Http:
     """Return what asks a dashboard, with the token of this environment."""
     return loopback_http(silent_s, auth_headers(os.environ))

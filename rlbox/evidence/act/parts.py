@@ -17,6 +17,7 @@ from typing import Any
 from rlbox.amounts import size_text
 from rlbox.diagnose.act.excerpt import scan_log
 from rlbox.doctor.act.probe.limits import probe_limits
+from rlbox.doctor.act.ray_facts import latest_session
 from rlbox.errors import RlboxError
 from rlbox.evidence.act.gather import NotHere
 from rlbox.files.act.rows import read_lines
@@ -200,7 +201,7 @@ def ray_log_text(temp_dir: str) -> str:
     NotHere
         There is no session.
     """
-    folder = Path(temp_dir, "session_latest", "logs").resolve()
+    folder = (latest_session(temp_dir) / "logs").resolve()
     try:
         files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.stat().st_size]
     except OSError as error:

@@ -20,7 +20,7 @@ from rlbox.cluster.act.reach.doorway import Doorway
 from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.act.reach.starts import Starts
 from rlbox.cluster.act.work.jobs import JobsApi
-from rlbox.cluster.act.work.logs import _Clocks, _grown
+from rlbox.cluster.act.work.logs import LogClocks, _grown
 from rlbox.cluster.act.work.package import JobPackage
 from rlbox.cluster.nodes import NodeWish
 from rlbox.cluster.plan import ClusterPlan
@@ -185,7 +185,7 @@ def test_lines_that_come_late_find_their_place(tmp_path: Path) -> None:
     parts.put(("b", part(now + 3600 + 1, "first\n")))
     parts.put(("a", part(now + 3, "third\n")))
     parts.put(("a", NodeError("node a: the connection broke")))
-    lines = _grown(parts, _Clocks(survey(offsets={"a": 0.0, "b": 3600.0})))
+    lines = _grown(parts, LogClocks(survey(offsets={"a": 0.0, "b": 3600.0})))
     assert [next(lines).text for _ in range(3)] == ["first", "second", "third"]
     with pytest.raises(NodeError, match="the connection broke") as caught:
         next(lines)

@@ -253,6 +253,14 @@ def _open_door(node: Node, row: Row) -> Row:
     return {}
 
 
+def _beside(node: Node, row: Row) -> Row:
+    """Tell where the engine listens, whose group that is, and where rlbox keeps what this host knows of its runs."""
+    home = os.path.expanduser("~")
+    state = os.path.join(os.environ.get("XDG_STATE_HOME") or os.path.join(home, ".local/state"), "rlbox")
+    os.makedirs(state, exist_ok=True)
+    return {"socket": node.engine, "group": os.stat(node.engine).st_gid, "home": home, "state": state}
+
+
 def _quiet(node: Node, row: Row) -> Row:
     node.listeners.close()
     return {}
@@ -282,6 +290,8 @@ _DOES: dict[str, Callable[[Node, Row], Row]] = {
     "image": lambda node, row: {"image": node_engine.image_facts(node.engine, row["image"])},
     "audit": lambda node, row: {"listens": node.lives.listening(row["containers"])},
     "ray": _ask_ray,
+    "beside": _beside,
+    "names": lambda node, row: {"names": node_files.names(row["disk"], row["path"])},
     "door": _open_door,
     "blob-failed": lambda node, row: {"failed": node.blobs.failed if node.blobs is not None else ""},
 }

@@ -276,8 +276,13 @@ class NodeLink:
         self.ask("door", port=port)
         return str(self._folder / "door")
 
+    @property
+    def engine_address(self) -> str:
+        """Where this machine reaches the node's engine."""
+        return f"unix://{self._folder / 'engine'}"
+
     def engine(self) -> DockerEngine:
         """Return the node's engine."""
         from rlbox.engine.act.docker import DockerEngine
 
-        return DockerEngine.connect(f"unix://{self._folder / 'engine'}")
+        return DockerEngine.connect(self.engine_address)

@@ -55,14 +55,14 @@ def read_logs(app: App, wish: LogsWish, show: Callable[[LogLine], None]) -> None
         goings = {
             name: start_logs(story, standing, name, names, follow=wish.follow) for name in _nodes(story, standing)
         }
-        clocks = _Clocks(survey)
-        parts = _parts(goings)
+        clocks = LogClocks(survey)
+        parts = node_parts(goings)
         kept = merged(_begin(parts, clocks, set(goings)))
         for line in kept if wish.lines is None else kept[len(kept) - min(wish.lines, len(kept)) :]:
-            show(_masked(masks, line))
+            show(masked(masks, line))
         if wish.follow:
             for line in _grown(parts, clocks):
-                show(_masked(masks, line))
+                show(masked(masks, line))
 
 
 def _nodes(story: Story, standing: StandingCluster) -> tuple[str, ...]:
@@ -94,12 +94,12 @@ def start_logs(
     )
 
 
-_Part = tuple[str, dict[str, Any] | RlboxError | None]
+NodePart = tuple[str, dict[str, Any] | RlboxError | None]
 
 
-def _parts(goings: Mapping[str, Going]) -> queue.Queue[_Part]:
+def node_parts(goings: Mapping[str, Going]) -> queue.Queue[NodePart]:
     """Return what the nodes tell, each with the node's name; None where it is through, an error where that failed."""
-    parts: queue.Queue[_Part] = queue.Queue()
+    parts: queue.Queue[NodePart] = queue.Queue()
 
     def hear(name: str, going: Going) -> None:
         try:
@@ -114,8 +114,8 @@ def _parts(goings: Mapping[str, Going]) -> queue.Queue[_Part]:
     return parts
 
 
-class _Clocks:
-    """The clock of each log of each node."""
+class LogClocks:
+    """The clock of each log of each node of a survey."""
 
     def __init__(self, survey: Survey) -> None:
         self._offsets = survey.offsets
@@ -129,7 +129,7 @@ class _Clocks:
             yield from clock.lines(str(row["text"]), float(row["at"] if part["first"] else part["now"]))
 
 
-def _begin(parts: queue.Queue[_Part], clocks: _Clocks, nodes: set[str]) -> list[LogLine]:
+def _begin(parts: queue.Queue[NodePart], clocks: LogClocks, nodes: set[str]) -> list[LogLine]:
     """Return what the logs of all nodes hold by now."""
     found: list[LogLine] = []
     while nodes:
@@ -142,7 +142,7 @@ def _begin(parts: queue.Queue[_Part], clocks: _Clocks, nodes: set[str]) -> list[
     return found
 
 
-def _grown(parts: queue.Queue[_Part], clocks: _Clocks) -> Iterator[LogLine]:
+def _grown(parts: queue.Queue[NodePart], clocks: LogClocks) -> Iterator[LogLine]:
     """Yield what the logs gain, each line once older ones had the time to come; all that came when a node breaks."""
     count, waiting = itertools.count(), list[tuple[float, int, LogLine]]()
     while True:
@@ -158,7 +158,7 @@ def _grown(parts: queue.Queue[_Part], clocks: _Clocks) -> Iterator[LogLine]:
             raise NodeError(broken.what, next_step="the same command again: the cluster lives on") from broken
 
 
-def _come(parts: queue.Queue[_Part]) -> Iterator[_Part]:
+def _come(parts: queue.Queue[NodePart]) -> Iterator[NodePart]:
     """Yield what has come by now, after waiting for it a moment."""
     try:
         yield parts.get(timeout=_POLL_S)
@@ -168,5 +168,6 @@ def _come(parts: queue.Queue[_Part]) -> Iterator[_Part]:
         return
 
 
-def _masked(masks: Masks, line: LogLine) -> LogLine:
+def masked(masks: Masks, line: LogLine) -> LogLine:
+    """Return a line without secrets."""
     return LogLine(at=line.at, node=line.node, file=line.file, text=masks.text(line.text))

@@ -1,0 +1,95 @@
+"""A job as it runs on a cluster that stands: that is its Ray head, and says how many nodes and GPUs there are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from rlbox.errors import SpecError, page
+from rlbox.job.job import ClusterTable, Job, RayJob, Stage
+from rlbox.job.params import SET, Values
+
+CLUSTER = "cluster"
+"""Where a parameter comes from that the cluster gives."""
+
+_ADDRESS = "RAY_ADDRESS"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterGives:
+    """What a cluster gives a job: the head's address, numbers, ports by part, the folder of its head's Ray.
+
+    `temp_dir` is that folder as a container sees it that mounts the head's data disk.
+    """
+
+    head: str
+    nodes: int
+    node_gpus: int
+    gpus: int
+    temp_dir: str
+    ports: Mapping[str, int] = field(default_factory=dict)
+
+    def value(self, word: str) -> str | int:
+        """Return what a word of `[cluster.params]` means."""
+        known: dict[str, str | int] = {"head": self.head, "nodes": self.nodes}
+        return {**known, "node-gpus": self.node_gpus, "gpus": self.gpus}[word]
+
+
+def require_cluster(job: Job) -> ClusterTable:
+    """Return what a job takes from a cluster; `SpecError` where it does not say that it can run over several nodes."""
+    if job.cluster is None:
+        raise SpecError(
+            f"job {job.name} runs on one machine: it has no table [cluster]",
+            where=f"jobs/{job.name}.toml",
+            next_step=f"rlbox run {job.name}, without --place cluster; {page('cluster')} says what the table holds",
+        )
+    return job.cluster
+
+
+def on_cluster(job: Job, values: Values, gives: ClusterGives) -> tuple[Job, Values]:
+    """Return a job without a Ray of its own, and its parameters; what `--set` says stays.
+
+    Raises
+    ------
+    SpecError
+        As `require_cluster`.
+    """
+    table = require_cluster(job)
+    given = {name: gives.value(word) for name, word in table.params.items() if values.origins.get(name) != SET}
+    unset = (_ADDRESS, *table.unset)
+    moved = job.model_copy(
+        update={
+            "ports": {**job.ports, **{name: gives.ports[part] for name, part in table.ports.items()}},
+            "env": _left(job.env, unset),
+            "services": tuple(one for one in job.services if one.name != table.ray),
+            "stages": tuple(_stage(stage, table.ray or "", gives, unset) for stage in job.stages),
+        }
+    )
+    return moved, Values(
+        profile=values.profile,
+        params={**values.params, **given},
+        origins={**values.origins, **dict.fromkeys(given, CLUSTER)},
+    )
+
+
+def _stage(stage: Stage, head: str, gives: ClusterGives, unset: Collection[str]) -> Stage:
+    """Return a stage whose command is a job of the cluster's where it needs a Ray.
+
+    Its processes are in other containers, and on other machines: that those here do nothing says nothing of them.
+    """
+    dashboard = f"http://127.0.0.1:{gives.ports['dashboard']}"
+    ray = RayJob.model_construct(dashboard=dashboard, service="", temp_dir=gives.temp_dir)
+    away = stage.ray is not None or stage.own_ray
+    return stage.model_copy(
+        update={
+            "services": tuple(name for name in stage.services if name != head),
+            "ray": ray if away else None,
+            "limits": stage.limits.model_copy(update={"steps": 0.0}) if away else stage.limits,
+            "own_ray": False,
+            "env": _left(stage.env, unset),
+        }
+    )
+
+
+def _left(env: Mapping[str, str], unset: Collection[str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name not in unset}

@@ -1,0 +1,228 @@
+"""A run over the nodes of a cluster that stands: its supervisor is beside the head, its stages are jobs of its Ray.
+
+The container of the run is one more on the head's host, like that of a run on one machine: so a connection that breaks
+ends nothing, and `logs`, `stop` and `--resume` are what they are there. From a machine that is not the head's the whole
+command line is carried out there, and the nodes are watched from here meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rlbox.app import App
+from rlbox.cluster.act.work.beside import BESIDE, BesideWish, carry_out_beside, look_beside
+from rlbox.cluster.labels import CLUSTER_LABEL, ROLE_LABEL
+from rlbox.cluster.nodes import cluster_name, wished_nodes
+from rlbox.cluster.plan import ClusterPlan, own_plan
+from rlbox.cluster.ray import HEAD, container_name, ray_env
+from rlbox.cluster.wish import ClusterWish
+from rlbox.engine.act.api import engine
+from rlbox.engine.act.data_disk import check_disk
+from rlbox.engine.act.devices import check_devices
+from rlbox.errors import EngineError, NodeError, SpecError
+from rlbox.host.gpu_choice import check_gpus, choose_gpus, image_env
+from rlbox.image.act.context import outdated
+from rlbox.image.act.named import VARIABLE
+from rlbox.image.act.plans import image_plan
+from rlbox.image.names import split_tag
+from rlbox.job.clustered import ClusterGives, on_cluster
+from rlbox.job.job import Job
+from rlbox.job.params import Values
+from rlbox.job.plan import ClusterRun, NodePlan, RunPlan
+from rlbox.record.act.folder import new_run_id
+from rlbox.record.act.host_record import CarrierNote
+from rlbox.record.act.ledger import Ledger
+from rlbox.run.data_disk import BESIDE_HERE, disk_here, without
+from rlbox.run.docker import Docker, ReadyDocker, RunContainer
+from rlbox.run.places import CLUSTER, Given, RunPlace, RunWish, reach, seek
+from rlbox.target.load import load_target
+from rlbox.values import Secret
+
+_RUN = "RLBOX_RUN_ID"
+"""The name of the run, for the command line beside the head."""
+
+_PARTS = ("gcs", "dashboard", "client")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Head:
+    """The head of a cluster: its plan, the image of its container, where its Ray has its files."""
+
+    plan: ClusterPlan
+    image: str
+    folder: str
+
+
+class OnCluster:
+    """Runs on the cluster that a command line names, by default that of the target."""
+
+    def __init__(self, wish: RunWish | None = None) -> None:
+        self._wish = wish or RunWish(place=CLUSTER)
+        self._known: _Head | None = None
+
+    @property
+    def near(self) -> bool:
+        """Whether this is the command line beside the head."""
+        return bool(os.environ.get(BESIDE))
+
+    def at(self, wish: RunWish) -> RunPlace:
+        """Return the cluster that a command line names."""
+        return OnCluster(wish)
+
+    def disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> Ledger:
+        """Return the head's data disk; elsewhere the command line is carried out there, and this does not return."""
+        if self.near:
+            return disk_here(app, target, data)
+        wish = ClusterWish(target=target, nodes=self._wish.nodes, name=self._wish.cluster, data=data or "")
+        if not app.dry_run:
+            raise click.exceptions.Exit(carry_out_beside(app, wish, self._work(app, target, secrets)))
+        with app.checking("cluster"):
+            plan, folder = look_beside(app, wish)
+            self._known = _Head(plan=plan, image="", folder=folder)
+        disk = self._known.plan.head.data if self._known else load_target(app.project, target).target.disk.host
+        return Ledger(folder=Path(disk), reach=reach, seek=seek)
+
+    def _work(self, app: App, target: str, secrets: Mapping[str, Secret]) -> BesideWish:
+        words = click.get_current_context().find_root().obj
+        parsed = click.get_current_context().params
+        run = parsed.get("run") or new_run_id(str(parsed.get("name")))
+        named = {} if parsed.get("run") else {_RUN: run}
+        return BesideWish(
+            words=without(words, BESIDE_HERE),
+            run=run,
+            env={VARIABLE: split_tag(image_plan(app.project, target).tag)[1], **named},
+            secrets=secrets,
+            terminal=sys.stdin.isatty() and sys.stdout.isatty(),
+        )
+
+    def run_id(self) -> str:
+        """Return the name that the command line chose which has the run carried out here."""
+        return os.environ.get(_RUN, "") if self.near else ""
+
+    def given(self, app: App, target: str, job: Job, values: Values) -> Given:
+        """Return the job with the cluster as its Ray, and what the cluster says of itself as parameters."""
+        head = self._head(app, target)
+        if head is None:  # the dry run has said so
+            name = cluster_name(load_target(app.project, target).target, self._wish.cluster)
+            return Given(job=job, values=values, cluster=ClusterRun(name=name, closed="", nodes=()))
+        plan = head.plan
+        gives = ClusterGives(
+            head=plan.head.address,
+            nodes=len(plan.members),
+            node_gpus=plan.head.gpus,
+            gpus=plan.gpus,
+            temp_dir=head.folder,
+            ports={part: plan.ports.of(part) for part in _PARTS},
+        )
+        moved, now = on_cluster(job, values, gives)
+        return Given(job=moved, values=now, cluster=self._run_on(app, target, plan))
+
+    def _run_on(self, app: App, target: str, plan: ClusterPlan) -> ClusterRun:
+        port, wish = plan.ports.of("node-manager"), self._typed(app, target, plan)
+        named = (("--nodes", wish.nodes), ("--cluster", wish.name), ("--data", wish.data))
+        told = " ".join(f"{option} {shlex.quote(text)}" for option, text in named if text)
+        return ClusterRun(
+            name=plan.name,
+            closed=plan.closed,
+            nodes=tuple(NodePlan(name=one.name, address=one.address, port=port) for one in plan.members),
+            words=wish.words,
+            options=f"--place {CLUSTER} --target {target} {told}".rstrip(),
+        )
+
+    def _head(self, app: App, target: str) -> _Head | None:
+        """Return the head here, None of a dry run that found none."""
+        if self._known is None and not app.dry_run:
+            self._known = self._find(app, target)
+        elif self._known is None and self.near:
+            with app.checking("cluster"):
+                self._known = self._find(app, target)
+        return self._known
+
+    def _typed(self, app: App, target: str, plan: ClusterPlan) -> ClusterWish:
+        """Return what is to be typed to mean this cluster; the data disk where the target says another one, or none."""
+        wish = ClusterWish(target=target, nodes=self._wish.nodes, name=self._wish.cluster)
+        with contextlib.suppress(SpecError):
+            if wished_nodes(load_target(app.project, target).target, wish.nodes)[0].data == plan.head.data:
+                return wish
+        return dataclasses.replace(wish, data=plan.head.data)
+
+    def _find(self, app: App, target: str) -> _Head:
+        wish = ClusterWish(target=target, nodes=self._wish.nodes, name=self._wish.cluster)
+        return find_head(cluster_name(load_target(app.project, target).target, wish.name), wish)
+
+    def make(self, app: App, target: str) -> None:
+        """Refuse: what a cluster runs in was made when it was started."""
+        raise SpecError("--build is for a run on one machine: `rlbox cluster up` brings a cluster its image")
+
+    def ready(self, app: App, target: str, ledger: Ledger, gpus: str, need_gib: float | None = None) -> ReadyDocker:
+        """Return the head's engine with the image of its container, checked, on the network of its host."""
+        image, head = image_plan(app.project, target), self._head(app, target)
+        image = dataclasses.replace(image, container=dataclasses.replace(image.container, network="host"))
+        ready = ReadyDocker(
+            target=target, ledger=ledger, image=image, bytecode=Path("cache/bytecode", target), say=app.say, gpus=gpus
+        )
+        if head is None or not head.image:  # a dry run from elsewhere
+            return dataclasses.replace(ready, place=CLUSTER, near=False)
+        check_disk(app, ledger.folder, image.container, need_gib)
+        found: Mapping[str, Any] = {}
+        with app.checking("image"):
+            found = _require_same(engine().find_image(head.image) or {}, image, head.plan)
+        with app.checking("devices"):
+            check_devices(app, image.container)
+        access = choose_gpus(app, image, gpus)
+        with app.checking("GPUs"):
+            check_gpus(app, image, access, image_env(found))
+        return dataclasses.replace(
+            ready,
+            bytecode=ready.bytecode / str(found.get("Id", "")).rpartition(":")[2][:16],
+            access=access,
+            place=CLUSTER,
+            made_from=head.image,
+            env=ray_env(head.plan, head.plan.head, image.container.mount),
+        )
+
+    def call(self, app: App, target: str, words: tuple[str, ...], data: str | None, gpus: str) -> int:
+        """Refuse: what is carried out beside a stack is on one machine."""
+        raise SpecError(f"rlbox {words[0]} is for one machine, not for a cluster")
+
+    def carrier(self, note: CarrierNote) -> RunContainer:
+        """Return the container of a run, as on one machine."""
+        return Docker().carrier(note)
+
+    def seek(self, plan: RunPlan, data: Path) -> CarrierNote | None:
+        """Return the note of the container of a run, as on one machine."""
+        found = Docker().seek(plan, data)
+        return dataclasses.replace(found, place=CLUSTER) if found else None
+
+
+PLACE: RunPlace = OnCluster()
+
+
+def find_head(name: str, wish: ClusterWish) -> _Head:
+    """Return the head of this user's cluster `name` on the engine here; `NodeError` where none runs."""
+    for row in engine().list_containers(f"{CLUSTER_LABEL}={name}"):
+        labels = row.get("Labels") or {}
+        plan = own_plan(labels, name, os.getuid())
+        if plan and labels.get(ROLE_LABEL) == HEAD and row.get("State") == "running":
+            folder = next(iter(engine().execute(container_name(plan), ("readlink", "-f", "/tmp/ray"))), "")  # noqa: S108
+            return _Head(plan=plan, image=str(row.get("ImageID", "")), folder=folder)
+    raise NodeError(f"no head of cluster {name} runs here: `rlbox cluster up {wish.words}` starts one")
+
+
+def _require_same(found: Mapping[str, Any], image: Any, plan: ClusterPlan) -> Mapping[str, Any]:
+    """Refuse a cluster whose image is not what the specs say now."""
+    if why := outdated(image, dict(found)):
+        raise EngineError(
+            f"cluster {plan.name} was started with an image of {plan.target} that is out of date ({why}): "
+            "take it down, build the image, and start it again"
+        )
+    return found

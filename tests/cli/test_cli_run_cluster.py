@@ -1,0 +1,65 @@
+"""`rlbox run --place cluster --dry-run`: a job as it would be on a cluster, which stands as the nodes have told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from clusterfacts import plan
+from fakes import Folder, Rlbox
+
+from rlbox.app import App
+from rlbox.cluster.plan import ClusterPlan
+from rlbox.cluster.wish import ClusterWish
+from rlbox.errors import NodeError
+
+TARGET = "cluster-2node"
+LINE = ("run", "xdan", "--place", "cluster", "--nodes", "a,b", "--dry-run")
+
+
+@pytest.fixture
+def stands(monkeypatch: pytest.MonkeyPatch) -> list[ClusterWish]:
+    """A cluster of two nodes of eight GPUs; the list gets what was asked for."""
+    asked: list[ClusterWish] = []
+    members = tuple(replace(one, gpus=8) for one in plan().members)
+
+    def look(app: App, wish: ClusterWish) -> tuple[ClusterPlan, str]:
+        asked.append(wish)
+        return plan(name=TARGET, target=TARGET, ray="2.43.0", closed="tls", members=members), "/data/ray/ab"
+
+    monkeypatch.setattr("rlbox.run.cluster.look_beside", look)
+    return asked
+
+
+def test_the_cluster_says_what_it_is(rlbox: Rlbox, folder: Folder, stands: list[ClusterWish]) -> None:
+    said = rlbox(*LINE, "--json")
+    assert said.code == 0, said.out
+    assert stands == [ClusterWish(target=TARGET, nodes="a,b")]
+    found = said.data["plan"]
+    assert (found["place"], found["params"]["head"], found["params"]["node_gpus"]) == ("cluster", "10.0.0.1", 8)
+    assert [node["name"] for node in found["cluster"]["nodes"]] == ["a", "b"]
+    assert found["cluster"]["options"] == f"--place cluster --target {TARGET} --nodes a,b --data /data"
+    train = found["stages"][-1]
+    assert (train["ray"]["dashboard"], train["ray"]["temp_dir"]) == ("http://127.0.0.1:8101", "/data/ray/ab")
+    assert [one["name"] for one in train["services"]] == ["reward"]
+    assert "open: " not in said.err  # what keeps strangers out of it is the cluster's own
+
+
+def test_a_cluster_that_is_open_is_told(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = plan(name=TARGET, target=TARGET, closed="nothing")
+    monkeypatch.setattr("rlbox.run.cluster.look_beside", lambda app, wish: (opened, "/data/ray/ab"))
+    said = rlbox(*LINE, "--force")
+    assert (
+        f"open: cluster {TARGET} was started with --open; whoever reaches its nodes' ports runs code in it" in said.err
+    )
+
+
+def test_without_a_cluster_that_alone_is_refused(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(app: App, wish: ClusterWish) -> None:
+        raise NodeError(f"there is no cluster {wish.target} on a, b", next_step=f"rlbox cluster up {wish.words}")
+
+    monkeypatch.setattr("rlbox.run.cluster.look_beside", none)
+    said = rlbox(*LINE)
+    assert said.code == 5
+    assert said.out.count("# refused: ") == 1
+    assert "would be open" not in said.out
