@@ -217,6 +217,6 @@ def _context_records() -> set[str]:
 
 
 def _drop_contexts(known: set[str]) -> None:
-    for record in _context_records() - known:
-        argv = ["docker", "buildx", "prune", "--force", "--filter", f"id={record}"]
+    if made := _context_records() - known:
+        argv = ["docker", "buildx", "prune", "--force", "--filter", f"id=({'|'.join(sorted(made))})"]
         subprocess.run(argv, check=False, capture_output=True)

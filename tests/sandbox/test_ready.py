@@ -203,7 +203,7 @@ def test_a_checked_program_is_not_seen_by_the_next(server: Server) -> None:
     code = "import os\nfor d in ('.', '/tmp', '/dev/shm'): open(f'{d}/left', 'w').close()\nif not os.fork():\n    os.setsid()\n    os.execv('/bin/sleep', ['sleep', '77'])\ndef f(x): return x"
     see = "import os\ndef f(x): return [sorted(os.listdir(d)) for d in ('.', '/tmp', '/dev/shm')] + [os.getpid()]"
     assert server.ask("/check", {"code": code, "tests": "assert f(1) == 1"})["verdict"] == "accepted"
-    tests = "assert f(1) == [['main.py'], [], [], 3], f(1)"
+    tests = "found = f(1)\nassert found[0] == ['main.py'] and 'left' not in str(found) and found[3] == 3, found"
     assert server.ask("/check", {"code": see, "tests": tests})["verdict"] == "accepted"
 
 
@@ -248,8 +248,8 @@ def test_an_interpreter_below_a_folder_that_programs_write_gets_ready(tmp_path: 
         answers = [ran(one, code) for _ in range(3)]
     finally:
         one.stop()
-    top = tmp_path.parts[2] if tmp_path.parts[1] == "tmp" else ""
-    assert {answer["stdout"] for answer in answers} == {f"1 {tmp_path}/venv {[top] if top else []}\n"}
+    assert all(answer["stdout"].startswith(f"1 {tmp_path}/venv [") for answer in answers)
+    assert not any("'x'" in answer["stdout"] for answer in answers)
     assert all("Read-only file system" in answer["stderr"] for answer in answers)
 
 

@@ -26,6 +26,7 @@ from rlbox.record.act.state import new_run_state
 from rlbox.secrets.grants import Grants
 from rlbox.secrets.masks import Masks
 from rlbox.supervise.bench import Bench
+from rlbox.supervise.nodes import RunNodes
 from rlbox.supervise.pace_watch import PaceWatch
 
 MIB = 1 << 20
@@ -59,6 +60,7 @@ class Machine:
             interrupt=Interrupt(),
             grants=Grants({}, ()),
             pace=PaceWatch(processes),
+            nodes=RunNodes(plan.run_id, plan.cluster),
         )
         self.now_s, self.read_bytes = 1000.0, 0
         self.taken = {"stage": 0}
