@@ -45,7 +45,7 @@ from rlbox.record.act.settle import CarrierStatus
 from rlbox.run.closed import unpublish
 from rlbox.run.data_disk import disk_here, go_over
 from rlbox.run.inputs import container_plan
-from rlbox.run.places import Given, RunPlace, RunWish, Start
+from rlbox.run.places import OneMachine, RunPlace, Start
 from rlbox.run.shell import open_shell
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.values import Secret
@@ -59,25 +59,13 @@ BYTECODE = "PYTHONPYCACHEPREFIX"
 _NAME = "docker"
 
 
-class Docker:
+class Docker(OneMachine):
     """Runs in containers of their targets' images."""
 
     @property
     def near(self) -> bool:
         """Whether the engine is on this machine."""
         return engine_is_here()
-
-    def at(self, wish: RunWish) -> RunPlace:
-        """Return the place; no command line says more of it."""
-        return self
-
-    def run_id(self) -> str:
-        """Return nothing: a run's name is made where it is started."""
-        return ""
-
-    def given(self, app: App, target: str, job: Job, values: Values) -> Given:
-        """Return the job as it is."""
-        return Given(job=job, values=values)
 
     def disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> Ledger:
         """Return the data disk, which lies beside the engine."""

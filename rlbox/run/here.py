@@ -30,29 +30,17 @@ from rlbox.record.act.host_record import CarrierNote
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.settle import Carrier
 from rlbox.run.data_disk import disk_here, folder_of
-from rlbox.run.places import Given, RunPlace, RunWish, Start
+from rlbox.run.places import OneMachine, RunPlace, Start
 from rlbox.secrets.act.hand_over import send_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.supervise.warden import LOG_FILE
 from rlbox.values import Command, Secret
 
 
-class Here:
+class Here(OneMachine):
     """Runs on this machine itself; nothing carries them but its processes."""
 
     near = True
-
-    def at(self, wish: RunWish) -> RunPlace:
-        """Return the place; no command line says more of it."""
-        return self
-
-    def run_id(self) -> str:
-        """Return nothing: a run's name is made where it is started."""
-        return ""
-
-    def given(self, app: App, target: str, job: Job, values: Values) -> Given:
-        """Return the job as it is."""
-        return Given(job=job, values=values)
 
     def disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> Ledger:
         """Return the data disk of this machine."""

@@ -17,6 +17,8 @@ from rlbox.printable import isolated
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from typing_extensions import Self
+
     from rlbox.app import App
     from rlbox.job.job import Job
     from rlbox.job.params import Values
@@ -155,6 +157,22 @@ class RunPlace(Protocol):
 
         What the plan says was written where programs of runs can write.
         """
+
+
+class OneMachine:
+    """What the places that are one machine have alike: a job is there as it was read, and a run has no name yet."""
+
+    def at(self, wish: RunWish) -> Self:
+        """Return the place; no command line says more of it."""
+        return self
+
+    def run_id(self) -> str:
+        """Return nothing: a run's name is made where it is started."""
+        return ""
+
+    def given(self, app: App, target: str, job: Job, values: Values) -> Given:
+        """Return the job as it is."""
+        return Given(job=job, values=values)
 
 
 @dataclass(frozen=True, kw_only=True)

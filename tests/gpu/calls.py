@@ -21,6 +21,7 @@ TARGETS = {"h100-verl": "verl", "h100-slime": "slime"}
 ENGINE = Path("/opt/rlbox-engine")  # where `rlbox engine up` unpacks one
 LIBRARIES = ("libseccomp.so.2", "libsystemd.so.0")  # of that engine; the machine may have them
 LIMIT = 64 << 20
+BLOCK = 512
 CALL = "CARRIED=$PWD/.carry/{} bash tests/gpu/machine.sh {}"
 RUNS = """then, in the background with `machine.sh start NAME rlbox run …`, and `machine.sh wait SECONDS NAME` to look:
   rlbox run learn --place here --gpus device=0
@@ -83,7 +84,9 @@ def lay(work: Path, out: Path) -> list[tuple[int, list[str]]]:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=CHECKOUT, check=True, capture_output=True).stdout.split(
         b"\0"
     )
-    checkout = sum((CHECKOUT / name.decode()).stat().st_size for name in listed if name)
+    # as an archive has them: a head for each, and whole blocks
+    sizes = [(CHECKOUT / name.decode()).stat().st_size for name in listed if name]
+    checkout = sum(-(-size // BLOCK) * BLOCK + BLOCK for size in sizes)
     part = (LIMIT - checkout) * 96 // 100 // 3
     shutil.rmtree(work / "parts", ignore_errors=True)
     needs = pack.pack({stack: work / stack for stack in (*TARGETS.values(), "engine")}, work / "parts", part)

@@ -18,8 +18,8 @@ from rlbox.cluster.plan import ClusterPlan
 from rlbox.cluster.preflight import problems_text
 from rlbox.cluster.survey import askers
 from rlbox.errors import NodeError, RlboxError
+from rlbox.files.rows import json_rows
 from rlbox.findings import Finding
-from rlbox.foreign import parse_json
 
 _PROGRAM = Path(__file__).with_name("inside") / "prove.py"
 _LIMIT_S = 180.0
@@ -114,13 +114,7 @@ class _Prover:
 
 def _rows(carrier: RayCarrier, words: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """Yield what the program tells; lines that are none of its own are passed over."""
-    for line in carrier.execute(("-I", "-c", _PROGRAM.read_text("utf-8"), f"{_LIMIT_S:g}", *words)):
-        try:
-            row = parse_json(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            yield row
+    return json_rows(carrier.execute(("-I", "-c", _PROGRAM.read_text("utf-8"), f"{_LIMIT_S:g}", *words)))
 
 
 def _device(node: str, row: Mapping[str, Any]) -> DeviceProof:
