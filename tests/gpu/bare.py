@@ -58,6 +58,7 @@ def run(file: Path, gpus: str, changes: list[str]) -> None:
     told = json.loads(text)
     env = {name: value for name, value in told["env"].items() if not name.startswith(("RLBOX_", "RAY_"))}
     env["CUDA_VISIBLE_DEVICES"] = gpus
+    env["RAY_ADDRESS"] = "local"  # not a Ray that stands here
     os.chdir(told["cwd"])
     os.execvpe(told["argv"][0], told["argv"], env)
 

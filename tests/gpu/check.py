@@ -29,7 +29,8 @@ export LD_LIBRARY_PATH=/tmp/stubs:$LD_LIBRARY_PATH &&"""
 NO_LIB64 = "export CUDA_HOME=/tmp/prefix &&"  # a prefix without lib64, as of conda
 FIND_VLLM = "python -c 'import vllm; print(vllm.__path__[0])' 2>/dev/null | tail -n 1"
 NO_KERNELS = f"rm $({FIND_VLLM})/_C*.so &&"
-# A wheel for other GPUs: in each fatbin (see pack.py) code is said to be of 8.0, and PTX of a GPU that is to come.
+# A wheel for other GPUs: in each fatbin (see pack.py) no entry is said to be code or PTX. A changed architecture is no
+# fault: the driver reads it in the code itself.
 OTHER_ARCH = f"""cp -a $({FIND_VLLM}) /tmp/vllm-kept && python - $({FIND_VLLM})/_C*.so <<'END' &&
 import struct, sys
 for name in sys.argv[1:]:
@@ -40,10 +41,10 @@ for name in sys.argv[1:]:
             entry, end = at + header, at + header + size
             at += 4
             while header == 16 and entry < end <= len(data):
-                kind, head, length = struct.unpack_from("<H2xIQ", data, entry)
+                head, length = struct.unpack_from("<IQ", data, entry + 4)
                 if not 32 <= head <= 4096:
                     break
-                struct.pack_into("<I", data, entry + 28, 80 if kind == 2 else 200)
+                struct.pack_into("<H", data, entry, 0x7F)
                 entry += head + length
         file.seek(0)
         file.write(data)

@@ -47,7 +47,9 @@ take() {
 stack() {
   "$root/cli/bin/python" "$here/pack.py" unpack "$root/parts" /opt/stack "$1"
   "$machine" -m venv --without-pip "/opt/stack/$1"
-  printf '%s\n' "/opt/stack/$1/site-packages" "$packages" >"/opt/stack/$1/lib/python3.12/site-packages/zz-stack.pth"
+  for folder in "/opt/stack/$1/site-packages" "$packages"; do # with what their own .pth say: distutils is in one
+    printf "import site; site.addsitedir('%s')\n" "$folder"
+  done >"/opt/stack/$1/lib/python3.12/site-packages/zz-stack.pth"
 }
 
 apply() {
