@@ -89,7 +89,7 @@ def lines(rows: list[dict[str, Any]]) -> Iterator[str]:
 def step_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
     """Yield how long a step took beside the same command without rlbox."""
     yield "\n## Step time\n\nBeside the very command without rlbox on the same machine: medians, "
-    yield "the first step left out.\n\n"
+    yield "the first step left out. Without a unit it is tokens by utilization, which is a time, too.\n\n"
     yield "| run | stage | steps | under rlbox | without | ratio |\n|---|---|---:|---:|---:|---:|\n"
     for row in rows:
         if told := row["about"].get("steps"):
