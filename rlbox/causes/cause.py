@@ -97,7 +97,7 @@ def taken_port(port: str, number: int, holder: str) -> Cause:
     return Cause(
         kind="port",
         what=f"port {number} ({port}) is taken by {holder}",
-        next_step=f"end that process if it is yours, or give ports.{port} of the job another number",
+        next_step="end that process if it is yours, or start a new run with --shift-ports 100: it moves all its ports",
     )
 
 

@@ -10,15 +10,21 @@ from pydantic import StringConstraints
 EPHEMERAL = "ephemeral"
 
 Listen = Annotated[
-    str, StringConstraints(pattern=r"^(ephemeral|\{port\.[a-z][a-z0-9_]*\}|[1-9]\d{0,4}(-[1-9]\d{0,4})?)$")
+    str,
+    StringConstraints(pattern=r"^(ephemeral|\{port\.[a-z][a-z0-9_]*\}(\+[1-9]\d{0,2})?|[1-9]\d{0,4}(-[1-9]\d{0,4})?)$"),
 ]
-"""A port, a range `FIRST-LAST`, or `ephemeral`: those that the kernel gives to who asks for any."""
+"""A port, one with the COUNT after it `{port.NAME}+COUNT`, a range `FIRST-LAST`, or `ephemeral`: those that the kernel
+gives to who asks for any."""
 
 
 def allows(declared: Iterable[str], port: int, ephemeral: range) -> bool:
     """Return whether one of `declared`, placeholders filled in, names `port`."""
-    for word in declared:
-        first, _, last = word.partition("-")
-        if port in (ephemeral if word == EPHEMERAL else range(int(first), int(last or first) + 1)):
-            return True
-    return False
+    return any(port in (ephemeral if word == EPHEMERAL else _range(word)) for word in declared)
+
+
+def _range(word: str) -> range:
+    if "+" in word:
+        first, _, count = word.partition("+")
+        return range(int(first), int(first) + int(count) + 1)
+    first, _, last = word.partition("-")
+    return range(int(first), int(last or first) + 1)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 
+from rlbox.errors import SpecError
 from rlbox.job.job import Job
 from rlbox.spec.check import check_spec
 from rlbox.spec.load import parse_toml, read_text, shown_path, without_name
 from rlbox.spec.project import Project
+
+_LOWEST, _HIGHEST = 1024, 65535
 
 
 def load_job(project: Project, name: str) -> Job:
@@ -27,3 +30,21 @@ def load_ports(project: Project, target: str) -> dict[str, int]:
     """Return `JOB.PORT` to number of the jobs of a project that run on a target; errors are those of `load_job`."""
     jobs = [load_job(project, name) for name in project.jobs()]
     return {f"{job.name}.{name}": number for job in jobs if job.target == target for name, number in job.ports.items()}
+
+
+def shift_ports(job: Job, by: int) -> Job:
+    """Return `job` with `by` added to each port of its table.
+
+    Raises
+    ------
+    SpecError
+        A port would be none that a user may have.
+    """
+    ports = {name: number + by for name, number in job.ports.items()}
+    for name, number in ports.items() if by else ():
+        if not _LOWEST <= number <= _HIGHEST:
+            raise SpecError(
+                f"--shift-ports {by} moves port {name} of job {job.name} to {number}",
+                next_step=f"name a number with which all of them are from {_LOWEST} to {_HIGHEST}",
+            )
+    return job.model_copy(update={"ports": ports})

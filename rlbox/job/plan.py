@@ -124,7 +124,7 @@ class RunPlan:
     `--gpus` said. `network` is that which the run's processes are on (`own`: no other's), and `open` says that the user
     lets strangers reach them. `published` are the ports, by name, that the engine's machine has on its loopback.
     `next_steps` are what to try once it passed, as words behind `rlbox run JOB`. `cluster` is the one whose Ray takes
-    the stages' jobs, None where the run's own head does.
+    the stages' jobs, None where the run's own head does. `shift_ports` was added to each of the job's ports.
     """
 
     run_id: str
@@ -158,6 +158,7 @@ class RunPlan:
     published: Mapping[str, int] = field(default_factory=dict)
     next_steps: tuple[str, ...] = ()
     cluster: ClusterRun | None = None
+    shift_ports: int = 0
     schema: int = 1
 
     @property

@@ -182,7 +182,7 @@ class RunWish:
     `target` and `data` are as on the command line, None for what the job, the environment or the target says; `place`
     is a name of `run/places.py`, and a resumed run has its own. `build`: what the place lacks is made first. `publish`
     names ports of services, besides those that the job publishes. `nodes` and `cluster` are those of the place
-    `cluster`, empty for what the target says.
+    `cluster`, empty for what the target says. `shift_ports` is added to each of the job's ports.
     """
 
     place: str
@@ -200,3 +200,4 @@ class RunWish:
     publish: tuple[str, ...] = ()
     nodes: str = ""
     cluster: str = ""
+    shift_ports: int = 0

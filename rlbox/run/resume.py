@@ -12,7 +12,7 @@ from rlbox.errors import SpecError
 from rlbox.files.act.beneath import is_file, make_folder_at, move, names_in, read_bytes, remove_file, write_file
 from rlbox.fixes.load import load_fixes
 from rlbox.host.gpu_choice import wished
-from rlbox.job.load import load_job
+from rlbox.job.load import load_job, shift_ports
 from rlbox.job.names import ATTEMPT
 from rlbox.job.params import Values, override_entry
 from rlbox.job.plan import RunPlan
@@ -59,7 +59,7 @@ def resume_run(app: App, name: str, wish: RunWish) -> int:
     run_dir = ledger.find(name)
     plan = ledger.plan(run_dir)
     _require_project(app, ledger, plan)
-    job = load_job(app.project, plan.job)
+    job = shift_ports(load_job(app.project, plan.job), plan.shift_ports)
     now = Values(profile=plan.profile, params=plan.params, origins=plan.origins)
     place = place_named(plan.place).at(_meant(wish, plan))
     given = place.given(app, plan.target, job, now)

@@ -18,7 +18,7 @@ from rlbox.gate.gate import GateJudge
 from rlbox.host.gpu_choice import wished
 from rlbox.job.clustered import require_cluster
 from rlbox.job.job import Job
-from rlbox.job.load import load_job
+from rlbox.job.load import load_job, shift_ports
 from rlbox.job.params import Values, default_params, override_entry, param_lines, plan_values, units_of
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.identity import user_name
@@ -45,7 +45,7 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
     SpecError
         `--from` names a later stage: the earlier ones have not passed in a run that does not exist yet.
     """
-    job = load_job(app.project, name)
+    job = shift_ports(load_job(app.project, name), wish.shift_ports)
     target = wish.target or job.target
     values = plan_values(job, wish.profiles, wish.settings)
     if wish.place == CLUSTER:
@@ -72,6 +72,7 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
         host=socket.gethostname(),
         benign=known_benign(fixes),
         aliases=secret_aliases(fixes),
+        shift_ports=wish.shift_ports,
     )
     plan = close_plan(app, plan, ready.network, ledger.folder, opened=wish.open, publish=wish.publish)
     with app.checking("parameters"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import subprocess
@@ -163,16 +164,19 @@ def test_a_listener_that_others_may_reach_is_declared(site: Site, follow: Follow
     follow.again(step)
 
 
-def test_a_port_that_is_taken_is_given_another_number(site: Site, follow: Follow) -> None:
+def test_a_port_that_is_taken_is_moved_with_the_others(site: Site, follow: Follow) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        other = free_port()
         site.folder.job("two", _with_service(SERVES, port).replace("start_s = 1", "start_s = 60"))
         step = follow(*AGAIN)
-        found = re.search(r"give (ports)\.([a-z]+) of the job", step.text)
+        found = re.search(r"(--shift-ports) (\d+)", step.text)
         assert found, step.text
-        edit(site, f"[{found[1]}]\n{found[2]} = {port}", f"[{found[1]}]\n{found[2]} = {other}")
-        follow.again(step)
+        follow.changed(step, [*AGAIN, *found.groups()], 0)
+    run = site.run_dir()
+    plan = json.loads((run / "plan.json").read_text())
+    assert plan["stages"][0]["services"][0]["ports"] == {"http": port + 100}
+    assert site("run", "--resume", run.name, "--from", "first").code == 0  # where it was
+    assert json.loads((run / "plan.json").read_text())["shift_ports"] == 100
 
 
 def test_the_log_of_a_stage_says_how_far_it_came(site: Site, follow: Follow) -> None:

@@ -49,6 +49,9 @@ from rlbox.printable import isolated
     shell_complete=complete_publish,
     help="Publish a port of a service at 127.0.0.1, by name; may be repeated.",
 )
+@click.option(
+    "--shift-ports", type=int, default=0, metavar="N", help="Add N to each port of the job: two runs share a machine."
+)
 @click.option("--nodes", metavar="A,B,…", default="", help="With --place cluster: its nodes, the head first.")
 @click.option(
     "--cluster", default="", metavar="NAME", help="With --place cluster: one of several of yours on the same nodes."
@@ -87,7 +90,7 @@ def verb(
     if run:
         from rlbox.run.resume import resume_run
 
-        _refuse_with_resume(name, profiles, build=build)
+        _refuse_with_resume(name, profiles, wanted["shift_ports"], build=build)
         return resume_run(app, run, wish)
     if not name:
         raise SpecError("no job is named", next_step=f"choose one of: {isolated(', '.join(app.project.jobs()))}")
@@ -96,7 +99,8 @@ def verb(
     return start_run(app, name, wish)
 
 
-def _refuse_with_resume(name: str | None, profiles: tuple[str, ...], *, build: bool) -> None:
-    for word, given in (("JOB", name), ("--profile", profiles), ("--build", build)):
+def _refuse_with_resume(name: str | None, profiles: tuple[str, ...], shift: int, *, build: bool) -> None:
+    own = (("JOB", name), ("--profile", profiles), ("--build", build), ("--shift-ports", shift))
+    for word, given in own:
         if given:
             raise SpecError(f"--resume takes no {word}: the run has its own", next_step="rlbox run --resume RUN")
