@@ -189,3 +189,15 @@ def test_a_package_of_the_lock_is_brought(
     step = follow("components")
     package(site, "wandb", "", "0.22.0")  # what apply brings
     follow.again(step)
+
+
+BURNS = "import time\nuntil = time.process_time() + 8\nwhile time.process_time() < until: pass\n"
+
+
+def test_a_part_that_came_late_gets_more_time(follow: Follow, site: Path) -> None:
+    follow.rlbox = apart
+    package(site, "wandb", BURNS, "0.22.0")
+    typed = ("components", "--python", sys.executable, "--timeout")
+    step = follow(*typed, "4")
+    assert "--timeout" in step.text
+    follow.changed(step, [*typed, "120"], 0)
