@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test sandbox-attack sandbox-humaneval sandbox-speed cluster test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-proof-pack gpu-hangs gpu-fits fault-logs diagnose-score inventory eval-shows
+.PHONY: smoke test sandbox-attack sandbox-humaneval sandbox-speed cluster test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-proof-pack gpu-hangs gpu-fits fault-logs fault-orders diagnose-score inventory eval-shows
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -117,6 +117,10 @@ fault-logs: .venv/rlbox.stamp
 	$(RLBOX) engine up
 	$(PY) tests/faultlab/record.py $(ARGS)
 	$(PY) tests/faultlab/covered.py
+
+# The faults on two nodes in 200 other orders of lines and files each: the root stays the same (ARGS="--count 20": fewer).
+fault-orders: .venv/rlbox.stamp
+	$(PY) tests/faultlab/interleavings.py $(ARGS)
 
 # How right `rlbox diagnose` is on the fault lab: both halves, and the wrong cases of the open one.
 diagnose-score: .venv/rlbox.stamp
