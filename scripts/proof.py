@@ -78,10 +78,24 @@ def lines(rows: list[dict[str, Any]]) -> Iterator[str]:
     for note in sorted({row["about"]["note"] for row in rows}):
         of = sorted({f"{row['run']['job']}" for row in rows if row["about"]["note"] == note}, key=JOBS.index)
         yield f"\n{', '.join(of)}: {note}.\n"
-    yield "\nPython 3.12.\n\n## Learning\n\nThe mean reward on questions that no training has seen.\n"
+    yield "\nPython 3.12.\n"
+    yield from step_lines(rows)
+    yield "\n## Learning\n\nThe mean reward on questions that no training has seen.\n"
     for row in rows:
         if learning := row.get("learning"):
             yield from curve_lines(row, learning)
+
+
+def step_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield how long a step took beside the same command without rlbox."""
+    yield "\n## Step time\n\nBeside the very command without rlbox on the same machine: medians, "
+    yield "the first step left out. Without a unit it is tokens by utilization, which is a time, too.\n\n"
+    yield "| run | stage | steps | under rlbox | without | ratio |\n|---|---|---:|---:|---:|---:|\n"
+    for row in rows:
+        if told := row["about"].get("steps"):
+            ours, bare, unit = told["rlbox"], told["bare"], told["unit"]
+            yield f"| {row['name']} | {told['stage']} | {told['count']} "
+            yield f"| {ours:.3f}{unit} | {bare:.3f}{unit} | {ours / bare:.2f} |\n"
 
 
 def curve_lines(row: dict[str, Any], learning: dict[str, Any]) -> Iterator[str]:

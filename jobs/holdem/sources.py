@@ -1,8 +1,10 @@
 """Lay slime's own patch over Megatron-LM, in a copy, where it is missing: the image's tree has it (B052).
 
 slime is written against a Megatron with `docker/patch/latest/megatron.patch`. The copy is below `--out`, which comes
-first on PYTHONPATH; a tree that has the patch already is used as it is. SGLang has a patch of slime's, too, which fits
-the nightly build that slime's image was made from and not the release: whether it is there is told, nothing more.
+first on PYTHONPATH; a tree that has the patch already is used as it is. Without Transformer Engine and Apex Megatron
+takes AdamW of torch and cannot load what it saved of its state; the copy gets `torch_adam.patch` then. SGLang has a
+patch of slime's, too, which fits the nightly build that slime's image was made from and not the release: whether it is
+there is told, nothing more.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 PATCHES = Path("docker/patch/latest")
+ADAM = Path(__file__).with_name("torch_adam.patch")
 
 
 class SourcesError(Exception):
@@ -55,11 +58,29 @@ def patch_megatron(megatron: Path, patch: Path, out: Path) -> str:
         raise SourcesError(
             f"{patch} does not fit {megatron}: take the commit that slime's docker/Dockerfile names (MEGATRON_COMMIT)"
         )
-    shutil.copytree(megatron / "megatron", out / "megatron", ignore=shutil.ignore_patterns("__pycache__"))
+    _lay(patch, megatron, out)
+    return f"slime's patch is in {out}/megatron"
+
+
+def _lay(patch: Path, megatron: Path, out: Path) -> None:
+    if not (out / "megatron").is_dir():
+        shutil.copytree(megatron / "megatron", out / "megatron", ignore=shutil.ignore_patterns("__pycache__"))
     done = _git_apply(patch, out, 1)
     if done.returncode:
         raise SourcesError(f"{patch} could not be applied in {out}: {done.stderr.strip()}")
-    return f"slime's patch is in {out}/megatron"
+
+
+def mend_adam(megatron: Path, out: Path, patch: Path = ADAM) -> str:
+    """Lay the patch of torch's AdamW over `out`, with a copy of Megatron where it has none; return what was done."""
+    if any(find_spec(name) for name in ("transformer_engine", "apex")):
+        return "Adam is Transformer Engine's or Apex's"
+    tree = out if (out / "megatron").is_dir() else megatron
+    if fits(patch, tree, 1, backwards=True):
+        return f"{tree} loads what torch's AdamW saved"
+    if not fits(patch, tree, 1):
+        return f"{patch.name} does not fit {tree}: no resume with the optimizer's state"
+    _lay(patch, megatron, out)
+    return f"{out}/megatron loads what torch's AdamW saved"
 
 
 def tell_sglang(patch: Path) -> str:
@@ -83,6 +104,7 @@ def main() -> None:
     folder = args.slime / PATCHES
     try:
         print(f"[holdem][sources] {patch_megatron(args.megatron, folder / 'megatron.patch', args.out)}")
+        print(f"[holdem][sources] {mend_adam(args.megatron, args.out)}")
         print(f"[holdem][sources] {tell_sglang(folder / 'sglang.patch')}")
     except SourcesError as error:
         print(f"holdem.sources: error: {error}", file=sys.stderr)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.doctor.act.ray_facts import latest_session, ray_http
+from rlbox.doctor.act.ray_facts import own_session, ray_http
 from rlbox.files.act.beneath import write_file
 from rlbox.job.plan import RayPlan, RunPlan
 from rlbox.machine.act.poller import Poller
@@ -101,7 +101,7 @@ class RunningRayJob:
 
 def driver_log(plan: RayPlan) -> Path:
     """Return the file that Ray writes the output of the job's driver to."""
-    return latest_session(plan.temp_dir) / "logs" / f"job-driver-{plan.submission_id}.log"
+    return own_session(plan) / "logs" / f"job-driver-{plan.submission_id}.log"
 
 
 def handed_over(file: Path, secrets: Mapping[str, str]) -> str:

@@ -22,6 +22,7 @@ State = Literal["ok", "failed", "late", "no-gpu", "absent"]
 NO_GPU = "no GPU here"
 ABSENT = "not in this stack"
 _DRIVER = "libcuda.so.1"
+_NO_IMAGE = "no kernel image is available"
 
 TABLE = Path(__file__).with_name("components.toml")
 Import = Annotated[str, StringConstraints(pattern=r"^\w+(\.\w+)*(:\w+)?$")]
@@ -34,6 +35,7 @@ class Component(Frozen):
     package: str = Field("", description="its canonical name in a lock; empty for one that is no package")
     also: tuple[Line, ...] = Field((), description="packages that have the same modules")
     imports: tuple[Import, ...] = Field(min_length=1, description="MODULE or MODULE:ATTRIBUTE, imported in turn")
+    kernel: str = Field("", description="lines of Python with torch that run a first kernel of its own")
 
     @property
     def module(self) -> str:
@@ -244,9 +246,17 @@ def import_part(component: Component, facts: ProgramFacts, ground: Ground) -> Pa
     if last.get("ok") and last.get("last"):
         imports = ", ".join(component.imports).replace(":", ".")
         detail = f"{version}, imports {imports}" if version else f"imports {imports}"
+        if last["step"] == "kernel" and ground.devices:
+            detail = f"{version}, imports {imports}, runs a kernel"
         return ok_part(component.name, detail, facts.seconds)
     if late := late_part(component.name, facts):
         return late
+    if last.get("step") == "kernel" and _NO_IMAGE in str(last.get("all", "")):
+        return Part(
+            name=component.name, state="failed", seconds=facts.seconds,
+            detail=f"{version} has no kernels for this GPU: {last['error']}",
+            next_step="take a wheel that was built for it, or build one with TORCH_CUDA_ARCH_LIST",
+        )  # fmt: skip
     if not ground.devices and _DRIVER in str(last.get("all", "")):
         return Part(name=component.name, state="no-gpu", detail=f"{NO_GPU}: it needs {_DRIVER}", seconds=facts.seconds)
     ended = f"ended by signal {-(facts.exit_code or 0)}" if (facts.exit_code or 0) < 0 else facts.last_error

@@ -14,8 +14,8 @@ from faultbox import cases, load_case, load_fix, notices, problems
 
 NEEDED = 40
 CAUGHT = 0.95
-FAULTS_OF, MUTANTS_OF = 4, 20
-"""`make test` takes one fault test of four, and one mutant of twenty, of those that need no compiler: an image with one
+FAULTS_OF, MUTANTS_OF = 8, 60
+"""`make test` takes one fault test of eight, and one mutant of sixty, of those that need no compiler: an image with one
 takes a bare machine more than a minute. `make faults` takes all."""
 CHANGED = changed()
 """Fixes that differ from what the last `make faults` recorded run in `make test` with all their mutants."""

@@ -17,7 +17,7 @@ import pack
 
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
-TARGETS = {"h100-verl": "verl", "h100-slime": "slime"}
+TARGETS = {"h100-verl": "verl", "h100-slime": "slime", "h100-openrlhf": "openrlhf"}
 ENGINE = Path("/opt/rlbox-engine")  # where `rlbox engine up` unpacks one
 LIBRARIES = ("libseccomp.so.2", "libsystemd.so.0")  # of that engine; the machine may have them
 LIMIT = 64 << 20
@@ -27,6 +27,7 @@ RUNS = """then, in the background with `machine.sh start NAME rlbox run …`, an
   rlbox run learn --place here --gpus device=0
   rlbox run sft --profile tiny --target h100-verl --place here --gpus device=2,3 --set gpus=2
   rlbox run gkd --profile tiny --target h100-verl --place here --gpus all --set gpus=2 --set teacher_gpus=3
+  rlbox run xdan --profile tiny --target h100-openrlhf --place here --gpus device=0
   rlbox run holdem --profile full --profile tiny --target h100-slime --place here --gpus device=1 \\
       --set slime=/opt/stack/slime/slime --set megatron=/opt/stack/slime/megatron-lm --set dynamic_sampling=false \\
       --set partial_rollout=false --set prompts=8 --set samples=4 --set batch=32 --set rollouts=4 --set save_every=2 \\

@@ -29,6 +29,28 @@ export LD_LIBRARY_PATH=/tmp/stubs:$LD_LIBRARY_PATH &&"""
 NO_LIB64 = "export CUDA_HOME=/tmp/prefix &&"  # a prefix without lib64, as of conda
 FIND_VLLM = "python -c 'import vllm; print(vllm.__path__[0])' 2>/dev/null | tail -n 1"
 NO_KERNELS = f"rm $({FIND_VLLM})/_C*.so &&"
+# A wheel for other GPUs: in each fatbin (see pack.py) no entry is said to be code or PTX. A changed architecture is no
+# fault: the driver reads it in the code itself.
+OTHER_ARCH = f"""cp -a $({FIND_VLLM}) /tmp/vllm-kept && python - $({FIND_VLLM})/_C*.so <<'END' &&
+import struct, sys
+for name in sys.argv[1:]:
+    with open(name, "r+b") as file:
+        data, at = bytearray(file.read()), 0
+        while (at := data.find(struct.pack("<I", 0xBA55ED50), at)) >= 0:
+            header, size = struct.unpack_from("<HQ", data, at + 6)
+            entry, end = at + header, at + header + size
+            at += 4
+            while header == 16 and entry < end <= len(data):
+                head, length = struct.unpack_from("<IQ", data, entry + 4)
+                if not 32 <= head <= 4096:
+                    break
+                struct.pack_into("<H", data, entry, 0x7F)
+                entry += head + length
+        file.seek(0)
+        file.write(data)
+END
+"""
+ITS_OWN = f"cp -a /tmp/vllm-kept/_C*.so $({FIND_VLLM})/ &&"
 WITH_FIXES = f"exec sh /opt/rlbox/libexec/entrypoint.sh {TEST}"
 
 
@@ -70,6 +92,8 @@ def plan_steps(target: str, devices: list[str]) -> Iterator[Step]:
     yield shell("no lib64, and the fix taken away", f"{NO_LIB64} env -u LIBRARY_PATH {TEST}", "link -lcudart")
     yield shell("no lib64, with the fix", f"{NO_LIB64} {TEST}")
     yield shell("a library of kernels is missing", f"{NO_KERNELS} {TEST}", "vLLM")
+    yield shell("kernels of another GPU", f"{OTHER_ARCH} {TEST}", "vLLM")
+    yield shell("the same, and its own again", f"{OTHER_ARCH} {ITS_OWN} {TEST}")
     for chosen in choices:
         for job in ("sft", "grpo"):
             count = len(chosen)

@@ -16,6 +16,7 @@ set -euo pipefail
 root=${PROOF_ROOT:-/opt/proof} here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 carried=${CARRIED:-$here/../../.carry}
 machine=${MACHINE_PYTHON:-/usr/bin/python3.12} packages=${MACHINE_PACKAGES:-/opt/torch/.venv/lib/python3.12/site-packages}
+targets=$(ls "$here/project/images")
 unset DEBIAN_FRONTEND
 export RLBOX_STORE=$root/store RLBOX_PROJECT=${RLBOX_PROJECT:-$here/project} RLBOX_DATA=${RLBOX_DATA:-/data}
 mkdir -p "$root/parts" "$root/logs" "$RLBOX_DATA"
@@ -27,7 +28,7 @@ setup() {
     uv venv -q --python "$machine" "$root/cli"
     uv pip install -q --python "$root/cli/bin/python" --offline --no-index --find-links "$carried/wheels" rlbox
   }
-  for target in h100-verl h100-slime; do
+  for target in $targets; do
     "$root/cli/bin/rlbox" fetch "$target" --place here --import "$carried/kit-$target" | tail -n 1
   done
 }
@@ -46,7 +47,9 @@ take() {
 stack() {
   "$root/cli/bin/python" "$here/pack.py" unpack "$root/parts" /opt/stack "$1"
   "$machine" -m venv --without-pip "/opt/stack/$1"
-  printf '%s\n' "/opt/stack/$1/site-packages" "$packages" >"/opt/stack/$1/lib/python3.12/site-packages/zz-stack.pth"
+  for folder in "/opt/stack/$1/site-packages" "$packages"; do # with what their own .pth say: distutils is in one
+    printf "import site; site.addsitedir('%s')\n" "$folder"
+  done >"/opt/stack/$1/lib/python3.12/site-packages/zz-stack.pth"
 }
 
 apply() {
@@ -91,7 +94,7 @@ image() {
     # a framework's own installation has this program; the stack was carried as packages alone
     printf '#!/bin/sh\nexec /opt/venv/bin/python -m ray.scripts.scripts "$@"\n' >/usr/local/bin/ray
     chmod +x /usr/local/bin/ray
-    "$root/cli/bin/python" "$here/base.py" "$root/project" h100-verl h100-slime && touch "$root/based"
+    "$root/cli/bin/python" "$here/base.py" "$root/project" $targets && touch "$root/based"
     rm /usr/local/bin/ray
   fi
   "$root/cli/bin/rlbox" build "$1" --project "$root/project" --hermetic

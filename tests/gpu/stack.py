@@ -21,7 +21,6 @@ from pack import thin
 
 HERE = Path(__file__).resolve().parent
 UV = [str(Path(sys.executable).with_name("uv")), "pip"]
-SOURCES = ["--no-binary=antlr4-python3-runtime", "--no-binary=verl"]  # these have no wheel, or none of the version
 FOR = ["--python-version", "3.12", "--python-platform", "x86_64-manylinux_2_39"]
 
 
@@ -34,7 +33,7 @@ def resolve(name: str, told: dict[str, Any], folder: Path) -> list[str]:
     return [line for line in lines if not any(fnmatch.fnmatch(line.partition("==")[0], of) for of in told["leave"])]
 
 
-def install(pins: list[str], packages: Path) -> None:
+def install(pins: list[str], sources: list[str], packages: Path) -> None:
     """Lay the packages down, each file by a copy of its own."""
     words = [
         "install",
@@ -45,14 +44,9 @@ def install(pins: list[str], packages: Path) -> None:
         "--no-deps",
         "--only-binary=:all:",
         "--link-mode=copy",
-        *pins,
     ]
-    sources = [
-        f"--no-binary={name}"
-        for name in ("antlr4-python3-runtime", "verl")
-        if any(pin.startswith(name) for pin in pins)
-    ]
-    subprocess.run([*UV, *words, *sources], check=True)
+    named = [f"--no-binary={name}" for name in sources if any(pin.startswith(f"{name}==") for pin in pins)]
+    subprocess.run([*UV, *words, *named, *pins], check=True)
 
 
 def take_trees(own: dict[str, Any], folder: Path, snapshots: Path | None) -> None:
@@ -98,8 +92,8 @@ def shrink(name: str, told: dict[str, Any], packages: Path) -> None:
             path.unlink()
     for path, source in own["copy"].items():
         shutil.copyfile(packages / source, packages / path)
-    for path, text in own["write"].items():
-        (packages / path).parent.mkdir(exist_ok=True)
+    for path, text in [row for name in own["write"] for row in told["stand_ins"][name].items()]:
+        (packages / path).parent.mkdir(parents=True, exist_ok=True)
         (packages / path).write_text(text, "utf-8")
     for pattern, arch in (*((pattern, 90) for pattern in own["thin"]), *((pattern, 0) for pattern in own["empty"])):
         for path in packages.glob(pattern):
@@ -128,7 +122,7 @@ def main() -> None:
     args.folder.mkdir(parents=True)
     pins = resolve(args.name, told, args.folder)
     packages = args.folder / "site-packages"
-    install(pins, packages)
+    install(pins, told["sources"], packages)
     shrink(args.name, told, packages)
     take_trees(told[args.name], args.folder, args.git_snapshots)
     mark.write_text(digest)

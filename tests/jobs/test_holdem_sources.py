@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from holdem.sources import SourcesError, patch_megatron
+from holdem.sources import ADAM, SourcesError, mend_adam, patch_megatron
 
 JOBS = Path(__file__).parents[2] / "jobs"
 PATCH = """\
@@ -69,6 +69,42 @@ def test_the_program_says_what_it_did(trees: tuple[Path, Path], tmp_path: Path) 
     )
     assert ended.stdout.splitlines() == [
         f"[holdem][sources] slime's patch is in {tmp_path}/out/megatron",
+        f"[holdem][sources] torch_adam.patch does not fit {tmp_path}/out: no resume with the optimizer's state",
         "[holdem][sources] SGLang is not installed",
         "[holdem][sources] passed",
     ], ended.stderr
+
+
+def lay_optimizer(megatron: Path) -> Path:
+    """Write the lines that the patch is for, at other places, and return their file."""
+    hunks = [hunk.split("\n", 1)[1] for hunk in ADAM.read_text().split("\n@@ ")[1:]]
+    before = ["".join(f"{line[1:]}\n" for line in hunk.splitlines() if line[:1] in " -") for hunk in hunks]
+    path = megatron / "megatron/core/optimizer/distrib_optimizer.py"
+    path.parent.mkdir(parents=True)
+    path.write_text("# elsewhere\n" * 3 + "\n".join(f"{'#' * 40}\n{text}" for text in before))
+    return path
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_what_torchs_adam_saved_can_be_loaded(trees: tuple[Path, Path], tmp_path: Path, own: bool) -> None:
+    megatron, patch = trees
+    path = lay_optimizer(megatron)
+    if own:  # the tree has slime's patch: no copy was made for it
+        (megatron / "megatron/core/a.py").write_text("one = 1\ntwo = 22\nthree = 3\n")
+    said, before = f"{tmp_path}/out/megatron loads what torch's AdamW saved", path.read_text()
+    for _ in range(2):
+        patch_megatron(megatron, patch, tmp_path / "out")
+        assert mend_adam(megatron, tmp_path / "out") == said
+    assert mend_adam(megatron, tmp_path / "out") == said.replace("/megatron ", " ")  # it has it
+    text = (tmp_path / "out" / path.relative_to(megatron)).read_text()
+    assert [words in text for words in ("or [0.0]", "step.clone()", "& tensors.keys()")] == [True] * 3
+    assert path.read_text() == before
+
+
+def test_an_adam_of_another_library_is_left_alone(
+    trees: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdem.sources.find_spec", lambda name: name == "apex" or None)
+    lay_optimizer(trees[0])
+    assert mend_adam(trees[0], tmp_path / "out") == "Adam is Transformer Engine's or Apex's"
+    assert not (tmp_path / "out").exists()

@@ -14,7 +14,8 @@ from rlbox.job.plan import RayPlan
 HEAD = """
 import http.server, json, os, subprocess, sys
 port, temp, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-logs = os.path.join(temp, "session_latest", "logs")
+session = "session_own" if mode == "own" else "session_latest"
+logs = os.path.join(temp, session, "logs")
 os.makedirs(logs, exist_ok=True)
 jobs = {}
 class Jobs(http.server.BaseHTTPRequestHandler):
@@ -22,7 +23,7 @@ class Jobs(http.server.BaseHTTPRequestHandler):
         self.send_response(code); self.end_headers(); self.wfile.write(json.dumps(data).encode())
     def do_GET(self):
         if self.path == "/api/version":
-            return self.answer(200, {"ray_version": "2.60.0"})
+            return self.answer(200, {"ray_version": "2.60.0", "session_name": session})
         if self.path.startswith("/nodes"):
             node = {"nodeManagerAddress": "10.0.0.7", "raylet": {"state": "DEAD", "stateMessage": "lost"}}
             return self.answer(200, {"data": {"summary": [node]}})
@@ -120,6 +121,14 @@ def test_what_the_head_and_its_workers_said_is_kept(bench: Bench, tmp_path: Path
     assert "worker-cd" not in text
     page = (folder / "REPORT.md").read_text()
     assert "- **Ray job**: run-smoke, FAILED\n" in page
+
+
+def test_another_head_of_the_machine_moves_the_link(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "session_other/logs").mkdir(parents=True)
+    (tmp_path / "session_latest").symlink_to("session_other")
+    ray_stage(bench, tmp_path, "raise ValueError('no deals')", mode="own")
+    assert bench.run() == 1
+    assert bench.cause().line == "ValueError: no deals"
 
 
 def test_job_without_the_line(bench: Bench, tmp_path: Path) -> None:

@@ -85,6 +85,19 @@ def latest_session(temp_dir: str) -> Path:
     return Path(temp_dir, name)
 
 
+def own_session(plan: RayPlan) -> Path:
+    """Return the folder of the session of a job's head, as it tells; where it ended, of the head that ran the job.
+
+    Of several heads on a machine each process moves the link to the latest. Source: Ray 2.43 to 2.60, `/api/version`.
+    """
+    with contextlib.suppress(NoAnswer, ValueError, AttributeError), ray_http(_TIMEOUT_S) as http:
+        told = http.whole("GET", f"{plan.dashboard.rstrip('/')}/api/version").json().get("session_name")
+        if told and (folder := Path(plan.temp_dir, Path(told).name)).is_dir():
+            return folder
+    drivers = sorted(Path(plan.temp_dir).glob(f"session_*/logs/job-driver-{plan.submission_id}.log"))
+    return drivers[-1].parents[1] if drivers else latest_session(plan.temp_dir)
+
+
 def ray_http(silent_s: float) -> Http:
     """Return what asks a dashboard, with the token of this environment."""
     return loopback_http(silent_s, auth_headers(os.environ))

@@ -69,7 +69,7 @@ def parts_of(failure: StageFailure) -> dict[str, Collect]:
     }
     if ray := stage.ray:
         parts["ray/status.json"] = lambda: _ray(failure)
-        parts["ray/logs.txt"] = lambda: ray_log_text(ray.temp_dir)
+        parts["ray/logs.txt"] = lambda: ray_log_text(ray)
     return parts
 
 

@@ -17,11 +17,12 @@ from typing import Any
 from rlbox.amounts import size_text
 from rlbox.diagnose.act.excerpt import scan_log
 from rlbox.doctor.act.probe.limits import probe_limits
-from rlbox.doctor.act.ray_facts import latest_session
+from rlbox.doctor.act.ray_facts import own_session
 from rlbox.errors import RlboxError
 from rlbox.evidence.act.gather import NotHere
 from rlbox.files.act.rows import read_lines
 from rlbox.files.act.tail import read_end
+from rlbox.job.plan import RayPlan
 from rlbox.machine.act.command import run_command
 from rlbox.machine.act.identity import user_name
 from rlbox.machine.act.memory import probe_memory
@@ -193,7 +194,7 @@ def resource_text(run_dir: Path, stage: str) -> str:
     return "".join(rows)
 
 
-def ray_log_text(temp_dir: str) -> str:
+def ray_log_text(ray: RayPlan) -> str:
     """Return the ends of the logs of Ray's own processes, and of those workers that met a fatal line.
 
     Raises
@@ -201,7 +202,7 @@ def ray_log_text(temp_dir: str) -> str:
     NotHere
         There is no session.
     """
-    folder = (latest_session(temp_dir) / "logs").resolve()
+    folder = (own_session(ray) / "logs").resolve()
     try:
         files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.stat().st_size]
     except OSError as error:

@@ -115,7 +115,7 @@ def _tests(probe: StackProbe, ground: Ground, end: float) -> Iterator[Test]:
 
 
 def _import(probe: StackProbe, ground: Ground, end: float, component: Component) -> Iterable[Part]:
-    return [import_part(component, probe.imports(component.imports, end), ground)]
+    return [import_part(component, probe.imports(component.imports, component.kernel, end), ground)]
 
 
 def _torch(probe: StackProbe, ground: Ground, end: float) -> Iterable[Part]:

@@ -166,6 +166,19 @@ def test_imports() -> None:
     assert import_part(VLLM, said(exit_code=-11), GPUS).detail == "0.11.0 ended by signal 11"
 
 
+def test_a_first_kernel() -> None:
+    done = {"step": "kernel", "ok": True, "name": "vllm:LLM", "last": True}
+    assert import_part(VLLM, said(done), GPUS).detail == "0.11.0, imports vllm.LLM, runs a kernel"
+    assert import_part(VLLM, said(done), BARE).detail == "0.11.0, imports vllm.LLM"  # none was run
+    error = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+    broken = {**done, "ok": False, "error": error, "all": error, "where": "/v/x.py:3"}
+    part = import_part(VLLM, said(broken), GPUS)
+    assert (part.state, part.detail) == ("failed", f"0.11.0 has no kernels for this GPU: {error}")
+    assert "TORCH_CUDA_ARCH_LIST" in part.next_step
+    other = import_part(VLLM, said({**broken, "error": "RuntimeError: x", "all": "x"}), GPUS)
+    assert other.detail == "0.11.0 RuntimeError: x (/v/x.py:3)"
+
+
 def test_what_the_lock_has_must_be_there() -> None:
     assert missing_part(VLLM, BARE).state == "absent"
     part = missing_part(VLLM, replace(BARE, demands=Demands(packages={"vllm": "0.11.0"})))

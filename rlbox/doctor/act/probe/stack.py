@@ -73,9 +73,9 @@ class StackProbe:
         """Return which packages there are, and which of `modules` can be found."""
         return self._run("probe_installed.py", list(modules), self._environ, tuple, deadline)
 
-    def imports(self, names: Sequence[str], deadline: float) -> ProgramFacts:
-        """Return how `names`, MODULE or MODULE:ATTRIBUTE, are imported in turn by one process."""
-        return self._run("probe_import.py", list(names), self._environ, tuple, deadline)
+    def imports(self, names: Sequence[str], kernel: str, deadline: float) -> ProgramFacts:
+        """Return how one process imports `names`, MODULE or MODULE:ATTRIBUTE, and runs `kernel` on a GPU."""
+        return self._run("probe_import.py", [kernel, *names], self._environ, tuple, deadline)
 
     def data(self, asked: Mapping[str, object], deadline: float) -> ProgramFacts:
         """Return what is in files of training data, or how their first rows were written; see probe_data.py."""

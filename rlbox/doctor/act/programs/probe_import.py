@@ -1,6 +1,7 @@
-"""Run by the stack's own interpreter: import what a part is used by. Arguments: MODULE or MODULE:ATTRIBUTE.
+"""Run by the stack's own interpreter: import what a part is used by, then run a first kernel of its own.
 
-One process a part: one that ends its process, or hangs, leaves the others alone.
+Arguments: the kernel's lines of Python, or nothing; then MODULE or MODULE:ATTRIBUTE. One process a part: one that ends
+its process, or hangs, leaves the others alone. Without a GPU no kernel is run.
 """
 
 from __future__ import annotations
@@ -10,29 +11,53 @@ import json
 import sys
 import time
 import traceback
+from collections.abc import Callable
+from functools import partial
+
+BEGAN = time.monotonic()
+
+
+def load(name: str) -> None:
+    """Import a module, and take its attribute where a package imports lazily."""
+    module, _, attribute = name.partition(":")
+    found = importlib.import_module(module)
+    if attribute:
+        getattr(found, attribute)
+
+
+def run(lines: str) -> None:
+    """Run a kernel to its end."""
+    torch = importlib.import_module("torch")
+    if torch.cuda.is_available():
+        exec(lines, {"torch": torch})  # noqa: S102 (of the shipped table)
+        torch.cuda.synchronize()
+
+
+def tell(step: str, name: str, last: bool, act: Callable[[], None]) -> bool:
+    """Do it, and print how it went, with the line of the stack that failed."""
+    facts: dict[str, object] = {"step": step, "name": name, "last": last}
+    try:
+        act()
+    except BaseException as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        facts |= {"error": f"{type(error).__name__}: {lines[0] if lines else ''}"[:500]}
+        facts |= {"all": str(error)[:4000], "where": f"{frame.filename}:{frame.lineno}"}
+    ok = "error" not in facts
+    sys.stdout.write("\n")  # a library may have left a line open
+    sys.stdout.write(json.dumps({**facts, "ok": ok, "seconds": time.monotonic() - BEGAN}) + "\n")
+    sys.stdout.flush()
+    return ok
 
 
 def main() -> None:
-    """Import each in turn; the first that fails ends it, with the line of the stack that failed."""
-    began = time.monotonic()
-    for number, name in enumerate(sys.argv[1:]):
-        module, _, attribute = name.partition(":")
-        facts = {"name": name, "last": number == len(sys.argv) - 2}
-        try:
-            found = importlib.import_module(module)
-            if attribute:
-                getattr(found, attribute)
-        except BaseException as error:
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            frames = traceback.extract_tb(error.__traceback__)
-            facts |= {"error": f"{type(error).__name__}: {lines[0] if lines else ''}"[:500]}
-            facts |= {"all": str(error)[:4000], "where": f"{frames[-1].filename}:{frames[-1].lineno}"}
-        sys.stdout.write("\n")  # a library may have left a line open
-        ok = "error" not in facts
-        sys.stdout.write(json.dumps({"step": "import", "ok": ok, **facts, "seconds": time.monotonic() - began}) + "\n")
-        sys.stdout.flush()
-        if not ok:
-            break
+    """Import each in turn; the first that fails ends it."""
+    kernel, *names = sys.argv[1:]
+    for number, name in enumerate(names):
+        if not tell("import", name, not kernel and number == len(names) - 1, partial(load, name)):
+            return
+    if kernel:
+        tell("kernel", names[0], True, partial(run, kernel))
 
 
 if __name__ == "__main__":
