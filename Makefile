@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test sandbox-attack sandbox-humaneval sandbox-speed cluster test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-proof-pack gpu-hangs gpu-fits fault-logs diagnose-score inventory eval-shows
+.PHONY: smoke test sandbox-attack sandbox-humaneval sandbox-speed cluster test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose fuzz-covering faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-proof-pack gpu-hangs gpu-fits fault-logs fault-orders diagnose-score inventory eval-shows
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -23,7 +23,7 @@ test: .venv/rlbox.stamp
 test-slow: .venv/rlbox.stamp
 	$(RLBOX) engine up
 	scripts/ensure-test-tools.sh
-	$(PY) -m pytest -m slow tests/engine tests/supervisor tests/compile tests/evaluation tests/cli/test_cli_apply.py --ignore tests/engine/test_faults.py $(ARGS)
+	$(PY) -m pytest -m slow tests/engine tests/supervisor tests/compile tests/evaluation tests/fuzz tests/cli/test_cli_apply.py --ignore tests/engine/test_faults.py $(ARGS)
 
 # What needs more than a fresh machine has: another engine (RLBOX_TEST_ENGINES, addresses); and what a folder of
 # logs (RLBOX_CORPUS) and the notes beside the checkout show.
@@ -88,6 +88,14 @@ fuzz-diagnose: .venv/rlbox.stamp
 	$(PY) tests/fuzz/diagnosing.py --cases $(or $(CASES),1000000) --seed $(or $(SEED),1) --seconds $(or $(SECONDS),1e9) \
 	    --progress $(or $(FUZZ_PROGRESS),$(HOME)/.cache/rlbox/lanes/fuzz-diagnose-$(or $(SEED),1).json) $(ARGS)
 
+# The same by Atheris, which makes logs that reach lines of rlbox that none before reached; what it found is where it begins next
+# time (SECONDS=: how long). What falls is written below build/.
+fuzz-covering: .venv/rlbox.stamp
+	mkdir -p build/fell
+	.venv/bin/uv pip install --quiet --target build/atheris --only-binary :all: --no-deps atheris==3.0.0
+	PYTHONPATH=build/atheris $(PY) tests/fuzz/covering.py $(or $(FUZZ_CORPUS),$(HOME)/.cache/rlbox/lanes/fuzz-covering) \
+	    -max_len=1000 -max_total_time=$(or $(SECONDS),3600) -artifact_prefix=build/fell/ $(ARGS)
+
 # Runs at both places with something killed, closed, removed or filled at a random moment of each, an engine of their own,
 # which needs root, among it; about 10 s a round.
 chaos-runs: .venv/rlbox.stamp
@@ -117,6 +125,10 @@ fault-logs: .venv/rlbox.stamp
 	$(RLBOX) engine up
 	$(PY) tests/faultlab/record.py $(ARGS)
 	$(PY) tests/faultlab/covered.py
+
+# The faults on two nodes in 200 other orders of lines and files each: the root stays the same (ARGS="--count 20": fewer).
+fault-orders: .venv/rlbox.stamp
+	$(PY) tests/faultlab/interleavings.py $(ARGS)
 
 # How right `rlbox diagnose` is on the fault lab: both halves, and the wrong cases of the open one.
 diagnose-score: .venv/rlbox.stamp

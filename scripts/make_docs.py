@@ -1,4 +1,5 @@
-"""Write the pages that are made from tables: docs/fixes/*.md, docs/coverage.md, docs/causes.md and docs/seeds.md.
+"""Write the pages that are made from tables: docs/fixes/*.md, docs/coverage.md, docs/causes.md, docs/seeds.md
+and docs/reader.md.
 
 `python scripts/make_docs.py` (`make docs`); with `--check` it writes nothing and exits 1 when a page is stale.
 """
@@ -11,6 +12,7 @@ from pathlib import Path
 from rlbox.docs.cause_docs import PAGE as CAUSES
 from rlbox.docs.cause_docs import cause_page, cause_rows
 from rlbox.docs.fix_docs import fix_pages, load_catalogue
+from rlbox.docs.reader_docs import load_reader_test, reader_pages
 from rlbox.docs.seed_docs import PAGE, load_seeds, seed_page
 from rlbox.spec.project import Project
 
@@ -23,6 +25,7 @@ def stale_pages() -> dict[str, str | None]:
     catalogue = load_catalogue(project, CHECKOUT / "tests/faults")
     pages = fix_pages(catalogue, project.template_folders())
     pages[CAUSES] = cause_page(cause_rows(catalogue, CHECKOUT), project.template_folders())
+    pages |= reader_pages(load_reader_test(CHECKOUT), project.template_folders())
     pages[PAGE] = seed_page(load_seeds(CHECKOUT), project.template_folders())
     there = {f"docs/fixes/{path.name}": path for path in (CHECKOUT / "docs/fixes").glob("*.md")}
     left = dict.fromkeys(sorted(set(there) - set(pages)))

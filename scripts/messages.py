@@ -39,6 +39,7 @@ UNSHOWN = (*PROGRAMS, "docs/", "messages/", "scaffold/files/")
 TABLES = ("templates/**/*.toml", "images/*/target.toml", "jobs/*.toml", "rlbox/**/*.toml")
 KEYS = (
     "title",
+    "failure",
     "what",
     "rule",
     "help",
@@ -159,8 +160,10 @@ def everything() -> dict[str, set[str]]:
     """Return room to its messages; one stands in the first room of the code that has it, and in the first of tables."""
     found: dict[str, set[str]] = {}
     seen: set[tuple[bool, str]] = set()
+    given = halves()
     for room, text in all_texts():
-        for message in messages_of(text):
+        whole = unique_places(" ".join(text.split()))
+        for message in (whole,) if whole in given else messages_of(text):
             if (place := (room.startswith("table-"), message)) not in seen:
                 seen.add(place)
                 found.setdefault(room, set()).add(message)

@@ -171,7 +171,10 @@ def _around(event: Event, spoken: str) -> tuple[str, ...]:
 
 
 def signatures_of(fixes: Iterable[Mapping[str, Any]]) -> tuple[LogSignature, ...]:
-    """Return the signatures of fixes as TOML or JSON holds them: `id`, `title`, `remedy`, `heals`, `signature`."""
+    """Return the signatures of fixes (`id`, `title`, `failure`, `remedy`, `heals`, `signature`, from TOML or JSON).
+
+    The title of a signature is the failure that its fix tells of, else what the fix is called.
+    """
     found = []
     for fix in fixes:
         heals = fix.get("heals") or [""]
@@ -181,7 +184,7 @@ def signatures_of(fixes: Iterable[Mapping[str, Any]]) -> tuple[LogSignature, ...
                 LogSignature(
                     cause=row.get("cause", heals[0]),
                     fix=fix["id"],
-                    title=fix.get("title", ""),
+                    title=fix.get("failure") or fix.get("title", ""),
                     remedy=fix.get("remedy", ""),
                     pattern=row["pattern"],
                     unless=row.get("unless", ""),

@@ -11,7 +11,7 @@ from rlbox.diagnose.assess import Case
 from rlbox.diagnose.read.clock import in_year, moment_of
 from rlbox.diagnose.read.event import is_logged
 from rlbox.diagnose.read.forms import LAST_WORD, PERHAPS, goes_on
-from rlbox.diagnose.read.line import ENDED, FAILED
+from rlbox.diagnose.read.line import ENDED, FAILED, LogRow
 from rlbox.diagnose.read.progress import Mark
 from rlbox.diagnose.read.reader import Read
 from rlbox.diagnose.read.recurring import comes_again
@@ -68,11 +68,16 @@ def _marks_after(case: Case, read: Read) -> list[Mark]:
 def _of_those_who_need_it(case: Case, after: list[Mark], read: Read) -> list[Mark]:
     """Return the signs that tell of an error's fate: a rank's own where it gives any, as no other stands in for it."""
     row = case.event.row
-    if row.rank >= 0 and any(mark.lane == row.lane for mark in read.marks):
-        return [mark for mark in after if mark.lane == row.lane]
+    if row.rank >= 0 and any(_is_of(mark, row) for mark in read.marks):
+        return [mark for mark in after if _is_of(mark, row)]
     if row.host and case.cls == "death":
         return [mark for mark in after if not mark.host or (mark.host == row.host and not _is_earlier(mark, row.clock))]
     return after
+
+
+def _is_of(mark: Mark, row: LogRow) -> bool:
+    """Whether a sign is of the process that wrote a line, which is `rank4` in a traceback and `rank 4` in a step."""
+    return mark.lane == row.lane or (mark.rank == row.rank and mark.host == row.host)
 
 
 def _is_earlier(mark: Mark, clock: str) -> bool:

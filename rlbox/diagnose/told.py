@@ -10,6 +10,8 @@ from rlbox.diagnose.verdict import UNKNOWN, Diagnosis, shown_text
 from rlbox.printable import isolated, of_spec
 
 WIDTH = 160
+_FIRST_WIDTH = 320
+"""What of the root's line is shown: errors tell the numbers that matter late."""
 _CHAIN_SHOWN = 12
 _ALSO_SHOWN = 4
 _NOISE_SHOWN = 6
@@ -63,7 +65,8 @@ def four_lines(diagnosis: Diagnosis) -> Iterator[str]:
     root = diagnosis.root
     if root is None:
         return
-    yield f"first: {_line(diagnosis, root)}"
+    line = _line(diagnosis, root, _FIRST_WIDTH)
+    yield f"first: {line}"
     yield f"cause: {_cause(diagnosis)}"
     yield f"after: {_followed(diagnosis)}"
     yield f"next:  {_next(diagnosis)}"
@@ -98,18 +101,23 @@ def _followed(diagnosis: Diagnosis) -> str:
         return "nothing more that failed"
     lanes = dict.fromkeys(link.case.event.lane or diagnosis.files[link.case.event.file].name for link in rest)
     shown = isolated(", ".join(list(lanes)[:3]) + (", …" if len(lanes) > 3 else ""))
-    last = isolated(shown_text(rest[-1].case)[:80])
+    last = isolated(_cut(shown_text(rest[-1].case), WIDTH))
     if len(rest) == 1:
         return f"one consequence, in {shown}: {last}"
     return f"{len(rest)} consequences, in {shown}; the last: {last}"
 
 
-def _line(diagnosis: Diagnosis, case: Case) -> str:
+def _cut(text: str, width: int) -> str:
+    """Return a text of so many characters at most, with a sign where more of it was."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _line(diagnosis: Diagnosis, case: Case, width: int = WIDTH) -> str:
     """Return where a failure stands, and its line."""
     row = case.event.row
     place = f"{diagnosis.files[case.event.file].name}:{case.number}"
     where = ", ".join(part for part in (place, row.lane, row.clock) if part)
-    return isolated(f"{where}: {shown_text(case)[:WIDTH]}")
+    return isolated(f"{where}: {_cut(shown_text(case), width)}")
 
 
 def _chain(diagnosis: Diagnosis) -> str:
@@ -140,7 +148,7 @@ def _noise(diagnosis: Diagnosis) -> str:
     rows: list[str] = []
     seen: Sequence[dict[str, object]] = diagnosis.as_json()["benign"]
     for row in seen[:_NOISE_SHOWN]:
-        line = isolated(f"{row['file']}:{row['line']}: {str(row['text'])[:WIDTH]}")
+        line = isolated(f"{row['file']}:{row['line']}: {_cut(str(row['text']), WIDTH)}")
         count = row["count"]
         told = (isolated(row["cause"] or ""), f"{count} times", REASONS[str(row["why"])])
         rows.append(f"  no failure: {line} [{', '.join(part for part in told if part)}]")

@@ -73,7 +73,7 @@ def lint_rules() -> dict[str, tuple[str, ...]]:
 
 def fix_pages(catalogue: Catalogue, templates: Sequence[Path]) -> dict[str, str]:
     """Return every page by its path in the repository; `templates` are the folders that have `docs/*.j2`."""
-    engine = page_environment(templates, cell=_cell, fence=_fence)
+    engine = page_environment(templates, cell=_cell, fence=fence)
     page, index, coverage = (engine.get_template(f"docs/{name}.md.j2") for name in ("fix", "fixes", "coverage"))
     found = {f"docs/fixes/{fix.id}.md": page.render(_page_values(fix, catalogue)) for fix in catalogue.fixes}
     found[INDEX] = index.render(families=_families(catalogue), names=NAMES, kind_of=kind_of)
@@ -110,7 +110,7 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def _fence(text: str, language: str = "") -> str:
+def fence(text: str, language: str = "") -> str:
     """Return a text as a fenced block, whatever backticks it holds."""
     mark = "```"
     while mark in text:

@@ -13,12 +13,13 @@ from rlbox.target.patch import FixPatch
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 Title = Annotated[Line, StringConstraints(min_length=1, max_length=120)]
+Failure = Annotated[Line, StringConstraints(max_length=160)]
 Count = Annotated[str, StringConstraints(pattern=r"^(>=|<=|==|<|>)\d+$")]
 Mode = Annotated[str, StringConstraints(pattern=r"^0[0-7]{3}$")]
 When = Literal["build", "run", "doctor"]
 Role = Literal["", "root", "relayed", "victim", "death", "benign"]
 Anchor = Annotated[str, StringConstraints(min_length=5)]
-TOLD = ("title", "remedy")
+TOLD = ("title", "failure", "remedy")
 """What a fix says in one language or in two: `title`, `title_zh`."""
 
 
@@ -151,7 +152,8 @@ class Signature(Frozen):
 class Fix(Frozen):
     """One fix. `id` is the name of its file, and the id of the cause that it heals where there is one.
 
-    Title and remedy are told in English and in Chinese; a file may have one of both, which then stands for the other.
+    Title, failure and remedy are told in English and in Chinese; a file may have one of both, which then stands for the
+    other.
     """
 
     id: Name
@@ -161,6 +163,8 @@ class Fix(Frozen):
     source: tuple[Line, ...] = Field(min_length=1, description="where it is known from: seed lines, issues, files")
     covers: tuple[Cover, ...] = Field((), description="numbers of the inventory of demands")
     heals: tuple[Name, ...] = Field((), description="ids of the causes whose lines it repairs")
+    failure: Failure = Field("", description="what is wrong where its lines are found: what `rlbox diagnose` says")
+    failure_zh: Failure = Field("", description="the same in Chinese; where one of both is missing the other is told")
     remedy: Text
     remedy_zh: Text = Field("", description="the remedy in Chinese; where one of both is missing the other is told")
     benign: bool = Field(False, description="a warning that must not alarm")

@@ -14,7 +14,7 @@ from rlbox.job.gate_plan import BenignPlan
 from rlbox.target.target import Target
 
 SCHEMA = 1
-SIGNED = {"id", "title", "remedy", "heals", "benign", "signature"}
+SIGNED = {"id", "title", "failure", "remedy", "heals", "benign", "signature"}
 """What of a fix a judge of logs needs."""
 _TOLD = {"id", "title", "title_zh", "remedy", "remedy_zh", "heals"}
 

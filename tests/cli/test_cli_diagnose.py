@@ -60,6 +60,14 @@ def test_four_lines_then_the_chain_then_the_place(rlbox: Rlbox, folder: Folder) 
     assert f">      4 (TaskRunner pid=12) {OOM}" in rest
 
 
+def test_a_line_that_is_cut_says_so(rlbox: Rlbox, folder: Folder) -> None:
+    folder.write("train.log", f"RuntimeError: {'a banana fell ' * 40}\n")
+    first, *_ = rlbox("diagnose", "train.log").out.splitlines()
+    assert first.startswith("first: train.log:1: RuntimeError: a banana fell")
+    assert first.endswith("…")
+    assert len(first) < 360
+
+
 def test_json_has_the_keys_that_are_promised(rlbox: Rlbox, folder: Folder) -> None:
     folder.write("train.log", FAILED)
     said = rlbox("diagnose", "train.log", "--json")

@@ -37,6 +37,7 @@ from lanes import (  # noqa: E402
 from rlbox.files.act.folders import cache_folder  # noqa: E402
 
 RESULTS = FAULTS / "RESULTS.md"
+SAID = re.compile(rb"(?m)^failure(?:_zh)? = .*\n")
 PATCHING = ("apply_patches.py", "unified_diff.py")
 HEAD = """# Faults, and the mutants of fixes
 
@@ -54,10 +55,15 @@ whose digest here is not that of its files runs in `make test`.
 
 
 def own_digest(name: str) -> str:
-    """The digest of what a fix and its fault test are made of: the two files, and the scripts they go through."""
-    used = SCRIPTS + (PATCHING if "[[bake.patch]]" in (FIXES / f"{name}.toml").read_text("utf-8") else ())
-    files = [FIXES / f"{name}.toml", FAULTS / f"{name}.toml", *(CHECKOUT / "templates/scripts" / each for each in used)]
-    return digest_of_files(files)[:12]
+    """The digest of what a fix and its fault test are made of: the two files, and the scripts they go through.
+
+    What `rlbox diagnose` says of the failure decides nothing of them.
+    """
+    fix = FIXES / f"{name}.toml"
+    used = SCRIPTS + (PATCHING if "[[bake.patch]]" in fix.read_text("utf-8") else ())
+    files = [fix, FAULTS / f"{name}.toml", *(CHECKOUT / "templates/scripts" / each for each in used)]
+    parts = {path: path.read_bytes() for path in files} | {fix: SAID.sub(b"", fix.read_bytes())}
+    return digest(*(part for path in sorted(parts) for part in (str(path.relative_to(CHECKOUT)), parts[path])))[:12]
 
 
 def recorded(path: Path = RESULTS) -> dict[str, str]:

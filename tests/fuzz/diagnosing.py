@@ -40,7 +40,7 @@ from rlbox.spec.project import Project
 ROUND = 500
 MOST_S = 1.0
 CHECKOUT = Path(__file__).resolve().parents[2]
-_BEFORE = (
+BEFORE = (
     "",
     "",
     "",
@@ -66,7 +66,7 @@ _BEFORE = (
     "| ",
     "+---- 1 ----\n",
 )
-_SAID = (
+SAID = (
     "Traceback (most recent call last):",
     '  File "/a/site-packages/torch/x.py", line 3, in f',
     '  File "a.py", line 1',
@@ -111,12 +111,12 @@ _SAID = (
     "é卡死\u202e",
 )
 _TEXT = st.text(max_size=40)
-_PIECE = st.one_of(st.sampled_from(_SAID), st.sampled_from(_SAID), _TEXT)
+_PIECE = st.one_of(st.sampled_from(SAID), st.sampled_from(SAID), _TEXT)
 _LINE = st.builds(
-    lambda before, pieces: before + "".join(pieces), st.sampled_from(_BEFORE), st.lists(_PIECE, max_size=3)
+    lambda before, pieces: before + "".join(pieces), st.sampled_from(BEFORE), st.lists(_PIECE, max_size=3)
 )
 _LONG = st.builds(
-    lambda text, count: text * count, st.sampled_from((*_SAID, "a", "\x08", "\r")), st.sampled_from((900, 9000))
+    lambda text, count: text * count, st.sampled_from((*SAID, "a", "\x08", "\r")), st.sampled_from((900, 9000))
 )
 _LINES = st.lists(st.one_of(_LINE, _LINE, _LINE, _LINE, _LONG), max_size=14)
 _END = st.sampled_from(("\n", "\n", "\n", "\r\n", "\r", ""))

@@ -20,7 +20,7 @@ from rlbox.foreign import parse_json, toml_table
 from rlbox.printable import isolated
 from rlbox.version import __version__
 
-_FORM = 2
+_FORM = 3
 _OWN, _PACK = "signatures", "pack"
 """What is kept of them: those of a pack were looked at, and found sound."""
 _MOST_BYTES = 4 << 20

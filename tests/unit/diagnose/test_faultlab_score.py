@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
 
 import pytest
 from fakes import CHECKOUT
 
+from rlbox.diagnose.act.catalogue import load_catalogue
+from rlbox.diagnose.act.diagnose import verdict_of
+from rlbox.diagnose.act.read import LogReader
+from rlbox.diagnose.act.scanner import Scanner
+from rlbox.diagnose.read.reader import EventReader
+from rlbox.diagnose.verdict import LogFacts
+from rlbox.spec.project import Project
+
 LEAST = {"cause": 0.95, "line": 0.94, "rank": 0.85, **dict.fromkeys(("fatal", "quiet", "unknown kept", "node"), 1.0)}
 """Shares of right answers."""
-INTERLEAVINGS = int(os.environ.get("RLBOX_INTERLEAVINGS", "8"))
+ORDERS = 3
+CATALOGUE = load_catalogue(Project(folder=CHECKOUT).fix_files())
+SCANNER = Scanner(CATALOGUE.scanned)
+TRACEBACK = (
+    "Traceback (most recent call last):",
+    '  File "/data/job/train.py", line 3, in <module>',
+    "    torch.save(model, path)",
+    "OSError: [Errno 28] No space left on device: '/data/out/step_3.pt'",
+)
 
 
 def test_the_open_half(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,20 +38,26 @@ def test_the_open_half(monkeypatch: pytest.MonkeyPatch) -> None:
     assert low == {}, wrong
 
 
-def test_an_interleaving_of_two_nodes_changes_no_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_order_of_two_nodes_changes_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample of `make fault-orders`, which goes through 200 orders of each fault."""
     monkeypatch.setattr(sys, "path", [str(CHECKOUT / "tests/faultlab"), *sys.path])
-    import interleave
-    import score
+    import interleavings
 
-    runs = [one for one in score.cases("open") if one.recipe.nodes == 2 and set(one.logs) == {""}]
-    assert len(runs) >= 6
-    for case in runs:
-        told = set()
-        for seed in range(INTERLEAVINGS):
-            path = tmp_path / "launch.log"
-            path.write_text(interleave.shuffled(case.logs[""], seed), "utf-8")
-            answer = score.shipped_judge([path])
-            own = answer["rank"] if case.recipe.rank is not None else None
-            told.add((answer["cause"], answer["node"], own))
-        assert len(told) == 1, (case.recipe.name, case.env, told)
-        assert {node for _, node, _ in told} <= {case.recipe.node}
+    runs = list(interleavings.runs_of_two_nodes())
+    assert len(runs) == 16
+    for one, files in runs:
+        told = interleavings.told_of(one, files, ORDERS)
+        assert told.others == {}, (one.recipe.name, one.env)
+        assert told.root.node == one.recipe.node
+
+
+def test_steps_of_the_other_ranks_do_not_acquit_the_one_that_fell() -> None:
+    """Its traceback calls it `rank4`, its steps `rank 4`."""
+    steps = "".join(f"gpu-b  | [default{n}]:[rank {n}] INFO step {step} done\n" for step in (1, 2, 3) for n in (0, 1))
+    fell = "".join(f"gpu-b  | [default0]:[rank0]: {line}\n" for line in TRACEBACK)
+    behind = "".join(f"gpu-b  | [default1]:[rank 1] INFO step {step} done\n" for step in (4, 5, 6))
+    reader = EventReader(SCANNER.hits, known=CATALOGUE.knows)
+    reading = LogReader(SCANNER, reader)
+    reading.take((steps + fell + behind).encode())
+    found = verdict_of([reading.close()], [LogFacts(name="a.log", lines=reading.lines)], CATALOGUE)
+    assert (found.cause, found.place.rank) == ("disk-full", 0)

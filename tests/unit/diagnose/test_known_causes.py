@@ -51,7 +51,7 @@ def known_of(run_dir: Path, *lines: str) -> KnownCause | None:
 def test_a_line_that_the_catalogue_knows(run_dir: Path, line: str, known: str) -> None:
     found = find_known_cause(line, run_dir)
     assert found is not None
-    assert (found.id, found.remedy, found.title) == (known, BY_ID[known].remedy, BY_ID[known].title)
+    assert (found.id, found.remedy, found.title) == (known, BY_ID[known].remedy, BY_ID[known].failure)
 
 
 def test_the_reason_may_stand_beside_the_line(run_dir: Path) -> None:

@@ -10,7 +10,11 @@ from rlbox.diagnose.catalogue import LogSignature, SignatureSet, signatures_of
 from rlbox.diagnose.read.event import from_line
 from rlbox.diagnose.read.line import read_row
 from rlbox.diagnose.soundness import problems_of, ties
+from rlbox.fixes.load import load_fixes
 from rlbox.foreign import toml_table
+from rlbox.messages.language import teller
+from rlbox.printable import isolated, of_spec, unmarked
+from rlbox.spec.project import Project
 
 NEAR_MISSES = CHECKOUT / "tests/cases/diagnose/near_misses.txt"
 
@@ -34,6 +38,21 @@ ROWS = _rows()
 def test_each_is_sound() -> None:
     assert len(ROWS) > 400
     assert [(one.fix, problem) for one, example, _ in ROWS for problem in problems_of(one, example)] == []
+
+
+def test_each_that_alarms_says_what_is_wrong_in_both_languages() -> None:
+    """The title of a fix tells what it brings about: as a cause it would say the contrary."""
+    alarming = {one.fix for one, _, _ in ROWS if one.role != "benign"}
+    fixes = [fix for fix in load_fixes(Project(folder=CHECKOUT)) if fix.id in alarming]
+    assert [fix.id for fix in fixes if not fix.failure or fix.failure == fix.failure_zh] == []
+    tell = teller("zh")
+    lacking = [
+        (fix.id, text)
+        for fix in fixes
+        for text, other in ((fix.failure, fix.failure_zh), (fix.remedy, fix.remedy_zh))
+        if unmarked(tell(f"next: {of_spec(text)}")) != unmarked(tell(f"next: {isolated(other)}"))
+    ]
+    assert lacking == []
 
 
 def test_none_ties_with_one_of_another_cause() -> None:

@@ -1,0 +1,85 @@
+"""Logs as no program should write them: a line of a gigabyte, a hundred thousand processes, clocks that run back."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterable, Iterator
+
+import pytest
+from fakes import CHECKOUT
+
+from rlbox.diagnose.act.catalogue import load_catalogue
+from rlbox.diagnose.act.diagnose import verdict_of
+from rlbox.diagnose.act.read import LogReader, read_log
+from rlbox.diagnose.act.scanner import Scanner
+from rlbox.diagnose.read.reader import EventReader
+from rlbox.diagnose.verdict import Diagnosis, LogFacts
+from rlbox.spec.project import Project
+
+CATALOGUE = load_catalogue(Project(folder=CHECKOUT).fix_files())
+SCANNER = Scanner(CATALOGUE.scanned)
+PROCESSES = 100_000
+MOST_BYTES = 200e6
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+FRAME = '  File "/opt/venv/lib/python3.11/site-packages/torch/nn.py", line 3, in forward'
+
+
+def found_in(blocks: Iterable[bytes]) -> Diagnosis:
+    """Return the diagnosis of a log that comes in blocks."""
+    read = read_log(blocks, SCANNER, EventReader(SCANNER.hits, known=CATALOGUE.knows))
+    return verdict_of([read], [LogFacts(name="a.log", lines=read.lines)], CATALOGUE)
+
+
+def each(*lines: str) -> Iterator[bytes]:
+    """Yield each line as all processes say it, one process after the other, in blocks."""
+    for line in lines:
+        for begin in range(0, PROCESSES, 1000):
+            yield "".join(f"(Worker pid={pid}) {line}\n" for pid in range(begin, begin + 1000)).encode()
+
+
+def peak() -> float:
+    """Return the most bytes of memory that this process ever held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def test_as_many_processes_that_work_on() -> None:
+    found = found_in([*each("step:1 - loss:0.5"), f"(Worker pid=7) {OOM}\n".encode()])
+    assert found.cause == "gpu-oom-training"
+    assert found.root is not None
+    assert (found.root.number, found.root.event.lane) == (PROCESSES + 1, "Worker pid=7")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("lines", "number"),
+    [((OOM,), 1), (("Traceback (most recent call last):", FRAME, OOM), 2 * PROCESSES + 1)],
+    ids=["a line each", "tracebacks that are all open at once"],
+)
+def test_as_many_processes_that_fall(lines: tuple[str, ...], number: int) -> None:
+    before = peak()
+    found = found_in(each(*lines))
+    assert found.cause == "gpu-oom-training"
+    assert found.root is not None
+    assert found.root.number >= number
+    assert peak() - before < MOST_BYTES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("piece", [b"ERROR x ", b"\r", b"\x00", b"\x1b[31m", b"ValueError: y "])
+def test_a_line_of_a_gigabyte(piece: bytes) -> None:
+    before = peak()
+    block = piece * ((1 << 20) // len(piece))
+    reader = LogReader(SCANNER, EventReader(SCANNER.hits, known=CATALOGUE.knows))
+    for _ in range((1 << 30) // len(block)):
+        reader.take(block)
+    reader.take(f"\n{OOM}\n".encode())
+    found = verdict_of([reader.close()], [LogFacts(name="a.log", lines=reader.lines)], CATALOGUE)
+    assert reader.lines == 2
+    assert found.fatal
+    assert peak() - before < MOST_BYTES
+
+
+def test_clocks_that_run_back() -> None:
+    lines = [f"2026-01-02 03:{59 - minute:02}:00,000 INFO step:{minute} - loss:0.5" for minute in range(60)]
+    found = found_in(["\n".join([*lines, f"2020-01-01 00:00:00,000 ERROR {OOM}", ""]).encode()])
+    assert (found.cause, found.root.number if found.root else 0) == ("gpu-oom-training", 61)
