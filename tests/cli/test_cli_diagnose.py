@@ -168,6 +168,13 @@ def test_a_pack_of_signatures_of_another_team(rlbox: Rlbox, folder: Folder) -> N
     assert rlbox("diagnose", "train.log", "--signatures", "pack", "--json").data["cause"] == "gpu-oom-training"
 
 
+@pytest.mark.timeout(60)
+def test_the_log_of_a_run_that_has_ended_grows_no_more(rlbox: Rlbox, tmp_path: Path) -> None:
+    run(tmp_path / "disk", failed=False, log="step 1\nstep 2\n")  # its log has no ending
+    said = rlbox("diagnose", "smoke-1", "--follow", "--data", str(tmp_path / "disk"))
+    assert said.code == 0
+
+
 def test_a_pack_is_looked_at(rlbox: Rlbox, folder: Folder, follow: Follow) -> None:
     folder.write("train.log", "ValueError: reward model B is not there\n")
     (folder.path / "pack").mkdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,8 +94,8 @@ def verb(
     catalogue = load_catalogue(app.project.fix_files(), packs)
     if unknowns:
         return diagnose_learn.unknowns(app, catalogue, target, data)
-    sources = _sources(app, logs, target, data)
-    found = _placed(_follow(app, sources, catalogue) if grow else diagnose_sources(sources, catalogue))
+    sources, may_grow = _sources(app, logs, target, data)
+    found = _placed(_follow(app, sources, catalogue, may_grow) if grow else diagnose_sources(sources, catalogue))
     keep(found, sources, [name for name in logs if Path(name).exists()], os.environ)
     if teach:
         return diagnose_learn.teach(app, found, sources, catalogue, logs, write)
@@ -133,21 +134,27 @@ def _guess(app: App, command: str, found: Diagnosis, excerpt: str) -> str:
     return outcome.stdout.strip()
 
 
-def _sources(app: App, logs: tuple[str, ...], target: str, data: str | None) -> list[Source]:
-    """Return the logs that words mean: what is no run's name is a path; without words the last run's."""
+def _sources(app: App, logs: tuple[str, ...], target: str, data: str | None) -> tuple[list[Source], Callable[[], bool]]:
+    """Return the logs that words mean, and whether they may still grow: a run's do not once it has ended.
+
+    What is no run's name is a path; without words they are the last run's.
+    """
     from rlbox.diagnose.act.sources import find_sources, run_sources
 
     paths = [name for name in logs if name == "-" or "/" in name or "." in name or Path(name).exists()]
-    runs = [name for name in logs if name not in paths] if logs else [None]
-    if not runs:
-        return find_sources(paths)
+    names = [name for name in logs if name not in paths] if logs else [None]
+    found = find_sources(paths)
+    if not names:
+        return found, lambda: True
     from rlbox.run.data_disk import known_disk  # 0.2 s of modules, which who names a file need not wait for
 
     ledger = known_disk(app, target, data)
-    return find_sources(paths) + [one for name in runs for one in run_sources(ledger.find(name))]
+    runs = [ledger.find(name) for name in names]
+    found += [one for run in runs for one in run_sources(run)]
+    return found, lambda: bool(paths) or any(ledger.goes_on(run.name) for run in runs)
 
 
-def _follow(app: App, sources: list[Source], catalogue: SignatureSet) -> Diagnosis:
+def _follow(app: App, sources: list[Source], catalogue: SignatureSet, may_grow: Callable[[], bool]) -> Diagnosis:
     """Read logs as they grow, and tell what broke first whenever that changes, until it has ended and nothing comes."""
     from rlbox.diagnose.act.follow import GrowingLogs
     from rlbox.diagnose.act.sources import is_packed
@@ -157,13 +164,14 @@ def _follow(app: App, sources: list[Source], catalogue: SignatureSet) -> Diagnos
         raise click.UsageError("--follow is about files that grow: standard input and packed logs end by themselves.")
     logs, told, quiet_s = GrowingLogs(sources, catalogue), "", 0.0
     while True:
+        growing = may_grow()  # before what is read last
         quiet_s = 0.0 if logs.read() else quiet_s + _PAUSE_S
         found = logs.diagnosis
         first = report(replace(found, chain=())) if found.fatal else ""
         if first != told and not app.as_json:
             app.show(first or "nothing fatal after all: the work continued")
         told = first
-        if quiet_s >= QUIET_S and found.ended:
+        if (quiet_s >= QUIET_S and found.ended) or (quiet_s and not growing):
             return found
         time.sleep(_PAUSE_S)
 
