@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any, NoReturn
 from unittest import mock
 
@@ -242,13 +243,19 @@ def type_apart(line: Line, folder: Path, project: Path) -> str:
     env = {**settings(folder), "PYTHONPATH": str(TESTS.parent), **line.env}
     words = [word.encode("utf-8", "surrogateescape") for word in line.words]
     argv = [sys.executable, "-m", "rlbox", *words]
-    try:
-        done = subprocess.run(
-            argv, cwd=project, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=MOST_S * 4, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"{line}: took more than {MOST_S * 4} s"
-    return judge(line, done.returncode, (done.stdout + done.stderr).decode("utf-8", "replace"))
+    kept_up = line.words[:1] == ["watch"]  # a page that is there until it is ended
+    both = subprocess.STDOUT
+    with subprocess.Popen(argv, cwd=project, env=env, stdin=subprocess.DEVNULL, stdout=PIPE, stderr=both) as process:
+        for limit_s, number in ((MOST_S if kept_up else MOST_S * 4, signal.SIGINT), (MOST_S, signal.SIGKILL)):
+            try:
+                said, _ = process.communicate(timeout=limit_s)
+                return judge(line, process.returncode, said.decode("utf-8", "replace"))
+            except subprocess.TimeoutExpired:
+                process.send_signal(number)
+                if not kept_up:
+                    process.kill()
+                    return f"{line}: took more than {limit_s} s"
+        return f"{line}: was not ended by Ctrl-C"
 
 
 def campaign(
