@@ -39,15 +39,32 @@ class ModelAnswer:
 
 
 class Policy:
-    """The one model behind the server at `url`; any number of threads may ask."""
+    """The one model behind the server at `url`; any number of threads may ask.
+
+    `root` is the export whose weights it has, and `loaded` how they came there, where that is known.
+    """
 
     def __init__(self, url: str, http: Http) -> None:
         self.url, self._http = url.rstrip("/"), http
         self.name, self.root, self.facts = self._served()
+        self.loaded = ""
         self._tokenizes = True
+        self._prompts: dict[str, Prompt] = {}
 
     def prompt(self, ask: str) -> Prompt:
-        """Return a message as the server's own template and tokenizer make it."""
+        """Return a message as the server's own template and tokenizer make it; the same one is asked for once."""
+        if (known := self._prompts.get(ask)) is None:
+            known = self._prompts[ask] = self._made(ask)
+        return known
+
+    def control(self, path: str, content: dict[str, Any]) -> Any:
+        """Return what the server answers to what is no problem of a suite; `PolicyError` where it refuses."""
+        status, found = self._post(path, content)
+        if not 200 <= status < 300:
+            raise PolicyError(f"{self.url}{path}: status {status}: {isolated(str(found)[:200])}")
+        return found
+
+    def _made(self, ask: str) -> Prompt:
         if self._tokenizes:
             asked = {"model": self.name, "messages": [{"role": "user", "content": ask}], "add_generation_prompt": True}
             status, found = self._post("/tokenize", asked)
