@@ -1,4 +1,4 @@
-"""Judge checkpoints: vLLM up, problems of a tier through the code sandbox, vLLM down, one after the other (P182, P183).
+"""Judge checkpoints one after the other: problems of a tier by vLLM, which is up once, through the code sandbox (P182).
 
 The last checkpoint gets the final tier, as does the model before training; the others get the first one. One that fails
 does not stop the rest. What an interrupted evaluation answered is kept and not asked again. The evaluation is rlbox's
@@ -69,7 +69,8 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--remote-code", type=_yes, default=False, help="carry out Python code of the export")
     parser.add_argument("--start-s", type=float, default=1800.0, help="limit for the server to come up")
-    parser.add_argument("--concurrency", type=int, default=32)
+    parser.add_argument("--concurrency", type=int, default=32, help="answers asked of each server at a time")
+    parser.add_argument("--servers", type=int, default=1, help="vLLMs that share the work; 0: as GPUs are free")
     parser.add_argument("--any-size", type=_yes, default=False, help="take sets of another size than the seed's")
     return parser.parse_args(words)
 
@@ -161,9 +162,8 @@ def serve(args: argparse.Namespace, settings: dict[str, Any]) -> contextlib.Abst
     """Yield what serves exports: vLLM, the server that is named, or the job's own small one over transformers."""
     http = loopback_http(SILENT_S)
     if args.engine == "vllm" or args.vllm_url:
-        engine = WantedEngine(
-            url=args.vllm_url, python=args.python, port=args.port, settings=settings, start_s=args.start_s
-        )
+        where = {"url": args.vllm_url, "python": args.python, "port": args.port, "servers": args.servers}
+        engine = WantedEngine(settings=settings, start_s=args.start_s, **where)
         return serving(engine, http)
 
     def small(export: Path, folder: Path) -> contextlib.AbstractContextManager[Policy]:

@@ -44,7 +44,8 @@ def options(words: Sequence[str]) -> argparse.Namespace:
         "--set", action="append", default=[], help="NAME=VALUE of the engine's settings, as in its options"
     )
     judge.add_argument("--start-s", type=float, default=1800.0)
-    judge.add_argument("--at-once", type=int, default=32, help="answers asked for at a time")
+    judge.add_argument("--servers", type=int, default=1, help="engines that share the work; 0: as GPUs are free")
+    judge.add_argument("--at-once", type=int, default=32, help="answers asked of each at a time")
     proof = verbs.add_parser("prove", help="the suites by their own reference solutions")
     for verb in (judge, proof):
         verb.add_argument("--suites", required=True, help="names or TOML files, with commas")
@@ -88,7 +89,8 @@ def _judge(asked: argparse.Namespace) -> int:
     suites = _problems(asked, asked.suites)
     last = [*suites, *(_problems(asked, asked.last_suites) if asked.last_suites else [])]
     settings = dict(setting(text) for text in asked.set)
-    engine = WantedEngine(url=asked.url, python=asked.engine, port=asked.port, settings=settings, start_s=asked.start_s)
+    where = {"url": asked.url, "python": asked.engine, "port": asked.port, "servers": asked.servers}
+    engine = WantedEngine(settings=settings, start_s=asked.start_s, **where)
     with serving(engine, loopback_http(_SILENT_S)) as serve:
         judging = Judging(
             sandbox=Sandbox(asked.sandbox_url, loopback_http(3600.0)),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,8 @@ from playbox import Player, export, playing
 
 from rlbox.evaluation.act.policy import Policy, PolicyError
 from rlbox.evaluation.serving.act.kept_up import EXCHANGED, STARTED, KeptUp
+from rlbox.evaluation.serving.act.together import Together
+from rlbox.evaluation.suite import Suite
 from rlbox.machine.act.http import loopback_http
 
 
@@ -26,6 +31,9 @@ class Engines:
         self.up = 0
         self.said: list[str] = []
         self.exchanges, self.stale, self.deaf = True, 0.0, False
+        self.players: list[Player] = []
+        self.version = "0.0.1"
+        self._lock = threading.Lock()
 
     @contextlib.contextmanager
     def start(self, export: Path, folder: Path) -> Iterator[Policy]:
@@ -36,16 +44,20 @@ class Engines:
                 left[0] = self.stale * held[0]
                 held[0] = float(weight(path))
 
-        player = Player(lambda ask, number: "", root=str(export))
+        player = Player(lambda ask, number: f"step {held[0]:.0f}", root=str(export))
+        player.version = self.version
         player.computes = lambda text: -held[0] - left[0] - len(text)
         player.reload = reload if self.exchanges else None
-        self.started.append(export.name)
-        self.up += 1
+        with self._lock:
+            self.started.append(export.name)
+            self.players.append(player)
+            self.up += 1
         try:
             with playing(player):
                 yield Policy(player.url, loopback_http(10))
         finally:
-            self.up -= 1
+            with self._lock:
+                self.up -= 1
 
     def kept_up(self, **engine: str) -> KeptUp:
         return KeptUp(self.start, engine, self.said.append)
@@ -162,3 +174,42 @@ def test_what_fails_is_not_kept_up(engines: Engines, exports: list[Path], tmp_pa
     with kept(exports[1], tmp_path) as policy:
         assert policy.loaded == STARTED
     kept.close()
+
+
+def test_several_share_the_work_and_none_is_left(engines: Engines, exports: list[Path], tmp_path: Path) -> None:
+    """Each has the weights of the export; questions go to whoever has least to do."""
+    together, decoding, found = Together([engines.kept_up() for _ in range(3)]), Suite(name="x", title="x").decoding, []
+    for one in exports:
+        with together(one, tmp_path) as policy, ThreadPoolExecutor(6) as askers:
+            found.append(policy.loaded)
+            asked = [askers.submit(policy.answer, policy.prompt("a"), decoding, number) for number in range(60)]
+            assert {future.result().text for future in asked} == {f"step {one.name[-1]}"}
+        assert policy.servers == 3
+    assert found == [STARTED, STARTED, EXCHANGED, EXCHANGED]
+    assert Counter(engines.started) == {"step_1": 3, "step_2": 3}
+    assert all(sum(player.asked.values()) >= 20 for player in engines.players[3:])
+    together.close()
+    assert engines.up == 0
+
+
+def test_one_of_several_that_does_not_start_ends_all(engines: Engines, exports: list[Path], tmp_path: Path) -> None:
+    @contextlib.contextmanager
+    def broken(export: Path, folder: Path) -> Iterator[Policy]:
+        raise PolicyError("no memory")
+        yield
+
+    together = Together([engines.kept_up(), KeptUp(broken, {}, engines.said.append)])
+    with pytest.raises(PolicyError, match="no memory"), together(exports[0], tmp_path):
+        pass
+    assert engines.up == 0
+    together.close()
+
+
+def test_engines_that_differ_are_refused(engines: Engines, exports: list[Path], tmp_path: Path) -> None:
+    other = Engines()
+    other.version = "0.0.2"
+    together = Together([engines.kept_up(), other.kept_up()])
+    with pytest.raises(PolicyError, match="is another engine than"), together(exports[0], tmp_path):
+        pass
+    together.close()
+    assert (engines.up, other.up) == (0, 0)

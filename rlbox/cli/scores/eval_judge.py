@@ -37,7 +37,16 @@ _FILE = click.Path(path_type=Path)
 )
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Option of vLLM's; may be repeated.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="vLLM's, on loopback.")
-@click.option("--at-once", type=click.IntRange(1, 4096), default=32, show_default=True, help="Answers asked at a time.")
+@click.option(
+    "--servers",
+    type=click.IntRange(0, 64),
+    default=1,
+    show_default=True,
+    help="vLLMs that share the work, from --port on, each on free GPUs of its own; 0: as many as GPUs are free.",
+)
+@click.option(
+    "--at-once", type=click.IntRange(1, 4096), default=32, show_default=True, help="Answers asked of each at a time."
+)
 @click.option(
     "--out", type=click.Path(path_type=Path), default="eval", show_default=True, help="Folder of the results."
 )
@@ -154,7 +163,8 @@ def _serving(app: App, asked: dict[str, Any]) -> Iterator[Serve]:
     from rlbox.machine.act.http import loopback_http
 
     settings = dict(setting(text) for text in asked["settings"])
-    wanted = WantedEngine(url=asked["url"], python=asked["engine"], port=asked["port"], settings=settings)
+    where = {"url": asked["url"], "python": asked["engine"], "port": asked["port"], "servers": asked["servers"]}
+    wanted = WantedEngine(settings=settings, **where)
     with serving(wanted, loopback_http(_SILENT_S), app.say) as serve:
         yield serve
 

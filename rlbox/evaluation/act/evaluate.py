@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlbox.evaluation.act.kept import KeptRows
-from rlbox.evaluation.act.policy import Policy, Prompt
+from rlbox.evaluation.act.policy import Answering, Prompt
 from rlbox.evaluation.act.sandbox import Sandbox
 from rlbox.evaluation.problem import EvalProblem
 from rlbox.evaluation.suite import Suite
@@ -46,8 +46,8 @@ class Chosen:
 
 
 def begin_evaluation(
-    chosen: Sequence[Chosen], policy: Policy, sandbox: Sandbox, kept: KeptRows, *, at_once: int, tell: Tell
-) -> Asked:
+    chosen: Sequence[Chosen], policy: Answering, sandbox: Sandbox, kept: KeptRows, *, at_once: int, tell: Tell
+) -> AnsweredRound:
     """Ask for every answer, `at_once` at a time, judged as they come; return when the server has answered all.
 
     Raises
@@ -62,7 +62,7 @@ def begin_evaluation(
         for number in range(one.suite.decoding.samples)
     ]
     prompts = {(one.suite.name, name): prompt for one in chosen for name, prompt in one.prompts.items()}
-    asked = Asked(tasks, sandbox, kept, _Counts(tasks, tell))
+    asked = AnsweredRound(tasks, sandbox, kept, _Counts(tasks, tell))
     try:
         asked.carry_out(policy, prompts, at_once)
     except BaseException:
@@ -71,7 +71,7 @@ def begin_evaluation(
     return asked
 
 
-class Asked:
+class AnsweredRound:
     """One round over all answers that are wanted; the first failure of the server ends it.
 
     What is answered is judged by threads of its own, so that another server, or the same one, can be asked meanwhile.
@@ -96,7 +96,7 @@ class Asked:
         """Wait until what was answered is judged."""
         self._judges.shutdown()
 
-    def carry_out(self, policy: Policy, prompts: Mapping[tuple[str, str], Prompt], at_once: int) -> None:
+    def carry_out(self, policy: Answering, prompts: Mapping[tuple[str, str], Prompt], at_once: int) -> None:
         """Ask for what is not known; return when all is answered."""
         with ThreadPoolExecutor(at_once) as askers:
             try:
@@ -106,7 +106,7 @@ class Asked:
                 self._stop.set()
                 raise
 
-    def _ask(self, policy: Policy, prompts: Mapping[tuple[str, str], Prompt], task: Task) -> None:
+    def _ask(self, policy: Answering, prompts: Mapping[tuple[str, str], Prompt], task: Task) -> None:
         """Have the row that is kept, or what will be one; nothing where the round has ended."""
         known = self._kept.read(task.suite.name, task.problem.id, task.number)
         if known and "outcome" in known:
@@ -122,7 +122,7 @@ class Asked:
             raise
         self._found[task.key] = self._judges.submit(self._judge, task, known)
 
-    def _answer(self, policy: Policy, prompt: Prompt, task: Task) -> Row:
+    def _answer(self, policy: Answering, prompt: Prompt, task: Task) -> Row:
         answer = asdict(policy.answer(prompt, task.suite.decoding, task.number))
         known = {"problem": task.problem.id, "number": task.number, "ask": task.problem.ask}
         return self._kept.write(task.suite.name, {**known, **answer})

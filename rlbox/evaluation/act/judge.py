@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.evaluation.act.bar import CountedBar
-from rlbox.evaluation.act.evaluate import Asked, begin_evaluation
+from rlbox.evaluation.act.evaluate import AnsweredRound, begin_evaluation
 from rlbox.evaluation.act.kept import KeptRows, rows_keys
 from rlbox.evaluation.act.locking import ask_for_prompts, make_lock, parts_but_prompts
 from rlbox.evaluation.act.outputs import (
@@ -24,7 +24,7 @@ from rlbox.evaluation.act.outputs import (
     write_json,
     write_outputs,
 )
-from rlbox.evaluation.act.policy import Policy, PolicyError
+from rlbox.evaluation.act.policy import Answering, PolicyError
 from rlbox.evaluation.act.sandbox import Sandbox
 from rlbox.evaluation.act.say import say
 from rlbox.evaluation.act.server import Serve
@@ -89,11 +89,12 @@ class Judging:
             strength, judges = self._judged_by(suites)
             with self.serve(export.path, folder) as policy:
                 _same_weights(policy, export)
-                chosen, loaded = ask_for_prompts(suites, policy, self.at_once), policy.loaded
+                at_once, how = self.at_once * policy.servers, _how(policy)
+                chosen = ask_for_prompts(suites, policy, at_once)
                 lock = make_lock(chosen, {**self.engine, **policy.facts}, strength, contents.result(), judges)
                 write_json(folder / "lock.json", lock.as_json())
                 kept, tell = KeptRows(folder, rows_keys(lock)), self._tell(export.name)
-                asked = begin_evaluation(chosen, policy, self.sandbox, kept, at_once=self.at_once, tell=tell)
+                asked = begin_evaluation(chosen, policy, self.sandbox, kept, at_once=at_once, tell=tell)
         except (PolicyError, NoAnswer, OSError) as error:
             raise NotJudged(str(error)) from error
         if marks_of(export.path) != marks:
@@ -103,13 +104,13 @@ class Judging:
             "export": os.path.abspath(export.path),
             "began": stamp,
             "machine": {"host": platform.node(), "cores": os.cpu_count(), "kernel": platform.release()},
-            **({"weights": loaded} if loaded else {}),
+            **how,
             **(facts or {}),
         }
         return lambda: self._finish(export, lock, asked, run, began)
 
     def _finish(
-        self, export: Export, lock: EvaluationLock, asked: Asked, run: Mapping[str, Any], began: float
+        self, export: Export, lock: EvaluationLock, asked: AnsweredRound, run: Mapping[str, Any], began: float
     ) -> EvaluationResult:
         """Wait for the verdicts and write the files of the result."""
         try:
@@ -168,7 +169,12 @@ class Judging:
         return tell
 
 
-def _same_weights(policy: Policy, export: Export) -> None:
+def _how(policy: Answering) -> dict[str, Any]:
+    """Return what is known of the servers that answer and decides nothing: how many, how the weights came in."""
+    return {"servers": policy.servers, "weights": policy.loaded} if policy.loaded else {}
+
+
+def _same_weights(policy: Answering, export: Export) -> None:
     """Refuse a server that says it serves another folder of this machine (P195)."""
     served = Path(policy.root) if policy.root else export.path
     if served.is_absolute() and served.is_dir() and not served.samefile(export.path):

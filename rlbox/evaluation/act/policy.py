@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from rlbox.amounts import size_text
 from rlbox.evaluation.suite import Decoding
@@ -38,6 +38,22 @@ class ModelAnswer:
     tokens: int
 
 
+class Answering(Protocol):
+    """A model that answers, behind `servers` servers at once; see `Policy`."""
+
+    url: str
+    root: str
+    facts: dict[str, Any]
+    loaded: str
+    servers: int
+
+    def prompt(self, ask: str) -> Prompt:
+        """Return a message as the model gets it."""
+
+    def answer(self, prompt: Prompt, decoding: Decoding, number: int) -> ModelAnswer:
+        """Return answer `number` to a prompt."""
+
+
 class Policy:
     """The one model behind the server at `url`; any number of threads may ask.
 
@@ -47,7 +63,7 @@ class Policy:
     def __init__(self, url: str, http: Http) -> None:
         self.url, self._http = url.rstrip("/"), http
         self.name, self.root, self.facts = self._served()
-        self.loaded = ""
+        self.loaded, self.servers = "", 1
         self._tokenizes = True
         self._prompts: dict[str, Prompt] = {}
 

@@ -14,14 +14,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rlbox.amounts import limit_text
-from rlbox.evaluation.act.policy import Policy, PolicyError
+from rlbox.evaluation.act.policy import Answering, Policy, PolicyError
 from rlbox.machine.act.command import WITH_OUTPUT, Started, start_command
 from rlbox.machine.act.http import Http
 from rlbox.machine.act.ports import probe_port
 from rlbox.printable import isolated
 from rlbox.values import Command
 
-Serve = Callable[[Path, Path], contextlib.AbstractContextManager[Policy]]
+Serve = Callable[[Path, Path], contextlib.AbstractContextManager[Answering]]
 """Serves an export, the log in a folder, and ends what it started behind the block."""
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD")
 _POLL_S = 0.5

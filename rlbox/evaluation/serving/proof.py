@@ -55,6 +55,8 @@ def differs(exchanged: Probed, started: Probed) -> str:
     one, other = list(_numbers(exchanged)), list(_numbers(started))
     if len(one) != len(other):
         return "other tokens follow"
+    if one == other:
+        return "other tokens follow"
     largest = max((abs(a - b) for a, b in zip(one, other, strict=True)), default=0.0)
     return f"log-probabilities differ by up to {largest:.2g}"
 

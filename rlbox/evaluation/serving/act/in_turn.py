@@ -23,17 +23,17 @@ class WantedResult:
 
 
 @dataclass(kw_only=True)
-class Judged:
+class JudgedExports:
     """What came of it: results in the order they were wanted, and why others have none, by name."""
 
     results: list[EvaluationResult] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def judge_all(judging: Judging, wanted: Sequence[WantedResult]) -> Judged:
+def judge_all(judging: Judging, wanted: Sequence[WantedResult]) -> JudgedExports:
     """Judge all; one that fails does not stop the others (P182)."""
     found: dict[str, Future[EvaluationResult]] = {}
-    judged = Judged()
+    judged = JudgedExports()
     with ThreadPoolExecutor(1) as finishing:
         for one, following in zip(wanted, [*wanted[1:], None], strict=True):
             _read_ahead(judging, one, following)

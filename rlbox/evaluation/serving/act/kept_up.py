@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.evaluation.act.policy import Policy, PolicyError
-from rlbox.evaluation.act.server import Serve
 from rlbox.evaluation.act.weights import Marks, marks_of
 from rlbox.evaluation.serving.act.exchange import (
     exchange_weights,
@@ -22,6 +21,8 @@ from rlbox.evaluation.serving.act.exchange import (
 from rlbox.evaluation.serving.proof import Probed, differs, proof_key
 from rlbox.printable import isolated
 
+Start = Callable[[Path, Path], contextlib.AbstractContextManager[Policy]]
+"""Serves an export by an engine that is started for it, and ends it behind the block."""
 STARTED, EXCHANGED = "started with them", "exchanged in the running engine"
 """How the weights of an export came into the engine that answered."""
 
@@ -32,12 +33,12 @@ class KeptUp:
     Parameters
     ----------
     start
-        Serves an export by an engine that is started for it.
+        Starts the engine.
     engine
         What decides, beside the form of the model, how the engine computes.
     """
 
-    def __init__(self, start: Serve, engine: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    def __init__(self, start: Start, engine: Mapping[str, Any], say: Callable[[str], None]) -> None:
         self._start, self._engine, self._say = start, engine, say
         self._running = contextlib.ExitStack()
         self._policy: Policy | None = None
