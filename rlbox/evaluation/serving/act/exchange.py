@@ -35,7 +35,7 @@ def form_of(export: Path) -> dict[str, str]:
 def exchange_weights(policy: Policy, export: Path) -> None:
     """Put the weights of `export` into the engine and make it forget the prefixes that it knows.
 
-    Source: `reload_weights` of vLLM from 0.13 on restores layers to the form of a checkpoint, loads and repacks them.
+    Source: `reload_weights` of vLLM 0.22, 0.24 and 0.32 restores layers to a checkpoint's form, loads and repacks them.
 
     Raises
     ------
