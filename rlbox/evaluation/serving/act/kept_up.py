@@ -44,6 +44,7 @@ class KeptUp:
         self._policy: Policy | None = None
         self._form: dict[str, str] = {}
         self._loaded: tuple[str, Marks] = ("", ())
+        self._said: Probed = ()
         self._refuted = False
 
     def __call__(self, export: Path, folder: Path) -> contextlib.AbstractContextManager[Policy]:
@@ -52,7 +53,7 @@ class KeptUp:
 
     def close(self) -> None:
         """End what is up."""
-        self._policy = None
+        self._policy, self._said = None, ()
         self._running.close()
 
     @contextlib.contextmanager
@@ -96,9 +97,9 @@ class KeptUp:
 
     def _reloaded(self, policy: Policy, export: Path) -> Probed | None:
         """Exchange the weights and return what the engine then says of the probes; nothing where it says the same."""
-        before = probe(policy)
+        before = self._said or probe(policy)
         exchange_weights(policy, export)
-        now = probe(policy)
+        now = self._said = probe(policy)
         policy.loaded, policy.root, self._loaded = EXCHANGED, os.path.abspath(export), _identity(export)
         return now if differs(now, before) else None
 
@@ -106,7 +107,8 @@ class KeptUp:
         """Hold what an engine says whose weights were exchanged against one that is started with them."""
         self._say(f"first exchange of weights in this engine: one that starts with {_name(export)} must say the same")
         policy = self._fresh(export, folder)
-        if why := differs(exchanged, probe(policy)):
+        self._said = probe(policy)
+        if why := differs(exchanged, self._said):
             self._refuted = True
             self._say(f"not proven: {why}; the engine is started anew for each export")
         else:
