@@ -1,4 +1,4 @@
-"""All checkpoints of a run by the real vLLM of the target `local`: one engine for all, what that costs, and two engines.
+"""All checkpoints of a run by the real vLLM of the target `local`: one engine for all, what it costs, and two engines.
 
 `make eval-overhead` takes more rounds and problems (`RLBOX_EVAL_ROUNDS`, `RLBOX_EVAL_PROBLEMS`) and fails above 1.10
 times the engine's own benchmark and a start; here the ratio is told alone. `RLBOX_EVAL_IMAGE` as in test_eval_real.py.
