@@ -171,7 +171,7 @@ docs: .venv/rlbox.stamp
 # turns, by the vLLM of `local`; `make test` has a short form. On a GPU: tests/gpu/eval_overhead.sh.
 eval-overhead: .venv/rlbox.stamp
 	$(RLBOX) engine up
-	RLBOX_EVAL_ROUNDS=$(or $(ROUNDS),5) RLBOX_EVAL_PROBLEMS=$(or $(PROBLEMS),576) \
+	RLBOX_EVAL_ROUNDS=$(or $(ROUNDS),3) RLBOX_EVAL_PROBLEMS=$(or $(PROBLEMS),288) \
 	    $(PY) -m pytest tests/engine/test_eval_overhead.py -s --timeout=7200 $(ARGS)
 
 # The pictures of docs/report.md, retaken from three runs of the smoke; some minutes.

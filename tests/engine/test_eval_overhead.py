@@ -17,9 +17,9 @@ from enginebox import CHECKOUT, Box
 
 ROUNDS = int(os.environ.get("RLBOX_EVAL_ROUNDS", "0"))
 SMALL = ("--exports", "2", "--problems", "48", "--most", "1000")
-SIZE = ("--exports", "3", "--problems", os.environ.get("RLBOX_EVAL_PROBLEMS", "576")) if ROUNDS else SMALL
+SIZE = ("--exports", "3", "--problems", os.environ.get("RLBOX_EVAL_PROBLEMS", "288")) if ROUNDS else SMALL
 # seeded answers: no prompt may be cut in two on the CPU, see jobs/smoke.toml
-SETTINGS = ("dtype=bfloat16", "enforce_eager=true", "max_model_len=256", "max_num_batched_tokens=16384")
+SETTINGS = ("dtype=bfloat16", "enforce_eager=true", "max_model_len=512", "max_num_batched_tokens=16384")
 SET = [word for text in (*SETTINGS, f"kv_cache_memory_bytes={256 << 20}") for word in ("--set", text)]
 PYTHON = "/opt/venv/bin/python"
 
@@ -77,7 +77,7 @@ def test_two_servers_give_each_answer_of_one(image: str, folder: Path) -> None:
     """Greedy and drawn with seeds, each question once."""
     drawn = (folder / "suites/sums.toml").read_text() + "temperature = 0.8\nsamples = 2\nseed = 11\n"
     (folder / "suites/drawn.toml").write_text(drawn)
-    judge = ("-m", "rlbox", "eval", "judge", "/measure/checkpoints/global_step_100", "--project", "/measure")
+    judge = ("-m", "rlbox", "eval", "judge", "/measure/checkpoints/global_step_120", "--project", "/measure")
     judge = (*judge, "--suite", "sums", "--suite", "drawn", "--problems", "/measure/problems", "--engine", PYTHON)
     found = {}
     for servers in ("1", "2"):
@@ -85,6 +85,6 @@ def test_two_servers_give_each_answer_of_one(image: str, folder: Path) -> None:
         assert done.returncode == 0, done.stderr
         rows = [json.loads(path.read_text()) for path in (folder / f"by-{servers}").rglob("per_problem/*/*.json")]
         found[servers] = {(row["key"], row["problem"], row["number"]): row["text"] for row in rows}
-        assert json.loads((folder / f"by-{servers}/step_100/run_info.json").read_text())["servers"] == int(servers)
+        assert json.loads((folder / f"by-{servers}/step_120/run_info.json").read_text())["servers"] == int(servers)
     assert len(found["1"]) == 3 * len((folder / "problems/sums.jsonl").read_text().splitlines())
     assert found["1"] == found["2"]

@@ -34,7 +34,9 @@ from rlbox.evaluation.act.policy import Policy, PolicyError  # noqa: E402
 from rlbox.evaluation.act.server import EngineSettings, served, setting, vllm_argv  # noqa: E402
 from rlbox.machine.act.http import loopback_http  # noqa: E402
 
-SUITE = 'title = "sums"\nfile = "sums.jsonl"\nask_program = "{statement}"\n[decoding]\nmax_tokens = 96\n'
+SUITE = 'title = "sums"\nfile = "sums.jsonl"\nask_program = "{statement}"\n[decoding]\nmax_tokens = 320\n'
+LINES = 24
+"""Of a program besides what it is asked for, so that an answer has the length of a real one."""
 DEVELOPER = {"VLLM_SERVER_DEV_MODE": "1"}
 
 
@@ -45,15 +47,16 @@ class Bench:
         self.asked = asked
         self.folder: Path = asked.folder
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.models = [self.folder / "checkpoints" / f"global_step_{100 * (at + 1)}" for at in range(asked.exports)]
+        self.steps = [asked.steps + 10 * at for at in range(asked.exports)]
+        self.models = [self.folder / "checkpoints" / f"global_step_{step}" for step in self.steps]
         self.runs = 0
 
     def make(self) -> None:
         """Train the checkpoints that are not there, and write the problems."""
-        for at, model in enumerate(self.models):
-            if not (model / "config.json").is_file():
-                words = [str(HERE / "programs/small_model.py"), str(model), str(self.asked.steps + 40 * at)]
-                subprocess.run([self.asked.python, *words], check=True, stdout=sys.stderr)
+        if not all((model / "config.json").is_file() for model in self.models):
+            steps = ",".join(map(str, self.steps))
+            words = [str(HERE / "programs/small_model.py"), str(self.folder / "checkpoints"), steps, "0", str(LINES)]
+            subprocess.run([self.asked.python, *words], check=True, stdout=sys.stderr)
         for name in ("problems", "suites"):
             (self.folder / name).mkdir(exist_ok=True)
         (self.folder / "suites/sums.toml").write_text(SUITE)
@@ -177,8 +180,8 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=None, help="where all is made; kept [a temporary one]")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--exports", type=int, default=3)
-    parser.add_argument("--problems", type=int, default=576)
-    parser.add_argument("--steps", type=int, default=160, help="of the training of the first checkpoint")
+    parser.add_argument("--problems", type=int, default=288)
+    parser.add_argument("--steps", type=int, default=120, help="of the training of the first checkpoint")
     parser.add_argument("--at-once", type=int, default=32)
     parser.add_argument("--port", type=int, default=8765)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="option of vLLM's")

@@ -26,7 +26,7 @@ done
   nvidia-smi --query-gpu=name,driver_version,memory.used --format=csv,noheader
   "$engine" -c 'import torch, vllm; print("vllm", vllm.__version__, "torch", torch.__version__, torch.cuda.get_device_name())'
   "$own" "$here/../evaluation/overhead.py" --python "$engine" --folder "$work" --rounds "${ROUNDS:-3}" \
-    --problems "${PROBLEMS:-1920}" --within-s "${WITHIN_S:-540}" "${words[@]}"
+    --problems "${PROBLEMS:-640}" --within-s "${WITHIN_S:-540}" "${words[@]}"
   echo "ended with $?"
 } 2>&1 | tee "$out/eval-overhead.log"
 for log in "$work"/eval-1.log "$work"/eval-1/*/server.log "$work"/bench-server.log "$work"/bench.log; do
