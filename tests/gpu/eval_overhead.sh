@@ -6,6 +6,7 @@
 #   ENGINE_PYTHON   the interpreter that has vLLM [that of the place h100-verl, else python3]
 #   RLBOX_PYTHON    one that has what rlbox needs: click, pydantic, urllib3 [ENGINE_PYTHON]
 #   SETTINGS        further options of vLLM's, NAME=VALUE with spaces [attention_backend=TRITON_ATTN: carried stacks have no other]
+#   PROBLEMS, ROUNDS  [640, 3]; more problems make the start count for less
 #   WITHIN_S        no round is begun that would end later [540]
 # Called from the checkout's root, on the GPU that is free:
 #   CUDA_VISIBLE_DEVICES=0 OUT=/tmp/out ENGINE_PYTHON=$HOME/.cache/rlbox/places/h100-verl/opt/venv/bin/python bash tests/gpu/eval_overhead.sh
