@@ -9,13 +9,13 @@
 #   PROBLEMS, ROUNDS  [640, 3]; more problems make the start count for less
 #   WITHIN_S        no round is begun that would end later [540]
 # Called from the checkout's root, on the GPU that is free:
-#   CUDA_VISIBLE_DEVICES=0 OUT=/tmp/out ENGINE_PYTHON=$HOME/.cache/rlbox/places/h100-verl/opt/venv/bin/python bash tests/gpu/eval_overhead.sh
+#   CUDA_VISIBLE_DEVICES=0 OUT=out ENGINE_PYTHON=$HOME/.cache/rlbox/places/h100-verl/opt/venv/bin/python bash tests/gpu/eval_overhead.sh
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 place=$HOME/.cache/rlbox/places/h100-verl/opt/venv/bin/python
 [ -x "$place" ] || place=$(command -v python3)
 engine=${ENGINE_PYTHON:-$place} own=${RLBOX_PYTHON:-${ENGINE_PYTHON:-$place}}
-out=${OUT:-.} work=$(mktemp -d /tmp/eval-overhead.XXXXXX)
+out=${OUT:-.} work=$(mktemp -d -t eval-overhead.XXXXXX)
 mkdir -p "$out"
 export VLLM_USE_FLASHINFER_SAMPLER=${VLLM_USE_FLASHINFER_SAMPLER:-0} HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 words=()
