@@ -130,11 +130,15 @@ def _context(folder: Path) -> None:
     (folder / "config.json").write_text('{"max_position_embeddings": 1}')
 
 
+def _torn(folder: Path) -> None:
+    (folder / "config.json").write_text('{"max_position_em')
+
+
 def _template(folder: Path) -> None:
     (folder / "chat_template.jinja").write_text("{{ messages }}!")
 
 
-@pytest.mark.parametrize("change", [_context, _template])
+@pytest.mark.parametrize("change", [_context, _template, _torn])
 def test_another_form_is_started_anew(
     engines: Engines, exports: list[Path], tmp_path: Path, change: Callable[[Path], None]
 ) -> None:

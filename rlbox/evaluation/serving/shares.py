@@ -37,7 +37,8 @@ def share_gpus(
     """
     if not gpus or wanted == 1:
         return [{} for _ in range(max(1, wanted))]
-    each = math.prod(int(settings.get(name, 1)) for name in _SPLITS)
+    given = {name.replace("-", "_"): value for name, value in settings.items()}
+    each = math.prod(int(given.get(name, 1)) for name in _SPLITS)
     free = _free(gpus, visible)
     count = wanted or min(MOST, len(free) // each)
     if not count:  # it says itself what it lacks
@@ -45,8 +46,8 @@ def share_gpus(
     if count * each > len(free):
         held = ", ".join(str(gpu.index) for gpu in gpus if not gpu.free) or "none"
         raise ValueError(f"{count} servers need {count * each} free GPUs, there are {len(free)} (held: {held})")
-    given = [free[at * each : (at + 1) * each] for at in range(count)]
-    return [{SEEN: ",".join(names), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} for names in given]
+    shares = [free[at * each : (at + 1) * each] for at in range(count)]
+    return [{SEEN: ",".join(names), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} for names in shares]
 
 
 def _free(gpus: Sequence[GpuState], visible: str | None) -> list[str]:

@@ -24,6 +24,7 @@ def seen(shares: list[dict[str, str]]) -> list[str]:
 def test_each_engine_has_gpus_of_its_own() -> None:
     assert seen(share_gpus(2, gpus(0, 0, 0, 0), None, {})) == ["0", "1"]
     assert seen(share_gpus(2, gpus(0, 0, 0, 0), None, {"tensor_parallel_size": 2})) == ["0,1", "2,3"]
+    assert seen(share_gpus(2, gpus(0, 0, 0, 0), None, {"tensor-parallel-size": "2"})) == ["0,1", "2,3"]
     assert {env["CUDA_DEVICE_ORDER"] for env in share_gpus(2, gpus(0, 0), None, {})} == {"PCI_BUS_ID"}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import platform
 from collections.abc import Mapping
@@ -25,7 +27,10 @@ _NAMES = ("_name_or_path",)
 
 def form_of(export: Path) -> dict[str, str]:
     """Return what two exports must share so that one engine can serve both: all but the weights; by content."""
-    config = parse_json((export / "config.json").read_bytes())
+    try:
+        config = parse_json((export / "config.json").read_bytes())
+    except ValueError:  # the engine says what is wrong with it
+        config = sum_file(export / "config.json")
     if isinstance(config, dict):
         config = {name: value for name, value in config.items() if name not in _NAMES}
     beside = {name: sum_file(export / name) for name in (*TOKENIZER, *TEMPLATES, *_BESIDE) if (export / name).is_file()}
@@ -73,11 +78,8 @@ def is_proven(key: str) -> bool:
 
 def keep_proof(key: str, facts: Mapping[str, Any]) -> None:
     """Keep a proof; where no file can be written, the next evaluation makes it again."""
-    from contextlib import suppress
-    from json import dumps
-
-    with suppress(OSError):
-        write_atomic(_path(key), dumps(dict(facts), indent=1) + "\n")
+    with contextlib.suppress(OSError):
+        write_atomic(_path(key), json.dumps(dict(facts), indent=1) + "\n")
 
 
 def _path(key: str) -> Path:
