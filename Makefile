@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test sandbox-attack sandbox-humaneval sandbox-speed cluster test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose fuzz-covering faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-proof-pack gpu-hangs gpu-fits fault-logs fault-orders diagnose-score inventory eval-shows
+.PHONY: smoke test sandbox-attack sandbox-humaneval sandbox-speed cluster test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose fuzz-covering faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-proof-pack gpu-hangs gpu-fits fault-logs fault-orders diagnose-score inventory eval-shows eval-overhead
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -178,6 +178,13 @@ render: .venv/rlbox.stamp
 # docs/fixes and docs/coverage.md, from the fix catalogue.
 docs: .venv/rlbox.stamp
 	$(PY) scripts/make_docs.py
+
+# All checkpoints of a run by `rlbox eval`, beside the engine's own benchmark over the same prompts and lengths and a start, in
+# turns, by the vLLM of `local`; `make test` has a short form. On a GPU: tests/gpu/eval_overhead.sh.
+eval-overhead: .venv/rlbox.stamp
+	$(RLBOX) engine up
+	RLBOX_EVAL_ROUNDS=$(or $(ROUNDS),3) RLBOX_EVAL_PROBLEMS=$(or $(PROBLEMS),288) \
+	    $(PY) -m pytest tests/engine/test_eval_overhead.py -s --timeout=7200 $(ARGS)
 
 # The pictures of docs/report.md, retaken from three runs of the smoke; some minutes.
 pictures: .venv/rlbox.stamp

@@ -1,4 +1,4 @@
-"""Judge checkpoints: vLLM up, problems of a tier through the code sandbox, vLLM down, one after the other (P182, P183).
+"""Judge checkpoints one after the other: problems of a tier by vLLM, which is up once, through the code sandbox (P182).
 
 The last checkpoint gets the final tier, as does the model before training; the others get the first one. One that fails
 does not stop the rest. What an interrupted evaluation answered is kept and not asked again. The evaluation is rlbox's
@@ -14,15 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.evaluation.act.judge import Judging, NotJudged
+from rlbox.evaluation.act.judge import Judging
 from rlbox.evaluation.act.outputs import read_results
 from rlbox.evaluation.act.policy import Policy
 from rlbox.evaluation.act.sandbox import Sandbox
-from rlbox.evaluation.act.server import EngineSettings, Serve, engine_facts, served, serving
+from rlbox.evaluation.act.server import EngineSettings, Serve, engine_facts, served
 from rlbox.evaluation.act.suites import load_sets
 from rlbox.evaluation.export import Export
 from rlbox.evaluation.problem import EvalProblem, ProblemError
 from rlbox.evaluation.result import table
+from rlbox.evaluation.serving.act.engines import WantedEngine, serving
+from rlbox.evaluation.serving.act.in_turn import WantedResult, judge_all
 from rlbox.evaluation.suite import Suite
 from rlbox.evaluation.winner import HISTORY
 from rlbox.machine.act.http import loopback_http
@@ -67,7 +69,8 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--remote-code", type=_yes, default=False, help="carry out Python code of the export")
     parser.add_argument("--start-s", type=float, default=1800.0, help="limit for the server to come up")
-    parser.add_argument("--concurrency", type=int, default=32)
+    parser.add_argument("--concurrency", type=int, default=32, help="answers asked of each server at a time")
+    parser.add_argument("--servers", type=int, default=1, help="vLLMs that share the work; 0: as GPUs are free")
     parser.add_argument("--any-size", type=_yes, default=False, help="take sets of another size than the seed's")
     return parser.parse_args(words)
 
@@ -89,14 +92,15 @@ def main() -> None:
     except ValueError as error:
         sys.exit(f"sft.evaluate: error: {error}")
     settings = engine_settings(args)
-    judging = Judging(
-        sandbox=sandbox,
-        serve=serve(args, settings),
-        engine=engine_facts(args.vllm_url, settings),
-        out=args.out,
-        at_once=args.concurrency,
-    )
-    failed = [f"{one.export.name}: {problem}" for one in found if (problem := _judge(judging, one, sets, args))]
+    with serve(args, settings) as engine:
+        judging = Judging(
+            sandbox=sandbox,
+            serve=engine,
+            engine=engine_facts(args.vllm_url, settings),
+            out=args.out,
+            at_once=args.concurrency,
+        )
+        failed = _judge(judging, found, sets, args)
     print(table(read_results(args.out)), flush=True)
     if failed:
         sys.exit("\n".join(f"sft.evaluate: error: {line}" for line in failed))
@@ -154,31 +158,33 @@ def engine_settings(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def serve(args: argparse.Namespace, settings: dict[str, Any]) -> Serve:
-    """Return what serves an export: vLLM, the server that is named, or the job's own small one over transformers."""
+def serve(args: argparse.Namespace, settings: dict[str, Any]) -> contextlib.AbstractContextManager[Serve]:
+    """Yield what serves exports: vLLM, the server that is named, or the job's own small one over transformers."""
     http = loopback_http(SILENT_S)
     if args.engine == "vllm" or args.vllm_url:
-        return serving(args.vllm_url, args.python, args.port, settings, args.start_s, http)
+        where = {"url": args.vllm_url, "python": args.python, "port": args.port, "servers": args.servers}
+        engine = WantedEngine(settings=settings, start_s=args.start_s, **where)
+        return serving(engine, http)
 
     def small(export: Path, folder: Path) -> contextlib.AbstractContextManager[Policy]:
         argv = (args.python, "-m", "sft.hf_server", "--model", str(export), "--port", str(args.port))
         engine = EngineSettings(argv=argv, url=f"http://127.0.0.1:{args.port}", start_s=args.start_s)
         return served(engine, folder / "server.log", http)
 
-    return small
+    return contextlib.nullcontext(small)
 
 
-def _judge(judging: Judging, one: Wanted, sets: Sets, args: argparse.Namespace) -> str:
-    """Judge one checkpoint; return what went wrong, or nothing."""
-    if one.missing:
-        return f"incomplete checkpoint: {one.missing}"
+def _judge(judging: Judging, found: list[Wanted], sets: Sets, args: argparse.Namespace) -> list[str]:
+    """Judge all that is whole; return what went wrong."""
+    failed = [f"{one.export.name}: incomplete checkpoint: {one.missing}" for one in found if one.missing]
+    judged = judge_all(judging, [_wanted_result(one, sets, args) for one in found if not one.missing])
+    return [*failed, *(f"{name}: {why}" for name, why in judged.failed.items())]
+
+
+def _wanted_result(one: Wanted, sets: Sets, args: argparse.Namespace) -> WantedResult:
     facts = {"tier": one.tier, "expected_at_most_s": 2 * 60 * eval_config.MINUTES[one.tier]}
     facts |= {"engine": args.vllm_url or args.engine, "sandbox": args.sandbox_url}
-    try:
-        judging.judge(one.export, [sets[name] for name in eval_config.TIERS[one.tier]], facts)
-    except NotJudged as error:
-        return str(error)
-    return ""
+    return WantedResult(export=one.export, suites=[sets[name] for name in eval_config.TIERS[one.tier]], facts=facts)
 
 
 if __name__ == "__main__":

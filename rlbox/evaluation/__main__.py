@@ -11,17 +11,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlbox.evaluation.act.choosing import choose_best, compare_two
-from rlbox.evaluation.act.judge import Judging, NotJudged
+from rlbox.evaluation.act.judge import Judging
 from rlbox.evaluation.act.outputs import read_results
 from rlbox.evaluation.act.policy import PolicyError
 from rlbox.evaluation.act.prove import prove
 from rlbox.evaluation.act.sandbox import Sandbox
 from rlbox.evaluation.act.say import say
-from rlbox.evaluation.act.server import engine_facts, serving, setting
+from rlbox.evaluation.act.server import engine_facts, setting
 from rlbox.evaluation.act.suites import load_sets
 from rlbox.evaluation.export import Export
 from rlbox.evaluation.problem import EvalProblem, ProblemError
 from rlbox.evaluation.result import NotComparable, table
+from rlbox.evaluation.serving.act.engines import WantedEngine, serving
+from rlbox.evaluation.serving.act.in_turn import WantedResult, judge_all
 from rlbox.evaluation.suite import Suite
 from rlbox.machine.act.http import loopback_http
 
@@ -42,7 +44,8 @@ def options(words: Sequence[str]) -> argparse.Namespace:
         "--set", action="append", default=[], help="NAME=VALUE of the engine's settings, as in its options"
     )
     judge.add_argument("--start-s", type=float, default=1800.0)
-    judge.add_argument("--at-once", type=int, default=32, help="answers asked for at a time")
+    judge.add_argument("--servers", type=int, default=1, help="engines that share the work; 0: as GPUs are free")
+    judge.add_argument("--at-once", type=int, default=32, help="answers asked of each at a time")
     proof = verbs.add_parser("prove", help="the suites by their own reference solutions")
     for verb in (judge, proof):
         verb.add_argument("--suites", required=True, help="names or TOML files, with commas")
@@ -86,19 +89,18 @@ def _judge(asked: argparse.Namespace) -> int:
     suites = _problems(asked, asked.suites)
     last = [*suites, *(_problems(asked, asked.last_suites) if asked.last_suites else [])]
     settings = dict(setting(text) for text in asked.set)
-    judging = Judging(
-        sandbox=Sandbox(asked.sandbox_url, loopback_http(3600.0)),
-        serve=serving(asked.url, asked.engine, asked.port, settings, asked.start_s, loopback_http(_SILENT_S)),
-        engine=engine_facts(asked.url, settings),
-        out=asked.out,
-        at_once=asked.at_once,
-    )
-    failed = []
-    for export in exports:
-        try:
-            judging.judge(export, last if export is exports[-1] else suites)
-        except NotJudged as error:
-            failed.append(f"{export.name}: {error}")
+    where = {"url": asked.url, "python": asked.engine, "port": asked.port, "servers": asked.servers}
+    engine = WantedEngine(settings=settings, start_s=asked.start_s, **where)
+    with serving(engine, loopback_http(_SILENT_S)) as serve:
+        judging = Judging(
+            sandbox=Sandbox(asked.sandbox_url, loopback_http(3600.0)),
+            serve=serve,
+            engine=engine_facts(asked.url, settings),
+            out=asked.out,
+            at_once=asked.at_once,
+        )
+        wanted = [WantedResult(export=one, suites=last if one is exports[-1] else suites) for one in exports]
+        failed = [f"{name}: {why}" for name, why in judge_all(judging, wanted).failed.items()]
     say(table(read_results(asked.out)))
     for line in failed:
         sys.stderr.write(f"rlbox.evaluation: error: {line}\n")

@@ -13,7 +13,8 @@ import pytest
 from freeport import free_port
 
 from rlbox.evaluation.act.policy import Policy, PolicyError
-from rlbox.evaluation.act.server import EngineSettings, served, serving, setting, vllm_argv
+from rlbox.evaluation.act.server import EngineSettings, served, setting, vllm_argv
+from rlbox.evaluation.serving.act.engines import WantedEngine, serving
 from rlbox.machine.act.http import loopback_http
 
 STUB = """
@@ -124,6 +125,6 @@ def test_the_command_of_vllm() -> None:
 def test_a_server_that_is_up_is_left_up(tmp_path: Path) -> None:
     http = loopback_http(10)
     with served(engine("m"), tmp_path / "log", http) as policy:
-        with serving(policy.url, "", 0, {}, 1.0, http)(Path("/e"), tmp_path) as other:
+        with serving(WantedEngine(url=policy.url), http) as serve, serve(Path("/e"), tmp_path) as other:
             assert other.name == "m"
         assert Policy(policy.url, http).name == "m"

@@ -70,6 +70,8 @@ def test_a_target_asks_for_the_disk_of_its_jobs(target: str) -> None:
         ("sft", "", "max_model_len=200000", "an answer of 200000 tokens"),
         ("sft", "", "max_model_len=200000 tensor_parallel=2", ""),
         ("sft", "", "tensor_parallel=3", "tensor_parallel 3 is no power of two"),
+        ("sft", "", "servers=2 tensor_parallel=2", ""),
+        ("sft", "", "servers=4 tensor_parallel=2", "8 GPUs of a machine, there are 4"),
         ("holdem", "", "gpus=3 tensor_parallel=3 engine_gpus=1", "does not share out the model's 8 query groups"),
         ("holdem", "", "gpus=3 tensor_parallel=1 engine_gpus=1", "are 3 parts, which do not share out a batch of 8"),
         ("holdem", "", "gpus=3 engine_gpus=3", "engine_gpus 3 does not share out the model's 32 attention heads"),

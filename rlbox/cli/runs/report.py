@@ -20,22 +20,32 @@ POINTS = 400
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
 @click.argument("other", metavar="[OTHER]", required=False, shell_complete=complete_run)
 @click.option("--out", metavar="FILE", help="File to write, - for standard output [RUN.html here].")
+@click.option("--scores", is_flag=True, help="Write the page of its checkpoints' scores, too, and link to it.")
 @open_option
 @disk_options
 @dry_run
 @shared
 def verb(
-    app: App, name: str | None, other: str | None, out: str | None, opened: str, target: str, data: str | None
+    app: App,
+    name: str | None,
+    other: str | None,
+    out: str | None,
+    scores: bool,
+    opened: str,
+    target: str,
+    data: str | None,
 ) -> int:
     """Write what RUN did as one HTML file that needs nothing else: the latest run by default, or a run's folder.
 
-    With OTHER, the differences are shown as well, and the metrics of both in one chart.
+    With OTHER, the differences are shown as well, and the metrics of both in one chart. With --scores a second file has
+    what each checkpoint answered to each problem, as `rlbox eval report` writes it.
 
     \b
     Examples:
       rlbox report
       rlbox report smoke-20260101 --out smoke.html --lang zh
       rlbox report smoke-20260102 smoke-20260101
+      rlbox report sft-20260101 --scores
     """
     from rlbox.machine.act.clock import utc_now
     from rlbox.report.act.html import render_report
@@ -51,9 +61,43 @@ def verb(
             next_step="name another run as OTHER: rlbox runs",
         )
     beside = load_run_record(before, run_masks(app, before), points=POINTS) if before else None
-    html = render_report(record, made_at=utc_now(), language=app.language, other=beside)
-    told = {"run": record.state.run_id, "state": record.state.state}
+    page = _scores_page(app, folder, out or f"{folder.name}.html") if scores else None
+    linked = page.name if page else ""
+    html = render_report(record, made_at=utc_now(), language=app.language, other=beside, scores=linked)
+    told = {"run": record.state.run_id, "state": record.state.state, **({"scores": str(page)} if page else {})}
     return write_page(app, html, out, f"{folder.name}.html", told, opened, record.gaps)
+
+
+def _scores_page(app: App, folder: Path, beside: str) -> Path:
+    """Write the scores of the checkpoints that a run judged beside its page; return where they are.
+
+    Raises
+    ------
+    SpecError
+        It judged none, or the page is to go to standard output.
+    """
+    from rlbox.files.act.folders import write_atomic
+    from rlbox.files.act.output import check_output
+    from rlbox.machine.act.clock import utc_now
+    from rlbox.report.act.read_answers import read_answers, results_of_run
+    from rlbox.report.act.scores_page import render_scores
+
+    if beside in ("-", "/dev/stdout"):
+        raise click.UsageError("--scores is a second file: name the first one with --out FILE.")
+    try:
+        found = results_of_run(folder)
+    except ValueError as error:
+        raise SpecError(str(error)) from error
+    if not found:
+        raise SpecError(f"run {folder.name} has no scores of checkpoints", next_step="leave out --scores")
+    path = Path(beside).with_name(f"{Path(beside).stem}-scores.html")
+    with app.checking("file"):
+        check_output(path, "another with --out")
+    results, problems = [result for _, result in found], list(read_answers(found, run_masks(app, folder)))
+    html = render_scores(folder.name, results, problems, made_at=utc_now(), language=app.language)
+    if not app.dry_run:
+        write_atomic(path, html.encode("utf-8", "replace"))
+    return path
 
 
 def _run_folder(app: App, name: str | None, target: str, data: str | None) -> Path:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.evaluation.act.judge import Judging
+    from rlbox.evaluation.act.server import Serve
     from rlbox.evaluation.export import Export
     from rlbox.evaluation.result import EvaluationResult
 
@@ -29,13 +31,22 @@ _FILE = click.Path(path_type=Path)
 @click.argument("exports", metavar="EXPORT...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--suite", "suites", multiple=True, required=True, metavar="SUITE", help="Suite; may be repeated.")
 @click.option("--url", default="", metavar="URL", help="Server of OpenAI's API that serves the one EXPORT.")
-@click.option("--engine", default="", metavar="FILE", help="Interpreter that has vLLM: it is started for each EXPORT.")
+@click.option("--engine", default="", metavar="FILE", help="Interpreter that has vLLM: one is started for all EXPORTs.")
 @click.option(
     "--training", multiple=True, metavar="FILE", type=_FILE, help="Data of the training: find problems in it."
 )
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Option of vLLM's; may be repeated.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="vLLM's, on loopback.")
-@click.option("--at-once", type=click.IntRange(1, 4096), default=32, show_default=True, help="Answers asked at a time.")
+@click.option(
+    "--servers",
+    type=click.IntRange(0, 64),
+    default=1,
+    show_default=True,
+    help="vLLMs that share the work, from --port on, each on free GPUs of its own; 0: as many as GPUs are free.",
+)
+@click.option(
+    "--at-once", type=click.IntRange(1, 4096), default=32, show_default=True, help="Answers asked of each at a time."
+)
 @click.option(
     "--out", type=click.Path(path_type=Path), default="eval", show_default=True, help="Folder of the results."
 )
@@ -70,6 +81,9 @@ def judge(app: App, exports: tuple[Path, ...], suites: tuple[str, ...], out: Pat
       rlbox eval judge checkpoints/global_step_* --suite mine --problems data/raw --engine /opt/venv/bin/python
       rlbox eval judge checkpoints --follow sft-20260101 --suite mine --problems data/raw --engine /opt/venv/bin/python
     """
+    from rlbox.evaluation.act.judge import NotJudged
+    from rlbox.evaluation.serving.act.in_turn import WantedResult, judge_all
+
     if bool(asked["url"]) == bool(asked["engine"]):
         raise click.UsageError("Either --url URL of a server that is up, or --engine FILE to start one.")
     if asked["url"] and len(exports) > 1:
@@ -84,10 +98,15 @@ def judge(app: App, exports: tuple[Path, ...], suites: tuple[str, ...], out: Pat
         rows = [{"name": one.name, "step": one.step, "path": str(one.path)} for one in found]
         text = "\n".join(f"{one.name}: {count} answers to judge, {one.path}" for one in found)
         return app.planned({"exports": rows, "answers": count, "out": str(out)}, text, f"write results into {out}")
-    with told(), judged_by(asked, sets) as sandbox:
-        judging = _judging(app, out, sandbox, asked, _overlap(sets, asked))
-        results = [judging.judge(export, sets) for export in found]
-    return _show(app, results, out)
+    with told(), judged_by(asked, sets) as sandbox, _serving(app, asked) as serve:
+        judging = _judging(app, out, sandbox, serve, asked, _overlap(sets, asked))
+        judged = judge_all(judging, [WantedResult(export=export, suites=sets) for export in found])
+        if len(found) == len(judged.failed) == 1:
+            raise NotJudged(*judged.failed.values())
+    code = _show(app, judged.results, out, judged.failed)
+    for name, why in judged.failed.items():
+        app.say(f"not judged: {isolated(name)}: {why}")
+    return WorkFailed.exit_code if judged.failed else code
 
 
 def _exports(exports: tuple[Path, ...]) -> list[Export]:
@@ -112,8 +131,8 @@ def _follow(app: App, folder: Path, suites: tuple[str, ...], out: Path, asked: d
         text = "\n".join(f"{isolated(row['name'])}: {isolated(row['path'])}" for row in rows)
         would = f"judge what appears in {folder} until run {run} has ended, and write results into {out}"
         return app.planned({"exports": rows, "out": str(out)}, text, would)
-    with told(), judged_by(asked, sets) as sandbox:
-        judging = _judging(app, out, sandbox, asked, _overlap(sets, asked))
+    with told(), judged_by(asked, sets) as sandbox, _serving(app, asked) as serve:
+        judging = _judging(app, out, sandbox, serve, asked, _overlap(sets, asked))
         app.say(f"judging what appears in {folder} until run {run} has ended")
         found = follow_run(app, folder, judging, sets, ended, asked["settle"])
     code = _show(app, sorted(found.results.values(), key=lambda one: one.step), out, found.failed)
@@ -137,18 +156,31 @@ def _overlap(sets: Sets, asked: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return find_overlap({suite.name: problems for suite, problems in sets}, asked["training"], asked["python"])
 
 
-def _judging(app: App, out: Path, sandbox: str, asked: dict[str, Any], overlap: dict[str, dict[str, Any]]) -> Judging:
-    from rlbox.evaluation.act.judge import Judging
-    from rlbox.evaluation.act.sandbox import Sandbox
-    from rlbox.evaluation.act.server import engine_facts, serving, setting
+@contextlib.contextmanager
+def _serving(app: App, asked: dict[str, Any]) -> Iterator[Serve]:
+    from rlbox.evaluation.act.server import setting
+    from rlbox.evaluation.serving.act.engines import WantedEngine, serving
     from rlbox.machine.act.http import loopback_http
 
     settings = dict(setting(text) for text in asked["settings"])
-    http = loopback_http(_SILENT_S)
+    where = {"url": asked["url"], "python": asked["engine"], "port": asked["port"], "servers": asked["servers"]}
+    wanted = WantedEngine(settings=settings, **where)
+    with serving(wanted, loopback_http(_SILENT_S), app.say) as serve:
+        yield serve
+
+
+def _judging(
+    app: App, out: Path, sandbox: str, serve: Serve, asked: dict[str, Any], overlap: dict[str, dict[str, Any]]
+) -> Judging:
+    from rlbox.evaluation.act.judge import Judging
+    from rlbox.evaluation.act.sandbox import Sandbox
+    from rlbox.evaluation.act.server import engine_facts, setting
+    from rlbox.machine.act.http import loopback_http
+
     return Judging(
         sandbox=Sandbox(sandbox, loopback_http(3600.0)),
-        serve=serving(asked["url"], asked["engine"], asked["port"], settings, _SILENT_S, http),
-        engine=engine_facts(asked["url"], settings),
+        serve=serve,
+        engine=engine_facts(asked["url"], dict(setting(text) for text in asked["settings"])),
         out=out,
         at_once=asked["at_once"],
         overlap=overlap,

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlbox.evaluation.act.kept import KeptRows
-from rlbox.evaluation.act.policy import Policy, Prompt
+from rlbox.evaluation.act.policy import Answering, Prompt
 from rlbox.evaluation.act.sandbox import Sandbox
 from rlbox.evaluation.problem import EvalProblem
 from rlbox.evaluation.suite import Suite
@@ -45,10 +45,10 @@ class Chosen:
     prompts: Mapping[str, Prompt]
 
 
-def evaluate(
-    chosen: Sequence[Chosen], policy: Policy, sandbox: Sandbox, kept: KeptRows, *, at_once: int, tell: Tell
-) -> Rows:
-    """Return a row for every answer; `at_once` are asked for at a time, and judged as they come.
+def begin_evaluation(
+    chosen: Sequence[Chosen], policy: Answering, sandbox: Sandbox, kept: KeptRows, *, at_once: int, tell: Tell
+) -> AnsweredRound:
+    """Ask for every answer, `at_once` at a time, judged as they come; return when the server has answered all.
 
     Raises
     ------
@@ -62,66 +62,83 @@ def evaluate(
         for number in range(one.suite.decoding.samples)
     ]
     prompts = {(one.suite.name, name): prompt for one in chosen for name, prompt in one.prompts.items()}
-    found = _Round(policy, sandbox, kept, prompts).carry_out(tasks, at_once, _Counts(tasks, tell))
-    rows: Rows = {one.suite.name: [] for one in chosen}
-    for task in tasks:
-        rows[task.suite.name].append(found[task.key])
-    return rows
+    asked = AnsweredRound(tasks, sandbox, kept, _Counts(tasks, tell))
+    try:
+        asked.carry_out(policy, prompts, at_once)
+    except BaseException:
+        asked.close()
+        raise
+    return asked
 
 
-class _Round:
-    """One round over all answers that are wanted; the first failure of the server ends it."""
+class AnsweredRound:
+    """One round over all answers that are wanted; the first failure of the server ends it.
 
-    def __init__(
-        self, policy: Policy, sandbox: Sandbox, kept: KeptRows, prompts: Mapping[tuple[str, str], Prompt]
-    ) -> None:
-        self._policy, self._sandbox, self._kept, self._prompts = policy, sandbox, kept, prompts
+    What is answered is judged by threads of its own, so that another server, or the same one, can be asked meanwhile.
+    """
+
+    def __init__(self, tasks: Sequence[Task], sandbox: Sandbox, kept: KeptRows, counts: _Counts) -> None:
+        self._tasks, self._sandbox, self._kept, self._counts = tasks, sandbox, kept, counts
         self._judges = ThreadPoolExecutor(os.cpu_count() or 1)
+        self._found: dict[tuple[str, str, int], Row | Future[Row]] = {}
         self._stop = threading.Event()
 
-    def carry_out(self, tasks: Sequence[Task], at_once: int, counts: _Counts) -> dict[tuple[str, str, int], Row]:
-        """Return the row of each task."""
-        found: dict[tuple[str, str, int], Row] = {}
-        with self._judges, ThreadPoolExecutor(at_once) as askers:
-            asked = {askers.submit(self._ask, task): task for task in tasks}
-            for future in as_completed(asked):
-                outcome = future.result()
-                row = outcome.result() if isinstance(outcome, Future) else outcome
-                if row is not None:
-                    found[asked[future].key] = row
-                    counts.one_more(asked[future].suite.name)
-        return found
+    def rows(self) -> Rows:
+        """Wait until all is judged and return the rows; what the sandbox raises is raised."""
+        rows: Rows = {}
+        with self._judges:
+            for task in self._tasks:
+                row = self._found[task.key]
+                rows.setdefault(task.suite.name, []).append(row.result() if isinstance(row, Future) else row)
+        return rows
 
-    def _ask(self, task: Task) -> Future[Row] | Row | None:
-        """Return the row that is kept, or what will be one; nothing where the round has ended."""
+    def close(self) -> None:
+        """Wait until what was answered is judged."""
+        self._judges.shutdown()
+
+    def carry_out(self, policy: Answering, prompts: Mapping[tuple[str, str], Prompt], at_once: int) -> None:
+        """Ask for what is not known; return when all is answered."""
+        with ThreadPoolExecutor(at_once) as askers:
+            try:
+                for future in as_completed(askers.submit(self._ask, policy, prompts, task) for task in self._tasks):
+                    future.result()
+            except BaseException:
+                self._stop.set()
+                raise
+
+    def _ask(self, policy: Answering, prompts: Mapping[tuple[str, str], Prompt], task: Task) -> None:
+        """Have the row that is kept, or what will be one; nothing where the round has ended."""
         known = self._kept.read(task.suite.name, task.problem.id, task.number)
         if known and "outcome" in known:
-            return known
+            self._found[task.key] = known
+            self._counts.one_more(task.suite.name)
+            return
         if self._stop.is_set():
-            return None
+            return
         try:
-            known = known or self._answer(task)
+            known = known or self._answer(policy, prompts[task.suite.name, task.problem.id], task)
         except BaseException:
             self._stop.set()
             raise
-        return self._judges.submit(self._judge, task, known)
+        self._found[task.key] = self._judges.submit(self._judge, task, known)
 
-    def _answer(self, task: Task) -> Row:
-        prompt = self._prompts[task.suite.name, task.problem.id]
-        answer = asdict(self._policy.answer(prompt, task.suite.decoding, task.number))
+    def _answer(self, policy: Answering, prompt: Prompt, task: Task) -> Row:
+        answer = asdict(policy.answer(prompt, task.suite.decoding, task.number))
         known = {"problem": task.problem.id, "number": task.number, "ask": task.problem.ask}
         return self._kept.write(task.suite.name, {**known, **answer})
 
     def _judge(self, task: Task, asked: Row) -> Row:
         verdict = self._sandbox.judge(task.problem, asked["text"], task.suite.limits)
-        return self._kept.write(task.suite.name, {**asked, **asdict(verdict), "executed": verdict.executed})
+        row = self._kept.write(task.suite.name, {**asked, **asdict(verdict), "executed": verdict.executed})
+        self._counts.one_more(task.suite.name)
+        return row
 
 
 class _Counts:
     """Tells how far each suite is."""
 
     def __init__(self, tasks: Sequence[Task], tell: Tell) -> None:
-        self._tell = tell
+        self._tell, self._lock = tell, threading.Lock()
         self._whole: dict[str, int] = {}
         self._done: dict[str, int] = {}
         for task in tasks:
@@ -129,5 +146,6 @@ class _Counts:
 
     def one_more(self, suite: str) -> None:
         """Count one judged answer."""
-        self._done[suite] = self._done.get(suite, 0) + 1
-        self._tell(suite, self._done[suite], self._whole[suite])
+        with self._lock:
+            self._done[suite] = self._done.get(suite, 0) + 1
+            self._tell(suite, self._done[suite], self._whole[suite])

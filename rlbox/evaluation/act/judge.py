@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.evaluation.act.bar import CountedBar
-from rlbox.evaluation.act.evaluate import evaluate
+from rlbox.evaluation.act.evaluate import AnsweredRound, begin_evaluation
 from rlbox.evaluation.act.kept import KeptRows, rows_keys
 from rlbox.evaluation.act.locking import ask_for_prompts, make_lock, parts_but_prompts
 from rlbox.evaluation.act.outputs import (
@@ -24,13 +24,13 @@ from rlbox.evaluation.act.outputs import (
     write_json,
     write_outputs,
 )
-from rlbox.evaluation.act.policy import Policy, PolicyError
+from rlbox.evaluation.act.policy import Answering, PolicyError
 from rlbox.evaluation.act.sandbox import Sandbox
 from rlbox.evaluation.act.say import say
 from rlbox.evaluation.act.server import Serve
-from rlbox.evaluation.act.weights import export_facts, marks_of
+from rlbox.evaluation.act.weights import Contents, export_facts, marks_of
 from rlbox.evaluation.export import Export
-from rlbox.evaluation.lock import canonical
+from rlbox.evaluation.lock import EvaluationLock, canonical
 from rlbox.evaluation.problem import EvalProblem
 from rlbox.evaluation.result import EvaluationResult
 from rlbox.evaluation.suite import Suite
@@ -62,6 +62,7 @@ class Judging:
     at_once: int
     overlap: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     say: Callable[[str], None] = say
+    contents: Contents = field(default_factory=Contents)
 
     def judge(self, export: Export, suites: Suites, facts: Mapping[str, Any] | None = None) -> EvaluationResult:
         """Return the result of one checkpoint, and write its files; `facts` are what `run_info.json` says besides.
@@ -71,36 +72,56 @@ class Judging:
         NotJudged
             What was judged before is kept, and is not asked again.
         """
+        return self.begin(export, suites, facts)()
+
+    def begin(
+        self, export: Export, suites: Suites, facts: Mapping[str, Any] | None = None
+    ) -> Callable[[], EvaluationResult]:
+        """As `judge`, but return when all is answered: what is returned waits for the rest of the verdicts.
+
+        Its engine can serve another export meanwhile. Both raise `NotJudged`.
+        """
         began, stamp = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         folder = self.out / export.name
         self.say(f"[evaluate] {export.name}: {sum(len(problems) for _, problems in suites)} problems")
         try:
-            marks, contents = marks_of(export.path), export_facts(export.path)
+            marks, contents = self.contents.take(export.path)
             strength, judges = self._judged_by(suites)
             with self.serve(export.path, folder) as policy:
                 _same_weights(policy, export)
-                chosen = ask_for_prompts(suites, policy, self.at_once)
-                lock = make_lock(chosen, {**self.engine, **policy.facts}, strength, contents, judges)
+                at_once, how = self.at_once * policy.servers, _how(policy)
+                chosen = ask_for_prompts(suites, policy, at_once)
+                lock = make_lock(chosen, {**self.engine, **policy.facts}, strength, contents.result(), judges)
                 write_json(folder / "lock.json", lock.as_json())
-                kept = KeptRows(folder, rows_keys(lock))
-                rows = evaluate(chosen, policy, self.sandbox, kept, at_once=self.at_once, tell=self._tell(export.name))
+                kept, tell = KeptRows(folder, rows_keys(lock)), self._tell(export.name)
+                asked = begin_evaluation(chosen, policy, self.sandbox, kept, at_once=at_once, tell=tell)
         except (PolicyError, NoAnswer, OSError) as error:
             raise NotJudged(str(error)) from error
         if marks_of(export.path) != marks:
+            asked.close()
             raise ChangedMeanwhile(f"the files of {export.path} changed while it was judged: judge it again")
-        if broken := [name for name, of in rows.items() if any(row["outcome"] == "sandbox" for row in of)]:
-            raise NotJudged(f"the code sandbox failed while {', '.join(broken)} ran: these have no score; run it again")
-        result = make_result(export.name, export.step, lock, rows, self.overlap)
-        machine = {"host": platform.node(), "cores": os.cpu_count(), "kernel": platform.release()}
         run = {
             "export": os.path.abspath(export.path),
             "began": stamp,
-            "took_s": round(time.monotonic() - began, 1),
-            "machine": machine,
+            "machine": {"host": platform.node(), "cores": os.cpu_count(), "kernel": platform.release()},
+            **how,
             **(facts or {}),
         }
-        write_outputs(folder, result, rows, run)
-        append_history(self.out, result, stamp)
+        return lambda: self._finish(export, lock, asked, run, began)
+
+    def _finish(
+        self, export: Export, lock: EvaluationLock, asked: AnsweredRound, run: Mapping[str, Any], began: float
+    ) -> EvaluationResult:
+        """Wait for the verdicts and write the files of the result."""
+        try:
+            rows = asked.rows()
+        except (NoAnswer, OSError) as error:
+            raise NotJudged(str(error)) from error
+        if broken := [name for name, of in rows.items() if any(row["outcome"] == "sandbox" for row in of)]:
+            raise NotJudged(f"the code sandbox failed while {', '.join(broken)} ran: these have no score; run it again")
+        result = make_result(export.name, export.step, lock, rows, self.overlap)
+        write_outputs(self.out / export.name, result, rows, {**run, "took_s": round(time.monotonic() - began, 1)})
+        append_history(self.out, result, str(run["began"]))
         for suite, row in result.scores.items():
             self.say(
                 f"[evaluate] {export.name} {suite}: accepted@1 {row['accepted_at_1']:.2%}, "
@@ -148,7 +169,12 @@ class Judging:
         return tell
 
 
-def _same_weights(policy: Policy, export: Export) -> None:
+def _how(policy: Answering) -> dict[str, Any]:
+    """Return what is known of the servers that answer and decides nothing: how many, how the weights came in."""
+    return {"servers": policy.servers, "weights": policy.loaded} if policy.loaded else {}
+
+
+def _same_weights(policy: Answering, export: Export) -> None:
     """Refuse a server that says it serves another folder of this machine (P195)."""
     served = Path(policy.root) if policy.root else export.path
     if served.is_absolute() and served.is_dir() and not served.samefile(export.path):

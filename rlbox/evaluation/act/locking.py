@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from rlbox.evaluation.act.evaluate import Chosen
-from rlbox.evaluation.act.policy import Policy, Prompt
+from rlbox.evaluation.act.policy import Answering, Prompt
 from rlbox.evaluation.lock import EvaluationLock, content_digest
 from rlbox.evaluation.problem import EvalProblem
 from rlbox.evaluation.suite import Suite, suite_facts
@@ -15,7 +15,7 @@ from rlbox.evaluation.verdict import EXTRACTION, SCORING
 
 
 def ask_for_prompts(
-    suites: Sequence[tuple[Suite, Sequence[EvalProblem]]], policy: Policy, at_once: int
+    suites: Sequence[tuple[Suite, Sequence[EvalProblem]]], policy: Answering, at_once: int
 ) -> list[Chosen]:
     """Return suites with the prompts that the server makes of their problems."""
     found = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from rlbox.amounts import size_text
 from rlbox.evaluation.suite import Decoding
@@ -38,16 +38,49 @@ class ModelAnswer:
     tokens: int
 
 
+class Answering(Protocol):
+    """A model that answers, behind `servers` servers at once; see `Policy`."""
+
+    url: str
+    root: str
+    facts: dict[str, Any]
+    loaded: str
+    servers: int
+
+    def prompt(self, ask: str) -> Prompt:
+        """Return a message as the model gets it."""
+
+    def answer(self, prompt: Prompt, decoding: Decoding, number: int) -> ModelAnswer:
+        """Return answer `number` to a prompt."""
+
+
 class Policy:
-    """The one model behind the server at `url`; any number of threads may ask."""
+    """The one model behind the server at `url`; any number of threads may ask.
+
+    `root` is the export whose weights it has, and `loaded` how they came there, where that is known.
+    """
 
     def __init__(self, url: str, http: Http) -> None:
         self.url, self._http = url.rstrip("/"), http
         self.name, self.root, self.facts = self._served()
+        self.loaded, self.servers = "", 1
         self._tokenizes = True
+        self._prompts: dict[str, Prompt] = {}
 
     def prompt(self, ask: str) -> Prompt:
-        """Return a message as the server's own template and tokenizer make it."""
+        """Return a message as the server's own template and tokenizer make it; the same one is asked for once."""
+        if (known := self._prompts.get(ask)) is None:
+            known = self._prompts[ask] = self._made(ask)
+        return known
+
+    def control(self, path: str, content: dict[str, Any]) -> Any:
+        """Return what the server answers to what is no problem of a suite; `PolicyError` where it refuses."""
+        status, found = self._post(path, content)
+        if not 200 <= status < 300:
+            raise PolicyError(f"{self.url}{path}: status {status}: {isolated(str(found)[:200])}")
+        return found
+
+    def _made(self, ask: str) -> Prompt:
         if self._tokenizes:
             asked = {"model": self.name, "messages": [{"role": "user", "content": ask}], "add_generation_prompt": True}
             status, found = self._post("/tokenize", asked)

@@ -7,21 +7,21 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from rlbox.amounts import limit_text
-from rlbox.evaluation.act.policy import Policy, PolicyError
+from rlbox.evaluation.act.policy import Answering, Policy, PolicyError
 from rlbox.machine.act.command import WITH_OUTPUT, Started, start_command
 from rlbox.machine.act.http import Http
 from rlbox.machine.act.ports import probe_port
 from rlbox.printable import isolated
 from rlbox.values import Command
 
-Serve = Callable[[Path, Path], contextlib.AbstractContextManager[Policy]]
+Serve = Callable[[Path, Path], contextlib.AbstractContextManager[Answering]]
 """Serves an export, the log in a folder, and ends what it started behind the block."""
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD")
 _POLL_S = 0.5
@@ -31,11 +31,15 @@ _PATIENCE_S = {signal.SIGTERM: 30.0, signal.SIGKILL: 10.0}
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
-    """How an export is served: `argv` starts the server, which answers at `url` within `start_s` seconds."""
+    """How an export is served: `argv` starts the server, which answers at `url` within `start_s` seconds.
+
+    `env` is added to the environment.
+    """
 
     argv: tuple[str, ...]
     url: str
     start_s: float
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 def vllm_argv(python: str, export: Path, port: int, settings: dict[str, Any]) -> tuple[str, ...]:
@@ -70,19 +74,6 @@ def _option(name: str, value: Any) -> list[str]:
     return [flag] if value is True else [] if value is False else [flag, str(value)]
 
 
-def serving(url: str, python: str, port: int, settings: dict[str, Any], start_s: float, http: Http) -> Serve:
-    """Return what serves an export: the server at `url` as it is up, or else vLLM of `python` on `port`."""
-
-    def serve(export: Path, folder: Path) -> contextlib.AbstractContextManager[Policy]:
-        if url:
-            return contextlib.nullcontext(Policy(url, http))
-        argv = vllm_argv(python, export, port, settings)
-        engine = EngineSettings(argv=argv, url=f"http://127.0.0.1:{port}", start_s=start_s)
-        return served(engine, folder / "server.log", http)
-
-    return serve
-
-
 @contextlib.contextmanager
 def served(engine: EngineSettings, log: Path, http: Http) -> Iterator[Policy]:
     """Yield the model of the server while the block runs; what the server says goes to `log`.
@@ -95,7 +86,9 @@ def served(engine: EngineSettings, log: Path, http: Http) -> Iterator[Policy]:
     _await_port(engine.url)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as stream:
-        process = start_command(Command(argv=engine.argv), stdout=stream, stderr=WITH_OUTPUT, dies_with_us=True)
+        process = start_command(
+            Command(argv=engine.argv, env=engine.env), stdout=stream, stderr=WITH_OUTPUT, dies_with_us=True
+        )
     try:
         yield _ready(process, engine, log, http)
     finally:

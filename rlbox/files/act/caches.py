@@ -23,6 +23,7 @@ KINDS: Mapping[str, str] = {
     "compile": "compilers and objects of wheels that were compiled",
     "contexts": "files that builds were given",
     "diagnose": "signatures as they are scanned",
+    "engines": "proofs that weights of engines can be exchanged",
     "images": "descriptions of images",
     "logs": "logs of builds, and of what went wrong in rlbox",
     "mirrors": "times of mirrors",

@@ -46,7 +46,13 @@ _FULL = 95
 
 
 def render_report(
-    record: RunRecord, *, made_at: str, language: str = "en", other: RunRecord | None = None, live: bool = False
+    record: RunRecord,
+    *,
+    made_at: str,
+    language: str = "en",
+    other: RunRecord | None = None,
+    live: bool = False,
+    scores: str = "",
 ) -> str:
     """Return the report of a run as one HTML document under `MOST_BYTES`, if need be with less detail.
 
@@ -60,6 +66,8 @@ def render_report(
         A run that is shown beside it, as the one before.
     live
         Whether the page asks again where it came from: what changed takes the place of what is shown.
+    scores
+        File beside the page that has the scores of the run's checkpoints.
 
     Raises
     ------
@@ -67,7 +75,7 @@ def render_report(
         The plan of one of two runs cannot be read.
     """
     text, template, words = "", page_template("report.html.j2", teller(language)), page_words(language)
-    known = {"live": live, "beside": beside(record, other) if other else None}
+    known = {"live": live, "beside": beside(record, other) if other else None, "scores": scores}
     for level in _LEVELS:
         text = template.render(_context(record, made_at, words, level), **known)
         if len(text.encode("utf-8", "replace")) <= MOST_BYTES:

@@ -11,7 +11,11 @@ from rlbox.evaluation.act.kept import KeptRows, rows_keys
 from rlbox.evaluation.act.outputs import SUMMARY, read_summary
 from rlbox.evaluation.result import EvaluationResult
 from rlbox.evaluation.results import ACCEPTED
+from rlbox.evaluation.winner import below_disk, data_of, results_folders
+from rlbox.files.act.beneath import read_bytes
+from rlbox.foreign import parse_json
 from rlbox.printable import printable
+from rlbox.record.act.folder import PLAN_FILE
 from rlbox.secrets.masks import Masks
 
 MOST_TEXT = 24_000
@@ -71,6 +75,26 @@ def results_at(folder: Path) -> list[tuple[Path, EvaluationResult]]:
     paths = [folder / SUMMARY] if (folder / SUMMARY).is_file() else sorted(folder.glob(f"*/{SUMMARY}"))
     found = [(path.parent, read_summary(path)) for path in paths]
     return sorted(found, key=lambda one: (one[1].step, one[1].name))
+
+
+def results_of_run(folder: Path) -> list[tuple[Path, EvaluationResult]]:
+    """Return the results of the checkpoints that a run judged, as `results_at`; nothing where it judged none.
+
+    They lie where its plan says, on the data disk whose run it is; what leads out of that disk is left alone.
+    """
+    disk = folder.resolve().parents[1]
+    try:
+        plan = parse_json(read_bytes(folder / PLAN_FILE))
+    except (OSError, ValueError):
+        return []
+    if not isinstance(plan, dict):
+        return []
+    found: list[tuple[Path, EvaluationResult]] = []
+    for path in results_folders(plan):
+        place = (disk / below_disk(path, [data_of(plan), str(disk)])).resolve()
+        if place.is_relative_to(disk):
+            found += results_at(place)
+    return found
 
 
 def _problem(suite: str, name: str, kept: Sequence[tuple[EvaluationResult, KeptRows]], masks: Masks) -> ShownProblem:

@@ -21,7 +21,17 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 def probe_gpu_facts(environ: Mapping[str, str], dashboard: str) -> GpusHere:
     """Return the facts; `dashboard` is the URL of a Ray head's dashboard."""
-    gpus = tuple(
+    gpus = probe_gpu_states()
+    rows = probe_ray_nodes(dashboard)
+    visible = environ.get(VISIBLE)
+    if isinstance(rows, str):
+        return GpusHere(gpus=gpus, visible=visible, why_no_ray=rows)
+    return GpusHere(gpus=gpus, visible=visible, ray=tuple(map(_node, rows)))
+
+
+def probe_gpu_states() -> tuple[GpuState, ...]:
+    """Return the GPUs of this machine and who holds them."""
+    return tuple(
         GpuState(
             index=gpu.index,
             name=gpu.name,
@@ -31,11 +41,6 @@ def probe_gpu_facts(environ: Mapping[str, str], dashboard: str) -> GpusHere:
         )
         for gpu in _gpus()
     )
-    rows = probe_ray_nodes(dashboard)
-    visible = environ.get(VISIBLE)
-    if isinstance(rows, str):
-        return GpusHere(gpus=gpus, visible=visible, why_no_ray=rows)
-    return GpusHere(gpus=gpus, visible=visible, ray=tuple(map(_node, rows)))
 
 
 def _gpus() -> tuple[GpuFacts, ...]:

@@ -1,0 +1,1 @@
+"""How exports are served: one engine for all, its weights exchanged; or several that share the work."""

@@ -1,0 +1,1 @@
+"""What speaks with engines that are kept up."""
