@@ -61,7 +61,7 @@ sandbox-speed: .venv/rlbox.stamp
 cluster: .venv/rlbox.stamp
 	$(RLBOX) engine up
 	scripts/ensure-test-tools.sh
-	$(PY) -m pytest tests/engine/test_cluster_doctor.py tests/engine/test_cluster_life.py tests/engine/test_cluster_jobs.py tests/engine/test_cluster_failures.py tests/engine/test_cluster_here.py tests/engine/test_cluster_proof.py tests/engine/test_cluster_runs.py $(ARGS)
+	$(PY) -m pytest tests/engine/test_cluster_doctor.py tests/engine/test_cluster_life.py tests/engine/test_cluster_jobs.py tests/engine/test_cluster_work.py tests/engine/test_cluster_failures.py tests/engine/test_cluster_here.py tests/engine/test_cluster_proof.py tests/engine/test_cluster_runs.py $(ARGS)
 
 # The catalogue of messages brought up to date with the code: new ones wait there for their other half.
 messages: .venv/rlbox.stamp

@@ -88,7 +88,7 @@ def as_before(two: Hosts, follow: Follow, names: Iterable[str]) -> Iterator[None
     before = two.look()
     yield
     for name in names:
-        done = two("cluster", "down", name)
+        done = two("cluster", "down", name, "--force")
         assert done.code == 0, done.err
     after = two.look()
     left = {host: sorted({*after[host]} ^ {*before[host]}) for host in before}

@@ -26,6 +26,7 @@ from rlbox.cluster.act.start import (
     write_files,
 )
 from rlbox.cluster.act.story import StandingCluster, Story, refuse, story_of
+from rlbox.cluster.act.work.going import refuse_in_use
 from rlbox.cluster.judge.places import place_problems
 from rlbox.cluster.judge.proof import Proof
 from rlbox.cluster.plan import ClusterMember, ClusterPlan
@@ -153,6 +154,8 @@ def _heal(story: Story, survey: Survey, standing: StandingCluster, wish: UpWish)
     if not dead:
         require_audit(story.fleet, plan, survey.facts)
         return plan, state, (), require_proof(story, plan, survey.facts) if wish.prove else None
+    if state.said:
+        refuse_in_use(story, standing)  # a Ray that does not tell of its nodes may be one that works
     if plan.head.name in dead or state.said:
         dead = [member.name for member in plan.members]
     _require_places(story, survey, plan)
