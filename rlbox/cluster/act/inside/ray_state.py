@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
+import signal
 import sys
-import threading
 import time
 from typing import Any
 
@@ -39,28 +38,14 @@ def rows(state: Any) -> list[dict[str, Any]]:
     ]
 
 
-_PATIENCE_S = 20.0
-
-
-def tell(line: str) -> None:
-    """Say one line."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
-def give_up() -> None:
-    """Say that nothing comes, and end: a call to a GCS that is halted never returns."""
-    tell(json.dumps({"said": f"its GCS has not answered for {_PATIENCE_S:.0f} s"}))
-    os._exit(0)
+_PATIENCE_S = 30
 
 
 def main() -> None:
     """Tell until the time is over."""
     address, seconds = sys.argv[1], float(sys.argv[2])
     if not seconds:
-        limit = threading.Timer(_PATIENCE_S, give_up)
-        limit.daemon = True
-        limit.start()
+        signal.alarm(_PATIENCE_S)  # a call to a GCS that is halted never returns
     until, told, state = time.monotonic() + seconds, "", None
     while True:
         try:
@@ -70,7 +55,8 @@ def main() -> None:
             state, line = None, json.dumps({"said": f"{type(error).__name__}: {error}"[:300]})
         if line != told:
             told = line
-            tell(line)
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
         if time.monotonic() > until:
             return
         time.sleep(0.25)

@@ -233,6 +233,11 @@ def _tell_logs(node: Node, row: Row, part: Callable[[Row], None], ended: threadi
     return node_ray.tell_logs(row, lambda: node.lives.logs(row["container"], row["mount"]), part, ended)
 
 
+def _watch(node: Node, row: Row, part: Callable[[Row], None], ended: threading.Event) -> Row:
+    node.lives.tell_news(not row["here"], part, ended)
+    return {}
+
+
 def _end_at(ended: threading.Event, program: node_run.HeardProgram) -> None:
     ended.wait()
     program.end()
@@ -301,6 +306,7 @@ _GOES_ON: dict[str, Callable[[Node, Row, Callable[[Row], None], threading.Event]
     "serve": _serve,
     "logs": _tell_logs,
     "execute-here": _execute,
+    "watch": _watch,
 }
 """What tells parts until it is told to end."""
 

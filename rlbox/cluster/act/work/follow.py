@@ -26,11 +26,11 @@ _ASK_S = 0.5
 _LAST_S = 5.0
 _MOST = 1 << 22
 
-_News = str | Failure | RlboxError | None
+_News = str | RlboxError | None
 
 
 class JobFollower:
-    """The log of a job's driver and the news of the nodes, in the order in which they come."""
+    """The log of a job's driver, and the news of the nodes: they are told at once, whatever the head is asked then."""
 
     def __init__(self, story: Story, going: Going, id_: str, shown: _Shown) -> None:
         self._story, self._going, self._id, self._shown = story, going, id_, shown
@@ -62,13 +62,15 @@ class JobFollower:
             match news:
                 case str():
                     self._shown.write(news)
-                case Failure():
-                    self.tell(news.finding("", first=False))
                 case None:
                     self._shown.close()
                     return job
                 case _:
                     raise news
+
+    def happened(self, failure: Failure) -> None:
+        """Say what happened to a node; called in the thread of its watch."""
+        self.tell(failure.finding("", first=False))
 
     def tell(self, finding: Finding) -> None:
         """Say what happened to a node, once."""
@@ -84,7 +86,7 @@ def following(
     """Yield what follows a job, the nodes being watched while the block runs."""
     going = start_logs(story, standing, head.name, [f"job-driver-{id_}.log"], follow=True, most=_MOST)
     follower = JobFollower(story, going, id_, _Shown(masks, quiet=story.app.as_json))
-    watch = NodesWatch(story, standing, survey.offsets, follower.news.put)
+    watch = NodesWatch(story, standing, survey.offsets, follower.happened)
     try:
         yield follower
     finally:

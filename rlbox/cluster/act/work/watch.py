@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 
 from rlbox.amounts import duration_text
 from rlbox.cluster.act.carry import lives_of
-from rlbox.cluster.act.reach.link import SILENT_S, NodeLink
+from rlbox.cluster.act.reach.link import SILENT_S, Going, NodeLink
 from rlbox.cluster.act.status import ways_to
 from rlbox.cluster.act.story import StandingCluster, Story
-from rlbox.cluster.facts import ClusterContainer, container_of
+from rlbox.cluster.facts import ClusterContainer, NodeDisk, container_of, disk_of
 from rlbox.cluster.judge.failures import Failure, MemberFacts, judge_failures
 from rlbox.errors import RlboxError
 
-_LOOK_S, _ANSWER_S = 1.0, 5.0
+_LOOK_S, _ANSWER_S, _LEAST_S = 1.0, 5.0, 0.5
+"""A node is looked at so often, and at once when it tells that something ended; its answer is waited for so long."""
 
 
 class NodesWatch:
@@ -34,12 +36,31 @@ class NodesWatch:
         self._story, self._standing, self._offsets, self._tell = story, standing, offsets, tell
         self._told: set[tuple[str, str]] = set()
         self._closed = threading.Event()
+        self._disks: dict[str, NodeDisk] = {}
+        self._goings: list[Going] = []
+        self._news: list[threading.Event] = []
         for name, link in story.fleet.links.items():
             if name in standing.containers:
-                threading.Thread(target=self._look, args=(link,), name=f"watch of {name}", daemon=True).start()
+                self._begin(link)
 
-    def _look(self, link: NodeLink) -> None:
-        while not self._closed.wait(_LOOK_S):
+    def _begin(self, link: NodeLink) -> None:
+        news, going = threading.Event(), link.start("watch", here=self._standing.containers[link.name].here)
+        self._news.append(news)
+        self._goings.append(going)
+        threading.Thread(target=self._hear, args=(link, going, news), name=f"news of {link.name}", daemon=True).start()
+        threading.Thread(target=self._look, args=(link, news), name=f"watch of {link.name}", daemon=True).start()
+
+    def _hear(self, link: NodeLink, going: Going, news: threading.Event) -> None:
+        with contextlib.suppress(RlboxError):
+            for part in going:
+                if "disk" in part:
+                    self._disks[link.name] = disk_of(part["disk"])
+                news.set()
+
+    def _look(self, link: NodeLink, news: threading.Event) -> None:
+        while not self._closed.is_set():
+            news.wait(_LOOK_S)
+            news.clear()
             for failure in judge_failures([self._member(link)]):
                 if not self._closed.is_set() and (failure.node, failure.id) not in self._told:
                     self._told.add((failure.node, failure.id))
@@ -50,7 +71,8 @@ class NodesWatch:
         container: ClusterContainer | None = known
         said = ""
         try:
-            rows = lives_of(link, self._standing.plan, _ANSWER_S) if not link.lost else None
+            patience = min(_ANSWER_S, max(_LEAST_S, SILENT_S - link.silent_s()))
+            rows = lives_of(link, self._standing.plan, patience) if not link.lost else None
             container = next((container_of(row) for row in rows or () if row["id"] == known.id), None)
         except RlboxError:
             rows = None
@@ -67,6 +89,7 @@ class NodesWatch:
             container=container,
             said=said,
             ways=ways.get(link.name, ()),
+            disk=self._disks.get(link.name),
             offset=self._offsets.get(link.name, 0.0),
             here=known.here,
         )
@@ -74,3 +97,7 @@ class NodesWatch:
     def close(self) -> None:
         """Tell nothing more."""
         self._closed.set()
+        for going in self._goings:
+            going.end()
+        for news in self._news:
+            news.set()
