@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from clusterfacts import facts, survey
 
+from rlbox.cluster.act.reach.folders import ConnectionFolder
 from rlbox.cluster.act.reach.link import NodeLink, Unreached
 from rlbox.cluster.act.reach.sent import node_program, plain
 from rlbox.cluster.act.reach.starts import Starts
@@ -168,3 +169,19 @@ def test_what_a_type_checker_reads_stays_here() -> None:
     first = 'from __future__ import annotations\n"""Words."""\nif TYPE_CHECKING:\n    import x\n'
     text = first + "def f(a: int, *b: str) -> Row:\n    c: int = 1\n    return c"
     assert plain(text) == "def f(a, *b):\n    c = 1\n    return c"
+
+
+def test_the_folder_of_a_killed_process_goes_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose process lives stays, and so does one that is only just made."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left = tmp_path / "rlbox-node-left"
+    (left / "n").mkdir(parents=True)
+    (tmp_path / "rlbox-node-made").mkdir()
+    one = ConnectionFolder()
+    (one.path / "engine").touch()
+    other = ConnectionFolder()
+    assert not left.exists()
+    assert (one.path / "engine").exists()
+    for folder in (one, other, other):
+        folder.remove()
+    assert [path.name for path in tmp_path.iterdir()] == ["rlbox-node-made"]
