@@ -45,7 +45,7 @@ LEFT = f"""
 docker ps -aq --filter label=rlbox.cluster=pair | tail -n +2 | sed 's/^/container /'
 pgrep -f 'rlbox-nod[e]$' | sed 's/^/program /'
 ls -d /tmp/rlbox-* 2>/dev/null | sed 's/^/folder /'
-find {DISK}/clusters -type f ! -name sessions ! -name record.json ! -name auth_token | sed 's/^/file /'
+find {DISK}/clusters -type f ! -name sessions ! -name cluster.json ! -name auth_token | sed 's/^/file /'
 true
 """
 SOON_S, LATEST_S = 45.0, 180.0
