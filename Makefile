@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test sandbox-attack sandbox-humaneval sandbox-speed cluster cluster-chaos test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-proof-pack gpu-hangs gpu-fits fault-logs diagnose-score inventory eval-shows
+.PHONY: smoke test sandbox-attack sandbox-humaneval sandbox-speed cluster cluster-chaos cluster-speed test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-proof-pack gpu-hangs gpu-fits fault-logs diagnose-score inventory eval-shows
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -69,6 +69,12 @@ cluster-chaos: .venv/rlbox.stamp
 	$(RLBOX) engine up
 	scripts/ensure-test-tools.sh
 	$(PY) tests/engine/clustercampaign.py $(ARGS)
+
+# A cluster's start, and 64 hosts asked at once, beside what is typed by hand, in turn; writes tests/engine/CLUSTER_SPEED.md.
+cluster-speed: .venv/rlbox.stamp
+	$(RLBOX) engine up
+	scripts/ensure-test-tools.sh
+	$(PY) tests/engine/clusterspeed.py $(ARGS)
 
 # The catalogue of messages brought up to date with the code: new ones wait there for their other half.
 messages: .venv/rlbox.stamp
