@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -39,6 +40,8 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="play those again that did not hold")
     parser.add_argument("--lock", default="", help="a file that is locked for each round, for others on this machine")
     told = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)  # also where a shell had it started aside
     known = kept(told.seed)
     done = {number for number, row in known.items() if row["held"] or not told.again}
     left = [number for number in range(1, told.rounds + 1) if number not in done]
