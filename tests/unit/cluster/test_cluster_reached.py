@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from clusterfacts import facts, survey
 
+from rlbox.cluster.act.programs import node_hold
 from rlbox.cluster.act.reach.folders import ConnectionFolder
 from rlbox.cluster.act.reach.link import NodeLink, Unreached
 from rlbox.cluster.act.reach.sent import node_program, plain
@@ -144,7 +145,7 @@ def test_a_connection_that_broke() -> None:
         assert refused.value.next_step == "the same command again"
     finally:
         link.close()
-    with pytest.raises(Unreached, match="local: the connection broke: what runs there goes on") as caught:
+    with pytest.raises(Unreached, match="local: the connection broke: that ends nothing there") as caught:
         link.ask("clock")
     assert caught.value.next_step == "the same command again"
 
@@ -185,3 +186,14 @@ def test_the_folder_of_a_killed_process_goes_with_the_next(tmp_path: Path, monke
     for folder in (one, other, other):
         folder.remove()
     assert [path.name for path in tmp_path.iterdir()] == ["rlbox-node-made"]
+
+
+def test_the_folder_that_a_power_cut_left_on_a_node_goes_with_the_next(tmp_path: Path) -> None:
+    """One whose program lives stays, and what is no connection's."""
+    left, other, mine = (tmp_path / f"rlbox-{digit * 16}" for digit in "abc")
+    for path in (left, other, tmp_path / "rlbox-here-1"):
+        path.mkdir()
+    (left / "lock").touch()
+    node_hold.make_folder(str(mine))
+    node_hold.make_folder(str(tmp_path / f"rlbox-{'d' * 16}"))
+    assert sorted(path.name[6] for path in tmp_path.iterdir()) == ["b", "c", "d", "h"]

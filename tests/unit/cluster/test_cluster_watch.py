@@ -14,7 +14,7 @@ from clusterfacts import plan
 from rlbox.cluster.act.reach.fleet import Fleet
 from rlbox.cluster.act.story import StandingCluster
 from rlbox.cluster.act.work import watch
-from rlbox.cluster.act.work.watch import NodesWatch
+from rlbox.cluster.act.work.watch import NodesWatch, WatchedNodes
 from rlbox.cluster.facts import ClusterContainer
 from rlbox.cluster.judge.failures import Failure
 from rlbox.errors import NodeError
@@ -44,7 +44,7 @@ class Played:
 
     @property
     def heard(self) -> bool:
-        return self.silent < 10
+        return not self.lost and self.silent < 10
 
     def silent_s(self) -> float:
         return self.silent
@@ -96,6 +96,21 @@ def test_what_a_node_tells_is_looked_at_at_once(
     links["b"].row = {**ROW, "id": "b", "status": "exited", "exit_code": 137}
     links["b"].news.put({"ended": "b"})
     assert told.get(timeout=60).id == "container-killed"
+
+
+def test_what_became_of_a_node_whose_connection_broke_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head's connection is no more, and who followed it ends: first the other node tries to reach it."""
+    monkeypatch.setattr(watch, "_LOOK_S", 0.01)
+    links: dict[str, Any] = {name: Played(name) for name in "ab"}
+    links["a"].lost, links["b"].way = True, "it did not answer"
+    containers = {name: ClusterContainer(id=name, name="n", image="i", labels={}, status="running") for name in "ab"}
+    said: list[str] = []
+    story: Any = SimpleNamespace(fleet=Fleet(links, ()), app=SimpleNamespace(say=said.append))
+    standing = StandingCluster(plan=plan(), containers=containers)
+    with closing(WatchedNodes(story, standing, {"a": 0.0, "b": 0.0})) as nodes:
+        (one,) = nodes.findings()
+    assert (one.where, one.id) == ("a", "host-gone")
+    assert [line.partition(":")[0] for line in said] == ["a"]
 
 
 @pytest.mark.parametrize(("way", "id_"), [("", "connection-cut"), ("it did not answer", "host-gone")])

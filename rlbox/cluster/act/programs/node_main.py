@@ -16,6 +16,7 @@ from rlbox.cluster.act.programs import (
     node_facts,
     node_files,
     node_here,
+    node_hold,
     node_keeper,
     node_lives,
     node_net,
@@ -55,7 +56,7 @@ class Node:
     def begin(self, first: Row) -> Row:
         """Make the folder whose sockets the connection forwards, and say who this is."""
         folder = first["folder"]
-        os.mkdir(folder, 0o700)
+        node_hold.make_folder(folder)
         self.folder, self.engine = folder, node_engine.find_socket()
         words = [sys.executable, "-I", "-S", "-c", first["boot"], "rlbox-keeper"]
         self.lives = node_lives.Carried(self.engine, first["disk"], lambda: (words, sys.modules["__main__"]._t))

@@ -232,7 +232,7 @@ class NodeLink:
             Finding(
                 id="connection-lost",
                 title="the connection broke",
-                seen="what runs there goes on",
+                seen="that ends nothing there",
                 where=self.name,
                 remedy="the same command again",
             )
