@@ -56,6 +56,11 @@ def test_a_jump_host_that_is_down_is_named_in_the_nodes_place() -> None:
     assert "`ssh gate true`" in found.remedy
     behind = explain_ssh("b", "10.0.0.2", "gate", "ssh: connect to host 10.0.0.2 port 22: No route to host")
     assert behind.id == "unreachable"
+    off = "channel 0: open failed: connect failed: No route to host\nstdio forwarding failed\n"
+    told = explain_ssh("b", "10.0.0.2", "gate", f"{off}Connection closed by UNKNOWN port 65535")
+    assert (told.id, told.title) == ("unreachable", "it does not answer")
+    assert "connect failed: No route to host" in told.seen
+    assert "`ssh b true`" in told.remedy
 
 
 def test_a_node_is_where_all_who_asked_reached_it() -> None:
