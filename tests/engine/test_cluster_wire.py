@@ -21,7 +21,7 @@ NAMES = ("pair",)
 GATE = os.environ.get("CLUSTER_HOSTS_NET", "10.234.9") + ".1"
 IMAGE = f"rlbox/pair:{PROJECT}"
 LAYER = 60_000_000
-MORE = f"FROM {IMAGE}\nUSER root\nRUN head -c {LAYER} /dev/urandom >/opt/large\n"
+MORE = f"FROM {IMAGE}\nUSER root\nRUN head -c {LAYER} /dev/urandom >/opt/NAME\n"
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.getuid() != 0, reason="only root can make hosts")]
 
@@ -41,6 +41,12 @@ def hosts(two: Hosts, follow: Follow) -> Iterator[Hosts]:
         yield two
 
 
+def add_layer(name: str) -> None:
+    """Put one more layer on the image, with a file of this name."""
+    words = ["docker", "build", "-q", "-t", IMAGE, "-"]
+    subprocess.run(words, input=MORE.replace("NAME", name).encode(), check=True, capture_output=True)
+
+
 def test_a_layer_that_changed_leaves_this_machine_once(hosts: Hosts) -> None:
     """One more layer, of bytes that nothing makes smaller: it is sent to one host, and from there to the other."""
     own = docker("image", "inspect", "-f", "{{.Id}}", IMAGE).strip()
@@ -53,15 +59,13 @@ def test_a_layer_that_changed_leaves_this_machine_once(hosts: Hosts) -> None:
     assert wire_bytes() - began < 1e6  # the image is there
     assert hosts("cluster", "down", "pair").code == 0
     try:
-        subprocess.run(
-            ["docker", "build", "-q", "-t", IMAGE, "-"], input=MORE.encode(), check=True, capture_output=True
-        )
+        add_layer("sent")
         began = wire_bytes()
         healthy(hosts("cluster", "up", "pair", "--json"))
         assert LAYER < wire_bytes() - began < 1.05 * LAYER
         for node in NODES:
             container = hosts.on(node, "docker ps -q --filter label=rlbox.cluster=pair").strip()
-            assert hosts.on(node, f"docker exec {container} stat -c %s /opt/large").strip() == str(LAYER)
+            assert hosts.on(node, f"docker exec {container} stat -c %s /opt/sent").strip() == str(LAYER)
     finally:
         docker("tag", own, IMAGE)
 
@@ -73,8 +77,7 @@ def test_a_registry_gives_it_to_each_node(hosts: Hosts, follow: Follow, tmp_path
     with registry_running(tmp_path, "0.0.0.0") as registry:
         port = registry.rpartition(":")[2]
         try:
-            words = ["docker", "build", "-q", "-t", IMAGE, "-"]
-            subprocess.run(words, input=MORE.encode(), check=True, capture_output=True)
+            add_layer("pulled")
             pushed = hosts("push", "pair", "--to", f"127.0.0.1:{port}/team/")
             assert pushed.code == 0, pushed.err
         finally:
@@ -96,6 +99,6 @@ def test_a_registry_gives_it_to_each_node(hosts: Hosts, follow: Follow, tmp_path
         assert wire_bytes() - began < 1e6
     for node in NODES:
         container = hosts.on(node, "docker ps -q --filter label=rlbox.cluster=pair").strip()
-        assert hosts.on(node, f"docker exec {container} stat -c %s /opt/large").strip() == str(LAYER)
+        assert hosts.on(node, f"docker exec {container} stat -c %s /opt/pulled").strip() == str(LAYER)
     other = follow.rlbox("cluster", "up", "pair")
     assert "started with another image" in other.err
