@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test sandbox-attack sandbox-humaneval sandbox-speed cluster test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose fuzz-covering faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-proof-pack gpu-hangs gpu-fits fault-logs fault-orders diagnose-score inventory eval-shows eval-overhead
+.PHONY: smoke test sandbox-attack sandbox-humaneval sandbox-speed cluster cluster-chaos cluster-speed test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose fuzz-covering faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-proof-pack gpu-hangs gpu-fits fault-logs fault-orders diagnose-score inventory eval-shows eval-overhead
 
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
@@ -61,7 +61,20 @@ sandbox-speed: .venv/rlbox.stamp
 cluster: .venv/rlbox.stamp
 	$(RLBOX) engine up
 	scripts/ensure-test-tools.sh
-	$(PY) -m pytest tests/engine/test_cluster_doctor.py tests/engine/test_cluster_life.py tests/engine/test_cluster_jobs.py tests/engine/test_cluster_failures.py tests/engine/test_cluster_here.py tests/engine/test_cluster_proof.py tests/engine/test_cluster_runs.py $(ARGS)
+	$(PY) -m pytest tests/engine/test_cluster_doctor.py tests/engine/test_cluster_life.py tests/engine/test_cluster_jobs.py tests/engine/test_cluster_work.py tests/engine/test_cluster_failures.py tests/engine/test_cluster_here.py tests/engine/test_cluster_proof.py tests/engine/test_cluster_runs.py tests/engine/test_cluster_rounds.py tests/engine/test_cluster_wire.py tests/engine/test_cluster_many.py $(ARGS)
+
+# Fifty rounds of cut cables, power cuts, killed containers and command lines, and full disks on such a cluster, beside another
+# user's; it goes on where it was ended, and writes tests/engine/CLUSTER_CHAOS.md.
+cluster-chaos: .venv/rlbox.stamp
+	$(RLBOX) engine up
+	scripts/ensure-test-tools.sh
+	$(PY) tests/engine/clustercampaign.py $(ARGS)
+
+# A cluster's start, and 64 hosts asked at once, beside what is typed by hand, in turn; writes tests/engine/CLUSTER_SPEED.md.
+cluster-speed: .venv/rlbox.stamp
+	$(RLBOX) engine up
+	scripts/ensure-test-tools.sh
+	$(PY) tests/engine/clusterspeed.py $(ARGS)
 
 # The catalogue of messages brought up to date with the code: new ones wait there for their other half.
 messages: .venv/rlbox.stamp

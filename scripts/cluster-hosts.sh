@@ -18,6 +18,7 @@
 # Environment (all optional):
 #   CLUSTER_HOSTS_DIR      disks, keys and logs, on no tmpfs          (/var/lib/rlbox-hosts)
 #   CLUSTER_HOSTS_NET      first three octets of their network        (10.234.9)
+#   CLUSTER_HOSTS_SET      a word of six letters at most: hosts beside others, with a folder and a network of their own
 #   CLUSTER_HOSTS_ENGINES  engine of each host, the last for the rest: here (this machine's), 20 (Debian 12's own), none
 #   CLUSTER_HOSTS_IMAGES   name of what was kept that new engines begin with
 #   CLUSTER_HOSTS_DISK     size of a data disk                        (2G)
@@ -27,9 +28,9 @@ DIR=${CLUSTER_HOSTS_DIR:-/var/lib/rlbox-hosts}
 NET=${CLUSTER_HOSTS_NET:-10.234.9}
 SELF=$(readlink -f "$0")
 TOOLS=$(dirname "$(dirname "$SELF")")/.venv/tools
-TAG=rlbox-hosts
+TAG=rlbox-hosts${CLUSTER_HOSTS_SET:+-$CLUSTER_HOSTS_SET}
 ROOT=/root MIRA=/srv/mira # homes of the two users of a host
-BRIDGE=rlh-br
+WIRE=rlh${CLUSTER_HOSTS_SET:-} BRIDGE=rlh${CLUSTER_HOSTS_SET:-}-br
 OWN=(/etc/docker /etc/ssh /home /mnt /root /srv /tmp /var/lib/containerd /var/lib/docker /var/log /var/tmp)
 
 say() { echo "cluster-hosts: $*" >&2; }
@@ -182,9 +183,9 @@ start_host() { # HOST INDEX
     [ $n -lt 200 ] || { cat "$d/init.log" >&2; die "$1 did not start"; }
     sleep 0.05
   done
-  ip link del "rlh-$2" 2>/dev/null || true
-  ip link add "rlh-$2" type veth peer name eth0 netns "$p"
-  ip link set "rlh-$2" master $BRIDGE up
+  ip link del "$WIRE-$2" 2>/dev/null || true
+  ip link add "$WIRE-$2" type veth peer name eth0 netns "$p"
+  ip link set "$WIRE-$2" master $BRIDGE up
 }
 
 write_programs() { # an `ssh` that knows keys and names, and an nft that finds its libraries
@@ -247,14 +248,14 @@ status() {
   done
 }
 
-cable() { ip link set "rlh-${1#node}" "$2"; } # HOST up|down
+cable() { ip link set "$WIRE-${1#node}" "$2"; } # HOST up|down
 
 kill_host() { # the first process of a pid namespace takes all others along
   local p n=0 left
   p=$(pid_of "$1") || return 0
   kill -9 "$p"
   while [ -e "/proc/$p" ]; do sleep 0.05; done
-  ip link del "rlh-${1#node}" 2>/dev/null || true
+  ip link del "$WIRE-${1#node}" 2>/dev/null || true
   # mount namespaces of its containers end a moment later, and with them the loop device
   while losetup -j "$DIR/$1/train.img" 2>/dev/null | grep -q . && [ $n -lt 100 ]; do n=$((n + 1)) && sleep 0.05; done
   n=0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from clusterfacts import DISK, ENGINE, NEEDS, NO_ENGINE, PLACE, facts, gpu, survey
+from clusterfacts import DISK, ENGINE, NEEDS, NO_ENGINE, PLACE, facts, gpu, plan, survey
 
 from rlbox.amounts import GIB
 from rlbox.cluster.facts import ClusterContainer, GpuProcess, NodeGpus, NodePath
@@ -34,6 +34,13 @@ def placed(**changes: Any) -> Survey:
 def ended(name: str, status: str = "exited") -> ClusterContainer:
     labels = {"rlbox.cluster": name, "rlbox.cluster.maker": "bob@desk", "rlbox.target": "theirs"}
     return ClusterContainer(id="1", name=f"rlbox-{name}-1", image="i", labels=labels, status=status, exit_code=137)
+
+
+def given() -> ClusterContainer:
+    """The container of another's cluster of the same nodes, that runs and has a GPU."""
+    theirs = plan(name="theirs", target="theirs", maker="bob@desk", members=(replace(plan().members[1], gpus=1),))
+    labels = {"rlbox.cluster": "theirs", "rlbox.cluster.node": "b", "rlbox.cluster.plan": theirs.text()}
+    return ClusterContainer(id="1", name="rlbox-theirs-1", image="i", labels=labels, status="running")
 
 
 def path(**changes: Any) -> NodePath:
@@ -92,6 +99,13 @@ FAULTS: dict[str, tuple[Survey, str, str, str, str]] = {
         "error",
         "GPU 0, 70.0 GiB: bob (77, python train.py)",
         "ask their owner",
+    ),
+    "GPUs of another cluster": (
+        survey(facts("b", clusters=(given(),))),
+        "gpus-given",
+        "error",
+        "theirs of",
+        "wait, take another node, or end that one if it is yours: rlbox cluster down theirs --name theirs",
     ),
     "another driver": (
         gpus(gpu(0, driver="535.1"), gpu(1, driver="535.1")),

@@ -256,6 +256,11 @@ def container_of(row: Mapping[str, Any]) -> ClusterContainer:
     return _container().validate_python(row)
 
 
+def disk_of(row: Mapping[str, Any]) -> NodeDisk:
+    """Return the data disk of a row that a node's program tells."""
+    return TypeAdapter(NodeDisk).validate_python(row)
+
+
 @functools.lru_cache(maxsize=1)
 def _container() -> TypeAdapter[ClusterContainer]:
     return TypeAdapter(ClusterContainer)

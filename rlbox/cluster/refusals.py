@@ -60,6 +60,8 @@ _ROWS = (
         remedy="AllowStreamLocalForwarding yes in its sshd_config",
     ),
 )
+_BEHIND = "open failed: connect failed"
+"""What a jump host says that is reached itself, and does not reach the node."""
 _JUMP = re.compile(r"(?:connect to host (\S+) port|Could not resolve hostname (\S+?):|^(\S+?)(?:: |@))")
 
 
@@ -74,7 +76,7 @@ def explain_ssh(name: str, host: str, jump: str, words: str) -> Finding:
         All that ssh wrote.
     """
     lines = [line.strip() for line in words.strip().splitlines() if line.strip(" @")]
-    last = lines[-1] if lines else "ssh ended without a word"
+    last = next((line for line in lines if _BEHIND in line), lines[-1] if lines else "ssh ended without a word")
     through = _fails_at_jump(host, jump, words)
     for row in _ROWS:
         if (found := re.search(row.sign, words)) and not (through and row.id == "no-python"):
@@ -95,7 +97,7 @@ def _finding(id_: str, title: str, name: str, line: str, through: bool, jump: st
 
 def _fails_at_jump(host: str, jump: str, words: str) -> bool:
     """Return whether it is the jump host that could not be reached: ssh names it, or the way ended at its end."""
-    if not jump:
+    if not jump or _BEHIND in words:
         return False
     bare = jump.rpartition("@")[2].partition(":")[0]
     named = {part for found in _JUMP.findall(words) for part in found if part}

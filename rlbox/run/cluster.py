@@ -20,7 +20,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cluster.act.work.beside import BESIDE, BesideWish, carry_out_beside, look_beside
-from rlbox.cluster.labels import CLUSTER_LABEL, ROLE_LABEL
+from rlbox.cluster.labels import CLUSTER_LABEL, ID_LABEL, ROLE_LABEL
 from rlbox.cluster.nodes import cluster_name, wished_nodes
 from rlbox.cluster.plan import ClusterPlan, own_plan
 from rlbox.cluster.ray import HEAD, container_name, ray_env
@@ -188,6 +188,7 @@ class OnCluster:
             place=CLUSTER,
             made_from=head.image,
             env=ray_env(head.plan, head.plan.head, image.container.mount),
+            labels={ID_LABEL: head.plan.id},
         )
 
     def call(self, app: App, target: str, words: tuple[str, ...], data: str | None, gpus: str) -> int:

@@ -186,7 +186,8 @@ class RunContainer:
 class ReadyDocker:
     """The image and engine for runs of a target; `bytecode` is relative to the data disk, `gpus` is what was asked.
 
-    `made_from` is what the engine calls the image where that is not by its tag, `env` what its containers get besides.
+    `made_from` is what the engine calls the image where that is not by its tag, `env` and `labels` what its containers
+    get besides.
     One that is not `near` is only shown.
     """
 
@@ -201,6 +202,7 @@ class ReadyDocker:
     made_from: str = ""
     near: bool = True
     env: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def network(self) -> str:
@@ -232,7 +234,12 @@ class ReadyDocker:
             name=plan.container,
             argv=("/opt/rlbox/bin/python", "-m", "rlbox.supervise", plan.paths.run),
             env={**self.env, **({SECRETS_VARIABLE: ",".join(secrets)} if secrets else {})},
-            labels={TARGET_LABEL: self.target, RUN_LABEL: plan.run_id, OWNER_LABEL: caller().partition(":")[0]},
+            labels={
+                **self.labels,
+                TARGET_LABEL: self.target,
+                RUN_LABEL: plan.run_id,
+                OWNER_LABEL: caller().partition(":")[0],
+            },
             data=str(self.ledger.folder),
             caller=caller(),
             ca_bundle=site_ca() if engine_is_here() else "",

@@ -85,6 +85,12 @@ def hosts_up(project: Path, **own: str) -> Iterator[Hosts]:
         script("down")
 
 
+def wire_bytes() -> int:
+    """Return how many bytes this machine has sent to the hosts; what they send each other is none of it."""
+    bridge = f"rlh{os.environ.get('CLUSTER_HOSTS_SET', '')}-br"
+    return int(Path(f"/sys/class/net/{bridge}/statistics/tx_bytes").read_text())
+
+
 def findings(result: Result) -> list[dict[str, str]]:
     """Return what doctor found, but notes."""
     return [one for one in json.loads(result.out)["findings"] if one["level"] != "note"]

@@ -62,7 +62,7 @@ ADDRESSES = {"node0": "10.234.9.11", "node1": "10.234.9.12"}
 
 
 @contextmanager
-def built(project: Path, names: Iterable[str]) -> Iterator[Hosts]:
+def built(project: Path, names: Iterable[str], **own: str) -> Iterator[Hosts]:
     """Start the hosts, with a project whose targets are built on this machine."""
     for name in names:
         (project / f"images/{name}").mkdir(parents=True)
@@ -73,7 +73,7 @@ def built(project: Path, names: Iterable[str]) -> Iterator[Hosts]:
             text = text.replace('["node0", ', f'[{{ name = "local", data = "{project}/disk" }}, ')
         (project / f"images/{name}/target.toml").write_text(text)
     (project / "disk").mkdir(mode=0o700)
-    with hosts_up(project) as found:
+    with hosts_up(project, **own) as found:
         for name in names:
             for words in (("lock", name), ("build", name)):
                 result = found(*words)
@@ -88,7 +88,7 @@ def as_before(two: Hosts, follow: Follow, names: Iterable[str]) -> Iterator[None
     before = two.look()
     yield
     for name in names:
-        done = two("cluster", "down", name)
+        done = two("cluster", "down", name, "--force")
         assert done.code == 0, done.err
     after = two.look()
     left = {host: sorted({*after[host]} ^ {*before[host]}) for host in before}

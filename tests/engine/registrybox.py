@@ -46,9 +46,9 @@ def answers(host: str) -> bool:
 
 
 @contextmanager
-def registry_running(folder: Path) -> Iterator[str]:
-    """Yield the address of a registry: the one that is named, or one started for these tests."""
-    if answers(REGISTRY):
+def registry_running(folder: Path, address: str = "127.0.0.1") -> Iterator[str]:
+    """Yield the address of a registry: the one that is named, or one started here; at another address always that."""
+    if address == "127.0.0.1" and answers(REGISTRY):
         yield REGISTRY
         return
     program = shutil.which("docker-registry") or _UNPACKED
@@ -56,9 +56,9 @@ def registry_running(folder: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         host = f"127.0.0.1:{probe.getsockname()[1]}"
-    settings = folder / "registry.yml"
+    listens, settings = f"{address}:{host.rpartition(':')[2]}", folder / "registry.yml"
     settings.write_text(
-        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\nhttp: {{addr: '{host}'}}\n"
+        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\nhttp: {{addr: '{listens}'}}\n"
     )
     process = subprocess.Popen([program, "serve", settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -77,7 +77,7 @@ def hosts(two: Hosts, follow: Follow) -> Iterator[Hosts]:
     follow.rlbox = two
     yield two
     for name in NAMES:
-        done = two("cluster", "down", name)
+        done = two("cluster", "down", name, "--force")
         assert done.code == 0, done.err
     for host in NODES:
         for label in ("rlbox.cluster", "rlbox.run"):
@@ -170,8 +170,9 @@ def test_a_run_goes_on_when_the_connection_breaks(hosts: Hosts, follow: Follow) 
     step = follow.step(words, Result(code=5, out="", err=err))
     shown = follow.types(step)
     assert "Global step 2" in shown.out
-    stopped = hosts("stop", run, "--target", "runs", "--data", DISK, DOCKER_HOST="ssh://node0")
-    assert stopped.code == 0, stopped.err
+    used = follow("cluster", "down", "runs")
+    assert (used.said.code, f"is in use: run {run}" in used.said.err) == (8, True), used.said.err
+    follow.types(used)
     record = json.loads(hosts.on("node0", f"cat {DISK}/runs/{run}/run.json"))
     assert record["state"] == "interrupted"
     left = hosts("run", "xdan", *ON, "--set", "episodes=2", "--detach")

@@ -101,7 +101,11 @@ DOORS = {
         },
     ),
     "httpx": (("httpx",), (), set[str]()),
-    "locks": (("fcntl.flock", "fcntl.lockf"), ("rlbox.files.act.lock",), set[str]()),
+    "locks": (
+        ("fcntl.flock", "fcntl.lockf"),
+        ("rlbox.files.act.lock",),
+        {"rlbox.cluster.act.programs.node_hold"},  # sent to a node, whose own Python runs it
+    ),
     "zstd": (("compression.zstd", "backports.zstd", "zstandard"), ("rlbox.files.act.compression",), set[str]()),
     "other processes": (("psutil",), (), set[str]()),
     "JSON and TOML of others": (

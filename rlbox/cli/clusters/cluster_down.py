@@ -12,11 +12,13 @@ from rlbox.cluster.wish import ClusterWish
 
 @click.command()
 @cluster_options
+@click.option("--force", is_flag=True, help="Also under a job or a run that goes on there; it ends with the cluster.")
 @shared
-def down(app: App, wish: ClusterWish) -> int:
+def down(app: App, wish: ClusterWish, force: bool) -> int:
     """End a cluster of yours and leave nothing of it: containers, keys, sessions and logs of Ray, rules.
 
-    Runs' directories and the image stay. What cannot be reached is named, and exit code 5 says so.
+    Under a job or a run it is refused, with exit code 8. Runs' directories and the image stay. What cannot be reached
+    is named, and exit code 5 says so.
 
     \b
     Example:
@@ -24,7 +26,7 @@ def down(app: App, wish: ClusterWish) -> int:
     """
     from rlbox.cluster.act.down import take_down
 
-    done = take_down(app, wish)
+    done = take_down(app, wish, force=force)
     lines = [f"{node}: {', '.join(gone)}" for node, gone in done.gone.items() if gone]
     app.result({"cluster": done.name, "gone": dict(done.gone)}, "\n".join(lines))
     if not lines:

@@ -10,6 +10,7 @@ from rlbox.app import App
 from rlbox.cluster.act.reach.holds import held
 from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.act.story import Story, story_of
+from rlbox.cluster.act.work.going import refuse_in_use
 from rlbox.cluster.facts import NodeFacts
 from rlbox.cluster.labels import ID_LABEL, NODE_LABEL, rules_name
 from rlbox.cluster.plan import folder_of, load_cluster, own_plan
@@ -28,19 +29,30 @@ class DownOutcome:
     gone: Mapping[str, list[str]]
 
 
-def take_down(app: App, wish: ClusterWish) -> DownOutcome:
+def take_down(app: App, wish: ClusterWish, *, force: bool = False) -> DownOutcome:
     """Take a cluster away wherever it is found on the nodes; that of another user stays.
+
+    Parameters
+    ----------
+    force
+        Under a job or a run that goes on there, too.
 
     Raises
     ------
+    LockHeld
+        A job or a run goes on there: nothing was done.
     NodeError
-        A node cannot be reached: on the others it is gone, and the error says what may be left where.
+        Whether one goes on cannot be asked, and nothing was done; or a node cannot be reached: on the others it is
+        gone, and the error says what may be left where.
     """
     with story_of(app, wish) as story:
         gone: dict[str, list[str]] = {}
         if story.fleet.links:
             with held(story.fleet, f"rlbox cluster down {wish.target}"):
                 survey = story.survey()
+                standing = None if force else story.standing(survey)
+                if standing:
+                    refuse_in_use(story, standing)
                 gone = story.fleet.each(lambda link: _down(story, link, survey.facts[link.name]))
         _refuse_rest(story, gone)
         return DownOutcome(name=story.name, gone=gone)

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlbox.cluster.act.images import Sending, image_here, keep_as, send_image
+from rlbox.cluster.act.pulled import RegistryImage, pull_image
 from rlbox.cluster.act.reach.fleet import Fleet
 from rlbox.cluster.act.story import Story
+from rlbox.cluster.facts import NodeFacts
 from rlbox.cluster.plan import ClusterPlan, folder_of
 from rlbox.cluster.survey import Survey
 from rlbox.engine.act.api import require_image
@@ -20,24 +22,48 @@ def callers_of(survey: Survey) -> dict[str, str]:
     return {name: f"{facts.uid}:{facts.gid}" for name, facts in survey.facts.items()}
 
 
-def bring_image(story: Story, survey: Survey, port: int, plan: ClusterPlan | None = None) -> tuple[str, dict[str, str]]:
+def bring_image(
+    story: Story, survey: Survey, port: int, plan: ClusterPlan | None = None, image: RegistryImage | None = None
+) -> tuple[str, dict[str, str]]:
     """Return the image's identity, and what each node's engine calls it, once all have the very same.
 
     Nodes without an engine have a place at the image's lock, as was asked before; its checksum stands for the image.
+
+    Parameters
+    ----------
+    image
+        Where nodes that lack it pull it themselves; None: it is sent from here.
     """
     here = {name for name in survey.facts if _is_here(survey, plan, name)}
     locks = dict.fromkeys(here, story.image.lock_checksum)
     if here == set(survey.facts):
         _require_made_with(story, plan, story.image.lock_checksum)
         return story.image.lock_checksum, locks
+    engines = {name: facts for name, facts in survey.facts.items() if name not in here}
+    if image:
+        identity = _pulled(story, engines, plan, image)
+    else:
+        identity = _sent(story, survey, engines, plan, port)
+    links = Fleet({name: story.fleet.links[name] for name in engines}, ())
+    rows = links.ask("image", image=story.image.tag)
+    return identity, {**locks, **{name: str(row["image"]["id"]) for name, row in rows.items()}}
+
+
+def _pulled(story: Story, engines: Mapping[str, NodeFacts], plan: ClusterPlan | None, image: RegistryImage) -> str:
+    _require_made_with(story, plan, image.identity)
+    if lacking := [name for name, facts in engines.items() if _id_of(facts.image) not in image.names]:
+        with progress_view(story.app) as tell:
+            pull_image(story.fleet, lacking, image, keep_as(story.image.tag), tell)
+    return image.identity
+
+
+def _sent(story: Story, survey: Survey, engines: Mapping[str, NodeFacts], plan: ClusterPlan | None, port: int) -> str:
     image = require_image(story.image.tag, story.wish.target)
     seats = {name: seat.address for name, seat in survey.seats.items()}
     seats |= {member.name: member.address for member in plan.members} if plan else {}
     with image_here(story.image.tag, image) as (source, sent):
         _require_made_with(story, plan, sent.identity)
-        engines = {name: facts for name, facts in survey.facts.items() if name not in here}
-        lacking_it = [name for name, facts in engines.items() if _id_of(facts.image) not in sent.names]
-        if lacking_it:
+        if lacking := [name for name, facts in engines.items() if _id_of(facts.image) not in sent.names]:
             with progress_view(story.app) as tell:
                 sending = Sending(
                     image=sent,
@@ -46,10 +72,8 @@ def bring_image(story: Story, survey: Survey, port: int, plan: ClusterPlan | Non
                     folder=lambda node: folder_of(survey.facts[node].uid, story.name, node),
                     tell=tell,
                 )
-                send_image(story.fleet, lacking_it, sending, seats, port)
-        links = Fleet({name: story.fleet.links[name] for name in engines}, ())
-        names = links.ask("image", image=story.image.tag)
-        return sent.identity, {**locks, **{name: str(row["image"]["id"]) for name, row in names.items()}}
+                send_image(story.fleet, lacking, sending, seats, port)
+        return sent.identity
 
 
 def _is_here(survey: Survey, plan: ClusterPlan | None, name: str) -> bool:

@@ -156,7 +156,7 @@ def ask_state(head: NodeLink, plan: ClusterPlan) -> RayState:
         lines = list(carrier_of(head, plan, plan.head).execute(_asks(plan, 0)))
     except RlboxError as error:
         return RayState(said=error.what)
-    return read_state(lines[-1]) if lines else RayState(said="Ray's head does not run")
+    return read_state(lines[-1]) if lines else RayState(said="Ray's head does not run, or does not answer")
 
 
 def wait_alive(fleet: Fleet, plan: ClusterPlan, limit_s: float, say: Callable[[str], None]) -> RayState:

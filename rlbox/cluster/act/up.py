@@ -15,6 +15,7 @@ from rlbox.cluster.act.keys import make_certificates, make_token
 from rlbox.cluster.act.made_of import bring_image, callers_of
 from rlbox.cluster.act.probe import plan_ports, probe_ports, probe_ways
 from rlbox.cluster.act.prove import require_proof
+from rlbox.cluster.act.pulled import RegistryImage, find_in_registry
 from rlbox.cluster.act.reach.holds import held, maker
 from rlbox.cluster.act.start import (
     ask_state,
@@ -26,6 +27,7 @@ from rlbox.cluster.act.start import (
     write_files,
 )
 from rlbox.cluster.act.story import StandingCluster, Story, refuse, story_of
+from rlbox.cluster.act.work.going import refuse_in_use
 from rlbox.cluster.judge.places import place_problems
 from rlbox.cluster.judge.proof import Proof
 from rlbox.cluster.plan import ClusterMember, ClusterPlan
@@ -51,7 +53,7 @@ _Up = tuple[ClusterPlan, RayState, tuple[str, ...], Proof | None]
 class UpWish(ClusterWish):
     """How a cluster is to come up: the first of its ports (0: the first that fit), whether it may be open.
 
-    With `prove` its nodes are given work whose result is known.
+    With `prove` its nodes are given work whose result is known. `image` names one of a registry, which the nodes pull.
     """
 
     port: int = 0
@@ -59,6 +61,8 @@ class UpWish(ClusterWish):
     prove: bool = False
     limit_s: float = START_S
     paths: tuple[str, ...] = ()
+    image: str = ""
+    plain_http: bool = False
 
 
 def bring_up(app: App, wish: UpWish) -> tuple[ClusterStatus, tuple[str, ...], Proof | None]:
@@ -98,7 +102,7 @@ def look_at(app: App, wish: UpWish) -> int:
             survey = look_ahead(story, survey, wish)
         if not all(map(survey.here, survey.facts)):
             with app.checking("image"):
-                require_image(story.image.tag, wish.target)
+                _named(wish) or require_image(story.image.tag, wish.target)
         with app.checking("strangers"):
             _closed(story, survey, wish)
         data = {"nodes": {name: asdict(seat) for name, seat in survey.seats.items()}}
@@ -127,7 +131,8 @@ def look_ahead(story: Story, survey: Survey, wish: UpWish) -> Survey:
 
 def _begin(story: Story, survey: Survey, wish: UpWish) -> _Up:
     """Start a new cluster."""
-    identity, images = bring_image(story, survey, survey.ports.of("parts") if survey.ports else 0)
+    port = survey.ports.of("parts") if survey.ports else 0
+    identity, images = bring_image(story, survey, port, image=_named(wish))
     plan = _plan(story, survey, identity, _closed(story, survey, wish))
     _say_here(story, plan)
     callers = callers_of(survey)
@@ -153,11 +158,13 @@ def _heal(story: Story, survey: Survey, standing: StandingCluster, wish: UpWish)
     if not dead:
         require_audit(story.fleet, plan, survey.facts)
         return plan, state, (), require_proof(story, plan, survey.facts) if wish.prove else None
+    if state.said:
+        refuse_in_use(story, standing)  # a Ray that does not tell of its nodes may be one that works
     if plan.head.name in dead or state.said:
         dead = [member.name for member in plan.members]
     _require_places(story, survey, plan)
     story.app.say(f"starting again on {', '.join(dead)}")
-    _, images = bring_image(story, survey, plan.ports.of("parts"), plan)
+    _, images = bring_image(story, survey, plan.ports.of("parts"), plan, _named(wish))
     callers, mount = callers_of(survey), story.image.container.mount
     with undone(story.fleet, plan, dead, story.app.say, mount=mount, new=False) as call:
         write_files(story.fleet, plan, _known_keys(story, plan), callers)
@@ -169,6 +176,11 @@ def _heal(story: Story, survey: Survey, standing: StandingCluster, wish: UpWish)
         state = wait_alive(story.fleet, plan, wish.limit_s, story.app.say)
     proof = require_proof(story, plan, survey.facts) if wish.prove else None
     return plan, state, tuple(dead), proof
+
+
+def _named(wish: UpWish) -> RegistryImage | None:
+    """Return the image of a registry that is named, None where it is that of this machine."""
+    return find_in_registry(wish.image, wish.target, plain_http=wish.plain_http) if wish.image else None
 
 
 def _require_same(story: Story, plan: ClusterPlan) -> None:

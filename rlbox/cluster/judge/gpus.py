@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from rlbox.amounts import GIB, card_text
 from rlbox.cluster.facts import NodeFacts, NodeGpu
 from rlbox.cluster.judge.needs import NodeNeeds
+from rlbox.cluster.labels import NODE_LABEL
+from rlbox.cluster.plan import plan_of_labels
 from rlbox.cluster.survey import Survey
 from rlbox.findings import Finding, listed
+from rlbox.printable import isolated
 
 _NEAR = 0.97  # a card reports a little less than its name says
 _IDLE = 0.05
@@ -25,6 +28,7 @@ def judge_gpus(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
         yield from _kind(name, facts, needs)
         yield from _health(name, facts)
         yield from _taken(name, facts)
+        yield from _given(name, facts, needs)
     yield from _drivers(survey)
 
 
@@ -101,6 +105,22 @@ def _taken(name: str, facts: NodeFacts) -> Iterator[Finding]:
         where=name,
         remedy="ask their owner, wait, or take another node",
     )
+
+
+def _given(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Finding]:
+    """Yield that another cluster has GPUs there, at work or not: each cluster's are the first of its node."""
+    for one in facts.clusters:
+        plan = plan_of_labels(one.labels) if one.going else None
+        member = plan.member(one.labels.get(NODE_LABEL, "")) if plan else None
+        if plan and member and member.gpus and (plan.name, member.uid) != (needs.cluster, facts.uid):
+            yield Finding(
+                id="gpus-given",
+                title="another cluster has its GPUs",
+                seen=f"{plan.name} of {isolated(plan.maker)} has {member.gpus} of {len(facts.gpu.gpus)}",
+                where=name,
+                remedy=f"wait, take another node, or end that one if it is yours: "
+                f"rlbox cluster down {plan.target} --name {plan.name}",
+            )
 
 
 def _drivers(survey: Survey) -> Iterator[Finding]:

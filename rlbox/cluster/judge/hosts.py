@@ -181,7 +181,8 @@ def judge_paths(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
     for number, path in enumerate(needs.paths):
         found = {name: facts.paths[number] for name, facts in survey.facts.items() if len(facts.paths) > number}
         for name, one in found.items():
-            if not one.there:
+            disk = survey.facts[name].disk
+            if not one.there and (disk.there or not path.startswith(f"{disk.path}/")):  # else that is what is told
                 yield Finding(
                     id="path-missing",
                     title="what the job reads is not there",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from clusterfacts import A800, ENGINE, NEEDS, facts, survey
+from clusterfacts import A800, DISK, ENGINE, NEEDS, facts, survey
 from clusterfaults import FAULTS, found
 
-from rlbox.cluster.facts import NodeAddress, NodeGpus
+from rlbox.cluster.facts import NodeAddress, NodeGpus, NodePath
 from rlbox.cluster.preflight import judge_survey, problems_text
 
 
@@ -45,6 +45,16 @@ def test_nodes_with_the_same_fault_share_a_row() -> None:
     rows = {"a": facts("a", engine=replace(ENGINE, state="absent")), "b": both.facts["b"]}
     text = problems_text(judge_survey(replace(both, facts=rows), replace(NEEDS, paths=())))
     assert [line.split("  ")[0] for line in text.splitlines()] == ["node", "a, b"]
+
+
+def test_what_lies_on_a_disk_that_is_missing_is_not_told_too() -> None:
+    gone = NodePath(path="/data/m", there=False, said="No such file or directory")
+    planted = survey(facts("b", disk=replace(DISK, there=False), paths=(gone,)))
+    needs = replace(NEEDS, paths=("/data/m",))
+    assert [one.id for one in judge_survey(planted, needs)] == ["disk-missing"]
+    other = survey(facts("b", disk=replace(DISK, there=False), paths=(replace(gone, path="/database/m"),)))
+    ids = [one.id for one in judge_survey(other, replace(NEEDS, paths=("/database/m",)))]
+    assert sorted(ids) == ["disk-missing", "path-missing"]
 
 
 def test_gpus_are_not_asked_where_the_target_has_none() -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from clusterfacts import facts, survey
 
+from rlbox.cluster.act.programs import node_hold
+from rlbox.cluster.act.reach.folders import ConnectionFolder
 from rlbox.cluster.act.reach.link import NodeLink, Unreached
 from rlbox.cluster.act.reach.sent import node_program, plain
 from rlbox.cluster.act.reach.starts import Starts
@@ -54,6 +56,11 @@ def test_a_jump_host_that_is_down_is_named_in_the_nodes_place() -> None:
     assert "`ssh gate true`" in found.remedy
     behind = explain_ssh("b", "10.0.0.2", "gate", "ssh: connect to host 10.0.0.2 port 22: No route to host")
     assert behind.id == "unreachable"
+    off = "channel 0: open failed: connect failed: No route to host\nstdio forwarding failed\n"
+    told = explain_ssh("b", "10.0.0.2", "gate", f"{off}Connection closed by UNKNOWN port 65535")
+    assert (told.id, told.title) == ("unreachable", "it does not answer")
+    assert "connect failed: No route to host" in told.seen
+    assert "`ssh b true`" in told.remedy
 
 
 def test_a_node_is_where_all_who_asked_reached_it() -> None:
@@ -143,7 +150,7 @@ def test_a_connection_that_broke() -> None:
         assert refused.value.next_step == "the same command again"
     finally:
         link.close()
-    with pytest.raises(Unreached, match="local: the connection broke: what runs there goes on") as caught:
+    with pytest.raises(Unreached, match="local: the connection broke: that ends nothing there") as caught:
         link.ask("clock")
     assert caught.value.next_step == "the same command again"
 
@@ -168,3 +175,30 @@ def test_what_a_type_checker_reads_stays_here() -> None:
     first = 'from __future__ import annotations\n"""Words."""\nif TYPE_CHECKING:\n    import x\n'
     text = first + "def f(a: int, *b: str) -> Row:\n    c: int = 1\n    return c"
     assert plain(text) == "def f(a, *b):\n    c = 1\n    return c"
+
+
+def test_the_folder_of_a_killed_process_goes_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose process lives stays, and so does one that is only just made."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left = tmp_path / "rlbox-node-left"
+    (left / "n").mkdir(parents=True)
+    (tmp_path / "rlbox-node-made").mkdir()
+    one = ConnectionFolder()
+    (one.path / "engine").touch()
+    other = ConnectionFolder()
+    assert not left.exists()
+    assert (one.path / "engine").exists()
+    for folder in (one, other, other):
+        folder.remove()
+    assert [path.name for path in tmp_path.iterdir()] == ["rlbox-node-made"]
+
+
+def test_the_folder_that_a_power_cut_left_on_a_node_goes_with_the_next(tmp_path: Path) -> None:
+    """One whose program lives stays, and what is no connection's."""
+    left, other, mine = (tmp_path / f"rlbox-{digit * 16}" for digit in "abc")
+    for path in (left, other, tmp_path / "rlbox-here-1"):
+        path.mkdir()
+    (left / "lock").touch()
+    node_hold.make_folder(str(mine))
+    node_hold.make_folder(str(tmp_path / f"rlbox-{'d' * 16}"))
+    assert sorted(path.name[6] for path in tmp_path.iterdir()) == ["b", "c", "d", "h"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
@@ -14,13 +14,23 @@ from clusterfacts import plan
 from rlbox.cluster.act.reach.fleet import Fleet
 from rlbox.cluster.act.story import StandingCluster
 from rlbox.cluster.act.work import watch
-from rlbox.cluster.act.work.watch import NodesWatch
+from rlbox.cluster.act.work.watch import NodesWatch, WatchedNodes
 from rlbox.cluster.facts import ClusterContainer
 from rlbox.cluster.judge.failures import Failure
 from rlbox.errors import NodeError
 
 pytestmark = pytest.mark.allow("processes", "sockets")
 ROW = {"name": "rlbox-pair-1", "image": "i", "labels": {}, "status": "running", "pid": 7}
+
+
+class Heard:
+    """What a node tells of itself until it is told to end."""
+
+    def __init__(self, parts: Iterator[dict[str, Any]], end: Callable[[], None]) -> None:
+        self._parts, self.end = parts, end
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self._parts
 
 
 class Played:
@@ -30,13 +40,18 @@ class Played:
         self.name, self.lost = name, False
         self.row: dict[str, Any] | None = {**ROW, "id": name}
         self.silent, self.way = 0.0, ""
+        self.news: queue.Queue[dict[str, Any]] = queue.Queue()
 
     @property
     def heard(self) -> bool:
-        return self.silent < 10
+        return not self.lost and self.silent < 10
 
     def silent_s(self) -> float:
         return self.silent
+
+    def start(self, do: str, **args: Any) -> Any:
+        assert (do, args) == ("watch", {"here": False})
+        return Heard(iter(self.news.get, {}), lambda: self.news.put({}))
 
     def ask(self, do: str, timeout_s: float = 60.0, **args: Any) -> dict[str, Any]:
         if do == "reach":
@@ -66,6 +81,36 @@ def test_what_happens_is_told_once(watched: tuple[dict[str, Played], queue.Queue
     links["b"].row = {**ROW, "id": "another"}
     failure = told.get(timeout=60)
     assert (failure.node, failure.id) == ("b", "container-gone")
+
+
+def test_what_a_node_tells_is_looked_at_at_once(
+    watched: tuple[dict[str, Played], queue.Queue[Failure]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its container has ended, and its disk is full: neither waits for the next look."""
+    links, told = watched
+    monkeypatch.setattr(watch, "_LOOK_S", 3600.0)
+    sized = {"path": "/data", "there": True, "free": 1, "size": 10**9}
+    for _ in range(3):  # looks that were begun with the other pause
+        links["a"].news.put({"disk": sized})
+    assert (told.get(timeout=60).id, told.empty()) == ("disk-full", True)
+    links["b"].row = {**ROW, "id": "b", "status": "exited", "exit_code": 137}
+    links["b"].news.put({"ended": "b"})
+    assert told.get(timeout=60).id == "container-killed"
+
+
+def test_what_became_of_a_node_whose_connection_broke_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head's connection is no more, and who followed it ends: first the other node tries to reach it."""
+    monkeypatch.setattr(watch, "_LOOK_S", 0.01)
+    links: dict[str, Any] = {name: Played(name) for name in "ab"}
+    links["a"].lost, links["b"].way = True, "it did not answer"
+    containers = {name: ClusterContainer(id=name, name="n", image="i", labels={}, status="running") for name in "ab"}
+    said: list[str] = []
+    story: Any = SimpleNamespace(fleet=Fleet(links, ()), app=SimpleNamespace(say=said.append))
+    standing = StandingCluster(plan=plan(), containers=containers)
+    with closing(WatchedNodes(story, standing, {"a": 0.0, "b": 0.0})) as nodes:
+        (one,) = nodes.findings()
+    assert (one.where, one.id) == ("a", "host-gone")
+    assert [line.partition(":")[0] for line in said] == ["a"]
 
 
 @pytest.mark.parametrize(("way", "id_"), [("", "connection-cut"), ("it did not answer", "host-gone")])

@@ -146,8 +146,20 @@ def test_a_record_that_names_another_process_ends_none(link: NodeLink) -> None:
     assert marked(life) == set()
 
 
+def test_its_end_is_told_at_once(link: NodeLink) -> None:
+    life = start(link)
+    watch = link.start("watch", here=True)
+    assert watch.first() == {}
+    os.kill(json.loads(record(link, life).read_text())["child"], signal.SIGKILL)
+    assert watch.first() == {"ended": life}
+    watch.end()
+    assert list(watch) == []
+
+
 def test_a_torn_record_hides_nothing(link: NodeLink) -> None:
     life = start(link)
+    while not json.loads(record(link, life).read_text())["session"]:  # until then its keeper writes it once more
+        time.sleep(0.05)
     record(link, life).write_text("{")
     assert lives(link) == []
     down(link)

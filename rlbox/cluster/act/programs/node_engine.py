@@ -9,11 +9,14 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from rlbox.cluster.act.programs.node_http import ask_local
+from rlbox.cluster.act.programs.node_http import ask_local, lines_local
 from rlbox.cluster.act.programs.node_ray import ended_part
 from rlbox.cluster.act.programs.node_wire import NodeFailed, from_json, to_json
 
 if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterator
+
     from rlbox.cluster.act.programs.node_wire import Row
 
 USUAL = "/var/run/docker.sock"
@@ -102,6 +105,14 @@ def containers(path: str, label: str = CLUSTER_LABEL) -> list[Row]:
             }
         )
     return found
+
+
+def ends(path: str, ended: threading.Event) -> Iterator[str]:
+    """Yield the id of each container of a cluster as it ends or goes, until `ended` is set."""
+    kinds = {"type": ["container"], "event": ["die", "oom", "destroy"], "label": [CLUSTER_LABEL]}
+    for line in lines_local(path, "/events?filters=" + quote(to_json(kinds)), ended):
+        with contextlib.suppress(ValueError):
+            yield str(from_json(line).get("id", ""))
 
 
 def _said(path: str, container: str) -> str:

@@ -1,9 +1,15 @@
-"""Who changes clusters on a node: one at a time, held by a name in the kernel that goes with its holder."""
+"""What is a connection's as long as it lives: who changes clusters on a node, and the folder of its sockets.
+
+The kernel holds either, and lets go of it with the program, however that ends.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import re
+import shutil
 import socket
 import struct
 import threading
@@ -15,6 +21,8 @@ if TYPE_CHECKING:
     from rlbox.cluster.act.programs.node_wire import Row
 
 NAME = "\0rlbox-cluster"
+_FOLDER = re.compile("rlbox-[0-9a-f]{16}")
+_LOCK = "lock"
 _ANSWER_S = 3.0
 
 
@@ -79,3 +87,28 @@ def own_network() -> str:
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot = file.read().strip()
     return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
+
+
+def make_folder(path: str) -> None:
+    """Make the folder of a connection; remove those beside it that a power cut left, whose program is gone."""
+    above = os.path.dirname(path)
+    for name in filter(_FOLDER.fullmatch, os.listdir(above)):
+        with contextlib.suppress(OSError):
+            _remove_left(os.path.join(above, name))
+    os.mkdir(path, 0o700)
+    _locked(os.open(os.path.join(path, _LOCK), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def _remove_left(path: str) -> None:
+    if os.lstat(path).st_uid != os.getuid() or os.path.islink(path):
+        return
+    handle = os.open(os.path.join(path, _LOCK), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _locked(handle)
+        shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(handle)
+
+
+def _locked(handle: int) -> None:
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

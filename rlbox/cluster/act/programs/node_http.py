@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
+import threading
 from typing import TYPE_CHECKING
 
 from rlbox.cluster.act.programs.node_wire import BLOCK
@@ -39,6 +40,25 @@ def ask_local(path: str, method: str, what: str, timeout: float) -> tuple[int, b
         raise OSError(str(error) or type(error).__name__) from error
     finally:
         connection.close()
+
+
+def lines_local(path: str, what: str, ended: threading.Event) -> Iterator[bytes]:
+    """Yield the lines of an answer that goes on, until `ended` is set or it breaks off; `OSError` where none comes."""
+    connection = _Local(path, None)
+    with contextlib.closing(connection):
+        try:
+            connection.request("GET", what)
+            answer = connection.getresponse()
+            threading.Thread(target=_cut_at, args=(ended, connection.sock), daemon=True).start()
+            yield from answer if answer.status == 200 else ()
+        except (http.client.HTTPException, ValueError) as error:
+            raise OSError(str(error) or type(error).__name__) from error
+
+
+def _cut_at(ended: threading.Event, one: socket.socket) -> None:
+    ended.wait()
+    with contextlib.suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
 
 
 def ask_loopback(port: int, method: str, what: str, headers: Row, body: object, timeout: float) -> tuple[int, str]:

@@ -5,6 +5,7 @@ Either is one life of Ray with an id, labels, a state and an exit code; what is 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from rlbox.cluster.act.programs.node_wire import Row
+
+_LOOK_S, _AGAIN_S = 0.5, 2.0
+_FULL = 0.01
+"""Share of a disk that is left when it is told as full."""
 
 
 class Carried:
@@ -61,6 +66,33 @@ class Carried:
         here, there = _parted(ids)
         pids = [str(pid) for one in here for pid in node_procs.members(self._here.of(one))]
         return node_net.listening_of(there, pids)
+
+    def tell_news(self, engine: bool, part: Callable[[Row], None], ended: threading.Event) -> None:
+        """Tell that it is watched, then as soon as a life ends or the data disk is full, until `ended` is set."""
+        if engine:
+            threading.Thread(target=self._tell_ends, args=(part, ended), daemon=True).start()
+        going, full = self._running(), False
+        part({})
+        while not ended.wait(_LOOK_S):
+            now = self._running()
+            for one in going - now:
+                part({"ended": one})
+            disk = node_files.disk_facts(self._disk)
+            if full != (disk["there"] and disk["free"] < _FULL * disk["size"]):
+                full = not full
+                part({"disk": disk})
+            going = now
+
+    def _running(self) -> set[str]:
+        return {row["id"] for row in self._here.rows() if row["status"] == "running"}
+
+    def _tell_ends(self, part: Callable[[Row], None], ended: threading.Event) -> None:
+        """Tell what the engine tells; an engine that is started anew meanwhile is heard again."""
+        while not ended.is_set():
+            with contextlib.suppress(OSError):
+                for one in node_engine.ends(self._engine, ended):
+                    part({"ended": one})
+            ended.wait(_AGAIN_S)
 
     def logs(self, one: str, mount: str) -> tuple[str, list[str]]:
         """Return the folder of a life's logs: one that is there, and the way on from it."""

@@ -16,6 +16,7 @@ from rlbox.cluster.act.programs import (
     node_facts,
     node_files,
     node_here,
+    node_hold,
     node_keeper,
     node_lives,
     node_net,
@@ -55,7 +56,7 @@ class Node:
     def begin(self, first: Row) -> Row:
         """Make the folder whose sockets the connection forwards, and say who this is."""
         folder = first["folder"]
-        os.mkdir(folder, 0o700)
+        node_hold.make_folder(folder)
         self.folder, self.engine = folder, node_engine.find_socket()
         words = [sys.executable, "-I", "-S", "-c", first["boot"], "rlbox-keeper"]
         self.lives = node_lives.Carried(self.engine, first["disk"], lambda: (words, sys.modules["__main__"]._t))
@@ -233,6 +234,11 @@ def _tell_logs(node: Node, row: Row, part: Callable[[Row], None], ended: threadi
     return node_ray.tell_logs(row, lambda: node.lives.logs(row["container"], row["mount"]), part, ended)
 
 
+def _watch(node: Node, row: Row, part: Callable[[Row], None], ended: threading.Event) -> Row:
+    node.lives.tell_news(not row["here"], part, ended)
+    return {}
+
+
 def _end_at(ended: threading.Event, program: node_run.HeardProgram) -> None:
     ended.wait()
     program.end()
@@ -301,6 +307,7 @@ _GOES_ON: dict[str, Callable[[Node, Row, Callable[[Row], None], threading.Event]
     "serve": _serve,
     "logs": _tell_logs,
     "execute-here": _execute,
+    "watch": _watch,
 }
 """What tells parts until it is told to end."""
 

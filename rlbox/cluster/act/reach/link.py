@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlbox.amounts import limit_text
+from rlbox.cluster.act.reach.folders import ConnectionFolder
 from rlbox.cluster.act.reach.sent import BOOT, first_row, node_program
 from rlbox.cluster.act.reach.starts import Route, Starts, route_to
 from rlbox.cluster.nodes import NodeWish
@@ -86,7 +87,8 @@ class NodeLink:
         self.beat_at = 0.0
         self.facts: dict[str, Any] = {}
         self._starts, self._numbers = starts, itertools.count(1)
-        self._folder = Path(tempfile.mkdtemp(prefix="rlbox-node-"))
+        self._own_folder = ConnectionFolder()
+        self._folder = self._own_folder.path
         self._process: Started | None = None
         self._waits: dict[int, queue.Queue[dict[str, Any]]] = {}
         self._lock = threading.Lock()
@@ -158,7 +160,7 @@ class NodeLink:
         """End the connection; the node's program undoes what was begun and not finished there."""
         self._closed.set()
         self._end()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._own_folder.remove()
 
     def _end(self) -> None:
         process, self._process = self._process, None
@@ -230,7 +232,7 @@ class NodeLink:
             Finding(
                 id="connection-lost",
                 title="the connection broke",
-                seen="what runs there goes on",
+                seen="that ends nothing there",
                 where=self.name,
                 remedy="the same command again",
             )

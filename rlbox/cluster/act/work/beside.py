@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from rlbox.cluster.act.status import status_here
 from rlbox.cluster.act.story import StandingCluster, Story, story_of
 from rlbox.cluster.act.work.jobs import require_head
 from rlbox.cluster.act.work.vigil import LINES_FILE, Vigil, evidence_folder, lay, vigil
-from rlbox.cluster.nodes import LOCAL
+from rlbox.cluster.judge.going import there
 from rlbox.cluster.plan import ClusterPlan
 from rlbox.cluster.preflight import problems_text
 from rlbox.cluster.survey import Survey
@@ -69,7 +68,7 @@ def carry_out_beside(app: App, wish: ClusterWish, work: BesideWish) -> int:
         standing = story.require_standing(survey)
         head = require_head(story, standing)
         _require_healthy(story, survey, standing)
-        app.say(f"the run is on node {head.name}; from here: {_there(standing.plan, work.run)}")
+        app.say(f"the run is on node {head.name}; from here: {there(standing.plan, 'logs', work.run)}")
         values = {name: secret.reveal() for name, secret in work.secrets.items()}
         masks = Masks({**values, SECRETS_VARIABLE: ",".join(values)})
         with vigil(story, survey, standing, masks) as watch:
@@ -129,7 +128,7 @@ def _carry_out(
     except EngineError as error:
         lines = [f"\n  {one.where}: {one.title}: {one.seen}" for one in watch.findings()]
         what = "".join([error.what, *lines])
-        raise NodeError(what, where=head.name, next_step=_there(plan, work.run)) from error
+        raise NodeError(what, where=head.name, next_step=there(plan, "logs", work.run)) from error
 
 
 def _explain(app: App, head: NodeLink, run: str, watch: Vigil) -> None:
@@ -143,9 +142,3 @@ def _explain(app: App, head: NodeLink, run: str, watch: Vigil) -> None:
         app.say(f"evidence of the nodes was not written: {error.what}")
         return
     app.say(f"evidence of all nodes: {head.wish.data}/{folder}/{LINES_FILE} on {head.name}")
-
-
-def _there(plan: ClusterPlan, run: str) -> str:
-    """Return the line that shows the run's log from here."""
-    where = "" if plan.head.name == LOCAL else f"DOCKER_HOST=ssh://{plan.head.name} "
-    return f"{where}rlbox logs {run} --target {plan.target} --data {shlex.quote(plan.head.data)}"

@@ -13,12 +13,10 @@ from rlbox.cluster.act.reach.link import Going, NodeLink
 from rlbox.cluster.act.story import StandingCluster, Story
 from rlbox.cluster.act.work.jobs import JobsApi
 from rlbox.cluster.act.work.logs import start_logs
-from rlbox.cluster.act.work.watch import NodesWatch
+from rlbox.cluster.act.work.watch import WatchedNodes
 from rlbox.cluster.job import ClusterJob
-from rlbox.cluster.judge.failures import Failure
 from rlbox.cluster.survey import Survey
 from rlbox.errors import RlboxError
-from rlbox.findings import Finding
 from rlbox.printable import PrintableStream
 from rlbox.secrets.masks import Masks
 
@@ -26,15 +24,15 @@ _ASK_S = 0.5
 _LAST_S = 5.0
 _MOST = 1 << 22
 
-_News = str | Failure | RlboxError | None
+_News = str | RlboxError | None
 
 
 class JobFollower:
-    """The log of a job's driver and the news of the nodes, in the order in which they come."""
+    """The log of a job's driver, and the news of the nodes: they are told at once, whatever the head is asked then."""
 
-    def __init__(self, story: Story, going: Going, id_: str, shown: _Shown) -> None:
-        self._story, self._going, self._id, self._shown = story, going, id_, shown
-        self._told: set[tuple[str, str]] = set()
+    def __init__(self, going: Going, id_: str, shown: _Shown, nodes: WatchedNodes) -> None:
+        self._going, self._id, self._shown = going, id_, shown
+        self.nodes = nodes
         self.news: queue.Queue[_News] = queue.Queue()
         threading.Thread(target=self._hear, name=f"log of {id_}", daemon=True).start()
 
@@ -62,19 +60,11 @@ class JobFollower:
             match news:
                 case str():
                     self._shown.write(news)
-                case Failure():
-                    self.tell(news.finding("", first=False))
                 case None:
                     self._shown.close()
                     return job
                 case _:
                     raise news
-
-    def tell(self, finding: Finding) -> None:
-        """Say what happened to a node, once."""
-        if (finding.where, finding.id) not in self._told:
-            self._told.add((finding.where, finding.id))
-            self._story.app.say(f"{finding.where}: {finding.title}: {finding.seen}")
 
 
 @contextmanager
@@ -83,12 +73,11 @@ def following(
 ) -> Iterator[JobFollower]:
     """Yield what follows a job, the nodes being watched while the block runs."""
     going = start_logs(story, standing, head.name, [f"job-driver-{id_}.log"], follow=True, most=_MOST)
-    follower = JobFollower(story, going, id_, _Shown(masks, quiet=story.app.as_json))
-    watch = NodesWatch(story, standing, survey.offsets, follower.news.put)
+    nodes = WatchedNodes(story, standing, survey.offsets)
     try:
-        yield follower
+        yield JobFollower(going, id_, _Shown(masks, quiet=story.app.as_json), nodes)
     finally:
-        watch.close()
+        nodes.close()
 
 
 class _Shown:

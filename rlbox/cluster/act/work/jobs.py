@@ -32,15 +32,15 @@ class RayRefused(NodeError):
 class JobsApi:
     """The jobs API of one cluster; every question goes over the head's one connection, and no token does."""
 
-    def __init__(self, head: NodeLink, plan: ClusterPlan) -> None:
-        self._head, self.plan = head, plan
+    def __init__(self, head: NodeLink, plan: ClusterPlan, answer_s: float = _ANSWER_S) -> None:
+        self._head, self.plan, self._answer_s = head, plan, answer_s
         self.folder = plan.folder(head.name)
 
     def ask(self, method: str, path: str, body: Any = None, file: str = "", kind: str = "application/json") -> Any:
         """Return what Ray answers, None where it knows no such thing; `RayRefused` where it refuses."""
         answer = self._head.ask(
             "ray",
-            timeout_s=_ANSWER_S,
+            timeout_s=self._answer_s,
             port=self.plan.ports.of("dashboard"),
             disk=self._head.wish.data,
             token=f"{self.folder}/{TOKEN_FILE}" if self.plan.closed == "token" else "",

@@ -15,14 +15,13 @@ from rlbox.amounts import size_text
 from rlbox.app import App
 from rlbox.cluster.act.carry import carrier_of
 from rlbox.cluster.act.reach.link import NodeLink
-from rlbox.cluster.act.status import status_here
 from rlbox.cluster.act.story import Story, story_of
-from rlbox.cluster.act.work.follow import following
+from rlbox.cluster.act.work.follow import JobFollower, following
 from rlbox.cluster.act.work.jobs import JobsApi, RayRefused, require_head
 from rlbox.cluster.act.work.package import WorkFiles, find_files, packed
 from rlbox.cluster.job import FAILED, ClusterJob
 from rlbox.cluster.wish import ClusterWish
-from rlbox.errors import Interrupted, NodeError, RlboxError, SpecError
+from rlbox.errors import Interrupted, NodeError, SpecError
 from rlbox.findings import Finding
 from rlbox.secrets.act.find import find_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE, Masks
@@ -99,11 +98,9 @@ def submit(app: App, wish: SubmitWish) -> Submitted:
                 try:
                     job = follower.follow(api)
                 except NodeError as error:
-                    raise _with_cause(story, error) from error
+                    raise _with_cause(follower, error) from error
+                failures = follower.nodes.findings() if job.status == FAILED else ()
             _forget(api, head, id_)
-            failures = _what_happened(story) if job.status == FAILED else ()
-            for one in failures:
-                follower.tell(one)
             return Submitted(job=job, failures=failures)
 
 
@@ -166,19 +163,9 @@ def _forget(api: JobsApi, head: NodeLink, id_: str) -> None:
     head.ask("remove", disk=head.wish.data, path=_secrets_file(api, id_))
 
 
-def _what_happened(story: Story) -> tuple[Finding, ...]:
-    """Return what happened to nodes of the cluster, as far as they can be asked."""
-    try:
-        survey = story.survey()
-        standing = story.standing(survey)
-        return status_here(story, survey, standing).failures if standing else ()
-    except RlboxError:
-        return ()
-
-
-def _with_cause(story: Story, error: NodeError) -> NodeError:
+def _with_cause(follower: JobFollower, error: NodeError) -> NodeError:
     """Return an error of the head with what happened to nodes behind it."""
-    lines = [f"\n  {one.where}: {one.title}: {one.seen}" for one in _what_happened(story)]
+    lines = [f"\n  {one.where}: {one.title}: {one.seen}" for one in follower.nodes.findings()]
     return NodeError("".join([error.what, *lines]), where=error.where, next_step=error.next_step)
 
 

@@ -11,12 +11,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from rlbox.cluster.act.reach.link import SILENT_S, NodeLink
-from rlbox.cluster.act.status import status_here
+from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.act.story import StandingCluster, Story
 from rlbox.cluster.act.work.logs import EVERYTHING, LogClocks, masked, node_parts, start_logs
-from rlbox.cluster.act.work.watch import NodesWatch
-from rlbox.cluster.judge.failures import Failure, in_order
+from rlbox.cluster.act.work.watch import WatchedNodes
 from rlbox.cluster.merge import LogLine, merged
 from rlbox.cluster.survey import Survey
 from rlbox.errors import RlboxError
@@ -29,7 +27,7 @@ _KEPT, _MOST = 1000, 1 << 16
 """Lines of each log that are kept, and bytes of each that are read of what was before."""
 _CHATTER = re.compile(r"\[\d{4}-\d\d-\d\d [\d:,]+ D ")
 """Lines of Ray's own for who debugs it: on that level it writes hundreds in a second."""
-_LAST_S, _PAUSE_S = 1.5, 0.2
+_LAST_S = 1.5
 
 
 class Vigil:
@@ -37,15 +35,13 @@ class Vigil:
 
     def __init__(self, story: Story, survey: Survey, standing: StandingCluster, masks: Masks) -> None:
         self._story, self._standing, self._masks = story, standing, masks
-        self._told: set[tuple[str, str]] = set()
-        self._failures: list[Failure] = []
         self._began = time.time()
         self._lines: dict[tuple[str, str], deque[LogLine]] = {}
         nodes = [name for name in story.fleet.links if name in standing.containers]
         goings = {name: start_logs(story, standing, name, EVERYTHING, follow=True, most=_MOST) for name in nodes}
         self._parts, self._clocks = node_parts(goings), LogClocks(survey)
         threading.Thread(target=self._hear, name="logs of nodes", daemon=True).start()
-        self._watch = NodesWatch(story, standing, survey.offsets, self._happened)
+        self._nodes = WatchedNodes(story, standing, survey.offsets)
 
     def _hear(self) -> None:
         while True:
@@ -54,42 +50,13 @@ class Vigil:
                 if not _CHATTER.match(line.text):
                     self._lines.setdefault((name, line.file), deque(maxlen=_KEPT)).append(line)
 
-    def _happened(self, failure: Failure) -> None:
-        self._failures.append(failure)
-        self._tell(failure.finding("", first=False))
-
-    def _tell(self, finding: Finding) -> None:
-        if (finding.where, finding.id) not in self._told:
-            self._told.add((finding.where, finding.id))
-            self._story.app.say(f"{finding.where}: {finding.title}: {finding.seen}")
-
     def close(self) -> None:
         """Watch no more."""
-        self._watch.close()
+        self._nodes.close()
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return what happened to nodes, the first first, and say what was not said.
-
-        A node that says nothing is waited for until that is told; where one is gone, what was told meanwhile is all.
-        """
-        links, until = self._story.fleet.links, time.monotonic() + SILENT_S + _LAST_S
-        while time.monotonic() < until and any(self._silent(link) for link in links.values()):
-            time.sleep(_PAUSE_S)
-        found = in_order(self._failures)
-        several = len(found) > 1
-        told = tuple(one.finding("", first=several and number == 0) for number, one in enumerate(found))
-        if all(link.heard for link in links.values()):
-            with contextlib.suppress(RlboxError):
-                survey = self._story.survey()
-                told = status_here(self._story, survey, self._story.standing(survey) or self._standing).failures
-        for one in told:
-            self._tell(one)
-        return told
-
-    def _silent(self, link: NodeLink) -> bool:
-        """Whether nothing is heard of a node, and that was not told yet."""
-        silent = link.lost or link.silent_s() > 2 * _LAST_S
-        return silent and not any(one.node == link.name for one in self._failures)
+        """Return what happened to nodes, the first first, and say what was not said."""
+        return self._nodes.findings()
 
     def evidence(self) -> Mapping[str, str]:
         """Return the files of evidence: the nodes' lines since the watch began, in one order, and what happened."""

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 from rlbox.amounts import duration_text
 from rlbox.cluster.act.carry import lives_of
-from rlbox.cluster.act.reach.link import SILENT_S, NodeLink
-from rlbox.cluster.act.status import ways_to
+from rlbox.cluster.act.reach.link import SILENT_S, Going, NodeLink
+from rlbox.cluster.act.status import status_here, ways_to
 from rlbox.cluster.act.story import StandingCluster, Story
-from rlbox.cluster.facts import ClusterContainer, container_of
-from rlbox.cluster.judge.failures import Failure, MemberFacts, judge_failures
+from rlbox.cluster.facts import ClusterContainer, NodeDisk, container_of, disk_of
+from rlbox.cluster.judge.failures import Failure, MemberFacts, in_order, judge_failures
 from rlbox.errors import RlboxError
+from rlbox.findings import Finding
 
-_LOOK_S, _ANSWER_S = 1.0, 5.0
+_LOOK_S, _ANSWER_S, _LEAST_S = 1.0, 5.0, 0.5
+"""A node is looked at so often, and at once when it tells that something ended; its answer is waited for so long."""
+
+_LAST_S, _PAUSE_S = 4.5, 0.1
+"""How much longer than its silence a node that is gone takes to be told: the others try to reach it meanwhile."""
 
 
 class NodesWatch:
@@ -34,12 +41,31 @@ class NodesWatch:
         self._story, self._standing, self._offsets, self._tell = story, standing, offsets, tell
         self._told: set[tuple[str, str]] = set()
         self._closed = threading.Event()
+        self._disks: dict[str, NodeDisk] = {}
+        self._goings: list[Going] = []
+        self._news: list[threading.Event] = []
         for name, link in story.fleet.links.items():
             if name in standing.containers:
-                threading.Thread(target=self._look, args=(link,), name=f"watch of {name}", daemon=True).start()
+                self._begin(link)
 
-    def _look(self, link: NodeLink) -> None:
-        while not self._closed.wait(_LOOK_S):
+    def _begin(self, link: NodeLink) -> None:
+        news, going = threading.Event(), link.start("watch", here=self._standing.containers[link.name].here)
+        self._news.append(news)
+        self._goings.append(going)
+        threading.Thread(target=self._hear, args=(link, going, news), name=f"news of {link.name}", daemon=True).start()
+        threading.Thread(target=self._look, args=(link, news), name=f"watch of {link.name}", daemon=True).start()
+
+    def _hear(self, link: NodeLink, going: Going, news: threading.Event) -> None:
+        with contextlib.suppress(RlboxError):
+            for part in going:
+                if "disk" in part:
+                    self._disks[link.name] = disk_of(part["disk"])
+                news.set()
+
+    def _look(self, link: NodeLink, news: threading.Event) -> None:
+        while not self._closed.is_set():
+            news.wait(_LOOK_S)
+            news.clear()
             for failure in judge_failures([self._member(link)]):
                 if not self._closed.is_set() and (failure.node, failure.id) not in self._told:
                     self._told.add((failure.node, failure.id))
@@ -50,7 +76,8 @@ class NodesWatch:
         container: ClusterContainer | None = known
         said = ""
         try:
-            rows = lives_of(link, self._standing.plan, _ANSWER_S) if not link.lost else None
+            patience = min(_ANSWER_S, max(_LEAST_S, SILENT_S - link.silent_s()))
+            rows = lives_of(link, self._standing.plan, patience) if not link.lost else None
             container = next((container_of(row) for row in rows or () if row["id"] == known.id), None)
         except RlboxError:
             rows = None
@@ -58,7 +85,7 @@ class NodesWatch:
             silent = link.silent_s()
             if not link.lost and silent < SILENT_S:  # slow, and no more
                 return MemberFacts(name=link.name, container=known)
-            said = f"nothing is heard of it for {duration_text(silent)}"
+            said = "the connection broke" if link.lost else f"nothing is heard of it for {duration_text(silent)}"
         plan = self._standing.plan
         goals = [member for member in plan.members if member.name == link.name and said]
         ways = ways_to(self._story.fleet, plan, goals)
@@ -67,6 +94,7 @@ class NodesWatch:
             container=container,
             said=said,
             ways=ways.get(link.name, ()),
+            disk=self._disks.get(link.name),
             offset=self._offsets.get(link.name, 0.0),
             here=known.here,
         )
@@ -74,3 +102,55 @@ class NodesWatch:
     def close(self) -> None:
         """Tell nothing more."""
         self._closed.set()
+        for going in self._goings:
+            going.end()
+        for news in self._news:
+            news.set()
+
+
+class WatchedNodes:
+    """What happens to nodes, said on the screen as it does, each thing once; watched until it is closed."""
+
+    def __init__(self, story: Story, standing: StandingCluster, offsets: Mapping[str, float]) -> None:
+        self._story, self._standing = story, standing
+        self._told: set[tuple[str, str]] = set()
+        self._failures: list[Failure] = []
+        self._watch = NodesWatch(story, standing, offsets, self._happened)
+
+    def _happened(self, failure: Failure) -> None:
+        self._failures.append(failure)
+        self.tell(failure.finding("", first=False))
+
+    def tell(self, finding: Finding) -> None:
+        """Say what happened to a node, once."""
+        if (finding.where, finding.id) not in self._told:
+            self._told.add((finding.where, finding.id))
+            self._story.app.say(f"{finding.where}: {finding.title}: {finding.seen}")
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Return what happened to nodes, the first first, and say what was not said.
+
+        A node that says nothing is waited for until that is told; where one is gone, what was told meanwhile is all.
+        """
+        links, until = self._story.fleet.links, time.monotonic() + SILENT_S + _LAST_S
+        while time.monotonic() < until and any(self._silent(link) for link in links.values()):
+            time.sleep(_PAUSE_S)
+        found = in_order(self._failures)
+        several = len(found) > 1
+        told = tuple(one.finding("", first=several and number == 0) for number, one in enumerate(found))
+        if all(link.heard for link in links.values()):
+            with contextlib.suppress(RlboxError):
+                survey = self._story.survey()
+                told = status_here(self._story, survey, self._story.standing(survey) or self._standing).failures
+        for one in told:
+            self.tell(one)
+        return told
+
+    def _silent(self, link: NodeLink) -> bool:
+        """Whether nothing is heard of a node, and that was not told yet."""
+        silent = link.lost or link.silent_s() > 3.0
+        return silent and not any(one.node == link.name for one in self._failures)
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._watch.close()

@@ -1,0 +1,76 @@
+"""What goes on on a cluster that stands, and the refusal to take the cluster from it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from rlbox.cluster.job import ClusterJob
+from rlbox.cluster.nodes import LOCAL
+from rlbox.cluster.plan import ClusterPlan
+from rlbox.errors import LockHeld, NodeError
+from rlbox.findings import listed
+from rlbox.printable import isolated
+
+_SHOWN = 80
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoingWork:
+    """What goes on: jobs of the cluster's Ray that have not ended, runs whose containers are beside its head.
+
+    `unknown` says why something of it could not be asked, empty where everything was.
+    """
+
+    jobs: tuple[ClusterJob, ...] = ()
+    runs: tuple[str, ...] = ()
+    unknown: str = ""
+
+    @property
+    def told(self) -> str:
+        """It in words."""
+        jobs = [f"job {isolated(job.id)} ({isolated(job.entrypoint[:_SHOWN])})" for job in self.jobs]
+        return listed([*(f"run {run}" for run in self.runs), *jobs])
+
+
+def refuse_going(plan: ClusterPlan, words: str, work: GoingWork) -> None:
+    """Refuse to end Ray under what goes on there.
+
+    Parameters
+    ----------
+    words
+        What means the cluster behind a verb.
+
+    Raises
+    ------
+    LockHeld
+        A job or a run goes on.
+    NodeError
+        Nobody knows whether one does.
+    """
+    down = f"rlbox cluster down {words} --force"
+    if work.jobs or work.runs:
+        raise LockHeld(
+            f"cluster {plan.name} is in use: {work.told}",
+            where=plan.head.name,
+            next_step=f"{_stop(plan, words, work)}, then the same command again; or {down}",
+        )
+    if work.unknown:
+        raise NodeError(
+            f"what goes on on cluster {plan.name} is not known: {work.unknown}",
+            where=plan.head.name,
+            next_step=f"the same command again; or {down}, where nothing of it is needed",
+        )
+
+
+def _stop(plan: ClusterPlan, words: str, work: GoingWork) -> str:
+    """Return the line that ends the first of what goes on."""
+    if work.runs:
+        return there(plan, "stop", work.runs[0])
+    return f"rlbox cluster stop {words} {shlex.quote(work.jobs[0].id)}"
+
+
+def there(plan: ClusterPlan, verb: str, run: str) -> str:
+    """Return the line that does something with a run beside the head, from here."""
+    where = "" if plan.head.name == LOCAL else f"DOCKER_HOST=ssh://{plan.head.name} "
+    return f"{where}rlbox {verb} {run} --target {plan.target} --data {shlex.quote(plan.head.data)}"

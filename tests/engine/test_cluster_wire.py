@@ -1,0 +1,104 @@
+"""What an image costs on the wire to the hosts of a cluster: a layer that changed once, and nothing where nothing did.
+
+`make cluster`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from clusterbox import NODES, Hosts, wire_bytes
+from clusterstand import as_before, built, docker, healthy
+from following import Follow
+from projectbox import PROJECT
+from registrybox import registry_running
+
+NAMES = ("pair",)
+GATE = os.environ.get("CLUSTER_HOSTS_NET", "10.234.9") + ".1"
+IMAGE = f"rlbox/pair:{PROJECT}"
+LAYER = 60_000_000
+MORE = f"FROM {IMAGE}\nUSER root\nRUN head -c {LAYER} /dev/urandom >/opt/NAME\n"
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.getuid() != 0, reason="only root can make hosts")]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """Two hosts, and a project whose target is built here."""
+    with built(tmp_path_factory.mktemp("project"), NAMES) as found:
+        yield found
+
+
+@pytest.fixture
+def hosts(two: Hosts, follow: Follow) -> Iterator[Hosts]:
+    """The hosts, with the image; after `down` they are as they were."""
+    with as_before(two, follow, NAMES):
+        healthy(two("cluster", "up", "pair", "--json"))
+        yield two
+
+
+def add_layer(name: str) -> None:
+    """Put one more layer on the image, with a file of this name."""
+    words = ["docker", "build", "-q", "-t", IMAGE, "-"]
+    subprocess.run(words, input=MORE.replace("NAME", name).encode(), check=True, capture_output=True)
+
+
+def test_a_layer_that_changed_leaves_this_machine_once(hosts: Hosts) -> None:
+    """One more layer, of bytes that nothing makes smaller: it is sent to one host, and from there to the other."""
+    own = docker("image", "inspect", "-f", "{{.Id}}", IMAGE).strip()
+    began = wire_bytes()
+    healthy(hosts("cluster", "up", "pair", "--json"))
+    assert wire_bytes() - began < 1e6  # nothing changed
+    assert hosts("cluster", "down", "pair").code == 0
+    began = wire_bytes()
+    healthy(hosts("cluster", "up", "pair", "--json"))
+    assert wire_bytes() - began < 1e6  # the image is there
+    assert hosts("cluster", "down", "pair").code == 0
+    try:
+        add_layer("sent")
+        began = wire_bytes()
+        healthy(hosts("cluster", "up", "pair", "--json"))
+        assert LAYER < wire_bytes() - began < 1.05 * LAYER
+        for node in NODES:
+            container = hosts.on(node, "docker ps -q --filter label=rlbox.cluster=pair").strip()
+            assert hosts.on(node, f"docker exec {container} stat -c %s /opt/sent").strip() == str(LAYER)
+    finally:
+        docker("tag", own, IMAGE)
+
+
+def test_a_registry_gives_it_to_each_node(hosts: Hosts, follow: Follow, tmp_path: Path) -> None:
+    """One node cannot reach it at first; a layer that both lack is all that is pulled, and both have the very same."""
+    assert hosts("cluster", "down", "pair").code == 0
+    own = docker("image", "inspect", "-f", "{{.Id}}", IMAGE).strip()
+    with registry_running(tmp_path, "0.0.0.0") as registry:
+        port = registry.rpartition(":")[2]
+        try:
+            add_layer("pulled")
+            pushed = hosts("push", "pair", "--to", f"127.0.0.1:{port}/team/")
+            assert pushed.code == 0, pushed.err
+        finally:
+            docker("tag", own, IMAGE)
+        digest = pushed.out.strip().rpartition("@")[2]
+        typed = ("cluster", "up", "pair", "--plain-http", "--from", f"{GATE}:{port}/team/pair@{digest}")
+        hosts.on("node1", f"iptables -I OUTPUT -d {GATE} -p tcp --dport {port} -j REJECT")
+        try:
+            refused = follow(*typed)
+        finally:
+            hosts.on("node1", f"iptables -D OUTPUT -d {GATE} -p tcp --dport {port} -j REJECT")
+        assert refused.said.code == 4, refused.said.err
+        assert "the engine of node node1 could not pull" in refused.said.err
+        began = wire_bytes()
+        follow.again(refused)
+        assert LAYER < wire_bytes() - began < 1.05 * LAYER  # the other had it already
+        began = wire_bytes()
+        assert healthy(hosts(*typed, "--json"))
+        assert wire_bytes() - began < 1e6
+    for node in NODES:
+        container = hosts.on(node, "docker ps -q --filter label=rlbox.cluster=pair").strip()
+        assert hosts.on(node, f"docker exec {container} stat -c %s /opt/pulled").strip() == str(LAYER)
+    other = follow.rlbox("cluster", "up", "pair")
+    assert "started with another image" in other.err
