@@ -79,7 +79,7 @@ def _members(story: Story, survey: Survey, standing: StandingCluster, state: Ray
 
 
 def _identity(member: ClusterMember, container: ClusterContainer | None) -> str:
-    """Return the identity that a node's machine had when its Ray was started: after a heal only its own label has it."""
+    """Return the identity that a node's machine had as its Ray was started: after a heal its own label alone has it."""
     own = plan_of_labels(container.labels) if container else None
     found = own.member(member.name) if own else None
     return found.identity if found else member.identity
