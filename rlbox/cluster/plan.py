@@ -81,6 +81,11 @@ class ClusterPlan:
         uid = next(member.uid for member in self.members if member.name == node)
         return folder_of(uid, self.name, node)
 
+    def renewed(self, identities: Mapping[str, str]) -> ClusterPlan:
+        """Return it with the machines as they are now of nodes whose Ray is started anew: that is in its new labels."""
+        members = (dataclasses.replace(one, identity=identities.get(one.name, one.identity)) for one in self.members)
+        return dataclasses.replace(self, members=tuple(members))
+
     def text(self) -> str:
         """Return it as JSON on one line; `load_plan` is the way back."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"))

@@ -13,7 +13,7 @@ from rlbox.cluster.act.start import ask_state
 from rlbox.cluster.act.story import StandingCluster, Story, story_of
 from rlbox.cluster.facts import ClusterContainer
 from rlbox.cluster.judge.failures import MemberFacts, judge_failures
-from rlbox.cluster.plan import ClusterMember, ClusterPlan
+from rlbox.cluster.plan import ClusterMember, ClusterPlan, plan_of_labels
 from rlbox.cluster.state import RayState, lacking
 from rlbox.cluster.survey import Survey, Way
 from rlbox.cluster.view import ClusterStatus, status_of
@@ -64,7 +64,7 @@ def _members(story: Story, survey: Survey, standing: StandingCluster, state: Ray
     missing = {plan.head.name: state.said} if state.said else lacking(plan, state)
     tried = ways_to(story.fleet, plan, [member for member in plan.members if member.name in said])
     for member in plan.members:
-        facts = survey.facts.get(member.name)
+        facts, began = survey.facts.get(member.name), _identity(member, standing.containers.get(member.name))
         yield MemberFacts(
             name=member.name,
             container=standing.containers.get(member.name),
@@ -72,10 +72,17 @@ def _members(story: Story, survey: Survey, standing: StandingCluster, state: Ray
             ways=tried.get(member.name, ()),
             lost=missing.get(member.name, ""),
             disk=facts.disk if facts else None,
-            restarted=bool(facts and member.identity and member.identity != facts.identity),
+            restarted=bool(facts and began and began != facts.identity),
             offset=survey.offsets.get(member.name, 0.0),
             here=member.here,
         )
+
+
+def _identity(member: ClusterMember, container: ClusterContainer | None) -> str:
+    """Return the identity that a node's machine had as its Ray was started: after a heal its own label alone has it."""
+    own = plan_of_labels(container.labels) if container else None
+    found = own.member(member.name) if own else None
+    return found.identity if found else member.identity
 
 
 def ways_to(fleet: Fleet, plan: ClusterPlan, goals: list[ClusterMember]) -> Mapping[str, tuple[Way, ...]]:

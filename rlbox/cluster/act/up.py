@@ -162,6 +162,7 @@ def _heal(story: Story, survey: Survey, standing: StandingCluster, wish: UpWish)
         refuse_in_use(story, standing)  # a Ray that does not tell of its nodes may be one that works
     if plan.head.name in dead or state.said:
         dead = [member.name for member in plan.members]
+    plan = plan.renewed({name: survey.facts[name].identity for name in dead if name in survey.facts})
     _require_places(story, survey, plan)
     story.app.say(f"starting again on {', '.join(dead)}")
     _, images = bring_image(story, survey, plan.ports.of("parts"), plan, _named(wish))

@@ -8,6 +8,8 @@ from typing import Any
 
 from clusterfacts import plan
 
+from rlbox.cluster.act.status import _identity
+from rlbox.cluster.facts import ClusterContainer
 from rlbox.cluster.state import RayState, lacking, read_state
 from rlbox.cluster.view import status_of
 
@@ -56,3 +58,14 @@ def test_what_does_not_run_is_not_healthy() -> None:
     assert [row.container for row in lost.nodes] == ["not reached", "running"]
     assert "OPEN to whoever reaches its ports" in lost.text()
     assert json.loads(json.dumps(lost.as_json()))["cluster"]["id"] == replace(plan()).id
+
+
+def test_a_machine_that_was_started_anew_before_a_heal_is_not_told_again() -> None:
+    """What counts is the start at which the container was made, which its own label has."""
+    old = plan(members=tuple(replace(one, identity="first") for one in plan().members))
+    new = old.renewed({"b": "second"})
+    assert [one.identity for one in new.members] == ["first", "second"]
+    rows = {name: {"rlbox.cluster.plan": one.text()} for name, one in (("a", old), ("b", new))}
+    made = {n: ClusterContainer(id=n, name=n, image="i", labels=rows[n], status="exited") for n in "ab"}
+    assert [_identity(one, made[one.name]) for one in old.members] == ["first", "second"]
+    assert _identity(old.members[1], None) == "first"
