@@ -1,8 +1,8 @@
 """`make gpu-proof-pack`: what a machine with GPUs and no network gets in calls of 64 MiB, and what is typed in each.
 
 Stacks (`stacks.toml`), the tool's own wheels and the targets' files are made and packed, and laid into `.carry/1` …
-`.carry/N`. Each call carries one of them beside the checkout. `machine.sh` goes on where the call before it ended, so a
-call that was cut is made again.
+`.carry/N`. Each call carries one of them beside the checkout, and is made again where it was cut. The first starts
+`lanes.sh all`, which takes up what arrives and carries out everything that is to be shown, unattended.
 """
 
 from __future__ import annotations
@@ -23,16 +23,8 @@ LIBRARIES = ("libseccomp.so.2", "libsystemd.so.0")  # of that engine; the machin
 LIMIT = 64 << 20
 BLOCK = 512
 CALL = "CARRIED=$PWD/.carry/{} bash tests/gpu/machine.sh {}"
-RUNS = """then, in the background with `machine.sh start NAME rlbox run …`, and `machine.sh wait SECONDS NAME` to look:
-  rlbox run learn --place here --gpus device=0
-  rlbox run sft --profile tiny --target h100-verl --place here --gpus device=2,3 --set gpus=2
-  rlbox run gkd --profile tiny --target h100-verl --place here --gpus all --set gpus=2 --set teacher_gpus=3
-  rlbox run xdan --profile tiny --target h100-openrlhf --place here --gpus device=0
-  rlbox run holdem --profile full --profile tiny --target h100-slime --place here --gpus device=1 \\
-      --set slime=/opt/stack/slime/slime --set megatron=/opt/stack/slime/megatron-lm --set dynamic_sampling=false \\
-      --set partial_rollout=false --set prompts=8 --set samples=4 --set batch=32 --set rollouts=4 --set save_every=2 \\
-      --set answer_tokens=64 --set over_sampling=8
-at last `machine.sh keep RUN…`, and here `python scripts/proof.py`"""
+THEN = """then `bash tests/gpu/lanes.sh look`, every half minute, since an idle machine is given back; and at last
+`bash tests/gpu/lanes.sh keep`: what it leaves goes below tests/gpu/kept, whose page `python scripts/proof.py` makes"""
 
 
 def make(work: Path, snapshots: Path) -> None:
@@ -90,28 +82,23 @@ def lay(work: Path, out: Path) -> list[tuple[int, list[str]]]:
     checkout = sum(-(-size // BLOCK) * BLOCK + BLOCK for size in sizes)
     part = (LIMIT - checkout) * 96 // 100 // 3
     shutil.rmtree(work / "parts", ignore_errors=True)
-    needs = pack.pack({stack: work / stack for stack in (*TARGETS.values(), "engine")}, work / "parts", part)
+    pack.pack({stack: work / stack for stack in (*TARGETS.values(), "engine")}, work / "parts", part)
     shutil.rmtree(out, ignore_errors=True)
     first = out / "1"
     first.mkdir(parents=True)
     for name in ("wheels", *(f"kit-{target}" for target in TARGETS)):
         shutil.copytree(work / name, first / name)
     shutil.copyfile(work / "parts/parts.json", first / "parts.json")
-    calls = [(0, ["take", "setup"])]
+    calls = [(0, ["take", "setup", "begin"])]
     parts = sorted((work / "parts").glob("part-*"))
     for begin in range(0, len(parts), 3):
         folder = out / str(len(calls) + 1)
         folder.mkdir()
         for path in parts[begin : begin + 3]:
             shutil.copyfile(path, folder / path.name)
-        done = range(begin * part + 1, (begin + 3) * part + 1)
-        whole = [(target, stack) for target, stack in TARGETS.items() if needs[stack] in done]
-        verbs = [verb for target, stack in whole for verb in (f"stack {stack}", f"apply {target} {stack}")]
-        if needs["engine"] in done:
-            verbs.append("engine")
-        calls.append((len(parts[begin : begin + 3]), ["take", *verbs]))
+        calls.append((len(parts[begin : begin + 3]), ["take"]))
     shutil.copytree(work / "image", out / str(len(calls) + 1))
-    calls.append((0, ["kit", *(f"image {target}" for target in TARGETS)]))
+    calls.append((0, ["kit"]))
     return calls
 
 
@@ -127,7 +114,7 @@ def main() -> None:
     take_engine(args.work)
     for number, (_, verbs) in enumerate(lay(args.work, args.out), 1):
         print(f"call {number}, with .carry/{number}: " + " && ".join(CALL.format(number, verb) for verb in verbs))
-    print(RUNS)
+    print(THEN)
 
 
 if __name__ == "__main__":

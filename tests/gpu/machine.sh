@@ -3,6 +3,7 @@
 # what was carried comes in parts, and says what it has done.
 #   machine.sh take                  the parts that were carried this time
 #   machine.sh setup                 the tool from carried wheels, the targets, the store
+#   machine.sh begin                 lanes.sh, in the background, from a copy of the checkout that no later call changes
 #   machine.sh stack NAME            a stack out of the parts that have arrived, with an interpreter of its own
 #   machine.sh apply TARGET NAME     the target in place, below a folder of its own
 #   machine.sh engine                an engine out of the parts that have arrived, with the GPUs described for CDI
@@ -33,10 +34,17 @@ setup() {
   done
 }
 
+begin() {
+  mkdir -p "$root/checkout"
+  tar -C "$here/../.." --exclude=./.carry -c . | tar -C "$root/checkout" -x
+  setsid nohup bash "$root/checkout/tests/gpu/lanes.sh" all >"$root/logs/all.log" 2>&1 </dev/null &
+}
+
 kit() {
   rm -rf "$root/project" "$root/based"
   cp -r "$carried/project" "$root/project"
   "$root/cli/bin/rlbox" fetch h100-verl --project "$root/project" --import "$carried/kit" | tail -n 1
+  touch "$root/kit"
 }
 
 take() {
@@ -103,6 +111,7 @@ image() {
 case $1 in
   take) take ;;
   setup) setup ;;
+  begin) begin ;;
   stack) stack "$2" ;;
   apply) apply "$2" "$3" ;;
   engine) engine ;;

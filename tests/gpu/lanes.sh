@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# On a machine with four GPUs, torch and no network: everything that is to be shown, unattended. `machine.sh begin` starts it in
+# the background; it takes each stack once its parts have arrived, and keeps the GPUs busy, one lane each:
+#   lanes.sh all            stacks, engine and images as they arrive, and the lanes; what each says is in logs/NAME.log
+#   lanes.sh NAME…          these alone, one after the other
+#   lanes.sh look [LINES]   the ends of all logs, and the GPUs
+#   lanes.sh keep           what is kept of the runs, with the steps beside those without rlbox, in $OUT/kept.tar
+# Several jobs with a head of Ray are on the machine at a time: all but one have their ports moved.
+set -uo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=${PROOF_ROOT:-/opt/proof}
+export RLBOX_STORE=$root/store
+rlbox=$root/cli/bin/rlbox python=$root/cli/bin/python
+own=$here/project boxed=$root/project
+mkdir -p "$root/logs"
+
+newest() { find "$1/runs" -maxdepth 1 -name '*-[0-9]*' 2>/dev/null | sort | tail -n 1; }
+until_there() { while [ ! -e "$root/$1" ]; do sleep 1; done; }
+# run DATA PROJECT JOB WORDS…
+run() {
+  mkdir -p "$1"
+  RLBOX_PROJECT=$2 "$rlbox" run "$3" --data "$1" "${@:4}"
+}
+# beside FILE LOG GPUS OLD=NEW…: the command that was taken, without rlbox
+beside() { "$python" "$here/bare.py" run "$1" "${@:3}" >"$root/logs/$2.log" 2>&1; }
+taken() { while [ ! -s "$1" ] && kill -0 "$2"; do sleep 1; done; }
+take() { "$python" "$here/bare.py" take "$@"; }
+
+holdem=(--target h100-slime --set dynamic_sampling=false --set partial_rollout=false --set prompts=8 --set samples=4 --set batch=32
+  --set save_every=2 --set answer_tokens=64 --set over_sampling=8
+  --set slime=/opt/stack/slime/slime --set megatron=/opt/stack/slime/megatron-lm)
+xdan=(--profile tiny --target h100-openrlhf --shift-ports 100)
+two=(--set node_gpus=2 --set cluster_gpus=2 --set ref_gpus=2 --set actor_gpus=2 --set engines=2)
+
+big() { # the shape of Qwen2 0.5B, killed after the sixth update and resumed; GPU 0
+  bash "$here/machine.sh" killed /data/big learn grpo 'step:6 ' >"$root/logs/killed.log" 2>&1 &
+  run /data/big "$own" learn --place here --gpus device=0 --set layers=24 --set hidden=896 --set ffn=4864 \
+    --set sft_lr=3e-4 --set sft_steps=400 --set sft_batch=64 --set micro=512 --set steps=10 --set test_every=5 --set lr=2e-5
+  sleep 8
+  RLBOX_PROJECT=$own "$rlbox" run --resume "$(basename "$(newest /data/big)")" --data /data/big --gpus device=0
+}
+gkd() { # GPUs 1 and 2, then the same without rlbox
+  take /data/gkd.json verl.trainer.main_ppo distillation.enabled=True &
+  run /data/gkd "$own" gkd --profile tiny --target h100-verl --place here --gpus device=1,2 --set steps=12 --set save_freq=6
+  local of
+  of=$(newest /data/gkd)
+  beside /data/gkd.json bare-gkd 1,2 "$of/checkpoints=$of/bare" "$of/hydra=$of/bare-hydra"
+}
+xdan() { # GPU 1, and on GPU 2 the same without rlbox, which asks the run's reward server
+  take /data/xdan.json xdan.dotted --save_path &
+  run /data/xdan "$own" xdan "${xdan[@]}" --place here --gpus device=1 --set episodes=3 &
+  local process=$! of
+  taken /data/xdan.json "$process"
+  of=$(newest /data/xdan)
+  beside /data/xdan.json bare-xdan 2 "$of/model=$of/bare-model"
+  wait "$process"
+}
+xdan_two() { run /data/xdan_two "$own" xdan "${xdan[@]}" --place here --gpus device=1,2 "${two[@]}"; }
+box_xdan() { run /data/box_xdan "$boxed" xdan "${xdan[@]}" --gpus device=1,2 "${two[@]}"; }
+holdem() { # GPU 3; resumed with the optimizer's state in another run, then the same without rlbox
+  take /data/holdem.json slime/train.py /checkpoints-full &
+  run /data/holdem "$own" holdem --profile full --profile tiny "${holdem[@]}" --place here --gpus device=3 --set rollouts=12
+  local of
+  of=$(newest /data/holdem)
+  run /data/holdem "$own" holdem --profile resume --profile tiny --from resume --force "${holdem[@]}" --place here --gpus device=3 \
+    --set rollouts=16 --set load_optim=true --set load_rng=true --set "load=$of/checkpoints-full" --set "sources=$of/sources" \
+    --set "model=$of/tiny/model" --set "ref_load=$of/tiny/model" --set "prompt_data=$of/tiny/prompts.jsonl"
+  beside /data/holdem.json bare-holdem 3 "$of/checkpoints-full=$of/bare"
+}
+box_holdem() {
+  run /data/box_holdem "$boxed" holdem --profile full --profile tiny "${holdem[@]}" --gpus device=3 --set rollouts=4 --shift-ports 200
+}
+check() { (cd "$here/../.." && RLBOX_PROJECT=$boxed "$python" tests/gpu/check.py h100-verl --devices 0 --without-runs); }
+evaluation() { CUDA_VISIBLE_DEVICES=0 OUT=$root/eval RLBOX_PYTHON=$python WITHIN_S=300 bash "$here/eval_overhead.sh"; }
+
+lane() {
+  local name
+  for name in "$@"; do
+    case $name in
+      box_xdan) until_there image-openrlhf ;;
+      box_holdem) until_there image-slime ;;
+      check) until_there image-verl ;;
+      xdan*) until_there stack-openrlhf ;;
+      holdem) until_there stack-slime ;;
+      *) until_there stack-verl ;;
+    esac
+    echo "$(date +%T) $name"
+    ("$name"; echo "ended with $?") >"$root/logs/$name.log" 2>&1
+  done
+  echo "$(date +%T) all"
+}
+
+all() {
+  lane big check evaluation >"$root/logs/lane0.log" 2>&1 &
+  lane xdan box_xdan gkd xdan_two >"$root/logs/lane1.log" 2>&1 &
+  lane holdem box_holdem >"$root/logs/lane3.log" 2>&1 &
+  local name
+  for name in verl slime openrlhf; do
+    until bash "$here/machine.sh" stack "$name" 2>/dev/null; do sleep 1; done
+    bash "$here/machine.sh" apply "h100-$name" "$name"
+    touch "$root/stack-$name"
+  done
+  until bash "$here/machine.sh" engine 2>/dev/null; do sleep 1; done
+  until_there kit
+  for name in slime openrlhf verl; do bash "$here/machine.sh" image "h100-$name" && touch "$root/image-$name"; done
+  wait
+}
+
+look() {
+  local log
+  for log in "$root"/logs/*.log; do echo "--- $log" && tail -n "${1:-3}" "$log" | cut -c1-220; done
+  df -h / | tail -n 1
+  nvidia-smi --query-gpu=index,utilization.gpu,memory.used --format=csv,noheader
+}
+
+keep() {
+  local name of
+  for name in big gkd xdan xdan_two box_xdan box_holdem; do
+    of=$(newest "/data/$name")
+    [ -z "$of" ] || bash "$here/machine.sh" keep "$of"
+  done
+  for of in /data/holdem/runs/*; do [ ! -d "$of" ] || bash "$here/machine.sh" keep "$of"; done
+  mkdir -p "$OUT/logs"
+  for of in "$root"/logs/*.log "$root"/eval/*; do [ ! -f "$of" ] || tail -c 300000 "$of" | xz >"$OUT/logs/$(basename "$of").xz"; done
+  for name in gkd/distill xdan/train holdem/full; do
+    "$python" "$here/bare.py" steps "/data/${name%/*}"/runs/*/stages/*-"${name#*/}"/stage.log "$root/logs/bare-${name%/*}.log"
+  done >"$OUT/steps.txt" 2>&1
+  cat "$OUT/steps.txt"
+  (cd "$OUT" && tar cf kept.tar --remove-files -- *)
+}
+
+case ${1:-} in
+  all) all ;;
+  look) look "${2:-}" ;;
+  keep) keep ;;
+  *) lane "$@" ;;
+esac
