@@ -128,8 +128,8 @@ forward() { # add|del: a machine whose bridges are filtered lets the hosts' pack
   [ "$1" = del ] || op=-I
   command -v iptables >/dev/null || return 0
   for way in -i -o; do
-    while iptables -w -D FORWARD $way $BRIDGE -m comment --comment $TAG -j ACCEPT 2>/dev/null; do :; done
-    [ $op = -D ] || iptables -w -I FORWARD $way $BRIDGE -m comment --comment $TAG -j ACCEPT
+    while iptables -w -D FORWARD $way "$BRIDGE" -m comment --comment "$TAG" -j ACCEPT 2>/dev/null; do :; done
+    [ $op = -D ] || iptables -w -I FORWARD $way "$BRIDGE" -m comment --comment "$TAG" -j ACCEPT
   done
 }
 
@@ -152,7 +152,7 @@ prepare_host() { # HOST INDEX: its disk and the files of /etc that are its own
   }
   local store='{"buildkit": true, "containerd-snapshotter": true}'
   [ "$engine" != 20 ] || store='{"buildkit": true}'
-  printf '{"cgroup-parent": "/%s-%s", "features": %s, "insecure-registries": ["%s.0/24"]}\n' $TAG "$1" "$store" "$NET" >"$d/disk/etc/docker/daemon.json"
+  printf '{"cgroup-parent": "/%s-%s", "features": %s, "insecure-registries": ["%s.0/24"]}\n' "$TAG" "$1" "$store" "$NET" >"$d/disk/etc/docker/daemon.json"
   [ -e "$d/disk/etc/ssh/ssh_host_ed25519_key" ] || ssh-keygen -q -t ed25519 -N '' -C "$1" -f "$d/disk/etc/ssh/ssh_host_ed25519_key"
   cat >"$d/disk/etc/ssh/sshd_config" <<CONF
 ListenAddress $ip:22
@@ -185,7 +185,7 @@ start_host() { # HOST INDEX
   done
   ip link del "$WIRE-$2" 2>/dev/null || true
   ip link add "$WIRE-$2" type veth peer name eth0 netns "$p"
-  ip link set "$WIRE-$2" master $BRIDGE up
+  ip link set "$WIRE-$2" master "$BRIDGE" up
 }
 
 write_programs() { # an `ssh` that knows keys and names, and an nft that finds its libraries
@@ -214,11 +214,11 @@ up() { # [COUNT]
   exec 9>"$DIR/lock"
   flock 9
   [[ " ${CLUSTER_HOSTS_ENGINES:-} " != *" 20 "* ]] || bring_old_engine
-  [ -e "$DIR/id_ed25519" ] || ssh-keygen -q -t ed25519 -N '' -C $TAG -f "$DIR/id_ed25519"
-  ip link show $BRIDGE >/dev/null 2>&1 || {
-    ip link add $BRIDGE type bridge
-    ip addr add "$NET.1/24" dev $BRIDGE
-    ip link set $BRIDGE up
+  [ -e "$DIR/id_ed25519" ] || ssh-keygen -q -t ed25519 -N '' -C "$TAG" -f "$DIR/id_ed25519"
+  ip link show "$BRIDGE" >/dev/null 2>&1 || {
+    ip link add "$BRIDGE" type bridge
+    ip addr add "$NET.1/24" dev "$BRIDGE"
+    ip link set "$BRIDGE" up
   }
   forward add
   for ((i = 0; i < count; i++)); do mkdir -p "$DIR/node$i"; done
@@ -288,7 +288,7 @@ down() {
   local h
   for h in $(hosts); do kill_host "$h"; done
   forward del
-  ip link del $BRIDGE 2>/dev/null || true
+  ip link del "$BRIDGE" 2>/dev/null || true
   rm -rf "${DIR:?}"/node* "${DIR:?}"/{bin,bin-of-hosts,id_ed25519,id_ed25519.pub,known_hosts,lock,ssh_config}
   rmdir "$DIR/tools" "$DIR" 2>/dev/null || true
 }
