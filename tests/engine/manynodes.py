@@ -50,7 +50,7 @@ def many_up(project: Path) -> Iterator[Hosts]:
 
 def place(name: str, state: str = "laid") -> None:
     """Have a host tell that the target was brought to it."""
-    folder = LAB / name / "disk/root/.cache/rlbox/places/many/opt/rlbox/share"
+    folder = LAB / name / "disk" / "root" / ".cache/rlbox/places/many/opt/rlbox/share"
     folder.mkdir(parents=True, exist_ok=True)
     told = {"target": "many", "state": state, "lock": "", "data": DISK}
     (folder / "applied.json").write_text(json.dumps(told))

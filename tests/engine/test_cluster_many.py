@@ -33,7 +33,7 @@ FAULTS: Mapping[str, Callable[[str], object]] = {
     "place-torn": lambda name: place(name, state="begun"),
     "disk-missing": there(f"umount {DISK} && rmdir {DISK}"),
     "unreachable": lambda name: script("kill", name),
-    "login-refused": there("rm /root/.ssh/authorized_keys"),
+    "login-refused": there("rm ~root/.ssh/authorized_keys"),
 }
 
 
