@@ -40,7 +40,7 @@ class NodesWatch:
     ) -> None:
         self._story, self._standing, self._offsets, self._tell = story, standing, offsets, tell
         self._told: set[tuple[str, str]] = set()
-        self._closed = threading.Event()
+        self._closed, self._telling = threading.Event(), threading.Lock()
         self._disks: dict[str, NodeDisk] = {}
         self._goings: list[Going] = []
         self._news: list[threading.Event] = []
@@ -66,8 +66,19 @@ class NodesWatch:
         while not self._closed.is_set():
             news.wait(_LOOK_S)
             news.clear()
-            for failure in judge_failures([self._member(link)]):
-                if not self._closed.is_set() and (failure.node, failure.id) not in self._told:
+            self._judge(link)
+
+    def look(self) -> None:
+        """Look at once at every node that is heard; what is new is told before this returns."""
+        for name in self._standing.containers:
+            if (link := self._story.fleet.links.get(name)) and link.heard:
+                self._judge(link)
+
+    def _judge(self, link: NodeLink) -> None:
+        for failure in judge_failures([self._member(link)]):
+            with self._telling:
+                new = (failure.node, failure.id) not in self._told
+                if new and not self._closed.is_set():
                     self._told.add((failure.node, failure.id))
                     self._tell(failure)
 
@@ -135,7 +146,11 @@ class WatchedNodes:
         links, until = self._story.fleet.links, time.monotonic() + SILENT_S + _LAST_S
         while time.monotonic() < until and any(self._silent(link) for link in links.values()):
             time.sleep(_PAUSE_S)
-        found = in_order(self._failures)
+        self._watch.look()  # the head may have ended a moment ago, and be why this is asked
+        first: dict[str, Failure] = {}  # of a node; what befell it later came of that, or after it
+        for failure in self._failures:
+            first.setdefault(failure.node, failure)
+        found = in_order(first.values())
         several = len(found) > 1
         told = tuple(one.finding("", first=several and number == 0) for number, one in enumerate(found))
         if all(link.heard for link in links.values()):
