@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from clusterbox import Hosts
+from clusterstand import as_before, built, healthy
 from enginebox import TINY, Box, containers
+from following import Follow
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -73,3 +77,34 @@ def local(shipped: None, tmp_path: Path, bytecode: Path) -> Iterator[Box]:
     if not bytecode.is_dir() and (box.data / "cache/bytecode").is_dir():
         shutil.copytree(box.data / "cache/bytecode", bytecode)
     assert containers(box.data) == []
+
+
+@pytest.fixture(scope="session")
+def eval_image(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The image of the target `local`, whose vLLM evaluations ask."""
+    if named := os.environ.get("RLBOX_EVAL_IMAGE"):
+        return named
+    box = Box(project=tmp_path_factory.mktemp("project"), data=tmp_path_factory.mktemp("disk"))
+    result = box("build", "local", "--json")
+    assert result.code == 0, result.err
+    return str(result.data["image"])
+
+
+@pytest.fixture(scope="module")
+def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """Two hosts, and a project whose targets, the module's NAMES, are built here."""
+    with built(tmp_path_factory.mktemp("project"), request.module.NAMES) as found:
+        yield found
+
+
+@pytest.fixture
+def hosts(request: pytest.FixtureRequest, two: Hosts, follow: Follow) -> Iterator[Hosts]:
+    """The hosts; whatever a test did, and however it ended: after `down` they are as they were."""
+    with as_before(two, follow, request.module.NAMES):
+        yield two
+
+
+@pytest.fixture
+def standing(hosts: Hosts) -> None:
+    """A cluster of the target `pair` on the hosts."""
+    healthy(hosts("cluster", "up", "pair", "--json"))

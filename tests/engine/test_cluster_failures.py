@@ -12,31 +12,19 @@ from contextlib import contextmanager
 
 import pytest
 from clusterbox import DISK, Hosts, ids, script
-from clusterstand import as_before, built, healthy
+from clusterstand import healthy
 from enginebox import Result
-from following import Follow
 
 NAMES = ("pair",)
 FILL = f"fallocate -l $(( $(df --output=avail -B1 {DISK} | tail -1) - 8000000 )) {DISK}/large"
 NO_SSH = "INPUT -s 10.234.9.1 -p tcp --dport 22 --syn -j REJECT"
 RAYLET = "docker exec $(docker ps -q) sh -c 'kill -9 $(pgrep -x raylet)'"
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.getuid() != 0, reason="only root can make hosts")]
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """Two hosts, and a project whose target is built here."""
-    with built(tmp_path_factory.mktemp("project"), NAMES) as found:
-        yield found
-
-
-@pytest.fixture
-def hosts(two: Hosts, follow: Follow) -> Iterator[Hosts]:
-    """The hosts, with a cluster; whatever a test did, and however it ended: after `down` they are as they were."""
-    with as_before(two, follow, NAMES):
-        healthy(two("cluster", "up", "pair", "--json"))
-        yield two
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.getuid() != 0, reason="only root can make hosts"),
+    pytest.mark.usefixtures("standing"),
+]
 
 
 def status(hosts: Hosts) -> Result:

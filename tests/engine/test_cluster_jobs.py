@@ -13,13 +13,12 @@ import shlex
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from clusterbox import DISK, NODES, Hosts, ids, script
-from clusterstand import ADDRESSES, REDUCE, as_before, built, healthy
+from clusterstand import ADDRESSES, REDUCE, healthy
 from enginebox import Result
 from following import Follow
 
@@ -52,20 +51,6 @@ ray.get(rank.work.remote())
 LISTENS = "import socket, time; s = socket.create_server(('0.0.0.0', 9555)); time.sleep(600)"
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.getuid() != 0, reason="only root can make hosts")]
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """Two hosts, and a project whose two targets are built here."""
-    with built(tmp_path_factory.mktemp("project"), NAMES) as found:
-        yield found
-
-
-@pytest.fixture
-def hosts(two: Hosts, follow: Follow) -> Iterator[Hosts]:
-    """The hosts; whatever a test did, and however it ended: after `down` they are as they were."""
-    with as_before(two, follow, NAMES):
-        yield two
 
 
 def work(folder: Path) -> Path:

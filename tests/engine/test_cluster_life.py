@@ -10,32 +10,20 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from attackbox import try_all
 from clusterbox import DISK, NODES, Hosts, findings, ids, script, until_gone
-from clusterstand import ADDRESSES, RAYS, REDUCE, as_before, built, containers, docker, healthy
+from clusterstand import ADDRESSES, RAYS, REDUCE, containers, docker, healthy
 from enginebox import Result
 from following import Follow
 from projectbox import PROJECT
 
+NAMES = tuple(RAYS)
+
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.getuid() != 0, reason="only root can make hosts")]
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """Two hosts, and a project whose targets are built here."""
-    with built(tmp_path_factory.mktemp("project"), RAYS) as found:
-        yield found
-
-
-@pytest.fixture
-def hosts(two: Hosts, follow: Follow) -> Iterator[Hosts]:
-    """The hosts; whatever a test did, and however it ended: after `down` they are as they were."""
-    with as_before(two, follow, RAYS):
-        yield two
 
 
 def listening(hosts: Hosts, host: str) -> list[int]:

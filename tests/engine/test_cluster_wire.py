@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from clusterbox import NODES, Hosts, wire_bytes
-from clusterstand import as_before, built, docker, healthy
+from clusterstand import docker, healthy
 from following import Follow
 from projectbox import PROJECT
 from registrybox import registry_running
@@ -23,22 +22,11 @@ IMAGE = f"rlbox/pair:{PROJECT}"
 LAYER = 60_000_000
 MORE = f"FROM {IMAGE}\nUSER root\nRUN head -c {LAYER} /dev/urandom >/opt/NAME\n"
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.getuid() != 0, reason="only root can make hosts")]
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """Two hosts, and a project whose target is built here."""
-    with built(tmp_path_factory.mktemp("project"), NAMES) as found:
-        yield found
-
-
-@pytest.fixture
-def hosts(two: Hosts, follow: Follow) -> Iterator[Hosts]:
-    """The hosts, with the image; after `down` they are as they were."""
-    with as_before(two, follow, NAMES):
-        healthy(two("cluster", "up", "pair", "--json"))
-        yield two
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.getuid() != 0, reason="only root can make hosts"),
+    pytest.mark.usefixtures("standing"),
+]
 
 
 def add_layer(name: str) -> None:

@@ -6,33 +6,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 from clusterbox import Hosts
-from clusterstand import as_before, built, containers, healthy
+from clusterstand import containers, healthy
 from following import Follow
 
 NAMES = ("pair",)
 WAITS = "import time; print('ready', flush=True); time.sleep(600)"
 SUBMIT = ("cluster", "submit", "pair", "--detach", "--json", "--", "/opt/venv/bin/python", "-c", WAITS)
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.getuid() != 0, reason="only root can make hosts")]
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """Two hosts, and a project whose target is built here."""
-    with built(tmp_path_factory.mktemp("project"), NAMES) as found:
-        yield found
-
-
-@pytest.fixture
-def hosts(two: Hosts, follow: Follow) -> Iterator[Hosts]:
-    """The hosts, with a cluster; whatever a test did, and however it ended: after `down` they are as they were."""
-    with as_before(two, follow, NAMES):
-        healthy(two("cluster", "up", "pair", "--json"))
-        yield two
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.getuid() != 0, reason="only root can make hosts"),
+    pytest.mark.usefixtures("standing"),
+]
 
 
 def submitted(hosts: Hosts) -> str:

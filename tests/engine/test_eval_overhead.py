@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from enginebox import CHECKOUT, Box
+from enginebox import CHECKOUT
 
 ROUNDS = int(os.environ.get("RLBOX_EVAL_ROUNDS", "0"))
 SMALL = ("--exports", "2", "--problems", "48", "--most", "1000")
@@ -22,17 +22,6 @@ SIZE = ("--exports", "3", "--problems", os.environ.get("RLBOX_EVAL_PROBLEMS", "2
 SETTINGS = ("dtype=bfloat16", "enforce_eager=true", "max_model_len=512", "max_num_batched_tokens=16384")
 SET = [word for text in (*SETTINGS, f"kv_cache_memory_bytes={256 << 20}") for word in ("--set", text)]
 PYTHON = "/opt/venv/bin/python"
-
-
-@pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The image of the target `local`."""
-    if named := os.environ.get("RLBOX_EVAL_IMAGE"):
-        return named
-    box = Box(project=tmp_path_factory.mktemp("project"), data=tmp_path_factory.mktemp("disk"))
-    built = box("build", "local", "--json")
-    assert built.code == 0, built.err
-    return str(built.data["image"])
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +45,10 @@ def weights(folder: Path) -> list[str]:
     return [json.loads(path.read_text())["weights"] for path in sorted(folder.glob("*/run_info.json"))]
 
 
-def test_one_engine_serves_all_checkpoints(image: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_engine_serves_all_checkpoints(eval_image: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The first time an exchange is proven by a second start; then there is one, and the results are the same bytes."""
     overhead = ("/src/tests/evaluation/overhead.py", "--python", PYTHON, "--folder", "/measure")
-    done = inside(image, folder, (*overhead, *SIZE, "--rounds", f"{ROUNDS or 1}"))
+    done = inside(eval_image, folder, (*overhead, *SIZE, "--rounds", f"{ROUNDS or 1}"))
     with capsys.disabled():
         print(f"\n{done.stdout}")
     assert "proven: log-probabilities are equal to the last digit" in done.stdout, done.stderr + done.stdout
@@ -73,7 +62,7 @@ def test_one_engine_serves_all_checkpoints(image: str, folder: Path, capsys: pyt
 
 
 @pytest.mark.slow
-def test_two_servers_give_each_answer_of_one(image: str, folder: Path) -> None:
+def test_two_servers_give_each_answer_of_one(eval_image: str, folder: Path) -> None:
     """Greedy and drawn with seeds, each question once."""
     drawn = (folder / "suites/sums.toml").read_text() + "temperature = 0.8\nsamples = 2\nseed = 11\n"
     (folder / "suites/drawn.toml").write_text(drawn)
@@ -81,7 +70,7 @@ def test_two_servers_give_each_answer_of_one(image: str, folder: Path) -> None:
     judge = (*judge, "--suite", "sums", "--suite", "drawn", "--problems", "/measure/problems", "--engine", PYTHON)
     found = {}
     for servers in ("1", "2"):
-        done = inside(image, folder, (*judge, "--servers", servers, "--out", f"/measure/by-{servers}"))
+        done = inside(eval_image, folder, (*judge, "--servers", servers, "--out", f"/measure/by-{servers}"))
         assert done.returncode == 0, done.stderr
         rows = [json.loads(path.read_text()) for path in (folder / f"by-{servers}").rglob("per_problem/*/*.json")]
         found[servers] = {(row["key"], row["problem"], row["number"]): row["text"] for row in rows}

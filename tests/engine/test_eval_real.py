@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enginebox import CHECKOUT, Box, docker
+from enginebox import CHECKOUT, docker
 
 from rlbox.evaluation.act.outputs import read_summary
 from rlbox.evaluation.act.own_sandbox import sandbox_here
@@ -40,25 +40,14 @@ Ask = tuple[str, int | None]
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The image of the target `local`."""
-    if named := os.environ.get("RLBOX_EVAL_IMAGE"):
-        return named
-    box = Box(project=tmp_path_factory.mktemp("project"), data=tmp_path_factory.mktemp("disk"))
-    built = box("build", "local", "--json")
-    assert built.code == 0, built.err
-    return str(built.data["image"])
-
-
-@pytest.fixture(scope="module")
-def site(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(eval_image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model that was trained there and then, and two suites of sums: greedy, and drawn with seeds."""
     folder = tmp_path_factory.mktemp("site")
     folder.chmod(0o755)
     mounts = (f"--volume={PROGRAMS}:/programs:ro", f"--volume={folder}:/out")
     words = ("run", "--rm", "--label=rlbox.test=eval", "--network=none", *mounts, "--entrypoint=/opt/venv/bin/python")
     done = subprocess.run(
-        ["docker", *words, image, "/programs/small_model.py", "/out/model", "400"], capture_output=True, text=True
+        ["docker", *words, eval_image, "/programs/small_model.py", "/out/model", "400"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     (folder / "problems").mkdir()
@@ -208,13 +197,15 @@ def kept(folder: Path) -> set[Ask]:
     return {(row["ask"], SEED + row["number"] if suite == "drawn" else None) for suite, row in found}
 
 
-def test_killed_while_vllm_answers(image: str, site: Path, sandbox: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_killed_while_vllm_answers(
+    eval_image: str, site: Path, sandbox: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """No question whose answer was kept is asked again, none is lost, and the result is that of a whole evaluation.
 
     Every fourth kill may come anywhere in the life of the process, the others while vLLM answers.
     """
     rng, out, whole, amid, anew = random.Random(20), site / "out", 3 * PROBLEMS, 0, 0
-    with vllm(image, site, 16) as behind, counted(behind) as counting:
+    with vllm(eval_image, site, 16) as behind, counted(behind) as counting:
         began = time.monotonic()
         judge(line(site, counting.url, sandbox, "whole", 8))
         life_s, answering_s = time.monotonic() - began, counting.times[-1] - counting.times[0]
@@ -250,14 +241,14 @@ def test_killed_while_vllm_answers(image: str, site: Path, sandbox: str, capsys:
 
 
 def test_the_same_answers_in_other_batches_and_orders(
-    image: str, site: Path, sandbox: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    eval_image: str, site: Path, sandbox: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every answer is equal; where the engine cannot promise that, the flips are told and decide nothing."""
     backwards = [json.loads(row)["name"] for row in (site / "problems/sums.jsonl").read_text().splitlines()][::-1]
     for name in ("sums", "drawn"):
         (tmp_path / f"{name}.json").write_text(json.dumps(backwards))
     for sequences, at_once, more in ((16, 16, ()), (1, 1, ()), (5, 32, ("--manifests", str(tmp_path)))):
-        with vllm(image, site, sequences) as url:
+        with vllm(eval_image, site, sequences) as url:
             judge(line(site, url, sandbox, f"seqs{sequences}", at_once, *more))
     first, told = answers(site / "seqs16"), []
     assert len(first) == 3 * PROBLEMS
