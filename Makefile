@@ -1,6 +1,9 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
 .PHONY: smoke test sandbox-attack sandbox-humaneval sandbox-speed cluster cluster-chaos cluster-speed test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose fuzz-covering faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-proof-pack gpu-hangs gpu-fits fault-logs fault-orders diagnose-score inventory eval-shows eval-overhead
 
+# a user's Python compiles a module once, and so does that of the tests
+unexport PYTHONDONTWRITEBYTECODE
+
 PY := .venv/bin/python
 RLBOX := .venv/bin/rlbox
 

@@ -44,6 +44,7 @@ _INSTEAD = (
 _TOKEN = re.compile(r"\\[xpP]\{\^?\w*\}|\\.|\(\?P?<\w+>|\(\?P=|\(\?<[=!]|\(\?.|\[\^?\]?|[*+?}]\+|.", re.DOTALL)
 _FLAGS = re.compile(r"\(\?[a-zA-Z-]*[xaLu][a-zA-Z-]*[:)]")
 _CLASS = re.compile(r"\[:\^?\w+:\]|\\.|[^\]]", re.DOTALL)
+_TAKEN = re.compile(r"\n|\\[nrC]")  # what RE2 itself takes of all that is refused
 
 
 def tokens(text: str) -> Iterator[tuple[int, str]]:
@@ -71,10 +72,12 @@ def check_pattern(text: str) -> str:
     """
     if not text:
         raise ValueError("is empty, which fits every line; write the text that the line must hold")
-    found = next(_refusals(text), "")
-    if found:
+    if _TAKEN.search(text) and (found := next(_refusals(text), "")):
         raise ValueError(found)
-    compiled = compile_re2(text)
+    try:
+        compiled = compile_re2(text)
+    except ValueError as error:
+        raise ValueError(next(_refusals(text), str(error))) from error
     if all(compiled.search(probe) for probe in _ANY):
         raise ValueError(f"{text!r} fits every line, the empty one too; write what the line must hold")
     return text

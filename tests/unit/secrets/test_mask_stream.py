@@ -81,7 +81,13 @@ def test_the_time_grows_with_the_bytes_alone(line: bytes) -> None:
     masks = Masks({"RLBOX_SECRETS": "A", "A": "hx_AbCdEfGhIjKlMnOpQrStUvWxYz012345"})
     took = []
     for size in (1 << 17, 1 << 20):
-        stream, data, begun = masks.stream(), line * (size // len(line)), time.thread_time()
-        stream.feed(data)
-        took.append(time.thread_time() - begun)
+        data = line * (size // len(line))
+        took.append(min(seconds(masks.stream(), data) for _ in range(3)))  # others on the machine make single ones long
     assert took[1] < 32 * max(took[0], 0.005)  # 8 times as many bytes; squared it would be 64 times as long
+
+
+def seconds(stream: MaskStream, data: bytes) -> float:
+    """Return the seconds of a processor that it takes to feed `data`."""
+    begun = time.thread_time()
+    stream.feed(data)
+    return time.thread_time() - begun
