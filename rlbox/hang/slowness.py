@@ -14,6 +14,7 @@ from rlbox.amounts import duration_text, size_text
 from rlbox.job.phase import FLOORS
 from rlbox.machine.counters import WAITS_CORES, Pace
 
+_By = Literal["limit", "cores", "disk"]
 _LEAST_S, _MOSTLY = 5.0, 2 / 3
 _STARVED = 0.5
 """With less than this share of what they could use, processes are slow because something keeps them from it."""
@@ -30,7 +31,7 @@ class Slowness:
     disk moved for them.
     """
 
-    by: Literal["limit", "cores", "disk"]
+    by: _By
     share: float
     seconds: float
     amount: float
@@ -66,42 +67,39 @@ REMEDIES = {
 def find_slowness(paces: Sequence[Pace]) -> Slowness | None:
     """Return what kept processes from their work for most of the time of these looks; None: nothing did.
 
-    Who began slowly and then waits for something else was not: a hang on a busy machine is a hang. Nor is a disk busy
-    that moves nothing.
+    Where now one thing did and now another (a limit, on a machine that is busy, too), it is the one that did so
+    longest. Who began slowly and then waits for something else was not: a hang on a busy machine is a hang. Nor is a
+    disk busy that moves nothing.
     """
     seconds = math.fsum(pace.seconds for pace in paces)
     if seconds < _LEAST_S:
         return None
-    return _by_limit(paces, seconds) or _by_cores(paces, seconds) or _by_disk(paces, seconds)
-
-
-def _by_limit(paces: Sequence[Pace], seconds: float) -> Slowness | None:
-    kept = [pace for pace in paces if pace.limit is not None and pace.held_share > 1 - _STARVED]
-    if not _mostly(kept, seconds):
-        return None
-    got, held = _sum(kept, "got"), _sum(kept, "held")
-    return Slowness(by="limit", share=got / (got + held), seconds=seconds, amount=kept[-1].limit or 0.0)
-
-
-def _by_cores(paces: Sequence[Pace], seconds: float) -> Slowness | None:
-    kept = [pace for pace in paces if pace.wanted > WAITS_CORES and pace.share < _STARVED]
-    if not _mostly(kept, seconds):
-        return None
-    got = math.fsum(min(pace.got, pace.wanted) * pace.seconds for pace in kept)
-    others = _sum(paces, "others") / seconds
-    return Slowness(by="cores", share=got / _sum(kept, "wanted"), seconds=seconds, amount=others)
-
-
-def _by_disk(paces: Sequence[Pace], seconds: float) -> Slowness | None:
     moved = _sum(paces, "moved") / seconds
-    kept = [pace for pace in paces if pace.disk > _DISK]
-    if not _mostly(kept, seconds) or moved < FLOORS["read"]:
+    kept: dict[_By, list[Pace]] = {"limit": [], "cores": [], "disk": []}
+    for pace in paces:
+        if by := _kept_by(pace, moves=moved >= FLOORS["read"]):
+            kept[by].append(pace)
+    times = {by: math.fsum(pace.seconds for pace in some) for by, some in kept.items()}
+    if math.fsum(times.values()) < _MOSTLY * seconds:
         return None
-    return Slowness(by="disk", share=_sum(paces, "disk") / seconds, seconds=seconds, amount=moved)
+    by = max(times, key=lambda by: times[by])
+    if by == "limit":
+        got, held = _sum(kept[by], "got"), _sum(kept[by], "held")
+        return Slowness(by=by, share=got / (got + held), seconds=seconds, amount=kept[by][-1].limit or 0.0)
+    if by == "cores":
+        got = math.fsum(min(pace.got, pace.wanted) * pace.seconds for pace in kept[by])
+        others = _sum(paces, "others") / seconds
+        return Slowness(by=by, share=got / _sum(kept[by], "wanted"), seconds=seconds, amount=others)
+    return Slowness(by=by, share=_sum(paces, "disk") / seconds, seconds=seconds, amount=moved)
 
 
-def _mostly(kept: Sequence[Pace], seconds: float) -> bool:
-    return math.fsum(pace.seconds for pace in kept) >= _MOSTLY * seconds
+def _kept_by(pace: Pace, *, moves: bool) -> _By | None:
+    """Return what kept processes from their work at one look; `moves`: the disk gives them something over all looks."""
+    if pace.limit is not None and pace.held_share > 1 - _STARVED:
+        return "limit"
+    if pace.wanted > WAITS_CORES and pace.share < _STARVED:
+        return "cores"
+    return "disk" if moves and pace.disk > _DISK else None
 
 
 def _sum(paces: Sequence[Pace], field: str) -> float:

@@ -125,6 +125,17 @@ def test_who_waits_beside_one_that_is_held_back_is_not() -> None:
     assert find_slowness([found]) is None
 
 
+@pytest.mark.parametrize(("held", "starved", "by"), [(2, 1, "limit"), (1, 2, "cores")])
+def test_now_one_thing_and_now_another(held: int, starved: int, by: str) -> None:
+    """A container with a limit on a busy machine: neither keeps it back for most of the time, and both do always."""
+    busy = Pace(seconds=10, wanted=1.0, got=0.1, others=1.9)
+    rest = Pace(seconds=10, wanted=0.0, got=0.0, others=1.9)
+    slow = find_slowness([*[limited(2, 8, 8)] * held, *[busy] * starved, rest])
+    assert slow
+    assert slow.by == by
+    assert find_slowness([limited(2, 8, 8), busy, rest, rest]) is None
+
+
 def test_a_limit_that_holds_nobody_back() -> None:
     assert limited(5, 0.1, 0.0, cores=4.0).held_share == 0.0
     assert limited(5, 0.1, 0.0, cores=4.0).limit == 4.0
