@@ -28,7 +28,8 @@ class Case:
     """An event as the judge sees it. `number` and `text` are its telling line; `score` how solid a failure it is.
 
     `wraps`: its words say that it only passes on, or is the end of, something else, though the catalogue knows it.
-    `time` is when it was told and how far that may be off, in seconds; `whole` its line as it stands in the log.
+    `time` is when it was told and how far that may be off, in seconds; `turn` the place of its log among all by their
+    names, where no clock tells; `whole` its line as it stands in the log.
     """
 
     event: Event
@@ -41,6 +42,7 @@ class Case:
     why_not: str = ""
     wraps: bool = False
     time: tuple[float, float] | None = None
+    turn: int = 0
     whole: str = ""
     quoted: float = 0.0
 

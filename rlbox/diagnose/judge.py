@@ -15,7 +15,7 @@ from rlbox.diagnose.read.event import Event, is_logged
 from rlbox.diagnose.read.forms import LAST_WORD, PERHAPS
 from rlbox.diagnose.read.reader import Read
 from rlbox.diagnose.read.spoken import words_of
-from rlbox.diagnose.timeline import Timeline, first_of, in_order, precedes
+from rlbox.diagnose.timeline import Timeline, first_of, in_order, is_told, precedes
 
 _NEAR = 1.5
 """How much less solid than the most solid failure an earlier one may be."""
@@ -45,9 +45,9 @@ class Ruling:
     skews_s: list[float] = field(default_factory=list)
 
 
-def rule(reads: Sequence[Read], catalogue: SignatureSet) -> Ruling:
-    """Return the ruling over logs of one job."""
-    return RootJudge(catalogue).rule(reads)
+def rule(reads: Sequence[Read], catalogue: SignatureSet, names: Sequence[str] = ()) -> Ruling:
+    """Return the ruling over logs of one job; `names` are those of the logs."""
+    return RootJudge(catalogue).rule(reads, names)
 
 
 class RootJudge:
@@ -57,17 +57,17 @@ class RootJudge:
         self._catalogue = catalogue
         self._known: dict[int, tuple[tuple[int, ...], Case]] = {}
 
-    def rule(self, reads: Sequence[Read]) -> Ruling:
-        """Return the ruling over logs of one job."""
+    def rule(self, reads: Sequence[Read], names: Sequence[str] = ()) -> Ruling:
+        """Return the ruling over logs of one job; `names` are those of the logs."""
         cases: list[Case] = []
         noise: list[Case] = []
-        timeline = Timeline(reads)
+        timeline = Timeline(reads, names)
         kept: dict[int, tuple[tuple[int, ...], Case]] = {}
         for read in reads:
             words = words_of(read.spoken)
             for event in read.events:
                 case = _at_the_end(self._assess(event, words, kept), read)
-                case.time = timeline.time_of(case)
+                case.time, case.turn = timeline.time_of(case), timeline.turns[event.file]
                 if case.cls != "noise":
                     case.why_not = survived(case, read)
                 (noise if case.cls == "noise" or case.why_not else cases).append(case)
@@ -174,13 +174,22 @@ def _of_one_story(solid: list[Case], cases: list[Case]) -> tuple[list[Case], lis
 
 
 def _first_of_its_cause(chosen: Case, cases: list[Case]) -> Case:
-    """Return the first failure that shows the cause of the chosen one, though it be less solid: a line alone."""
+    """Return the first failure that shows the cause of the chosen one, though it be less solid: a line alone.
+
+    Not one of another host, unless clocks tell that it came before: in which order lines of two machines arrive says
+    nothing.
+    """
     if odd := _of_the_odd_rank(chosen, cases):
         return odd
     if not chosen.cause:
         return chosen
     alike = [case for case in cases if case.cause == chosen.cause and not case.wraps and case.cls != "relayed"]
-    return first_of([chosen, *alike])
+    return first_of([chosen, *(case for case in alike if not _is_elsewhere(case, chosen) or is_told(case, chosen))])
+
+
+def _is_elsewhere(case: Case, chosen: Case) -> bool:
+    hosts = {case.event.row.host, chosen.event.row.host} - {""}
+    return len(hosts) == 2 and case.solidity < chosen.solidity
 
 
 def _of_the_odd_rank(chosen: Case, cases: list[Case]) -> Case | None:

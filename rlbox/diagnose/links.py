@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rlbox.diagnose.assess import Case
-from rlbox.diagnose.read.classes import Class
-from rlbox.diagnose.timeline import precedes
+from rlbox.diagnose.read.classes import Class, class_of
+from rlbox.diagnose.timeline import in_order, precedes
 
 Why = Literal["", "same-lane", "quoted", "collective", "kill-order", "time"]
 
@@ -21,6 +21,8 @@ _KILLED = re.compile(
 )
 _DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _LEAST_QUOTE = 16
+_BEFORE = 200
+"""Lines before the root within which a launcher may have told of an end: it speaks before whoever fell is heard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +41,18 @@ class Link:
         return "relayed" if self.case.wraps and self.case.cls == "root" else self.case.cls
 
 
-def chain_of(root: Case, cases: Sequence[Case]) -> tuple[list[Link], list[Case]]:
-    """Return the chain, the root first, and the failures that are stories of their own, in order."""
+def chain_of(
+    root: Case, cases: Sequence[Case], noise: Sequence[Case] = ()
+) -> tuple[list[Link], list[Case], list[Case]]:
+    """Return the chain, the root first; the failures that are stories of their own; and the noise of which no step is.
+
+    What was said too softly to be a failure is a step all the same where it tells of an end: a launcher that ends the
+    other processes says so as a warning.
+    """
     chain = [Link(root, "", -1)]
     apart: list[Case] = []
-    for case in cases:
+    echoes = {id(case): echo for case in noise if (echo := _echo(case, root))}
+    for case in in_order([*cases, *echoes.values()]) if echoes else cases:
         if case is root:
             continue
         link = _link(case, root, chain)
@@ -51,7 +60,19 @@ def chain_of(root: Case, cases: Sequence[Case]) -> tuple[list[Link], list[Case]]
             chain.append(link)
         else:
             apart.append(case)
-    return chain, apart
+    return chain, apart, [case for case in noise if id(case) not in echoes]
+
+
+def _echo(case: Case, root: Case) -> Case | None:
+    """Return what a line of a low level tells of an end that somebody was given, or of a peer that is gone."""
+    if case.why_not != "level" or case.event.raised or (case.match and case.match.signature.role == "benign"):
+        return None
+    if case.event.file == root.event.file and root.event.begun - case.event.last > _BEFORE:
+        return None
+    cls = class_of(case.text, case.kind)
+    if cls == "death" or (cls == "victim" and not _is_before(case, root)):
+        return replace(case, cls=cls)
+    return None
 
 
 def _link(case: Case, root: Case, chain: list[Link]) -> Link | None:

@@ -17,16 +17,23 @@ SAME_S = 1.0
 _FINE_S = 0.002
 _UNKNOWN_S = float("inf")
 _STEP = re.compile(r"(?:global_step|step|iteration|Epoch)[ :=]{1,3}(\d+)", re.IGNORECASE)
+_NUMBERS = re.compile(r"(\d{1,18})")
 _SHARED_MOST = 200
 _SKEW_LEAST_S = 2.0
 
 
 class Timeline:
-    """The times of several logs brought together; `skews_s`: how far each log's clock is ahead of the first one's."""
+    """The times of several logs brought together; `skews_s`: how far each log's clock is ahead of the first one's.
 
-    def __init__(self, reads: Sequence[Read]) -> None:
+    `turns` are the places of the logs by their names, numbers in these as numbers: which log was named first says
+    nothing of what came first, and another order of the same logs is to give the same root.
+    """
+
+    def __init__(self, reads: Sequence[Read], names: Sequence[str] = ()) -> None:
         self._year = _year_of(reads)
         self._reads = reads
+        named = sorted(range(len(reads)), key=lambda place: _by_number(names[place])) if names else range(len(reads))
+        self.turns = dict(zip(named, range(len(reads)), strict=True))
         self.skews_s = self._skews()
 
     def time_of(self, case: Case) -> tuple[float, float] | None:
@@ -71,6 +78,13 @@ class Timeline:
         return found
 
 
+def is_told(one: Case, other: Case) -> bool:
+    """Whether clocks tell which of two failures came first."""
+    if one.time is None or other.time is None:
+        return False
+    return abs(one.time[0] - other.time[0]) > max(one.time[1], other.time[1])
+
+
 def precedes(one: Case, other: Case) -> bool:
     """Whether a failure came before another one, as far as clocks and the order of lines tell."""
     same_file = one.event.file == other.event.file
@@ -82,7 +96,7 @@ def precedes(one: Case, other: Case) -> bool:
             return apart_s < 0
     if same_file:
         return one.event.begun < other.event.begun
-    return (one.event.file, one.event.begun) < (other.event.file, other.event.begun)
+    return (one.turn, one.event.begun) < (other.turn, other.event.begun)
 
 
 def first_of(cases: Sequence[Case]) -> Case:
@@ -106,7 +120,11 @@ def in_order(cases: Sequence[Case]) -> list[Case]:
 
 
 def _key(case: Case) -> tuple[float, int, int]:
-    return (case.time[0] if case.time else float("inf"), case.event.file, case.event.begun)
+    return (case.time[0] if case.time else float("inf"), case.turn, case.event.begun)
+
+
+def _by_number(name: str) -> list[int | str]:
+    return [int(part) if part.isdecimal() else part for part in _NUMBERS.split(name)]
 
 
 def _year_of(reads: Sequence[Read]) -> int:

@@ -165,7 +165,7 @@ def shown_text(case: Case) -> str:
 
 def diagnosis_of(ruling: Ruling, reads: Sequence[Read], files: Sequence[LogFacts], signatures: int) -> Diagnosis:
     """Return the diagnosis that a ruling amounts to."""
-    chain, apart = chain_of(ruling.root, ruling.cases) if ruling.root else ([], [])
+    chain, apart, noise = chain_of(ruling.root, ruling.cases, ruling.noise) if ruling.root else ([], [], ruling.noise)
     facts = tuple(
         LogFacts(name=one.name, lines=one.lines, bytes=one.bytes, skew_s=skew)
         for one, skew in zip(files, ruling.skews_s or [0.0] * len(files), strict=True)
@@ -176,7 +176,7 @@ def diagnosis_of(ruling: Ruling, reads: Sequence[Read], files: Sequence[LogFacts
         root=ruling.root,
         chain=tuple(chain[:_CHAIN_MOST]),
         also=tuple(apart[:_CHAIN_MOST]),
-        noise=tuple(ruling.noise),
+        noise=tuple(noise),
         ending=_ending(ruling, reads),
         ended=ruling.root is not None or _has_ended(reads),
         files=facts,

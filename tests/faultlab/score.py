@@ -3,8 +3,9 @@
     python tests/faultlab/score.py [--half open|held] [--wrong] [--placed-only]
 
 Cause and line are told right as the corpus tells it: the cause or one of `also`; the labelled line, or another
-exception of the same chained traceback. A healthy run is right when nothing is called fatal. The held half is scored by
-whoever does not write signatures; `--wrong` names no case of it.
+exception of the same chained traceback. A healthy run is right when nothing is called fatal. Of a cascade every line
+that the recipe calls a victim's is counted, and linked when a step of the chain holds it that leads to the root. The
+held half is scored by whoever does not write signatures; `--wrong` names no case of it.
 """
 
 from __future__ import annotations
@@ -30,9 +31,12 @@ from record import labels_of, logs_of  # noqa: E402
 from rlbox.diagnose.act.catalogue import load_catalogue  # noqa: E402
 from rlbox.diagnose.act.diagnose import diagnose  # noqa: E402
 from rlbox.diagnose.catalogue import SignatureSet  # noqa: E402
+from rlbox.diagnose.links import Link  # noqa: E402
+from rlbox.diagnose.verdict import Diagnosis  # noqa: E402
 from rlbox.spec.project import Project  # noqa: E402
 
-Judge = Callable[[list[Path]], dict[str, Any]]
+Judge = Callable[[list[Path]], Diagnosis]
+_VARYING = re.compile(r"0x[0-9a-f]+|\d+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,16 +80,22 @@ def lay(case: Case, folder: Path) -> list[Path]:
     return [folder / "launch.log"] if set(case.logs) == {""} else [folder]
 
 
-def judged(case: Case, judge: Judge) -> dict[str, bool]:
-    """Return what of the answer to a case is right; keys as in the table."""
+def asked_of(case: Case, judge: Judge) -> Diagnosis:
+    """Return the answer to a case."""
     with tempfile.TemporaryDirectory(prefix="rlbox-faultlab-") as folder:
-        answer = judge(lay(case, Path(folder)))
+        return judge(lay(case, Path(folder)))
+
+
+def judged(case: Case, answer: dict[str, Any]) -> dict[str, bool]:
+    """Return what of the answer to a case is right; keys as in the table."""
     if not case.recipe.fatal:
         return {"quiet": not answer["fatal"]}
     causes = {case.recipe.cause, *case.recipe.also}
     first = answer.get("first_fatal") or {}
     text, expected = bare(first.get("text", "")), {bare(_line(case, at)) for at in case.accepted}
     right = {"fatal": bool(answer["fatal"]), "line": text in expected}
+    if case.recipe.cascade:
+        right["answer no victim"] = text in expected or not is_victim(case, text)
     if case.recipe.cause == "unknown":
         return {**right, "unknown kept": answer["cause"] in {"unknown", *case.recipe.also}}
     right["cause"] = answer["cause"] in causes
@@ -94,8 +104,6 @@ def judged(case: Case, judge: Judge) -> dict[str, bool]:
         right["rank"] = answer.get("rank") == case.recipe.rank
     if case.recipe.node:
         right["node"] = answer.get("node") == case.recipe.node
-    if case.recipe.cascade and case.recipe.victims:
-        right["victims"] = _victims_linked(case, answer)
     return right
 
 
@@ -104,12 +112,40 @@ def _line(case: Case, at: tuple[str, int]) -> str:
     return lines[at[1] - 1] if 0 < at[1] <= len(lines) else ""
 
 
-def _victims_linked(case: Case, answer: dict[str, Any]) -> bool:
-    """Whether no victim is the answer, and each link of the chain leads to its root."""
-    chain = answer.get("chain") or []
-    first = answer.get("first_fatal") or {}
-    linked = all(link["of"] >= 0 or link["class"] == "root" for link in chain)
-    return linked and not re.search(case.recipe.victims, bare(first.get("text", "")))
+def is_victim(case: Case, text: str) -> bool:
+    """Whether a line is one of those that only noticed."""
+    return bool(case.recipe.victims and re.search(case.recipe.victims, text))
+
+
+def victims(case: Case, found: Diagnosis) -> Iterator[tuple[str, int, bool]]:
+    """Yield file and number of each victim's line of a cascade, and whether it is linked to the root."""
+    if not case.recipe.cascade:
+        return
+    steps = [link for link in found.chain if _leads_home(link, found.chain)]
+    names = [one.name for one in found.files]
+    root = {bare(_line(case, at)) for at in case.accepted}
+    for file, text in case.logs.items():
+        own = [link for link in steps if names[link.case.event.file].endswith(file or "launch.log")]
+        for number, line in enumerate(text.split("\n"), 1):
+            if is_victim(case, said := bare(line)) and said not in root:
+                yield file, number, any(_holds(link, number, said) for link in own)
+
+
+def _leads_home(link: Link, chain: tuple[Link, ...]) -> bool:
+    """Whether a step is a consequence from which one comes to the root, step by step."""
+    for _ in chain:
+        if link.of <= 0:
+            return link.of == 0
+        link = chain[link.of]
+    return False
+
+
+def _holds(link: Link, number: int, text: str) -> bool:
+    """Whether a line is of a step: it lies within, or it is one of those that were alike and were counted."""
+    event = link.case.event
+    last = max(event.last, *(at for at, _ in event.tail), event.number)
+    alike = event.count > 1 and _VARYING.sub("0", bare(event.text)) == _VARYING.sub("0", text)
+    return event.begun <= number <= last or alike
 
 
 def table(half: Half, judge: Judge) -> tuple[Counter[str], Counter[str], list[str]]:
@@ -118,19 +154,23 @@ def table(half: Half, judge: Judge) -> tuple[Counter[str], Counter[str], list[st
     asked: Counter[str] = Counter()
     wrong = []
     for case in cases(half):
-        answers = judged(case, judge)
+        found = asked_of(case, judge)
+        answers = judged(case, found.as_json())
         asked.update(answers.keys())
         good.update(key for key, right in answers.items() if right)
-        if not all(answers.values()):
-            wrong.append(
-                f"{case.recipe.name} on {case.env}: {', '.join(key for key, right in answers.items() if not right)}"
-            )
+        missed = [key for key, right in answers.items() if not right]
+        lines = list(victims(case, found))
+        asked["victims linked"] += len(lines)
+        good["victims linked"] += sum(linked for *_, linked in lines)
+        missed += [f"no link from {file or 'line'}:{number}" for file, number, linked in lines if not linked]
+        if missed:
+            wrong.append(f"{case.recipe.name} on {case.env}: {', '.join(missed)}")
     return good, asked, wrong
 
 
-def shipped_judge(paths: list[Path]) -> dict[str, Any]:
+def shipped_judge(paths: list[Path]) -> Diagnosis:
     """Ask rlbox's own judge, with the shipped catalogue."""
-    return diagnose(paths, shipped_catalogue()).as_json()
+    return diagnose(paths, shipped_catalogue())
 
 
 @functools.cache

@@ -121,11 +121,11 @@ def test_answers_are_judged_as_the_corpus_judges_them() -> None:
     }
     case = _case(make_recipe("one", {**table, "rank": 1}), "a\nerror: full\n", 2)
     right = {"fatal": True, "cause": "shm-too-small", "first_fatal": {"text": "error: full"}, "rank": 1}
-    assert all(judged(case, lambda paths: right).values())
-    wrong = judged(case, lambda paths: {**right, "cause": "unknown", "first_fatal": {"text": "a"}, "rank": 0})
+    assert all(judged(case, right).values())
+    wrong = judged(case, {**right, "cause": "unknown", "first_fatal": {"text": "a"}, "rank": 0})
     assert wrong == {"fatal": True, "line": False, "cause": False, "not wrong": True, "rank": False}
     healthy = _case(make_recipe("two", {**table, "cause": "none"}), "fine\n", 0)
-    assert judged(healthy, lambda paths: {"fatal": True}) == {"quiet": False}
+    assert judged(healthy, {"fatal": True}) == {"quiet": False}
 
 
 def test_the_readme_names_every_cause_that_has_no_recipe() -> None:

@@ -54,4 +54,4 @@ def diagnose_sources(
 
 def verdict_of(reads: Sequence[Read], facts: Sequence[LogFacts], catalogue: SignatureSet) -> Diagnosis:
     """Return the diagnosis of logs that were read."""
-    return diagnosis_of(rule(reads, catalogue), reads, facts, len(catalogue.signatures))
+    return diagnosis_of(rule(reads, catalogue, [one.name for one in facts]), reads, facts, len(catalogue.signatures))

@@ -72,6 +72,7 @@ class GrowingLogs:
             facts = [
                 LogFacts(name=log.source.name, lines=log.reader.lines, bytes=log.reader.offset) for log in self._logs
             ]
-            found = diagnosis_of(self._judge.rule(reads), reads, facts, len(self._catalogue.signatures))
+            ruling = self._judge.rule(reads, [one.name for one in facts])
+            found = diagnosis_of(ruling, reads, facts, len(self._catalogue.signatures))
             self._known = state, found
         return self._known[1]

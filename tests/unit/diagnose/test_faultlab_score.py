@@ -15,7 +15,8 @@ from rlbox.diagnose.read.reader import EventReader
 from rlbox.diagnose.verdict import LogFacts
 from rlbox.spec.project import Project
 
-LEAST = {"cause": 0.95, "line": 0.94, "rank": 0.85, **dict.fromkeys(("fatal", "quiet", "unknown kept", "node"), 1.0)}
+ALWAYS = ("fatal", "quiet", "unknown kept", "node", "answer no victim")
+LEAST = {"cause": 0.95, "line": 0.94, "rank": 0.85, "victims linked": 0.95, **dict.fromkeys(ALWAYS, 1.0)}
 """Shares of right answers."""
 ORDERS = 3
 CATALOGUE = load_catalogue(Project(folder=CHECKOUT).fix_files())
@@ -34,6 +35,7 @@ def test_the_open_half(monkeypatch: pytest.MonkeyPatch) -> None:
 
     good, asked, wrong = score.table("open", score.shipped_judge)
     assert asked["fatal"] > 190
+    assert asked["answer no victim"] >= 20
     low = {key: f"{good[key]} of {asked[key]}" for key, least in LEAST.items() if good[key] < least * asked[key]}
     assert low == {}, wrong
 
@@ -48,6 +50,7 @@ def test_no_order_of_two_nodes_changes_the_root(monkeypatch: pytest.MonkeyPatch)
     for one, files in runs:
         told = interleavings.told_of(one, files, ORDERS)
         assert told.others == {}, (one.recipe.name, one.env)
+        assert told.same_words == told.asked, (one.recipe.name, one.env)
         assert told.root.node == one.recipe.node
 
 
