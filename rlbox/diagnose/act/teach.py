@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rlbox.diagnose.act.sources import Source, read_blocks
-from rlbox.diagnose.catalogue import SignatureSet
+from rlbox.diagnose.catalogue import LogSignature, SignatureSet
 from rlbox.diagnose.learn.lesson import (
     MOST_LIKE,
     Lesson,
@@ -50,6 +50,7 @@ def teach(
     noise = [(case.number, case.text) for case in found.noise]
     if like := [number for number, text in noise if _fits(lesson, text)][:MOST_LIKE]:
         raise unteachable("harmless lines of the log say the same", f"lines {', '.join(map(str, like))}")
+    lesson = replace(lesson, further=tuple(one for one in lesson.further if not _hits_noise(one.signature, found)))
     source = sources[root.event.file]
     spans = [(link.case.event.begun, link.case.event.last) for link in found.chain]
     spans += [(case.event.begun, case.event.last) for case in found.also]
@@ -63,6 +64,12 @@ def teach(
         if told and not _fits(lesson, told) and not _fits(lesson, one.text):
             return replace(lesson, near_miss=told, near_miss_line=one.number)
     return lesson
+
+
+def _hits_noise(signature: LogSignature, found: Diagnosis) -> bool:
+    """Whether a further signature finds what the same logs call harmless."""
+    one = SignatureSet([signature])
+    return any(one.matches(case.event) for case in found.noise)
 
 
 def _fits(lesson: Lesson, text: str) -> bool:

@@ -8,42 +8,24 @@ from dataclasses import dataclass
 
 from rlbox.diagnose.assess import HEADING, Case
 from rlbox.diagnose.catalogue import LogSignature, SignatureSet
-from rlbox.diagnose.learn.template import (
-    LEAST_LETTERS,
-    LinePart,
-    cut,
-    example_of,
-    letters,
-    longest,
-    pattern_of,
-    shown,
-    template_of,
-)
+from rlbox.diagnose.learn.taught import Taught, by_place, by_words
+from rlbox.diagnose.learn.template import LinePart, cut, example_of, letters, shown, template_of
 from rlbox.diagnose.private import hidden
 from rlbox.diagnose.read.event import Event
-from rlbox.diagnose.read.trace import StackFrame
-from rlbox.diagnose.read.triggers import is_triggered
-from rlbox.diagnose.soundness import problems_of
+from rlbox.diagnose.read.trace import Raised, StackFrame
 from rlbox.diagnose.verdict import UNKNOWN, Diagnosis
 from rlbox.errors import WorkFailed, page
 from rlbox.secrets.masks import Masks
 
 MOST_LIKE = 4
 """Harmless lines that fit a template before it is called too wide."""
-_PACKAGE = re.compile(r"(?:site|dist)-packages/((\w+)/(?:.*/)?(\w+\.py))$")
-_HELPERS = {"pydantic", "pydantic_core"}
-"""Packages that say what is wrong with somebody else's values: whose these are stands above them."""
-_LIBRARY = re.compile(r"/lib/python3\.\d+/|<frozen ")
 _OWNER = re.compile(r"/(?:home|Users|mnt|data|workspace|scratch|root|srv)/([^/\s'\":,]+)")
-_SYSTEM = re.compile(
-    r"\[Errno |No such file|ermission denied|No space left|Read-only file system"
-    r"|onnection (?:refused|reset)"
-)
-"""Sentences of the operating system, which it says to whoever asks."""
 _BELOW = 4
 _LETTERS = re.compile(r"[A-Za-z]{4,}")
-_NO_NAME = re.compile(r"[^a-z0-9]+")
-_NAME_LETTERS = 60
+_TRANSPORT = re.compile(
+    r"^(?:HTTP\w*|Max\w*|Retry|Connect\w*|Request\w*|\w*Timeout|Proxy|SSL|Transport)(?:Error|Exception)?$"
+)
+"""Exceptions of those who carry a question: what was asked for, and why it failed, another one says."""
 _LONG = 200
 
 
@@ -53,7 +35,8 @@ class Lesson:
 
     `line` is the number of the root, `root` its whole line as a template, `template` what is asked for, for people.
     `near_miss` is a harmless line of the same log that comes closest and does not fit, with `near_miss_line` its
-    number; empty and 0 where the log has none. `scope` says where a traceback must have been.
+    number; empty and 0 where the log has none. `scope` says where a traceback must have been. `further` are other ways
+    in which the same failure shows when its words change: exceptions that came of it, and its place.
     """
 
     id: str
@@ -65,6 +48,12 @@ class Lesson:
     scope: str = ""
     near_miss: str = ""
     near_miss_line: int = 0
+    further: tuple[Taught, ...] = ()
+
+    @property
+    def signatures(self) -> tuple[LogSignature, ...]:
+        """All signatures of the failure, that of its words first."""
+        return self.signature, *(one.signature for one in self.further)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,35 +114,49 @@ def learn(root: Case, catalogue: SignatureSet, environment: Mapping[str, str], n
     WorkFailed
         Nothing of the line is of its message, or what is left is unsound.
     """
-    said = _telling(root)
-    whole = template_of(hidden(Masks(environment).text(said)), names)
-    parts = cut(whole)
-    weak = letters(parts) < LEAST_LETTERS or bool(_SYSTEM.search(said))
-    near, scope = _scope(_frames(root), weak=weak)
-    text = pattern_of(parts)
-    pattern = f"^(?:[\\w.]+\\.)?{text}$" if weak and not letters(parts) and "'" not in text else text
-    example = example_of(parts)
-    anchor = () if is_triggered(example) else tuple(filter(None, [longest(parts)]))
-    name = _id(parts, near)
-    signature = LogSignature(
-        cause=name, fix=name, title=f"{shown(parts)[:100]}", remedy="", pattern=pattern, near=near, anchor=anchor
-    )
-    problems = list(problems_of(signature, example))
-    if weak and not near:
-        problems.append("says too little to be told from others, and no traceback says where it was")
-    if rivals := {one.cause or one.fix for one in catalogue.fitting(example) if not (one.near or one.far)}:
-        problems.append(f"is found by {', '.join(sorted(rivals))}, which is not its cause here")
-    if problems:
+
+    def parts_of(text: str) -> tuple[LinePart, ...]:
+        return template_of(hidden(Masks(environment).text(text)), names)
+
+    whole, frames = parts_of(_telling(root)), _frames(root)
+    first = by_words(whole, frames, root.event.frames)
+    if problems := [*first.problems, *_rivals(first, catalogue)]:
         raise unteachable("; ".join(problems), f"line {root.number}")
+    name = first.signature.cause
+    others = [by_words(parts_of(one.text), one.frames, one.frames, name) for one in _came_of_it(root)]
+    if place := by_place(_exception(root), whole, frames, name):
+        others.append(place)
     return Lesson(
         id=name,
         line=root.number,
         root=shown(whole),
-        template=shown(parts),
-        signature=signature,
-        example=example,
-        scope=scope,
+        template=first.template,
+        signature=first.signature,
+        example=first.example,
+        scope=first.scope,
+        further=tuple(one for one in others if not (one.problems or _rivals(one, catalogue))),
     )
+
+
+def _exception(root: Case) -> str:
+    """Return the name of the exception that is the root, with its modules; empty of what is none."""
+    return next((one.name for one in root.event.raised if one.number == root.number), "")
+
+
+def _rivals(one: Taught, catalogue: SignatureSet) -> list[str]:
+    """Return why a signature is no good beside those that are there; empty where it is."""
+    known = {other.cause or other.fix for other in catalogue.fitting(one.example) if not (other.near or other.far)}
+    return [f"is found by {', '.join(sorted(known))}, which is not its cause here"] if known else []
+
+
+def _came_of_it(root: Case) -> Iterator[Raised]:
+    """Yield the exceptions of a package's own that came of the root: their names tell more than any builtin one's."""
+    event = root.event
+    for raised in event.raised:
+        if raised.number <= root.number or "." not in raised.name or _TRANSPORT.match(raised.kind):
+            continue
+        if event.class_at(raised.text, raised.kind) == "root":
+            yield raised
 
 
 def unteachable(why: str, where: str) -> WorkFailed:
@@ -203,35 +206,6 @@ def _frames(root: Case) -> list[StackFrame]:
     return root.event.frames
 
 
-def _scope(frames: Sequence[StackFrame], *, weak: bool) -> tuple[str, str]:
-    """Return where a traceback must have been, as an expression and for people; empty without a frame of a package.
-
-    A message that says enough by itself is held to the package alone, whose files move from version to version; one
-    that says little to the function, too.
-    """
-    for frame in reversed(frames):
-        if found := _PACKAGE.search(frame.file):
-            package, function = found.group(2), _function(frame)
-            if package in _HELPERS:
-                continue
-            if weak and function:
-                return rf"/{package}/.*:{function}$", f"{function} of {package}"
-            return f"-packages/{package}/", package
-        if not weak or _LIBRARY.search(frame.file):
-            continue
-        file, function = frame.file.rpartition("/")[2], _function(frame)
-        if function and function != "<module>":
-            return rf":{function}$", function
-        if re.fullmatch(r"[\w-]+\.py", file):
-            return rf"{re.escape(file)}:", file
-    return "", ""
-
-
-def _function(frame: StackFrame) -> str:
-    found = re.match(r"[A-Za-z_]\w*", frame.function.rpartition(".")[2])
-    return found.group() if found else ""
-
-
 def private_words(event: Event, names: Collection[str] = ()) -> frozenset[str]:
     """Return the names that paths and prefixes of an event tell, of people, disks, projects and hosts, beside `names`.
 
@@ -240,10 +214,3 @@ def private_words(event: Event, names: Collection[str] = ()) -> frozenset[str]:
     texts = [event.row.text, event.text, *(frame.file for frame in event.frames), *(line for _, line in event.tail)]
     owners = {name for text in texts for name in _OWNER.findall(text) if len(name) > 2}
     return frozenset({*names, *owners, event.row.host} - {""})
-
-
-def _id(parts: Collection[LinePart], near: str) -> str:
-    """Return the id of a new fix, by the words of its template."""
-    said = " ".join(part.text for part in parts if part.kind == "text")
-    scope = "" if letters(parts) >= LEAST_LETTERS else re.sub(r"\\.|[^\w]", " ", near)
-    return "learnt-" + _NO_NAME.sub("-", f"{said} {scope}".casefold())[:_NAME_LETTERS].strip("-")

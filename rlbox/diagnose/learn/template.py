@@ -26,6 +26,8 @@ MOST_LETTERS = 120
 """Characters of a message that are asked for; what comes later is mostly advice, and changes with versions."""
 LEAST_LETTERS = 16
 """Letters from which on a message tells its failure from others by itself."""
+LEAST_CLAUSE = 48
+"""Letters from which on what stands before a colon says enough: behind it follow details, in words that change."""
 _MOST_READ = 600
 _RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Z]\w*)(?=:|$)")
 _QUOTED = re.compile(r"(?<![\w'\"`])(['\"`])(?:(?!\1).){0,300}?\1(?!\w)")
@@ -86,7 +88,7 @@ def letters(parts: Collection[LinePart]) -> int:
 def cut(parts: Collection[LinePart], most: int = MOST_LETTERS) -> tuple[LinePart, ...]:
     """Return the beginning of a template: its first sentences, whole words of at most that many characters.
 
-    It ends with words, and with the first sentence that says enough.
+    It ends with words, and with the first sentence that says enough, or the first clause that says much.
     """
     found: list[LinePart] = []
     left = most
@@ -94,7 +96,8 @@ def cut(parts: Collection[LinePart], most: int = MOST_LETTERS) -> tuple[LinePart
         text = part.text
         if part.kind == "text" and len(text) > left:
             text = text[: text.rfind(" ", 0, left)] if " " in text[:left] else text[:left]
-        end = next((at for at in _ends(text) if letters([*found, LinePart("text", text[:at])]) >= LEAST_LETTERS), -1)
+        said = ((at, letters([*found, LinePart("text", text[:at])]), least) for at, least in _ends(text))
+        end = next((at for at, count, least in said if count >= least), -1)
         if part.kind == "text" and end >= 0:
             found.append(LinePart("text", text[:end]))
             break
@@ -107,9 +110,20 @@ def cut(parts: Collection[LinePart], most: int = MOST_LETTERS) -> tuple[LinePart
     return tuple(found)
 
 
-def _ends(text: str) -> Iterator[int]:
-    """Yield where sentences of a text end."""
-    yield from (found.start() for found in re.finditer(r"[.!](?= |$)", text))
+def unnamed(parts: Collection[LinePart]) -> tuple[LinePart, ...]:
+    """Return a template without the exception's name, from its first words on."""
+    found = list(parts)
+    while found and (found[0].kind != "text" or _RAISED.match(found[0].text) or not found[0].text.strip()):
+        head = _RAISED.match(found[0].text) if found[0].kind == "text" else None
+        rest = found[0].text[head.end() :].lstrip(": ") if head else ""
+        found[:1] = [LinePart("text", rest)] if rest else []
+    return tuple(found)
+
+
+def _ends(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where sentences and clauses of a text end, each with the letters from which on it says enough."""
+    for found in re.finditer(r"[.!:](?= |$)", text):
+        yield found.start(), LEAST_CLAUSE if found.group() == ":" else LEAST_LETTERS
 
 
 def longest(parts: Collection[LinePart]) -> str:

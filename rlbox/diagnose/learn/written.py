@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from rlbox.diagnose.catalogue import LogSignature
 from rlbox.diagnose.learn.lesson import Lesson
 
 _HEAD = "# Made by `rlbox diagnose --teach`. Write what helped as its remedy; `--signatures DIR` reads its folder."
@@ -25,12 +26,18 @@ def file_text(lesson: Lesson, told: str) -> str:
         "remedy": _text(_REMEDY),
         "untested": _text(_UNTESTED),
     }
-    signature = {"pattern": _literal(one.pattern)}
-    signature |= {"near": _literal(one.near)} if one.near else {}
-    signature |= {"anchor": f"[{', '.join(map(_text, one.anchor))}]"} if one.anchor else {}
-    signature["example"] = _text(lesson.example)
-    signature |= {"unlike": _text(lesson.near_miss)} if lesson.near_miss else {}
-    return "\n".join((_HEAD, *_rows(fix), "", "[[signature]]", *_rows(signature), ""))
+    told_by = [_signature(one, lesson.example, lesson.near_miss)]
+    told_by += [_signature(further.signature, further.example) for further in lesson.further]
+    rows = [row for table in told_by for row in ("", "[[signature]]", *_rows(table))]
+    return "\n".join((_HEAD, *_rows(fix), *rows, ""))
+
+
+def _signature(one: LogSignature, example: str, near_miss: str = "") -> dict[str, str]:
+    table = {"pattern": _literal(one.pattern)}
+    table |= {"near": _literal(one.near)} if one.near else {}
+    table |= {"anchor": f"[{', '.join(map(_text, one.anchor))}]"} if one.anchor else {}
+    table["example"] = _text(example)
+    return table | ({"unlike": _text(near_miss)} if near_miss else {})
 
 
 def _rows(table: Mapping[str, str]) -> list[str]:

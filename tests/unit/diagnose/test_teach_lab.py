@@ -30,8 +30,12 @@ from rlbox.diagnose.soundness import problems_of, ties
 from rlbox.errors import WorkFailed
 from rlbox.logs.patterns import compile_pattern
 
-LEAST_FOUND, LEAST_SHARE = 30, 0.75
-"""Faults whose lesson finds them on the other version, and their share of those that could be learnt from."""
+LEAST_LEARNT = 45
+"""Faults that something is learnt from."""
+FORMS = re.compile(r"\{[01],200\}|NAME|-packages/[\w(?:|)]+/|/\w+/(?:\.\*|\(\?:\.\*/\)\?\w+\\\.py)(?::|\[:\.\])")
+"""What every file that is learnt may hold of expressions and places."""
+OTHER_FAULTS = {"shm-torch-share": "torch 2.9 does not see that /dev/shm is full: a bus error ends it, with no message"}
+"""Those of which the other version says nothing that the first one said, with what it does instead."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ def learnt(score: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Learnt]
         except WorkFailed:
             continue
         sources = find_sources([str(path) for path in score.lay(others[0], folder / "other")])
-        taught = SignatureSet((*hidden.signatures, lesson.signature))
+        taught = SignatureSet((*hidden.signatures, *lesson.signatures))
         found.append(Learnt(first.recipe, first, hidden, lesson, diagnose_sources(sources, taught).cause))
     return found
 
@@ -91,10 +95,8 @@ def events(score: Any, case: Any, folder: Path) -> list[Event]:
 
 
 def test_a_lesson_finds_the_same_fault_on_another_version(learnt: list[Learnt]) -> None:
-    good = [one.recipe.name for one in learnt if one.other == one.lesson.id]
-    missed = [one.recipe.name for one in learnt if one.other != one.lesson.id]
-    assert len(good) >= LEAST_FOUND, missed
-    assert len(good) >= LEAST_SHARE * len(learnt), missed
+    assert len(learnt) >= LEAST_LEARNT
+    assert {one.recipe.name for one in learnt if one.other != one.lesson.id} == OTHER_FAULTS.keys()
 
 
 def test_faults_outside_the_list_of_causes_are_learnt(learnt: list[Learnt]) -> None:
@@ -110,10 +112,10 @@ def test_no_lesson_hits_a_healthy_log(learnt: list[Learnt], score: Any, tmp_path
         shown = events(score, case, tmp_path / str(number))
         lines = [line for text in case.logs.values() for line in text.split("\n")]
         for one in learnt:
-            signature = one.lesson.signature
-            hit = any(SignatureSet([signature]).matches(event) for event in shown)
-            if not signature.near:
-                hit = hit or any(compile_pattern(signature.pattern).fits(line) for line in lines)
+            hit = any(SignatureSet(one.lesson.signatures).matches(event) for event in shown)
+            for signature in one.lesson.signatures:
+                if not signature.near:
+                    hit = hit or any(compile_pattern(signature.pattern).fits(line) for line in lines)
             hits += [(one.lesson.id, case.recipe.half)] if hit else []
     assert hits == []
 
@@ -128,7 +130,7 @@ def test_a_lesson_is_of_its_own_fault(learnt: list[Learnt], score: Any, tmp_path
             if causes & {one.recipe.cause, *one.recipe.also} - {"unknown"} or case.recipe.name == one.recipe.name:
                 continue
             pairs += 1
-            if any(SignatureSet([one.lesson.signature]).matches(event) for event in shown):
+            if any(SignatureSet(one.lesson.signatures).matches(event) for event in shown):
                 wrong.append(f"{one.lesson.id} ({one.recipe.name}) on {case.recipe.name}")
     assert pairs > 4000
     assert len(wrong) <= pairs / 1000, wrong
@@ -136,8 +138,10 @@ def test_a_lesson_is_of_its_own_fault(learnt: list[Learnt], score: Any, tmp_path
 
 def test_what_is_learnt_passes_lint(learnt: list[Learnt]) -> None:
     for one in learnt:
-        assert list(problems_of(one.lesson.signature, one.lesson.example)) == [], one.recipe.name
-        assert compile_pattern(one.lesson.signature.pattern).fits(one.lesson.example)
+        examples = (one.lesson.example, *(further.example for further in one.lesson.further))
+        for signature, example in zip(one.lesson.signatures, examples, strict=True):
+            assert list(problems_of(signature, example)) == [], one.recipe.name
+            assert compile_pattern(signature.pattern).fits(example)
         assert not one.lesson.near_miss or not compile_pattern(one.lesson.signature.pattern).fits(one.lesson.near_miss)
     by_id = {one.lesson.id: (one.lesson.signature, one.lesson.example) for one in learnt}
     assert list(ties(by_id.values())) == []
@@ -148,7 +152,7 @@ def test_nothing_of_the_run_is_in_the_file(learnt: list[Learnt], score: Any) -> 
     """Paths, numbers with three digits, hosts, and what the logs call their models."""
     for one in learnt:
         text = file_text(one.lesson, "")
-        own = re.sub(r"\{0,200\}|\{1,200\}|NAME|-packages/\w+/|/\w+/\.\*:", "", text.split("\n", 1)[1])
+        own = FORMS.sub("", text.split("\n", 1)[1])
         found = re.search(r"/(?:data|tmp|opt|root|home|usr|workspace)\b|\d{3}|\.py\b(?!:)|(?i:qwen|llama)", own)
         assert not found, text
 
