@@ -99,8 +99,7 @@ def by_place(exception: str, parts: tuple[LinePart, ...], frames: Sequence[Stack
         return None
     near = [function for other, _, function in places if other == package][: _MOST_FUNCTIONS if own else 1]
     said = rf"/{package}/.*[:.]{_any_of(near)}$" if own else rf"/{package}/(?:.*/)?{re.escape(file)}:{near[0]}$"
-    scope = f"{' or '.join(near)} of {package}"
-    return _made(name, rf"^(?:[\w.]+\.)?{kind}(?:: |$)", said, f"{kind}: NAME", kind, scope, kind)
+    return _made(name, rf"^(?:[\w.]+\.)?{kind}(?:: |$)", said, f"{kind}: NAME", kind, _told(near, package), kind)
 
 
 def _places(frames: Sequence[StackFrame]) -> Iterator[tuple[str, str, str]]:
@@ -125,13 +124,18 @@ def _made(name: str, pattern: str, near: str, example: str, template: str, scope
     return Taught(signature, example, template, scope, tuple(problems_of(signature, example)))
 
 
+def _told(names: Sequence[str], package: str) -> str:
+    functions = ", ".join(names)
+    return f"{functions} of {package}"
+
+
 def _package_scope(frames: Sequence[StackFrame]) -> tuple[str, str]:
     """Return of which packages a traceback must have frames, as an expression and for people; empty of none.
 
     Those are asked of a message that says enough by itself; their files move from version to version.
     """
     packages = list(dict.fromkeys(_packages(frames)))[:_MOST_PACKAGES]
-    return (f"-packages/{_any_of(packages)}/", " or ".join(packages)) if packages else ("", "")
+    return (f"-packages/{_any_of(packages)}/", ", ".join(packages)) if packages else ("", "")
 
 
 def _any_of(names: Sequence[str]) -> str:
@@ -151,7 +155,7 @@ def _function_scope(frames: Sequence[StackFrame]) -> tuple[str, str]:
                 continue
             if function:
                 names = list(dict.fromkeys([function, *_entry(frames, package)]))
-                return rf"/{package}/.*[:.]{_any_of(names)}$", f"{' or '.join(names)} of {package}"
+                return rf"/{package}/.*[:.]{_any_of(names)}$", _told(names, package)
             return f"-packages/{package}/", package
         if _LIBRARY.search(frame.file):
             continue
