@@ -12,9 +12,9 @@ NO_YEAR = 2000
 _FULL = re.compile(
     r"(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?: ?(Z|UTC|[+-]\d\d:?\d\d))?"
 )
-_MONTH_DAY = re.compile(r"(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
+_MONTH_DAY = re.compile(r"(\d\d)[-/](\d\d) (\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
 _GLOG = re.compile(r"(\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
-_AMERICAN = re.compile(r"(\d\d)/(\d\d)/(\d{4}) (\d\d):(\d\d):(\d\d)(?: ([AP])M)?")
+_AMERICAN = re.compile(r"(\d\d)/(\d\d)/(\d{4}|\d\d) (\d\d):(\d\d):(\d\d)(?: ([AP])M)?")
 _SYSLOG = re.compile(r"(?:[A-Z][a-z]{2} )?([A-Z][a-z]{2}) ([ \d]\d) (\d\d):(\d\d):(\d\d)(?: (\d{4}))?")
 _TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -54,6 +54,7 @@ def _moment(text: str) -> ClockTime | None:
     if found := _AMERICAN.match(text):
         month, day, year, hour, minute, second = map(int, found.groups()[:6])
         hour = hour % 12 + (12 if found.group(7) == "P" else 0) if found.group(7) else hour
+        year += 2000 if year < 100 else 0
         return ClockTime(datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc).timestamp())
     if found := _SYSLOG.match(text):
         month = _MONTHS.index(found.group(1)) + 1

@@ -40,10 +40,15 @@ WHO = (
     # files of one job in one: node-1/rank2.stderr.log | text
     r"(?P<lane>(?:(?P<host>(?:node|host|head|worker|gpu)[\w.-]*)/)?(?:[\w.-]+/)*(?:[\w.-]*?rank[-_.]?(?P<rank>\d{1,5}))?"
     r"[\w.-]*\.(?:log|out|err|txt)) \| ?",
+    # Determined: container || text
+    r"(?P<lane>[0-9a-f]{8}) \|\| ",
+    # a container's log on its node: stderr F text
+    r"(?:stdout|stderr) [FP] ",
     # docker buildx
     r"(?P<lane>#\d{1,3}) (?:\d+\.\d+ )?(?=\S| )",
-    # docker build through a terminal: => => # text
+    # docker build through a terminal: => => # text, and below a step that failed: 12.34 text
     r"(?: => ?)+(?:# )?",
+    r"\d{1,4}\.\d{1,3} (?=[EW]: |ERROR|error|Err:|Traceback|  |/bin/|fatal|make|ninja|cc1|curl|npm|[A-Z]\w*Error\b)",
     # NCCL: host:pid:tid [2] misc/socket.cc:72 NCCL WARN text
     r"(?P<host>[\w.-]+):(?P<lane>\d+):\d+ \[(?P<rank>\d+)\] (?:(?P<source>[\w./-]+:\d+) )?"
     r"(?:[\w./<>-]+ )?(?=NCCL (?P<level>INFO|WARN|ERROR|TRACE|ABORT|VERSION)\b)",
@@ -57,7 +62,8 @@ WHEN = (
     # vLLM: ERROR 04-30 10:20:36 [core.py:396] text; ERROR 04-26 01:59:07 worker_base.py:157] text
     rf"{_LEVEL} (?P<clock>\d\d-\d\d {_TIME}{_PART}) \[?(?P<source>[^\]\s]+:\d+)\] ?",
     # glog, klog, c10d: [E207 01:29:36.730311765 ProcessGroupNCCL.cpp:616] text; E0112 10:20:30.1 77 api.py:869] text
-    rf"\[?(?P<level>[EWIFC])(?P<clock>\d{{3,4}} {_TIME}(?:\.\d{{1,9}})?) +(?:\d+ )?(?P<source>[^\]\s]+:\d+)\] ?",
+    rf"\[?(?P<level>[EWIFC])(?:\d{{4}})?(?P<clock>\d{{3,4}} {_TIME}(?:\.\d{{1,9}})?) +(?:\d+ )?"
+    r"(?P<source>[^\]\s]+:\d+)\] ?",
     rf"(?P<level>[EWIF])(?P<clock>\d{{4}} {_TIME}(?:\.\d{{1,9}})?) (?=\S)",
     # c10d of torch before 2.2: [W socket.cpp:558] text
     r"\[(?P<level>[EWIFC]) (?P<source>[\w./-]+\.(?:cpp|cc|h|py):\d+)\] ?",
@@ -68,17 +74,28 @@ WHEN = (
     rf"(?P<clock>{_DAY} {_TIME}{_PART})\s+{_LEVEL}\s+(?P<source>[\w./-]+:\d+) --(?: |$)",
     # DeepSpeed: [2025-01-01 00:00:00,123] [ERROR] [launch.py:325:sigkill_handler] text
     rf"\[(?P<clock>{_DAY} {_TIME}{_PART})\] \[{_LEVEL}\] \[(?P<source>[^\]\n]*)\] ?",
+    # torch 2.1: [2024-01-01 00:00:00,123] torch.distributed.run: [WARNING] text
+    rf"\[(?P<clock>{_DAY} {_TIME}{_PART})\] (?P<source>[\w.]+): \[{_LEVEL}\] ",
+    # hydra: [2024-01-01 00:00:00,123][my.module][ERROR] - text
+    rf"\[(?P<clock>{_DAY} {_TIME}{_PART})\](?:\[(?P<source>[\w.]+)\])?\[{_LEVEL}\] (?:- )?",
+    # NeMo: [NeMo E 2024-01-01 00:00:00 nemo_logging:349] text
+    rf"\[NeMo (?P<level>[EWIDC]) (?P<clock>{_DAY} {_TIME})(?: (?P<source>[^\]\n]*))?\] ?",
     # SGLang: [2025-02-08 00:55:32 DP2 TP5] text, [01:37:48 TP0] text, [2025-01-01 00:00:00] text
     rf"\[(?P<clock>(?:{_DAY} )?{_TIME}{_PART})(?P<lane>{_RANKS})?(?: \w+)?\](?:\[[\w ]+\])? ?",
     # transformers: [ERROR|trainer.py:12] 2025-01-01 00:00:00,123 >> text; LLaMA-Factory the other way round
     rf"\[{_LEVEL}\|(?P<source>[\w./-]+:\d+)\] (?P<clock>{_DAY} {_TIME}{_PART}) >> ?",
     rf"\[{_LEVEL}\|(?P<clock>{_DAY} {_TIME}{_PART})\] (?P<source>[\w./-]+:\d+) >> ?",
     # loguru and fastchat: 2025-01-01 00:00:00.123 | ERROR    | module:function:12 - text
-    rf"(?P<clock>{_DAY} {_TIME}{_PART}) ?\| ?{_LEVEL} *\| (?:(?P<source>[\w.<>/-]+:[\w<>]+:\d+) - |\w+ \| )?",
+    rf"(?P<clock>(?:{_DAY} )?{_TIME}{_PART}) ?\| *{_LEVEL} *\| (?:(?P<source>[\w.<>/-]+:[\w<>]+:\d+) - |\w+ \| )?",
     # logging: 2025-01-01 00:00:00,123 - name - ERROR - text, and its other orders
     rf"\[?(?P<clock>{_DAY}[ T]{_TIME}{_PART}{_ZONE})\]? ?[-:|]? ?(?:\[?[\w.:/-]+\]? ?[-:|] )?\[?{_LEVEL}\]? *[-:|]? "
     r"?(?:\[?(?P<source>[\w./-]+\.(?:py|cc|cpp|rs|go):\d+)\]?(?: ?[-:|>]+ |: ?| ))?",
     rf"(?P<clock>\d\d/\d\d/\d{{4}} {_TIME}(?: [AP]M)?) - {_LEVEL} - [\w.]+ ?- ? ?",
+    rf"(?P<clock>\d\d/\d\d {_TIME}) - [\w.]+ - {_LEVEL} - ",
+    rf"(?P<clock>{_DAY} {_TIME}{_PART}) (?P<source>[a-z_][\w.]*|\[[\w./-]+:\d+\]) {_LEVEL} ",
+    rf"\[{_LEVEL} (?P<clock>{_DAY}[ T]{_TIME}{_PART})\] ?",
+    # rich: [01/01/24 00:00:00] ERROR    text
+    rf"\[(?P<clock>\d\d/\d\d/\d\d {_TIME})\] (?=[A-Z]{{4,8}} )",
     # syslog and the kernel
     rf"(?P<clock>[A-Z][a-z]{{2}} [ \d]\d {_TIME}) (?P<host>[\w.-]+) (?P<lane>[\w./@-]+(?:\[\d+\])?): "
     r"(?:\[ *\d+\.\d+\] )?",
@@ -87,7 +104,7 @@ WHEN = (
     # containers, CI and Rust: 2025-01-01T00:00:00.123456Z text
     rf"\[?(?P<clock>{_DAY}T{_TIME}{_PART}(?:Z|[+-]\d\d:?\d\d)?)\]? ?",
     rf"(?P<clock>{_DAY} {_TIME}{_PART}{_ZONE})(?: [-|:]|:)? ?",
-    rf"(?P<clock>{_TIME}{_PART}) (?:[-|] )?(?=\[|[A-Z])",
+    rf"(?P<clock>{_TIME}{_PART}) +(?:[-|] +)?(?=\[|[A-Z])",
     rf"(?P<clock>[A-Z][a-z]{{2}} [ \d]\d {_TIME}) (?=\S)",
 )
 
@@ -98,7 +115,8 @@ GRAVE = (
     # Rust: ERROR sglang::router: text, ERROR router: src/main.rs:1: text
     rf"{_LEVEL} (?P<source>[a-z_]\w*(?:::\w+)+)(?:\{{[^}}\n]*\}})?: ?",
     rf"\[{_LOWER}\] ?(?:\[(?P<source>[^\]\s]+:\d+)\] ?)?",
-    rf"{_LEVEL}(?: +| ?[-|] ?)(?=\S)",
+    rf"{_LEVEL}(?:[ \t]+| ?[-|] ?)(?=\S)",
+    rf" {{8,}}{_LEVEL} {{2,}}(?=\S)",
     # GitHub's runner
     r"##\[(?P<level>error|warning|debug)\]",
     # docker's daemon and others in logfmt

@@ -1,0 +1,60 @@
+"""What stands before a line is taken off, whoever put it there, and who only tells of an end is no root."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlbox.diagnose.read.classes import class_of
+from rlbox.diagnose.read.clock import moment_of
+from rlbox.diagnose.read.line import read_row
+
+ERRORS = (
+    "[2024-01-02 03:04:05,678] torch.distributed.elastic.multiprocessing.api: [ERROR] boom",
+    "[2024-01-02 03:04:05,678][my.module][ERROR] - boom",
+    "[2024-01-02 03:04:05][ERROR] boom",
+    "[NeMo E 2024-01-02 03:04:05 nemo_logging:349] boom",
+    "01/02 03:04:05 - mmengine - ERROR - boom",
+    "[01/02/24 03:04:05] ERROR    boom",
+    "E20240102 03:04:05.678901 12 file.cc:12] boom",
+    "2024-01-02 03:04:05,678 my.module ERROR boom",
+    "2024-01-02 03:04:05 [train.py:12] ERROR boom",
+    "[ERROR 2024-01-02 03:04:05] boom",
+    "03:04:05    ERROR boom",
+    "03:04:05 |    ERROR | boom",
+    "0a1b2c3d || ERROR:torch.distributed.run:boom",
+    "2024-01-02T03:04:05.678901234Z stderr F ERROR boom",
+    "ERROR\tboom",
+    "                    ERROR    boom",
+)
+ENDS = (
+    "Unable to shutdown process 12 via 15, forcefully exitting via 9",
+    "[PG ID 0 PG GUID 0 Rank 4] Terminating the process after attempting to dump debug info, due to a timeout.",
+    "Child process unexpectedly failed with exitcode=9. pid=12",
+    "*** SIGABRT received at time=1740000000 on cpu 12 ***",
+    "zsh: killed     python train.py",
+    "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
+    "Terminating local vLLM worker processes",
+    "Killing subprocess 12",
+    "Sending process 12 closing signal SIGTERM",
+)
+
+
+@pytest.mark.parametrize("line", ERRORS)
+def test_an_error_is_one_whatever_stands_before_it(line: str) -> None:
+    row = read_row(1, line)
+    assert (row.body, row.level) == ("boom", 3)
+    assert not row.clock or moment_of(row.clock)
+
+
+def test_lines_of_a_step_of_docker_that_failed_lose_their_seconds() -> None:
+    assert read_row(1, "12.34 E: Unable to locate package nothing").body == "E: Unable to locate package nothing"
+    assert read_row(1, "12.34 tokens a second").body == "12.34 tokens a second"
+
+
+@pytest.mark.parametrize("line", ENDS)
+def test_who_tells_of_an_end_is_no_root(line: str) -> None:
+    assert class_of(line) == "death"
+
+
+def test_who_heard_of_it_is_a_victim() -> None:
+    assert class_of("[Rank 4] Observed flight recorder dump signal from another rank via TCPStore.") == "victim"
