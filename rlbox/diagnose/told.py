@@ -80,7 +80,7 @@ def _cause(diagnosis: Diagnosis) -> str:
         return f"{isolated(diagnosis.fix)}: {of_spec(diagnosis.title)} (sure to {sure})"
     if diagnosis.placed:
         placed = diagnosis.placed
-        version = f"{placed['package']} {placed['versions']}"
+        version = f"{placed['package']} {placed['versions']}".strip()
         return f"unknown: raised in {isolated(placed['where'])}, {isolated(version)}; no signature knows it"
     return "unknown: no signature knows this line"
 

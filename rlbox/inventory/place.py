@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -20,6 +20,7 @@ _OPENING = 20
 _HEAD = re.compile(
     r"^.{0,200}?(?<![\w.])((?:[A-Za-z_]\w*\.)*)([A-Z]\w*(?:Error|Exception|Exit|Interrupt|Failed|NotFound|Empty|Full))\b:?\s*"
 )
+_SITE = re.compile(r"(?:site|dist)-packages/((\w+)/(?:.*/)?\w+\.\w+)$")
 _FOLDERS = {
     "flash_attn": "flash-attn", "flashinfer": "flashinfer-python", "hydra": "hydra-core", "megatron": "megatron-core",
     "pydantic_core": "pydantic", "safetensors_rust": "safetensors",
@@ -80,6 +81,48 @@ def place(line: str, packages: Mapping[str, str] | None = None, table: Table | N
         places=tuple(sorted({other.message.where for other in alike if other.package == known.package})),
         rivals=tuple(sorted({other.package for other in alike} - {known.package})),
     )
+
+
+def place_raised(
+    line: str, frames: Sequence[tuple[str, str]], versions: Mapping[str, str] | None = None, table: Table | None = None
+) -> Placement | None:
+    """Return where an exception is from whose traceback is there.
+
+    What the inventory has is believed where the traceback went through that package and function. Otherwise compiled
+    code, the interpreter or somebody who passes on another's words said it: a package's innermost frame tells where.
+
+    Parameters
+    ----------
+    frames
+        File and function of each, the outermost first.
+    versions
+        Those of packages, as far as they are known.
+    """
+    found = table or shipped()
+    places = [at for file, function in frames if (at := _of_frame(file, function, found))]
+    own = dict.fromkeys((package for package, _ in places), "")
+    known = place(line, {**own, **(versions or {})}, found)
+    if not places or (known and {_plain(known.package, at) for at in (known.where, *known.places)} & _passed(places)):
+        return known
+    package, where = places[-1]
+    name = line.partition(":")[0].rpartition(".")[2]
+    return Placement(package=package, versions="", where=where, name=name, template="")
+
+
+def _passed(places: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+    return {_plain(package, where) for package, where in places}
+
+
+def _plain(package: str, where: str) -> tuple[str, str]:
+    """Return package and function of a place, without the class that the function is of."""
+    return package, where.rpartition(": ")[2].rpartition(".")[2]
+
+
+def _of_frame(file: str, function: str, table: Table) -> tuple[str, str] | None:
+    """Return package and place of a frame; None of one that is of no package of the inventory."""
+    found = _SITE.search(file)
+    package = _FOLDERS.get(found.group(2), found.group(2).replace("_", "-")) if found else ""
+    return (package, f"{found.group(1)}: {function}") if found and package in table.packages else None
 
 
 def _fits(known: Origin, text: str, head: re.Match[str] | None) -> bool:

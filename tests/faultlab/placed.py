@@ -9,7 +9,7 @@ from typing import Any
 
 from exceptions import Raised, raised_lines
 
-from rlbox.inventory.place import Placement, place
+from rlbox.inventory.place import Placement, place, place_raised
 from rlbox.inventory.table import shipped
 
 _SITE = re.compile(r"/(?:site|dist)-packages/(.+)$")
@@ -28,7 +28,8 @@ def share(cases: Iterable[Any]) -> tuple[Counter[str], list[str]]:
     A line counts once a log, when its last frame is a `raise` or `assert` in a package of the inventory. It is right
     when its package and function are those of that frame, or of another frame that the exception passed through in its
     chain (one raises another's text again). What compiled code or the interpreter raises below a package's frame, and a
-    caught exception that is raised again, is counted apart, as `elsewhere`.
+    caught exception that is raised again, is counted apart, as `elsewhere`. Both are placed by their words alone; as
+    `shown` all of them with their tracebacks, as `rlbox diagnose` tells of them.
     """
     count: Counter[str] = Counter()
     missed = []
@@ -37,12 +38,13 @@ def share(cases: Iterable[Any]) -> tuple[Counter[str], list[str]]:
             if package_of(raised.file) is None or _WORDLESS.match(raised.text):
                 continue
             packages = {name: "" for file, _ in raised.frames if (name := package_of(file))}
-            found = place(raised.text, {**packages, **case.label.get("versions", {})})
+            versions = case.label.get("versions", {})
+            found = place(raised.text, {**packages, **versions})
             kind = "raised" if _SAYS.match(raised.source) else "elsewhere"
-            count[kind] += 1
             right_package, right_function = _right(raised, found)
-            count[f"{kind}: package"] += right_package
-            count[f"{kind}: package and function"] += right_function
+            shown = _right(raised, place_raised(raised.text, raised.frames, versions))
+            count.update({kind: 1, f"{kind}: package": right_package, f"{kind}: package and function": right_function})
+            count.update({"shown": 1, "shown: package": shown[0], "shown: package and function": shown[1]})
             if kind == "raised" and not right_function:
                 got = f"{found.package} {found.where}" if found else "nowhere"
                 missed.append(f"{case.recipe.name}/{case.env}: {raised.text[:110]!r} of {raised.function}: {got}")

@@ -157,6 +157,8 @@ def test_the_inventory_places_what_packages_raise(half: Half) -> None:
     count, missed = share(case for case in ALL if case.recipe.half == half)
     assert count["raised"] > 40
     assert count["raised: package and function"] >= PLACED * count["raised"], missed if half == "open" else count
+    assert count["shown: package and function"] >= PLACED * count["shown"]
+    assert count["shown"] > 150
 
 
 def test_the_page_says_what_is_recorded() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +27,6 @@ QUIET_S = 30.0
 """Seconds without a byte after which a log that has an ending is at its end."""
 _PAUSE_S = 0.2
 _ASKED_S = 300.0
-_PACKAGE = re.compile(r"(?:site|dist)-packages/(\w+)/")
 
 
 @click.command()
@@ -178,13 +176,13 @@ def _follow(app: App, sources: list[Source], catalogue: SignatureSet, may_grow: 
 
 def _placed(found: Diagnosis) -> Diagnosis:
     """Return a diagnosis with what the inventory of messages knows of its root."""
-    from rlbox.inventory.place import place
+    from rlbox.inventory.place import place_raised
 
     root = found.root
     if root is None:
         return found
-    packages = {part[1]: "" for frame in root.event.frames if (part := _PACKAGE.search(frame.file))}
-    known = place(root.text, packages)
+    own = [frame for one in root.event.raised if one.number <= root.number for frame in one.frames]
+    known = place_raised(root.text, [(frame.file, frame.function) for frame in own])
     return replace(found, placed=known.as_json() if known else None)
 
 

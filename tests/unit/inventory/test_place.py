@@ -9,7 +9,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.inventory.messages import HOLE, Message
-from rlbox.inventory.place import place
+from rlbox.inventory.place import place, place_raised
 from rlbox.inventory.table import FILE, Table, shipped
 from rlbox.inventory.upgrade import deaths
 
@@ -67,6 +67,21 @@ def test_an_exception_of_a_known_package_is_placed_by_its_name(table: Table) -> 
     found = place("trainer.errors.OutOfRowsError: 17", table=table)
     assert found is not None
     assert found.as_json() == {"package": "trainer", "versions": "", "where": "trainer/errors: OutOfRowsError"}
+
+
+def test_a_traceback_says_where_what_no_package_wrote_was_raised(table: Table) -> None:
+    """The interpreter's words, and those of the inventory that stand in a function which was not passed through."""
+    site = "/opt/venv/lib/python3.11/site-packages"
+    frames = [("/data/train.py", "<module>"), (f"{site}/engine/cache.py", "grow"), (f"{site}/other/a.py", "b")]
+    places = {"package": "engine", "versions": "", "where": "engine/cache.py: grow"}
+    for line in ("KeyError: 'a'", LINE):
+        found = place_raised(line, frames, table=table)
+        assert found is not None
+        assert found.as_json() == places
+    known = place_raised(LINE, [*frames, (f"{site}/engine/cache.py", "check")], table=table)
+    assert known is not None
+    assert (known.where, known.versions) == ("engine/cache.py: check", "1.0-1.1")
+    assert place_raised("KeyError: 'a'", frames[:1], table=table) is None
 
 
 @pytest.mark.parametrize(
