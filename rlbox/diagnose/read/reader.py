@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rlbox.diagnose.read.event import Event, from_line, from_trace
+from rlbox.diagnose.read.foreign_prefix import ForeignPrefixes
 from rlbox.diagnose.read.forms import LAST_WORD, STATED, goes_on, weight
 from rlbox.diagnose.read.line import UNSAID, LogRow, read_row
 from rlbox.diagnose.read.progress import Mark, block_pattern, sign_of
@@ -111,6 +112,7 @@ class EventReader:
         self._last_mark = 0
         self._unmarked: tuple[int, Texts] | None = None
         self._around = LinesAround()
+        self._foreign = ForeignPrefixes()
 
     def take(self, first: int, offset: int, texts: Sequence[str]) -> None:
         """Read the next lines, the first of which has the number `first` and begins at byte `offset`."""
@@ -168,7 +170,7 @@ class EventReader:
         if hit:
             self._until = number + _GOES_ON
         for part in _parts(text):
-            self._see_row(read_row(number, part), hit)
+            self._see_row(self._foreign.without(read_row(number, part)), hit)
         if number % 16 == 0:
             self._give_up(number)
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+from fakes import CHECKOUT
+
+from rlbox.diagnose.act.catalogue import load_catalogue
+from rlbox.diagnose.act.diagnose import diagnose
 from rlbox.diagnose.read.classes import class_of
 from rlbox.diagnose.read.clock import moment_of
 from rlbox.diagnose.read.line import read_row
+from rlbox.spec.project import Project
 
 ERRORS = (
     "[2024-01-02 03:04:05,678] torch.distributed.elastic.multiprocessing.api: [ERROR] boom",
@@ -26,6 +32,17 @@ ERRORS = (
     "ERROR\tboom",
     "                    ERROR    boom",
 )
+FOREIGN = ("> ", "   7\t", "trainer-7 main ", "node7\t", "<stderr 7> ", "Mon 03:04:07 job | ", "[svc] (Worker pid=7) ")
+TRACE = (
+    "Traceback (most recent call last):",
+    '  File "/data/job/train.py", line 3, in <module>',
+    "    check(batch)",
+    '  File "/data/job/train.py", line 1, in check',
+    "    raise ValueError(what)",
+    "ValueError: the batch holds nothing to learn from",
+    "",
+)
+CATALOGUE = load_catalogue(Project(folder=CHECKOUT).fix_files())
 ENDS = (
     "Unable to shutdown process 12 via 15, forcefully exitting via 9",
     "[PG ID 0 PG GUID 0 Rank 4] Terminating the process after attempting to dump debug info, due to a timeout.",
@@ -49,6 +66,26 @@ def test_an_error_is_one_whatever_stands_before_it(line: str) -> None:
 def test_lines_of_a_step_of_docker_that_failed_lose_their_seconds() -> None:
     assert read_row(1, "12.34 E: Unable to locate package nothing").body == "E: Unable to locate package nothing"
     assert read_row(1, "12.34 tokens a second").body == "12.34 tokens a second"
+
+
+@pytest.mark.parametrize("prefix", FOREIGN)
+def test_a_traceback_is_one_behind_a_prefix_that_nobody_has_seen(tmp_path: Path, prefix: str) -> None:
+    """What stands before its head stands before its frames, too, with other numbers."""
+    log = tmp_path / "a.log"
+    log.write_text("".join(f"{prefix.replace('7', str(number))}{line}\n" for number, line in enumerate(TRACE, 7)))
+    root = diagnose([log], CATALOGUE).root
+    assert root is not None
+    assert (root.text, root.number, len(root.event.frames)) == (TRACE[-2], 6, 2)
+    assert root.whole == f"{prefix.replace('7', '12')}{TRACE[-2]}".strip()
+
+
+@pytest.mark.parametrize("head", ["Error: ", "hit an exception: ", "batch 7: "])
+def test_what_stands_before_a_traceback_alone_is_no_prefix(tmp_path: Path, head: str) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("\n".join((f"{head}{TRACE[0]}", *TRACE[1:-1], f"{head}no space is left")))
+    found = diagnose([log], CATALOGUE)
+    assert found.root is not None
+    assert found.root.text == TRACE[-2]
 
 
 @pytest.mark.parametrize("line", ENDS)
