@@ -1,5 +1,7 @@
 """Prefixes of which no family knows, learnt from a traceback: what stands before its head stands before its frames.
 
+Where the head was cut off, what stands before one frame stands before the next.
+
 Without this a traceback behind a prefix that nobody has seen is none: it has no frames, and so no exception.
 """
 
@@ -12,6 +14,7 @@ from rlbox.diagnose.read.line import LogRow
 from rlbox.diagnose.read.trace import FRAME
 
 _HEAD = "Traceback (most recent call last)"
+_FRAME = '  File "'
 _LONGEST = 120
 _WITHIN = 8
 """Lines, those of others counted, within which a frame must follow behind the same prefix."""
@@ -47,6 +50,8 @@ class ForeignPrefixes:
 
     def _learn(self, row: LogRow) -> None:
         before, head, _ = row.body.partition(_HEAD)
+        if not head and ", line " in row.body:
+            before, head, _ = row.body.partition(_FRAME)
         if head and before.strip() and len(before) <= _LONGEST and not _QUOTES.search(before):
             self._guess = _pattern(before), row.number + _WITHIN
 

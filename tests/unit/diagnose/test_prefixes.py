@@ -79,6 +79,14 @@ def test_a_traceback_is_one_behind_a_prefix_that_nobody_has_seen(tmp_path: Path,
     assert root.whole == f"{prefix.replace('7', '12')}{TRACE[-2]}".strip()
 
 
+def test_the_head_of_that_traceback_may_be_cut_off(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("".join(f"trainer-7 main {line}\n" for line in TRACE[1:]))
+    root = diagnose([log], CATALOGUE).root
+    assert root is not None
+    assert root.text == TRACE[-2]
+
+
 @pytest.mark.parametrize("head", ["Error: ", "hit an exception: ", "batch 7: "])
 def test_what_stands_before_a_traceback_alone_is_no_prefix(tmp_path: Path, head: str) -> None:
     log = tmp_path / "a.log"
