@@ -29,6 +29,8 @@ _BAR = re.compile(
     r"^[^\n]{0,300}?(?:\d{1,3}%(?: Completed ?)?\|[^|\n]{0,200}\||\d{1,3}% Completed \||\d{1,3}% \d+/\d+)"
     r"[^\[\n]{0,60}\[[^\]\n]{0,80}\]\s*(?:,\s*)?"
 )
+_CODES = re.compile(r"\[\d{1,3}(?:;\d{1,3}){0,4}m")
+"""Codes of a terminal that lost their first character where somebody copied them."""
 _REPEAT = re.compile(r"\s*\[repeated \d{1,7}x across cluster\].*$")
 _WARNING = re.compile(r"(?:^|[\s:])[A-Z]?\w*Warning: ")
 _RANK = re.compile(r"(?i)\b(?:TP|rank)[ _=-]?(\d{1,5})\b")
@@ -72,8 +74,9 @@ class LogRow:
 def read_row(number: int, text: str) -> LogRow:
     """Return a line taken apart; never fails, whatever the line holds."""
     text = clean_text(text[:_LONGEST]).rstrip()
-    body = _behind_bar(text)
-    glued = len(body) < len(text)
+    plain = _CODES.sub("", text) if "[0" in text else text
+    body = _behind_bar(plain)
+    glued = len(body) < len(plain)
     if body.startswith("{") and (row := _from_json(number, text, body)):
         return row
     said = _Said()

@@ -30,6 +30,8 @@ ERRORS = (
     "0a1b2c3d || ERROR:torch.distributed.run:boom",
     "2024-01-02T03:04:05.678901234Z stderr F ERROR boom",
     "ERROR\tboom",
+    "[36m(Worker pid=7)[0m [31mERROR[0m    boom",
+    "[1;36m(APIServer pid=1)[0;0m ERROR 01-02 03:04:05 [core.py:7] boom",
     "                    ERROR    boom",
 )
 FOREIGN = ("> ", "   7\t", "trainer-7 main ", "node7\t", "<stderr 7> ", "Mon 03:04:07 job | ", "[svc] (Worker pid=7) ")
