@@ -159,7 +159,7 @@ class Diagnosis:
 def shown_text(case: Case) -> str:
     """Return the telling line whole, as it stands in its log, without terminal codes and outer blanks."""
     event = case.event
-    whole = event.row.text.strip() if event.row.number == case.number else case.whole or case.text
+    whole = case.whole or (event.row.text.strip() if event.row.number == case.number else case.text)
     return whole[:TEXT_LIMIT]
 
 

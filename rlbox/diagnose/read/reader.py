@@ -46,6 +46,9 @@ _LINKED = 8
 """Lines within which an exception is followed by the one that came of it."""
 _PANIC = re.compile(r"^\s*thread '[^']*' (?:\(\d+\) )?panicked at \S+:\d+:\d+:\s*$")
 """Rust's notice of a panic; what went wrong is on the next line."""
+_WRITTEN = "Traceback (most recent call last):\\n"
+"""How a traceback begins that is the text of a field, its line feeds written out."""
+_BEHIND_TEXT = re.compile(r"[\"'](?:\s*[,})\]].*)?$")
 _DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 Known = Callable[[str], bool]
@@ -169,8 +172,8 @@ class EventReader:
         """Look at a line: one that was found, or one that may belong to what is open."""
         if hit:
             self._until = number + _GOES_ON
-        for part in _parts(text):
-            self._see_row(self._foreign.without(read_row(number, part)), hit)
+        for row in _rows(number, text):
+            self._see_row(self._foreign.without(row), hit)
         if number % 16 == 0:
             self._give_up(number)
 
@@ -194,7 +197,7 @@ class EventReader:
         if links_traces(row.body) and self._goes_on(row):
             return
         self._hear(row)
-        if not _NATIVE.match(row.body) and not self._add_tail(row) and hit:
+        if not _NATIVE.match(row.body) and not self._add_tail(row) and (hit or self._panic):
             self._state(row)
 
     def _hear(self, row: LogRow) -> None:
@@ -363,6 +366,16 @@ class EventReader:
 def _patience(trace: Trace) -> int:
     """Return how many lines, those of other lanes counted, may go by before a traceback is given up."""
     return _LATE if trace.lacks else _GOES_ON
+
+
+def _rows(number: int, text: str) -> list[LogRow]:
+    """Return the states of a line that was rewritten, or the lines that are written as one; mostly it is one."""
+    if "\\n" not in text or _WRITTEN not in text:
+        return [read_row(number, part) for part in _parts(text)]
+    whole = read_row(number, text)
+    *lines, last = text.replace('\\"', '"').split("\\n")
+    rows = (read_row(number, part) for part in (*lines, _BEHIND_TEXT.sub("", last)))
+    return [replace(row, lane=whole.lane, level=whole.level, clock=whole.clock) for row in rows]
 
 
 def _parts(text: str) -> list[str]:

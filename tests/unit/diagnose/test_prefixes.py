@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,30 @@ def test_a_traceback_is_one_behind_a_prefix_that_nobody_has_seen(tmp_path: Path,
     assert root is not None
     assert (root.text, root.number, len(root.event.frames)) == (TRACE[-2], 6, 2)
     assert root.whole == f"{prefix.replace('7', '12')}{TRACE[-2]}".strip()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda text: json.dumps({"level": "error", "msg": "it failed", "exc_info": text, "ts": 1}),
+        lambda text: json.dumps({"severity": "ERROR", "message": text}),
+        lambda text: "ERROR it failed: " + text.replace("\n", "\\n"),
+        lambda text: f"failed with {text.encode()!r}",
+    ],
+)
+def test_a_traceback_may_be_written_as_one_line(tmp_path: Path, form: Callable[[str], str]) -> None:
+    log = tmp_path / "a.log"
+    log.write_text(form("\n".join(TRACE[:-1])) + "\n")
+    found = diagnose([log], CATALOGUE)
+    assert found.root is not None
+    assert (found.root.text, found.root.number, len(found.root.event.frames)) == (TRACE[-2], 1, 2)
+    assert found.as_json()["first_fatal"]["text"] == TRACE[-2]
+
+
+def test_what_a_panic_of_rust_says_needs_no_word_of_failure(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("thread 'main' panicked at src/main.rs:12:5:\nodd layers\nnote: run with `RUST_BACKTRACE=1`\n")
+    assert diagnose([log], CATALOGUE).as_json()["first_fatal"]["line"] == 2
 
 
 def test_the_head_of_that_traceback_may_be_cut_off(tmp_path: Path) -> None:
