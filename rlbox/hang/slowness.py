@@ -77,8 +77,8 @@ def find_slowness(paces: Sequence[Pace]) -> Slowness | None:
     moved = _sum(paces, "moved") / seconds
     kept: dict[_By, list[Pace]] = {"limit": [], "cores": [], "disk": []}
     for pace in paces:
-        if by := _kept_by(pace, moves=moved >= FLOORS["read"]):
-            kept[by].append(pace)
+        if reason := _kept_by(pace, moves=moved >= FLOORS["read"]):
+            kept[reason].append(pace)
     times = {by: math.fsum(pace.seconds for pace in some) for by, some in kept.items()}
     if math.fsum(times.values()) < _MOSTLY * seconds:
         return None
