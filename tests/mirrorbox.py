@@ -18,7 +18,10 @@ JSON_INDEX = "application/vnd.pypi.simple.v1+json"
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a path is answered with; one that `stalls` sends the head and not a byte more."""
+    """What a path is answered with; one that `stalls` sends the head and not a byte more.
+
+    A header without a value is left out: a server that says no `Content-Length` ends the connection instead.
+    """
 
     status: int = 200
     body: bytes = b""
@@ -94,7 +97,8 @@ class MirrorServer:
                     status, body = 206, body[int(first) : end + 1]
                 self.send_response(status)
                 for name, value in {"Content-Type": answer.kind, "Content-Length": str(len(body)), **more}.items():
-                    self.send_header(name, value)
+                    if value:
+                        self.send_header(name, value)
                 self.end_headers()
                 if answer.stalls:
                     server.ended.wait(30)

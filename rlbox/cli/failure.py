@@ -30,7 +30,7 @@ _OF_THE_MACHINE = {
     errno.ENOTDIR: _OTHER,
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
-    errno.EIO: "check the disk: `dmesg` shows what is wrong with it",
+    errno.EIO: "name another place: `dmesg` shows what is wrong with this disk",
 }
 """Errors that are no bug wherever they come from, and the next step of each."""
 _LONGEST = 200

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rlbox.app import App
 from rlbox.doctor.act.checks import rows_of
+from rlbox.doctor.act.probe.disks import answers
 from rlbox.doctor.act.scene import Scene
 from rlbox.doctor.act.threads import Probes
 from rlbox.doctor.facts import Demands, demands_of, with_gpus
@@ -52,11 +53,12 @@ def examine_host(app: App, name: str | None, data: str | None, gpus: str, budget
     image = image_plan(app.project, name) if name else None
     wish = parse_gpus(wished(gpus), image.container.gpus if image else 0)
     folder = _folder(image, data)
+    usable = folder if folder and answers(str(folder)) else None  # whoever asks another waits for ever
     scene = _scene(app, image, with_gpus(_demands(app, image), wish.word), folder, began + budget_s + _GRACE_S)
     inside: list[Report] = []
     probes = Probes(scene.end)
     if image:
-        probes.start({"image": lambda: _examine_image(app, image, folder, gpus, budget_s, inside)})
+        probes.start({"image": lambda: _examine_image(app, image, usable, gpus, budget_s, inside)})
     rows = rows_of("host", scene)
     probes.start({row.name: partial(row.ask, scene) for row in rows})
     probes.wait()
@@ -75,6 +77,9 @@ def _demands(app: App, image: ImagePlan | None) -> Demands:
 
 
 def _folder(image: ImagePlan | None, data: str | None) -> Path | None:
+    named = data or os.environ.get("RLBOX_DATA") or (image.container.host if image else "")
+    if named and not answers(text := os.path.abspath(os.path.expanduser(named))):
+        return Path(text)
     if data is not None or os.environ.get("RLBOX_DATA"):
         return data_folder("", data)
     try:
@@ -84,14 +89,15 @@ def _folder(image: ImagePlan | None, data: str | None) -> Path | None:
 
 
 def _scene(app: App, image: ImagePlan | None, demands: Demands, folder: Path | None, end: float) -> Scene:
-    made_by_a_run = image is not None and folder is not None and is_made(folder, image.container)
+    usable = folder if folder and answers(str(folder)) else None
+    made_by_a_run = image is not None and usable is not None and is_made(usable, image.container)
     disk = [("data", str(folder))] if folder else []
     shares_network = image is not None and image.container.network == "host"
     return Scene(
         environ=dict(os.environ),
         demands=demands,
         end=end,
-        folders=tuple(map(str, (app.project.folder, os.getcwd(), *((folder,) if folder else ())))),
+        folders=tuple(map(str, (app.project.folder, os.getcwd(), *((usable,) if usable else ())))),
         places=disk if (image or folder) and not made_by_a_run else None,
         needs=lambda: stack_needs(app, image, {}) if image else ImageNeeds(),
         free_ports=lambda: demands.ports if shares_network and engine_is_here() else {},

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from rlbox.errors import SpecError
-from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,9 +44,9 @@ DEFAULT_TARGET = "local"
 
 
 def place_named(name: str) -> RunPlace:
-    """Return the place `name`; `SpecError` when there is none, as for a run of an rlbox that knows more of them."""
+    """Return the place `name`; `SpecError` when there is none: a run's record was written by an rlbox that has more."""
     if name not in PLACES:
-        raise SpecError(f"unknown place {name!r}", next_step=f"choose one of: {isolated(', '.join(PLACES))}")
+        raise SpecError(f"unknown place {name!r}", next_step="use the newer rlbox that started it")
     place: RunPlace = importlib.import_module(f"rlbox.run.{name}").PLACE
     return place
 

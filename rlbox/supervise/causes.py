@@ -91,11 +91,11 @@ def failed_ray(stage: StagePlan, ray: RayPlan, status: str, code: int | None, me
     """The Ray job did not end with SUCCEEDED."""
     detail = "" if code is None else f" (driver {ended(code)})"
     first = [line for line in message.strip().splitlines()[:1] if not line.startswith(_RAY_EXITED)]
+    said = f": {first[0][:300]}" if first else ""
     return Cause(
         kind="ray",
-        what=f"Ray job {ray.submission_id} of stage {stage.name} ended {status}{detail}",
+        what=f"Ray job {ray.submission_id} of stage {stage.name} ended {status}{detail}{said}",
         where=stage_log(stage),
-        next_step=f"Ray says: {first[0][:300]}" if first else "",
     )
 
 

@@ -288,7 +288,7 @@ def load_lock(path: Path) -> Lock | None:
     return parse_lock(text, str(path), f"rlbox lock {path.parent.name}")
 
 
-def parse_lock(text: str | bytes, where: str, next_step: str) -> Lock:
+def parse_lock(text: str | bytes, where: str, next_step: str = "") -> Lock:
     """Return the lock that `Lock.text` wrote; `SpecError` with `next_step` when it is torn, or of another schema."""
     try:
         data = parse_json(text)

@@ -85,7 +85,7 @@ def read_stay(text: str) -> Stay:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise SpecError(
-            f"{STAY} is not what `rlbox vast up` writes: {error}", next_step="rlbox vast up again"
+            f"{STAY} is not what `rlbox vast up` writes: {error}", next_step="rlbox vast up JOB --instance NUMBER"
         ) from None
 
 

@@ -355,6 +355,31 @@ def test_through_a_registry(
     assert whole(Store(Path(other)))
 
 
+def test_what_stands_in_front_of_the_registry_is_left_out(
+    follow: Follow, write: Callable[..., Lock], registry: RegistryServer
+) -> None:
+    write()
+    other = {"Docker-Content-Digest": f"sha256:{'0' * 64}"}
+    registry.faults = [Fault("PUT", "/manifests/", 201, headers=other)]
+    step = follow("fetch", "mine", "--export", f"{registry.host}/team/inputs:v1")
+    registry.faults = []
+    follow.again(step)
+
+
+def test_what_was_pruned_meanwhile_is_fetched(
+    follow: Follow, write: Callable[..., Lock], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another `rlbox store prune` takes an object between the look at the store and the link to it."""
+    write()
+    assert follow.rlbox("fetch", "mine").code == 0
+    (tmp_path / "out").mkdir()
+    with monkeypatch.context() as prunes:
+        prunes.setattr("rlbox.store.act.inputs_folder._is_object", lambda path, source, file: source.unlink())
+        step = follow("fetch", "mine", "--export", str(tmp_path / "out"))
+    follow.types(step, TARGET="mine")
+    follow.again(step)
+
+
 def test_a_base_image(rlbox: Rlbox, write: Callable[..., Lock], registry: RegistryServer, store: Store) -> None:
     """Its manifest and blobs are objects like others, and are known as what they are."""
     config, layer = b'{"os": "linux"}', b"layer" * 500

@@ -133,7 +133,7 @@ def test_a_bug_without_a_place_for_its_report(rlbox: Rlbox, monkeypatch: pytest.
     ("number", "next_step"),
     [
         (errno.ENOSPC, "free space there, or name another place"),
-        (errno.EIO, "check the disk: `dmesg` shows what is wrong with it"),
+        (errno.EIO, "name another place: `dmesg` shows what is wrong with this disk"),
     ],
 )
 def test_what_this_machine_refuses(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch, number: int, next_step: str) -> None:

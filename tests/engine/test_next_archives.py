@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
@@ -17,6 +18,9 @@ from enginebox import Box, Result, docker
 from fakes import EngineSocket
 from following import Follow
 from projectbox import own
+
+from rlbox.archive.parts import blob_name
+from rlbox.engine.oci import LAYER, sha256_of
 
 
 @pytest.fixture
@@ -75,6 +79,26 @@ def test_an_empty_archive_is_saved(follow: Follow, box: Box) -> None:
     tarfile.open(box.project / "x.tar", "w").close()
     step = follow("load", "x.tar")
     follow.types(step, TARGET="tiny", FILE="x.tar")
+    follow.again(step)
+
+
+def test_an_archive_with_other_contents_is_saved_again(follow: Follow, box: Box, whole: Path) -> None:
+    """Every blob is what its name says, but a layer is not the one of the image's configuration."""
+    with tarfile.open(whole) as tar:
+        blobs = {member.name: data.read() for member in tar if (data := tar.extractfile(member))}
+    index = json.loads(blobs["index.json"])
+    manifest = json.loads(blobs[blob_name(index["manifests"][0]["digest"])])
+    layer, other = manifest["layers"][0], gzip.compress(b"other contents")
+    layer |= {"digest": sha256_of(other), "size": len(other), "mediaType": f"{LAYER}+gzip"}
+    body = json.dumps(manifest).encode()
+    index["manifests"][0] |= {"digest": sha256_of(body), "size": len(body)}
+    files = {"oci-layout": blobs["oci-layout"], "index.json": json.dumps(index).encode(), **{
+        blob_name(sha256_of(data)): data for data in (*blobs.values(), body, other)
+    }}  # fmt: skip
+    whole.write_bytes(packed(files))
+    step = follow("load", whole.name)
+    whole.unlink()
+    follow.types(step, TARGET="tiny")
     follow.again(step)
 
 

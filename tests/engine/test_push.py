@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from enginebox import Box, docker, wait_until
+from following import Follow
 from projectbox import own
 from registry_server import listed_by
 from registrybox import SAID, SHARED, TARGET, Proxy, build, proxied, registry_running
@@ -76,6 +77,17 @@ def image_of(box: Box, tag: str = TAG) -> dict[str, Any]:
 
 def idle(proxy: Proxy) -> None:
     wait_until(lambda: not proxy.busy, "the end of the requests", 60)
+
+
+def test_what_was_pushed_is_pulled(make: Callable[..., Box], follow: Follow, registry: str) -> None:
+    follow.rlbox = box = make()
+    step = follow("push", NAME, "--to", f"{registry}/team/{NAME}:1")
+    line = step.text.split()
+    assert line[:2] == ["docker", "pull"]
+    on(box, "image", "rm", "--force", TAG)
+    on(box, *line[1:])
+    assert line[2] in json.loads(on(box, "image", "inspect", line[2]))[0]["RepoDigests"]
+    on(box, "image", "rm", line[2])
 
 
 def test_the_registry_has_the_engines_bytes(make: Callable[..., Box], proxy: Proxy) -> None:

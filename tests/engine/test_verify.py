@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from enginebox import CHECKOUT, TINY, Box, Result, docker
+from following import Follow
 from mirrorbox import MirrorServer, mirrors
 from projectbox import own
 
@@ -163,8 +164,8 @@ def test_mirrors_whose_files_have_other_addresses(box: Box, digest: str, tmp_pat
 
 
 @pytest.mark.slow
-def test_what_varies_is_named_with_its_layer(tmp_path: Path) -> None:
-    """A template of the project's own puts something else into each build."""
+def test_what_varies_is_named_with_its_layer(tmp_path: Path, follow: Follow) -> None:
+    """A template of the project's own puts something else into each build; the log has it, and it is taken out."""
     for name in ("project", "data"):
         (tmp_path / name).mkdir()
     box = made_box(tmp_path / "project", tmp_path / "data")
@@ -174,7 +175,9 @@ def test_what_varies_is_named_with_its_layer(tmp_path: Path) -> None:
     script = box.project / "templates/scripts/install.sh"
     script.parent.mkdir(parents=True)
     script.write_text(shipped.replace(begin, begin + "    head -c 4096 /dev/urandom >/out/opt/noise\n"))
-    result = box("build", NAME, "--verify")
+    follow.rlbox = box
+    step = follow("build", NAME, "--verify")
+    result = step.said
     assert (result.code, result.out) == (1, ""), result.err
     error = result.err.partition("rlbox: error: ")[2].splitlines()
     differ = rf"two builds of {NAME} differ: sha256:[0-9a-f]{{64}} and sha256:[0-9a-f]{{64}}"
@@ -182,6 +185,9 @@ def test_what_varies_is_named_with_its_layer(tmp_path: Path) -> None:
     assert re.fullmatch(r"  layer 3 \(COPY /out/ /\): opt/noise: contents differ from byte \d+", error[-2])
     assert error[-1].startswith("  next:  whole log: ")
     assert [line for line in error[1:-2] if not line.startswith("  config: ")] == []
+    assert "install.sh venv" in Path(step.text.removeprefix("whole log: ")).read_text()
+    script.write_text(shipped)
+    follow.again(step)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ _DATA = ("folder-*", "compile-caches", "dataset-lock-held", "env-not-exported")
 class PlaceFacts:
     """A folder. `role` is data, tmp, or the variable that names it; `error` says why nothing can be written there.
 
-    `kind` is missing, file, read-only, denied, full, slow, or empty for a folder that was written to. Sizes in
+    `kind` is missing, file, read-only, denied, full, broken, slow, or empty for a folder that was written to. Sizes in
     bytes.
     """
 
@@ -157,6 +157,7 @@ _SAYS = {
     "read-only": "is read-only",
     "denied": "cannot be written by this user",
     "full": "is full",
+    "broken": "has errors",
     "slow": "does not answer",
 }
 _COVERS = {
@@ -192,8 +193,11 @@ def _remedy(place: PlaceFacts, who: str) -> str:
             return f"give it to {who}: chown or chmod on the host, or start the container as its owner"
         case "full":
             return "free space there" + (", or name another disk with --data DIR" if place.role == "data" else "")
+        case "broken":
+            return "name another place: `dmesg` shows what is wrong with this disk"
         case _:
-            return "look at the mount: a network disk whose server is away blocks everything that touches it"
+            taken_off = f"umount -f -l {shlex.quote(place.path)}"
+            return f"bring back the server of that mount (a line of /proc/mounts), or take it off: {taken_off}"
 
 
 def _repair(place: PlaceFacts) -> tuple[str, ...]:

@@ -129,5 +129,5 @@ def _files(plan: ImagePlan, image: dict[str, Any], hermetic: bool) -> dict[str, 
         versions={"engine": engine().version()},
     )
     text = plan.context[f"lock/{plan.lock_checksum[:12]}{LOCK_IN_IMAGE}"]
-    lock = parse_lock(text, plan.tag, f"rlbox lock {plan.target}")
+    lock = parse_lock(text, plan.tag)
     return {SBOM_FILE: plan_sbom(lock, built), PROVENANCE_FILE: plan_provenance(lock, built, by)}

@@ -138,9 +138,10 @@ class BuildInputs:
         from_store = self._wish.hermetic or load_profile(app.project, self._sources).has("oci")
         if find_builder().integrated or (_engine() or LINKED_COPIES) < LINKED_COPIES:
             if from_store:
+                other = "without --hermetic" if self._wish.hermetic else "with --sources direct"
                 raise EngineError(
                     "this engine cannot build on a base image from the store",
-                    next_step="use Docker 23 or newer with the buildx plugin, or build without --hermetic",
+                    next_step=f"use Docker 23 or newer with the buildx plugin, or build {other}",
                 )
             return ""
         if not from_store:

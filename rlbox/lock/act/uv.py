@@ -23,6 +23,7 @@ from rlbox.values import Command
 
 _SIZES_AT_ONCE = 16
 _SILENT_S = 30.0
+_OTHER = "lock from another index: --sources PROFILE"
 
 
 def resolve(
@@ -73,9 +74,9 @@ def _size(http: Http, url: str) -> int:
     try:
         answer = again(lambda: http.whole("HEAD", url), attempts=3)
     except NoAnswer as error:
-        raise WorkFailed(f"{url}: {explain(error)}", next_step="try again later") from error
+        raise WorkFailed(f"{url}: {explain(error)}", next_step=_OTHER) from error
     if answer.status != 200:
-        raise WorkFailed(f"{url}: the server answered {answer.status}")
+        raise WorkFailed(f"{url}: the server answered {answer.status}", next_step=_OTHER)
     if answer.length is None:
-        raise WorkFailed(f"{url}: the server does not say how large the file is", next_step="try again later")
+        raise WorkFailed(f"{url}: the server does not say how large the file is", next_step=_OTHER)
     return answer.length

@@ -125,7 +125,7 @@ def _run_uv(wanted: Wanted, supply: Supply, venv: Path) -> None:
     offline: tuple[str, ...] = ("--offline",) if supply.offline else ()
     python = wanted.interpreter or wanted.python
     make = (find_uv_bin(), "venv", "--quiet", *offline, "--allow-existing", "--python", python, str(venv))
-    next_step = f"install Python {wanted.python} with its module venv, or let uv fetch one from a network"
+    next_step = f"install Python {wanted.python}; with a network and without --offline uv fetches it"
     room = f"; {size_text(free_bytes(venv))} are free there"
     what = f"uv cannot make an environment with Python {wanted.python}"
     check_command(Command(argv=make, env=env, timeout_s=_SYNC_S), what, next_step)

@@ -98,7 +98,7 @@ class HostRecords:
 
     def _path(self, run: str) -> Path:
         if Path(run).name != run or run in ("", ".."):
-            raise SpecError(f"{run!r} is no name of a run", next_step="rlbox runs")
+            raise SpecError(f"{run!r} is no name of a run")
         return self.folder / f"{run}.json"
 
 

@@ -183,7 +183,7 @@ def wrong_digest(where: str, wanted: str, got: str) -> RegistryError:
     return RegistryError(
         f"the registry gave other bytes than asked for: {got} instead of {wanted}",
         where=where,
-        next_step="nothing of it was kept; a broken mirror or proxy may stand in front of the registry",
+        next_step="the same again, without the mirror or proxy in front of the registry; nothing of it was kept",
     )
 
 

@@ -107,7 +107,7 @@ def write_tree(repository: Path, commit: str, sink: _Sink) -> None:
     if modules := [name for mode, _, name in rows if mode == "160000"]:
         raise WorkFailed(
             f"the repository has the submodule {modules[0]}, which an archive of its tree cannot hold",
-            next_step="name the submodule's own repository as a further [[git]] of the target",
+            next_step="name a fork in url that has the submodule's files in its own tree",
         )
     with _blobs(repository, [sha for mode, sha, _ in rows if mode != "040000"]) as blobs:
         for mode, _, name in rows:

@@ -40,7 +40,12 @@ def keep(folder: Path) -> int:
     handle = lock_file(folder / "lock", create=True)  # held until this process ends
     if handle is None:
         return 0
-    stay, told = read_stay((folder / STAY).read_text("utf-8")), folder / "told"
+    try:
+        stay = read_stay((folder / STAY).read_text("utf-8"))
+    except RlboxError as error:
+        _say(str(error))
+        return error.exit_code
+    told = folder / "told"
     try:
         run_dir = _run_dir(folder, stay)
         state = _follow(run_dir, stay)
@@ -92,12 +97,18 @@ def _is_of(run_dir: Path, folder: Path, stay: Stay) -> bool:
 
 
 def _rlbox(*words: str) -> Mapping[str, Any]:
-    """Return what a command line of rlbox says as JSON; `WorkFailed` with its words when it fails."""
+    """Return what a command line of rlbox says as JSON; `WorkFailed` with its error, and what to do next, if it fails."""
     done = run_command(Command(argv=(sys.executable, "-m", "rlbox", *words, "--json")))
+    try:
+        told = parse_json(done.stdout)
+    except ValueError:  # it came to no end of its own
+        told = None
+    told = told if isinstance(told, dict) else {}
     if not done.ok:
-        raise WorkFailed(f"rlbox {' '.join(words[:2])}: {done.stderr.strip()}", next_step="rlbox vast ssh, and look")
-    told = parse_json(done.stdout)
-    return told if isinstance(told, dict) else {}
+        error = told.get("error") or {"what": done.stderr.strip()}
+        what = f"rlbox {' '.join(words[:2])}: {error['what']}"
+        raise WorkFailed(what, where=str(error.get("where", "")), next_step=str(error.get("next", "")))
+    return told
 
 
 def _follow(run_dir: Path, stay: Stay) -> RunState:

@@ -72,7 +72,8 @@ def test_sentences() -> None:
         never_ready(STAGE, VLLM, "HTTP 503", 91.0).what,
         never_ready(STAGE, VLLM, "HTTP 503", 400.0).what,
         taken_port("reward", 18431, "python3 (pid 123)").what,
-        failed_ray(STAGE, ray, "FAILED", 1, "Job entrypoint command failed\nmore").what,
+        failed_ray(STAGE, ray, "FAILED", 1, "Runtime env setup failed\nmore").what,
+        failed_ray(STAGE, ray, "FAILED", 1, "Job entrypoint command failed with exit code 1\nmore").what,
         missing_line(STAGE, rule, 1, "bye").what,
         missing_line(STAGE, rule, 0, "").what,
         full_disk("/data", 0).what,
@@ -83,6 +84,7 @@ def test_sentences() -> None:
         "service vllm was not ready after 1 min 30 s: POST http://127.0.0.1:1/: HTTP 503",
         "service vllm was not ready after 6 min 40 s (limit 1 min 30 s): POST http://127.0.0.1:1/: HTTP 503",
         "port 18431 (reward) is taken by python3 (pid 123)",
+        "Ray job run-smoke of stage smoke ended FAILED (driver exit code 1): Runtime env setup failed",
         "Ray job run-smoke of stage smoke ended FAILED (driver exit code 1)",
         "stage smoke exited 0, but stages/3-smoke/vllm.log only 1 times, not 2, held a line like /Final/; "
         "its last line was: bye",

@@ -15,7 +15,6 @@ from rlbox.causes.cause import LastWord
 from rlbox.errors import EngineError, SpecError
 from rlbox.job.filler import Paths
 from rlbox.job.plan import RunPlan
-from rlbox.printable import unmarked
 from rlbox.record.act.disk_hold import Holder
 from rlbox.record.act.folder import write_plan
 from rlbox.record.act.host_record import CarrierNote, HostRecords
@@ -126,7 +125,7 @@ def test_every_place_of_the_list_is_a_module(name: str) -> None:
 def test_a_place_of_another_rlbox() -> None:
     with pytest.raises(SpecError, match="unknown place 'there'") as refused:
         reach(NOTE)
-    assert unmarked(refused.value.next_step) == f"choose one of: {', '.join(PLACES)}"
+    assert refused.value.next_step == "use the newer rlbox that started it"
 
 
 def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:

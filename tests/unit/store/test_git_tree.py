@@ -178,7 +178,7 @@ def test_submodules_are_refused(project: Path, tmp_path: Path) -> None:
         lock(outer)
     assert str(caught.value) == (
         "the repository has the submodule third/party, which an archive of its tree cannot hold\n"
-        "  next:  name the submodule's own repository as a further [[git]] of the target"
+        "  next:  name a fork in url that has the submodule's files in its own tree"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat
 import tempfile
@@ -34,7 +35,10 @@ def probe_places(places: Sequence[tuple[str, str]]) -> tuple[PlaceFacts, ...]:
     found: dict[int, PlaceFacts] = {}
 
     def look(number: int, role: str, path: str) -> None:
-        found[number] = _probe(role, path)
+        try:
+            found[number] = _probe(role, path)
+        except OSError as error:
+            found[number] = PlaceFacts(role=role, path=path, kind=_kind(error), error=error.strerror or str(error))
 
     threads = [
         threading.Thread(target=look, args=(number, role, path), daemon=True)
@@ -49,6 +53,15 @@ def probe_places(places: Sequence[tuple[str, str]]) -> tuple[PlaceFacts, ...]:
         found.get(number) or PlaceFacts(role=role, path=path, kind="slow", error=waited)
         for number, (role, path) in enumerate(places)
     )
+
+
+@functools.cache
+def answers(path: str) -> bool:
+    """Return whether a path is answered about in 2 s, be it there or not: a network disk whose server is away is not."""
+    thread = threading.Thread(target=os.path.lexists, args=(path,), daemon=True)
+    thread.start()
+    thread.join(_SLOW_S / 2)
+    return not thread.is_alive()
 
 
 def _probe(role: str, path: str) -> PlaceFacts:
@@ -87,6 +100,11 @@ def _write(folder: str) -> tuple[str, str]:
             file.write(b"\0" * _PROBE_BYTES)
             file.flush()
     except OSError as error:
-        kinds = {errno.EROFS: "read-only", errno.ENOSPC: "full", errno.EDQUOT: "full"}
-        return kinds.get(error.errno or 0, "denied"), error.strerror or str(error)
+        return _kind(error), error.strerror or str(error)
     return "", ""
+
+
+def _kind(error: OSError) -> str:
+    """Return what an error says of a folder."""
+    kinds = {errno.EROFS: "read-only", errno.ENOSPC: "full", errno.EDQUOT: "full", errno.EIO: "broken"}
+    return kinds.get(error.errno or 0, "denied")
