@@ -13,7 +13,7 @@ from pydantic import Field, StringConstraints
 from rlbox.amounts import duration_text
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.gpu import judge_all_reduce, judge_gpu_kernels, judge_gpus
-from rlbox.doctor.judge.stack import LinkFacts, ProgramFacts, judge_link, judge_ray, judge_torch
+from rlbox.doctor.judge.stack import LinkFacts, ProgramFacts, judge_link, judge_ray, judge_torch, shows_wait
 from rlbox.findings import Finding
 from rlbox.spec.check import check_spec
 from rlbox.spec.kinds import Frozen, Line
@@ -23,6 +23,8 @@ NO_GPU = "no GPU here"
 ABSENT = "not in this stack"
 _DRIVER = "libcuda.so.1"
 _NO_IMAGE = "no kernel image is available"
+_ON_GPU = "import torch; torch.ones(1).cuda()"
+_START = f"import ctypes; ctypes.CDLL('{_DRIVER}').cuInit(0)"
 
 TABLE = Path(__file__).with_name("components.toml")
 Import = Annotated[str, StringConstraints(pattern=r"^\w+(\.\w+)*(:\w+)?$")]
@@ -123,13 +125,16 @@ def ok_part(name: str, detail: str, seconds: float = 0.0) -> Part:
     return Part(name=name, state="ok", detail=detail, seconds=seconds)
 
 
-def late_part(name: str, facts: ProgramFacts) -> Part | None:
-    """Return a part whose program did not end: failed where it only waited, late where the machine was busy."""
+def late_part(name: str, facts: ProgramFacts, ground: Ground, code: str = "import torch") -> Part | None:
+    """Return a part whose program did not end: failed where it only waited, late where the machine was busy.
+
+    `code` does the same by hand.
+    """
     if facts.exit_code is not None:
         return None
     late = f"no answer in {duration_text(facts.seconds)}"
     if facts.idle:
-        detail, remedy = f"{late}: it waits for something that does not come", "look at it: py-spy dump --pid PID"
+        detail, remedy = f"{late}: it waits for something that does not come", shows_wait(ground.python, code)
         return Part(name=name, state="failed", detail=detail, next_step=remedy, seconds=facts.seconds)
     detail, remedy = f"{late}: the machine was busy", "once more: what was compiled is kept; or a larger --timeout"
     return Part(name=name, state="late", detail=detail, next_step=remedy, seconds=facts.seconds)
@@ -139,7 +144,7 @@ def torch_parts(facts: ProgramFacts, ground: Ground) -> Iterator[Part]:
     """Yield torch on the CPU, torch on every GPU, and Triton's compiler."""
     steps = {str(row["step"]): row for row in facts.steps}
     findings = list(judge_torch(facts, ground.demands, ground.python.removesuffix("/bin/python")))
-    late = None if "cpu" in steps else late_part("torch", facts)
+    late = None if "cpu" in steps else late_part("torch", facts, ground)
     done = f"{steps.get('import', {}).get('version', '')}, multiplies on the CPU"
     yield late or failed_part("torch", findings, facts.seconds) or ok_part("torch", done, facts.seconds)
     if not steps.get("import", {}).get("ok"):
@@ -163,7 +168,7 @@ def _torch_on_gpus(facts: ProgramFacts, ground: Ground, cuda: str) -> Part:
         kernels = [Finding(id="gpu-kernel", title="torch said nothing of the GPUs", seen=facts.last_error)]
     models = ", ".join(sorted({f"{row['name']} {row['arch']}" for row in rows}))
     detail = f"multiplies on {len(rows)} x {models}, CUDA {cuda}"
-    return late_part(name, facts) or failed_part(name, kernels) or ok_part(name, detail)
+    return late_part(name, facts, ground, _ON_GPU) or failed_part(name, kernels) or ok_part(name, detail)
 
 
 def _triton(facts: ProgramFacts, ground: Ground, steps: Mapping[str, Mapping[str, Any]]) -> Part:
@@ -176,7 +181,7 @@ def _triton(facts: ProgramFacts, ground: Ground, steps: Mapping[str, Mapping[str
     if "triton" not in steps and not broken:
         broken = [Finding(id="jit-triton", title="Triton was not reached", seen="see torch on GPUs")]
     done = f"{ground.packages['triton']}, compiles and runs a kernel"
-    return late_part(name, facts) or failed_part(name, broken) or ok_part(name, done)
+    return late_part(name, facts, ground, _ON_GPU) or failed_part(name, broken) or ok_part(name, done)
 
 
 def _triton_compiles(name: str, said: Mapping[str, Any] | None) -> Part:
@@ -199,16 +204,16 @@ def driver_part(facts: ProgramFacts, ground: Ground) -> Part:
     number = int(said.get("cuda", 0))
     detail = f"{said.get('count')} GPUs, CUDA {number // 1000}.{number % 1000 // 10}, {said.get('library')}"
     broken = failed_part(name, judge_gpus(facts, ground.demands), facts.seconds)
-    return late_part(name, facts) or broken or ok_part(name, detail, facts.seconds)
+    return late_part(name, facts, ground, _START) or broken or ok_part(name, detail, facts.seconds)
 
 
-def nccl_part(facts: ProgramFacts, count: int) -> Part:
+def nccl_part(facts: ProgramFacts, count: int, ground: Ground) -> Part:
     """Return whether `count` GPUs add up a tensor."""
     done = ok_part("NCCL", f"{count} processes added up a tensor", facts.seconds)
     broken = failed_part("NCCL", judge_all_reduce(facts, count), facts.seconds)
     if not broken and facts.exit_code not in (0, None):
         broken = Part(name="NCCL", state="failed", detail=facts.last_error, seconds=facts.seconds)
-    return broken or late_part("NCCL", facts) or done
+    return broken or late_part("NCCL", facts, ground, _ON_GPU) or done
 
 
 def ray_part(facts: ProgramFacts, ground: Ground) -> Part:
@@ -216,7 +221,7 @@ def ray_part(facts: ProgramFacts, ground: Ground) -> Part:
     findings = judge_ray(facts, ground.demands, ground.python.removesuffix("/bin/python"))
     done = f"{ground.packages.get('ray', '')}, one node did one task"
     broken = failed_part("Ray", findings, facts.seconds)
-    return late_part("Ray", facts) or broken or ok_part("Ray", done, facts.seconds)
+    return late_part("Ray", facts, ground, "import ray; ray.init()") or broken or ok_part("Ray", done, facts.seconds)
 
 
 def link_parts(facts: LinkFacts, ground: Ground) -> Iterator[Part]:
@@ -249,7 +254,7 @@ def import_part(component: Component, facts: ProgramFacts, ground: Ground) -> Pa
         if last["step"] == "kernel" and ground.devices:
             detail = f"{version}, imports {imports}, runs a kernel"
         return ok_part(component.name, detail, facts.seconds)
-    if late := late_part(component.name, facts):
+    if late := late_part(component.name, facts, ground, f"import {component.module}"):
         return late
     if last.get("step") == "kernel" and _NO_IMAGE in str(last.get("all", "")):
         return Part(

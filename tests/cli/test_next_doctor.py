@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import venv
 from pathlib import Path
 from typing import Any
@@ -105,3 +106,22 @@ def test_the_target_of_this_place_is_examined(follow: Follow, place: Path, monke
     lay(place, {})
     monkeypatch.chdir(place)
     follow.types(follow("doctor", "another"))
+
+
+@pytest.mark.allow("processes", "sockets")
+def test_what_waits_shows_where(follow: Follow, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that has cores to spare."""
+    monkeypatch.setattr("rlbox.doctor.act.probe.programs._idle_s", lambda: time.monotonic() * (os.cpu_count() or 1))
+    lay(place, {"locked": {"torch": "2.0"}})
+    monkeypatch.chdir(place)
+    whole = (packages(place) / "torch/__init__.py").read_text()
+    (packages(place) / "torch/__init__.py").write_text(
+        "import socket\nsocket.create_server(('127.0.0.1', 0)).accept()\n" + whole
+    )
+    typed = ("doctor", "--budget", "5")
+    step = follow.found(typed, follow.rlbox(*typed), "torch-op-hangs")
+    line = step.text.partition(" shows where")[0].replace(" 60 ", " 2 ")
+    shown = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60).stderr
+    assert 'torch/__init__.py", line 2 in <module>' in shown
+    (packages(place) / "torch/__init__.py").write_text(whole)
+    assert "torch-op-hangs" not in findings(follow.rlbox(*typed))

@@ -104,7 +104,11 @@ def _plain_size(archive: Archive, manifest: Manifest, number: int, content: str)
         raise WorkFailed(f"blob {layer.digest} cannot be unpacked: {error}", where=str(archive.path)) from error
     if hashed.digest != content:
         what = f"blob {layer.digest} holds {hashed.digest}; the image's configuration says {content}"
-        raise WorkFailed(what, where=str(archive.path), next_step=f"build the image again where it is, then: rlbox save TARGET {archive.path.name}")
+        raise WorkFailed(
+            what,
+            where=str(archive.path),
+            next_step=f"build the image again where it is, then: rlbox save TARGET {archive.path.name}",
+        )
     return hashed.size
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from rlbox.findings import Finding
 from rlbox.printable import isolated
 
 SIGILL = 4
+_BY_HAND = {"torch": "torch.ones(2, 2) @ torch.ones(2, 2)", "Ray": "ray.init()"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,7 @@ def _torch(facts: ProgramFacts, demands: Demands, prefix: str) -> Iterator[Findi
             breaks=("extension-*", "gpu-*"), covers=("numpy2-abi", "unknown-uid"),
         )  # fmt: skip
     elif "cpu" not in steps:
-        yield from _no_answer(facts, "torch-op", "torch", "to multiply two matrices", prefix, ("extension-*",))
+        yield from _no_answer(facts, "torch-op", "torch", prefix, ("extension-*",))
     path = str(steps.get("import", {}).get("file", ""))
     of_base = demands.packages and not demands.has("torch")  # a base that holds torch has it where it likes
     if path and not of_base and not path.startswith(f"{prefix}/"):
@@ -85,7 +87,7 @@ def _extensions(facts: ProgramFacts) -> Iterator[Finding]:
 def _ray(facts: ProgramFacts, _: Demands, prefix: str) -> Iterator[Finding]:
     last = facts.steps[-1] if facts.steps else None
     if last is None:
-        yield from _no_answer(facts, "ray-task", "Ray", "to do one task", prefix, ())
+        yield from _no_answer(facts, "ray-task", "Ray", prefix, ())
     elif not last.get("ok"):
         yield Finding(
             id="ray-task", title="Ray does not do a task", seen=isolated(f"{last['step']}: {last.get('error')}"),
@@ -98,15 +100,13 @@ judge_ray = Judge(checks=(_ray,))
 """Why Ray did not do one task."""
 
 
-def _no_answer(
-    facts: ProgramFacts, name: str, who: str, task: str, prefix: str, breaks: tuple[str, ...]
-) -> Iterator[Finding]:
+def _no_answer(facts: ProgramFacts, name: str, who: str, prefix: str, breaks: tuple[str, ...]) -> Iterator[Finding]:
     if facts.exit_code is None and facts.idle:
         yield Finding(
             id=f"{name}-hangs", title=f"{who} waits for something that does not come",
-            seen=f"{duration_text(facts.seconds)} {task} were not enough, and the machine was idle",
+            seen=f"{duration_text(facts.seconds)} were not enough, and the machine was idle",
             where=f"{prefix}/bin/python",
-            remedy="look at what it waits for: py-spy dump --pid PID; often a name, a proxy or a network disk",
+            remedy=shows_wait(f"{prefix}/bin/python", f"import {who.lower()}; {_BY_HAND[who]}"),
             breaks=breaks,
         )  # fmt: skip
     elif facts.exit_code is not None:
@@ -117,6 +117,12 @@ def _no_answer(
             where=f"{prefix}/bin/python", remedy="start a new container; if it is in the image, build it again",
             breaks=breaks,
         )  # fmt: skip
+
+
+def shows_wait(python: str, code: str) -> str:
+    """Return the line by which an interpreter says where it waits: ended by ABRT, it shows its stacks."""
+    line = f"timeout -s ABRT 60 {shlex.quote(python)} -X faulthandler -c {shlex.quote(code)}"
+    return f"{line} shows where it waits; often a name, a proxy or a network disk"
 
 
 def unfinished(facts: ProgramFacts, step: str) -> bool:

@@ -134,7 +134,7 @@ def _nccl(probe: StackProbe, ground: Ground, end: float) -> Part:
     if not ground.devices:
         return Part(name="NCCL", state="no-gpu", detail=NO_GPU)
     count = min(ground.devices, ground.demands.gpus or ground.devices)
-    return nccl_part(probe.all_reduce(count, end), count)
+    return nccl_part(probe.all_reduce(count, end), count, ground)
 
 
 def _needed(name: str) -> Component:

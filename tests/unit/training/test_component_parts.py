@@ -121,10 +121,10 @@ def test_the_driver() -> None:
 
 
 def test_nccl() -> None:
-    assert nccl_part(said({"step": "sum", "ok": True, "error": ""}), 2).detail == "2 processes added up a tensor"
-    broken = nccl_part(said({"step": "sum", "ok": False, "error": "NCCL error: unhandled system error"}), 2)
+    assert nccl_part(said({"step": "sum", "ok": True, "error": ""}), 2, GPUS).detail == "2 processes added up a tensor"
+    broken = nccl_part(said({"step": "sum", "ok": False, "error": "NCCL error: unhandled system error"}), 2, GPUS)
     assert "unhandled system error" in broken.detail
-    assert nccl_part(said(exit_code=1, last_error="no torch"), 2) == Part(
+    assert nccl_part(said(exit_code=1, last_error="no torch"), 2, GPUS) == Part(
         name="NCCL", state="failed", detail="no torch"
     )
 
