@@ -48,8 +48,11 @@ class Index:
         return {path.rpartition("/")[2] for path in self._server.asked if path.endswith(".whl")}
 
 
-def make_wheel(name: str, version: str, size: int = 1000) -> tuple[str, bytes]:
-    """Return name and bytes of a wheel with one module and `size` random bytes, as no wheel ever had them."""
+def make_wheel(name: str, version: str, size: int = 1000, **programs: str) -> tuple[str, bytes]:
+    """Return name and bytes of a wheel with one module and `size` random bytes, as no wheel ever had them.
+
+    `programs` are paths and texts of more of its files, which can be run.
+    """
     info = f"{name}-{version}.dist-info"
     files = {
         f"{name}/__init__.py": f"__version__ = '{version}'\n".encode(),
@@ -57,9 +60,12 @@ def make_wheel(name: str, version: str, size: int = 1000) -> tuple[str, bytes]:
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
+    files |= {path: text.encode() for path, text in programs.items()}
     record = "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD"))
     body = io.BytesIO()
     with zipfile.ZipFile(body, "w") as archive:
         for path, data in {**files, f"{info}/RECORD": record.encode()}.items():
-            archive.writestr(zipfile.ZipInfo(path, (2025, 1, 1, 0, 0, 0)), data)
+            row = zipfile.ZipInfo(path, (2025, 1, 1, 0, 0, 0))
+            row.external_attr = (0o100755 if path in programs else 0o100644) << 16
+            archive.writestr(row, data)
     return f"{name}-{version}-py3-none-any.whl", body.getvalue()

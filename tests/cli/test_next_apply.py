@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -95,6 +96,22 @@ def test_another_interpreter_is_named(follow: Follow, folder: Folder, store: Sto
     path.write_text(replace(lock, spec=lock_checksum(target, own_requirements())).text())
     step = follow(*words(prefix, "--check"))
     follow.again(step, *step.options({"FILE": sys.executable}), code=1)
+
+
+def test_python_is_installed(
+    follow: Follow, prefix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    for path in Path("/usr/bin").iterdir():
+        if not path.name.startswith(("python", "pypy")):
+            (bare / path.name).symlink_to(path)
+    monkeypatch.setenv("PATH", str(bare))
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    step = follow(*words(prefix))
+    (version,) = re.findall(r"install Python ([0-9.]+)", step.text)
+    (bare / f"python{version}").symlink_to(Path(sys.base_prefix, f"bin/python{version}"))
+    follow.again(step)
 
 
 @pytest.mark.usefixtures("ordinary")

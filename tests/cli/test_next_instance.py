@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import test_next_vast as rented
-from fakes import Folder
+from fakes import CHECKOUT, Folder, Said
 from following import Follow
 from test_next_vast import IMAGE, KEEPER, NUMBER, SSH
 from vastbox import Platform
@@ -107,6 +109,19 @@ def test_the_log_of_what_keeps_a_job_is_read(
     monkeypatch.setattr("rlbox.vast.act.instance._STARTED_S", 0.3)
     (disk / "opt/rlbox/bin/python").write_text("#!/bin/sh\n")
     follow.types(follow(*UP))
+
+
+def test_what_an_instance_is_for_is_written_again(follow: Follow, disk: Path) -> None:
+    """The keeper of an instance whose file was damaged says so in its log."""
+    assert follow.rlbox(*UP).code == 0
+    stay = disk / ".rlbox-up/stay.json"
+    whole = stay.read_text()
+    stay.write_text(whole[:20])
+    keeper = [sys.executable, "-m", "rlbox.vast", str(stay.parent)]
+    done = subprocess.run(keeper, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(CHECKOUT)})
+    step = follow.step(keeper, Said(code=done.returncode, out=done.stdout, err=done.stderr))
+    follow.types(step, JOB="own", NUMBER=f"{NUMBER}")
+    assert stay.read_text() == whole
 
 
 def test_what_is_no_spec_is_brought_as_data(

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tarfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from rlbox.store.act.objects import Store
 from rlbox.target.lock import Compiled, Package
 from rlbox.target.recipe import recipe_digest
 
+Wheel = tuple[str, bytes]
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 BACKEND = """
 import base64, hashlib, os, subprocess, sys, time, zipfile
@@ -122,8 +124,13 @@ class Box:
         return found
 
 
-def make_box(path: Path, body: str = UNITS, more: str = "", arch: str = "", **files: str) -> Box:
-    """Return a project whose target `mine` compiles a source with the backend's `body` and further `files`."""
+def make_box(
+    path: Path, body: str = UNITS, more: str = "", arch: str = "", tools: Sequence[Wheel] = (), needs: str = "", **files: str
+) -> Box:
+    """Return a project whose target `mine` compiles a source with the backend's `body` and further `files`.
+
+    `tools` are the wheels that its build imports, all of version 1.0, and `needs` what its spec says of them.
+    """
     folder = Folder(path / "project")
     env = {
         **os.environ,
@@ -135,15 +142,22 @@ def make_box(path: Path, body: str = UNITS, more: str = "", arch: str = "", **fi
     contents = {"pyproject.toml": PROJECT, "backend.py": BACKEND.replace("BODY", body.strip()), "small.py": ""}
     archive = _archive(path / "small-1.0.tar.gz", {**contents, **sources, **files})
     digest = _put(Store(Path(env["RLBOX_STORE"])), archive)
-    spec = SPEC.replace("MORE", more).replace("ARCH", f'gpu = "G"\ngpus = 1\narch = "{arch}"' if arch else "")
+    spec = SPEC.replace("MORE", more).replace("needs = []", f"needs = [{needs}]").replace("ARCH", f'gpu = "G"\ngpus = 1\narch = "{arch}"' if arch else "")
     folder.target("mine", spec)
     target = load_fixed_target(folder.project, "mine").target
     ((group, entry),) = target.compiled
     source = Package(name="small", version="1.0", file=archive.name, sha256=digest, size=archive.stat().st_size)
-    recipe = recipe_digest(target, entry, source, (), ())
-    row = Compiled(name="small", group=group.name, recipe=recipe, source=source, tools=())
+    locked = tuple(_tool(Store(Path(env["RLBOX_STORE"])), path / name, body) for name, body in tools)
+    recipe = recipe_digest(target, entry, source, locked, ())
+    row = Compiled(name="small", group=group.name, recipe=recipe, source=source, tools=locked)
     folder.write("images/mine/lock.json", replace(fitting_lock(target, own_requirements()), compiled=(row,)).text())
     return Box(folder=folder, env=env)
+
+
+def _tool(store: Store, path: Path, body: bytes) -> Package:
+    path.write_bytes(body)
+    name = path.name.partition("-")[0].replace("_", "-")
+    return Package(name=name, version="1.0", file=path.name, sha256=_put(store, path), size=len(body))
 
 
 def _archive(path: Path, files: dict[str, str]) -> Path:

@@ -82,26 +82,6 @@ def test_an_empty_archive_is_saved(follow: Follow, box: Box) -> None:
     follow.again(step)
 
 
-def test_an_archive_with_other_contents_is_saved_again(follow: Follow, box: Box, whole: Path) -> None:
-    """Every blob is what its name says, but a layer is not the one of the image's configuration."""
-    with tarfile.open(whole) as tar:
-        blobs = {member.name: data.read() for member in tar if (data := tar.extractfile(member))}
-    index = json.loads(blobs["index.json"])
-    manifest = json.loads(blobs[blob_name(index["manifests"][0]["digest"])])
-    layer, other = manifest["layers"][0], gzip.compress(b"other contents")
-    layer |= {"digest": sha256_of(other), "size": len(other), "mediaType": f"{LAYER}+gzip"}
-    body = json.dumps(manifest).encode()
-    index["manifests"][0] |= {"digest": sha256_of(body), "size": len(body)}
-    files = {"oci-layout": blobs["oci-layout"], "index.json": json.dumps(index).encode(), **{
-        blob_name(sha256_of(data)): data for data in (*blobs.values(), body, other)
-    }}  # fmt: skip
-    whole.write_bytes(packed(files))
-    step = follow("load", whole.name)
-    whole.unlink()
-    follow.types(step, TARGET="tiny")
-    follow.again(step)
-
-
 def test_an_archive_of_dockers_own_is_for_docker(follow: Follow, whole: Path) -> None:
     own = whole.with_name("own.tar")
     with tarfile.open(whole) as tar, tarfile.open(own, "w") as kept:
@@ -151,6 +131,34 @@ def test_an_engine_whose_store_is_damaged(follow: Follow, box: Box, broken: Engi
     follow.rlbox = replace(box, extra=extra)
     step = follow("save", "tiny", "y.tar")
     extra.clear()
+    follow.again(step)
+
+
+def test_an_archive_with_other_contents_is_saved_again(
+    follow: Follow, box: Box, whole: Path, broken: EngineSocket
+) -> None:
+    """Every blob is what its name says, but a layer is not that of the configuration: an engine without manifests."""
+    with tarfile.open(whole) as tar:
+        blobs = {member.name: data.read() for member in tar if (data := tar.extractfile(member))}
+    index = json.loads(blobs["index.json"])
+    manifest = json.loads(blobs[blob_name(index["manifests"][0]["digest"])])
+    layer, other = manifest["layers"][0], gzip.compress(b"other contents")
+    layer |= {"digest": sha256_of(other), "size": len(other), "mediaType": f"{LAYER}+gzip"}
+    body = json.dumps(manifest).encode()
+    index["manifests"][0] |= {"digest": sha256_of(body), "size": len(body)}
+    files = {"oci-layout": blobs["oci-layout"], "index.json": json.dumps(index).encode(), **{
+        blob_name(sha256_of(data)): data for data in (*blobs.values(), body, other)
+    }}  # fmt: skip
+    whole.write_bytes(packed(files))
+    extra = {"DOCKER_HOST": broken.address}
+    follow.rlbox = replace(box, extra=extra)
+    step = follow("load", whole.name)
+    whole.unlink()
+    extra.clear()  # where it is
+    follow.types(step, TARGET="tiny")
+    extra["DOCKER_HOST"] = broken.address
+    broken.answers["/images/load"] = 200, b'{"stream": "loaded"}\n'
+    broken.images[own("tiny")]["Id"] = manifest["config"]["digest"]
     follow.again(step)
 
 

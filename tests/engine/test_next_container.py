@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -102,7 +103,7 @@ def start(image: str, tmp_path: Path) -> Iterator[Start]:
 
     def begin(*options: str, **more: str) -> Container:
         given = [f"--env={name}={value}" for name, value in {**environ, **more}.items()]
-        words = [option.replace("FOLDER", str(tmp_path)) for option in options]
+        words = [option.replace("FOLDER", str(tmp_path)).replace("TESTS", f"{CHECKOUT}/tests") for option in options]
         started.append(docker("run", "--detach", "--workdir=/tmp", *mounts, *words, image, "sleep", "600").strip())
         return Container(started[-1], given)
 
@@ -111,19 +112,48 @@ def start(image: str, tmp_path: Path) -> Iterator[Start]:
         docker("rm", "--force", *started)
 
 
+DRIVER = """
+#include <fcntl.h>
+static int there(const char *path) { return open(path, O_RDWR) >= 0; }
+int cuDriverGetVersion(int *version) { *version = 99000; return 0; }
+int cuInit(unsigned flags) { return !there("/dev/nvidia0") ? 999 : !there("/dev/nvidia-uvm") ? 46 : 0; }
+int cuDeviceGetCount(int *count) { *count = 1; return 0; }
+int cuGetErrorName(int code, const char **name) { *name = code ? "CUDA_ERROR" : "CUDA_SUCCESS"; return 0; }
+"""
+NVML = """
+def nvmlInit():
+    open("/dev/nvidiactl").close()
+def nvmlDeviceGetCount():
+    return 0
+"""
+
+
+def driver(folder: Path) -> dict[str, str]:
+    """Make what stands for a GPU's driver; return the options with which a container has it, and its devices."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("this machine has no C++ compiler")
+    library = folder / "libcuda.so.1"
+    subprocess.run([compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", library], input=DRIVER, text=True, check=True)
+    (folder / "pynvml.py").write_text(NVML)
+    devices = {f"--device=/dev/null:/dev/{name}": "" for name in ("nvidia0", "nvidia-uvm", "nvidiactl")}
+    return {"--env": f"LD_LIBRARY_PATH={folder}", "--volume": f"{folder}:{folder}:ro", **devices}
+
+
 @pytest.mark.parametrize("row", ROWS, ids=[f"{row['finding']}{row.get('way', '')}" for row in ROWS])
-def test_what_is_found_is_mended(row: dict[str, Any], follow: Follow, start: Start) -> None:
+def test_what_is_found_is_mended(row: dict[str, Any], follow: Follow, start: Start, tmp_path: Path) -> None:
     usual = {"--tmpfs": "/data:size=16m", "--shm-size": "64m", "--network": "none"}
     needs = {"run": {"shm_gib": 0.05}, "disk": {"need_gib": 0.001}, **row.get("needs", {})}
-    options = {**usual, **row.get("options", {})}
+    options = {**usual, **row.get("options", {}), **(driver(tmp_path) if "driver" in row else {})}
     line, user = row.get("typed", "rlbox doctor"), row.get("user", "0")
-    box = start(*as_words(options), RLBOX_LIMITS=json.dumps(needs))
+    more = {"RLBOX_LIMITS": json.dumps(needs)} | ({"PYTHONPATH": f"{CHECKOUT}:{tmp_path}"} if "driver" in row else {})
+    box = start(*as_words(options), **more)
     box.shell(row.get("made", "true"))
     said = box.rlbox(line, user)
     step = follow.found((line,), said, row["finding"])
     if "then" in row:
         advised = dict(re.split("[= ]", found, maxsplit=1) for found in map(with_value, _OPTION.findall(step.text)))
-        box = start(*as_words({**options, **advised, **row["then"]}), RLBOX_LIMITS=json.dumps(needs))
+        box = start(*as_words({**options, **advised, **row["then"]}), **more)
     else:
         box.shell(row.get("done") or step.shell())
     again = box.rlbox(line, user)

@@ -95,3 +95,12 @@ def test_one_keeps(tmp_path: Path) -> None:
 def test_a_torn_line_of_events_waits(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text('{"event": "run"}\n{"event": "stal')
     assert [row["event"] for row in keeper.read_events(tmp_path)] == ["run"]
+
+
+@pytest.mark.allow("processes")
+def test_what_rlbox_refuses_there_is_told_with_its_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))
+    with pytest.raises(WorkFailed) as refused:
+        keeper._rlbox("run", "nosuch", "--place", "here", "--project", str(tmp_path))
+    assert refused.value.what.startswith("rlbox run nosuch: no job nosuch")
+    assert refused.value.next_step
