@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rlbox.printable import unmarked
 
+ISSUES = "https://github.com/rlbox-dev/rlbox/issues"
 _PAGES = "https://github.com/rlbox-dev/rlbox/blob/main/docs"
 
 

@@ -16,7 +16,7 @@ from rlbox import __version__
 from rlbox.app import DryRun, write_json
 from rlbox.cli.streams import NO_READER, OutputLost, discard_output
 from rlbox.cli.told import spoken
-from rlbox.errors import NodeError, RlboxError, SpecError
+from rlbox.errors import ISSUES, NodeError, RlboxError, SpecError
 from rlbox.messages.language import teller
 from rlbox.printable import isolated, printable
 
@@ -155,9 +155,9 @@ def _report_bug(error: Exception) -> int:
     told = f"rlbox: bug: {isolated(f'{type(error).__name__}: {error}')}\n"
     try:
         write_atomic(path, f"rlbox {__version__}\n{text}", mode=0o600)
-        told += f"  where: {path}\n  next:  report it with that file\n"
+        told += f"  where: {path}\n  next:  report it with that file: {ISSUES}\n"
     except OSError:
         told = isolated(text) + told
-        told += "  next:  report it with the lines above\n"
+        told += f"  next:  report it with the lines above: {ISSUES}\n"
     _tell(told, ())
     return 3

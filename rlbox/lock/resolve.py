@@ -197,7 +197,6 @@ def _chosen_file(row: Mapping[str, Any], target: Target) -> Mapping[str, Any]:
         raise WorkFailed(
             f"{what} has no file for Python {target.python.version} on {target.python.platform}",
             where="python.version and python.platform",
-            next_step="pin a version that has one",
         )
     if "version" not in row or "sha256" not in file.get("hashes", {}):
         raise WorkFailed(f"{what} is not pinned by version and sha256: {file}")

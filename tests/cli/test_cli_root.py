@@ -14,7 +14,17 @@ from following import Follow
 
 from rlbox import __version__
 from rlbox.cli.verbs import OTHER_WORDS, SECTIONS, TITLES, VERBS
-from rlbox.errors import EngineError, Interrupted, LockHeld, NodeError, RegistryError, RlboxError, TimedOut, WorkFailed
+from rlbox.errors import (
+    ISSUES,
+    EngineError,
+    Interrupted,
+    LockHeld,
+    NodeError,
+    RegistryError,
+    RlboxError,
+    TimedOut,
+    WorkFailed,
+)
 from rlbox.files.act.folders import cache_folder
 from rlbox.spec.project import Project
 
@@ -111,7 +121,7 @@ def test_a_bug(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rlbox("render", "local") == Said(
         code=3,
         out="",
-        err=f"rlbox: bug: ZeroDivisionError: by\nzero\n  where: {path}\n  next:  report it with that file\n",
+        err=f"rlbox: bug: ZeroDivisionError: by\nzero\n  where: {path}\n  next:  report it with that file: {ISSUES}\n",
     )
     text = path.read_text()
     assert text.startswith(f"rlbox {__version__}\nTraceback (most recent call last):\n")
@@ -126,7 +136,7 @@ def test_a_bug_without_a_place_for_its_report(rlbox: Rlbox, monkeypatch: pytest.
     said = rlbox("render", "local")
     assert said.code == 3
     assert said.err.startswith("Traceback (most recent call last):\n")
-    assert said.err.endswith("\nrlbox: bug: ZeroDivisionError: \n  next:  report it with the lines above\n")
+    assert said.err.endswith(f"\nrlbox: bug: ZeroDivisionError: \n  next:  report it with the lines above: {ISSUES}\n")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from another_user import MAY_READ
-from applybox import give
+from applybox import PYTHON, give
 from fakes import CHECKOUT, Folder, Said
 from following import Follow
 from test_cli_apply import FIRST, prefix, store, words
@@ -21,6 +21,7 @@ from test_cli_apply import FIRST, prefix, store, words
 from rlbox.app import own_requirements
 from rlbox.files.act.folders import cache_folder
 from rlbox.fixes.load import load_fixed_target
+from rlbox.place.act import base
 from rlbox.store.act.objects import Store
 from rlbox.target.lock import lock_checksum
 
@@ -98,19 +99,22 @@ def test_another_interpreter_is_named(follow: Follow, folder: Folder, store: Sto
     follow.again(step, *step.options({"FILE": sys.executable}), code=1)
 
 
-def test_python_is_installed(
-    follow: Follow, prefix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bare = tmp_path / "bin"
+def test_python_is_installed(follow: Follow, prefix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine whose system has another one."""
+    bare, python = tmp_path / "bin", Path(sys.base_prefix, f"bin/python{PYTHON}")
     bare.mkdir()
     for path in Path("/usr/bin").iterdir():
         if not path.name.startswith(("python", "pypy")):
             (bare / path.name).symlink_to(path)
     monkeypatch.setenv("PATH", str(bare))
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    probe = base.probe_python
+    system = replace(probe(str(python)), version="3.2")
+    monkeypatch.setattr(base, "probe_python", lambda path: system if path == "/usr/bin/python3" else probe(path))
     step = follow(*words(prefix))
-    (version,) = re.findall(r"install Python ([0-9.]+)", step.text)
-    (bare / f"python{version}").symlink_to(Path(sys.base_prefix, f"bin/python{version}"))
+    follow.again(step, *step.options({"FILE": str(python)}), "--dry-run")
+    (version,) = re.findall(r"install Python ([0-9.]+),", step.text)
+    (bare / f"python{version}").symlink_to(python)
     follow.again(step)
 
 

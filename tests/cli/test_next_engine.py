@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import ON_IMAGE, EngineSocket, Folder, Said
+from fakes import ON_IMAGE, EngineSocket, Folder, Rlbox, Said
 from following import Follow, findings
 from reportbox import write_run
 from test_cli_build import image_of
@@ -368,3 +368,21 @@ def lay(mine: Folder, engine: EngineSocket, more: str) -> None:
     mine.target("mine", ON_IMAGE + more)
     mine.lock("mine")
     engine.images[TAG] = image_of(mine)
+
+
+def test_an_old_engine_takes_no_base_from_the_store(
+    rlbox: Rlbox, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a verdict, and no further: what such an engine does is shown where one is named."""
+    engine.images.clear()
+    mine.write("cli-plugins/docker-buildx", "#!/bin/sh\nexit 1\n").chmod(0o755)
+    monkeypatch.setenv("DOCKER_CONFIG", str(mine.path))
+    new, old = engine.answers["/version"], b'{"Version": "20.10.24", "ApiVersion": "1.41", "MinAPIVersion": "1.12"}'
+    line, refused = ("build", "mine", "--dry-run"), "cannot build on a base image from the store"
+    engine.answers["/version"] = 200, old
+    said = rlbox(*line, "--hermetic")
+    assert refused in said.err + said.out
+    assert "or build without --hermetic" in said.err + said.out
+    assert refused not in (again := rlbox(*line)).err + again.out
+    engine.answers["/version"] = new
+    assert refused not in (again := rlbox(*line, "--hermetic")).err + again.out

@@ -125,7 +125,13 @@ class Box:
 
 
 def make_box(
-    path: Path, body: str = UNITS, more: str = "", arch: str = "", tools: Sequence[Wheel] = (), needs: str = "", **files: str
+    path: Path,
+    body: str = UNITS,
+    more: str = "",
+    arch: str = "",
+    tools: Sequence[Wheel] = (),
+    needs: str = "",
+    **files: str,
 ) -> Box:
     """Return a project whose target `mine` compiles a source with the backend's `body` and further `files`.
 
@@ -142,7 +148,11 @@ def make_box(
     contents = {"pyproject.toml": PROJECT, "backend.py": BACKEND.replace("BODY", body.strip()), "small.py": ""}
     archive = _archive(path / "small-1.0.tar.gz", {**contents, **sources, **files})
     digest = _put(Store(Path(env["RLBOX_STORE"])), archive)
-    spec = SPEC.replace("MORE", more).replace("needs = []", f"needs = [{needs}]").replace("ARCH", f'gpu = "G"\ngpus = 1\narch = "{arch}"' if arch else "")
+    spec = (
+        SPEC.replace("MORE", more)
+        .replace("needs = []", f"needs = [{needs}]")
+        .replace("ARCH", f'gpu = "G"\ngpus = 1\narch = "{arch}"' if arch else "")
+    )
     folder.target("mine", spec)
     target = load_fixed_target(folder.project, "mine").target
     ((group, entry),) = target.compiled

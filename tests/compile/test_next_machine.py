@@ -49,9 +49,7 @@ def on(box: Box, machine: Sequence[str]) -> Callable[..., Said]:
     return rlbox
 
 
-def test_what_has_no_namespaces_gets_the_wheel(
-    follow: Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_no_namespaces_gets_the_wheel(follow: Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that a lock names goes with it: the base image is one of no bytes, which the store has."""
     image = [describe(b"{}", CONFIG), describe(b"layer", f"{LAYER}+gzip")]
     base = image_manifest(image[0], image[1:])
@@ -93,7 +91,7 @@ def test_a_compiler_is_installed(follow: Follow, tmp_path: Path) -> None:
 @pytest.fixture
 def programs() -> Iterator[Path]:
     """A folder with the programs of this machine, but no Python, where a build sees it."""
-    with tempfile.TemporaryDirectory(prefix="rlbox-next-", dir="/var/tmp") as made:  # noqa: S108
+    with tempfile.TemporaryDirectory(prefix="rlbox-next-", dir="/var/tmp") as made:
         for place in ("/usr/sbin", "/usr/bin"):
             for path in Path(place).iterdir():
                 if not path.name.startswith(("python", "pypy")) and not Path(made, path.name).is_symlink():
@@ -126,7 +124,7 @@ def test_python_is_installed(follow: Follow, bare: Box, programs: Path) -> None:
 @pytest.fixture
 def hidden() -> Iterator[Path]:
     """A folder of which a build has one of its own."""
-    with tempfile.TemporaryDirectory(prefix="rlbox-next-", dir="/tmp") as made:  # noqa: S108
+    with tempfile.TemporaryDirectory(prefix="rlbox-next-", dir="/tmp") as made:
         yield Path(made)
 
 

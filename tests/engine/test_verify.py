@@ -166,9 +166,9 @@ def test_mirrors_whose_files_have_other_addresses(box: Box, digest: str, tmp_pat
 @pytest.mark.slow
 def test_what_varies_is_named_with_its_layer(tmp_path: Path, follow: Follow) -> None:
     """A template of the project's own puts something else into each build; the log has it, and it is taken out."""
-    for name in ("project", "data"):
+    for name in ("own", "data"):
         (tmp_path / name).mkdir()
-    box = made_box(tmp_path / "project", tmp_path / "data")
+    box = made_box(tmp_path / "own", tmp_path / "data")
     shipped = (CHECKOUT / "templates/scripts/install.sh").read_text()
     begin = "venv)\n    mkdir -p /out/opt\n"
     assert shipped.count(begin) == 1

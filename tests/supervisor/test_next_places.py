@@ -1,4 +1,4 @@
-"""What is advised about where a run takes place is typed: another rlbox's place, an open network, a run that goes on."""
+"""What is advised about where a run takes place: a newer rlbox's place, an open network, a machine with a run."""
 
 from __future__ import annotations
 

@@ -125,7 +125,9 @@ def _run_uv(wanted: Wanted, supply: Supply, venv: Path) -> None:
     offline: tuple[str, ...] = ("--offline",) if supply.offline else ()
     python = wanted.interpreter or wanted.python
     make = (find_uv_bin(), "venv", "--quiet", *offline, "--allow-existing", "--python", python, str(venv))
-    next_step = f"install Python {wanted.python}; with a network and without --offline uv fetches it"
+    next_step = (
+        f"install Python {wanted.python}, or name it with --python FILE; without --offline uv fetches it from a network"
+    )
     room = f"; {size_text(free_bytes(venv))} are free there"
     what = f"uv cannot make an environment with Python {wanted.python}"
     check_command(Command(argv=make, env=env, timeout_s=_SYNC_S), what, next_step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,7 @@ from fakes import CHECKOUT
 from following import ADVISED
 
 from rlbox.cli.root import root
+from rlbox.messages.template import PLACE
 
 _CODE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 _DEFINITION = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -59,11 +61,22 @@ def advice() -> Iterator[tuple[str, str]]:
     for folder in ("rlbox", "jobs", "images"):
         for path in sorted((CHECKOUT / folder).rglob("*.toml")):
             yield from ((path.name, found[1]) for found in ADVISED.finditer(path.read_text("utf-8")))
+    yield from told_otherwise()
     for path in (*sorted((CHECKOUT / "docs").rglob("*.md")), *sorted(CHECKOUT.glob("README*.md"))):
         text = path.read_text("utf-8")
         quoted = re.findall(r"`(rlbox [^`\n]+)`", text)
         for line in (*quoted, *(line for block in _CODE.findall(text) for line in block.splitlines())):
             yield from ((path.name, found[1]) for found in ADVISED.finditer(line.partition(" #")[0]))
+
+
+def told_otherwise() -> Iterator[tuple[str, str]]:
+    """Yield those of the messages' other halves, up to the first letter that no command has, and of templates."""
+    for path in sorted((CHECKOUT / "rlbox/messages/zh").glob("*.json")):
+        for half in filter(None, json.loads(path.read_text("utf-8")).values()):
+            said = (re.split(r"[^\x00-\x7f]", found[1])[0] for found in ADVISED.finditer(PLACE.sub("X", half)))
+            yield from ((f"zh/{path.name}", typed) for typed in said)
+    for path in sorted(path for path in (CHECKOUT / "templates").rglob("*") if path.is_file()):
+        yield from ((path.name, found[1]) for found in ADVISED.finditer(path.read_text("utf-8")))
 
 
 def wrong_in(typed: str) -> str:

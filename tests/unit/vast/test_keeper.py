@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import CHECKOUT
 
 from rlbox.errors import WorkFailed
 from rlbox.vast.act import keeper
@@ -102,5 +103,5 @@ def test_what_rlbox_refuses_there_is_told_with_its_way_out(tmp_path: Path, monke
     monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))
     with pytest.raises(WorkFailed) as refused:
         keeper._rlbox("run", "nosuch", "--place", "here", "--project", str(tmp_path))
-    assert refused.value.what.startswith("rlbox run nosuch: no job nosuch")
+    assert refused.value.what.startswith("rlbox run nosuch: unknown job 'nosuch'")
     assert refused.value.next_step
