@@ -97,7 +97,7 @@ def _is_of(run_dir: Path, folder: Path, stay: Stay) -> bool:
 
 
 def _rlbox(*words: str) -> Mapping[str, Any]:
-    """Return what a command line of rlbox says as JSON; `WorkFailed` with its error, and what to do next, if it fails."""
+    """Return what a command line of rlbox says as JSON; if it fails, `WorkFailed` with its error and next step."""
     done = run_command(Command(argv=(sys.executable, "-m", "rlbox", *words, "--json")))
     try:
         told = parse_json(done.stdout)

@@ -20,6 +20,7 @@ from rlbox.messages.template import PLACE
 
 _CODE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 _DEFINITION = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_END = re.compile(r"[^\x00-\x7f]|\"|\. ")  # letters and marks of another script, a text's end, a sentence's
 _PROSE = frozenset({"runs in was restarted {when}"})  # sentences in which `rlbox` is no command
 
 
@@ -70,13 +71,15 @@ def advice() -> Iterator[tuple[str, str]]:
 
 
 def told_otherwise() -> Iterator[tuple[str, str]]:
-    """Yield those of the messages' other halves, up to the first letter that no command has, and of templates."""
+    """Yield those of the messages' other halves and of templates, up to what no command line holds."""
+    texts = []
     for path in sorted((CHECKOUT / "rlbox/messages/zh").glob("*.json")):
-        for half in filter(None, json.loads(path.read_text("utf-8")).values()):
-            said = (re.split(r"[^\x00-\x7f]", found[1])[0] for found in ADVISED.finditer(PLACE.sub("X", half)))
-            yield from ((f"zh/{path.name}", typed) for typed in said)
-    for path in sorted(path for path in (CHECKOUT / "templates").rglob("*") if path.is_file()):
-        yield from ((path.name, found[1]) for found in ADVISED.finditer(path.read_text("utf-8")))
+        halves = filter(None, json.loads(path.read_text("utf-8")).values())
+        texts += [(f"zh/{path.name}", PLACE.sub("X", half)) for half in halves]
+    templates = sorted(path for path in (CHECKOUT / "templates").rglob("*") if path.is_file())
+    texts += [(path.name, path.read_text("utf-8")) for path in templates]
+    for where, text in texts:
+        yield from ((where, _END.split(found[1])[0]) for found in ADVISED.finditer(text))
 
 
 def wrong_in(typed: str) -> str:

@@ -57,7 +57,7 @@ def probe_places(places: Sequence[tuple[str, str]]) -> tuple[PlaceFacts, ...]:
 
 @functools.cache
 def answers(path: str) -> bool:
-    """Return whether a path is answered about in 2 s, be it there or not: a network disk whose server is away is not."""
+    """Return whether a path is answered about in 2 s, be it there or not; one of a server that is away never is."""
     thread = threading.Thread(target=os.path.lexists, args=(path,), daemon=True)
     thread.start()
     thread.join(_SLOW_S / 2)
