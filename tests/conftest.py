@@ -33,6 +33,7 @@ NAMED_SKIPS = (
     "this machine lets nobody make a control group",  # none is mounted, or it is read-only, as in a rented container
     "this machine has no C++ compiler",  # Ubuntu and Debian have none before somebody installs it
     "this machine gives a build no namespaces",  # a container without the privilege for them
+    "this machine has no FUSE",  # a container without the device
     "this distribution has no chromium-headless-shell",  # Ubuntu's chromium is no package that can be unpacked
     "pokerkit needs Python 3.11",  # of Ubuntu 22.04's 3.10 only the tool is asked; its jobs run in an image
 )
