@@ -23,7 +23,7 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "engine")]
 
 import lanes  # noqa: E402
-from clusterrounds import Played, Rounds  # noqa: E402
+from clusterrounds import WEIGHTS, Played, Rounds, drawn  # noqa: E402
 from clusterstand import built  # noqa: E402
 
 TABLE = Path(__file__).with_name("CLUSTER_CHAOS.md")
@@ -37,6 +37,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="clustercampaign", description=__doc__)
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=18)
+    parser.add_argument("--only", nargs="+", default=[*WEIGHTS], choices=[*WEIGHTS], help="rounds of these kinds alone")
     parser.add_argument("--again", action="store_true", help="play those again that did not hold")
     parser.add_argument("--lock", default="", help="a file that is locked for each round, for others on this machine")
     told = parser.parse_args()
@@ -44,7 +45,8 @@ def main() -> int:
         signal.signal(number, signal.default_int_handler)  # also where a shell had it started aside
     known = kept(told.seed)
     done = {number for number, row in known.items() if row["held"] or not told.again}
-    left = [number for number in range(1, told.rounds + 1) if number not in done]
+    chosen = [number for number in range(1, told.rounds + 1) if drawn(told.seed, number)[0] in told.only]
+    left = [number for number in chosen if number not in done]
     print(f"{told.rounds} rounds of seed {told.seed}, {len(left)} of them to play; {STATE}", flush=True)
     if left:
         with tempfile.TemporaryDirectory(prefix="rlc-") as folder:

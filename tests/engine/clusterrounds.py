@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 import random
 import re
-import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,9 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clusterbox import DISK, LAB, NODES, Hosts, script
+from clusterfollowed import PYTHON, Followed
 
-PYTHON = "/opt/venv/bin/python"
-WAITS = "import time; print('ready', flush=True); time.sleep(3600)"
 THEIRS = ("pair", "--name", "theirs", "--nodes", "mira@node0,mira@node1", "--data", f"{DISK}/mira")
 BEATS = """
 import os, ray, time
@@ -48,8 +45,9 @@ ls -d /tmp/rlbox-* 2>/dev/null | sed 's/^/folder /'
 find {DISK}/clusters -type f ! -name sessions ! -name cluster.json ! -name auth_token | sed 's/^/file /'
 true
 """
+WORK_BYTES = 16_000_000
 SOON_S, LATEST_S = 45.0, 180.0
-"""For how long what is left may still be undone, and a report may be waited for."""
+"""For how long what is left may still be undone, and what a killed command line began may go on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,55 +78,6 @@ class Played:
     @property
     def held(self) -> bool:
         return not self.wrong and not self.leaks
-
-
-class Followed:
-    """A job of the cluster that waits, followed by a command line whose words on stderr are kept with their time."""
-
-    def __init__(self, hosts: Hosts) -> None:
-        argv = hosts.argv("cluster", "submit", "pair", "--", PYTHON, "-c", WAITS)
-        self.process = subprocess.Popen(argv, cwd=hosts.project, env=hosts.env(), stdout=-1, stderr=-1, text=True)
-        self.lines: list[tuple[float, str]] = []
-        self._listens = threading.Thread(target=self._listen, daemon=True)
-        self._listens.start()
-        assert self.process.stdout
-        while (line := self.process.stdout.readline()) != "ready\n":
-            assert line, self.text
-
-    def _listen(self) -> None:
-        for line in self.process.stderr or ():
-            self.lines.append((time.monotonic(), line.rstrip("\n")))
-
-    @property
-    def text(self) -> str:
-        return "\n".join(line for _, line in list(self.lines))
-
-    def job(self) -> str:
-        found = re.search(r"\bjob-[0-9a-f]+\b", self.text)
-        return found[0] if found else ""
-
-    def until(self, words: str) -> tuple[float, str]:
-        """Return when something was said, and the line; no line where it was not in time."""
-        end = time.monotonic() + LATEST_S
-        while time.monotonic() < end:
-            for at, line in list(self.lines):
-                if words in line:
-                    return at, line.strip()
-            if not self._listens.is_alive() and not any(words in line for _, line in self.lines):
-                break
-            time.sleep(0.02)
-        return time.monotonic(), ""
-
-    def end(self, number: int = signal.SIGINT) -> None:
-        """End the command line, if it has not ended; the job goes on."""
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self._listens.join(10)
 
 
 def _power(rounds: Rounds, node: str) -> None:
@@ -284,7 +233,7 @@ class Rounds:
             wrong.append(" ".join(str(error).split())[:300])
 
     def _trouble(self, trouble: Trouble, node: str, wrong: list[str]) -> tuple[str, float]:
-        job = Followed(self.hosts)
+        job = Followed(self.hosts).ready()
         began = time.monotonic()
         try:
             trouble.do(self, node)
@@ -310,17 +259,18 @@ class Rounds:
             wrong.append(f"status says {rows}, not {node} {id_} {said.err.strip()}")
 
     def _kill(self, verb: str, chance: random.Random, wrong: list[str]) -> tuple[str, float]:
-        after = chance.uniform(0.3, 12.0 if verb == "up" else 5.0)
-        job = Followed(self.hosts)
-        if verb == "up":
-            script("exec", chance.choice(NODES), "sh", "-c", f"docker kill {OURS}")
-        if verb != "submit":
+        after = chance.uniform(0.3, {"up": 12.0, "down": 5.0, "submit": 9.0}[verb])
+        if verb == "submit":
+            job = self._submit(chance)
+            one = job.process
+        else:
+            job = Followed(self.hosts).ready()
+            if verb == "up":
+                script("exec", chance.choice(NODES), "sh", "-c", f"docker kill {OURS}")
             job.end()
             words = {"up": ("up", "pair"), "down": ("down", "pair", "--force")}[verb]
             argv = self.hosts.argv("cluster", *words)
             one = subprocess.Popen(argv, cwd=self.hosts.project, env=self.hosts.env(), stdout=-1, stderr=-1)
-        else:
-            one = job.process
         time.sleep(after)
         one.kill()
         one.wait()
@@ -332,12 +282,28 @@ class Rounds:
             time.sleep(0.2)
         seconds = time.monotonic() - began
         self.up()
-        if verb == "submit":
-            logs = self.hosts("cluster", "logs", "pair", "--job", job.job())
-            if "ready" not in logs.out:
-                wrong.append(f"its job is not there: {logs.err.strip()}")
-            self.hosts("cluster", "stop", "pair", job.job())
-        return f"killed after {after:.1f} s; a healthy cluster", seconds
+        said = self._look_for(job, wrong) if verb == "submit" else "a healthy cluster"
+        return f"killed after {after:.1f} s; {said}", seconds
+
+    def _submit(self, chance: random.Random) -> Followed:
+        """Begin to submit a job, with what takes its time: a directory that is sent, and a secret."""
+        folder = self.hosts.project / "work"
+        folder.mkdir(exist_ok=True)
+        (folder / "data").write_bytes(chance.randbytes(WORK_BYTES))
+        return Followed(self.hosts, "--working-dir", str(folder), "--secret", "DEEP_KEY", DEEP_KEY="q7Zp2vXk91mTb4")
+
+    def _look_for(self, job: Followed, wrong: list[str]) -> str:
+        """Look that a job that was told goes on without its command line, and that one that was not is stopped."""
+        if id_ := job.job():
+            end = time.monotonic() + SOON_S
+            while "ready" not in (logs := self.hosts("cluster", "logs", "pair", "--job", id_)).out:
+                if time.monotonic() > end:
+                    wrong.append(f"its job does not go on: {logs.out[-200:]} {logs.err.strip()}")
+                    break
+        known = self.hosts("cluster", "stop", "pair", "job-none").err
+        for last in re.findall(r"\bjob-[0-9a-f]{8}\b", known)[-1:]:
+            self.hosts("cluster", "stop", "pair", last)
+        return "its job goes on" if id_ else "before its job was told; a healthy cluster"
 
     def _theirs(self, deed: str, node: str, was: tuple[str, int], wrong: list[str]) -> str:
         """Look that the other user's job goes on; where the power of its own host was cut, it is begun anew."""

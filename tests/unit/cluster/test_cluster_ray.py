@@ -51,6 +51,7 @@ class Played(http.server.BaseHTTPRequestHandler):
         assert self.headers["User-Agent"]  # Ray 2.43 fails without one
         self.came.append((self.command, self.path, self.headers.get("Authorization", ""), body))
         known = {"/api/jobs/": b"[%s]" % JOB, "/api/jobs/job-1": JOB, "/api/jobs/job-1/stop": b'{"stopped": true}'}
+        known["/api/jobs/ended"] = JOB.replace(b"RUNNING", b"FAILED")
         status, text = (200, known[self.path]) if self.path in known else (404, b"not found")
         if self.command == "PUT":
             status, text = 200, b"{}"
@@ -124,7 +125,8 @@ def test_a_package_gets_there_whole_and_leaves_nothing(
     (folder / "_ray_pkg_1.zip").write_bytes(b"of a call that was cut")
     file = tmp_path / "package.zip"
     file.write_bytes(bytes(range(256)) * 9000)  # more than two pieces
-    JobsApi(head, made).send(JobPackage(name="_ray_pkg_1.zip", file=file))
+    with file.open("rb") as source:
+        JobsApi(head, made).send(JobPackage(name="_ray_pkg_1.zip", file=source))
     (put,) = [row for row in came if row[0] == "PUT"]
     assert put[1] == "/api/packages/gcs/_ray_pkg_1.zip"
     assert put[3] == file.read_bytes()
@@ -134,8 +136,32 @@ def test_a_package_gets_there_whole_and_leaves_nothing(
 def test_a_package_without_a_place(played: tuple[int, list[Any]], head: NodeLink, tmp_path: Path) -> None:
     file = tmp_path / "package.zip"
     file.write_bytes(b"x")
-    with pytest.raises(NodeError, match="node local: No such file or directory"):
-        JobsApi(head, own_plan(played[0])).send(JobPackage(name="_ray_pkg_1.zip", file=file))
+    with file.open("rb") as source, pytest.raises(NodeError, match="node local: No such file or directory"):
+        JobsApi(head, own_plan(played[0])).send(JobPackage(name="_ray_pkg_1.zip", file=source))
+
+
+@pytest.mark.parametrize(("id_", "stays"), [("job-1", True), ("job-2", False), ("ended", False), ("bad", False)])
+def test_what_a_job_is_given_stays_for_no_other(
+    played: tuple[int, list[Any]], head: NodeLink, tmp_path: Path, id_: str, stays: bool
+) -> None:
+    """The connection ends: a job that goes on has yet to read it; one that has ended, or is none, will not."""
+    made = own_plan(played[0])
+    path = tmp_path / JobsApi(head, made).give(id_, "export KEY=1\n")
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("export KEY=1\n", 0o600)
+    head.close()
+    assert path.exists() == stays
+
+
+def test_a_package_that_was_not_sent_whole_goes(played: tuple[int, list[Any]], head: NodeLink, tmp_path: Path) -> None:
+    made = own_plan(played[0])
+    (tmp_path / made.folder("local")).mkdir(parents=True)
+    file = f"{made.folder('local')}/_ray_pkg_1.zip"
+    head.ask("guard-file", disk=str(tmp_path), path=file)
+    head.tell({"do": "piece", "disk": str(tmp_path), "file": file, "bytes": 3}, b"abc")
+    head.ask("clock")
+    assert (tmp_path / file).read_bytes() == b"abc"
+    head.close()
+    assert not (tmp_path / file).exists()
 
 
 def test_the_dashboard_comes_through_the_door(played: tuple[int, list[Any]], head: NodeLink) -> None:

@@ -122,6 +122,17 @@ def _undo_call(node: Node, row: Row) -> Row:
     return {}
 
 
+def _guard_file(node: Node, row: Row) -> Row:
+    """Remember a file that goes with this connection, however that ends, unless a job has yet to read it."""
+
+    def step() -> None:
+        if not row.get("job") or not node_ray.has_to_read(row["job"]):
+            node_files.remove(row["disk"], row["path"])
+
+    node.undo[row["path"]] = step
+    return {}
+
+
 def _commit(node: Node, row: Row) -> Row:
     return {"known": node.undo.pop(row["call"], None) is not None}
 
@@ -282,6 +293,7 @@ _DOES: dict[str, Callable[[Node, Row], Row]] = {
     "take": lambda node, row: node.hold.take(row["who"]),
     "leave": _leave,
     "guard": _undo_call,
+    "guard-file": _guard_file,
     "commit": _commit,
     "undo": _roll_back,
     "take-down": _take_down,

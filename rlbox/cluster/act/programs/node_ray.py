@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rlbox.cluster.act.programs import node_files
 from rlbox.cluster.act.programs.node_http import ask_loopback
+from rlbox.cluster.act.programs.node_wire import from_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -46,6 +47,15 @@ def ask_ray(row: Row) -> Row:
         headers["Content-Length"] = str(os.fstat(handle).st_size)
         status, text = ask_loopback(row["port"], row["method"], row["path"], headers, file, _UPLOAD_S)
     return {"status": status, "text": text}
+
+
+def has_to_read(row: Row) -> bool:
+    """Whether Ray knows the job that `ask_ray` is to ask for, and has not ended: then it will read what it is given."""
+    try:
+        answer = ask_ray(row)
+        return answer["status"] == 200 and from_json(answer["text"].encode())["status"] in ("PENDING", "RUNNING")
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
 
 
 def ended_part(text: bytes) -> str:

@@ -12,7 +12,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlbox.amounts import limit_text
@@ -126,21 +125,18 @@ class NodeLink:
         there = str(self._folder) if self.wish.local else f"/tmp/rlbox-{secrets.token_hex(8)}"  # noqa: S108
         if self.wish.local:
             shutil.rmtree(self._folder, ignore_errors=True)
-        errors = Path(tempfile.mkstemp(prefix="rlbox-ssh-")[1])
-        try:
-            with errors.open("wb") as words:
-                argv = Command(argv=self._argv(there))
-                self._process = start_command(argv, stdin=PIPE, stdout=PIPE, stderr=words)
+        with tempfile.TemporaryFile() as words:
+            try:
+                self._process = start_command(Command(argv=self._argv(there)), stdin=PIPE, stdout=PIPE, stderr=words)
+            except FileNotFoundError as error:
+                raise NodeError("there is no ssh on PATH", next_step="install the OpenSSH client") from error
             first = self._greet(there)
             if first is not None:
                 self.facts, self.beat_at = first["node"], time.monotonic()
                 return ""
             self._end()
-            return errors.read_text("utf-8", "replace").strip() or "ssh ended without a word"
-        except FileNotFoundError as error:
-            raise NodeError("there is no ssh on PATH", next_step="install the OpenSSH client") from error
-        finally:
-            errors.unlink(missing_ok=True)
+            words.seek(0)
+            return words.read().decode("utf-8", "replace").strip() or "ssh ended without a word"
 
     def _greet(self, there: str) -> dict[str, Any] | None:
         """Send the program and return its first row; what a shell's own start prints before it is passed over."""

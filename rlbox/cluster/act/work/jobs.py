@@ -38,18 +38,8 @@ class JobsApi:
 
     def ask(self, method: str, path: str, body: Any = None, file: str = "", kind: str = "application/json") -> Any:
         """Return what Ray answers, None where it knows no such thing; `RayRefused` where it refuses."""
-        answer = self._head.ask(
-            "ray",
-            timeout_s=self._answer_s,
-            port=self.plan.ports.of("dashboard"),
-            disk=self._head.wish.data,
-            token=f"{self.folder}/{TOKEN_FILE}" if self.plan.closed == "token" else "",
-            method=method,
-            path=path,
-            body="" if body is None else json.dumps(body),
-            file=file,
-            type=kind,
-        )
+        more = {"body": "" if body is None else json.dumps(body), "file": file, "type": kind}
+        answer = self._head.ask("ray", timeout_s=self._answer_s, **self._question(method, path), **more)
         if answer["status"] == 404:
             return None
         if answer["status"] >= 400:
@@ -60,6 +50,11 @@ class JobsApi:
         except ValueError:
             return {}
 
+    def _question(self, method: str, path: str) -> dict[str, Any]:
+        token = f"{self.folder}/{TOKEN_FILE}" if self.plan.closed == "token" else ""
+        port, disk = self.plan.ports.of("dashboard"), self._head.wish.data
+        return {"port": port, "disk": disk, "token": token, "method": method, "path": path}
+
     def jobs(self) -> tuple[ClusterJob, ...]:
         """Return the jobs that were submitted, the latest last."""
         rows = [row for row in self.ask("GET", "/api/jobs/") or () if row.get("submission_id")]
@@ -67,7 +62,7 @@ class JobsApi:
 
     def job(self, id_: str) -> ClusterJob:
         """Return a job; `SpecError` where there is none of that name."""
-        row = self.ask("GET", f"/api/jobs/{quote(id_, safe='')}")
+        row = self.ask("GET", _path(id_))
         if row is None:
             known = ", ".join(one.id for one in self.jobs())
             raise SpecError(
@@ -82,14 +77,22 @@ class JobsApi:
         if self.ask("GET", where) is not None:
             return
         file, disk = f"{self.folder}/{package.name}", self._head.wish.data
-        self._head.ask("remove", disk=disk, path=file)  # of a call that was cut
+        self._head.ask("guard-file", disk=disk, path=file)
+        self._head.ask("remove", disk=disk, path=file)  # of a call whose host was cut off
         try:
-            with package.file.open("rb") as source:
-                while block := source.read(_PIECE):
-                    self._head.tell({"do": "piece", "disk": disk, "file": file, "bytes": len(block)}, block)
+            while block := package.file.read(_PIECE):
+                self._head.tell({"do": "piece", "disk": disk, "file": file, "bytes": len(block)}, block)
             self.ask("PUT", where, file=file, kind="application/octet-stream")
         finally:
-            self._head.ask("remove", disk=disk, path=file)
+            self._head.ask("undo", call=file)
+
+    def give(self, id_: str, text: str) -> str:
+        """Write a file that a job is to read and remove; return its path on the data disk. It stays for no other."""
+        path, disk = f"{self.folder}/{id_}.env", self._head.wish.data
+        owner = [int(self._head.facts["uid"]), int(self._head.facts["gid"])]
+        self._head.ask("guard-file", disk=disk, path=path, job=self._question("GET", _path(id_)))
+        self._head.ask("write", disk=disk, path=path, text=text, mode=0o600, owner=owner)
+        return path
 
     def submit(self, id_: str, entrypoint: str, runtime_env: Mapping[str, Any]) -> None:
         """Have Ray start a job."""
@@ -98,7 +101,11 @@ class JobsApi:
 
     def stop(self, id_: str) -> None:
         """Ask Ray to stop a job."""
-        self.ask("POST", f"/api/jobs/{quote(id_, safe='')}/stop")
+        self.ask("POST", f"{_path(id_)}/stop")
+
+
+def _path(id_: str) -> str:
+    return f"/api/jobs/{quote(id_, safe='')}"
 
 
 def require_head(story: Story, standing: StandingCluster) -> NodeLink:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from rlbox.cluster.workdir import EXCLUDED, check_size, is_excluded
 from rlbox.errors import SpecError
@@ -35,10 +36,10 @@ class WorkFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class JobPackage:
-    """A package for Ray: its name there, and the file here."""
+    """A package for Ray: its name there, and the file here, which no folder names: it goes with this process."""
 
     name: str
-    file: Path
+    file: IO[bytes]
 
     @property
     def uri(self) -> str:
@@ -89,13 +90,16 @@ def _left(folder: Path, path: Path, patterns: Sequence[str]) -> bool:
 @contextmanager
 def packed(files: WorkFiles) -> Iterator[JobPackage]:
     """Yield the package of the files while the block runs; `OSError` where one of them cannot be read."""
-    with tempfile.TemporaryDirectory(prefix="rlbox-package-") as text:
-        file = Path(text) / "package.zip"
+    with tempfile.TemporaryFile() as file:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as whole:
             for name in sorted(files.sizes):
                 _add(whole, files.folder / name, name)
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
-        yield JobPackage(name=f"_ray_pkg_{digest[:32]}.zip", file=file)
+        digest = hashlib.sha256()
+        file.seek(0)
+        while block := file.read(_BLOCK):
+            digest.update(block)
+        file.seek(0)
+        yield JobPackage(name=f"_ray_pkg_{digest.hexdigest()[:32]}.zip", file=file)
 
 
 def _add(whole: zipfile.ZipFile, path: Path, name: str) -> None:

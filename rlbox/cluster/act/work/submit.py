@@ -86,11 +86,7 @@ def submit(app: App, wish: SubmitWish) -> Submitted:
                 api.send(package)
                 runtime_env["working_dir"] = package.uri
         with _goes_on(wish, id_):
-            try:
-                api.submit(id_, _entrypoint(story, api, head, wish, ready, id_), runtime_env)
-            except RayRefused:
-                _forget(api, head, id_)
-                raise
+            api.submit(id_, _entrypoint(story, api, head, wish, ready, id_), runtime_env)
             app.say(f"job {id_} of cluster {standing.plan.name}")
             if wish.detach:
                 return Submitted(job=api.job(id_))
@@ -100,7 +96,6 @@ def submit(app: App, wish: SubmitWish) -> Submitted:
                 except NodeError as error:
                     raise _with_cause(follower, error) from error
                 failures = follower.nodes.findings() if job.status == FAILED else ()
-            _forget(api, head, id_)
             return Submitted(job=job, failures=failures)
 
 
@@ -144,23 +139,12 @@ def _entrypoint(story: Story, api: JobsApi, head: NodeLink, wish: SubmitWish, re
     command = shlex.join(wish.command)
     if not ready.secrets:
         return command
-    name = _secrets_file(api, id_)
     lines = [f"export {key}={shlex.quote(secret.reveal())}\n" for key, secret in ready.secrets.items()]
     text = "".join([*lines, f"export {SECRETS_VARIABLE}={shlex.quote(','.join(ready.secrets))}\n"])
-    owner = [int(head.facts["uid"]), int(head.facts["gid"])]
-    head.ask("write", disk=head.wish.data, path=name, text=text, mode=0o600, owner=owner)
+    name = api.give(id_, text)
     disk = carrier_of(head, api.plan, api.plan.head).disk(story.image.container.mount)
     inside = shlex.quote(f"{disk}/{name}")
     return f". {inside} && rm -f {inside} && exec {command}"
-
-
-def _secrets_file(api: JobsApi, id_: str) -> str:
-    return f"{api.folder}/{id_}.env"
-
-
-def _forget(api: JobsApi, head: NodeLink, id_: str) -> None:
-    """Remove the secrets of a job that never came to read them."""
-    head.ask("remove", disk=head.wish.data, path=_secrets_file(api, id_))
 
 
 def _with_cause(follower: JobFollower, error: NodeError) -> NodeError:
