@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import os
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -183,6 +184,8 @@ def test_the_folder_of_a_killed_process_goes_with_the_next(tmp_path: Path, monke
     left = tmp_path / "rlbox-node-left"
     (left / "n").mkdir(parents=True)
     (tmp_path / "rlbox-node-made").mkdir()
+    (tmp_path / "rlbox-node-begun").mkdir()
+    os.utime(tmp_path / "rlbox-node-begun", (0, 0))
     one = ConnectionFolder()
     (one.path / "engine").touch()
     other = ConnectionFolder()

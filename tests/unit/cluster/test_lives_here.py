@@ -110,6 +110,20 @@ def test_all_of_it_ends_and_nothing_is_left(link: NodeLink, tmp_path: Path) -> N
     assert [path for path in sorted(tmp_path.rglob("*")) if path not in before] == []
 
 
+def test_what_was_begun_to_be_taken_away_goes_whole_without_who_asked(link: NodeLink) -> None:
+    """The connection ends while it waits for what hears no SIGTERM."""
+    life = start(link)
+    until(lambda: len(marked(life)) == 4)
+    other = NodeLink(link.wish, Starts())
+    other.open()
+    row = {"containers": [life], "grace": 1, "mount": "", "disk": link.wish.data, "paths": [FOLDER], "rules": []}
+    other.start("take-down", **row)
+    until(lambda: len(marked(life)) < 4)
+    other.close()
+    assert marked(life) == set()
+    assert not Path(link.wish.data, FOLDER).exists()
+
+
 @pytest.mark.parametrize("who", ["child", "pid"])
 def test_what_is_killed_is_told_and_ended(link: NodeLink, who: str) -> None:
     """Ray's own start, whose keeper sees it; and the keeper, without which it goes on."""

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from rlbox.cluster.act.programs.node_wire import Row
 
 _BEAT_S = 1.0
+_WHOLE_S = 60.0
+"""How long what takes lives away may need, which is done whole though nobody waits for it any more."""
 _SILENCE_S = 90.0
 """How long nothing is heard of who asks before it counts as gone: a power cut there closes no connection."""
 
@@ -44,7 +46,7 @@ class Node:
     def __init__(self, wire: NodeWire) -> None:
         self.wire = wire
         self.folder = self.engine = ""
-        self.hold, self.listeners = Hold(), node_net.Listeners()
+        self.hold, self.listeners, self.whole = Hold(), node_net.Listeners(), threading.Lock()
         self.undo: dict[str, Callable[[], object]] = {}
         self.heard = time.monotonic()
         self.ends: dict[int, threading.Event] = {}
@@ -75,6 +77,7 @@ class Node:
 
     def end(self) -> None:
         """Undo what was begun and not finished, and remove what is only for this connection."""
+        self.whole.acquire(timeout=_WHOLE_S)  # whoever comes next is not to meet what is about to end
         for step in list(self.undo.values())[::-1]:
             with contextlib.suppress(Exception):
                 step()
@@ -162,14 +165,20 @@ def _remove_sessions(disk: str, names: list[str], *, inside: bool) -> int:
 def _retire(node: Node, row: Row) -> Row:
     """End lives that others are started for; their sessions stay, for who looks why they ended."""
     path = f"{row['path']}/{_SESSIONS}"
-    names = node.lives.take_down(row["containers"], row["grace"], row["mount"], retire=True)
-    known = node_files.read(row["disk"], path).split() + names
-    node_files.write(row["disk"], path, "\n".join(known), 0o600, row["owner"])
+    with node.whole:
+        names = node.lives.take_down(row["containers"], row["grace"], row["mount"], retire=True)
+        known = node_files.read(row["disk"], path).split() + names
+        node_files.write(row["disk"], path, "\n".join(known), 0o600, row["owner"])
     return {}
 
 
 def _take_down(node: Node, row: Row) -> Row:
     """End a cluster's lives here, and remove what it has on the disk: its folder, the sessions of its Ray."""
+    with node.whole:
+        return _taken_down(node, row)
+
+
+def _taken_down(node: Node, row: Row) -> Row:
     names, gone = node.lives.take_down(row["containers"], row["grace"], row["mount"]), 0
     for path in row["paths"]:
         names += node_files.read(row["disk"], f"{path}/{_SESSIONS}").split()

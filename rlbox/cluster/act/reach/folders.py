@@ -6,11 +6,14 @@ import contextlib
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 from rlbox.files.act.lock import try_lock
 
 _PREFIX = "rlbox-node-"
+_BEGUN_S = 60.0
+"""How old an empty folder is that nobody is about to lock."""
 
 
 class ConnectionFolder:
@@ -38,7 +41,9 @@ def sweep() -> None:
         with contextlib.suppress(OSError):
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                if os.fstat(handle).st_uid == os.getuid() and any(path.iterdir()) and try_lock(handle):
+                about = os.fstat(handle)
+                begun = any(path.iterdir()) or time.time() - about.st_mtime > _BEGUN_S
+                if about.st_uid == os.getuid() and begun and try_lock(handle):
                     shutil.rmtree(path, ignore_errors=True)
             finally:
                 os.close(handle)
