@@ -48,16 +48,17 @@ def main() -> int:
     chosen = [number for number in range(1, told.rounds + 1) if drawn(told.seed, number)[0] in told.only]
     left = [number for number in chosen if number not in done]
     print(f"{told.rounds} rounds of seed {told.seed}, {len(left)} of them to play; {STATE}", flush=True)
+    clean = True
     if left:
         with tempfile.TemporaryDirectory(prefix="rlc-") as folder:
-            campaign(Path(folder), told.seed, left, told.lock)
+            clean = campaign(Path(folder), told.seed, left, told.lock)
     rows = [row for number, row in sorted(kept(told.seed).items()) if number <= told.rounds]
     TABLE.write_text(table(rows, told.rounds, told.seed), "utf-8")
-    return 0 if len(rows) == told.rounds and all(row["held"] for row in rows) else 1
+    return 0 if clean and len(rows) == told.rounds and all(row["held"] for row in rows) else 1
 
 
-def campaign(folder: Path, seed: int, left: Sequence[int], lock: str) -> None:
-    """Play rounds on two clusters of their own, which are gone afterwards."""
+def campaign(folder: Path, seed: int, left: Sequence[int], lock: str) -> bool:
+    """Play rounds on two clusters of their own, which are gone afterwards; return whether nothing of them is left."""
     for name in ("project", "t"):
         (folder / name).mkdir()
     os.environ.setdefault("RLBOX_PROJECT_NAME", "chaos")
@@ -74,6 +75,7 @@ def campaign(folder: Path, seed: int, left: Sequence[int], lock: str) -> None:
             with locked(lock):
                 kept_back = rounds.end()
         print(f"left on the hosts: {kept_back if any(kept_back.values()) else 'nothing'}", flush=True)
+    return not any(kept_back.values())
 
 
 @contextlib.contextmanager

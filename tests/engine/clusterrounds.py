@@ -43,6 +43,9 @@ docker ps -aq --filter label=rlbox.cluster=pair | tail -n +2 | sed 's/^/containe
 pgrep -f 'rlbox-nod[e]$' | sed 's/^/program /'
 ls -d /tmp/rlbox-* 2>/dev/null | sed 's/^/folder /'
 find {DISK}/clusters -type f ! -name sessions ! -name cluster.json ! -name auth_token | sed 's/^/file /'
+known="none $(cat {DISK}/clusters/*/*/*/sessions 2>/dev/null)"
+for one in {OURS}; do known="$known $(docker exec $one readlink /tmp/ray)"; done
+ls {DISK}/ray 2>/dev/null | while read -r one; do case "$known" in *"$one"*) ;; *) echo "session $one" ;; esac; done
 true
 """
 WORK_BYTES = 16_000_000
