@@ -34,12 +34,15 @@ class Heard:
 
 
 class Played:
-    """The connection to a node whose container is as `row` says; None: it does not answer. `way`: what it reaches."""
+    """The connection to a node whose container is as `row` says; None: it does not answer.
+
+    `way` is what it reaches, after `ways`.
+    """
 
     def __init__(self, name: str) -> None:
         self.name, self.lost = name, False
         self.row: dict[str, Any] | None = {**ROW, "id": name}
-        self.silent, self.way = 0.0, ""
+        self.silent, self.way, self.ways = 0.0, "", list[str]()
         self.news: queue.Queue[dict[str, Any]] = queue.Queue()
 
     @property
@@ -55,7 +58,8 @@ class Played:
 
     def ask(self, do: str, timeout_s: float = 60.0, **args: Any) -> dict[str, Any]:
         if do == "reach":
-            return {"reached": [{"said": self.way} for _ in args["goals"]]}
+            said = self.ways.pop(0) if self.ways else self.way
+            return {"reached": [{"said": said} for _ in args["goals"]]}
         if self.row is None:
             raise NodeError(f"node {self.name} has not answered")
         return {"containers": [self.row]}
@@ -111,6 +115,19 @@ def test_what_became_of_a_node_whose_connection_broke_is_waited_for(monkeypatch:
         (one,) = nodes.findings()
     assert (one.where, one.id) == ("a", "host-gone")
     assert [line.partition(":")[0] for line in said] == ["a"]
+
+
+def test_a_machine_that_goes_down_ends_its_connections_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other node reaches it still, and then no more."""
+    monkeypatch.setattr(watch, "_LOOK_S", 0.01)
+    links: dict[str, Any] = {name: Played(name) for name in "ab"}
+    links["a"].lost, links["b"].ways, links["b"].way = True, [""], "it did not answer"
+    containers = {name: ClusterContainer(id=name, name="n", image="i", labels={}, status="running") for name in "ab"}
+    told: queue.Queue[Failure] = queue.Queue()
+    story: Any = SimpleNamespace(fleet=Fleet(links, ()))
+    with closing(NodesWatch(story, StandingCluster(plan=plan(), containers=containers), {}, told.put)):
+        assert told.get(timeout=60).id == "host-gone"
+    assert told.empty()
 
 
 @pytest.mark.parametrize(("way", "id_"), [("", "connection-cut"), ("it did not answer", "host-gone")])

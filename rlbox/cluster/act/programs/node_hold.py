@@ -15,6 +15,7 @@ import struct
 import threading
 from typing import TYPE_CHECKING
 
+from rlbox.cluster.act.programs.node_procs import boot, born
 from rlbox.cluster.act.programs.node_wire import from_json, to_json
 
 if TYPE_CHECKING:
@@ -83,10 +84,11 @@ def _holder() -> Row:
 
 
 def own_network() -> str:
-    """Return what is the same for two names of one host, and differs between two: its start, and its network."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        boot = file.read().strip()
-    return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
+    """Return what is the same for two names of one host, and differs between two: its start, and its network.
+
+    A container that is started anew is another: its network may have the number that the one before had.
+    """
+    return f"{boot()}/{os.stat('/proc/self/ns/net').st_ino}/{born(1)}"
 
 
 def make_folder(path: str) -> None:

@@ -20,6 +20,9 @@ from rlbox.findings import Finding
 _LOOK_S, _ANSWER_S, _LEAST_S = 1.0, 5.0, 0.5
 """A node is looked at so often, and at once when it tells that something ended; its answer is waited for so long."""
 
+_SETTLED_S = 2.0
+"""A machine that goes down ends its connections first: whether others reach it is looked at again after this."""
+
 _LAST_S, _PAUSE_S = 4.5, 0.1
 """How much longer than its silence a node that is gone takes to be told: the others try to reach it meanwhile."""
 
@@ -75,7 +78,11 @@ class NodesWatch:
                 self._judge(link)
 
     def _judge(self, link: NodeLink) -> None:
-        for failure in judge_failures([self._member(link)]):
+        failures = judge_failures([self._member(link)])
+        if any(one.id == "connection-cut" and (one.node, one.id) not in self._told for one in failures):
+            self._closed.wait(_SETTLED_S)
+            failures = judge_failures([self._member(link)])
+        for failure in failures:
             with self._telling:
                 new = (failure.node, failure.id) not in self._told
                 if new and not self._closed.is_set():
