@@ -139,10 +139,9 @@ def medians(rows: Sequence[Kept]) -> Iterator[str]:
 
 def line(row: Kept) -> str:
     """Return a row of the table."""
-    said = row["report"].replace("|", "/")
-    cells = (row["number"], row["deed"], row["node"], said, row["seconds"], row["theirs"])
+    cells = (row["number"], row["deed"], row["node"], row["report"], row["seconds"], row["theirs"])
     ends = ("; ".join(row["leaks"]) or "nothing", "; ".join(row["wrong"]) or "-", row["load"], row["tree"])
-    return "| " + " | ".join(map(str, (*cells, *ends))) + " |"
+    return "| " + " | ".join(str(cell).replace("|", "/") for cell in (*cells, *ends)) + " |"
 
 
 if __name__ == "__main__":
