@@ -53,12 +53,11 @@ def examine_host(app: App, name: str | None, data: str | None, gpus: str, budget
     image = image_plan(app.project, name) if name else None
     wish = parse_gpus(wished(gpus), image.container.gpus if image else 0)
     folder = _folder(image, data)
-    usable = folder if folder and answers(str(folder)) else None  # whoever asks another waits for ever
     scene = _scene(app, image, with_gpus(_demands(app, image), wish.word), folder, began + budget_s + _GRACE_S)
     inside: list[Report] = []
     probes = Probes(scene.end)
     if image:
-        probes.start({"image": lambda: _examine_image(app, image, usable, gpus, budget_s, inside)})
+        probes.start({"image": lambda: _examine_image(app, image, _usable(folder), gpus, budget_s, inside)})
     rows = rows_of("host", scene)
     probes.start({row.name: partial(row.ask, scene) for row in rows})
     probes.wait()
@@ -88,8 +87,13 @@ def _folder(image: ImagePlan | None, data: str | None) -> Path | None:
         return None
 
 
+def _usable(folder: Path | None) -> Path | None:
+    """Return the folder, None where it does not answer: whoever asks such a one waits for ever."""
+    return folder if folder and answers(str(folder)) else None
+
+
 def _scene(app: App, image: ImagePlan | None, demands: Demands, folder: Path | None, end: float) -> Scene:
-    usable = folder if folder and answers(str(folder)) else None
+    usable = _usable(folder)
     made_by_a_run = image is not None and usable is not None and is_made(usable, image.container)
     disk = [("data", str(folder))] if folder else []
     shares_network = image is not None and image.container.network == "host"

@@ -13,7 +13,7 @@ from pydantic import Field, StringConstraints
 from rlbox.amounts import duration_text
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.gpu import judge_all_reduce, judge_gpu_kernels, judge_gpus
-from rlbox.doctor.judge.stack import LinkFacts, ProgramFacts, judge_link, judge_ray, judge_torch, shows_wait
+from rlbox.doctor.judge.stack import BY_HAND, LinkFacts, ProgramFacts, judge_link, judge_ray, judge_torch, shows_wait
 from rlbox.findings import Finding
 from rlbox.spec.check import check_spec
 from rlbox.spec.kinds import Frozen, Line
@@ -221,7 +221,7 @@ def ray_part(facts: ProgramFacts, ground: Ground) -> Part:
     findings = judge_ray(facts, ground.demands, ground.python.removesuffix("/bin/python"))
     done = f"{ground.packages.get('ray', '')}, one node did one task"
     broken = failed_part("Ray", findings, facts.seconds)
-    return late_part("Ray", facts, ground, "import ray; ray.init()") or broken or ok_part("Ray", done, facts.seconds)
+    return late_part("Ray", facts, ground, BY_HAND["Ray"]) or broken or ok_part("Ray", done, facts.seconds)
 
 
 def link_parts(facts: LinkFacts, ground: Ground) -> Iterator[Part]:

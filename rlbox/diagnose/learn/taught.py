@@ -43,10 +43,7 @@ _NAME_LETTERS = 60
 
 @dataclass(frozen=True, slots=True)
 class Taught:
-    """One signature, a line that it is for, and for people what it asks for and where.
-
-    `weak`: its message says little, so that the place must tell. `problems`: why it is no good.
-    """
+    """One signature, a line it is for, and for people what it asks for and where; `problems`: why it is no good."""
 
     signature: LogSignature
     example: str

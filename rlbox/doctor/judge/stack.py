@@ -15,7 +15,8 @@ from rlbox.findings import Finding
 from rlbox.printable import isolated
 
 SIGILL = 4
-_BY_HAND = {"torch": "torch.ones(2, 2) @ torch.ones(2, 2)", "Ray": "ray.init()"}
+BY_HAND = {"torch": "import torch; torch.ones(2, 2) @ torch.ones(2, 2)", "Ray": "import ray; ray.init()"}
+"""What the probe of each does, as somebody types it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +107,7 @@ def _no_answer(facts: ProgramFacts, name: str, who: str, prefix: str, breaks: tu
             id=f"{name}-hangs", title=f"{who} waits for something that does not come",
             seen=f"{duration_text(facts.seconds)} were not enough, and the machine was idle",
             where=f"{prefix}/bin/python",
-            remedy=shows_wait(f"{prefix}/bin/python", f"import {who.lower()}; {_BY_HAND[who]}"),
+            remedy=shows_wait(f"{prefix}/bin/python", BY_HAND[who]),
             breaks=breaks,
         )  # fmt: skip
     elif facts.exit_code is not None:
