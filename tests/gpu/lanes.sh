@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# On a machine with four GPUs, torch and no network: everything that is to be shown, unattended. `machine.sh begin` starts it in
-# the background; it takes each stack once its parts have arrived, and keeps the GPUs busy, one lane each:
+# On a machine with two GPUs, torch and no network: everything that is to be shown, unattended, in half an hour. `machine.sh begin`
+# starts it in the background; it takes each stack once its parts have arrived, and keeps the GPUs busy. What is timed beside the
+# same command without rlbox has its GPU for itself:
 #   lanes.sh all            stacks, engine and images as they arrive, and the lanes; what each says is in logs/NAME.log
 #   lanes.sh NAME…          these alone, one after the other
 #   lanes.sh look [LINES]   the ends of all logs, and the GPUs
@@ -39,61 +40,58 @@ big() { # the shape of Qwen2 0.5B, killed after the sixth update and resumed; GP
   sleep 8
   RLBOX_PROJECT=$own "$rlbox" run --resume "$(basename "$(newest /data/big)")" --data /data/big --gpus device=0
 }
-gkd() { # GPUs 1 and 2, then the same without rlbox
+gkd() { # both GPUs, then the same without rlbox
   take /data/gkd.json verl.trainer.main_ppo distillation.enabled=True &
-  run /data/gkd "$own" gkd --profile tiny --target h100-verl --place here --gpus device=1,2 --set steps=12 --set save_freq=6
+  run /data/gkd "$own" gkd --profile tiny --target h100-verl --place here --gpus device=0,1 --set steps=16 --set save_freq=8
   local of
   of=$(newest /data/gkd)
-  beside /data/gkd.json bare-gkd 1,2 "$of/checkpoints=$of/bare" "$of/hydra=$of/bare-hydra"
+  beside /data/gkd.json bare-gkd 0,1 "$of/checkpoints=$of/bare" "$of/hydra=$of/bare-hydra"
 }
-xdan() { # GPU 1, and on GPU 2 the same without rlbox, which asks the run's reward server
+xdan() { # GPU 1, and there the same without rlbox, which asks the run's reward server; vLLM of the first is asleep when the second's starts
   take /data/xdan.json xdan.dotted --save_path &
-  run /data/xdan "$own" xdan "${xdan[@]}" --place here --gpus device=1 --set episodes=3 &
+  run /data/xdan "$own" xdan "${xdan[@]}" --place here --gpus device=1 --set episodes=5 &
   local process=$! of
   taken /data/xdan.json "$process"
   of=$(newest /data/xdan)
-  beside /data/xdan.json bare-xdan 2 "$of/model=$of/bare-model"
+  sleep 25
+  beside /data/xdan.json bare-xdan 1 "$of/model=$of/bare-model"
   wait "$process"
 }
-xdan_two() { run /data/xdan_two "$own" xdan "${xdan[@]}" --place here --gpus device=1,2 "${two[@]}"; }
-box_xdan() { run /data/box_xdan "$boxed" xdan "${xdan[@]}" --gpus device=1,2 "${two[@]}"; }
-holdem() { # GPU 3; resumed with the optimizer's state in another run, then the same without rlbox
+box_xdan() { run /data/box_xdan "$boxed" xdan "${xdan[@]}" --gpus device=0,1 "${two[@]}"; }
+holdem() { # GPU 1; resumed with the optimizer's state in another run, then the same without rlbox
   take /data/holdem.json slime/train.py /checkpoints-full &
-  run /data/holdem "$own" holdem --profile full --profile tiny "${holdem[@]}" --place here --gpus device=3 --set rollouts=12
+  run /data/holdem "$own" holdem --profile full --profile tiny "${holdem[@]}" --place here --gpus device=1 --set rollouts=12
   local of
   of=$(newest /data/holdem)
-  run /data/holdem "$own" holdem --profile resume --profile tiny --from resume --force "${holdem[@]}" --place here --gpus device=3 \
+  run /data/holdem "$own" holdem --profile resume --profile tiny --from resume --force "${holdem[@]}" --place here --gpus device=1 \
     --set rollouts=16 --set load_optim=true --set load_rng=true --set "load=$of/checkpoints-full" --set "sources=$of/sources" \
     --set "model=$of/tiny/model" --set "ref_load=$of/tiny/model" --set "prompt_data=$of/tiny/prompts.jsonl"
-  beside /data/holdem.json bare-holdem 3 "$of/checkpoints-full=$of/bare"
+  beside /data/holdem.json bare-holdem 1 "$of/checkpoints-full=$of/bare"
 }
 box_holdem() {
-  run /data/box_holdem "$boxed" holdem --profile full --profile tiny "${holdem[@]}" --gpus device=3 --set rollouts=4 --shift-ports 200
+  run /data/box_holdem "$boxed" holdem --profile full --profile tiny "${holdem[@]}" --gpus device=0 --set rollouts=4 --shift-ports 200
 }
 check() { (cd "$here/../.." && RLBOX_PROJECT=$boxed "$python" tests/gpu/check.py h100-verl --devices 0 --without-runs); }
 evaluation() { CUDA_VISIBLE_DEVICES=0 OUT=$root/eval RLBOX_PYTHON=$python WITHIN_S=300 bash "$here/eval_overhead.sh"; }
 
+# lane FILE… NAME: one of those, once all that it waits for is there
 lane() {
-  local name
-  for name in "$@"; do
-    case $name in
-      box_xdan) until_there image-openrlhf ;;
-      box_holdem) until_there image-slime ;;
-      check) until_there image-verl ;;
-      xdan*) until_there stack-openrlhf ;;
-      holdem) until_there stack-slime ;;
-      *) until_there stack-verl ;;
-    esac
-    echo "$(date +%T) $name"
-    ("$name"; echo "ended with $?") >"$root/logs/$name.log" 2>&1
-  done
-  echo "$(date +%T) all"
+  local file
+  for file in "${@:1:$#-1}"; do until_there "$file"; done
+  echo "$(date +%T) ${!#}"
+  ("${!#}"; echo "ended with $?") >"$root/logs/${!#}.log" 2>&1
+  touch "$root/done-${!#}"
 }
 
 all() {
-  lane big check evaluation >"$root/logs/lane0.log" 2>&1 &
-  lane xdan box_xdan gkd xdan_two >"$root/logs/lane1.log" 2>&1 &
-  lane holdem box_holdem >"$root/logs/lane3.log" 2>&1 &
+  lane stack-verl big &
+  lane stack-slime holdem &
+  lane image-slime done-big box_holdem &
+  lane image-verl done-big check &
+  lane stack-openrlhf done-holdem xdan &
+  lane image-openrlhf done-xdan done-box_holdem box_xdan &
+  lane done-box_xdan gkd &
+  lane done-gkd evaluation &
   local name
   for name in verl slime openrlhf; do
     until bash "$here/machine.sh" stack "$name" 2>/dev/null; do sleep 1; done
@@ -102,7 +100,7 @@ all() {
   done
   until bash "$here/machine.sh" engine 2>/dev/null; do sleep 1; done
   until_there kit
-  for name in slime openrlhf verl; do bash "$here/machine.sh" image "h100-$name" && touch "$root/image-$name"; done
+  for name in slime openrlhf verl; do bash "$here/machine.sh" image "h100-$name"; touch "$root/image-$name"; done
   wait
 }
 
@@ -115,7 +113,7 @@ look() {
 
 keep() {
   local name of
-  for name in big gkd xdan xdan_two box_xdan box_holdem; do
+  for name in big gkd xdan box_xdan box_holdem; do
     of=$(newest "/data/$name")
     [ -z "$of" ] || bash "$here/machine.sh" keep "$of"
   done
@@ -133,5 +131,5 @@ case ${1:-} in
   all) all ;;
   look) look "${2:-}" ;;
   keep) keep ;;
-  *) lane "$@" ;;
+  *) for name in "$@"; do lane "$name"; done ;;
 esac
