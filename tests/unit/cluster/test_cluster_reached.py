@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import base64
-import os
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -179,13 +179,11 @@ def test_what_a_type_checker_reads_stays_here() -> None:
 
 
 def test_the_folder_of_a_killed_process_goes_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One whose process lives stays, and so does one that is only just made."""
+    """One whose process lives stays; one that was killed before it had locked its folder goes at once, too."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     left = tmp_path / "rlbox-node-left"
     (left / "n").mkdir(parents=True)
     (tmp_path / "rlbox-node-made").mkdir()
-    (tmp_path / "rlbox-node-begun").mkdir()
-    os.utime(tmp_path / "rlbox-node-begun", (0, 0))
     one = ConnectionFolder()
     (one.path / "engine").touch()
     other = ConnectionFolder()
@@ -193,7 +191,23 @@ def test_the_folder_of_a_killed_process_goes_with_the_next(tmp_path: Path, monke
     assert (one.path / "engine").exists()
     for folder in (one, other, other):
         folder.remove()
-    assert [path.name for path in tmp_path.iterdir()] == ["rlbox-node-made"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_process_takes_the_folder_that_another_has_just_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def make(_: int) -> bool:
+        folder = ConnectionFolder()
+        there = folder.path.is_dir()
+        folder.remove()
+        return there
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(make, range(400)))
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_folder_that_a_power_cut_left_on_a_node_goes_with_the_next(tmp_path: Path) -> None:

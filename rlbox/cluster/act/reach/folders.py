@@ -6,14 +6,11 @@ import contextlib
 import os
 import shutil
 import tempfile
-import time
 from pathlib import Path
 
 from rlbox.files.act.lock import try_lock
 
 _PREFIX = "rlbox-node-"
-_BEGUN_S = 60.0
-"""How old an empty folder is that nobody is about to lock."""
 
 
 class ConnectionFolder:
@@ -21,11 +18,22 @@ class ConnectionFolder:
 
     def __init__(self) -> None:
         sweep()
+        self._handle = -1
+        while self._handle < 0:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Make and lock one; not where another process took it for one left behind before it was locked."""
         self._own = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        self._handle = os.open(self._own, os.O_RDONLY | os.O_DIRECTORY)
-        try_lock(self._handle)
         self.path = self._own / "n"
-        self.path.mkdir(mode=0o700)
+        with contextlib.suppress(FileNotFoundError):
+            handle = os.open(self._own, os.O_RDONLY | os.O_DIRECTORY)
+            if try_lock(handle):
+                with contextlib.suppress(FileNotFoundError):
+                    self.path.mkdir(mode=0o700)
+                    self._handle = handle
+                    return
+            os.close(handle)
 
     def remove(self) -> None:
         """Remove it with what is in it; again is no error."""
@@ -41,9 +49,7 @@ def sweep() -> None:
         with contextlib.suppress(OSError):
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                about = os.fstat(handle)
-                begun = any(path.iterdir()) or time.time() - about.st_mtime > _BEGUN_S
-                if about.st_uid == os.getuid() and begun and try_lock(handle):
+                if os.fstat(handle).st_uid == os.getuid() and try_lock(handle):
                     shutil.rmtree(path, ignore_errors=True)
             finally:
                 os.close(handle)
