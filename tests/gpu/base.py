@@ -29,12 +29,12 @@ from rlbox.target.load import load_target
 from rlbox.target.lock import lock_checksum
 
 BASE = re.compile(r"docker\.io/library/h100@sha256:[0-9a-f]{64}")
-# With torch, its CUDA and the stacks; without what a compiler of kernels never reads.
+# With torch, its CUDA and the stacks; without what a compiler of kernels never reads (DeepSpeed's links libcurand).
 TAKEN = ("bin", "etc", "lib", "lib64", "sbin", "usr", "var", "opt/torch", "opt/stack", "opt/venv")
 EMPTY = ["--no-recursion", "dev", "home", "mnt", "proc", "root", "run", "sys", "tmp", "--recursion"]
 LEFT = [
     *("*.a", "nsight*", "compute-sanitizer", "libcublas*", "libcufft*"),
-    *("libcusparse*", "libcusolver*", "libcurand*", "libnpp*", "libnvjpeg*"),
+    *("libcusparse*", "libcusolver*", "libnpp*", "libnvjpeg*"),
 ]
 CUDA = "usr/local/cuda*"
 DRIVER = "/usr/local/nvidia"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# On a machine with two GPUs, torch and no network: everything that is to be shown, unattended, in half an hour. `machine.sh begin`
+# On a machine with two GPUs, torch and no network: everything that is to be shown, unattended, in the order of what is short. `machine.sh begin`
 # starts it in the background; it takes each stack once its parts have arrived, and keeps the GPUs busy. What is timed beside the
 # same command without rlbox has its GPU for itself:
 #   lanes.sh all            stacks, engine and images as they arrive, and the lanes; what each says is in logs/NAME.log
@@ -47,32 +47,32 @@ gkd() { # both GPUs, then the same without rlbox
   of=$(newest /data/gkd)
   beside /data/gkd.json bare-gkd 0,1 "$of/checkpoints=$of/bare" "$of/hydra=$of/bare-hydra"
 }
-xdan() { # GPU 1, and there the same without rlbox, which asks the run's reward server; vLLM of the first is asleep when the second's starts
+xdan() { # both GPUs, and there the same without rlbox, which asks the run's reward server; the first one's vLLM sleeps when the second's starts
   take /data/xdan.json xdan.dotted --save_path &
-  run /data/xdan "$own" xdan "${xdan[@]}" --place here --gpus device=1 --set episodes=5 &
+  run /data/xdan "$own" xdan "${xdan[@]}" --place here --gpus device=0,1 "${two[@]}" --set episodes=5 &
   local process=$! of
   taken /data/xdan.json "$process"
   of=$(newest /data/xdan)
-  sleep 25
-  beside /data/xdan.json bare-xdan 1 "$of/model=$of/bare-model"
+  sleep 45
+  beside /data/xdan.json bare-xdan 0,1 "$of/model=$of/bare-model"
   wait "$process"
 }
-box_xdan() { run /data/box_xdan "$boxed" xdan "${xdan[@]}" --gpus device=0,1 "${two[@]}"; }
-holdem() { # GPU 1; resumed with the optimizer's state in another run, then the same without rlbox
+box_xdan() { run /data/box_xdan "$boxed" xdan "${xdan[@]}" --gpus device=1; }
+holdem() { # GPU 0; resumed with the optimizer's state in another run, then the same without rlbox
   take /data/holdem.json slime/train.py /checkpoints-full &
-  run /data/holdem "$own" holdem --profile full --profile tiny "${holdem[@]}" --place here --gpus device=1 --set rollouts=12
+  run /data/holdem "$own" holdem --profile full --profile tiny "${holdem[@]}" --place here --gpus device=0 --set rollouts=8
   local of
   of=$(newest /data/holdem)
-  run /data/holdem "$own" holdem --profile resume --profile tiny --from resume --force "${holdem[@]}" --place here --gpus device=1 \
-    --set rollouts=16 --set load_optim=true --set load_rng=true --set "load=$of/checkpoints-full" --set "sources=$of/sources" \
+  run /data/holdem "$own" holdem --profile resume --profile tiny --from resume --force "${holdem[@]}" --place here --gpus device=0 \
+    --set rollouts=12 --set load_optim=true --set load_rng=true --set "load=$of/checkpoints-full" --set "sources=$of/sources" \
     --set "model=$of/tiny/model" --set "ref_load=$of/tiny/model" --set "prompt_data=$of/tiny/prompts.jsonl"
-  beside /data/holdem.json bare-holdem 1 "$of/checkpoints-full=$of/bare"
+  beside /data/holdem.json bare-holdem 0 "$of/checkpoints-full=$of/bare"
 }
 box_holdem() {
-  run /data/box_holdem "$boxed" holdem --profile full --profile tiny "${holdem[@]}" --gpus device=0 --set rollouts=4 --shift-ports 200
+  run /data/box_holdem "$boxed" holdem --profile full --profile tiny "${holdem[@]}" --gpus device=1 --set rollouts=4 --shift-ports 200
 }
-check() { (cd "$here/../.." && RLBOX_PROJECT=$boxed "$python" tests/gpu/check.py h100-verl --devices 0 --without-runs); }
-evaluation() { CUDA_VISIBLE_DEVICES=0 OUT=$root/eval RLBOX_PYTHON=$python WITHIN_S=300 bash "$here/eval_overhead.sh"; }
+check() { (cd "$here/../.." && RLBOX_PROJECT=$boxed "$python" tests/gpu/check.py h100-verl --devices 1 --without-runs); }
+evaluation() { CUDA_VISIBLE_DEVICES=1 OUT=$root/eval RLBOX_PYTHON=$python WITHIN_S=220 bash "$here/eval_overhead.sh"; }
 
 # lane FILE… NAME: one of those, once all that it waits for is there
 lane() {
@@ -84,23 +84,23 @@ lane() {
 }
 
 all() {
-  lane stack-verl big &
-  lane stack-slime holdem &
-  lane image-slime done-big box_holdem &
-  lane image-verl done-big check &
-  lane stack-openrlhf done-holdem xdan &
-  lane image-openrlhf done-xdan done-box_holdem box_xdan &
-  lane done-box_xdan gkd &
-  lane done-gkd evaluation &
+  lane stack-openrlhf xdan &
+  lane stack-slime done-xdan holdem &
+  lane image-openrlhf done-xdan box_xdan &
+  lane image-slime done-holdem box_holdem & # not at once: slime looks for its engines' ports from one number on
+  lane image-verl done-box_xdan check &
+  lane stack-verl done-check done-box_holdem evaluation &
+  lane done-holdem big &
+  lane done-big done-evaluation gkd &
   local name
-  for name in verl slime openrlhf; do
+  for name in openrlhf slime verl; do
     until bash "$here/machine.sh" stack "$name" 2>/dev/null; do sleep 1; done
     bash "$here/machine.sh" apply "h100-$name" "$name"
     touch "$root/stack-$name"
   done
   until bash "$here/machine.sh" engine 2>/dev/null; do sleep 1; done
   until_there kit
-  for name in slime openrlhf verl; do bash "$here/machine.sh" image "h100-$name"; touch "$root/image-$name"; done
+  for name in openrlhf slime verl; do bash "$here/machine.sh" image "h100-$name"; touch "$root/image-$name"; done
   wait
 }
 
