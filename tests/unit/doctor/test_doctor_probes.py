@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from base64 import urlsafe_b64encode
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -249,3 +250,30 @@ def test_ports_of_a_ray_head(tmp_path: Path) -> None:
     program.chmod(0o755)
     assert ray_ports(str(program)) == {"ray port": 6379, "ray dashboard-port": 8265}
     assert ray_ports(str(tmp_path / "none")) == {}
+
+
+TORCH = """
+class Numbers(list):
+    def float(self):
+        return self
+
+class cuda:
+    is_available = staticmethod(lambda: True)
+
+full_like = lambda like, number: Numbers([number] * len(like))
+allclose = lambda one, other, atol: all(abs(a - b) <= atol for a, b in zip(one, other))
+"""
+
+
+@pytest.mark.allow("processes")
+@pytest.mark.parametrize(("launched", "error"), [(True, ""), (False, "its kernel did not run")])
+def test_a_kernel_that_wrote_nothing_did_not_run(tmp_path: Path, launched: bool, error: str) -> None:
+    """A launch that fails says nothing by itself; torch is a stand-in of three functions."""
+    (tmp_path / "torch.py").write_text(TORCH)
+    lines = f"got, want = torch.Numbers([0.0, 0.0]), 1.0\nif {launched}: got[:] = [1.0, 1.0]"
+    program = files("rlbox.doctor.act.programs").joinpath("probe_import.py")
+    argv = [sys.executable, str(program), lines, "json"]
+    done = subprocess.run(argv, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=True)
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert (last["step"], last["ok"]) == ("kernel", launched)
+    assert error in last.get("error", "")
