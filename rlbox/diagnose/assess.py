@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 
 from rlbox.diagnose.catalogue import Match, SignatureSet
-from rlbox.diagnose.read.classes import Class
+from rlbox.diagnose.read.classes import Class, class_of
 from rlbox.diagnose.read.event import Event, is_logged
-from rlbox.diagnose.read.forms import LAST_WORD, PERHAPS
-from rlbox.diagnose.read.line import ENDED, FAILED, WARNED
+from rlbox.diagnose.read.forms import LAST_WORD, PERHAPS, weight
+from rlbox.diagnose.read.line import ENDED, FAILED, WARNED, read_row
 
 _INCIDENTAL = re.compile(
     r"^(?:KeyError|Empty|StopIteration|StopAsyncIteration|CancelledError|IndexError|AttributeError|GeneratorExit)$"
@@ -102,13 +102,25 @@ def _unknown(event: Event, statements: list[tuple[int, str, str, list[tuple[int,
         places = [index for index, cls in enumerate(classes) if cls == wanted]
         if not places:
             continue
+        if wanted == "relayed" and not event.handled and (quoted := _last_word(statements)):
+            return Case(event, "root", None, *quoted)
         at = places[0]
+        if wanted == "relayed":  # rather than a head which only quotes
+            at = next((place for place in reversed(places) if not (event.raised and event.raised[place].quotes)), at)
         if wanted == "root" and len(places) > 1 and _is_incidental(event, at):
             at = places[1]
         number, text, kind, _ = statements[at]
         cls: Class = "noise" if event.handled else wanted
         return Case(event, cls, None, number, text, kind, why_not="level" if cls == "noise" else "")
     return Case(event, "noise", None, event.number, event.text)
+
+
+def _last_word(statements: list[tuple[int, str, str, list[tuple[int, str]]]]) -> tuple[int, str] | None:
+    """Return the first line of the messages that is a program's last word: the linker's in a failed build's."""
+    for number, text in (line for *_, tail in statements for line in tail):
+        if weight(read_row(number, text)) == LAST_WORD and class_of(text) == "root":
+            return number, text
+    return None
 
 
 def _is_incidental(event: Event, at: int) -> bool:

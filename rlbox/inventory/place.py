@@ -21,6 +21,8 @@ _HEAD = re.compile(
     r"^.{0,200}?(?<![\w.])((?:[A-Za-z_]\w*\.)*)([A-Z]\w*(?:Error|Exception|Exit|Interrupt|Failed|NotFound|Empty|Full))\b:?\s*"
 )
 _SITE = re.compile(r"(?:site|dist)-packages/((\w+)/(?:.*/)?\w+\.\w+)$")
+_PACKAGES = re.compile(r"/(?:site|dist)-packages/")
+_INTERPRETER = re.compile(r"^<|/lib/python\d[\d.]*/(?!(?:site|dist)-packages/)")
 _FOLDERS = {
     "flash_attn": "flash-attn", "flashinfer": "flashinfer-python", "hydra": "hydra-core", "megatron": "megatron-core",
     "pydantic_core": "pydantic", "safetensors_rust": "safetensors",
@@ -89,7 +91,8 @@ def place_raised(
     """Return where an exception is from whose traceback is there.
 
     What the inventory has is believed where the traceback went through that package and function. Otherwise compiled
-    code, the interpreter or somebody who passes on another's words said it: a package's innermost frame tells where.
+    code, the interpreter or somebody who passes on another's words said it: a package's innermost frame tells where,
+    unless code of no package was further in.
 
     Parameters
     ----------
@@ -103,6 +106,9 @@ def place_raised(
     own = dict.fromkeys((package for package, _ in places), "")
     known = place(line, {**own, **(versions or {})}, found)
     if not places or (known and {_plain(known.package, at) for at in (known.where, *known.places)} & _passed(places)):
+        return known
+    inner = next(file for file, _ in reversed(frames) if not _INTERPRETER.search(file))
+    if not _PACKAGES.search(inner):
         return known
     package, where = places[-1]
     name = line.partition(":")[0].rpartition(".")[2]
