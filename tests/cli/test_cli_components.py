@@ -205,7 +205,9 @@ def stand_in(site: Path, **edits: tuple[str, str]) -> None:
 
 def test_a_wheel_for_this_gpu_is_taken(follow: Follow, site: Path) -> None:
     follow.rlbox = apart
-    stand_in(site, torch=("class cuda:", "bfloat16 = None\nfull_like = allclose = lambda *words, **more: True\nclass cuda:"))
+    stand_in(
+        site, torch=("class cuda:", "bfloat16 = None\nfull_like = allclose = lambda *words, **more: True\nclass cuda:")
+    )
     (site / "torch/__init__.py").write_text(
         (site / "torch/__init__.py")
         .read_text()
