@@ -76,7 +76,8 @@ def told_otherwise() -> Iterator[tuple[str, str]]:
     for path in sorted((CHECKOUT / "rlbox/messages/zh").glob("*.json")):
         halves = filter(None, json.loads(path.read_text("utf-8")).values())
         texts += [(f"zh/{path.name}", PLACE.sub("X", half)) for half in halves]
-    templates = sorted(path for path in (CHECKOUT / "templates").rglob("*") if path.is_file())
+    files = sorted(path for path in (CHECKOUT / "templates").rglob("*") if path.is_file())
+    templates = [path for path in files if path.suffix != ".pyc"]
     texts += [(path.name, path.read_text("utf-8")) for path in templates]
     for where, text in texts:
         yield from ((where, _END.split(found[1])[0]) for found in ADVISED.finditer(text))
