@@ -21,8 +21,8 @@ _HEAD = re.compile(
     r"^.{0,200}?(?<![\w.])((?:[A-Za-z_]\w*\.)*)([A-Z]\w*(?:Error|Exception|Exit|Interrupt|Failed|NotFound|Empty|Full))\b:?\s*"
 )
 _SITE = re.compile(r"(?:site|dist)-packages/((\w+)/(?:.*/)?\w+\.\w+)$")
-_PACKAGES = re.compile(r"/(?:site|dist)-packages/")
-_INTERPRETER = re.compile(r"^<|/lib/python\d[\d.]*/(?!(?:site|dist)-packages/)")
+_PACKAGES = re.compile(r"(?:site|dist)-packages/")
+_INTERPRETER = re.compile(r"^<|/lib/python\d[\d.]*/")
 _FOLDERS = {
     "flash_attn": "flash-attn", "flashinfer": "flashinfer-python", "hydra": "hydra-core", "megatron": "megatron-core",
     "pydantic_core": "pydantic", "safetensors_rust": "safetensors",
@@ -107,8 +107,8 @@ def place_raised(
     known = place(line, {**own, **(versions or {})}, found)
     if not places or (known and {_plain(known.package, at) for at in (known.where, *known.places)} & _passed(places)):
         return known
-    inner = next(file for file, _ in reversed(frames) if not _INTERPRETER.search(file))
-    if not _PACKAGES.search(inner):
+    told = (file for file, _ in reversed(frames) if _PACKAGES.search(file) or not _INTERPRETER.search(file))
+    if not _PACKAGES.search(next(told, "")):
         return known
     package, where = places[-1]
     name = line.partition(":")[0].rpartition(".")[2]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# On a machine with two GPUs, torch and no network: everything that is to be shown, unattended, in the order of what is short. `machine.sh begin`
-# starts it in the background; it takes each stack once its parts have arrived, and keeps the GPUs busy. What is timed beside the
-# same command without rlbox has its GPU for itself:
+# On a machine with two GPUs, torch and no network: everything that is to be shown, unattended, in the order of what is short.
+# `machine.sh begin` starts it in the background; it takes each stack once its parts have arrived, and keeps the GPUs busy. A command
+# that is timed without rlbox follows its run on the same GPU; that of xdan needs the run's reward server and goes beside it:
 #   lanes.sh all            stacks, engine and images as they arrive, and the lanes; what each says is in logs/NAME.log
 #   lanes.sh NAME…          these alone, one after the other
 #   lanes.sh look [LINES]   the ends of all logs, and the GPUs
