@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rlbox.diagnose.catalogue import Match, SignatureSet
 from rlbox.diagnose.read.classes import Class, class_of
-from rlbox.diagnose.read.event import Event, is_logged
+from rlbox.diagnose.read.event import Event, Statement, is_logged
 from rlbox.diagnose.read.forms import LAST_WORD, PERHAPS, weight
 from rlbox.diagnose.read.line import ENDED, FAILED, WARNED, read_row
 
@@ -96,16 +96,17 @@ def _telling(event: Event, known: Match, matches: list[Match]) -> Match:
     return later[0] if later else known
 
 
-def _unknown(event: Event, statements: list[tuple[int, str, str, list[tuple[int, str]]]]) -> Case:
+def _unknown(event: Event, statements: list[Statement]) -> Case:
     classes = [event.class_at(text, kind) for _, text, kind, _ in statements]
     for wanted in ("root", "victim", "death", "relayed", "noise"):
         places = [index for index, cls in enumerate(classes) if cls == wanted]
         if not places:
             continue
-        if wanted == "relayed" and not event.handled and (quoted := _last_word(statements)):
-            return Case(event, "root", None, *quoted)
         at = places[0]
-        if wanted == "relayed":  # rather than a head which only quotes
+        if wanted == "relayed":
+            if not event.handled and (quoted := _last_word(statements)):
+                return Case(event, "root", None, *quoted)
+            # rather than a head which only quotes
             at = next((place for place in reversed(places) if not (event.raised and event.raised[place].quotes)), at)
         if wanted == "root" and len(places) > 1 and _is_incidental(event, at):
             at = places[1]
@@ -115,7 +116,7 @@ def _unknown(event: Event, statements: list[tuple[int, str, str, list[tuple[int,
     return Case(event, "noise", None, event.number, event.text)
 
 
-def _last_word(statements: list[tuple[int, str, str, list[tuple[int, str]]]]) -> tuple[int, str] | None:
+def _last_word(statements: list[Statement]) -> tuple[int, str] | None:
     """Return the first line of the messages that is a program's last word: the linker's in a failed build's."""
     for number, text in (line for *_, tail in statements for line in tail):
         if weight(read_row(number, text)) == LAST_WORD and class_of(text) == "root":

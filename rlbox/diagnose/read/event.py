@@ -10,6 +10,9 @@ from rlbox.diagnose.read.line import FAILED, UNSAID, WARNED, LogRow
 from rlbox.diagnose.read.recurring import Recurring
 from rlbox.diagnose.read.trace import Raised, StackFrame, Trace, raised_in
 
+Statement = tuple[int, str, str, list[tuple[int, str]]]
+"""A line that says what went wrong: number, text, exception's name, and the lines that it goes on with, by number."""
+
 
 @dataclass(slots=True)
 class Event:
@@ -69,9 +72,8 @@ class Event:
         found = raised_in(self.body) if self.named else None
         return found[0].rpartition(".")[2] if found else ""
 
-    def statements(self) -> Iterator[tuple[int, str, str, list[tuple[int, str]]]]:
-        """Yield the lines that say what went wrong: number, text, exception's name, and the lines
-        that it goes on with, by number."""
+    def statements(self) -> Iterator[Statement]:
+        """Yield the lines that say what went wrong."""
         if not self.raised:
             yield self.number, self.body, self.kind, self.tail
         for raised in self.raised:
