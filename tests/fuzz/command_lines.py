@@ -207,6 +207,8 @@ def _alone(folder: Path) -> Iterator[None]:
             stack.enter_context(mock.patch.object(os, name, _no_program))
         stack.enter_context(mock.patch("webbrowser.open", return_value=True))
         stack.enter_context(mock.patch("rlbox.report.act.live.LivePage.serve_forever", side_effect=KeyboardInterrupt))
+        pause = mock.Mock(sleep=mock.Mock(side_effect=KeyboardInterrupt))  # a followed log that never ends
+        stack.enter_context(mock.patch("rlbox.cli.runs.diagnose.time", pause))
         stack.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, _late))
         stack.callback(os.chdir, before)
         yield
