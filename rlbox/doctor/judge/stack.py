@@ -121,8 +121,11 @@ def _no_answer(facts: ProgramFacts, name: str, who: str, prefix: str, breaks: tu
 
 
 def shows_wait(python: str, code: str) -> str:
-    """Return the line by which an interpreter says where it waits: ended by ABRT, it shows its stacks."""
-    line = f"timeout -s ABRT 60 {shlex.quote(python)} -X faulthandler -c {shlex.quote(code)}"
+    """Return the line by which an interpreter says where it waits: ended by ABRT, it shows its stacks.
+
+    In the foreground, or timeout sends ABRT once more to its group, which ends the interpreter while it writes them.
+    """
+    line = f"timeout --foreground -s ABRT 60 {shlex.quote(python)} -X faulthandler -c {shlex.quote(code)}"
     return f"{line} shows where it waits; often a name, a proxy or a network disk"
 
 

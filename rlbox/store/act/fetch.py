@@ -135,7 +135,7 @@ class _Fetch:
         with site_http(self._site, connections=jobs, silent_s=stall_s) as http:
             downloader = Downloader(http, stop=self._stop, on_skip=self._locator.skip, stall_s=stall_s)
             threads = [
-                threading.Thread(target=self._work, args=(downloader,), daemon=True)
+                threading.Thread(target=self._work, name="fetch", args=(downloader,), daemon=True)
                 for _ in range(min(jobs, len(missing)))
             ]
             try:
