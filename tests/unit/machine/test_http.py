@@ -58,10 +58,7 @@ class Talk:
                 return
 
     def head(self, connection: socket.socket) -> str:
-        """Read a request's head; empty when the other side has closed. What came behind it is in `after`.
-
-        A body of a known length is read to its end: closed before, the connection would be reset, and the answer lost.
-        """
+        """Read a request's head; empty when the other side has closed. What came behind it is in `after`."""
         data = b""
         while b"\r\n\r\n" not in data:
             if not (more := connection.recv(1 << 16)):
@@ -69,10 +66,15 @@ class Talk:
             data += more
         head, _, self.after = data.partition(b"\r\n\r\n")
         self.heads.append(head.decode() + "\r\n")
-        length = re.search(r"(?im)^content-length: (\d+)", self.heads[-1])
+        return self.heads[-1]
+
+    def whole(self, connection: socket.socket) -> str:
+        """Read a request with its body: closed before, the connection would be reset, and the answer lost."""
+        head = self.head(connection)
+        length = re.search(r"(?im)^content-length: (\d+)", head)
         while length and len(self.after) < int(length[1]) and (more := connection.recv(1 << 16)):
             self.after += more
-        return self.heads[-1]
+        return head
 
     def close(self) -> None:
         """End the server."""
@@ -97,7 +99,7 @@ def always(text: bytes) -> Callable[[Talk, socket.socket], None]:
     """Answer every request of a connection with the same bytes."""
 
     def answer(talk: Talk, connection: socket.socket) -> None:
-        while talk.head(connection):
+        while talk.whole(connection):
             connection.sendall(text)
 
     return answer
@@ -107,7 +109,7 @@ def once(text: bytes) -> Callable[[Talk, socket.socket], None]:
     """Answer one request and close."""
 
     def answer(talk: Talk, connection: socket.socket) -> None:
-        talk.head(connection)
+        talk.whole(connection)
         connection.sendall(text)
 
     return answer
@@ -333,9 +335,10 @@ def test_addresses_that_cannot_be_read() -> None:
 
 
 def test_redirects_are_followed_to_their_end() -> None:
+    moved = "HTTP/1.1 302 F\r\nConnection: close\r\nContent-Length: 0\r\nLocation: {}/b?c\r\n\r\n"
     with (
         answering(always(OK)) as other,
-        answering(once(f"HTTP/1.1 302 F\r\nLocation: {other.url}/b?c\r\nContent-Length: 0\r\n\r\n".encode())) as one,
+        answering(once(moved.format(other.url).encode())) as one,
         Http(headers={"Authorization": "Bearer mine"}) as http,
     ):
         answer = http.whole("GET", f"{one.url}/a")
