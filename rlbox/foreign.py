@@ -70,7 +70,7 @@ def toml_table(text: str) -> dict[str, Any]:
         found: dict[str, Any] = tomllib.loads(text)
     except RecursionError as error:
         raise ValueError(f"TOML deeper than {DEEPEST} levels") from error
-    _check_depth(found, "TOML")
+    _check_depth(found, "TOML", long_numbers=True)
     return found
 
 
@@ -97,11 +97,12 @@ def finite_number(value: object) -> float | None:
         return None
 
 
-def _check_depth(value: Any, what: str) -> None:
+def _check_depth(value: Any, what: str, *, long_numbers: bool = False) -> None:
+    """Refuse what is too deep; `long_numbers`: a parser let numbers of any length through, as TOML has in 0x..."""
     level, depth = [value], 0
     while level:
-        if any(isinstance(each, int) and each.bit_length() > 4 * LONGEST_NUMBER for each in level):
-            raise ValueError(f"{what} with a number of more than {LONGEST_NUMBER} characters")  # as TOML has in 0x...
+        if long_numbers and any(isinstance(each, int) and each.bit_length() > 4 * LONGEST_NUMBER for each in level):
+            raise ValueError(f"{what} with a number of more than {LONGEST_NUMBER} characters")
         held = [each for each in level if isinstance(each, (dict, list))]
         depth += bool(held)
         if depth > DEEPEST:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -79,7 +80,11 @@ class SignatureSet:
             if not signature.needed:
                 self._always.append(signature)
         self._anchors = tuple(sorted(self._by_anchor))
-        self._set = _set_of(self._anchors)
+
+    @functools.cached_property
+    def _set(self) -> Any:
+        """The anchors as a set of RE2, which takes longer to make than a healthy log of some MB to read."""
+        return _set_of(self._anchors)
 
     @property
     def anchors(self) -> tuple[str, ...]:

@@ -147,10 +147,7 @@ class Judged:
         begun = time.process_time()
         reads: list[Read] = []
         for place, data in enumerate(logs):
-            reader = LogReader(
-                self.scanner,
-                EventReader(self.scanner.hits, place, known=self.catalogue.knows, several=len(logs) > 1),
-            )
+            reader = LogReader(EventReader(self.scanner.hits, place, known=self.catalogue.knows, several=len(logs) > 1))
             edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
             for first, last in itertools.pairwise(edges):
                 reader.take(data[first:last])

@@ -10,7 +10,7 @@ from fakes import CHECKOUT
 
 from rlbox.diagnose.act.catalogue import load_catalogue
 from rlbox.diagnose.act.diagnose import verdict_of
-from rlbox.diagnose.act.read import LogReader, read_log
+from rlbox.diagnose.act.read import LogReader
 from rlbox.diagnose.act.scanner import Scanner
 from rlbox.diagnose.read.reader import EventReader
 from rlbox.diagnose.verdict import Diagnosis, LogFacts
@@ -26,7 +26,10 @@ FRAME = '  File "/opt/venv/lib/python3.11/site-packages/torch/nn.py", line 3, in
 
 def found_in(blocks: Iterable[bytes]) -> Diagnosis:
     """Return the diagnosis of a log that comes in blocks."""
-    read = read_log(blocks, SCANNER, EventReader(SCANNER.hits, known=CATALOGUE.knows))
+    reader = LogReader(EventReader(SCANNER.hits, known=CATALOGUE.knows))
+    for block in blocks:
+        reader.take(block)
+    read = reader.close()
     return verdict_of([read], [LogFacts(name="a.log", lines=read.lines)], CATALOGUE)
 
 
@@ -69,7 +72,7 @@ def test_as_many_processes_that_fall(lines: tuple[str, ...], number: int) -> Non
 def test_a_line_of_a_gigabyte(piece: bytes) -> None:
     before = peak()
     block = piece * ((1 << 20) // len(piece))
-    reader = LogReader(SCANNER, EventReader(SCANNER.hits, known=CATALOGUE.knows))
+    reader = LogReader(EventReader(SCANNER.hits, known=CATALOGUE.knows))
     for _ in range((1 << 30) // len(block)):
         reader.take(block)
     reader.take(f"\n{OOM}\n".encode())

@@ -176,11 +176,11 @@ def _follow(app: App, sources: list[Source], catalogue: SignatureSet, may_grow: 
 
 def _placed(found: Diagnosis) -> Diagnosis:
     """Return a diagnosis with what the inventory of messages knows of its root."""
-    from rlbox.inventory.place import place_raised
-
     root = found.root
     if root is None:
         return found
+    from rlbox.inventory.place import place_raised
+
     own = [frame for one in root.event.raised if one.number <= root.number for frame in one.frames]
     known = place_raised(root.text, [(frame.file, frame.function) for frame in own])
     return replace(found, placed=known.as_json() if known else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rlbox.diagnose.act.quiet import pass_quiet
 from rlbox.diagnose.act.read import LogReader
 from rlbox.diagnose.act.scanner import Scanner
 from rlbox.diagnose.act.sources import Source, find_sources, read_blocks
@@ -42,8 +43,13 @@ def diagnose_sources(
     reads: list[Read] = []
     facts: list[LogFacts] = []
     for place, source in enumerate(sources):
-        reader = LogReader(scanner, EventReader(scanner.hits, place, known=catalogue.knows, several=len(sources) > 1))
-        for block in read_blocks(source):
+        several = len(sources) > 1
+        reader = LogReader(EventReader(scanner.hits, place, known=catalogue.knows, several=several))
+        if not several:
+            pass_quiet(source, reader, scanner)
+            if on_bytes:
+                on_bytes(reader.offset)
+        for block in read_blocks(source, reader.offset):
             reader.take(block)
             if on_bytes:
                 on_bytes(len(block))

@@ -29,7 +29,7 @@ class _Growing:
 
     def _begin(self) -> None:
         events = EventReader(self._scanner.hits, self.place, known=self._catalogue.knows, several=True)
-        self.reader, self._file = LogReader(self._scanner, events), (0, 0)
+        self.reader, self._file = LogReader(events), (0, 0)
 
     def read(self) -> int:
         """Read what is new, and return how many bytes that were; 0 of a log that is not there."""

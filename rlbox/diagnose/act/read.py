@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from rlbox.diagnose.act.scanner import Scanner, WholeLines
+from rlbox.diagnose.act.scanner import WholeLines
 from rlbox.diagnose.read.reader import EventReader, Read
 from rlbox.logs.lines import LINE_LIMIT
 
@@ -16,10 +16,9 @@ class LogReader:
     `offset` is how many bytes were taken, `lines` how many lines have ended.
     """
 
-    def __init__(self, scanner: Scanner, events: EventReader) -> None:
+    def __init__(self, events: EventReader) -> None:
         self.events = events
         self.offset = self.lines = 0
-        self._scanner = scanner
         self._rest = bytearray()
         self._begun = 0
 
@@ -39,6 +38,17 @@ class LogReader:
             self._begun = self.offset + end
         self.offset += len(data)
         self._keep(data[end:])
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it stands between two lines, and nothing that was read so far asks for what comes next."""
+        return not self._rest and self.events.is_idle
+
+    def pass_over(self, size: int, lines: int) -> None:
+        """Go on behind so many bytes, which are whole lines that hold nothing."""
+        self.offset += size
+        self._begun = self.offset
+        self.lines += lines
 
     def close(self) -> Read:
         """Take the last line, which has no line feed, and return what was read."""
@@ -74,11 +84,3 @@ def line_counter() -> Callable[[bytes, int, int], int]:
     except ImportError:
         return lambda block, begin, end: block.count(b"\n", begin, end)
     return lambda block, begin, end: int(count(memoryview(block)[begin:end], b"\n"))
-
-
-def read_log(blocks: Iterable[bytes], scanner: Scanner, events: EventReader) -> Read:
-    """Return what a log says went wrong."""
-    reader = LogReader(scanner, events)
-    for block in blocks:
-        reader.take(block)
-    return reader.close()

@@ -7,15 +7,17 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlbox.diagnose.act.sources import Source, read_blocks
-from rlbox.diagnose.learn.unknowns import UnknownFailure
 from rlbox.diagnose.read.clock import ClockTime, moment_of
 from rlbox.diagnose.read.line import read_row
 from rlbox.diagnose.verdict import UNKNOWN, Diagnosis
 from rlbox.files.act.folders import make_folder, state_folder, write_atomic
 from rlbox.files.act.rows import read_rows
-from rlbox.secrets.masks import Masks
+
+if TYPE_CHECKING:
+    from rlbox.diagnose.learn.unknowns import UnknownFailure
 
 _FILE = "unknowns.jsonl"
 _MOST = 1000
@@ -40,6 +42,8 @@ def keep(found: Diagnosis, sources: Sequence[Source], named: Sequence[str], envi
     if not unknown and rows == before:
         return
     if unknown and found.root:
+        from rlbox.secrets.masks import Masks
+
         text = Masks(environment).text(found.root.text.strip()[:_LONGEST])
         hours = _hours(sources[found.root.event.file], found.root.event.row.clock or found.root.event.near)
         ranks = {link.case.event.row.rank for link in found.chain} - {-1}
@@ -53,6 +57,8 @@ def keep(found: Diagnosis, sources: Sequence[Source], named: Sequence[str], envi
 
 def kept() -> list[UnknownFailure]:
     """Return the failures that were noted."""
+    from rlbox.diagnose.learn.unknowns import UnknownFailure
+
     found = []
     for row in read_rows(state_folder("diagnose", _FILE), _MOST_BYTES):
         with contextlib.suppress(KeyError, TypeError, ValueError):

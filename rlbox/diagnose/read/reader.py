@@ -145,6 +145,11 @@ class EventReader:
         else:
             self._unmarked = first, block
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether lines in which nothing is found would leave no trace behind here, but for their number."""
+        return not (self._several or self.read.events or self._open) and self._until <= self.read.lines
+
     def close(self) -> Read:
         """End all tracebacks, and return what was read."""
         for lane in list(self._open):

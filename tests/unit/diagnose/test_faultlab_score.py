@@ -60,7 +60,7 @@ def test_steps_of_the_other_ranks_do_not_acquit_the_one_that_fell() -> None:
     fell = "".join(f"gpu-b  | [default0]:[rank0]: {line}\n" for line in TRACEBACK)
     behind = "".join(f"gpu-b  | [default1]:[rank 1] INFO step {step} done\n" for step in (4, 5, 6))
     reader = EventReader(SCANNER.hits, known=CATALOGUE.knows)
-    reading = LogReader(SCANNER, reader)
+    reading = LogReader(reader)
     reading.take((steps + fell + behind).encode())
     found = verdict_of([reading.close()], [LogFacts(name="a.log", lines=reading.lines)], CATALOGUE)
     assert (found.cause, found.place.rank) == ("disk-full", 0)

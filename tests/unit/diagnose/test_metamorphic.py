@@ -51,7 +51,7 @@ def answer(log: str, engine: str = "") -> dict[str, Any]:
 def read(data: bytes, engine: str = "", at: int = 1 << 20, catalogue: SignatureSet = CATALOGUE) -> dict[str, Any]:
     """Return the answer to bytes that come in pieces."""
     scanner = Scanner(catalogue.scanned, engine=engine)
-    reader = LogReader(scanner, EventReader(scanner.hits, known=catalogue.knows))
+    reader = LogReader(EventReader(scanner.hits, known=catalogue.knows))
     for begin in range(0, len(data), at):
         reader.take(data[begin : begin + at])
     facts = LogFacts(name="a.log", lines=reader.lines, bytes=len(data))
@@ -117,6 +117,7 @@ def test_any_bytes_are_answered(data: bytes, at: int) -> None:
     assert read(data + b"\nValueError: " + data, at=at)["schema"] == 1
 
 
+@pytest.mark.allow("processes")
 def test_a_line_that_does_not_end(tmp_path: Path) -> None:
     path = tmp_path / "one.log"
     with path.open("wb") as file:

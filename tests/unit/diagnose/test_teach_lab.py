@@ -87,7 +87,7 @@ def events(score: Any, case: Any, folder: Path) -> list[Event]:
     scanner = Scanner(score.shipped_catalogue().scanned)
     found: list[Event] = []
     for source in find_sources([str(path) for path in score.lay(case, folder)]):
-        reader = LogReader(scanner, EventReader(scanner.hits))
+        reader = LogReader(EventReader(scanner.hits))
         for block in read_blocks(source):
             reader.take(block)
         found += reader.close().events
