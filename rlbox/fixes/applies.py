@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ def judge(fix: Fix, target: Target, versions: Versions) -> Decision:
 
 def has_package(text: str, versions: Versions) -> tuple[bool, str]:
     """Return whether the stack has a package in a version of `text` (`vllm>=0.12`), and the fact that decides it."""
-    asked = Requirement(text)
+    asked = _requirement(text)
     name = canonicalize_name(asked.name)
     if name not in versions:
         return False, f"{isolated(name)} is not in the stack"
@@ -103,6 +104,12 @@ def has_package(text: str, versions: Versions) -> tuple[bool, str]:
         return False, f"{isolated(name)} has the version {version!r}, which cannot be compared"
     shown, wanted = isolated(f"{name} {version}"), isolated(_plain(asked.specifier))
     return holds, f"{shown} is {wanted}" if holds else f"{shown} is not {wanted}"
+
+
+@functools.cache
+def _requirement(text: str) -> Requirement:
+    """Return what the catalogue asks of a package, which is asked of every target anew."""
+    return Requirement(text)
 
 
 def _plain(specifier: SpecifierSet) -> str:

@@ -149,6 +149,9 @@ class Signature(Frozen):
         return fits_but(self.pattern, self.unless, line)
 
 
+_NOTHING = Bake()
+
+
 class Fix(Frozen):
     """One fix. `id` is the name of its file, and the id of the cause that it heals where there is one.
 
@@ -184,7 +187,7 @@ class Fix(Frozen):
 
     @model_validator(mode="after")
     def _benign_does_nothing(self) -> Fix:
-        if self.benign and (self.bake != Bake() or self.check):
+        if self.benign and (self.bake != _NOTHING or self.check):
             raise ValueError("a benign warning needs no bake and no check")
         if self.benign and any(signature.unless for signature in self.signature):
             raise ValueError("a benign warning needs no `unless`: write a pattern that fits the harmless line alone")
@@ -193,4 +196,4 @@ class Fix(Frozen):
     @property
     def bakes(self) -> bool:
         """Whether it puts anything into an image, beside a container, or in the way of a spec."""
-        return self.bake != Bake()
+        return self.bake != _NOTHING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -46,10 +47,11 @@ def without_name(data: dict[str, Any], shown: str, key: str) -> dict[str, Any]:
 
 def shown_path(path: Path, project: Project | None) -> str:
     """Return a path as messages show it: relative to the root of the project that it is in."""
+    shown = str(path)
     for root in project.roots if project else ():
-        if path.is_relative_to(root):
-            return str(path.relative_to(root))
-    return str(path)
+        if shown.startswith(inside := os.path.join(root, "")):
+            return shown.removeprefix(inside)
+    return shown
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

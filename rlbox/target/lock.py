@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -151,6 +152,10 @@ class Lock:
 
     def text(self) -> str:
         """Return the lock file: stable order, one file a line, so that a diff reads well."""
+        return self._text
+
+    @functools.cached_property
+    def _text(self) -> str:
         head = ("target", "spec", "python", "platform", "base")
         parts = [f'  "schema": {SCHEMA}', *(f'  "{key}": {json.dumps(getattr(self, key))}' for key in head)]
         parts.append(f'  "apt": {_block(self.debs, 2)}')

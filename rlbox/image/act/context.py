@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import shutil
@@ -63,7 +64,7 @@ def context_entries(plan: ImagePlan) -> dict[str, str | Path]:
     The bytes that the lock names are not among them, since their checksums are; nor are the `other_entries`.
     """
     entries: dict[str, str | Path] = dict(plan.context)
-    entries |= {f"{_LIB}{name}": path for name, path in _own_files().items() if _decides(name)}
+    entries |= {f"{_LIB}{name}": path for name, path in _own_files(PACKAGE).items() if _decides(name)}
     return entries | ({BAKED_CA: Path(_ca_bundle())} if plan.bake_ca else {})
 
 
@@ -73,7 +74,7 @@ def other_entries() -> dict[str, str | Path]:
     With it go the targets, jobs and templates of the wheel: on a rented machine a run in place begins with them.
     """
     others: dict[str, str | Path] = {
-        f"{_OTHER_LIB}{name}": path for name, path in _own_files().items() if not _decides(name)
+        f"{_OTHER_LIB}{name}": path for name, path in _own_files(PACKAGE).items() if not _decides(name)
     }
     others[f"{_OTHER}rlbox-{__version__}.dist-info/METADATA"] = _metadata()
     shipped = Project(folder=PACKAGE).roots[-1]
@@ -131,10 +132,12 @@ def carried_entries(
     return {**entries, **parts, **({"rootfs.tar": rootfs} if rootfs else {})}
 
 
-def _own_files() -> dict[str, Path]:
+@functools.cache
+def _own_files(package: Path) -> Mapping[str, Path]:
+    """Return the files of rlbox's own package, which stay as they are while rlbox runs."""
     return {
-        name: PACKAGE / name
-        for name in _files_of(PACKAGE)
+        name: package / name
+        for name in _files_of(package)
         if not name.startswith(_PROFILES) or name == _PROFILES + _PROFILE
     }
 

@@ -118,10 +118,17 @@ def _sources_of_plans(folders: tuple[Path, ...]) -> list[Path]:
 
     All pure code of rlbox counts, its tables too: what acts makes no plan.
     """
-    own = [path for path in sorted(PACKAGE.rglob("*.*")) if path.suffix in (".py", ".toml") and "act" not in path.parts]
-    return own + [path for folder in folders for path in (folder, *sorted(folder.rglob("*")))]
+    return [*_own_sources(), *(path for folder in folders for path in (folder, *sorted(folder.rglob("*"))))]
 
 
+@functools.cache
+def _own_sources() -> tuple[Path, ...]:
+    """Return rlbox's own, which stay as they are while rlbox runs."""
+    files = sorted(PACKAGE.rglob("*.*"))
+    return tuple(path for path in files if path.suffix in (".py", ".toml") and "act" not in path.parts)
+
+
+@functools.cache
 def _distribution_files() -> list[Path]:
     """Return the file that `own_requirements` are read from; a new version of rlbox may want others."""
     from importlib.metadata import files
