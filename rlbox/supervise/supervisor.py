@@ -96,13 +96,19 @@ def carry_out_run(
     sampler.close()
     if plan.owns_processes:
         heads.clean(record.seen)
-    _keep_folder(plan, run_dir)
-    journal.close()
-    own = {} if cause is None or any(stage.cause for stage in journal.state.stages) else {"cause": cause}
-    journal.change_run("run", state=_run_status(cause), ended_at=utc_now(), exit_code=exit_code(cause), **own)
+    _write_end(bench, cause)
     record.close()
     group.leave()
     return exit_code(cause) if journal.saved else NodeError.exit_code
+
+
+def _write_end(bench: Bench, cause: Cause | None) -> None:
+    """Write down how the run ended; the cause is the run's own where no stage has it."""
+    journal = bench.journal
+    _keep_folder(bench.plan, bench.run_dir)
+    journal.close()
+    own = {} if cause is None or any(stage.cause for stage in journal.state.stages) else {"cause": cause}
+    journal.change_run("run", state=_run_status(cause), ended_at=utc_now(), exit_code=exit_code(cause), **own)
 
 
 def _keep_folder(plan: RunPlan, run_dir: Path) -> None:

@@ -19,7 +19,7 @@ from ground import Attempt, Ground, attempt
 SEED = int(os.environ.get("RLBOX_ATTACK_SEED") or random.SystemRandom().randrange(1 << 32))
 ALL = bool(os.environ.get("RLBOX_ATTACK_ALL"))
 ONLY = os.environ.get("RLBOX_ATTACK_ONLY", "")
-SAMPLE = 4
+SAMPLE = 2
 
 
 def attempts(ground: Ground) -> dict[str, list[Attempt]]:

@@ -35,8 +35,6 @@ from rlbox.evaluation.act.server import EngineSettings, served, setting, vllm_ar
 from rlbox.machine.act.http import loopback_http  # noqa: E402
 
 SUITE = 'title = "sums"\nfile = "sums.jsonl"\nask_program = "{statement}"\n[decoding]\nmax_tokens = 320\n'
-LINES = 24
-"""Of a program besides what it is asked for, so that an answer has the length of a real one."""
 DEVELOPER = {"VLLM_SERVER_DEV_MODE": "1"}
 
 
@@ -55,7 +53,13 @@ class Bench:
         """Train the checkpoints that are not there, and write the problems."""
         if not all((model / "config.json").is_file() for model in self.models):
             steps = ",".join(map(str, self.steps))
-            words = [str(HERE / "programs/small_model.py"), str(self.folder / "checkpoints"), steps, "0", str(LINES)]
+            words = [
+                str(HERE / "programs/small_model.py"),
+                str(self.folder / "checkpoints"),
+                steps,
+                "0",
+                str(self.asked.lines),
+            ]
             subprocess.run([self.asked.python, *words], check=True, stdout=sys.stderr)
         for name in ("problems", "suites"):
             (self.folder / name).mkdir(exist_ok=True)
@@ -182,6 +186,9 @@ def main() -> int:
     parser.add_argument("--exports", type=int, default=3)
     parser.add_argument("--problems", type=int, default=288)
     parser.add_argument("--steps", type=int, default=120, help="of the training of the first checkpoint")
+    parser.add_argument(
+        "--lines", type=int, default=24, help="of a program, so that an answer has the length of a real one"
+    )
     parser.add_argument("--at-once", type=int, default=32)
     parser.add_argument("--port", type=int, default=8765)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="option of vLLM's")

@@ -10,23 +10,22 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from rlbox.amounts import GIB, duration_text, moment
+from rlbox.amounts import duration_text, moment
 from rlbox.logs.throughput import REST, metric_rank
 from rlbox.messages.language import teller
 from rlbox.printable import of_spec, printable
 from rlbox.record.act.state import RunState, StageState, run_cause
-from rlbox.record.resources import Sample
 from rlbox.report.act.beside import beside
 from rlbox.report.act.metric_series import Metric
 from rlbox.report.act.read import RunRecord, listed, table, tables
 from rlbox.report.act.timeline import Bar, TimelineRow, make_timeline, time_range
 from rlbox.report.plots import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Plot, Series, draw_plot
+from rlbox.report.used import resource_plots
 from rlbox.spec.load import load_toml
 
 MOST_BYTES = 2_000_000
@@ -40,9 +39,6 @@ _LEVELS = ((500, 60, 20_000), (200, 12, 1500), (80, 4, 300), (80, 0, 300))
 MOST_PLOTS = 60
 _FIRST_PLOTS = 12
 """Plots that are shown at once; the others are folded away."""
-_WAITS = (("for_cpu", "waits_cpu_pct"), ("for_io", "waits_io_pct"), ("for_memory", "waits_memory_pct"))
-_FULL = 95
-"""Percent of what it could use from which on a run had all of it, and there is nothing to draw."""
 
 
 def render_report(
@@ -269,70 +265,3 @@ def _metric_plot(one: Metric, trend: str) -> Plot | None:
     note = f"{one.stage}, {one.source}" if one.stage else one.source
     series = [one.series, Series(name=trend, points=one.trend)] if one.trend else [one.series]
     return draw_plot(one.series.name, series, note=note, x=one.x, trend=bool(one.trend))
-
-
-def resource_plots(samples: Sequence[Sample], words: Mapping[str, Any]) -> list[Plot]:
-    """Return the plots of what was used, each over the time of the run; none without samples."""
-    timed = [(at, sample) for sample in samples if (at := moment(sample.t)) is not None]
-    if not timed:
-        return []
-    parts = _busiest(timed)
-    gpus = sorted({gpu.index for _, sample in timed for gpu in sample.gpus})
-
-    def over(name: str, value: Callable[[Sample], float | None]) -> Series:
-        return Series(name=name, points=tuple((at, y) for at, sample in timed if (y := value(sample)) is not None))
-
-    def of_part(part: str, field: str) -> Series:
-        return over(part, lambda s: getattr(s.parts[part], field) if part in s.parts else None)
-
-    def of_gpu(index: int, field: str) -> Series:
-        return over(f"GPU {index}", lambda s: next((getattr(g, field) for g in s.gpus if g.index == index), None))
-
-    def of_run(*named: tuple[str, str]) -> list[Series]:
-        return [over(words[word], attrgetter(field)) for word, field in named]
-
-    plots = [
-        (
-            "cpu",
-            "%",
-            [
-                *of_run(("all_parts", "cpu_pct"), ("others", "others_pct")),
-                *(of_part(part, "cpu_pct") for part in parts),
-            ],
-        ),
-        ("share", "%", of_run(("share_got", "share_pct")) if any(s.share_pct < _FULL for _, s in timed) else []),
-        ("held_back", "%", of_run(("held_back_by", "held_pct")) if any(s.held_pct for _, s in timed) else []),
-        ("load", "", of_run(("load", "load"))),
-        ("pressure", "%", of_run(*_WAITS)),
-        (
-            "memory",
-            "bytes",
-            [*of_run(("all_parts", "resident_bytes")), *(of_part(part, "resident_bytes") for part in parts)],
-        ),
-        ("disk_io", "bytes/s", of_run(("read", "read_bps"), ("written", "write_bps"))),
-        ("network", "bytes/s", of_run(("received", "received_bps"), ("sent", "sent_bps"))),
-        ("disk_free", "bytes", of_run(("disk_free", "disk_free_bytes"))),
-        ("gpu_load", "%", [of_gpu(index, "utilization") for index in gpus]),
-        ("gpu_power", "W", [of_gpu(index, "power_w") for index in gpus]),
-        ("gpu_memory", "GiB", [_in_gib(of_gpu(index, "memory_bytes")) for index in gpus]),
-    ]
-    across = (timed[0][0], max(timed[-1][0], timed[0][0] + 1))
-    found = [
-        draw_plot(words[title], series, unit=unit, x="time", x_range=across, from_zero=True)
-        for title, unit, series in plots
-    ]
-    return [plot for plot in found if plot]
-
-
-def _in_gib(series: Series) -> Series:
-    """Return memory of a GPU in the unit of its driver: see `amounts.card_text`."""
-    return replace(series, points=tuple((at, size / GIB) for at, size in series.points))
-
-
-def _busiest(timed: Sequence[tuple[float, Sample]]) -> list[str]:
-    """Return the parts that need most memory, as many as can be told apart."""
-    most: dict[str, int] = {}
-    for _, sample in timed:
-        for name, part in sample.parts.items():
-            most[name] = max(most.get(name, 0), part.resident_bytes)
-    return sorted(most, key=lambda name: (-most[name], name))[: COLOURS - 1]

@@ -65,13 +65,24 @@ def find_secrets(
     named = [_load(env_file, must=True)] if env_file else []
     if not wanted:
         return {}
-    folders, aliases = tuple(dict.fromkeys(folders)), tuple(aliases)
+    folders = tuple(dict.fromkeys(folders))
     places = [*named, _Place(title=ENVIRONMENT, values=environ)]
     places += [_load(folder / ENV_FILE, must=False) for folder in folders]
+    found, missing, weak = _searched(wanted, places, tuple(aliases), tuple(words))
+    if missing or weak:
+        into = next((str(file) for file in (env_file, *(folder / ENV_FILE for folder in folders)) if file), _SOME_FILE)
+        step = f"write NAME=value into {into}, or export it" if missing else _STRONGER
+        raise SpecError("\n  ".join((*missing, *weak)), next_step=step)
+    return found
+
+
+def _searched(
+    wanted: Mapping[str, bool], places: list[_Place], aliases: tuple[tuple[str, ...], ...], words: tuple[str, ...]
+) -> tuple[dict[str, Secret], list[str], list[str]]:
+    """Return the secrets that are in `places`; and what is to be said of those missing, and of those too weak."""
     groups = {name: next((group for group in aliases if name in group), (name,)) for name in wanted}
     found: dict[str, Secret] = {}
     missing, weak = [], []
-    words = tuple(words)
     for name, must in wanted.items():
         names = (name, *(other for other in groups[name] if other != name))
         place, value = _find(names, places)
@@ -81,11 +92,7 @@ def find_secrets(
         if why := weakness(value) or _said(value, words):
             weak.append(f"secret {name} of {place.title} is too weak to be kept out of logs: it is {why}")
         found.update(dict.fromkeys(names, Secret(value)))
-    if missing or weak:
-        into = next((str(file) for file in (env_file, *(folder / ENV_FILE for folder in folders)) if file), _SOME_FILE)
-        step = f"write NAME=value into {into}, or export it" if missing else _STRONGER
-        raise SpecError("\n  ".join((*missing, *weak)), next_step=step)
-    return found
+    return found, missing, weak
 
 
 def _find(names: tuple[str, ...], places: list[_Place]) -> tuple[_Place | None, str]:

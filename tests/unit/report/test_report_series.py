@@ -11,8 +11,8 @@ from fakes import CHECKOUT
 from rlbox.logs.act import metrics as log_metrics
 from rlbox.logs.act.metrics import read_log
 from rlbox.record.resources import GpuSample, PartSample, Sample
-from rlbox.report.act.html import resource_plots
 from rlbox.report.plots import Series, draw_plot, merge_samples, thin_points, ticks
+from rlbox.report.used import resource_plots
 from rlbox.spec.load import load_toml
 
 
