@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def inside(image: str, folder: Path, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Carry out a line of the image's interpreter in a container, with this checkout's rlbox."""
     mounts = (f"--volume={CHECKOUT}:/src:ro", f"--volume={folder}:/measure")
-    env = ("--env=PYTHONDONTWRITEBYTECODE=1", "--env=PYTHONPATH=/src", "--env=XDG_CACHE_HOME=/measure/cache")
+    env = ("--env=PYTHONPYCACHEPREFIX=/measure/pyc", "--env=PYTHONPATH=/src", "--env=XDG_CACHE_HOME=/measure/cache")
     box = ("run", "--rm", "--label=rlbox.test=eval", "--network=none", "--shm-size=1g", "--init", *mounts, *env)
     return subprocess.run(
         ["docker", *box, f"--entrypoint={PYTHON}", image, *words, *SET], capture_output=True, text=True
