@@ -56,6 +56,7 @@ class Container:
     def _typed(self, user: str, *words: str) -> Result:
         argv = ["docker", "exec", f"--user={user}", *self._environ, self.name, *words]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+        assert done.returncode != 137, docker("inspect", "--format={{json .State}}", self.name)  # somebody killed it
         return Result(code=done.returncode, out=done.stdout, err=done.stderr)
 
 
