@@ -46,7 +46,7 @@ def without_name(data: dict[str, Any], shown: str, key: str) -> dict[str, Any]:
 
 
 def shown_path(path: Path, project: Project | None) -> str:
-    """Return a path as messages show it: relative to the root of the project that it is in."""
+    """Return the path of a file as messages show it: relative to the root of the project that it is in."""
     shown = str(path)
     for root in project.roots if project else ():
         if shown.startswith(inside := os.path.join(root, "")):

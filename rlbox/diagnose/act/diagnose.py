@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rlbox.diagnose.act.quiet import pass_quiet
@@ -13,8 +13,6 @@ from rlbox.diagnose.catalogue import SignatureSet
 from rlbox.diagnose.judge import rule
 from rlbox.diagnose.read.reader import EventReader, Read
 from rlbox.diagnose.verdict import Diagnosis, LogFacts, diagnosis_of
-
-OnBytes = Callable[[int], None]
 
 
 def diagnose(paths: Sequence[Path | str], catalogue: SignatureSet, *, engine: str = "") -> Diagnosis:
@@ -35,24 +33,16 @@ def diagnose(paths: Sequence[Path | str], catalogue: SignatureSet, *, engine: st
     return diagnose_sources(find_sources([str(path) for path in paths]), catalogue, engine=engine)
 
 
-def diagnose_sources(
-    sources: Sequence[Source], catalogue: SignatureSet, *, engine: str = "", on_bytes: OnBytes | None = None
-) -> Diagnosis:
-    """Return what logs say; `on_bytes` hears how many bytes were read since it was called last."""
+def diagnose_sources(sources: Sequence[Source], catalogue: SignatureSet, *, engine: str = "") -> Diagnosis:
+    """Return what logs say."""
     scanner = Scanner(catalogue.scanned, engine=engine)
     reads: list[Read] = []
     facts: list[LogFacts] = []
     for place, source in enumerate(sources):
-        several = len(sources) > 1
-        reader = LogReader(EventReader(scanner.hits, place, known=catalogue.knows, several=several))
-        if not several:
-            pass_quiet(source, reader, scanner)
-            if on_bytes:
-                on_bytes(reader.offset)
+        reader = LogReader(EventReader(scanner.hits, place, known=catalogue.knows, several=len(sources) > 1))
+        pass_quiet(source, reader, scanner)
         for block in read_blocks(source, reader.offset):
             reader.take(block)
-            if on_bytes:
-                on_bytes(len(block))
         reads.append(reader.close())
         facts.append(LogFacts(name=source.name, lines=reader.lines, bytes=reader.offset))
     return verdict_of(reads, facts, catalogue)

@@ -30,7 +30,7 @@ def pass_quiet(source: Source, reader: LogReader, scanner: Scanner) -> None:
     as one of several is read whole: its signs of work are compared with those of the others.
     """
     size = 0 if source.path is None or source.member else _size(source.path)
-    if size < LEAST or usable_cores() < 2:
+    if size < LEAST or usable_cores() < 2 or not reader.is_idle:
         return
     marks = list(_marks(source, size, scanner))
     first = next((mark for mark in marks if mark[0] >= BEGINNING), None)
