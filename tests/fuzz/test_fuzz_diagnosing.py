@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fuzz.diagnosing import Judged, campaign, round_of
 
-CASES = 250
+CASES = 400
 
 
 @pytest.fixture
