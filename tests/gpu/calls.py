@@ -20,6 +20,8 @@ CHECKOUT = HERE.parents[1]
 TARGETS = {"h100-verl": "verl", "h100-slime": "slime", "h100-openrlhf": "openrlhf"}
 ENGINE = Path("/opt/rlbox-engine")  # where `rlbox engine up` unpacks one
 LIBRARIES = ("libseccomp.so.2", "libsystemd.so.0")  # of that engine; the machine may have them
+PROGRAMS = ("/usr/sbin/sshd", "/usr/bin/ssh", "/usr/bin/ssh-keygen", "/sbin/ip")  # the machine has none of them
+OF_ITS_OWN = ("ld-linux", "libc.so", "libm.so", "libresolv.so", "linux-vdso")  # what belongs to a machine's C library
 LIMIT = 64 << 20
 BLOCK = 512
 CALL = "CARRIED=$PWD/.carry/{} bash tests/gpu/machine.sh {}"
@@ -58,6 +60,20 @@ def make_image_kit(work: Path) -> None:
     subprocess.run([sys.executable, str(HERE / "base.py"), str(project), *TARGETS, "--empty"], check=True)
     words = ["fetch", next(iter(TARGETS)), "--project", str(project), "--export", str(kit)]
     subprocess.run([sys.executable, "-m", "rlbox", *words], check=True, cwd=CHECKOUT)
+    take_ssh(work / "image/ssh")
+
+
+def take_ssh(folder: Path) -> None:
+    """Lay what reaches nodes into a folder, with the libraries that it asks for (`nodes.py`)."""
+    for name in ("bin", "lib"):
+        (folder / name).mkdir(parents=True)
+    for program in PROGRAMS:
+        shutil.copy(program, folder / "bin")
+        listed = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
+        for line in listed.splitlines():
+            name, _, path = line.strip().partition(" => ")
+            if path and not name.startswith(OF_ITS_OWN):
+                shutil.copy(path.split()[0], folder / "lib")
 
 
 def take_engine(work: Path) -> None:

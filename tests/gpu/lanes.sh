@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# On a machine with two GPUs, torch and no network: everything that is to be shown, unattended, in the order of what is short.
-# `machine.sh begin` starts it in the background; it takes each stack once its parts have arrived, and keeps the GPUs busy. A command
-# that is timed without rlbox follows its run on the same GPU; that of xdan needs the run's reward server and goes beside it:
+# On a machine with four GPUs, torch and no network: everything that is to be shown, unattended. `machine.sh begin` starts it in the
+# background; it takes each stack once its parts have arrived, and keeps the GPUs busy. A command that is timed without rlbox
+# follows its run on the same GPU; that of xdan needs the run's reward server and goes beside it:
 #   lanes.sh all            stacks, engine and images as they arrive, and the lanes; what each says is in logs/NAME.log
 #   lanes.sh NAME…          these alone, one after the other
 #   lanes.sh look [LINES]   the ends of all logs, and the GPUs
@@ -33,21 +33,21 @@ holdem=(--target h100-slime --set dynamic_sampling=false --set partial_rollout=f
 xdan=(--profile tiny --target h100-openrlhf --shift-ports 100)
 two=(--set node_gpus=2 --set cluster_gpus=2 --set ref_gpus=2 --set actor_gpus=2 --set engines=2)
 
-big() { # the shape of Qwen2 0.5B, killed after the sixth update and resumed; GPU 0
+big() { # the shape of Qwen2 0.5B, killed after the sixth update and resumed; GPU 2
   bash "$here/machine.sh" killed /data/big learn grpo 'step:6 ' >"$root/logs/killed.log" 2>&1 &
-  run /data/big "$own" learn --place here --gpus device=0 --set layers=24 --set hidden=896 --set ffn=4864 \
+  run /data/big "$own" learn --place here --gpus device=2 --set layers=24 --set hidden=896 --set ffn=4864 \
     --set sft_lr=3e-4 --set sft_steps=400 --set sft_batch=64 --set micro=512 --set steps=10 --set test_every=5 --set lr=2e-5
   sleep 8
-  RLBOX_PROJECT=$own "$rlbox" run --resume "$(basename "$(newest /data/big)")" --data /data/big --gpus device=0
+  RLBOX_PROJECT=$own "$rlbox" run --resume "$(basename "$(newest /data/big)")" --data /data/big --gpus device=2
 }
-gkd() { # both GPUs, then the same without rlbox
+gkd() { # two GPUs, then the same without rlbox
   take /data/gkd.json verl.trainer.main_ppo distillation.enabled=True &
   run /data/gkd "$own" gkd --profile tiny --target h100-verl --place here --gpus device=0,1 --set steps=16 --set save_freq=8
   local of
   of=$(newest /data/gkd)
   beside /data/gkd.json bare-gkd 0,1 "$of/checkpoints=$of/bare" "$of/hydra=$of/bare-hydra"
 }
-xdan() { # both GPUs, and there the same without rlbox, which asks the run's reward server; the first one's vLLM sleeps when the second's starts
+xdan() { # two GPUs, and there the same without rlbox, which asks the run's reward server; the first one's vLLM sleeps when the second's starts
   take /data/xdan.json xdan.dotted --save_path &
   run /data/xdan "$own" xdan "${xdan[@]}" --place here --gpus device=0,1 "${two[@]}" --set episodes=5 &
   local process=$! of
@@ -57,22 +57,27 @@ xdan() { # both GPUs, and there the same without rlbox, which asks the run's rew
   beside /data/xdan.json bare-xdan 0,1 "$of/model=$of/bare-model"
   wait "$process"
 }
-box_xdan() { run /data/box_xdan "$boxed" xdan "${xdan[@]}" --gpus device=1; }
-holdem() { # GPU 0; resumed with the optimizer's state in another run, then the same without rlbox
+box_xdan() { run /data/box_xdan "$boxed" xdan "${xdan[@]}" --gpus device=0; }
+resumed() { # DATA PROJECT RUN WORDS…: a run from the checkpoint of another one, with the optimizer's state
+  run "$1" "$2" holdem --profile resume --profile tiny --from resume --force "${holdem[@]}" --set load_optim=true --set load_rng=true \
+    --set rollouts=12 --set "load=$3/checkpoints-full" --set "sources=$3/sources" --set "model=$3/tiny/model" --set "ref_load=$3/tiny/model" \
+    --set "prompt_data=$3/tiny/prompts.jsonl" "${@:4}"
+}
+holdem() { # GPU 2; resumed in another run, then the same without rlbox
   take /data/holdem.json slime/train.py /checkpoints-full &
-  run /data/holdem "$own" holdem --profile full --profile tiny "${holdem[@]}" --place here --gpus device=0 --set rollouts=8
+  run /data/holdem "$own" holdem --profile full --profile tiny "${holdem[@]}" --place here --gpus device=2 --set rollouts=8
   local of
   of=$(newest /data/holdem)
-  run /data/holdem "$own" holdem --profile resume --profile tiny --from resume --force "${holdem[@]}" --place here --gpus device=0 \
-    --set rollouts=12 --set load_optim=true --set load_rng=true --set "load=$of/checkpoints-full" --set "sources=$of/sources" \
-    --set "model=$of/tiny/model" --set "ref_load=$of/tiny/model" --set "prompt_data=$of/tiny/prompts.jsonl"
-  beside /data/holdem.json bare-holdem 0 "$of/checkpoints-full=$of/bare"
+  resumed /data/holdem "$own" "$of" --place here --gpus device=2
+  beside /data/holdem.json bare-holdem 2 "$of/checkpoints-full=$of/bare"
 }
-box_holdem() {
-  run /data/box_holdem "$boxed" holdem --profile full --profile tiny "${holdem[@]}" --gpus device=1 --set rollouts=4 --shift-ports 200
+box_holdem() { # GPU 3, and so resumed
+  run /data/box_holdem "$boxed" holdem --profile full --profile tiny "${holdem[@]}" --gpus device=3 --set rollouts=8 --shift-ports 200
+  resumed /data/box_holdem "$boxed" "/data/runs/$(basename "$(newest /data/box_holdem)")" --gpus device=3 --shift-ports 200
 }
-check() { (cd "$here/../.." && RLBOX_PROJECT=$boxed "$python" tests/gpu/check.py h100-verl --devices 1 --without-runs); }
-evaluation() { CUDA_VISIBLE_DEVICES=1 OUT=$root/eval RLBOX_PYTHON=$python WITHIN_S=220 bash "$here/eval_overhead.sh"; }
+check() { (cd "$here/../.." && RLBOX_PROJECT=$boxed "$python" tests/gpu/check.py h100-verl --devices 3 --without-runs); }
+nodes() { (cd "$root" && RLBOX_PROJECT=$boxed "$python" "$here/nodes.py" h100-openrlhf --gpus 0,1 --out "$root/logs/nodes.json.log"); }
+evaluation() { CUDA_VISIBLE_DEVICES=0 OUT=$root/eval RLBOX_PYTHON=$python WITHIN_S=220 bash "$here/eval_overhead.sh"; }
 
 # lane FILE… NAME: one of those, once all that it waits for is there
 lane() {
@@ -85,13 +90,13 @@ lane() {
 
 all() {
   lane stack-openrlhf xdan &
-  lane stack-slime done-xdan holdem &
-  lane image-openrlhf done-xdan box_xdan &
-  lane image-slime done-holdem box_holdem & # not at once: slime looks for its engines' ports from one number on
-  lane image-verl done-box_xdan check &
-  lane stack-verl done-check done-box_holdem evaluation &
-  lane done-holdem big &
-  lane done-big done-evaluation gkd &
+  lane stack-verl big &
+  lane image-slime box_holdem &
+  lane stack-verl done-xdan gkd &
+  lane image-openrlhf done-gkd nodes &
+  lane image-verl done-box_holdem check &
+  lane done-big done-box_holdem holdem & # not at once: slime looks for its engines' ports from one number on
+  lane done-nodes evaluation &
   local name
   for name in openrlhf slime verl; do
     until bash "$here/machine.sh" stack "$name" 2>/dev/null; do sleep 1; done
@@ -100,7 +105,7 @@ all() {
   done
   until bash "$here/machine.sh" engine 2>/dev/null; do sleep 1; done
   until_there kit
-  for name in openrlhf slime verl; do bash "$here/machine.sh" image "h100-$name"; touch "$root/image-$name"; done
+  for name in slime openrlhf verl; do bash "$here/machine.sh" image "h100-$name"; touch "$root/image-$name"; done
   wait
 }
 
@@ -113,11 +118,11 @@ look() {
 
 keep() {
   local name of
-  for name in big gkd xdan box_xdan box_holdem; do
+  for name in big gkd xdan box_xdan; do
     of=$(newest "/data/$name")
     [ -z "$of" ] || bash "$here/machine.sh" keep "$of"
   done
-  for of in /data/holdem/runs/*; do [ ! -d "$of" ] || bash "$here/machine.sh" keep "$of"; done
+  for of in /data/{,box_}holdem/runs/*; do [ ! -d "$of" ] || bash "$here/machine.sh" keep "$of"; done
   mkdir -p "$OUT/logs"
   for of in "$root"/logs/*.log "$root"/eval/*; do [ ! -f "$of" ] || tail -c 300000 "$of" | xz >"$OUT/logs/$(basename "$of").xz"; done
   for name in gkd/distill xdan/train holdem/full; do

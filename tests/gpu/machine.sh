@@ -43,6 +43,7 @@ begin() {
 kit() {
   rm -rf "$root/project" "$root/based"
   cp -r "$carried/project" "$root/project"
+  cp -rT "$carried/ssh" "$root/ssh"
   "$root/cli/bin/rlbox" fetch h100-verl --project "$root/project" --import "$carried/kit" | tail -n 1
   touch "$root/kit"
 }

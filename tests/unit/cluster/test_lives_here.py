@@ -20,6 +20,7 @@ from clusterfacts import NEEDS, NO_ENGINE, PLACE, facts, plan, survey
 
 from rlbox.cluster.act.programs import node_here
 from rlbox.cluster.act.programs.node_ray import ended_part
+from rlbox.cluster.act.programs.node_wire import NodeFailed
 from rlbox.cluster.act.reach.link import NodeLink
 from rlbox.cluster.act.reach.starts import Starts
 from rlbox.cluster.judge.places import place_problems
@@ -212,6 +213,19 @@ def test_programs_have_the_environment_of_the_place(link: NodeLink) -> None:
     assert rows["RLBOX_RAY_PORT"] == "8100"
     assert "HF_TOKEN" not in rows
     assert rows["PATH"].startswith("/usr/local/sbin:")
+
+
+def test_an_image_whose_environment_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first process that writes over its environment, as sshd does, is told; the shell may have it too."""
+    row = {"own": str(tmp_path), "env": {"RLBOX_RAY_PORT": "8100"}}
+    monkeypatch.delenv("RLBOX_LIMITS", raising=False)
+    monkeypatch.setenv("HF_TOKEN", "of-the-shell")
+    with pytest.raises(NodeFailed, match="let a shell be the first process"):
+        node_here.environment(row)
+    monkeypatch.setenv("RLBOX_LIMITS", "{}")
+    found = node_here.environment(row)
+    assert (found["RLBOX_RAY_PORT"], found["PATH"]) == ("8100", os.environ["PATH"])
+    assert "HF_TOKEN" not in found
 
 
 def test_where_a_target_was_brought_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

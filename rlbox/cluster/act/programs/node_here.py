@@ -27,6 +27,10 @@ _OWN = "/opt/rlbox"
 _TEMP = "/tmp/ray"  # noqa: S108 - where Ray of every version, and of every node, looks
 _SESSION = re.compile(r"session_[0-9][0-9A-Za-z_-]{0,80}")
 _KILLED = 137
+_NO_ENV = (
+    "neither the first process of its container nor the shell has the image's environment: let a shell be the first "
+    "process, and sshd its child"
+)
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.I)
 
 
@@ -77,11 +81,14 @@ def environment(row: Row) -> dict[str, str]:
     """Return what programs of a place are started with: what the shell says of machine and user, and what is told.
 
     In a container of the target's own image its first process has the image's ENV; secrets of a platform stay out.
+    `NodeFailed` where neither that nor the shell has it.
     """
     shell = dict(os.environ)
     if not os.path.exists(f"{row['own']}/share/applied.json"):
         first = dict(word.split("=", 1) for word in _bytes("/proc/1/environ").decode().split("\0") if "=" in word)
-        told = first if "RLBOX_LIMITS" in first else shell
+        told = next((one for one in (first, shell) if "RLBOX_LIMITS" in one), None)
+        if told is None:  # sshd, as the first process, writes over its own
+            raise NodeFailed(_NO_ENV)
         env = {name: text for name, text in told.items() if not _SECRET.search(name)}
     else:
         names, kinds = tuple(row["names"]), tuple(row["kinds"])
