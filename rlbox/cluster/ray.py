@@ -34,6 +34,23 @@ _TOKENS = Version("2.52")
 _OWN_GRPC = Version("2.45")
 """Until then the dashboard listened on one more port, of the kernel's choice."""
 _SLOW_START_S = 300
+_HEAD_S = 30
+_ONCE_IT_LISTENS = """
+import socket, subprocess, sys, time
+host, port, seconds, *words = sys.argv[1:]
+sys.path = [path for path in sys.path if path]
+sys.argv = subprocess.run([*words[:1], "--print", *words[1:]], stdout=-1, check=True).stdout.decode().splitlines()
+from ray.scripts.scripts import main
+until = time.monotonic() + float(seconds)
+while time.monotonic() < until:
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), 2).close()
+        break
+    except OSError:
+        time.sleep(0.1)
+main()
+"""
+"""A worker is ready when its head listens: one that asks before waits six seconds more. Source: Ray 2.60's node.py."""
 
 
 def has_tokens(version: str) -> bool:
@@ -70,7 +87,9 @@ def ray_words(plan: ClusterPlan, member: ClusterMember) -> tuple[str, ...]:
         "--disable-usage-stats",
     )
     if role_of(plan, member) == WORKER:
-        return ("ray-start", WORKER, f"--address={plan.head.address}:{plan.ports.of('gcs')}", *common)
+        gcs = plan.head.address, str(plan.ports.of("gcs"))
+        patient = ("python", "-c", _ONCE_IT_LISTENS, *gcs, str(_HEAD_S))
+        return (*patient, "ray-start", WORKER, f"--address={':'.join(gcs)}", *common)
     inner = () if _at_least(plan.ray, _OWN_GRPC) else (f"--dashboard-grpc-port={plan.ports.of('dashboard-grpc')}",)
     return ("ray-start", HEAD, "--dashboard-host=127.0.0.1", *inner, *common)
 

@@ -22,6 +22,7 @@ from rlbox.printable import printable
 _BLOCK = 1 << 20
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _STALLED_S = 600.0
+_LOOK_S = 0.02
 
 
 class Spool:
@@ -90,7 +91,7 @@ def spooling() -> Iterator[tuple[Spool, str]]:
             super().setup()
 
     server = _Server(("127.0.0.1", 0), Takes)
-    threading.Thread(target=server.serve_forever, name="spool", daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(_LOOK_S,), name="spool", daemon=True).start()
     try:
         yield spool, f"127.0.0.1:{server.server_address[1]}"
     finally:

@@ -121,12 +121,12 @@ def _owner(caller: str) -> list[int]:
 
 
 class StateWatch:
-    """What Ray says of its nodes, heard from a program in the head's container for as long as that runs."""
+    """What Ray says of its nodes, heard from a program in the head's container until it has all of them."""
 
     def __init__(self, head: NodeLink, plan: ClusterPlan, limit_s: float) -> None:
         self._states: queue.Queue[RayState] = queue.Queue()
         self.state = RayState(said="Ray was not asked yet")
-        words = _asks(plan, limit_s)
+        words = (*_asks(plan, limit_s), *(f"{member.name}={member.gpus}" for member in plan.members))
         threading.Thread(target=self._listen, args=(carrier_of(head, plan, plan.head), words), daemon=True).start()
 
     def _listen(self, head: RayCarrier, words: tuple[str, ...]) -> None:

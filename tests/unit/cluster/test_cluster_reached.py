@@ -164,10 +164,11 @@ def test_an_answer_that_is_none() -> None:
 def test_the_program_is_one_that_an_old_python_reads() -> None:
     """RHEL 8's own Python is 3.6; what comes by ssh must be words that it knows."""
     text = zlib.decompress(base64.b64decode(node_program())).decode()
-    loops = [node for node in ast.parse(text).body if isinstance(node, ast.For)]
-    modules = ast.literal_eval(loops[-1].iter)
-    assert {"node_main", "node_files"} <= {name for name, _ in modules}
-    for _, source in modules:
+    ast.parse(text, feature_version=(3, 6))
+    given = (node.args[0] for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and node.args)
+    modules = dict(next(ast.literal_eval(one) for one in given if isinstance(one, ast.List)))
+    assert {"node_main", "node_files"} <= {*modules}
+    for source in modules.values():
         ast.parse(source, feature_version=(3, 6))
         assert "annotations" not in source
 

@@ -1,6 +1,7 @@
 """Run by the stack's own interpreter: tell the nodes of a Ray cluster, a line of JSON each time that something changed.
 
-Arguments: address of the GCS, and for how many seconds; 0: once. It asks the GCS and joins nothing.
+Arguments: address of the GCS, and for how many seconds; 0: once. Behind them the nodes that are waited for, each
+NAME=GPUS: it ends once all are there. It asks the GCS and joins nothing.
 """
 
 from __future__ import annotations
@@ -8,13 +9,21 @@ from __future__ import annotations
 import importlib
 import json
 import signal
+import socket
 import sys
 import time
 from typing import Any
 
+_LISTENS_S = 5
+
 
 def connect(address: str) -> Any:
-    """Return the state of the GCS; the words are the same from Ray 2.43 to 2.60."""
+    """Return the state of the GCS; the words are the same from Ray 2.43 to 2.60.
+
+    Ray is imported once it listens: until then the import would keep its start waiting.
+    """
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), _LISTENS_S).close()
     raylet: Any = importlib.import_module("ray._raylet")
     state = importlib.import_module("ray._private.state").GlobalState()
     options = raylet.GcsClientOptions.create(address, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
@@ -38,26 +47,35 @@ def rows(state: Any) -> list[dict[str, Any]]:
     ]
 
 
+def are_there(found: list[dict[str, Any]], wanted: dict[str, float]) -> bool:
+    """Return whether every node that is waited for is alive, with its GPUs."""
+    gpus = {node["name"]: node["total"].get("GPU", 0) for node in found if node["alive"]}
+    return bool(wanted) and all(gpus.get(name, -1) >= count for name, count in wanted.items())
+
+
 _PATIENCE_S = 30
 
 
 def main() -> None:
-    """Tell until the time is over."""
+    """Tell until the time is over, or all that is waited for is there."""
     address, seconds = sys.argv[1], float(sys.argv[2])
+    wanted = {name: float(count) for name, _, count in (word.rpartition("=") for word in sys.argv[3:])}
     if not seconds:
         signal.alarm(_PATIENCE_S)  # a call to a GCS that is halted never returns
     until, told, state = time.monotonic() + seconds, "", None
     while True:
+        found: list[dict[str, Any]] = []
         try:
             state = state or connect(address)
-            line = json.dumps({"nodes": rows(state)}, sort_keys=True)
+            found = rows(state)
+            line = json.dumps({"nodes": found}, sort_keys=True)
         except Exception as error:
             state, line = None, json.dumps({"said": f"{type(error).__name__}: {error}"[:300]})
         if line != told:
             told = line
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
-        if time.monotonic() > until:
+        if are_there(found, wanted) or time.monotonic() > until:
             return
         time.sleep(0.25)
 

@@ -7,10 +7,8 @@ import contextlib
 import os
 import time
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
-from rlbox.cluster.act.programs.node_http import ask_local, lines_local
-from rlbox.cluster.act.programs.node_ray import ended_part
+from rlbox.cluster.act.programs import node_http, node_ray
 from rlbox.cluster.act.programs.node_wire import NodeFailed, from_json, to_json
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ def find_socket() -> str:
 
 def ask(path: str, method: str, what: str, timeout: float = _ANSWER_S) -> Any:
     """Return the engine's answer as JSON types; `OSError` where it does not answer, `ValueError` where it refuses."""
-    status, body, _ = ask_local(path, method, what, timeout)
+    status, body, _ = node_http.ask_local(path, method, what, timeout)
     if status >= 400:
         raise ValueError(f"{status} {body.decode('utf-8', 'replace').strip()[:200]}")
     return from_json(body) if body.strip() else {}
@@ -81,7 +79,7 @@ def _free(path: str) -> int:
 
 def containers(path: str, label: str = CLUSTER_LABEL) -> list[Row]:
     """Return the containers with a label, running or not: name, state, exit code, labels."""
-    filters = quote(to_json({"label": [label]}))
+    filters = node_http.quoted(to_json({"label": [label]}))
     rows = ask(path, "GET", "/containers/json?all=1&filters=" + filters)
     found = []
     for row in rows:
@@ -110,7 +108,7 @@ def containers(path: str, label: str = CLUSTER_LABEL) -> list[Row]:
 def ends(path: str, ended: threading.Event) -> Iterator[str]:
     """Yield the id of each container of a cluster as it ends or goes, until `ended` is set."""
     kinds = {"type": ["container"], "event": ["die", "oom", "destroy"], "label": [CLUSTER_LABEL]}
-    for line in lines_local(path, "/events?filters=" + quote(to_json(kinds)), ended):
+    for line in node_http.lines_local(path, "/events?filters=" + node_http.quoted(to_json(kinds)), ended):
         with contextlib.suppress(ValueError):
             yield str(from_json(line).get("id", ""))
 
@@ -119,7 +117,7 @@ def _said(path: str, container: str) -> str:
     """Return which part of Ray ended first in a container that has ended."""
     try:
         what = f"/containers/{container}/logs?stdout=1&stderr=1&tail=200"
-        return ended_part(ask_local(path, "GET", what, _ANSWER_S)[1])
+        return node_ray.ended_part(node_http.ask_local(path, "GET", what, _ANSWER_S)[1])
     except OSError:
         return ""
 
@@ -127,7 +125,7 @@ def _said(path: str, container: str) -> str:
 def image_facts(path: str, name: str) -> Row | None:
     """Return id, digests and size of an image, None where the engine has none of that name."""
     try:
-        row = ask(path, "GET", f"/images/{quote(name, safe='')}/json")
+        row = ask(path, "GET", f"/images/{node_http.quoted(name, safe='')}/json")
     except ValueError:
         return None
     return {"id": row.get("Id", ""), "digests": row.get("RepoDigests") or [], "size": row.get("Size", 0)}
@@ -139,7 +137,7 @@ def remove_call(path: str, call: str) -> list[str]:
     Return where the sessions of their Ray lie.
     """
     links: list[str] = []
-    what = "/containers/json?all=1&filters=" + quote(to_json({"label": [f"{CALL_LABEL}={call}"]}))
+    what = "/containers/json?all=1&filters=" + node_http.quoted(to_json({"label": [f"{CALL_LABEL}={call}"]}))
     end = time.monotonic() + _UNDONE_S
     quiet = time.monotonic()
     while time.monotonic() < end:
@@ -181,7 +179,9 @@ def take_down(path: str, ids: list[str], grace: int) -> list[str]:
 def link_of(path: str, container: str, where: str) -> str:
     """Return where a link in a container leads, running or not; empty where there is none."""
     try:
-        _, _, headers = ask_local(path, "HEAD", f"/containers/{container}/archive?path={quote(where)}", _ANSWER_S)
+        _, _, headers = node_http.ask_local(
+            path, "HEAD", f"/containers/{container}/archive?path={node_http.quoted(where)}", _ANSWER_S
+        )
         told = headers.get("x-docker-container-path-stat", "")
         return str(from_json(base64.b64decode(told)).get("linkTarget", "")) if told else ""
     except (OSError, ValueError):

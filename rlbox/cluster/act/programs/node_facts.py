@@ -10,8 +10,8 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+from rlbox.cluster.act.programs import node_run
 from rlbox.cluster.act.programs.node_hold import own_network
-from rlbox.cluster.act.programs.node_run import tried
 
 if TYPE_CHECKING:
     from rlbox.cluster.act.programs.node_wire import Row
@@ -60,7 +60,7 @@ def rights() -> Row:
     path = ":".join(place for place in places if place)
     tool = next((name for name in ("nft", "iptables") if shutil.which(name, path=path)), "")
     before = [] if os.getuid() == 0 else ["sudo", "-n"]
-    may = not before or (bool(shutil.which("sudo")) and tried([*before, "true"], 5.0) is not None)
+    may = not before or (bool(shutil.which("sudo")) and node_run.tried([*before, "true"], 5.0) is not None)
     return {"tool": (shutil.which(tool, path=path) or "") if tool and may else "", "before": before}
 
 
@@ -95,7 +95,7 @@ def gpu_facts() -> Row:
 
 
 def _smi(program: str, what: str, keys: tuple[str, ...]) -> list[list[str]] | None:
-    said = tried([program, f"{what}={','.join(keys)}", "--format=csv,noheader,nounits"], _GPU_S)
+    said = node_run.tried([program, f"{what}={','.join(keys)}", "--format=csv,noheader,nounits"], _GPU_S)
     if said is None:
         return None
     rows = [[cell.strip() for cell in line.split(",")] for line in said.splitlines() if line.strip()]

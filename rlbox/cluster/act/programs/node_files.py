@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -172,6 +171,8 @@ def print_of(path: str) -> Row:
 
     Of a large file its two ends and its middle are read.
     """
+    import hashlib  # it loads OpenSSL, which hardly any question needs
+
     count, total, whole = 0, 0, hashlib.sha256()
     try:
         for name, full in _files(path):

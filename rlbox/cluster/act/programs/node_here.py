@@ -5,7 +5,6 @@ from __future__ import annotations
 import binascii
 import contextlib
 import errno
-import hashlib
 import os
 import re
 from typing import TYPE_CHECKING
@@ -49,6 +48,8 @@ def find_place(target: str) -> Row | None:
             return _place(prefix, str(record.get("lock", "")), data=str(record.get("data", "")), whole=whole)
     lock = _bytes(f"{_OWN}/share/lock.json")
     if lock and not os.path.exists(f"{_OWN}/share/applied.json") and _parsed(lock).get("target") == target:
+        import hashlib  # it loads OpenSSL, which hardly any question needs
+
         return _place("", hashlib.sha256(lock).hexdigest(), image=True)
     return None
 

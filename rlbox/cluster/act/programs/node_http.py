@@ -7,6 +7,7 @@ import http.client
 import socket
 import threading
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from rlbox.cluster.act.programs.node_wire import BLOCK
 
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from rlbox.cluster.act.programs.node_wire import Row
 
 _MOST = 1 << 24
+
+
+def quoted(text: str, safe: str = "/") -> str:
+    """Return a word as it stands in a path or a query."""
+    return quote(text, safe=safe)
 
 
 class _Local(http.client.HTTPConnection):

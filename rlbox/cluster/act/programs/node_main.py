@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from rlbox.cluster.act.programs import (
+    node_blobs,
     node_engine,
     node_facts,
     node_files,
@@ -24,7 +25,6 @@ from rlbox.cluster.act.programs import (
     node_rules,
     node_run,
 )
-from rlbox.cluster.act.programs.node_blobs import Blobs
 from rlbox.cluster.act.programs.node_hold import Hold
 from rlbox.cluster.act.programs.node_wire import NodeFailed, NodeWire
 
@@ -50,7 +50,7 @@ class Node:
         self.undo: dict[str, Callable[[], object]] = {}
         self.heard = time.monotonic()
         self.ends: dict[int, threading.Event] = {}
-        self.blobs: Blobs | None = None
+        self.blobs: node_blobs.Blobs | None = None
         self.door: node_ray.Door | None = None
         self.pieces: dict[str, str] = {}
         self.lives = node_lives.Carried("", "/", lambda: ([], b""))
@@ -203,7 +203,7 @@ def _listen(node: Node, row: Row) -> Row:
     """Listen on ports; of those that are taken say who has them."""
     found = node.listeners.open(row["ports"], row["word"], row["family"])
     taken = {int(port) for port in found["taken"]}
-    rows = [one for one in node_net.listening() if one["port"] in taken]
+    rows = [one for one in node_net.listening() if one["port"] in taken] if taken else []
     known = node_net.holders([one["inode"] for one in rows])
     for one in rows:
         who = known.get(one["inode"])
@@ -214,7 +214,7 @@ def _listen(node: Node, row: Row) -> Row:
 
 def _serve(node: Node, row: Row, part: Callable[[Row], None], ended: threading.Event) -> Row:
     """Serve the parts of an image to the engine here, and to other nodes at `beside`; what is wanted is told."""
-    blobs = node.blobs = Blobs(row["disk"], row["path"], row, part)
+    blobs = node.blobs = node_blobs.Blobs(row["disk"], row["path"], row, part)
     beside = row.get("beside")
     part({"port": blobs.serve("127.0.0.1", 0), "beside": blobs.serve(*beside) if beside else 0})
     ended.wait()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import selectors
 import socket
 import struct
 import threading
@@ -18,6 +20,7 @@ _DUMP = 0x301
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _LISTENS = "0A"
 _REACH_S = 3.0
+_AT_ONCE, _LOOK_S = 256, 0.5
 
 
 def addresses() -> list[Row]:
@@ -169,10 +172,13 @@ class Listeners:
 
     def __init__(self) -> None:
         self._open: list[socket.socket] = []
+        self._chosen: selectors.BaseSelector | None = None
 
     def open(self, ports: list[int], word: str, family: str) -> Row:
         """Listen on ports, 0 for one of the kernel's choice; `taken` are those that cannot be had, with the reason."""
         taken, had = {}, []
+        chosen = self._chosen = self._chosen or selectors.DefaultSelector()
+        first = not self._open
         for port in ports:
             one = socket.socket(socket.AF_INET6 if family == "6" else socket.AF_INET)
             try:
@@ -183,48 +189,74 @@ class Listeners:
                 one.close()
                 taken[str(port)] = error.strerror or str(error)
                 continue
+            one.setblocking(False)
             self._open.append(one)
             had.append(one.getsockname()[1])
-            threading.Thread(target=self._answer, args=(one, word.encode()), daemon=True).start()
+            chosen.register(one, selectors.EVENT_READ, word.encode())
+        if first and had:
+            threading.Thread(target=_answer, args=(chosen,), daemon=True).start()
         return {"taken": taken, "open": had}
-
-    def _answer(self, one: socket.socket, word: bytes) -> None:
-        while True:
-            try:
-                caller, _ = one.accept()
-            except OSError:
-                return
-            with caller, contextlib.suppress(OSError):
-                caller.sendall(word)
 
     def close(self) -> None:
         """Let go of all."""
+        chosen, self._chosen = self._chosen, None
         for one in self._open:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+            if chosen:
+                chosen.unregister(one)
             one.close()
         self._open = []
+
+
+def _answer(chosen: selectors.BaseSelector) -> None:
+    """Say its word to whoever comes to a socket that listens, until none is left."""
+    while chosen.get_map():
+        for key, _ in chosen.select(_LOOK_S):
+            with contextlib.suppress(OSError):
+                caller, _ = key.fileobj.accept()  # type: ignore[union-attr]
+                with caller:
+                    caller.sendall(key.data)
+    chosen.close()
 
 
 def reach(goals: list[tuple[str, int]], word: str, patience: float | None = None) -> list[Row]:
     """Connect to addresses, all at once; `said` is what was wrong, empty where the one that listens said `word`."""
     found = [{"address": address, "port": port, "said": "it did not answer", "ms": 0.0} for address, port in goals]
-    ways = [threading.Thread(target=_reach, args=(row, word, patience or _REACH_S), daemon=True) for row in found]
-    for at in range(0, len(ways), 64):
-        for way in ways[at : at + 64]:
-            way.start()
-        for way in ways[at : at + 64]:
-            way.join()
+    for at in range(0, len(found), _AT_ONCE):
+        _reach(found[at : at + _AT_ONCE], word, patience or _REACH_S)
     return found
 
 
-def _reach(row: Row, word: str, patience: float) -> None:
-    began = time.monotonic()
-    try:
-        with socket.create_connection((row["address"], row["port"]), patience) as one:
-            one.settimeout(patience)
+def _reach(rows: list[Row], word: str, patience: float) -> None:
+    chosen, began = selectors.DefaultSelector(), time.monotonic()
+    for row in rows:
+        one = socket.socket(socket.AF_INET6 if ":" in row["address"] else socket.AF_INET)
+        one.setblocking(False)
+        failed = one.connect_ex((row["address"], row["port"]))
+        if failed in (0, errno.EINPROGRESS):
+            events = selectors.EVENT_READ if word else selectors.EVENT_WRITE
+            chosen.register(one, events, (row, time.monotonic()))
+        else:
+            row["said"] = os.strerror(failed)
+            one.close()
+    while chosen.get_map() and time.monotonic() - began < patience:
+        for key, _ in chosen.select(patience - (time.monotonic() - began)):
+            chosen.unregister(key.fileobj)
+            row, at = key.data
+            row["said"] = _heard(key.fileobj, word)  # type: ignore[arg-type]
+            row["ms"] = round((time.monotonic() - at) * 1000, 2)
+    for key in list(chosen.get_map().values()):
+        key.fileobj.close()  # type: ignore[union-attr]
+    chosen.close()
+
+
+def _heard(one: socket.socket, word: str) -> str:
+    """Return what is wrong with what a connection brought, empty where that is `word`."""
+    with one:
+        failed = one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if failed:
+            return os.strerror(failed)
+        try:
             heard = one.recv(64).decode("utf-8", "replace") if word else ""
-        row["said"] = "" if heard == word else "something else listens there"
-    except OSError as error:
-        row["said"] = error.strerror or str(error)
-    row["ms"] = round((time.monotonic() - began) * 1000, 2)
+        except OSError as error:
+            return error.strerror or str(error)
+    return "" if heard == word else "something else listens there"

@@ -36,7 +36,7 @@ SILENT_S = 10.0
 """A node's program says something every second; for how long nothing is heard of it before that is told."""
 
 ASK_S = 60.0
-_BEAT_S, _END_S = 5.0, 4.0
+_BEAT_S, _END_S, _LEFT_S = 5.0, 4.0, 0.3
 _AGAIN_S = (0.5, 1.0, 2.0, 4.0)
 _OPTIONS = (
     "BatchMode=yes",
@@ -92,6 +92,7 @@ class NodeLink:
         self._waits: dict[int, queue.Queue[dict[str, Any]]] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self._listening: threading.Thread | None = None
         self.route = Route(host=wish.name)
 
     # ---- begin and end
@@ -104,7 +105,8 @@ class NodeLink:
             with self._starts.at(self.route):
                 words = self._start()
             if not words:
-                threading.Thread(target=self._listen, name=f"node {self.name}", daemon=True).start()
+                self._listening = threading.Thread(target=self._listen, name=f"node {self.name}", daemon=True)
+                self._listening.start()
                 threading.Thread(target=self._keep_alive, name=f"beats to {self.name}", daemon=True).start()
                 return
             if not pause or not BUSY.search(words) or time.monotonic() + pause > until:
@@ -165,7 +167,9 @@ class NodeLink:
         try:
             if process.stdin:
                 process.stdin.close()
-            process.wait(_END_S)
+            if self._listening:  # the node's program has ended; ssh waits on, for what still goes through its sockets
+                self._listening.join(_END_S)
+            process.wait(_LEFT_S if self._listening else _END_S)
         except Exception:  # it hangs, or the pipe is broken
             process.kill()
             process.wait()

@@ -12,40 +12,34 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).parent.parent / "programs"
 _PACKAGE = "rlbox.cluster.act.programs"
-_ORDER = (
-    "node_wire",
-    "node_run",
-    "node_http",
-    "node_procs",
-    "node_hold",
-    "node_net",
-    "node_files",
-    "node_blobs",
-    "node_ray",
-    "node_engine",
-    "node_here",
-    "node_keeper",
-    "node_lives",
-    "node_facts",
-    "node_rules",
-    "node_main",
-)
 
 BOOT = "import sys,zlib,base64;_t=sys.stdin.buffer.readline();exec(zlib.decompress(base64.b64decode(_t)))"
 """What the node's Python is started with: no shell finds a word of its own in it. `_t` is what it can start again."""
 
 _UNPACK = """
-import sys, types
+import os, sys, threading, types
+texts, one = dict({modules!r}), threading.RLock()
+class Part(types.ModuleType):
+    def __getattr__(self, name):
+        with one:
+            text = texts.pop(self.__name__.rpartition(".")[2], None)
+            if text:
+                exec(compile(text, self.__name__, "exec"), self.__dict__)
+        try:
+            return self.__dict__[name]
+        except KeyError:
+            raise AttributeError(name)
 parts = {package!r}.split(".")
 for end in range(1, len(parts) + 1):
     sys.modules[".".join(parts[:end])] = types.ModuleType(".".join(parts[:end]))
-for name, text in {modules!r}:
-    module = types.ModuleType({package!r} + "." + name)
-    sys.modules[module.__name__] = module
+for name in list(texts):
+    module = sys.modules[{package!r} + "." + name] = Part({package!r} + "." + name)
     setattr(sys.modules[{package!r}], name, module)
-    exec(compile(text, name, "exec"), module.__dict__)
 sys.modules[{package!r} + ".node_main"].main()
+sys.stdout.flush()
+os._exit(0) # no thread is waited for
 """
+"""A module is compiled when something of it is first asked for: a node answers with what it needs for that alone."""
 
 
 _ONE = threading.Lock()
@@ -60,7 +54,7 @@ def node_program() -> bytes:
 
 @cache
 def _program() -> bytes:
-    modules = [(name, plain(_FOLDER.joinpath(f"{name}.py").read_text("utf-8"))) for name in _ORDER]
+    modules = [(path.stem, plain(path.read_text("utf-8"))) for path in sorted(_FOLDER.glob("node_*.py"))]
     text = _UNPACK.format(package=_PACKAGE, modules=modules)
     return base64.b64encode(zlib.compress(text.encode(), 9)) + b"\n"
 
@@ -77,7 +71,7 @@ def plain(text: str) -> str:
 
 class _Plain(ast.NodeTransformer):
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
-        return None if node.module == "__future__" else node
+        return None if node.module in ("__future__", "typing") else node
 
     def visit_If(self, node: ast.If) -> ast.AST | None:
         if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
