@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
@@ -35,22 +36,7 @@ _OWN_GRPC = Version("2.45")
 """Until then the dashboard listened on one more port, of the kernel's choice."""
 _SLOW_START_S = 300
 _HEAD_S = 30
-_ONCE_IT_LISTENS = """
-import socket, subprocess, sys, time
-host, port, seconds, *words = sys.argv[1:]
-sys.path = [path for path in sys.path if path]
-sys.argv = subprocess.run([*words[:1], "--print", *words[1:]], stdout=-1, check=True).stdout.decode().splitlines()
-from ray.scripts.scripts import main
-until = time.monotonic() + float(seconds)
-while time.monotonic() < until:
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), 2).close()
-        break
-    except OSError:
-        time.sleep(0.1)
-main()
-"""
-"""A worker is ready when its head listens: one that asks before waits six seconds more. Source: Ray 2.60's node.py."""
+_JOIN = Path(__file__).with_name("act") / "inside/join.py"
 
 
 def has_tokens(version: str) -> bool:
@@ -88,7 +74,7 @@ def ray_words(plan: ClusterPlan, member: ClusterMember) -> tuple[str, ...]:
     )
     if role_of(plan, member) == WORKER:
         gcs = plan.head.address, str(plan.ports.of("gcs"))
-        patient = ("python", "-c", _ONCE_IT_LISTENS, *gcs, str(_HEAD_S))
+        patient = ("python", "-c", _JOIN.read_text("utf-8"), *gcs, str(_HEAD_S))
         return (*patient, "ray-start", WORKER, f"--address={':'.join(gcs)}", *common)
     inner = () if _at_least(plan.ray, _OWN_GRPC) else (f"--dashboard-grpc-port={plan.ports.of('dashboard-grpc')}",)
     return ("ray-start", HEAD, "--dashboard-host=127.0.0.1", *inner, *common)
