@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlbox.cluster.plan import ClusterPlan
@@ -12,7 +12,7 @@ from rlbox.foreign import parse_json
 
 @dataclass(frozen=True, kw_only=True)
 class RayMember:
-    """A node as Ray knows it; `free` and `total` are its resources by name, `why` the reason of its end."""
+    """A life of a node as Ray knows it; `free` and `total` are its resources by name, `why` the reason of its end."""
 
     name: str
     address: str
@@ -20,6 +20,7 @@ class RayMember:
     total: Mapping[str, float] = field(default_factory=dict)
     free: Mapping[str, float] = field(default_factory=dict)
     why: str = ""
+    id: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,15 @@ class RayState:
 
     nodes: tuple[RayMember, ...] = ()
     said: str = ""
+
+    def lives(self, names: Iterable[str]) -> frozenset[str]:
+        """Return the lives of nodes by their ids; Ray calls one alive for some time after it was killed."""
+        wanted = {*names}
+        return frozenset(node.id for node in self.nodes if node.name in wanted)
+
+    def without(self, lives: frozenset[str]) -> RayState:
+        """Return the state without some lives."""
+        return replace(self, nodes=tuple(node for node in self.nodes if node.id not in lives))
 
     def alive(self, name: str) -> RayMember | None:
         """Return a node that is alive, None where there is none of that name."""
@@ -56,6 +66,7 @@ def _node(row: Mapping[str, Any]) -> RayMember:
         total={str(key): float(value) for key, value in row.get("total", {}).items()},
         free={str(key): float(value) for key, value in row.get("free", {}).items()},
         why=str(row.get("why", "")),
+        id=str(row.get("id", "")),
     )
 
 

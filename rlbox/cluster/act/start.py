@@ -123,16 +123,18 @@ def _owner(caller: str) -> list[int]:
 class StateWatch:
     """What Ray says of its nodes, heard from a program in the head's container until it has all of them."""
 
-    def __init__(self, head: NodeLink, plan: ClusterPlan, limit_s: float) -> None:
+    def __init__(self, head: NodeLink, plan: ClusterPlan, limit_s: float, old: frozenset[str]) -> None:
+        self._old = old
         self._states: queue.Queue[RayState] = queue.Queue()
         self.state = RayState(said="Ray was not asked yet")
-        words = (*_asks(plan, limit_s), *(f"{member.name}={member.gpus}" for member in plan.members))
+        wanted = (f"{member.name}={member.gpus}" for member in plan.members)
+        words = (*_asks(plan, limit_s), *wanted, *(f"-{life}" for life in sorted(old)))
         threading.Thread(target=self._listen, args=(carrier_of(head, plan, plan.head), words), daemon=True).start()
 
     def _listen(self, head: RayCarrier, words: tuple[str, ...]) -> None:
         try:
             for line in head.execute(words):
-                self._states.put(read_state(line))
+                self._states.put(read_state(line).without(self._old))
         except RlboxError as error:
             self._states.put(RayState(said=error.what))
 
@@ -159,8 +161,10 @@ def ask_state(head: NodeLink, plan: ClusterPlan) -> RayState:
     return read_state(lines[-1]) if lines else RayState(said="Ray's head does not run, or does not answer")
 
 
-def wait_alive(fleet: Fleet, plan: ClusterPlan, limit_s: float, say: Callable[[str], None]) -> RayState:
-    """Wait until Ray has every node and GPU of the plan.
+def wait_alive(
+    fleet: Fleet, plan: ClusterPlan, limit_s: float, say: Callable[[str], None], old: frozenset[str] = frozenset()
+) -> RayState:
+    """Wait until Ray has every node and GPU of the plan; the lives `old` were ended before and do not count.
 
     Raises
     ------
@@ -169,7 +173,7 @@ def wait_alive(fleet: Fleet, plan: ClusterPlan, limit_s: float, say: Callable[[s
     TimedOut
         Nodes are missing still; they are named, with what is known of them.
     """
-    watch = StateWatch(fleet.links[plan.head.name], plan, limit_s)
+    watch = StateWatch(fleet.links[plan.head.name], plan, limit_s, old)
     began = shown = time.monotonic()
     while True:
         state = watch.wait(_POLL_S)

@@ -174,7 +174,7 @@ def _heal(story: Story, survey: Survey, standing: StandingCluster, wish: UpWish)
         started = Started(plan=plan, limits=story.image.container, images=images, callers=callers)
         retire(story.fleet, started, {name: one.id for name, one in standing.containers.items() if name in dead})
         start_members(story.fleet, started, dead, call)
-        state = wait_alive(story.fleet, plan, wish.limit_s, story.app.say)
+        state = wait_alive(story.fleet, plan, wish.limit_s, story.app.say, state.lives(dead))
     proof = require_proof(story, plan, survey.facts) if wish.prove else None
     return plan, state, tuple(dead), proof
 

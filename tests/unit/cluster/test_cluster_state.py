@@ -8,6 +8,7 @@ from typing import Any
 
 from clusterfacts import plan
 
+from rlbox.cluster.act.inside.ray_state import are_there
 from rlbox.cluster.act.status import _identity
 from rlbox.cluster.facts import ClusterContainer
 from rlbox.cluster.state import RayState, lacking, read_state
@@ -21,6 +22,23 @@ def node(name: str, *, alive: bool = True, gpus: float = 2.0, **more: Any) -> di
 
 def state(*nodes: dict[str, Any]) -> RayState:
     return read_state(json.dumps({"nodes": nodes}))
+
+
+def test_a_life_that_was_ended_does_not_count() -> None:
+    """Ray calls one alive for half a minute after it was killed; the node's new one counts alone."""
+    before = state(node("a", id="1"), node("b", id="2"))
+    old = before.lives(["b"])
+    assert old == {"2"}
+    assert lacking(plan(), before.without(old)) == {"b": "it has not joined"}
+    after = state(node("a", id="1"), node("b", id="2"), node("b", id="3"))
+    assert lacking(plan(), after.without(old)) == {}
+    wanted = {"a": 2.0, "b": 2.0}
+    rows = [node("a", id="1"), node("b", id="2")]
+    assert are_there(rows, wanted, set())
+    assert not are_there(rows, wanted, {"2"})
+    assert not are_there([*rows, node("b", id="3", gpus=1.0)], wanted, {"2"})
+    assert are_there([*rows, node("b", id="3")], wanted, {"2"})
+    assert not are_there(rows, {}, set())
 
 
 def test_what_lacks() -> None:

@@ -1,7 +1,8 @@
 """Run by the stack's own interpreter: tell the nodes of a Ray cluster, a line of JSON each time that something changed.
 
 Arguments: address of the GCS, and for how many seconds; 0: once. Behind them the nodes that are waited for, each
-NAME=GPUS: it ends once all are there. It asks the GCS and joins nothing.
+NAME=GPUS, and the lives of nodes that do not count, each -ID: it ends once all are there. It asks the GCS and joins
+nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def rows(state: Any) -> list[dict[str, Any]]:
     free = state.available_resources_per_node()
     return [
         {
+            "id": node.get("NodeID", ""),
             "name": node.get("NodeName", ""),
             "address": node.get("NodeManagerAddress", ""),
             "alive": bool(node.get("Alive")),
@@ -47,9 +49,10 @@ def rows(state: Any) -> list[dict[str, Any]]:
     ]
 
 
-def are_there(found: list[dict[str, Any]], wanted: dict[str, float]) -> bool:
-    """Return whether every node that is waited for is alive, with its GPUs."""
-    gpus = {node["name"]: node["total"].get("GPU", 0) for node in found if node["alive"]}
+def are_there(found: list[dict[str, Any]], wanted: dict[str, float], old: set[str]) -> bool:
+    """Return whether every node that is waited for is alive, in another life than those, with its GPUs."""
+    living = [node for node in found if node["alive"] and node["id"] not in old]
+    gpus = {node["name"]: node["total"].get("GPU", 0) for node in living}
     return bool(wanted) and all(gpus.get(name, -1) >= count for name, count in wanted.items())
 
 
@@ -59,7 +62,9 @@ _PATIENCE_S = 30
 def main() -> None:
     """Tell until the time is over, or all that is waited for is there."""
     address, seconds = sys.argv[1], float(sys.argv[2])
-    wanted = {name: float(count) for name, _, count in (word.rpartition("=") for word in sys.argv[3:])}
+    old = {word[1:] for word in sys.argv[3:] if word.startswith("-")}
+    words = [word.rpartition("=") for word in sys.argv[3:] if not word.startswith("-")]
+    wanted = {name: float(count) for name, _, count in words}
     if not seconds:
         signal.alarm(_PATIENCE_S)  # a call to a GCS that is halted never returns
     until, told, state = time.monotonic() + seconds, "", None
@@ -75,7 +80,7 @@ def main() -> None:
             told = line
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
-        if are_there(found, wanted) or time.monotonic() > until:
+        if are_there(found, wanted, old) or time.monotonic() > until:
             return
         time.sleep(0.25)
 
