@@ -78,6 +78,7 @@ DOORS = {
             "rlbox.sandbox.act.ready",
             "rlbox.sandbox.act.walls",
             "rlbox.sandbox.act.programs.ready.sitecustomize",
+            "rlbox.cluster.act.inside.join",  # sent to a worker, whose stack has no rlbox
             "rlbox.cluster.act.programs.node_run",  # sent to a node, whose own Python runs it
         },
     ),
