@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlbox.cluster.plan import ClusterPlan
@@ -34,10 +34,6 @@ class RayState:
         """Return the lives of nodes by their ids; Ray calls one alive for some time after it was killed."""
         wanted = {*names}
         return frozenset(node.id for node in self.nodes if node.name in wanted)
-
-    def without(self, lives: frozenset[str]) -> RayState:
-        """Return the state without some lives."""
-        return replace(self, nodes=tuple(node for node in self.nodes if node.id not in lives))
 
     def alive(self, name: str) -> RayMember | None:
         """Return a node that is alive, None where there is none of that name."""

@@ -57,7 +57,7 @@ xdan() { # two GPUs, and there the same without rlbox, which asks the run's rewa
   beside /data/xdan.json bare-xdan 0,1 "$of/model=$of/bare-model"
   wait "$process"
 }
-box_xdan() { run /data/box_xdan "$boxed" xdan "${xdan[@]}" --gpus device=0; }
+box_xdan() { run /data/box_xdan "$boxed" xdan "${xdan[@]}" --gpus device=1; }
 resumed() { # DATA PROJECT RUN WORDS…: a run from the checkpoint of another one, with the optimizer's state
   run "$1" "$2" holdem --profile resume --profile tiny --from resume --force "${holdem[@]}" --set load_optim=true --set load_rng=true \
     --set rollouts=12 --set "load=$3/checkpoints-full" --set "sources=$3/sources" --set "model=$3/tiny/model" --set "ref_load=$3/tiny/model" \
@@ -97,6 +97,7 @@ all() {
   lane image-verl done-box_holdem check &
   lane done-big done-box_holdem holdem & # not at once: slime looks for its engines' ports from one number on
   lane done-nodes evaluation &
+  lane done-nodes box_xdan &
   local name
   for name in openrlhf slime verl; do
     until bash "$here/machine.sh" stack "$name" 2>/dev/null; do sleep 1; done

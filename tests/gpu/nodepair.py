@@ -33,9 +33,9 @@ find /data /tmp /dev/shm -mindepth 1 2>/dev/null | sort
 """
 
 
-def sh(*words: str, stdin: str | None = None, check: bool = True, limit_s: float = 300) -> str:
+def sh(*words: str, check: bool = True) -> str:
     """Carry out one command; return what it wrote."""
-    done = subprocess.run(words, input=stdin, capture_output=True, text=True, timeout=limit_s)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     if check and done.returncode:
         raise SystemExit(f"{' '.join(words)[:300]}: {done.returncode}\n{done.stdout[-1500:]}\n{done.stderr[-3000:]}")
     return done.stdout
@@ -72,9 +72,9 @@ class Pair:
             return done.returncode, json.loads(done.stdout), done.stderr
         return done.returncode, {}, done.stdout + done.stderr
 
-    def inside(self, at: int, *words: str, **more: Any) -> str:
+    def inside(self, at: int, *words: str) -> str:
         """Carry out a command in a node, without ssh and without rlbox."""
-        return sh("docker", "exec", "-i", "-e", "NCCL_NVLS_ENABLE=0", self.names[at], *words, **more)
+        return sh("docker", "exec", "-i", "-e", "NCCL_NVLS_ENABLE=0", self.names[at], *words)
 
     def look(self) -> list[list[str]]:
         """Return what both nodes have."""
@@ -151,36 +151,17 @@ def start(pair: Pair, image: str, at: int, name: str) -> None:
     """Start one node: no engine, no network but its cable, one GPU."""
     data = pair.folder / f"data{at}"
     data.mkdir(mode=0o700)
+    named = ("--name", name, "--hostname", name, "--label", LABEL)
     device = ("--device", f"nvidia.com/gpu={pair.gpus[at]}") if pair.gpus else ()
     mounts = ("-v", f"{pair.folder}:/own:ro", "-v", f"{data}:/data")
-    limits = ("--shm-size", "4g")
-    words = (
-        "docker",
-        "run",
-        "-d",
-        "--name",
-        name,
-        "--hostname",
-        name,
-        "--network",
-        "none",
-        "--user",
-        "0",
-        *device,
-        *mounts,
-        *limits,
-    )
-    sh(*words, "--label", LABEL, "--entrypoint", "/bin/sh", image, "-c", BOOT)
+    alone = ("--network", "none", "--user", "0", "--shm-size", "4g", "--entrypoint", "/bin/sh")
+    sh("docker", "run", "-d", *named, *device, *mounts, *alone, image, "-c", BOOT)
     pid = sh("docker", "inspect", "-f", "{{.State.Pid}}", name).strip()
     sh("ip", "link", "add", f"rlgpu{at}", "type", "veth", "peer", "name", "eth0", "netns", pid)
     sh("ip", "link", "set", f"rlgpu{at}", "master", BRIDGE, "up")
-    for words in (
-        ("addr", "add", f"{pair.address(at)}/24", "dev", "eth0"),
-        ("link", "set", "lo", "up"),
-        ("link", "set", "eth0", "up"),
-    ):
-        sh("nsenter", "-t", pid, "-n", "ip", *words)
-    sh("nsenter", "-t", pid, "-n", "ip", "route", "add", "default", "via", f"{NET}.1")
+    address, way = f"{pair.address(at)}/24", f"{NET}.1"
+    for line in (f"addr add {address} dev eth0", "link set lo up", "link set eth0 up", f"route add default via {way}"):
+        sh("nsenter", "-t", pid, "-n", "ip", *line.split())
 
 
 def image_of(target: str) -> str:

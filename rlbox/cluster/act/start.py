@@ -124,7 +124,6 @@ class StateWatch:
     """What Ray says of its nodes, heard from a program in the head's container until it has all of them."""
 
     def __init__(self, head: NodeLink, plan: ClusterPlan, limit_s: float, old: frozenset[str]) -> None:
-        self._old = old
         self._states: queue.Queue[RayState] = queue.Queue()
         self.state = RayState(said="Ray was not asked yet")
         wanted = (f"{member.name}={member.gpus}" for member in plan.members)
@@ -134,7 +133,7 @@ class StateWatch:
     def _listen(self, head: RayCarrier, words: tuple[str, ...]) -> None:
         try:
             for line in head.execute(words):
-                self._states.put(read_state(line).without(self._old))
+                self._states.put(read_state(line))
         except RlboxError as error:
             self._states.put(RayState(said=error.what))
 

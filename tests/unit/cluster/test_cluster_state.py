@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterfacts import plan
 
-from rlbox.cluster.act.inside.ray_state import are_there
+from rlbox.cluster.act.inside.ray_state import are_there, without
 from rlbox.cluster.act.status import _identity
 from rlbox.cluster.facts import ClusterContainer
 from rlbox.cluster.state import RayState, lacking, read_state
@@ -29,16 +29,17 @@ def test_a_life_that_was_ended_does_not_count() -> None:
     before = state(node("a", id="1"), node("b", id="2"))
     old = before.lives(["b"])
     assert old == {"2"}
-    assert lacking(plan(), before.without(old)) == {"b": "it has not joined"}
-    after = state(node("a", id="1"), node("b", id="2"), node("b", id="3"))
-    assert lacking(plan(), after.without(old)) == {}
-    wanted = {"a": 2.0, "b": 2.0}
     rows = [node("a", id="1"), node("b", id="2")]
-    assert are_there(rows, wanted, set())
-    assert not are_there(rows, wanted, {"2"})
-    assert not are_there([*rows, node("b", id="3", gpus=1.0)], wanted, {"2"})
-    assert are_there([*rows, node("b", id="3")], wanted, {"2"})
-    assert not are_there(rows, {}, set())
+    left = without(rows, {*old})
+    after = without([*rows, node("b", id="3")], {*old})
+    assert lacking(plan(), state(*left)) == {"b": "it has not joined"}
+    assert lacking(plan(), state(*after)) == {}
+    wanted = {"a": 2.0, "b": 2.0}
+    assert are_there(rows, wanted)
+    assert not are_there(left, wanted)
+    assert not are_there([*left, node("b", id="3", gpus=1.0)], wanted)
+    assert are_there(after, wanted)
+    assert not are_there(rows, {})
 
 
 def test_what_lacks() -> None:

@@ -1,7 +1,7 @@
 """Run by the stack's own interpreter: tell the nodes of a Ray cluster, a line of JSON each time that something changed.
 
 Arguments: address of the GCS, and for how many seconds; 0: once. Behind them the nodes that are waited for, each
-NAME=GPUS, and the lives of nodes that do not count, each -ID: it ends once all are there. It asks the GCS and joins
+NAME=GPUS, and the lives of nodes that are not told, each -ID: it ends once all are there. It asks the GCS and joins
 nothing.
 """
 
@@ -49,10 +49,14 @@ def rows(state: Any) -> list[dict[str, Any]]:
     ]
 
 
-def are_there(found: list[dict[str, Any]], wanted: dict[str, float], old: set[str]) -> bool:
-    """Return whether every node that is waited for is alive, in another life than those, with its GPUs."""
-    living = [node for node in found if node["alive"] and node["id"] not in old]
-    gpus = {node["name"]: node["total"].get("GPU", 0) for node in living}
+def without(found: list[dict[str, Any]], old: set[str]) -> list[dict[str, Any]]:
+    """Return the nodes but those lives."""
+    return [node for node in found if node["id"] not in old]
+
+
+def are_there(found: list[dict[str, Any]], wanted: dict[str, float]) -> bool:
+    """Return whether every node that is waited for is alive, with its GPUs."""
+    gpus = {node["name"]: node["total"].get("GPU", 0) for node in found if node["alive"]}
     return bool(wanted) and all(gpus.get(name, -1) >= count for name, count in wanted.items())
 
 
@@ -72,7 +76,7 @@ def main() -> None:
         found: list[dict[str, Any]] = []
         try:
             state = state or connect(address)
-            found = rows(state)
+            found = without(rows(state), old)
             line = json.dumps({"nodes": found}, sort_keys=True)
         except Exception as error:
             state, line = None, json.dumps({"said": f"{type(error).__name__}: {error}"[:300]})
@@ -80,7 +84,7 @@ def main() -> None:
             told = line
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
-        if are_there(found, wanted, old) or time.monotonic() > until:
+        if are_there(found, wanted) or time.monotonic() > until:
             return
         time.sleep(0.25)
 
