@@ -164,14 +164,6 @@ def start(pair: Pair, image: str, at: int, name: str) -> None:
         sh("nsenter", "-t", pid, "-n", "ip", *line.split())
 
 
-def image_of(target: str) -> str:
-    """Return the newest image of a target."""
-    names = sh("docker", "images", "--format", "{{.Repository}}:{{.Tag}}", f"rlbox/{target}").split()
-    if not names:
-        raise SystemExit(f"there is no image of {target}")
-    return names[0]
-
-
 def until(ready: Callable[[], bool], limit_s: float = 60) -> None:
     """Wait until something holds."""
     end = time.monotonic() + limit_s

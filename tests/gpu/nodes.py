@@ -21,7 +21,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nodepair import Pair, image_of, nodes
+from nodepair import Pair, nodes
+
+from rlbox.image.act.named import tag_of
+from rlbox.spec.project import Project
 
 HERE = Path(__file__).resolve().parent
 REDUCED = HERE / "reduced.py"
@@ -127,7 +130,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("target")
     parser.add_argument("--gpus", default="0,1")
-    parser.add_argument("--image", default="")
     parser.add_argument("--python", default="/opt/venv/bin/python")
     parser.add_argument(
         "--torch", default="/opt/torch/.venv/bin/python", help="what keeps a GPU busy, on the machine itself"
@@ -140,7 +142,7 @@ def main() -> None:
         pair = Pair(target=args.target, gpus=gpus, folder=Path(folder), python=args.python, torch=args.torch)
         Path(folder).chmod(0o755)
         try:
-            with nodes(pair, args.image or image_of(args.target)):
+            with nodes(pair, tag_of(Project(folder=Path(os.environ.get("RLBOX_PROJECT", "."))), args.target)):
                 show(pair, args.rounds)
         finally:
             args.out.write_text(json.dumps(pair.said, indent=1) + "\n")
