@@ -22,6 +22,7 @@
 #   CLUSTER_HOSTS_ENGINES  engine of each host, the last for the rest: here (this machine's), 20 (Debian 12's own), none
 #   CLUSTER_HOSTS_IMAGES   name of what was kept that new engines begin with
 #   CLUSTER_HOSTS_DISK     size of a data disk                        (2G)
+#   CLUSTER_HOSTS_FOR      number of the process that the hosts are for, kept in the folder's `for`
 set -euo pipefail
 
 DIR=${CLUSTER_HOSTS_DIR:-/var/lib/rlbox-hosts}
@@ -213,6 +214,7 @@ up() { # [COUNT]
   mkdir -p "$DIR/tools"
   exec 9>"$DIR/lock"
   flock 9
+  [ -z "${CLUSTER_HOSTS_FOR:-}" ] || echo "$CLUSTER_HOSTS_FOR" >"$DIR/for"
   [[ " ${CLUSTER_HOSTS_ENGINES:-} " != *" 20 "* ]] || bring_old_engine
   [ -e "$DIR/id_ed25519" ] || ssh-keygen -q -t ed25519 -N '' -C "$TAG" -f "$DIR/id_ed25519"
   ip link show "$BRIDGE" >/dev/null 2>&1 || {
@@ -289,7 +291,7 @@ down() {
   for h in $(hosts); do kill_host "$h"; done
   forward del
   ip link del "$BRIDGE" 2>/dev/null || true
-  rm -rf "${DIR:?}"/node* "${DIR:?}"/{bin,bin-of-hosts,id_ed25519,id_ed25519.pub,known_hosts,lock,ssh_config}
+  rm -rf "${DIR:?}"/node* "${DIR:?}"/{bin,bin-of-hosts,for,id_ed25519,id_ed25519.pub,known_hosts,lock,ssh_config}
   rmdir "$DIR/tools" "$DIR" 2>/dev/null || true
 }
 

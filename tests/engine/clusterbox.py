@@ -75,14 +75,30 @@ def script(*words: str, **env: str) -> str:
 
 
 @contextmanager
-def hosts_up(project: Path, **own: str) -> Iterator[Hosts]:
-    """Start two hosts, and end them with all that is theirs."""
-    assert not script("status"), "there are hosts already: scripts/cluster-hosts.sh down"
-    script("up", "2", CLUSTER_HOSTS_DISK="4G")
+def started(count: int, **env: str) -> Iterator[None]:
+    """Start hosts for this process, once those are ended that a killed one left; end them with all that is theirs."""
+    found = script("status").splitlines()
+    if found and (all(line.endswith(" off") for line in found) or left_behind(LAB / "for")):
+        script("down")
+        found = []
+    assert not found, "there are hosts already: scripts/cluster-hosts.sh down"
     try:
-        yield Hosts(project=project, own=own)
+        script("up", str(count), CLUSTER_HOSTS_FOR=str(os.getpid()), **env)
+        yield
     finally:
         script("down")
+
+
+def left_behind(owner: Path) -> bool:
+    """Return whether a file names a process that has ended."""
+    return owner.exists() and not Path("/proc", owner.read_text().strip()).exists()
+
+
+@contextmanager
+def hosts_up(project: Path, **own: str) -> Iterator[Hosts]:
+    """Start two hosts, and end them."""
+    with started(2, CLUSTER_HOSTS_DISK="4G"):
+        yield Hosts(project=project, own=own)
 
 
 def wire_bytes() -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from clusterbox import DISK, LAB, Hosts, script
+from clusterbox import DISK, LAB, Hosts, started
 
 COUNT = int(os.environ.get("RLBOX_MANY_NODES", "64"))
 NODES = tuple(f"node{number}" for number in range(COUNT))
@@ -35,17 +35,13 @@ nodes = [{", ".join(f'"{name}"' for name in NODES)}]
 
 @contextmanager
 def many_up(project: Path) -> Iterator[Hosts]:
-    """Start the hosts, to each of which the target was brought; end them with all that is theirs."""
-    assert not script("status"), "there are hosts already: scripts/cluster-hosts.sh down"
+    """Start the hosts, to each of which the target was brought; end them."""
     (project / "images/many").mkdir(parents=True)
     (project / "images/many/target.toml").write_text(TARGET)
-    try:
-        script("up", str(COUNT + 1), CLUSTER_HOSTS_DISK="64M", CLUSTER_HOSTS_ENGINES="none")
+    with started(COUNT + 1, CLUSTER_HOSTS_DISK="64M", CLUSTER_HOSTS_ENGINES="none"):
         for name in NODES:
             place(name)
         yield Hosts(project=project)
-    finally:
-        script("down")
 
 
 def place(name: str, state: str = "laid") -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusterbox import DISK, Hosts, findings, ids, script
+from clusterbox import DISK, Hosts, findings, ids, started
 from clusterstand import ADDRESSES, RAYS, REDUCE, TARGET, as_before
 from enginebox import CHECKOUT, Result
 from following import Follow
@@ -37,17 +37,13 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     project = tmp_path_factory.mktemp("project")
     (project / "images/pair").mkdir(parents=True)
     (project / "images/pair/target.toml").write_text(TARGET.replace("RAY", RAYS["pair"]))
-    assert not script("status"), "there are hosts already: scripts/cluster-hosts.sh down"
-    try:
-        script("up", "2", CLUSTER_HOSTS_DISK="4G", CLUSTER_HOSTS_ENGINES="here none")
+    with started(2, CLUSTER_HOSTS_DISK="4G", CLUSTER_HOSTS_ENGINES="here none"):
         hosts = Hosts(project=project)
         for words in (("lock", "pair"), ("build", "pair"), ("fetch", "pair", "--place", "here", "--export", "./kit")):
             done = hosts(*words)
             assert done.code == 0, done.err
         bring(hosts)
         yield hosts
-    finally:
-        script("down")
 
 
 def bring(hosts: Hosts) -> None:
