@@ -102,6 +102,7 @@ def spooling() -> Iterator[tuple[Spool, str]]:
 
 class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
     daemon_threads = True
+    request_queue_size = 64  # an engine connects for many parts at once; one that is not let in asks a second later
 
 
 class _Takes(http.server.BaseHTTPRequestHandler):

@@ -166,6 +166,7 @@ def _name(digest: str) -> str:
 class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
     daemon_threads = True
     allow_reuse_address = True
+    request_queue_size = 64  # engines and nodes connect for many parts at once
 
 
 class _Answers(http.server.BaseHTTPRequestHandler):
