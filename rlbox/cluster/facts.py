@@ -231,7 +231,7 @@ class NodeFacts:
     place: NodePlace | None = None
     paths: tuple[NodePath, ...] = ()
 
-    @property
+    @functools.cached_property
     def usable(self) -> tuple[NodeAddress, ...]:
         """The addresses by which others may reach it, those of IPv4 first."""
         return tuple(sorted((one for one in self.addresses if one.usable), key=lambda one: ":" in one.address))

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlbox.cluster.act.reach.fleet import Fleet
 from rlbox.cluster.act.reach.link import NodeLink
-from rlbox.cluster.facts import NodeFacts, read_facts
+from rlbox.cluster.facts import read_facts
 from rlbox.cluster.nodes import NodeWish
 from rlbox.cluster.plan import ClusterPlan, folder_of, own_plan, plan_of_labels
 from rlbox.cluster.ports import PortPlan, choose_ports
@@ -29,7 +29,7 @@ def probe_nodes(
     known = tuple(wish for wish in wishes if wish.name in fleet.links)
     names = [wish.name.rpartition("@")[2] for wish in known]
 
-    def ask(link: NodeLink) -> tuple[NodeFacts, float]:
+    def ask(link: NodeLink) -> tuple[dict[str, Any], float]:
         row = link.ask(
             "facts",
             timeout_s=_FACTS_S,
@@ -40,12 +40,12 @@ def probe_nodes(
             record=f"{folder_of(int(link.facts['uid']), name, link.name)}/{RECORD_FILE}",
             paths=list(paths),
         )
-        return read_facts(link.name, row), _offset(link)
+        return row, _offset(link)
 
     found = fleet.each(ask)
     return Survey(
         wishes=known,
-        facts={name: facts for name, (facts, _) in found.items()},
+        facts={name: read_facts(name, row) for name, (row, _) in found.items()},
         offsets={name: offset for name, (_, offset) in found.items()},
     )
 

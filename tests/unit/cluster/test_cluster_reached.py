@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import base64
+import os
+import socket
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 from clusterfacts import facts, survey
 
-from rlbox.cluster.act.programs import node_hold
+from rlbox.cluster.act.programs import node_hold, node_net
 from rlbox.cluster.act.reach.folders import ConnectionFolder
 from rlbox.cluster.act.reach.link import NodeLink, Unreached
 from rlbox.cluster.act.reach.sent import node_program, plain
@@ -121,6 +123,30 @@ def test_the_kernel_says_from_where_it_sends() -> None:
         assert set(told) <= own - {"127.0.0.1"}
     finally:
         link.close()
+
+
+@pytest.mark.allow("sockets")
+def test_who_listens_is_told_the_same_by_the_sockets_and_by_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that has no socket diagnosis, like that of some sandboxes, has tables."""
+    own = [socket.socket(socket.AF_INET), socket.socket(socket.AF_INET6), socket.socket(socket.AF_INET6)]
+    try:
+        for one, address in zip(own, ("127.0.0.3", "::1", "::"), strict=True):
+            one.bind((address, 0))
+            one.listen()
+        wanted = {one.getsockname()[:2][::-1] for one in own}
+        inodes = {str(os.fstat(one.fileno()).st_ino) for one in own}
+
+        def told() -> list[tuple[object, ...]]:
+            rows = [row for row in node_net.listening() if row["inode"] in inodes]
+            return sorted((row["port"], row["address"], row["uid"], row["inode"]) for row in rows)
+
+        asked = told()
+        assert {row[:2] for row in asked} == wanted
+        monkeypatch.setattr(node_net, "_SOCKETS", 31)  # a family of netlink that does not exist
+        assert told() == asked
+    finally:
+        for one in own:
+            one.close()
 
 
 def test_few_ask_all_and_many_ask_their_neighbours() -> None:

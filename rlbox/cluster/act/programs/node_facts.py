@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from rlbox.cluster.act.programs import node_run
-from rlbox.cluster.act.programs.node_hold import own_network
+from rlbox.cluster.act.programs.node_procs import boot, born
 
 if TYPE_CHECKING:
     from rlbox.cluster.act.programs.node_wire import Row
@@ -25,7 +25,7 @@ _XID_KEY = "ecc.errors.uncorrected.volatile.total"
 def machine_facts() -> Row:
     """Return who and what this node is."""
     return {
-        "identity": own_network(),
+        "identity": _own_network(),
         "host": socket.gethostname(),
         "uid": os.getuid(),
         "gid": os.getgid(),
@@ -37,6 +37,14 @@ def machine_facts() -> Row:
         "ephemeral": _ephemeral(),
         "rights": rights(),
     }
+
+
+def _own_network() -> str:
+    """Return what is the same for two names of one host, and differs between two: its start, and its network.
+
+    A container that is started anew is another: its network may have the number that the one before had.
+    """
+    return f"{boot()}/{os.stat('/proc/self/ns/net').st_ino}/{born(1)}"
 
 
 def _user() -> str:

@@ -13,34 +13,42 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rlbox.cluster.act.programs.node_wire import Row
 
-_RTM_NEWADDR, _RTM_GETADDR, _NLMSG_DONE = 20, 22, 3
-_DUMP = 0x301
+_ROUTES, _SOCKETS = 0, 4
+_NLMSG_ERROR, _NLMSG_DONE, _DUMP = 2, 3, 0x301
+_RTM_NEWADDR, _RTM_GETADDR, _SOCK_DIAG = 20, 22, 20
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
-_LISTENS = "0A"
+_LISTEN = 10
+_KERNEL_S = 5.0
 _REACH_S = 3.0
 _AT_ONCE, _LOOK_S = 256, 0.5
 
 
-def addresses() -> list[Row]:
-    """Return the addresses of every interface: `interface`, `address`, `mtu`, `speed` (Mbit/s, 0 unknown)."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
+def _dump(protocol: int, kind: int, asked: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the kind and content of every message that the kernel answers; `OSError` where it does not take that."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as kernel:
         kernel.bind((0, 0))
-        kernel.settimeout(5)
-        kernel.send(struct.pack("=IHHIIBBBBI", 24, _RTM_GETADDR, _DUMP, 1, 0, 0, 0, 0, 0, 0))
-        found, done = [], False
-        while not done:
+        kernel.settimeout(_KERNEL_S)
+        kernel.send(struct.pack("=IHHII", 16 + len(asked), kind, _DUMP, 1, 0) + asked)
+        while True:
             data = kernel.recv(1 << 16)
             while len(data) >= 16:
                 size, kind = struct.unpack_from("=IH", data)
                 if kind == _NLMSG_DONE or size < 16:
-                    done = True
-                    break
-                if kind == _RTM_NEWADDR:
-                    found.append(_address(data[16:size]))
+                    return
+                if kind == _NLMSG_ERROR:
+                    raise OSError(-struct.unpack_from("=i", data, 16)[0], "netlink")
+                yield kind, data[16:size]
                 data = data[(size + 3) & ~3 :]
-    return [row for row in found if row["address"]]
+
+
+def addresses() -> list[Row]:
+    """Return the addresses of every interface: `interface`, `address`, `mtu`, `speed` (Mbit/s, 0 unknown)."""
+    told = _dump(_ROUTES, _RTM_GETADDR, bytes(8))
+    return [row for row in (_address(data) for kind, data in told if kind == _RTM_NEWADDR) if row["address"]]
 
 
 def _address(data: bytes) -> Row:
@@ -89,7 +97,7 @@ def resolve(names: list[str]) -> Row:
     found = {}
     for name in names:
         try:
-            rows = socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM)
+            rows = socket.getaddrinfo(name.encode(), None, 0, socket.SOCK_STREAM)  # as it is, not by the codec of names
             found[name] = sorted({row[4][0] for row in rows})
         except (OSError, UnicodeError):
             found[name] = []
@@ -113,18 +121,32 @@ def sources(goals: list[str]) -> list[str]:
 
 def listening() -> list[Row]:
     """Return every TCP port that somebody listens on: `port`, `address`, `uid`, `inode`."""
-    found = []
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            with open(table) as file:
-                rows = [line.split() for line in file][1:]
-        except OSError:
-            continue
-        for row in rows:
-            if row[3] == _LISTENS:
-                address, port = row[1].split(":")
-                found.append({"port": int(port, 16), "address": _shown(address), "uid": int(row[7]), "inode": row[9]})
-    return found
+    try:
+        return [*_sockets(socket.AF_INET), *_sockets(socket.AF_INET6)]
+    except OSError:  # a kernel that tells of sockets in its tables alone, like that of some sandboxes
+        return [*_table("/proc/net/tcp"), *_table("/proc/net/tcp6")]
+
+
+def _sockets(family: int) -> Iterator[Row]:
+    """Yield who listens, without the sockets of others, which the tables walk through; source: linux/inet_diag.h."""
+    asked = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 0, 1 << _LISTEN)
+    for kind, data in _dump(_SOCKETS, _SOCK_DIAG, asked):
+        if kind == _SOCK_DIAG:
+            (port,), (uid, inode) = struct.unpack_from(">H", data, 4), struct.unpack_from("=II", data, 64)
+            raw = data[8:12] if family == socket.AF_INET else data[8:24]
+            yield {"port": port, "address": socket.inet_ntop(family, raw), "uid": uid, "inode": str(inode)}
+
+
+def _table(path: str) -> Iterator[Row]:
+    try:
+        with open(path) as file:
+            rows = [line.split() for line in file][1:]
+    except OSError:
+        return
+    for row in rows:
+        if int(row[3], 16) == _LISTEN:
+            address, port = row[1].split(":")
+            yield {"port": int(port, 16), "address": _shown(address), "uid": int(row[7]), "inode": row[9]}
 
 
 def _shown(text: str) -> str:

@@ -66,7 +66,7 @@ def first_row(folder: str, disk: str) -> bytes:
 
 def plain(text: str) -> str:
     """Return a module without annotations, docstrings, and what only a type checker imports."""
-    return ast.unparse(ast.fix_missing_locations(_Plain().visit(ast.parse(text))))
+    return ast.unparse(_Plain().visit(ast.parse(text)))
 
 
 class _Plain(ast.NodeTransformer):
@@ -81,7 +81,7 @@ class _Plain(ast.NodeTransformer):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
         self.generic_visit(node)
-        return ast.Assign(targets=[node.target], value=node.value) if node.value else None
+        return ast.copy_location(ast.Assign(targets=[node.target], value=node.value), node) if node.value else None
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         self.generic_visit(node)
