@@ -91,7 +91,8 @@ def _judge(asked: argparse.Namespace) -> int:
     settings = dict(setting(text) for text in asked.set)
     where = {"url": asked.url, "python": asked.engine, "port": asked.port, "servers": asked.servers}
     engine = WantedEngine(settings=settings, start_s=asked.start_s, **where)
-    with serving(engine, loopback_http(_SILENT_S)) as serve:
+    first = exports[0].path, asked.out / exports[0].name
+    with serving(engine, loopback_http(_SILENT_S), first=first) as serve:
         judging = Judging(
             sandbox=Sandbox(asked.sandbox_url, loopback_http(3600.0)),
             serve=serve,

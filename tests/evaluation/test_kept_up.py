@@ -13,6 +13,7 @@ import pytest
 from playbox import Player, export, playing
 
 from rlbox.evaluation.act.policy import Policy, PolicyError
+from rlbox.evaluation.act.server import Ready
 from rlbox.evaluation.serving.act.kept_up import EXCHANGED, STARTED, KeptUp
 from rlbox.evaluation.serving.act.together import Together
 from rlbox.evaluation.suite import Suite
@@ -36,7 +37,7 @@ class Engines:
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def start(self, export: Path, folder: Path) -> Iterator[Policy]:
+    def start(self, export: Path, folder: Path) -> Iterator[Ready]:
         held, left = [float(weight(export))], [0.0]
 
         def reload(path: str) -> None:
@@ -54,7 +55,7 @@ class Engines:
             self.up += 1
         try:
             with playing(player):
-                yield Policy(player.url, loopback_http(10))
+                yield lambda: Policy(player.url, loopback_http(10))
         finally:
             with self._lock:
                 self.up -= 1
@@ -180,6 +181,58 @@ def test_what_fails_is_not_kept_up(engines: Engines, exports: list[Path], tmp_pa
     kept.close()
 
 
+def test_a_start_that_was_begun_is_the_first_ones(engines: Engines, exports: list[Path], tmp_path: Path) -> None:
+    kept = engines.kept_up()
+    kept.begin(exports[0], tmp_path)
+    assert (engines.started, engines.up) == (["step_1"], 1)
+    assert serve_all(kept, exports, tmp_path) == [STARTED, STARTED, EXCHANGED, EXCHANGED]
+    assert engines.started == ["step_1", "step_2"]
+
+
+def test_a_start_that_was_begun_for_another_is_ended(engines: Engines, exports: list[Path], tmp_path: Path) -> None:
+    """Also where the files changed meanwhile, and where nothing is served at all."""
+    kept = engines.kept_up()
+    kept.begin(exports[0], tmp_path)
+    assert serve_all(kept, exports[1:2], tmp_path) == [STARTED]
+    assert (engines.started, engines.up) == (["step_1", "step_2"], 0)
+    kept.begin(exports[0], tmp_path)
+    (exports[0] / "model.safetensors").write_bytes(b"other weights")
+    assert serve_all(kept, exports[:1], tmp_path) == [STARTED]
+    assert (engines.started[2:], engines.up) == (["step_1", "step_1"], 0)
+    kept.begin(exports[1], tmp_path)
+    kept.close()
+    assert engines.up == 0
+
+
+def test_a_start_that_fails_is_told_when_it_is_wanted(engines: Engines, exports: list[Path], tmp_path: Path) -> None:
+    @contextlib.contextmanager
+    def broken(export: Path, folder: Path) -> Iterator[Ready]:
+        engines.started.append(export.name)
+        raise PolicyError("no memory")
+        yield
+
+    kept = KeptUp(broken, {}, engines.said.append)
+    kept.begin(tmp_path / "nothing", tmp_path)
+    kept.begin(exports[0], tmp_path)
+    with pytest.raises(PolicyError, match="no memory"), kept(exports[0], tmp_path):
+        pass
+    assert engines.started == ["step_1"]
+    with pytest.raises(PolicyError, match="no memory"), kept(exports[0], tmp_path):
+        pass
+    assert engines.started == ["step_1", "step_1"]
+
+
+def test_several_begin_together(engines: Engines, exports: list[Path], tmp_path: Path) -> None:
+    together = Together([engines.kept_up() for _ in range(2)])
+    together.begin(exports[0], tmp_path)
+    assert engines.started == ["step_1", "step_1"]
+    with together(exports[0], tmp_path) as policy:
+        assert policy.servers == 2
+    assert engines.started == ["step_1", "step_1"]
+    together.close()
+    assert engines.up == 0
+
+
 def test_several_share_the_work_and_none_is_left(engines: Engines, exports: list[Path], tmp_path: Path) -> None:
     """Each has the weights of the export; questions go to whoever has least to do."""
     together, decoding, found = Together([engines.kept_up() for _ in range(3)]), Suite(name="x", title="x").decoding, []
@@ -198,7 +251,7 @@ def test_several_share_the_work_and_none_is_left(engines: Engines, exports: list
 
 def test_one_of_several_that_does_not_start_ends_all(engines: Engines, exports: list[Path], tmp_path: Path) -> None:
     @contextlib.contextmanager
-    def broken(export: Path, folder: Path) -> Iterator[Policy]:
+    def broken(export: Path, folder: Path) -> Iterator[Ready]:
         raise PolicyError("no memory")
         yield
 

@@ -98,7 +98,8 @@ def judge(app: App, exports: tuple[Path, ...], suites: tuple[str, ...], out: Pat
         rows = [{"name": one.name, "step": one.step, "path": str(one.path)} for one in found]
         text = "\n".join(f"{one.name}: {count} answers to judge, {one.path}" for one in found)
         return app.planned({"exports": rows, "answers": count, "out": str(out)}, text, f"write results into {out}")
-    with told(), judged_by(asked, sets) as sandbox, _serving(app, asked) as serve:
+    first = found[0].path, out / found[0].name
+    with told(), _serving(app, asked, first) as serve, judged_by(asked, sets) as sandbox:
         judging = _judging(app, out, sandbox, serve, asked, _overlap(sets, asked))
         judged = judge_all(judging, [WantedResult(export=export, suites=sets) for export in found])
         if len(found) == len(judged.failed) == 1:
@@ -157,7 +158,7 @@ def _overlap(sets: Sets, asked: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def _serving(app: App, asked: dict[str, Any]) -> Iterator[Serve]:
+def _serving(app: App, asked: dict[str, Any], first: tuple[Path, Path] | None = None) -> Iterator[Serve]:
     from rlbox.evaluation.act.server import setting
     from rlbox.evaluation.serving.act.engines import WantedEngine, serving
     from rlbox.machine.act.http import loopback_http
@@ -165,7 +166,7 @@ def _serving(app: App, asked: dict[str, Any]) -> Iterator[Serve]:
     settings = dict(setting(text) for text in asked["settings"])
     where = {"url": asked["url"], "python": asked["engine"], "port": asked["port"], "servers": asked["servers"]}
     wanted = WantedEngine(settings=settings, **where)
-    with serving(wanted, loopback_http(_SILENT_S), app.say) as serve:
+    with serving(wanted, loopback_http(_SILENT_S), app.say, first) as serve:
         yield serve
 
 

@@ -23,6 +23,8 @@ from rlbox.values import Command
 
 Serve = Callable[[Path, Path], contextlib.AbstractContextManager[Answering]]
 """Serves an export, the log in a folder, and ends what it started behind the block."""
+Ready = Callable[[], Policy]
+"""Waits until a server answers that was started."""
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD")
 _POLL_S = 0.5
 _FREE_S = 60.0
@@ -83,14 +85,22 @@ def served(engine: EngineSettings, log: Path, http: Http) -> Iterator[Policy]:
     PolicyError
         It ended, or was not ready in time; or another listens where it should.
     """
+    with starting(engine, log, http) as ready:
+        yield ready()
+
+
+@contextlib.contextmanager
+def starting(engine: EngineSettings, log: Path, http: Http) -> Iterator[Ready]:
+    """As `served`, but yield what waits until it answers: other work can be done meanwhile."""
     _await_port(engine.url)
     log.parent.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + engine.start_s
     with log.open("ab") as stream:
         process = start_command(
             Command(argv=engine.argv, env=engine.env), stdout=stream, stderr=WITH_OUTPUT, dies_with_us=True
         )
     try:
-        yield _ready(process, engine, log, http)
+        yield lambda: _ready(process, engine, deadline, log, http)
     finally:
         _end(process)
 
@@ -104,8 +114,7 @@ def _await_port(url: str) -> None:
         time.sleep(_POLL_S)
 
 
-def _ready(process: Started, engine: EngineSettings, log: Path, http: Http) -> Policy:
-    deadline = time.monotonic() + engine.start_s
+def _ready(process: Started, engine: EngineSettings, deadline: float, log: Path, http: Http) -> Policy:
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise PolicyError(f"the inference server ended with status {process.returncode}; read {log}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from rlbox.evaluation.act.policy import Policy
 from rlbox.evaluation.act.say import say
-from rlbox.evaluation.act.server import EngineSettings, Serve, engine_facts, served, vllm_argv
+from rlbox.evaluation.act.server import EngineSettings, Ready, Serve, engine_facts, starting, vllm_argv
 from rlbox.evaluation.serving.act.exchange import DEVELOPER
 from rlbox.evaluation.serving.act.kept_up import KeptUp, Start
 from rlbox.evaluation.serving.act.together import Together
@@ -39,8 +39,15 @@ class WantedEngine:
 
 
 @contextlib.contextmanager
-def serving(wanted: WantedEngine, http: Http, say: Callable[[str], None] = say) -> Iterator[Serve]:
+def serving(
+    wanted: WantedEngine, http: Http, say: Callable[[str], None] = say, first: tuple[Path, Path] | None = None
+) -> Iterator[Serve]:
     """Yield what serves exports; engines that were started for them end with the block.
+
+    Parameters
+    ----------
+    first
+        The export that will be served first, and the folder of its log: the start is not waited for until it is.
 
     Raises
     ------
@@ -60,6 +67,8 @@ def serving(wanted: WantedEngine, http: Http, say: Callable[[str], None] = say) 
     starts = [_start(wanted, at, port, env, http) for at, (port, env) in enumerate(zip(ports, shares, strict=True))]
     kept_up = [KeptUp(start, engine, say) for start in starts]
     with contextlib.closing(kept_up[0] if len(kept_up) == 1 else Together(kept_up)) as serve:
+        if first:
+            serve.begin(*first)
         yield serve
 
 
@@ -73,10 +82,10 @@ def _start(wanted: WantedEngine, at: int, port: int, env: Mapping[str, str], htt
     """Return what starts the server of a number, its log beside the result of the export that it is started for."""
     log = f"server-{at + 1}.log" if at else "server.log"
 
-    def start(export: Path, folder: Path) -> contextlib.AbstractContextManager[Policy]:
+    def start(export: Path, folder: Path) -> contextlib.AbstractContextManager[Ready]:
         argv = vllm_argv(wanted.python, export, port, dict(wanted.settings))
         url = f"http://127.0.0.1:{port}"
         engine = EngineSettings(argv=argv, url=url, start_s=wanted.start_s, env={**DEVELOPER, **env})
-        return served(engine, folder / log, http)
+        return starting(engine, folder / log, http)
 
     return start

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.evaluation.act.policy import Policy, PolicyError
+from rlbox.evaluation.act.server import Ready
 from rlbox.evaluation.act.weights import Marks, marks_of
 from rlbox.evaluation.serving.act.exchange import (
     exchange_weights,
@@ -21,8 +22,8 @@ from rlbox.evaluation.serving.act.exchange import (
 from rlbox.evaluation.serving.proof import Probed, differs, proof_key
 from rlbox.printable import isolated
 
-Start = Callable[[Path, Path], contextlib.AbstractContextManager[Policy]]
-"""Serves an export by an engine that is started for it, and ends it behind the block."""
+Start = Callable[[Path, Path], contextlib.AbstractContextManager[Ready]]
+"""Starts an engine for an export, gives what waits until it answers, and ends it behind the block."""
 STARTED, EXCHANGED = "started with them", "exchanged in the running engine"
 """How the weights of an export came into the engine that answered."""
 
@@ -41,6 +42,7 @@ class KeptUp:
     def __init__(self, start: Start, engine: Mapping[str, Any], say: Callable[[str], None]) -> None:
         self._start, self._engine, self._say = start, engine, say
         self._running = contextlib.ExitStack()
+        self._begun: tuple[tuple[str, Marks], Ready] | None = None
         self._policy: Policy | None = None
         self._form: dict[str, str] = {}
         self._loaded: tuple[str, Marks] = ("", ())
@@ -51,9 +53,29 @@ class KeptUp:
         """As every `Serve`; behind the block the engine stays up."""
         return self._served(export, folder)
 
+    def begin(self, export: Path, folder: Path) -> None:
+        """Start an engine with the export that is wanted first; other work can be done until it is.
+
+        What is wrong with it is said then.
+        """
+        with contextlib.suppress(OSError):
+            self._begun = _identity(export), self._ready(export, folder)
+
+    def _ready(self, export: Path, folder: Path) -> Ready:
+        """Start an engine; what is returned waits for it, and raises what was wrong with the start."""
+        try:
+            return self._running.enter_context(self._start(export, folder))
+        except PolicyError as error:
+            failed = error
+
+        def raises() -> Policy:
+            raise failed
+
+        return raises
+
     def close(self) -> None:
         """End what is up."""
-        self._policy, self._said = None, ()
+        self._policy, self._said, self._begun = None, (), None
         self._running.close()
 
     @contextlib.contextmanager
@@ -68,10 +90,13 @@ class KeptUp:
         return self._policy if self._policy and self._loaded == _identity(export) else None
 
     def _fresh(self, export: Path, folder: Path) -> Policy:
-        self.close()
-        policy = self._running.enter_context(self._start(export, folder))
+        begun, self._begun = self._begun, None
+        if not begun or begun[0] != _identity(export):
+            self.close()
+            begun = _identity(export), self._ready(export, folder)
+        policy = begun[1]()
         policy.loaded = STARTED
-        self._policy, self._form, self._loaded = policy, form_of(export), _identity(export)
+        self._policy, self._form, self._loaded = policy, form_of(export), begun[0]
         return policy
 
     def _exchanged(self, export: Path, folder: Path) -> Policy | None:

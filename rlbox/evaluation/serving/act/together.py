@@ -27,6 +27,12 @@ class Together:
         """As every `Serve`."""
         return self._served(export, folder)
 
+    def begin(self, export: Path, folder: Path) -> None:
+        """As `KeptUp.begin`."""
+        pairs = zip(self._engines, self._threads, strict=True)
+        for begun in [thread.submit(engine.begin, export, folder) for engine, thread in pairs]:
+            begun.result()
+
     def close(self) -> None:
         """End what is up."""
         for ended in [thread.submit(engine.close) for engine, thread in zip(self._engines, self._threads, strict=True)]:
