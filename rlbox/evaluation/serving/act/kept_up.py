@@ -10,7 +10,7 @@ from typing import Any
 
 from rlbox.evaluation.act.policy import Policy, PolicyError
 from rlbox.evaluation.act.server import Ready
-from rlbox.evaluation.act.weights import Marks, marks_of
+from rlbox.evaluation.act.weights import Marks, marks_of, shards_of
 from rlbox.evaluation.serving.act.exchange import (
     exchange_weights,
     form_of,
@@ -59,6 +59,7 @@ class KeptUp:
         What is wrong with it is said then.
         """
         with contextlib.suppress(OSError):
+            shards_of(export)
             self._begun = _identity(export), self._ready(export, folder)
 
     def _ready(self, export: Path, folder: Path) -> Ready:
