@@ -94,8 +94,11 @@ def playing(player: Player, port: int = 0) -> Iterator[Player]:
         def log_message(self, *words: Any) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    server.daemon_threads = True
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 128  # as many ask at once; of a short queue a busy machine resets connections
+
+    server = Server(("127.0.0.1", port), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     player.url = f"http://127.0.0.1:{server.server_port}"
     yield player

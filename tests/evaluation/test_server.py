@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -128,3 +133,48 @@ def test_a_server_that_is_up_is_left_up(tmp_path: Path) -> None:
         with serving(WantedEngine(url=policy.url), http) as serve, serve(Path("/e"), tmp_path) as other:
             assert other.name == "m"
         assert Policy(policy.url, http).name == "m"
+
+
+class Cutting(BaseHTTPRequestHandler):
+    """Cuts connections behind the question, as a server does with one that was idle, as often as it is told to."""
+
+    protocol_version = "HTTP/1.1"
+    cuts = 0
+
+    def do_GET(self) -> None:
+        self._send({"data": [{"id": "m"}]} if self.path == "/v1/models" else {"version": "1"})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if type(self).cuts:
+            type(self).cuts -= 1
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.close_connection = True
+        else:
+            self._send({"tokens": [1, 2]})
+
+    def _send(self, content: object) -> None:
+        data = json.dumps(content).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *words: object) -> None:
+        """Say nothing."""
+
+
+def test_a_connection_that_is_cut_once_is_asked_again() -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Cutting)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        policy = Policy(f"http://127.0.0.1:{server.server_port}", loopback_http(10))
+        Cutting.cuts = 1
+        assert policy.prompt("a").tokens == (1, 2)
+        Cutting.cuts = 2
+        with pytest.raises(PolicyError, match="/tokenize: "):
+            policy.prompt("b")
+        assert Cutting.cuts == 0
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -148,16 +148,28 @@ class Policy:
         return self._exchange("POST", path, json.dumps(content).encode())
 
     def _exchange(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
-        headers = {"Content-Type": "application/json"} if body else {}
         try:
-            with self._http.ask(method, self.url + path, headers=headers, body=body) as answer:
-                text = b"".join(_bounded(answer.blocks()))
+            status, text = self._asked(method, path, body)
         except (NoAnswer, OSError) as error:
             raise PolicyError(f"{self.url}{path}: {error}") from error
         try:
-            return answer.status, parse_json(text)
+            return status, parse_json(text)
         except ValueError:
-            return answer.status, text[:2000].decode("utf-8", "replace")
+            return status, text[:2000].decode("utf-8", "replace")
+
+    def _asked(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        """Ask, once more where the connection was cut: a server closes one that was idle as it is used again."""
+        try:
+            return self._once(method, path, body)
+        except NoAnswer as error:
+            if error.kind != "cut":
+                raise
+        return self._once(method, path, body)
+
+    def _once(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        headers = {"Content-Type": "application/json"} if body else {}
+        with self._http.ask(method, self.url + path, headers=headers, body=body) as answer:
+            return answer.status, b"".join(_bounded(answer.blocks()))
 
 
 def _bounded(blocks: Any) -> Sequence[bytes]:
