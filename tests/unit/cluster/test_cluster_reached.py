@@ -142,6 +142,9 @@ def test_who_listens_is_told_the_same_by_the_sockets_and_by_the_tables(monkeypat
 
         asked = told()
         assert {row[:2] for row in asked} == wanted
+        with monkeypatch.context() as without:
+            without.setattr(node_net, "_TCP", 200)  # a protocol of which it cannot tell: as without its tcp_diag
+            assert told() == asked
         monkeypatch.setattr(node_net, "_SOCKETS", 31)  # a family of netlink that does not exist
         assert told() == asked
     finally:

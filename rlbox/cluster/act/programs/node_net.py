@@ -21,26 +21,30 @@ _ROUTES, _SOCKETS = 0, 4
 _NLMSG_ERROR, _NLMSG_DONE, _DUMP = 2, 3, 0x301
 _RTM_NEWADDR, _RTM_GETADDR, _SOCK_DIAG = 20, 22, 20
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
-_LISTEN = 10
+_TCP, _LISTEN = socket.IPPROTO_TCP, 10
 _KERNEL_S = 5.0
 _REACH_S = 3.0
 _AT_ONCE, _LOOK_S = 256, 0.5
 
 
-def _dump(protocol: int, kind: int, asked: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the kind and content of every message that the kernel answers; `OSError` where it does not take that."""
+def _dump(protocol: int, wanted: int, asked: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the kind and content of every message that the kernel answers; `OSError` where it does not take that.
+
+    What it lacks a part for it refuses in the last message: that is no empty answer.
+    """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as kernel:
         kernel.bind((0, 0))
         kernel.settimeout(_KERNEL_S)
-        kernel.send(struct.pack("=IHHII", 16 + len(asked), kind, _DUMP, 1, 0) + asked)
+        kernel.send(struct.pack("=IHHII", 16 + len(asked), wanted, _DUMP, 1, 0) + asked)
         while True:
             data = kernel.recv(1 << 16)
             while len(data) >= 16:
                 size, kind = struct.unpack_from("=IH", data)
-                if kind == _NLMSG_DONE or size < 16:
+                if kind in (_NLMSG_ERROR, _NLMSG_DONE) or size < 16:
+                    code = struct.unpack_from("=i", data, 16)[0] if size >= 20 else 0
+                    if code < 0:
+                        raise OSError(-code, "netlink")
                     return
-                if kind == _NLMSG_ERROR:
-                    raise OSError(-struct.unpack_from("=i", data, 16)[0], "netlink")
                 yield kind, data[16:size]
                 data = data[(size + 3) & ~3 :]
 
@@ -129,7 +133,7 @@ def listening() -> list[Row]:
 
 def _sockets(family: int) -> Iterator[Row]:
     """Yield who listens, without the sockets of others, which the tables walk through; source: linux/inet_diag.h."""
-    asked = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 0, 1 << _LISTEN)
+    asked = struct.pack("=BBBxI48x", family, _TCP, 0, 1 << _LISTEN)
     for kind, data in _dump(_SOCKETS, _SOCK_DIAG, asked):
         if kind == _SOCK_DIAG:
             (port,), (uid, inode) = struct.unpack_from(">H", data, 4), struct.unpack_from("=II", data, 64)
