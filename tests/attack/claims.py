@@ -16,8 +16,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 
-import psutil
-from ground import LAST, PATIENCE_S, Attempt, Ground
+from ground import LAST, PATIENCE_S, Attempt, Ground, sleepers
 
 from rlbox.record.act.supervisor_file import load_supervisor
 
@@ -271,17 +270,14 @@ def _killed_at(ground: Ground, *, state: str, who: str, honest: bool) -> None:
     ground.type("run", "claims", "--place", "here", "--detach", "--data", str(ground.data))
     wait(mark.exists)
     facts = load_supervisor(ground.data / "runs" / ground.last())
-    pids = [facts.warden, facts.pid] if facts else []
+    assert facts
+    pids = [facts.warden, facts.pid]
     if who != "supervisor":
-        pids += _sleepers()
+        pids += sleepers(facts.pid)
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     (ground.data / "work").write_text(work() if honest else "printf 'finished well\\n'\n")
-
-
-def _sleepers() -> list[int]:
-    return [each.pid for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", "601"]]
 
 
 def wait(done: Callable[[], bool]) -> None:

@@ -152,12 +152,17 @@ class Ground:
             time.sleep(0.05)
         facts = load_supervisor(run_dir)
         assert facts
-        sleeper = [
-            process.pid for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == ["sleep", "600"]
-        ]
-        for pid in (facts.warden, facts.pid, *sleeper):
+        for pid in (facts.warden, facts.pid, *sleepers(facts.pid)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def sleepers(supervisor: int) -> list[int]:
+    """Return the processes below a supervisor that sleep, as its stage was told to; others here sleep as well."""
+    below = psutil.Process(supervisor).children(recursive=True)
+    found = [process.pid for process in below if process.name() == "sleep"]
+    assert found
+    return found
 
 
 def tree(folder: Path) -> Tree:
