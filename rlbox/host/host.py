@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -39,6 +41,7 @@ from rlbox.target.load import load_target
 
 _STARTING_S = 2.0  # what it takes to start and remove the container
 _GRACE_S = 0.6
+_REMOVAL_S = 5.0  # what an engine gets to remove the container once nobody waits for its answer
 
 
 def examine_host(app: App, name: str | None, data: str | None, gpus: str, budget_s: float) -> Report:
@@ -56,11 +59,15 @@ def examine_host(app: App, name: str | None, data: str | None, gpus: str, budget
     scene = _scene(app, image, with_gpus(_demands(app, image), wish.word), folder, began + budget_s + _GRACE_S)
     inside: list[Report] = []
     probes = Probes(scene.end)
-    if image:
-        probes.start({"image": lambda: _examine_image(app, image, _usable(folder), gpus, budget_s, inside)})
-    rows = rows_of("host", scene)
-    probes.start({row.name: partial(row.ask, scene) for row in rows})
-    probes.wait()
+    try:
+        if image:
+            probes.start({"image": lambda: _examine_image(app, image, _usable(folder), gpus, budget_s, inside)})
+        rows = rows_of("host", scene)
+        probes.start({row.name: partial(row.ask, scene) for row in rows})
+        probes.wait()
+    finally:
+        if image and probes.goes_on("image"):
+            _end_container(image, partial(probes.goes_on, "image"))
     findings, follows = settle(row for found in probes.findings.values() for row in found)
     checks = sum(row.count(scene) for row in rows) + (len(judge_image) if image else 0)
     host = Report(findings=findings, follows=follows, checks=checks, unfinished=tuple(probes.unfinished))
@@ -136,6 +143,20 @@ def _examine_image(
     return judge_image("outdated" if outdated(image, found) else "current", image.target)
 
 
+def _end_container(image: ImagePlan, examined: Callable[[], bool]) -> None:
+    """Remove the container of a probe that nobody waits for: its thread ends with this process, before it would."""
+
+    def remove() -> None:
+        with contextlib.suppress(RlboxError):
+            while examined():  # one that is asked for at this moment is there at the next look
+                engine().remove(_container_name(image))
+                time.sleep(0.1)
+
+    thread = threading.Thread(target=remove, daemon=True)  # an engine that hangs must not keep rlbox from ending
+    thread.start()
+    thread.join(_REMOVAL_S)
+
+
 def _access(app: App, image: ImagePlan, gpus: str) -> GpuAccess:
     """Return the GPUs of the container that is examined; none where the engine offers none, which is a finding."""
     try:
@@ -150,7 +171,7 @@ def _in_container(
     plan = plan_container(
         image.tag,
         engine().reachable(image.container),
-        name=f"rlbox-doctor-{image.target}-{os.getpid()}",
+        name=_container_name(image),
         argv=("/opt/rlbox/bin/python", "-m", "rlbox.doctor", "container", f"{budget_s:.1f}"),
         env={"PYTHONPYCACHEPREFIX": bytecode},
         labels={TARGET_LABEL: image.target, OWNER_LABEL: str(os.getuid())},
@@ -172,6 +193,10 @@ def _in_container(
             return list(judge_unlocked(["`rlbox doctor`"]))
         last = (outcome.stderr.strip().splitlines() or ["no output"])[-1]
         return [_refused(image.tag, last)]
+
+
+def _container_name(image: ImagePlan) -> str:
+    return f"rlbox-doctor-{image.target}-{os.getpid()}"
 
 
 def _refused(tag: str, words: str) -> Finding:

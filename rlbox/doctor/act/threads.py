@@ -22,6 +22,7 @@ class Probes:
     findings: dict[str, tuple[Finding, ...]] = field(default_factory=dict)
     unfinished: list[str] = field(default_factory=list)
     _threads: dict[str, threading.Thread] = field(default_factory=dict)
+    _ended: set[str] = field(default_factory=set)
 
     def start(self, probes: Mapping[str, Probe]) -> None:
         """Start each probe in a thread of its own."""
@@ -36,9 +37,15 @@ class Probes:
             if name not in self.findings and not any(row.startswith(f"{name}:") for row in self.unfinished):
                 self.unfinished.append(f"{name}: not done in time")
 
+    def goes_on(self, name: str) -> bool:
+        """Tell whether a probe that was started has not ended; threading forgets it where Ctrl-C cuts a `join`."""
+        return name in self._threads and name not in self._ended
+
     def _run(self, name: str, probe: Probe) -> None:
         try:
             self.findings[name] = tuple(probe())
         except Exception as error:  # a probe that fails says nothing of the machine, and must not hide the others
             where = traceback.extract_tb(error.__traceback__)[-1]
             self.unfinished.append(f"{name}: {isolated(f'{type(error).__name__}: {error} ({where.name})')}")
+        finally:
+            self._ended.add(name)
