@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -44,6 +45,14 @@ _GRACE_S = 0.6
 _REMOVAL_S = 5.0  # what an engine gets to remove the container once nobody waits for its answer
 
 
+@dataclass
+class _Inside:
+    """What doctor said in a container of the image, and whether one was asked for at all."""
+
+    begun: bool = False
+    reports: list[Report] = field(default_factory=list)
+
+
 def examine_host(app: App, name: str | None, data: str | None, gpus: str, budget_s: float) -> Report:
     """Return what is wrong with this host for a target (none: with what every target needs).
 
@@ -57,7 +66,7 @@ def examine_host(app: App, name: str | None, data: str | None, gpus: str, budget
     wish = parse_gpus(wished(gpus), image.container.gpus if image else 0)
     folder = _folder(image, data)
     scene = _scene(app, image, with_gpus(_demands(app, image), wish.word), folder, began + budget_s + _GRACE_S)
-    inside: list[Report] = []
+    inside = _Inside()
     probes = Probes(scene.end)
     try:
         if image:
@@ -66,12 +75,12 @@ def examine_host(app: App, name: str | None, data: str | None, gpus: str, budget
         probes.start({row.name: partial(row.ask, scene) for row in rows})
         probes.wait()
     finally:
-        if image and probes.goes_on("image"):
+        if image and inside.begun and probes.goes_on("image"):
             _end_container(image, partial(probes.goes_on, "image"))
     findings, follows = settle(row for found in probes.findings.values() for row in found)
     checks = sum(row.count(scene) for row in rows) + (len(judge_image) if image else 0)
     host = Report(findings=findings, follows=follows, checks=checks, unfinished=tuple(probes.unfinished))
-    return merge([host, *inside], time.monotonic() - began)
+    return merge([host, *inside.reports], time.monotonic() - began)
 
 
 def _demands(app: App, image: ImagePlan | None) -> Demands:
@@ -123,7 +132,7 @@ def _mirrors(app: App, image: ImagePlan) -> list[Reached]:
 
 
 def _examine_image(
-    app: App, image: ImagePlan, folder: Path | None, gpus: str, budget_s: float, inside: list[Report]
+    app: App, image: ImagePlan, folder: Path | None, gpus: str, budget_s: float, inside: _Inside
 ) -> Iterable[Finding]:
     """Add what doctor says in a container of the image to `inside`, and return what is to say of the image itself."""
     try:
@@ -135,9 +144,10 @@ def _examine_image(
     if folder is not None and folder.is_dir():
         bytecode = f"cache/bytecode/{image.target}/{str(found['Id']).rpartition(':')[2][:16]}"  # as of runs
         access = _access(app, image, gpus)
+        inside.begun = True
         report = _in_container(image, folder, f"{image.container.mount}/{bytecode}", access, budget_s - _STARTING_S)
         if isinstance(report, Report):
-            inside.append(report)
+            inside.reports.append(report)
         else:
             return report
     return judge_image("outdated" if outdated(image, found) else "current", image.target)

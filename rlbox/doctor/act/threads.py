@@ -22,6 +22,7 @@ class Probes:
     findings: dict[str, tuple[Finding, ...]] = field(default_factory=dict)
     unfinished: list[str] = field(default_factory=list)
     _threads: dict[str, threading.Thread] = field(default_factory=dict)
+    _found: dict[str, tuple[Finding, ...]] = field(default_factory=dict)
     _ended: set[str] = field(default_factory=set)
 
     def start(self, probes: Mapping[str, Probe]) -> None:
@@ -31,10 +32,12 @@ class Probes:
             self._threads[name].start()
 
     def wait(self) -> None:
-        """Wait for all that were started, at most until the deadline."""
+        """Wait for all that were started, at most until the deadline; what is found later is not told."""
         for name, thread in self._threads.items():
             thread.join(max(self.deadline - time.monotonic(), 0.01))
-            if name not in self.findings and not any(row.startswith(f"{name}:") for row in self.unfinished):
+            if name in self._found:
+                self.findings[name] = self._found[name]
+            elif not any(row.startswith(f"{name}:") for row in self.unfinished):
                 self.unfinished.append(f"{name}: not done in time")
 
     def goes_on(self, name: str) -> bool:
@@ -43,7 +46,7 @@ class Probes:
 
     def _run(self, name: str, probe: Probe) -> None:
         try:
-            self.findings[name] = tuple(probe())
+            self._found[name] = tuple(probe())
         except Exception as error:  # a probe that fails says nothing of the machine, and must not hide the others
             where = traceback.extract_tb(error.__traceback__)[-1]
             self.unfinished.append(f"{name}: {isolated(f'{type(error).__name__}: {error} ({where.name})')}")
