@@ -64,7 +64,7 @@ sandbox-speed: .venv/rlbox.stamp
 cluster: .venv/rlbox.stamp
 	$(RLBOX) engine up
 	scripts/ensure-test-tools.sh
-	$(PY) -m pytest tests/engine/test_cluster_doctor.py tests/engine/test_cluster_life.py tests/engine/test_cluster_jobs.py tests/engine/test_cluster_work.py tests/engine/test_cluster_failures.py tests/engine/test_cluster_here.py tests/engine/test_cluster_proof.py tests/engine/test_cluster_runs.py tests/engine/test_cluster_rounds.py tests/engine/test_cluster_wire.py tests/engine/test_cluster_many.py $(ARGS)
+	$(PY) -m pytest tests/engine/test_cluster_doctor.py tests/engine/test_cluster_life.py tests/engine/test_cluster_jobs.py tests/engine/test_cluster_work.py tests/engine/test_cluster_failures.py tests/engine/test_cluster_here.py tests/engine/test_cluster_proof.py tests/engine/test_cluster_runs.py tests/engine/test_cluster_rounds.py tests/engine/test_cluster_wire.py tests/engine/test_cluster_engines.py tests/engine/test_cluster_many.py $(ARGS)
 
 # Fifty rounds of cut cables, power cuts, killed containers and command lines, and full disks on such a cluster, beside another
 # user's; it goes on where it was ended, and writes tests/engine/CLUSTER_CHAOS.md.

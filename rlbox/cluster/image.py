@@ -6,6 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlbox.engine.oci import Descriptor
+from rlbox.foreign import whole_number
+
+_ZSTD_SINCE = 23  # source: Docker Engine 23.0 release notes, "zstd"
+
+
+def unpacks_zstd(version: str) -> bool:
+    """Tell of an engine by its version whether it takes layers that are packed by zstd; one that tells none does."""
+    major = whole_number(version.partition(".")[0])
+    return major is None or major >= _ZSTD_SINCE
 
 
 @dataclass(frozen=True, kw_only=True)

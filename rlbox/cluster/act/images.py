@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +32,7 @@ class ImageSource:
     """The image of this machine's engine, whose parts come into a spool when a node wants them."""
 
     def __init__(self, tag: str, image: Mapping[str, Any], spool: Spool, host: str) -> None:
-        self._tag, self._image, self._spool, self._host = tag, dict(image), spool, host
+        self._tag, self._image, self.spool, self._host = tag, dict(image), spool, host
         self._word, self._pushes = secrets.token_hex(6), 0
         self._wanted: set[str] = set()
         self._lock = threading.Lock()
@@ -41,14 +41,14 @@ class ImageSource:
 
     def describe(self) -> SentImage:
         """Return what the image is made of; none of its layers is read for that where its engine knows them."""
-        self._spool.wanted = lambda digest: False
+        self.spool.wanted = lambda digest: False
         self._push()
         tag = str(self._pushes)
-        digest = self._spool.tags[tag]
-        found = {digest: self._spool.manifests[digest]}
+        digest = self.spool.tags[tag]
+        found = {digest: self.spool.manifests[digest]}
         known = [parse_manifest(text, kind) for kind, text in found.values()]
         for child in known[0].manifests:
-            kind, text = self._spool.manifests[child.digest]
+            kind, text = self.spool.manifests[child.digest]
             found[child.digest] = (kind, text)
             known.append(parse_manifest(text, kind))
         parts = {part.digest: part for one in known for part in (one.config, *one.layers) if part}
@@ -63,24 +63,30 @@ class ImageSource:
     def blocks(self, digest: str, at: int, size: int) -> Iterator[bytes]:
         """Yield a part from a place on, as the engine brings it."""
         self._need(digest)
-        for block in self._spool.blocks(digest, at, size):
+        for block in self.spool.blocks(digest, at, size):
             for start in range(0, len(block), _BLOCK):
                 yield block[start : start + _BLOCK]
         if self._failed:
             raise self._failed
 
+    def want(self, digests: Iterable[str]) -> None:
+        """Have the engine bring parts, all in one go."""
+        with self._lock:
+            self._wanted |= {*digests}
+
     def _need(self, digest: str) -> None:
         with self._lock:
-            self._wanted.add(digest)
-            if self._spool.has(digest) or (self._pushing and self._pushing.is_alive()):
+            if not self.spool.has(digest):
+                self._wanted.add(digest)
+            if self.spool.has(digest) or (self._pushing and self._pushing.is_alive()):
                 return
             self._pushing = threading.Thread(target=self._bring, name="parts of the image", daemon=True)
             self._pushing.start()
 
     def _bring(self) -> None:
         """Push until all that is wanted is there; what is wanted meanwhile needs another push."""
-        self._spool.wanted = lambda digest: digest in self._wanted
-        while not all(self._spool.has(digest) for digest in tuple(self._wanted)):
+        self.spool.wanted = lambda digest: digest in self._wanted
+        while not all(self.spool.has(digest) for digest in tuple(self._wanted)):
             try:
                 self._push()
             except RlboxError as error:

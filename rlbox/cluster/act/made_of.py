@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from rlbox.cluster.act.gzipped import gzipped
 from rlbox.cluster.act.images import Sending, image_here, keep_as, send_image
 from rlbox.cluster.act.pulled import RegistryImage, pull_image
 from rlbox.cluster.act.reach.fleet import Fleet
 from rlbox.cluster.act.story import Story
 from rlbox.cluster.facts import NodeFacts
+from rlbox.cluster.image import unpacks_zstd
 from rlbox.cluster.plan import ClusterPlan, folder_of
 from rlbox.cluster.survey import Survey
 from rlbox.engine.act.api import require_image
@@ -72,7 +75,12 @@ def _sent(story: Story, survey: Survey, engines: Mapping[str, NodeFacts], plan: 
                     folder=lambda node: folder_of(survey.facts[node].uid, story.name, node),
                     tell=tell,
                 )
-                send_image(story.fleet, lacking, sending, seats, port)
+                old = [name for name in lacking if not unpacks_zstd(engines[name].engine.version)]
+                if newer := [name for name in lacking if name not in old]:
+                    send_image(story.fleet, newer, sending, seats, port)
+                if old:
+                    packed = replace(sending, image=gzipped(source, sent, tell))
+                    send_image(story.fleet, old, packed, seats, port)
         return sent.identity
 
 

@@ -10,12 +10,13 @@ import shutil
 import socketserver
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from rlbox.engine.oci import sha256_of
+from rlbox.files.act.compression import Hashed
 from rlbox.files.act.folders import cache_folder
 from rlbox.printable import printable
 
@@ -62,6 +63,16 @@ class Spool:
             if ended:
                 self._ended.add(digest)
             self._news.notify_all()
+
+    def add(self, chunks: Iterable[bytes]) -> tuple[str, int]:
+        """Add a part that is made here; return its digest and size."""
+        draft, hashed = self._folder / f"made-{secrets.token_hex(8)}", Hashed()
+        with draft.open("wb") as file:
+            for chunk in chunks:
+                file.write(hashed.take(chunk))
+        draft.replace(self.path(hashed.digest))
+        self.grew(hashed.digest, hashed.size, ended=True)
+        return hashed.digest, hashed.size
 
     def blocks(self, digest: str, at: int, size: int) -> Iterator[bytes]:
         """Yield a part from a place on, while it still comes; `TimeoutError` when nothing more does."""

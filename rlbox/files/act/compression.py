@@ -18,6 +18,7 @@ else:
 
 CHUNK = 1 << 20
 ZSTD_LEVEL = 3
+GZIP_LEVEL = 4
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
@@ -96,6 +97,14 @@ def zstd_packed(chunks: Iterator[bytes]) -> Iterator[bytes]:
     packer = zstd.ZstdCompressor(
         options={settings.compression_level: ZSTD_LEVEL, settings.nb_workers: os.cpu_count() or 1}
     )
+    for chunk in chunks:
+        yield packer.compress(chunk)
+    yield packer.flush()
+
+
+def gzip_packed(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the chunks compressed with gzip, without name and time stamp."""
+    packer = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     for chunk in chunks:
         yield packer.compress(chunk)
     yield packer.flush()
