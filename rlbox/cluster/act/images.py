@@ -36,8 +36,7 @@ class ImageSource:
         self._word, self._pushes = secrets.token_hex(6), 0
         self._wanted: set[str] = set()
         self._lock = threading.Lock()
-        self._pushing: threading.Thread | None = None
-        self._failed: RlboxError | None = None
+        self._pushing = False
 
     def describe(self) -> SentImage:
         """Return what the image is made of; none of its layers is read for that where its engine knows them."""
@@ -66,8 +65,6 @@ class ImageSource:
         for block in self.spool.blocks(digest, at, size):
             for start in range(0, len(block), _BLOCK):
                 yield block[start : start + _BLOCK]
-        if self._failed:
-            raise self._failed
 
     def want(self, digests: Iterable[str]) -> None:
         """Have the engine bring parts, all in one go."""
@@ -76,22 +73,32 @@ class ImageSource:
 
     def _need(self, digest: str) -> None:
         with self._lock:
-            if not self.spool.has(digest):
-                self._wanted.add(digest)
-            if self.spool.has(digest) or (self._pushing and self._pushing.is_alive()):
+            if self.spool.has(digest):
                 return
-            self._pushing = threading.Thread(target=self._bring, name="parts of the image", daemon=True)
-            self._pushing.start()
+            self._wanted.add(digest)
+            if self._pushing:
+                return
+            self._pushing = True
+            self.spool.fail(None)
+        threading.Thread(target=self._bring, name="parts of the image", daemon=True).start()
 
     def _bring(self) -> None:
         """Push until all that is wanted is there; what is wanted meanwhile needs another push."""
         self.spool.wanted = lambda digest: digest in self._wanted
-        while not all(self.spool.has(digest) for digest in tuple(self._wanted)):
+        while self._lacks():
             try:
                 self._push()
             except RlboxError as error:
-                self._failed = error
+                with self._lock:
+                    self._pushing = False
+                    self.spool.fail(error)
                 return
+
+    def _lacks(self) -> bool:
+        """Whether parts are lacking; where none is, what is wanted later begins anew."""
+        with self._lock:
+            self._pushing = not all(map(self.spool.has, self._wanted))
+            return self._pushing
 
     def _push(self) -> None:
         self._pushes += 1

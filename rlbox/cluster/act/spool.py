@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from rlbox.engine.oci import sha256_of
+from rlbox.errors import EngineError, RlboxError
 from rlbox.files.act.compression import Hashed
 from rlbox.files.act.folders import cache_folder
 from rlbox.printable import printable
@@ -37,6 +38,7 @@ class Spool:
         self.claimed: set[str] = set()
         self._growing: dict[str, int] = {}
         self._ended: set[str] = set()
+        self._failed: RlboxError | None = None
         self._news = threading.Condition()
 
     def path(self, digest: str) -> Path:
@@ -74,14 +76,34 @@ class Spool:
         self.grew(hashed.digest, hashed.size, ended=True)
         return hashed.digest, hashed.size
 
+    def fail(self, why: RlboxError | None) -> None:
+        """End the waiting for parts that will not come; None: they are asked for anew."""
+        with self._news:
+            self._failed = why
+            self._news.notify_all()
+
     def blocks(self, digest: str, at: int, size: int) -> Iterator[bytes]:
-        """Yield a part from a place on, while it still comes; `TimeoutError` when nothing more does."""
+        """Yield a part from a place on, while it still comes.
+
+        Raises
+        ------
+        RlboxError
+            The push that was to bring it failed.
+        EngineError
+            Nothing more came for ten minutes.
+        """
         while at < size:
             with self._news:
                 until = time.monotonic() + _STALLED_S
                 while self._growing.get(digest, 0) <= at:
+                    if self._failed:
+                        raise self._failed
                     if not self._news.wait(until - time.monotonic()):
-                        raise TimeoutError("the engine here brings no more of the image")
+                        raise EngineError(
+                            "the engine here brings no more of the image",
+                            where=digest,
+                            next_step="the same command again",
+                        )
             with self.path(digest).open("rb") as file:
                 file.seek(at)
                 while block := file.read(_BLOCK):

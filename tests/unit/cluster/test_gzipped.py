@@ -15,6 +15,7 @@ from rlbox.cluster.act.images import ImageSource
 from rlbox.cluster.act.spool import Spool
 from rlbox.cluster.image import SentImage, unpacks_zstd
 from rlbox.engine.oci import CONFIG, INDEX, LAYER, MANIFEST, Descriptor, document, sha256_of
+from rlbox.errors import EngineError
 from rlbox.files.act.compression import zstd_packed
 
 PLAIN = random.Random(1).randbytes(3 << 20)
@@ -84,6 +85,24 @@ def test_an_image_without_zstd_stays(tmp_path: Path) -> None:
     source = cast(Any, given)
     assert gzipped(source, image, lambda row: None) is image
     assert given.wanted == set()
+
+
+def test_a_torn_layer_is_told_with_its_digest(tmp_path: Path) -> None:
+    given = Given(tmp_path / "a")
+    whole = b"".join(zstd_packed(iter([PLAIN])))
+    torn = given.part(f"{LAYER}+zstd", whole[: len(whole) // 2])
+    with pytest.raises(EngineError, match="is torn in this machine's engine") as told:
+        gzipped(cast(ImageSource, given), image_of(given, torn), lambda row: None)
+    assert told.value.where == torn.digest
+
+
+def test_what_waits_ends_where_another_layer_cannot_be_packed(tmp_path: Path) -> None:
+    """A worker waits for a part that no engine brings; the torn one beside it ends that at once."""
+    given = Given(tmp_path / "a")
+    never = Descriptor(media_type=f"{LAYER}+zstd", digest=f"sha256:{'0' * 64}", size=9)
+    image = image_of(given, given.part(f"{LAYER}+zstd", b"not packed"), never)
+    with pytest.raises(EngineError, match="is torn"):
+        gzipped(cast(ImageSource, given), image, lambda row: None)
 
 
 @pytest.mark.parametrize(
