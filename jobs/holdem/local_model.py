@@ -110,8 +110,12 @@ def layer(args: Any) -> ModuleSpec:
 
 
 def provider(pre_process: bool = True, post_process: bool = True, vp_stage: int | None = None) -> GPTModel:
-    """Return the model that slime trains; every fused kernel that wants Transformer Engine or Apex is off."""
+    """Return the model that slime trains; every fused kernel that wants Transformer Engine or Apex is off.
+
+    So is the sharing of a sequence between the GPUs that share layers, which Megatron's norm of torch refuses.
+    """
     args = get_args()
+    args.sequence_parallel = False
     for fused in FUSED:
         setattr(args, fused, False)
     args.no_persist_layer_norm = True

@@ -75,9 +75,13 @@ box_holdem() { # GPU 3, and so resumed
   run /data/box_holdem "$boxed" holdem --profile full --profile tiny "${holdem[@]}" --gpus device=3 --set rollouts=8 --shift-ports 200
   resumed /data/box_holdem "$boxed" "/data/runs/$(basename "$(newest /data/box_holdem)")" --gpus device=3 --shift-ports 200
 }
+two_holdem() { # GPUs 2 and 3, which share the engine, and the layers where it is said: two_holdem with TENSOR_PARALLEL=2
+  run /data/two_holdem "$own" holdem --profile full --profile tiny "${holdem[@]}" --place here --gpus device=2,3 --set rollouts=8 \
+    --set gpus=2 --set engine_gpus=2 --set "tensor_parallel=${TENSOR_PARALLEL:-1}" --shift-ports 200
+}
 check() { (cd "$here/../.." && RLBOX_PROJECT=$boxed "$python" tests/gpu/check.py h100-verl --devices 3 --without-runs); }
 nodes() { (cd "$root" && RLBOX_PROJECT=$boxed "$python" "$here/nodes.py" h100-openrlhf --gpus 0,1 --out "$root/logs/nodes.json.log"); }
-evaluation() { CUDA_VISIBLE_DEVICES=0 OUT=$root/eval RLBOX_PYTHON=$python WITHIN_S=220 bash "$here/eval_overhead.sh"; }
+evaluation() { CUDA_VISIBLE_DEVICES=0 OUT=$root/eval RLBOX_PYTHON=$python WITHIN_S=560 bash "$here/eval_overhead.sh"; }
 
 # lane FILE… NAME: one of those, once all that it waits for is there
 lane() {
@@ -96,6 +100,7 @@ all() {
   lane image-openrlhf done-gkd nodes &
   lane image-verl done-box_holdem check &
   lane done-big done-box_holdem holdem & # not at once: slime looks for its engines' ports from one number on
+  lane done-holdem two_holdem &
   lane done-nodes evaluation &
   lane done-nodes box_xdan &
   local name
@@ -123,7 +128,7 @@ keep() {
     of=$(newest "/data/$name")
     [ -z "$of" ] || bash "$here/machine.sh" keep "$of"
   done
-  for of in /data/{,box_}holdem/runs/*; do [ ! -d "$of" ] || bash "$here/machine.sh" keep "$of"; done
+  for of in /data/{,box_,two_}holdem/runs/*; do [ ! -d "$of" ] || bash "$here/machine.sh" keep "$of"; done
   mkdir -p "$OUT/logs"
   for of in "$root"/logs/*.log "$root"/eval/*; do [ ! -f "$of" ] || tail -c 300000 "$of" | xz >"$OUT/logs/$(basename "$of").xz"; done
   for name in gkd/distill xdan/train holdem/full; do
