@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -77,7 +78,7 @@ def start_command(
 def _end_with_parent() -> Callable[[], None]:
     from rlbox.machine.act.libc import end_with_parent  # before the fork, behind which nothing may be imported
 
-    return end_with_parent
+    return functools.partial(end_with_parent, os.getpid())
 
 
 def talk(process: Started, stdin: bytes, timeout_s: float) -> tuple[bytes, bytes] | None:
@@ -175,11 +176,10 @@ def on_all_cores(work: Callable[[Piece], Found], pieces: Sequence[Piece]) -> Ite
     from multiprocessing import get_context
 
     from rlbox.machine.act.cgroup import usable_cores
-    from rlbox.machine.act.libc import end_with_parent
 
     with contextlib.suppress(OSError, ImportError, BrokenProcessPool):  # no room for a process or a semaphore
         at_once = max(1, min(int(usable_cores()), _MOST_COPIES, len(pieces)))
-        pool = ProcessPoolExecutor(at_once, get_context("fork"), _begin_piecework, (work, end_with_parent))
+        pool = ProcessPoolExecutor(at_once, get_context("fork"), _begin_piecework, (work, _end_with_parent()))
         try:
             yield from pool.map(_carry_out, pieces)
         finally:

@@ -36,6 +36,11 @@ def adopt_orphans() -> None:
     prctl("adopt orphans", _SUBREAPER, 1)
 
 
-def end_with_parent() -> None:
-    """Have this process told to end when the thread that started it ends; raises as `checked`."""
+def end_with_parent(parent: int) -> None:
+    """Have this process told to end when the thread of process `parent` that started it ends; raises as `checked`.
+
+    The kernel tells of what ends from now on alone: where `parent` has ended already, so does this process.
+    """
     prctl("end with parent", _DEATH_SIGNAL, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGTERM)

@@ -247,6 +247,26 @@ def test_a_process_that_is_left_to_itself() -> None:
         start_command(Command(argv=("no-such-program",)))
 
 
+LATE = """
+import os, signal, time
+from rlbox.machine.act.libc import end_with_parent
+parent = os.getpid()
+if os.fork() == 0:
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    end_with_parent(parent)
+    print("it goes on")
+else:
+    os.kill(parent, signal.SIGKILL)
+"""
+
+
+@pytest.mark.allow("processes")
+def test_a_process_whose_parent_was_killed_before_it_could_ask_to_be_told_ends() -> None:
+    done = run_command(Command(argv=(sys.executable, "-c", LATE), timeout_s=60))
+    assert (done.exit_code, done.stdout, done.stderr) == (-signal.SIGKILL, "", "")
+
+
 @pytest.mark.allow("processes")
 def test_ctrl_c_is_for_what_runs_in_the_foreground() -> None:
     before = signal.getsignal(signal.SIGINT)
