@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from rlbox.cluster.act.reach.fleet import Fleet
 from rlbox.cluster.act.reach.link import Going, NodeLink
@@ -62,6 +62,10 @@ class ImageSource:
     def blocks(self, digest: str, at: int, size: int) -> Iterator[bytes]:
         """Yield a part from a place on, as the engine brings it."""
         self._need(digest)
+        yield from self.given(digest, at, size)
+
+    def given(self, digest: str, at: int, size: int) -> Iterator[bytes]:
+        """Yield a part from a place on, as it comes from anywhere."""
         for block in self.spool.blocks(digest, at, size):
             for start in range(0, len(block), _BLOCK):
                 yield block[start : start + _BLOCK]
@@ -108,6 +112,13 @@ class ImageSource:
             push_image(self._image, self._tag, goal, on_layer=lambda layer: None, on_retry=lambda text: None)
 
 
+class Source(Protocol):
+    """Where the parts of an image come from."""
+
+    def blocks(self, digest: str, at: int, size: int) -> Iterator[bytes]:
+        """Yield a part from a place on."""
+
+
 @contextmanager
 def image_here(tag: str, image: Mapping[str, Any]) -> Iterator[tuple[ImageSource, SentImage]]:
     """Yield the image of this machine's engine, ready to be sent while the block runs."""
@@ -121,7 +132,7 @@ class Sending:
     """What is sent: the image, from where, under which name engines keep it, and the folder for parts on a node."""
 
     image: SentImage
-    source: ImageSource
+    source: Source
     keep: Reference
     folder: Callable[[str], str]
     tell: Tell

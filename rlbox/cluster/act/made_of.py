@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from rlbox.cluster.act.gzipped import gzipped
+from rlbox.cluster.act.gzipped import GzipSource
 from rlbox.cluster.act.images import Sending, image_here, keep_as, send_image
 from rlbox.cluster.act.pulled import RegistryImage, pull_image
 from rlbox.cluster.act.reach.fleet import Fleet
 from rlbox.cluster.act.story import Story
 from rlbox.cluster.facts import NodeFacts
-from rlbox.cluster.image import unpacks_zstd
+from rlbox.cluster.image import SentImage, unpacks_zstd
 from rlbox.cluster.plan import ClusterPlan, folder_of
 from rlbox.cluster.survey import Survey
 from rlbox.engine.act.api import require_image
@@ -54,7 +53,7 @@ def bring_image(
 
 def _pulled(story: Story, engines: Mapping[str, NodeFacts], plan: ClusterPlan | None, image: RegistryImage) -> str:
     _require_made_with(story, plan, image.identity)
-    if lacking := [name for name, facts in engines.items() if _id_of(facts.image) not in image.names]:
+    if lacking := _lack(engines, image):
         with progress_view(story.app) as tell:
             pull_image(story.fleet, lacking, image, keep_as(story.image.tag), tell)
     return image.identity
@@ -66,22 +65,30 @@ def _sent(story: Story, survey: Survey, engines: Mapping[str, NodeFacts], plan: 
     seats |= {member.name: member.address for member in plan.members} if plan else {}
     with image_here(story.image.tag, image) as (source, sent):
         _require_made_with(story, plan, sent.identity)
-        if lacking := [name for name, facts in engines.items() if _id_of(facts.image) not in sent.names]:
+        packed = GzipSource(source, sent) if _have_old(engines) else None
+        if _lack(engines, sent, packed.known() if packed else None):
             with progress_view(story.app) as tell:
                 sending = Sending(
-                    image=sent,
-                    source=source,
+                    image=packed.image(tell) if packed else sent,
+                    source=packed or source,
                     keep=keep_as(story.image.tag),
                     folder=lambda node: folder_of(survey.facts[node].uid, story.name, node),
                     tell=tell,
                 )
-                old = [name for name in lacking if not unpacks_zstd(engines[name].engine.version)]
-                if newer := [name for name in lacking if name not in old]:
-                    send_image(story.fleet, newer, sending, seats, port)
-                if old:
-                    packed = replace(sending, image=gzipped(source, sent, tell))
-                    send_image(story.fleet, old, packed, seats, port)
+                if lacking := _lack(engines, sent, sending.image):
+                    send_image(story.fleet, lacking, sending, seats, port)
         return sent.identity
+
+
+def _have_old(engines: Mapping[str, NodeFacts]) -> bool:
+    """Whether one cannot unpack zstd: then all are given gzip, so that layers leave this machine once."""
+    return not all(unpacks_zstd(facts.engine.version) for facts in engines.values())
+
+
+def _lack(engines: Mapping[str, NodeFacts], *forms: SentImage | RegistryImage | None) -> list[str]:
+    """Return the nodes that have the image in none of its forms."""
+    names = {name for form in forms if form for name in form.names}
+    return [name for name, facts in engines.items() if _id_of(facts.image) not in names]
 
 
 def _is_here(survey: Survey, plan: ClusterPlan | None, name: str) -> bool:

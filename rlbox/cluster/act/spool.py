@@ -25,6 +25,7 @@ _BLOCK = 1 << 20
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _STALLED_S = 600.0
 _LOOK_S = 0.02
+_AGAIN = "the same command again"
 
 
 class Spool:
@@ -66,12 +67,22 @@ class Spool:
                 self._ended.add(digest)
             self._news.notify_all()
 
-    def add(self, chunks: Iterable[bytes]) -> tuple[str, int]:
-        """Add a part that is made here; return its digest and size."""
-        draft, hashed = self._folder / f"made-{secrets.token_hex(8)}", Hashed()
+    def add(self, chunks: Iterable[bytes], digest: str = "") -> tuple[str, int]:
+        """Add a part that is made here; return its digest and size.
+
+        One whose `digest` is known is given as it grows; `EngineError` where it becomes another.
+        """
+        draft, hashed = self.path(digest or f":made-{secrets.token_hex(8)}"), Hashed()
         with draft.open("wb") as file:
             for chunk in chunks:
                 file.write(hashed.take(chunk))
+                if digest:
+                    file.flush()
+                    self.grew(digest, hashed.size)
+        if digest and hashed.digest != digest:
+            raise EngineError(
+                f"a layer is packed otherwise than before: {hashed.digest}", where=digest, next_step=_AGAIN
+            )
         draft.replace(self.path(hashed.digest))
         self.grew(hashed.digest, hashed.size, ended=True)
         return hashed.digest, hashed.size

@@ -5,18 +5,20 @@ from __future__ import annotations
 import gzip
 import random
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
-from rlbox.cluster.act.gzipped import gzipped
+from rlbox.cluster.act.gzipped import GzipSource
 from rlbox.cluster.act.images import ImageSource
 from rlbox.cluster.act.spool import Spool
 from rlbox.cluster.image import SentImage, unpacks_zstd
 from rlbox.engine.oci import CONFIG, INDEX, LAYER, MANIFEST, Descriptor, document, sha256_of
 from rlbox.errors import EngineError
 from rlbox.files.act.compression import zstd_packed
+from rlbox.files.act.folders import cache_folder
 
 PLAIN = random.Random(1).randbytes(3 << 20)
 
@@ -28,16 +30,36 @@ class Given:
         folder.mkdir()
         self.spool = Spool(folder)
         self.wanted: set[str] = set()
+        self.brought: list[str] = []
 
     def want(self, digests: Iterable[str]) -> None:
         self.wanted |= {*digests}
 
     def blocks(self, digest: str, at: int, size: int) -> Iterator[bytes]:
+        self.brought.append(digest)
+        return self.given(digest, at, size)
+
+    def given(self, digest: str, at: int, size: int) -> Iterator[bytes]:
         return self.spool.blocks(digest, at, size)
 
     def part(self, kind: str, data: bytes) -> Descriptor:
         digest, size = self.spool.add([data])
         return Descriptor(media_type=kind, digest=digest, size=size)
+
+
+@pytest.fixture(autouse=True)
+def own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def gzipped(given: Given, image: SentImage, told: list[str] | None = None) -> SentImage:
+    source = GzipSource(cast(ImageSource, given), image)
+    return source.image(lambda row: (told if told is not None else []).append(row.told or f"{row.done}"))
+
+
+def layers_of(given: Given) -> tuple[Descriptor, Descriptor]:
+    zstd = b"".join(zstd_packed(iter([PLAIN])))
+    return given.part(f"{LAYER}+zstd", zstd), given.part(f"{LAYER}+gzip", b"as it is")
 
 
 def image_of(given: Given, *layers: Descriptor) -> SentImage:
@@ -51,17 +73,11 @@ def image_of(given: Given, *layers: Descriptor) -> SentImage:
     )
 
 
-def packed(folder: Path, told: list[str]) -> tuple[Given, SentImage, SentImage]:
-    given = Given(folder)
-    layers = given.part(f"{LAYER}+zstd", b"".join(zstd_packed(iter([PLAIN])))), given.part(f"{LAYER}+gzip", b"as it is")
-    image = image_of(given, *layers)
-    source = cast(ImageSource, given)
-    return given, image, gzipped(source, image, lambda row: told.append(row.told or f"{row.done}"))
-
-
 def test_layers_of_zstd_are_packed_by_gzip(tmp_path: Path) -> None:
     told: list[str] = []
-    given, image, other = packed(tmp_path / "a", told)
+    given = Given(tmp_path / "a")
+    image = image_of(given, *layers_of(given))
+    other = gzipped(given, image, told)
     ((digest, (kind, text)),) = other.manifests.items()
     assert (digest, kind, other.identity) == (other.digest, MANIFEST, image.identity)
     assert sha256_of(text.encode()) == digest
@@ -74,16 +90,54 @@ def test_layers_of_zstd_are_packed_by_gzip(tmp_path: Path) -> None:
     assert told == [f"{image.parts[1].size}", "packed"]
 
 
-def test_the_bytes_are_the_same_each_time(tmp_path: Path) -> None:
-    """What a node has of it stays good, whoever sends the rest."""
-    assert packed(tmp_path / "a", [])[2] == packed(tmp_path / "b", [])[2]
+def test_what_was_packed_before_is_known_and_packed_again_for_who_wants_it(tmp_path: Path) -> None:
+    first, again = Given(tmp_path / "a"), Given(tmp_path / "b")
+    image = image_of(first, *layers_of(first))
+    assert GzipSource(cast(ImageSource, first), image).known() is None
+    packed = gzipped(first, image)
+    image_of(again, *layers_of(again))
+    source = GzipSource(cast(ImageSource, again), image)
+    assert source.known() == packed == source.image(lambda row: None)
+    assert (again.brought, again.wanted) == ([], set())  # no layer was read for that
+    config, new, same = packed.parts
+    with ThreadPoolExecutor(3) as pool:  # three nodes at once
+        found = [*pool.map(lambda at: b"".join(source.blocks(new.digest, at, new.size)), (0, 0, 7))]
+    assert gzip.decompress(found[0]) == PLAIN
+    assert (found[1], found[2]) == (found[0], found[0][7:])
+    assert again.brought == [image.parts[1].digest]
+    assert b"".join(source.blocks(same.digest, 0, same.size)) == b"as it is"
+    assert b"".join(source.blocks(config.digest, 0, config.size)) == b'{"rootfs": {}}'
+
+
+def test_a_layer_that_is_packed_otherwise_now_is_told_and_known_no_more(tmp_path: Path) -> None:
+    first, again = Given(tmp_path / "a"), Given(tmp_path / "b")
+    image = image_of(first, *layers_of(first))
+    new = gzipped(first, image).parts[1]
+    image_of(again, *layers_of(again))
+    wrong = Descriptor(media_type=new.media_type, digest=f"sha256:{'1' * 64}", size=new.size + 1)
+    memory = cache_folder("gzip", image.parts[1].digest.partition(":")[2])
+    memory.write_text(f"{wrong.digest} {wrong.size}\n")
+    source = GzipSource(cast(ImageSource, again), image)
+    with pytest.raises(EngineError, match="otherwise than before"):
+        b"".join(source.blocks(wrong.digest, 0, wrong.size))
+    assert GzipSource(cast(ImageSource, again), image).known() is None
+    assert gzipped(again, image).parts[1] == new
+
+
+@pytest.mark.parametrize("text", ["", "sha256:1", "sha256:1 x", "\0 \0 \0"])
+def test_a_torn_memory_is_none(text: str, tmp_path: Path) -> None:
+    given = Given(tmp_path / "a")
+    image = image_of(given, *layers_of(given))
+    memory = cache_folder("gzip", image.parts[1].digest.partition(":")[2])
+    memory.parent.mkdir(parents=True)
+    memory.write_text(text)
+    assert GzipSource(cast(ImageSource, given), image).known() is None
 
 
 def test_an_image_without_zstd_stays(tmp_path: Path) -> None:
     given = Given(tmp_path / "a")
     image = image_of(given, given.part(f"{LAYER}+gzip", b"as it is"))
-    source = cast(Any, given)
-    assert gzipped(source, image, lambda row: None) is image
+    assert gzipped(given, image) is image
     assert given.wanted == set()
 
 
@@ -92,7 +146,7 @@ def test_a_torn_layer_is_told_with_its_digest(tmp_path: Path) -> None:
     whole = b"".join(zstd_packed(iter([PLAIN])))
     torn = given.part(f"{LAYER}+zstd", whole[: len(whole) // 2])
     with pytest.raises(EngineError, match="is torn in this machine's engine") as told:
-        gzipped(cast(ImageSource, given), image_of(given, torn), lambda row: None)
+        gzipped(given, image_of(given, torn))
     assert told.value.where == torn.digest
 
 
@@ -102,7 +156,7 @@ def test_what_waits_ends_where_another_layer_cannot_be_packed(tmp_path: Path) ->
     never = Descriptor(media_type=f"{LAYER}+zstd", digest=f"sha256:{'0' * 64}", size=9)
     image = image_of(given, given.part(f"{LAYER}+zstd", b"not packed"), never)
     with pytest.raises(EngineError, match="is torn"):
-        gzipped(cast(ImageSource, given), image, lambda row: None)
+        gzipped(given, image)
 
 
 @pytest.mark.parametrize(
