@@ -25,10 +25,14 @@ class RayMember:
 
 @dataclass(frozen=True, kw_only=True)
 class RayState:
-    """The nodes that Ray knows; `said` is why it could not be asked, empty where it was."""
+    """The nodes that Ray knows; `said` is why it could not be asked, empty where it was.
+
+    `leaving` names nodes of which Ray calls a life alive that was ended: it may give that one work still.
+    """
 
     nodes: tuple[RayMember, ...] = ()
     said: str = ""
+    leaving: tuple[str, ...] = ()
 
     def lives(self, names: Iterable[str]) -> frozenset[str]:
         """Return the lives of nodes by their ids; Ray calls one alive for some time after it was killed."""
@@ -49,7 +53,12 @@ def read_state(line: str) -> RayState:
     """Return the state of a line of the program; one that cannot be read says so."""
     try:
         row = parse_json(line)
-        return RayState(nodes=tuple(_node(one) for one in row.get("nodes", ())), said=str(row.get("said", "")))
+        nodes, leaving = (tuple(row.get(key, ())) for key in ("nodes", "leaving"))
+        return RayState(
+            nodes=tuple(_node(one) for one in nodes),
+            said=str(row.get("said", "")),
+            leaving=tuple(str(name) for name in leaving),
+        )
     except (ValueError, KeyError, TypeError, AttributeError):
         return RayState(said=f"Ray's state cannot be read: {line[:80]!r}")
 
@@ -76,4 +85,6 @@ def lacking(plan: ClusterPlan, state: RayState) -> dict[str, str]:
             found[member.name] = f"Ray lost it: {lost.why or 'it ended'}" if lost else "it has not joined"
         elif node.total.get("GPU", 0) < member.gpus:
             found[member.name] = f"{node.total.get('GPU', 0):g} of {member.gpus} GPUs"
+        elif member.name in state.leaving:
+            found[member.name] = "Ray has not given up yet what was ended there"
     return found

@@ -16,6 +16,8 @@ from enginebox import CHECKOUT, Result
 
 SCRIPT = CHECKOUT / "scripts/cluster-hosts.sh"
 LAB = Path(os.environ.get("CLUSTER_HOSTS_DIR", "/var/lib/rlbox-hosts"))
+GATE = os.environ.get("CLUSTER_HOSTS_NET", "10.234.9") + ".1"  # this machine, as the hosts reach it
+ENGINES = os.environ.get("CLUSTER_HOSTS_ENGINES", "").split()
 NODES = ("node0", "node1")
 DISK = "/srv/train"
 # What an engine, a kernel and an sshd of a host write by themselves is not looked at.

@@ -149,8 +149,4 @@ def _gzip(given: Iterator[bytes], layer: Descriptor) -> Iterator[bytes]:
 
 
 def _torn(layer: Descriptor, error: ValueError) -> EngineError:
-    return EngineError(
-        f"a layer of the image is torn in this machine's engine: {error}",
-        where=layer.digest,
-        next_step="rlbox build TARGET --rebuild",
-    )
+    return EngineError(f"a layer of the image is torn in this machine's engine: {error}", where=layer.digest)

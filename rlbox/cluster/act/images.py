@@ -112,7 +112,7 @@ class ImageSource:
             push_image(self._image, self._tag, goal, on_layer=lambda layer: None, on_retry=lambda text: None)
 
 
-class Source(Protocol):
+class PartSource(Protocol):
     """Where the parts of an image come from."""
 
     def blocks(self, digest: str, at: int, size: int) -> Iterator[bytes]:
@@ -132,7 +132,7 @@ class Sending:
     """What is sent: the image, from where, under which name engines keep it, and the folder for parts on a node."""
 
     image: SentImage
-    source: Source
+    source: PartSource
     keep: Reference
     folder: Callable[[str], str]
     tell: Tell

@@ -15,7 +15,7 @@ from rlbox.cluster.image import SentImage, unpacks_zstd
 from rlbox.cluster.plan import ClusterPlan, folder_of
 from rlbox.cluster.survey import Survey
 from rlbox.engine.act.api import require_image
-from rlbox.errors import SpecError
+from rlbox.errors import EngineError, SpecError
 from rlbox.files.act.progress import progress_view
 
 
@@ -54,6 +54,13 @@ def bring_image(
 def _pulled(story: Story, engines: Mapping[str, NodeFacts], plan: ClusterPlan | None, image: RegistryImage) -> str:
     _require_made_with(story, plan, image.identity)
     if lacking := _lack(engines, image):
+        old = [name for name in lacking if image.zstd and not unpacks_zstd(engines[name].engine.version)]
+        if old:
+            raise EngineError(
+                f"the engine of {', '.join(old)} cannot unpack zstd, by which layers of {image.pinned} are packed",
+                where=f"Docker {engines[old[0]].engine.version}",
+                next_step="without --from it is sent from here, packed by gzip",
+            )
         with progress_view(story.app) as tell:
             pull_image(story.fleet, lacking, image, keep_as(story.image.tag), tell)
     return image.identity

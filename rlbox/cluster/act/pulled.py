@@ -25,6 +25,7 @@ from rlbox.values import Secret
 class RegistryImage:
     """An image of a registry: `pinned` by digest; `identity` and `names` are those of `SentImage`.
 
+    `zstd` says that layers are packed so, which an engine before Docker 23 cannot unpack.
     `login` is what docker on this machine has for the registry: nodes' engines are given it with each pull, and keep it
     not.
     """
@@ -32,6 +33,7 @@ class RegistryImage:
     pinned: Reference
     identity: str
     names: frozenset[str]
+    zstd: bool = False
     login: dict[str, Secret] = field(default_factory=dict)
 
 
@@ -57,6 +59,7 @@ def find_in_registry(text: str, target: str, *, plain_http: bool) -> RegistryIma
         pinned=replace(reference, tag="", digest=first.digest),
         identity=config.digest,
         names=frozenset((config.digest, *(one.digest for one in known))),
+        zstd=any(layer.media_type.endswith("zstd") for one in known for layer in one.layers),
         login={key: Secret(value) for key, value in find_login(reference.host).items()},
     )
 

@@ -25,7 +25,6 @@ _BLOCK = 1 << 20
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _STALLED_S = 600.0
 _LOOK_S = 0.02
-_AGAIN = "the same command again"
 
 
 class Spool:
@@ -80,9 +79,7 @@ class Spool:
                     file.flush()
                     self.grew(digest, hashed.size)
         if digest and hashed.digest != digest:
-            raise EngineError(
-                f"a layer is packed otherwise than before: {hashed.digest}", where=digest, next_step=_AGAIN
-            )
+            raise EngineError(f"a layer is packed otherwise than before: {hashed.digest}", where=digest)
         draft.replace(self.path(hashed.digest))
         self.grew(hashed.digest, hashed.size, ended=True)
         return hashed.digest, hashed.size
@@ -110,11 +107,7 @@ class Spool:
                     if self._failed:
                         raise self._failed
                     if not self._news.wait(until - time.monotonic()):
-                        raise EngineError(
-                            "the engine here brings no more of the image",
-                            where=digest,
-                            next_step="the same command again",
-                        )
+                        raise EngineError("the engine here brings no more of the image", where=digest)
             with self.path(digest).open("rb") as file:
                 file.seek(at)
                 while block := file.read(_BLOCK):

@@ -163,7 +163,7 @@ def ask_state(head: NodeLink, plan: ClusterPlan) -> RayState:
 def wait_alive(
     fleet: Fleet, plan: ClusterPlan, limit_s: float, say: Callable[[str], None], old: frozenset[str] = frozenset()
 ) -> RayState:
-    """Wait until Ray has every node and GPU of the plan; the lives `old` were ended before and do not count.
+    """Wait until Ray has every node and GPU of the plan, and none of the lives `old`, which were ended before.
 
     Raises
     ------

@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterfacts import plan
 
-from rlbox.cluster.act.inside.ray_state import are_there, without
+from rlbox.cluster.act.inside.ray_state import are_there, told_of
 from rlbox.cluster.act.status import _identity
 from rlbox.cluster.facts import ClusterContainer
 from rlbox.cluster.state import RayState, lacking, read_state
@@ -24,22 +24,24 @@ def state(*nodes: dict[str, Any]) -> RayState:
     return read_state(json.dumps({"nodes": nodes}))
 
 
-def test_a_life_that_was_ended_does_not_count() -> None:
-    """Ray calls one alive for half a minute after it was killed; the node's new one counts alone."""
-    before = state(node("a", id="1"), node("b", id="2"))
-    old = before.lives(["b"])
+def test_a_life_that_was_ended_does_not_count_and_is_waited_for() -> None:
+    """Ray calls one alive for half a minute after it was killed, and gives it work; the node's new one counts alone."""
+    old = state(node("a", id="1"), node("b", id="2")).lives(["b"])
     assert old == {"2"}
-    rows = [node("a", id="1"), node("b", id="2")]
-    left = without(rows, {*old})
-    after = without([*rows, node("b", id="3")], {*old})
-    assert lacking(plan(), state(*left)) == {"b": "it has not joined"}
-    assert lacking(plan(), state(*after)) == {}
     wanted = {"a": 2.0, "b": 2.0}
-    assert are_there(rows, wanted)
-    assert not are_there(left, wanted)
-    assert not are_there([*left, node("b", id="3", gpus=1.0)], wanted)
-    assert are_there(after, wanted)
-    assert not are_there(rows, {})
+    first, lost = node("a", id="1"), node("b", id="2")
+
+    def told(*rows: dict[str, Any]) -> tuple[dict[str, str], bool]:
+        now = told_of([*rows], {*old})
+        return lacking(plan(), read_state(json.dumps(now))), are_there(now, wanted)
+
+    assert told(first, lost) == ({"b": "it has not joined"}, False)
+    assert told(first, lost, node("b", id="3", gpus=1.0)) == ({"b": "1 of 2 GPUs"}, False)
+    assert told(first, lost, node("b", id="3")) == ({"b": "Ray has not given up yet what was ended there"}, False)
+    assert told(first, {**lost, "alive": False}, node("b", id="3")) == ({}, True)
+    assert told(first, node("b", id="3")) == ({}, True)
+    assert not are_there(told_of([first], set()), {})
+    assert not are_there({"said": "no answer"}, wanted)
 
 
 def test_what_lacks() -> None:

@@ -1,8 +1,8 @@
 """Run by the stack's own interpreter: tell the nodes of a Ray cluster, a line of JSON each time that something changed.
 
 Arguments: address of the GCS, and for how many seconds; 0: once. Behind them the nodes that are waited for, each
-NAME=GPUS, and the lives of nodes that are not told, each -ID: it ends once all are there. It asks the GCS and joins
-nothing.
+NAME=GPUS, and the lives of nodes that were ended, each -ID, of which Ray calls some alive still: it ends once all nodes
+are there and none of those is. It asks the GCS and joins nothing.
 """
 
 from __future__ import annotations
@@ -50,15 +50,19 @@ def rows(state: Any) -> list[dict[str, Any]]:
     ]
 
 
-def without(found: list[dict[str, Any]], old: set[str]) -> list[dict[str, Any]]:
-    """Return the nodes but those lives."""
-    return [node for node in found if node["id"] not in old]
+def told_of(found: list[dict[str, Any]], ended: set[str]) -> dict[str, Any]:
+    """Return what is told: the nodes without the lives that were ended, and whose of those Ray has not given up."""
+    return {
+        "nodes": [node for node in found if node["id"] not in ended],
+        "leaving": sorted({node["name"] for node in found if node["id"] in ended and node["alive"]}),
+    }
 
 
-def are_there(found: list[dict[str, Any]], wanted: dict[str, float]) -> bool:
-    """Return whether every node that is waited for is alive, with its GPUs."""
-    gpus = {node["name"]: node["total"].get("GPU", 0) for node in found if node["alive"]}
-    return bool(wanted) and all(gpus.get(name, -1) >= count for name, count in wanted.items())
+def are_there(told: dict[str, Any], wanted: dict[str, float]) -> bool:
+    """Return whether every node that is waited for is alive, with its GPUs, and nothing of those before."""
+    gpus = {node["name"]: node["total"].get("GPU", 0) for node in told.get("nodes", ()) if node["alive"]}
+    there = all(gpus.get(name, -1) >= count for name, count in wanted.items())
+    return bool(wanted) and there and not told.get("leaving")
 
 
 _PATIENCE_S, _BEHIND = 30, 19
@@ -67,7 +71,7 @@ _PATIENCE_S, _BEHIND = 30, 19
 def main() -> None:
     """Tell until the time is over, or all that is waited for is there."""
     address, seconds = sys.argv[1], float(sys.argv[2])
-    old = {word[1:] for word in sys.argv[3:] if word.startswith("-")}
+    ended = {word[1:] for word in sys.argv[3:] if word.startswith("-")}
     words = [word.rpartition("=") for word in sys.argv[3:] if not word.startswith("-")]
     wanted = {name: float(count) for name, _, count in words}
     if seconds:
@@ -76,18 +80,17 @@ def main() -> None:
         signal.alarm(_PATIENCE_S)  # a call to a GCS that is halted never returns
     until, told, state = time.monotonic() + seconds, "", None
     while True:
-        found: list[dict[str, Any]] = []
         try:
             state = state or connect(address)
-            found = without(rows(state), old)
-            line = json.dumps({"nodes": found}, sort_keys=True)
+            now = told_of(rows(state), ended)
         except Exception as error:
-            state, line = None, json.dumps({"said": f"{type(error).__name__}: {error}"[:300]})
+            state, now = None, {"said": f"{type(error).__name__}: {error}"[:300]}
+        line = json.dumps(now, sort_keys=True)
         if line != told:
             told = line
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
-        if are_there(found, wanted) or time.monotonic() > until:
+        if are_there(now, wanted) or time.monotonic() > until:
             return
         time.sleep(0.25)
 
