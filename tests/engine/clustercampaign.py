@@ -23,6 +23,7 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "engine")]
 
 import lanes  # noqa: E402
+from clusterbox import ENGINES  # noqa: E402
 from clusterrounds import WEIGHTS, Played, Rounds, drawn  # noqa: E402
 from clusterstand import built  # noqa: E402
 
@@ -113,7 +114,8 @@ def table(rows: Sequence[Kept], rounds: int, seed: int) -> str:
     lines = [
         "# Trouble on a cluster of two hosts",
         "",
-        f"`make cluster-chaos` wrote this: {len(rows)} of {rounds} rounds of seed {seed}, {held} held.",
+        f"`make cluster-chaos` wrote this: {len(rows)} of {rounds} rounds of seed {seed}, {held} held;"
+        f" engines: {' and '.join(ENGINES) or 'here'}, where `here` is this machine's.",
         "Each begins and ends with a healthy cluster, whose job is followed meanwhile; a second user's cluster is on",
         "the same hosts. Seconds are from the deed to the report on the screen of who follows the job; of a killed",
         "command line until the nodes had undone its work. `load` is that of the machine, which others used too.",

@@ -24,6 +24,7 @@ KINDS: Mapping[str, str] = {
     "contexts": "files that builds were given",
     "diagnose": "signatures as they are scanned",
     "engines": "proofs that weights of engines can be exchanged",
+    "gzip": "what layers of images are when packed by gzip",
     "images": "descriptions of images",
     "logs": "logs of builds, and of what went wrong in rlbox",
     "mirrors": "times of mirrors",
