@@ -50,9 +50,9 @@ class GzipSource:
             The engine here does not bring a layer, or a torn one.
         """
         if new := [layer for digest, layer in self._old.items() if digest not in self._parts]:
-            for digest, part in _packed(self._source, new, tell).items():
-                write_atomic(_memory(digest), f"{part.digest} {part.size}\n")
-                self._parts[digest] = part
+            for layer, part in _packed(self._source, new, tell):
+                write_atomic(_memory(layer.digest), f"{part.digest} {part.size}\n")
+                self._parts[layer.digest] = part
         return self._made()
 
     def blocks(self, digest: str, at: int, size: int) -> Iterator[bytes]:
@@ -64,19 +64,23 @@ class GzipSource:
         with self._lock:
             begins = not self._source.spool.has(digest) and digest not in self._packing
             self._packing |= {digest}
+            if begins:
+                self._source.spool.fail(None)
         if begins:
-            self._source.spool.fail(None)
             threading.Thread(target=self._pack, args=(layer, digest), name="a layer by gzip", daemon=True).start()
         yield from self._source.given(digest, at, size)
 
     def _pack(self, layer: Descriptor, digest: str) -> None:
+        failed: Exception | None = None
         try:
             self._source.spool.add(_gzip(self._source.blocks(layer.digest, 0, layer.size), layer), digest)
-        except (RlboxError, ValueError) as error:
+        except (RlboxError, OSError, ValueError) as error:
             _memory(layer.digest).unlink(missing_ok=True)
-            self._source.spool.fail(error if isinstance(error, RlboxError) else _torn(layer, error))
+            failed = _torn(layer, error) if isinstance(error, ValueError) else error
         with self._lock:
             self._packing -= {digest}
+            if failed:
+                self._source.spool.fail(failed)
 
     def _made(self) -> SentImage:
         if not self._old:
@@ -116,23 +120,21 @@ def _remembered(digest: str) -> Descriptor | None:
     return Descriptor(media_type=_GZIP, digest=words[0], size=size)
 
 
-def _packed(source: ImageSource, layers: list[Descriptor], tell: Tell) -> dict[str, Descriptor]:
-    """Return what layers are when packed by gzip, by what they were."""
+def _packed(source: ImageSource, layers: list[Descriptor], tell: Tell) -> Iterator[tuple[Descriptor, Descriptor]]:
+    """Yield layers, each with what it is when packed by gzip."""
     source.want(layer.digest for layer in layers)
     total, done, ended = sum(layer.size for layer in layers), 0, threading.Event()
-    parts = {}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         try:
             for layer, new in zip(layers, pool.map(lambda one: _pack(source, one, ended), layers), strict=True):
                 done += layer.size
                 tell(Row(key=_ROW, title="packing by gzip", done=done, total=total))
-                parts[layer.digest] = new
+                yield layer, new
         except BaseException as error:
             ended.set()  # what is at work still ends, also at Ctrl-C
-            source.spool.fail(error if isinstance(error, RlboxError) else EngineError("the packing was ended"))
+            source.spool.fail(error if isinstance(error, Exception) else EngineError("the packing was ended"))
             raise
     tell(Row(key=_ROW, title="packing by gzip", mark="✓", told="packed", done=total))
-    return parts
 
 
 def _pack(source: ImageSource, layer: Descriptor, ended: threading.Event) -> Descriptor:

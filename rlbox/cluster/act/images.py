@@ -92,7 +92,7 @@ class ImageSource:
         while self._lacks():
             try:
                 self._push()
-            except RlboxError as error:
+            except (RlboxError, OSError) as error:
                 with self._lock:
                     self._pushing = False
                     self.spool.fail(error)

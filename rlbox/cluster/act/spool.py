@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from rlbox.engine.oci import sha256_of
-from rlbox.errors import EngineError, RlboxError
+from rlbox.errors import EngineError
 from rlbox.files.act.compression import Hashed
 from rlbox.files.act.folders import cache_folder
 from rlbox.printable import printable
@@ -38,7 +38,7 @@ class Spool:
         self.claimed: set[str] = set()
         self._growing: dict[str, int] = {}
         self._ended: set[str] = set()
-        self._failed: RlboxError | None = None
+        self._failed: Exception | None = None
         self._news = threading.Condition()
 
     def path(self, digest: str) -> Path:
@@ -84,7 +84,7 @@ class Spool:
         self.grew(hashed.digest, hashed.size, ended=True)
         return hashed.digest, hashed.size
 
-    def fail(self, why: RlboxError | None) -> None:
+    def fail(self, why: Exception | None) -> None:
         """End the waiting for parts that will not come; None: they are asked for anew."""
         with self._news:
             self._failed = why
@@ -95,8 +95,8 @@ class Spool:
 
         Raises
         ------
-        RlboxError
-            The push that was to bring it failed.
+        RlboxError, OSError
+            What was to bring it failed.
         EngineError
             Nothing more came for ten minutes.
         """

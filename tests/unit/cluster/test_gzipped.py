@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import random
 from collections.abc import Iterable, Iterator
@@ -88,6 +89,33 @@ def test_layers_of_zstd_are_packed_by_gzip(tmp_path: Path) -> None:
     assert new.size == given.spool.path(new.digest).stat().st_size
     assert given.wanted == {image.parts[1].digest}
     assert told == [f"{image.parts[1].size}", "packed"]
+
+
+def test_the_bytes_are_the_same_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a node has of it stays good, whoever sends the rest."""
+    found = []
+    for name in ("a", "b"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache-{name}"))
+        given = Given(tmp_path / name)
+        found.append(gzipped(given, image_of(given, *layers_of(given))))
+    assert found[0] == found[1]
+
+
+def test_a_full_disk_ends_the_waiting_for_a_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, again = Given(tmp_path / "a"), Given(tmp_path / "b")
+    image = image_of(first, *layers_of(first))
+    new = gzipped(first, image).parts[1]
+    image_of(again, *layers_of(again))
+    source = GzipSource(cast(ImageSource, again), image)
+
+    def full(*words: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(again.spool, "add", full)
+        with pytest.raises(OSError, match="no space left"):
+            b"".join(source.blocks(new.digest, 0, new.size))
+    assert gzip.decompress(b"".join(source.blocks(new.digest, 0, new.size))) == PLAIN  # asked again, it is packed
 
 
 def test_what_was_packed_before_is_known_and_packed_again_for_who_wants_it(tmp_path: Path) -> None:
