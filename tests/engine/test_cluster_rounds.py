@@ -67,4 +67,4 @@ def test_the_table() -> None:
     assert list(medians([row, {**row, "seconds": 14.5}])) == [
         "- cable: 13.5 s in the middle of 2, 14.5 s at most; aimed at 15 s"
     ]
-    assert "1 of 50 rounds of seed 18, 1 held." in table([row], 50, 18)
+    assert "1 of 50 rounds of seed 18, 1 held; engines: " in table([row], 50, 18)
