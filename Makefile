@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test sandbox-attack sandbox-humaneval sandbox-speed cluster cluster-chaos cluster-speed test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose fuzz-covering faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-proof-pack gpu-hangs gpu-fits fault-logs fault-orders diagnose-score inventory eval-shows eval-overhead
+.PHONY: smoke test next-steps sandbox-attack sandbox-humaneval sandbox-speed cluster cluster-chaos cluster-speed test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose fuzz-covering faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-proof-pack gpu-hangs gpu-fits fault-logs fault-orders diagnose-score inventory eval-shows eval-overhead
 
 # a user's Python compiles a module once, and so does that of the tests
 unexport PYTHONDONTWRITEBYTECODE
@@ -20,6 +20,13 @@ test: .venv/rlbox.stamp
 	scripts/ensure-test-tools.sh
 	$(PY) -m pytest -m "not slow and not elsewhere" -n 2 --dist loadscope --no-loadscope-reorder \
 	    $(addprefix tests/,engine bench supervisor compile chaos/test_runs_killed.py attack sandbox evaluation jobs fuzz golden cli unit) $(ARGS)
+
+# Every `next:` typed and looked whether the outcome is another, with real runs, engines and compilers; `make test` one of eight
+# of these.
+next-steps: .venv/rlbox.stamp
+	$(RLBOX) engine up
+	scripts/ensure-test-tools.sh
+	$(PY) -m pytest -n 2 --dist loadscope $(wildcard tests/*/test_next_*.py) $(ARGS)
 
 # What `make test` leaves out: further sabotage of the smoke, the same image by other mirrors and in another machine state,
 # most of the planted faults of doctor.

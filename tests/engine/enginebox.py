@@ -87,6 +87,12 @@ def docker(*words: str) -> str:
     return done.stdout
 
 
+def image_id(image: str) -> str:
+    """Return the id of an image; empty where the engine has none of this name."""
+    ids = ("docker", "image", "inspect", "--format={{.Id}}", image)
+    return subprocess.run(ids, capture_output=True, text=True, timeout=120).stdout.strip()
+
+
 def unsized(job: str) -> str:
     """Return a job's text without what it needs of a machine: its stand-ins need nothing."""
     return re.sub(r"(?ms)^\[fits[\].].*?(?=^\[(?!fits))", "", job)
