@@ -14,6 +14,7 @@ from rlbox.job.params import DEFAULT, Values
 from rlbox.job.plan import stages_of
 
 _SIZE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)b(?![a-z])", re.I)
+_NAMED = re.compile(r"\{(\w+)\}")
 _ABOUT = 0.3
 
 
@@ -110,9 +111,12 @@ def _number(value: Amount) -> float:
 
 def _filled(text: str, names: Mapping[str, Amount]) -> str:
     """Return a sentence with its `{NAME}` replaced; numbers are whole where they are."""
-    for name, value in names.items():
-        text = text.replace(f"{{{name}}}", f"{value:g}" if isinstance(value, float) else str(value))
-    return text
+
+    def shown(found: re.Match[str]) -> str:
+        value = names.get(found[1], found[0])
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+    return _NAMED.sub(shown, text)
 
 
 def _unsized(fits: Fits, values: Values) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, StringConstraints
 
 Amount = bool | int | float | str
+_Program = Callable[[Mapping[str, Amount]], Any]
 
 _LONGEST = 400
 _TWO: dict[type, Callable[[Any, Any], Any]] = {
@@ -59,10 +60,16 @@ def names_in(formula: str) -> frozenset[str]:
 def evaluate(formula: str, names: Mapping[str, Amount]) -> Amount:
     """Return the value of a formula; `ValueError` when it has none, as for a division by zero."""
     try:
-        found: Amount = _value(_tree(formula), names)
+        found: Amount = _program(formula)(names)
         return found
     except (ArithmeticError, TypeError, KeyError) as error:
         raise ValueError(f"{formula}: {error}") from error
+
+
+@functools.lru_cache(maxsize=1024)
+def _program(formula: str) -> _Program:
+    """Return a formula as a function of its names: a search for what fits asks it thousands of times."""
+    return _made(_tree(formula))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -100,25 +107,34 @@ def _check(node: ast.expr) -> None:
         _check(part)
 
 
-def _value(node: ast.expr, names: Mapping[str, Amount]) -> Any:
+def _made(node: ast.expr) -> _Program:
     match node:
-        case ast.Constant() | ast.Name():
-            return node.value if isinstance(node, ast.Constant) else names[node.id]
+        case ast.Constant(value=value):
+            return lambda names: value
+        case ast.Name(id=name):
+            return operator.itemgetter(name)
         case ast.BinOp(left=left, op=op, right=right):
-            return _TWO[type(op)](_number(_value(left, names)), _number(_value(right, names)))
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return not _value(operand, names)
-        case ast.UnaryOp(operand=operand):
-            return -_number(_value(operand, names))
+            return _of_two(_TWO[type(op)], _made(left), _made(right))
+        case ast.UnaryOp(op=op, operand=operand):
+            inner = _made(operand)
+            return (lambda names: not inner(names)) if isinstance(op, ast.Not) else lambda names: -_number(inner(names))
         case ast.BoolOp(op=op, values=values):
-            return (all if isinstance(op, ast.And) else any)(_value(part, names) for part in values)
+            joined, parts = all if isinstance(op, ast.And) else any, [_made(part) for part in values]
+            return lambda names: joined(part(names) for part in parts)
         case ast.Compare(left=left, ops=[op], comparators=[right]):
-            return _COMPARE[type(op)](_value(left, names), _value(right, names))
+            compare, one, other = _COMPARE[type(op)], _made(left), _made(right)
+            return lambda names: compare(one(names), other(names))
         case ast.IfExp(test=test, body=body, orelse=orelse):
-            return _value(body if _value(test, names) else orelse, names)
+            holds, then, otherwise = _made(test), _made(body), _made(orelse)
+            return lambda names: (then if holds(names) else otherwise)(names)
         case ast.Call(func=ast.Name(id=name), args=args):
-            return FUNCTIONS[name](*(_value(part, names) for part in args))
+            function, given = FUNCTIONS[name], [_made(part) for part in args]
+            return lambda names: function(*[part(names) for part in given])
     raise TypeError(f"{ast.unparse(node)} is no arithmetic")
+
+
+def _of_two(function: Callable[[Any, Any], Any], left: _Program, right: _Program) -> _Program:
+    return lambda names: function(_number(left(names)), _number(right(names)))
 
 
 def _number(value: Amount) -> int | float:
