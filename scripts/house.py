@@ -92,14 +92,22 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
-def imports(path: Path) -> Iterator[tuple[str, tuple[str, ...], int]]:
-    """Yield module, names and line of everything imported, wherever it stands, for type checkers alone, too."""
-    for node in ast.walk(tree(path)):
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Return all nodes of a file."""
+    return tuple(ast.walk(tree(path)))
+
+
+@cache
+def imports(path: Path) -> tuple[tuple[str, tuple[str, ...], int], ...]:
+    """Return module, names and line of everything imported, wherever it stands, for type checkers alone, too."""
+    found: list[tuple[str, tuple[str, ...], int]] = []
+    for node in nodes(path):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, (), node.lineno
+            found += [(alias.name, (), node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            yield node.module or "", tuple(alias.name for alias in node.names), node.lineno
+            found.append((node.module or "", tuple(alias.name for alias in node.names), node.lineno))
+    return tuple(found)
 
 
 def arrows(known: Mapping[str, Path]) -> Iterator[Arrow]:

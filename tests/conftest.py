@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import signal
@@ -63,6 +64,13 @@ def pytest_configure(config: pytest.Config) -> None:
         # a shell starts what goes on in its background with Ctrl-C ignored, and a child of a test would inherit that
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "elsewhere: needs what no fresh machine has: a second engine")
+
+
+def pytest_collection_finish() -> None:
+    """Let the collector pass over ten thousand tests and what they imported: they stay, and it would look each time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)  # the tests of the house hold the trees of all modules
 
 
 @pytest.hookimpl(optionalhook=True)

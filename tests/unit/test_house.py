@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import re
 import statistics
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from fakes import CHECKOUT
@@ -34,7 +36,6 @@ KNOWN = house.modules()
 ROOMS = house.rooms_of_page((CHECKOUT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
 RANK = {room.name: number for number, room in enumerate(ROOMS)}
 ACTING_ROOMS = {room.name for room in ROOMS if room.acts}
-ARROWS = list(house.arrows(KNOWN))
 PYTHON = [*KNOWN.values()] + [
     path for folder in ("jobs", "benchmarks", "scripts") for path in sorted((CHECKOUT / folder).rglob("*.py"))
 ]
@@ -164,7 +165,7 @@ def test_a_room_imports_only_rooms_above_it() -> None:
     """Imports for type checkers count: they are what a reader has to open."""
     found = [
         place(KNOWN[arrow.source], arrow.line, arrow.goal)
-        for arrow in ARROWS
+        for arrow in arrows()
         if arrow.source not in ("rlbox", "rlbox.__main__")
         if RANK[house.room_of(arrow.goal)] > RANK[house.room_of(arrow.source)]
     ]
@@ -174,7 +175,7 @@ def test_a_room_imports_only_rooms_above_it() -> None:
 def test_pure_modules_import_nothing_that_acts() -> None:
     found = [
         place(KNOWN[arrow.source], arrow.line, arrow.goal)
-        for arrow in ARROWS
+        for arrow in arrows()
         if not acts(arrow.source) and acts(arrow.goal) and arrow.source != "rlbox"
     ]
     found += [
@@ -192,7 +193,7 @@ def test_pure_modules_read_no_clock_and_no_environment() -> None:
         place(KNOWN[module], node.lineno, node.attr)
         for module in KNOWN
         if not acts(module) and house.room_of(module) not in ("rlbox", "app")
-        for node in ast.walk(house.tree(KNOWN[module]))
+        for node in house.nodes(KNOWN[module])
         if isinstance(node, ast.Attribute) and node.attr in CLOCKS and isinstance(node.value, (ast.Name, ast.Attribute))
         if ast.unparse(node.value) in {"os", "time", "datetime", "datetime.datetime", "date", "datetime.date", "Path"}
     ]
@@ -201,7 +202,7 @@ def test_pure_modules_read_no_clock_and_no_environment() -> None:
 
 def test_no_circle_of_modules() -> None:
     goals: dict[str, set[str]] = defaultdict(set)
-    for arrow in ARROWS:
+    for arrow in arrows():
         goals[arrow.source].add(arrow.goal)
     try:
         TopologicalSorter(goals).prepare()
@@ -224,12 +225,18 @@ def test_a_public_class_is_of_one_room() -> None:
     assert {name: sorted(where) for name, where in rooms.items() if len(where) > 1} == {}
 
 
-def called(module: str) -> Iterator[str]:
-    """Yield everything a module imports, and the attributes of modules that it uses (`os.fork`)."""
-    yield from (name for _, name in imported(module))
-    for node in ast.walk(house.tree(KNOWN[module])):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            yield f"{node.value.id}.{node.attr}"
+@functools.cache
+def called(module: str) -> frozenset[str]:
+    """Return everything a module imports, and the attributes of modules that it uses (`os.fork`)."""
+    used = (node for node in house.nodes(KNOWN[module]) if isinstance(node, ast.Attribute))
+    attributes = {f"{node.value.id}.{node.attr}" for node in used if isinstance(node.value, ast.Name)}
+    return frozenset(attributes.union(name for _, name in imported(module)))
+
+
+@functools.cache
+def arrows() -> tuple[Any, ...]:
+    """Return the imports of rlbox's modules by one another."""
+    return tuple(house.arrows(KNOWN))
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -248,7 +255,7 @@ def leads(name: str, ways: tuple[str, ...]) -> bool:
 def written_before(unit: re.Pattern[str]) -> Iterator[tuple[str, ast.expr]]:
     """Yield module and value of everything that an f-string writes a unit behind; `amounts` alone may."""
     for module in KNOWN:
-        texts = (node for node in ast.walk(house.tree(KNOWN[module])) if isinstance(node, ast.JoinedStr))
+        texts = (node for node in house.nodes(KNOWN[module]) if isinstance(node, ast.JoinedStr))
         for text in texts if module != "rlbox.amounts" else ():
             for value, behind in zip(text.values, text.values[1:], strict=False):
                 shown = isinstance(value, ast.FormattedValue) and isinstance(behind, ast.Constant)
@@ -294,7 +301,7 @@ def test_imports_are_absolute() -> None:
     found = [
         place(path, node.lineno, ast.unparse(node))
         for path in PYTHON
-        for node in ast.walk(house.tree(path))
+        for node in house.nodes(path)
         if isinstance(node, ast.ImportFrom) and node.level
     ]
     assert found == []
@@ -309,7 +316,7 @@ def test_functions_are_short() -> None:
     found = [
         place(path, node.lineno, f"{node.name}: {node.end_lineno - node.lineno + 1} lines")
         for path in PYTHON
-        for node in ast.walk(house.tree(path))
+        for node in house.nodes(path)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno is not None
         if node.end_lineno - node.lineno + 1 > FUNCTION_LINES
     ]
@@ -343,7 +350,7 @@ def test_nobody_prints() -> None:
     found = [
         place(path, node.lineno, "print")
         for path in KNOWN.values()
-        for node in ast.walk(house.tree(path))
+        for node in house.nodes(path)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert found == []
@@ -358,7 +365,7 @@ def test_only_entry_points_leave_the_process() -> None:
         place(path, node.lineno, ast.unparse(node.func))
         for module, path in KNOWN.items()
         if not module.endswith("__main__") and module not in LEAVING
-        for node in ast.walk(house.tree(path))
+        for node in house.nodes(path)
         if isinstance(node, ast.Call) and ast.unparse(node.func) in {"sys.exit", "exit", "quit", "os._exit"}
     ]
     assert found == []
