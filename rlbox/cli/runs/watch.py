@@ -52,10 +52,10 @@ def verb(app: App, name: str | None, port: int, opened: str, target: str, data: 
             f"cannot listen on the port: {error.strerror}", where=str(port), next_step="name another with --port"
         ) from error
     address = f"http://127.0.0.1:{server.port}/"
-    app.result({"run": folder.name, "address": address}, isolated(address))
-    _tell(app, folder.name, server.port)
-    open_browser(app, opened, address)
     try:
+        app.result({"run": folder.name, "address": address}, isolated(address))
+        _tell(app, folder.name, server.port)
+        open_browser(app, opened, address)
         server.serve_forever()
     except KeyboardInterrupt:
         app.say(f"stopped showing run {isolated(folder.name)}")
