@@ -90,9 +90,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Call slow what no sample holds; let the worker that is free first take the longest test, with its image there."""
-    for item in items:
-        drawn = int(hashlib.sha256(item.nodeid.encode()).hexdigest(), 16) % FOLLOWED_OF == 2
-        if item.nodeid.startswith(FOLLOWED) and not drawn:
+    for item in (item for item in items if item.nodeid.startswith(FOLLOWED)):
+        if int(hashlib.sha256(item.nodeid.encode()).hexdigest(), 16) % FOLLOWED_OF != 2:
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.nodeid.startswith(SMOKE))
 
