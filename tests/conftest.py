@@ -28,7 +28,8 @@ FOREIGN = ("RLBOX_", "PIP_", "UV_", "DOCKER_", "BUILDX_", "BUILDKIT_", "XDG_", "
 FOREIGN_NAMES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NO_COLOR", "FORCE_COLOR", "COLUMNS")
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
-SMOKE = "tests/engine/test_smoke.py"
+APART = ("tests/engine/test_smoke.py", "tests/engine/test_eval_overhead.py")
+"""What asks an image and changes nothing of the engine's: it may go on beside what has the engine."""
 FOLLOWED = ("tests/engine/test_next_", "tests/supervisor/test_next_", "tests/compile/test_next_")
 FOLLOWED_OF = 8
 """`make next-steps` follows what is advised over real runs, engines and compilers; `make test` one of eight."""
@@ -81,7 +82,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Rooms(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.split("::", 1)[0]
-            uses_engine = path.startswith("tests/engine/") and path != SMOKE
+            uses_engine = path.startswith("tests/engine/") and path not in APART
             return "engine" if uses_engine or path == "tests/bench/test_engine_rows.py" else path
 
     return Rooms(config, log)
@@ -89,11 +90,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Call slow what no sample holds; let the worker that is free first take the longest test, with its image there."""
+    """Call slow what no sample holds; what is apart comes last, with its image there."""
     for item in (item for item in items if item.nodeid.startswith(FOLLOWED)):
         if int(hashlib.sha256(item.nodeid.encode()).hexdigest(), 16) % FOLLOWED_OF != 2:
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: item.nodeid.startswith(SMOKE))
+    items.sort(key=lambda item: item.nodeid.startswith(APART))
 
 
 @pytest.hookimpl(tryfirst=True)

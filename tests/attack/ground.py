@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from copied import copied
 from fakes import CHECKOUT, ON_IMAGE, Folder
 from launched import BARE
 
@@ -107,8 +108,16 @@ class Ground:
     def type(self, *words: str) -> subprocess.CompletedProcess[bytes]:
         """Type a verb; raises `subprocess.TimeoutExpired` when it hangs."""
         argv = [sys.executable, "-c", BARE, *words]
-        cwd, done = self.folder / "project", subprocess.run
-        return done(argv, cwd=cwd, env=self.env(), stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S)
+        env = self.env()
+        return subprocess.run(
+            argv,
+            cwd=self.folder / "project",
+            env=env,
+            preexec_fn=copied(argv, env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PATIENCE_S,
+        )
 
     def prepare(self) -> None:
         """Make the project, the victim and the runs, and keep the disk as it is then."""

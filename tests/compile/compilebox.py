@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from copied import copied
 from fakes import CHECKOUT, Folder, Said, fitting_lock
 
 from rlbox.app import own_requirements
@@ -101,7 +102,8 @@ class Box:
     def begin(self, *words: str) -> subprocess.Popen[str]:
         """Start a command line in the project."""
         argv = [sys.executable, "-m", "rlbox", *words, "--project", str(self.folder.path)]
-        return subprocess.Popen(argv, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(argv, env=self.env, preexec_fn=copied(argv, self.env), **pipes)
 
     def rlbox(self, *words: str) -> Said:
         """Run a command line to its end."""

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from copied import copied
 from enginebox import CHECKOUT, Result
 
 SCRIPT = CHECKOUT / "scripts/cluster-hosts.sh"
@@ -39,8 +40,9 @@ class Hosts:
     own: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, *words: str, **env: str) -> Result:
+        argv, own = self.argv(*words), self.env(**env)
         done = subprocess.run(
-            self.argv(*words), cwd=self.project, env=self.env(**env), capture_output=True, text=True, timeout=600
+            argv, cwd=self.project, env=own, preexec_fn=copied(argv, own), capture_output=True, text=True, timeout=600
         )
         return Result(code=done.returncode, out=done.stdout, err=done.stderr)
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from copied import copied
+
 from benchmarks.place import SMALLEST
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -42,17 +44,26 @@ class Box:
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, *words: str, **env: str) -> Result:
+        argv, own = self.argv(*words), self.env(**env)
         done = subprocess.run(
-            self.argv(*words), cwd=self.project, env=self.env(**env), capture_output=True, text=True, timeout=3000
+            argv,
+            cwd=self.project,
+            env=own,
+            preexec_fn=copied(argv, own),
+            capture_output=True,
+            text=True,
+            timeout=3000,
         )
         return Result(code=done.returncode, out=done.stdout, err=done.stderr)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start a command in a session of its own, as a terminal would."""
+        argv, env = self.argv(*words), self.env()
         return subprocess.Popen(
-            self.argv(*words),
+            argv,
             cwd=self.project,
-            env=self.env(),
+            env=env,
+            preexec_fn=copied(argv, env),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -16,15 +15,19 @@ from pathlib import Path
 
 import pytest
 from enginebox import Box, Result, wait_until
-from faultbox import _project, tag
 from projectbox import own
 from vastbox import KEY, Platform, serving
 from vastmachine import OWN_KEY, Instance
 
 pytestmark = pytest.mark.allow("sockets")
 SPEC = """
-include = "lab-cc"
 title = "an instance of vast.ai"
+[base]
+bootstrap = "debian:bookworm"
+packages = ["ca-certificates", "curl", "openssh-client", "openssh-server", "procps", "python3", "python3-venv"]
+[[stack]]
+name = "tools"
+packages = ["six==1.16.0"]
 [hardware]
 platform = "vast"
 gpus = 4                              # rented by its name alone: no driver is here, and nothing asks for one
@@ -98,10 +101,8 @@ class Rented:
 
 @pytest.fixture
 def rented(tmp_path: Path) -> Iterator[Rented]:
-    tag("cc")
     project, data = tmp_path / "project", tmp_path / "disk"
-    shutil.copytree(_project() / "images/lab-cc", project / "images/lab-cc")
-    (project / "images/rented").mkdir()
+    (project / "images/rented").mkdir(parents=True)
     (project / "images/rented/target.toml").write_text(SPEC)
     data.mkdir()
     name = f"rlbox-vast-{uuid.uuid4().hex[:12]}"

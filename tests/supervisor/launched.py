@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from copied import copied
 from fakes import CHECKOUT, ON_IMAGE, Folder
 from supervised import Bench, file_rule, wait_for
 
@@ -183,14 +184,19 @@ class Site:
         self.folder.job("two", JOB.replace("FIRST", first).replace("SECOND", second))
 
     def argv(self, *words: str) -> list[str]:
-        enters = "".join(f"echo $$ > {group}/cgroup.procs; " for group in self.groups)
-        return ["sh", "-c", f'{enters}exec "$@"', "sh", sys.executable, "-c", BARE, *words]
+        return [sys.executable, "-c", BARE, *words]
 
     def start(self, *words: str, **more: Any) -> subprocess.Popen[str]:
         """Start a command line in a session of its own, as a terminal would."""
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        argv = self.argv(*words)
         return subprocess.Popen(
-            self.argv(*words), cwd=self.folder.path, env=self.env, start_new_session=True, **(pipes | more)
+            argv,
+            cwd=self.folder.path,
+            env=self.env,
+            preexec_fn=copied(argv, self.env, self.groups),
+            start_new_session=True,
+            **(pipes | more),
         )
 
     def __call__(self, *words: str) -> Said:
