@@ -18,7 +18,7 @@ smoke: .venv/rlbox.stamp
 test: .venv/rlbox.stamp
 	$(RLBOX) engine up
 	scripts/ensure-test-tools.sh
-	$(PY) -m pytest -m "not slow and not elsewhere" -n 2 --dist loadscope --no-loadscope-reorder \
+	$(PY) -m pytest -m "not slow and not elsewhere" -n 3 --dist loadscope --no-loadscope-reorder \
 	    $(addprefix tests/,engine bench supervisor compile chaos/test_runs_killed.py attack sandbox evaluation jobs fuzz golden cli unit) $(ARGS)
 
 # Every `next:` typed and looked whether the outcome is another, with real runs, engines and compilers; `make test` one of eight

@@ -28,8 +28,9 @@ FOREIGN = ("RLBOX_", "PIP_", "UV_", "DOCKER_", "BUILDX_", "BUILDKIT_", "XDG_", "
 FOREIGN_NAMES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NO_COLOR", "FORCE_COLOR", "COLUMNS")
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
-APART = ("tests/engine/test_smoke.py", "tests/engine/test_eval_overhead.py")
-"""What asks an image and changes nothing of the engine's: it may go on beside what has the engine."""
+APART = tuple(f"tests/engine/test_{name}.py" for name in ("vast_there_and_back", "eval_overhead", "smoke"))
+"""What has images and containers of its own, and takes none from others: it goes on beside what has the engine."""
+QUICK = ("tests/fuzz", "tests/golden", "tests/cli", "tests/unit")
 FOLLOWED = ("tests/engine/test_next_", "tests/supervisor/test_next_", "tests/compile/test_next_")
 FOLLOWED_OF = 8
 """`make next-steps` follows what is advised over real runs, engines and compilers; `make test` one of eight."""
@@ -90,11 +91,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Call slow what no sample holds; what is apart comes last, with its image there."""
+    """Call slow what no sample holds; what is apart comes when its image is there, and before what is quick."""
     for item in (item for item in items if item.nodeid.startswith(FOLLOWED)):
         if int(hashlib.sha256(item.nodeid.encode()).hexdigest(), 16) % FOLLOWED_OF != 2:
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: item.nodeid.startswith(APART))
+    items.sort(key=lambda item: item.nodeid.startswith(APART) + 2 * item.nodeid.startswith(QUICK))
 
 
 @pytest.hookimpl(tryfirst=True)

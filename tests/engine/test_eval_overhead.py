@@ -1,8 +1,8 @@
 """All checkpoints of a run by the real vLLM of the target `local`: one engine for all, what it costs, and two engines.
 
 `make eval-overhead` takes more rounds and problems (`RLBOX_EVAL_ROUNDS`, `RLBOX_EVAL_PROBLEMS`) and fails above 1.10
-times the engine's own benchmark and a start; here nothing is measured, and models that were hardly trained give short
-answers. `RLBOX_EVAL_IMAGE` as in test_eval_real.py.
+times the engine's own benchmark and a start; here there is the proof that weights may be exchanged, of models that were
+hardly trained and give short answers. `RLBOX_EVAL_IMAGE` as in test_eval_real.py.
 """
 
 from __future__ import annotations
@@ -55,11 +55,13 @@ def test_one_engine_serves_all_checkpoints(eval_image: str, folder: Path, capsys
     assert "proven: log-probabilities are equal to the last digit" in done.stdout, done.stderr + done.stdout
     started, exchanged = "started with them", "exchanged in the running engine"
     assert weights(folder / "eval-1")[:2] == [started, started]
+    assert done.returncode == 0, done.stderr
+    if not ROUNDS:
+        return
     later = weights(folder / "eval-2")
     assert later == [started, *[exchanged] * (len(later) - 1)]
     for path in (folder / "eval-1").glob("*/summary.json"):
         assert path.read_bytes() == (folder / "eval-2" / path.parent.name / "summary.json").read_bytes()
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

@@ -158,8 +158,6 @@ def measure(bench: Bench, asked: argparse.Namespace) -> list[float]:
     for line in bench.told():
         print(f"  {line}", flush=True)
     if not asked.rounds:
-        bench.judge()
-        print(*bench.told(), sep="\n", flush=True)
         return []
     print("round | start | vLLM's benchmark of each | rlbox eval | ratio", flush=True)
     ratios: list[float] = []
@@ -186,7 +184,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="interpreter that has vLLM")
     parser.add_argument("--folder", type=Path, default=None, help="where all is made; kept [a temporary one]")
-    parser.add_argument("--rounds", type=int, default=3, help="0: all are judged once more, and nothing is measured")
+    parser.add_argument("--rounds", type=int, default=3, help="0: nothing is measured")
     parser.add_argument("--exports", type=int, default=3)
     parser.add_argument("--problems", type=int, default=288)
     parser.add_argument("--steps", type=int, default=120, help="of the training of the first checkpoint")

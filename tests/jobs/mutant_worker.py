@@ -19,7 +19,8 @@ LIMIT_S = 180.0
 QUICK = ("-x", "-q", "--tb=line", "--assert=plain", "-m", "not slow", "-p", "no:cacheprovider", "-p", "pytest_timeout")
 TABLE = "test_job_tables.py"
 SHARED = {"test_verl_gates.py": ("grpo", "gkd", "sft"), "test_verl_options.py": ("grpo", "gkd", "sft")}
-COPIED = ("jobs", "tests/jobs", "tests/golden/expected/jobs", "tests/cases/gate", "images", "templates/fixes")
+COPIED = ("jobs", "tests/jobs", "tests/gpu/project/jobs", "tests/golden/expected/jobs", "tests/cases/gate", "images")
+COPIED += ("templates/fixes",)
 
 
 def concerned(path: str) -> list[str]:

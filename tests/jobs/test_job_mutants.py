@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from mutant_worker import concerned, worker
+from mutant_worker import concerned, copy_tree, worker
 from mutants import JOBS, READ_BY_PEOPLE, UNREACHED, Mutant, every_mutant, spec_mutants
 
 from rlbox.foreign import toml_table
@@ -33,6 +36,15 @@ def test_a_sample_is_noticed(mutants: list[Mutant], tmp_path: Path) -> None:
 def test_the_same_files_make_the_same_mutants(mutants: list[Mutant]) -> None:
     assert every_mutant(FROM) == mutants
     assert len({mutant.name for mutant in mutants}) == len(mutants) > 100
+
+
+def test_the_copy_of_the_tree_holds_what_the_tests_of_jobs_import(tmp_path: Path) -> None:
+    copy_tree(tmp_path)
+    path = os.pathsep.join(str(tmp_path / name) for name in ("tests", "tests/jobs", "jobs"))
+    env = {**os.environ, "PYTHONPATH": path, "PYTEST_ADDOPTS": ""}
+    argv = (sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "tests/jobs")
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
 
 
 def test_what_only_people_read_stays() -> None:
