@@ -39,6 +39,8 @@ def table(job: str) -> Iterator[str]:
     yield from (_parameter(name, param) for name, param in found.params.items())
     if found.fits:
         yield from ("", "# What it needs", "", *_flat("fits", found.fits.model_dump(exclude_defaults=True)))
+    if found.cluster:
+        yield from ("", "# On a cluster", "", *_flat("cluster", found.cluster.model_dump(exclude_defaults=True)))
     for profile in found.profiles:
         yield from ("", f"# Profile {profile}", "", *_changes(plain, _lines(plan_of(job, profile))))
     own = {profile for stage in found.stages for profile in stage.profiles}
