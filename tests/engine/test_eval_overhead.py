@@ -1,8 +1,8 @@
 """All checkpoints of a run by the real vLLM of the target `local`: one engine for all, what it costs, and two engines.
 
 `make eval-overhead` takes more rounds and problems (`RLBOX_EVAL_ROUNDS`, `RLBOX_EVAL_PROBLEMS`) and fails above 1.10
-times the engine's own benchmark and a start; here there is the proof that weights may be exchanged, of models that were
-hardly trained and give short answers. `RLBOX_EVAL_IMAGE` as in test_eval_real.py.
+times the engine's own benchmark and a start; here the ratio is told alone, and models that were hardly trained give
+short answers. `RLBOX_EVAL_IMAGE` as in test_eval_real.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from enginebox import CHECKOUT
 
 ROUNDS = int(os.environ.get("RLBOX_EVAL_ROUNDS", "0"))
-SMALL = ("--exports", "2", "--problems", "24", "--steps", "20", "--lines", "2")
+SMALL = ("--exports", "2", "--problems", "24", "--steps", "20", "--lines", "2", "--most", "1000")
 SIZE = ("--exports", "3", "--problems", os.environ.get("RLBOX_EVAL_PROBLEMS", "288")) if ROUNDS else SMALL
 # seeded answers: no prompt may be cut in two on the CPU, see jobs/smoke.toml
 SETTINGS = ("dtype=bfloat16", "enforce_eager=true", "max_model_len=512", "max_num_batched_tokens=16384")
@@ -49,19 +49,17 @@ def weights(folder: Path) -> list[str]:
 def test_one_engine_serves_all_checkpoints(eval_image: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The first time an exchange is proven by a second start; then there is one, and the results are the same bytes."""
     overhead = ("/src/tests/evaluation/overhead.py", "--python", PYTHON, "--folder", "/measure")
-    done = inside(eval_image, folder, (*overhead, *SIZE, "--rounds", f"{ROUNDS}"))
+    done = inside(eval_image, folder, (*overhead, *SIZE, "--rounds", f"{ROUNDS or 1}"))
     with capsys.disabled():
         print(f"\n{done.stdout}")
     assert "proven: log-probabilities are equal to the last digit" in done.stdout, done.stderr + done.stdout
     started, exchanged = "started with them", "exchanged in the running engine"
     assert weights(folder / "eval-1")[:2] == [started, started]
-    assert done.returncode == 0, done.stderr
-    if not ROUNDS:
-        return
     later = weights(folder / "eval-2")
     assert later == [started, *[exchanged] * (len(later) - 1)]
     for path in (folder / "eval-1").glob("*/summary.json"):
         assert path.read_bytes() == (folder / "eval-2" / path.parent.name / "summary.json").read_bytes()
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

@@ -157,8 +157,6 @@ def measure(bench: Bench, asked: argparse.Namespace) -> list[float]:
     print(f"first time, with the proof: {first:.1f} s; tokens of each checkpoint: {tokens}", flush=True)
     for line in bench.told():
         print(f"  {line}", flush=True)
-    if not asked.rounds:
-        return []
     print("round | start | vLLM's benchmark of each | rlbox eval | ratio", flush=True)
     ratios: list[float] = []
     longest = 0.0
@@ -184,7 +182,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="interpreter that has vLLM")
     parser.add_argument("--folder", type=Path, default=None, help="where all is made; kept [a temporary one]")
-    parser.add_argument("--rounds", type=int, default=3, help="0: nothing is measured")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--exports", type=int, default=3)
     parser.add_argument("--problems", type=int, default=288)
     parser.add_argument("--steps", type=int, default=120, help="of the training of the first checkpoint")
@@ -203,8 +201,6 @@ def main() -> int:
             ratios = measure(Bench(asked), asked)
         except PolicyError as error:
             sys.exit(f"vLLM: {error}")
-    if not asked.rounds:
-        return 0
     if not ratios:
         sys.exit("no round had time")
     median = statistics.median(ratios)

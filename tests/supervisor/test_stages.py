@@ -273,11 +273,11 @@ def test_failed_plot_fails_nothing(bench: Bench) -> None:
 
 
 def test_fast_writer(bench: Bench) -> None:
-    write = "import sys\nfor i in range(3): sys.stdout.write(('x' * 99 + '\\n') * 20000)\nprint('Final')"
-    bench.stage("train", python(write), require=(line_rule("^x", count=60_000), line_rule("^Final$")))
+    write = "import sys\nfor i in range(10): sys.stdout.write(('x' * 99 + '\\n') * 20000)\nprint('Final')"
+    bench.stage("train", python(write), require=(line_rule("^x", count=200_000), line_rule("^Final$")))
     assert bench.run() == 0
     counts = [rule.count for rule in bench.last("train").gate if rule.kind == "require"]
-    assert counts == [60_000, 1]
+    assert counts == [200_000, 1]
 
 
 def test_secrets_stay_out_of_what_is_written(bench: Bench) -> None:
