@@ -22,8 +22,9 @@ import threading
 import traceback
 import types
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fakes import CHECKOUT
 
@@ -39,16 +40,17 @@ OF_A_START = ("PYTHON", "LC_", "LANG", "TZ", "LD_", "MALLOC_")
 """Variables that an interpreter, or the C library, reads when it starts."""
 
 
-def copied(argv: Sequence[str], env: Mapping[str, str], groups: Sequence[Path] = ()) -> Callable[[], None]:
-    """Return what `Popen` is to call in its child: it enters control groups, and goes on as `argv` would.
+def copied(argv: Sequence[str], env: Mapping[str, str], groups: Sequence[Path] = ()) -> dict[str, Any]:
+    """Return what `Popen` takes for a process of `argv` in `env` and in control groups that is a copy of this one.
 
-    Where that needs a start of its own it enters the groups alone.
+    What needs a start of its own gets one.
     """
     words = list(argv)
-    if ANEW or not (words[:3] == MODULE or words[:2] == CODE) or not _as_this_one(env):
-        return functools.partial(_enter, groups)
-    _imported()
-    return functools.partial(_go_on, words, dict(env), groups)
+    begin = functools.partial(enter, groups)
+    if not ANEW and (words[:3] == MODULE or words[:2] == CODE) and _as_this_one(env):
+        _imported()
+        begin = functools.partial(_go_on, words, dict(env), groups)
+    return {"args": words, "env": env, "preexec_fn": begin}
 
 
 def _as_this_one(env: Mapping[str, str]) -> bool:
@@ -68,7 +70,8 @@ def _imported() -> None:
     load_fixes(Project(folder=CHECKOUT))
 
 
-def _enter(groups: Sequence[Path]) -> None:
+def enter(groups: Sequence[Path]) -> None:
+    """Enter control groups."""
     for group in groups:
         (group / "cgroup.procs").write_text(str(os.getpid()))
 
@@ -77,7 +80,7 @@ def _go_on(argv: list[str], env: dict[str, str], groups: Sequence[Path]) -> None
     """Go on as the process of `argv`, and end as it would; this copy of the tests never goes on as one."""
     code = 1
     try:
-        _enter(groups)
+        enter(groups)
         _forget(env)
         code = _carried_out(argv)
         threading._shutdown()  # type: ignore[attr-defined]

@@ -108,16 +108,9 @@ class Ground:
     def type(self, *words: str) -> subprocess.CompletedProcess[bytes]:
         """Type a verb; raises `subprocess.TimeoutExpired` when it hangs."""
         argv = [sys.executable, "-c", BARE, *words]
-        env = self.env()
-        return subprocess.run(
-            argv,
-            cwd=self.folder / "project",
-            env=env,
-            preexec_fn=copied(argv, env),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=PATIENCE_S,
-        )
+        cwd, done = self.folder / "project", subprocess.run
+        own = copied(argv, self.env())
+        return done(**own, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S)
 
     def prepare(self) -> None:
         """Make the project, the victim and the runs, and keep the disk as it is then."""

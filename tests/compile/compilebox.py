@@ -102,8 +102,7 @@ class Box:
     def begin(self, *words: str) -> subprocess.Popen[str]:
         """Start a command line in the project."""
         argv = [sys.executable, "-m", "rlbox", *words, "--project", str(self.folder.path)]
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen(argv, env=self.env, preexec_fn=copied(argv, self.env), **pipes)
+        return subprocess.Popen(**copied(argv, self.env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def rlbox(self, *words: str) -> Said:
         """Run a command line to its end."""

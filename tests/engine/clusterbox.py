@@ -40,10 +40,8 @@ class Hosts:
     own: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, *words: str, **env: str) -> Result:
-        argv, own = self.argv(*words), self.env(**env)
-        done = subprocess.run(
-            argv, cwd=self.project, env=own, preexec_fn=copied(argv, own), capture_output=True, text=True, timeout=600
-        )
+        own = copied(self.argv(*words), self.env(**env))
+        done = subprocess.run(**own, cwd=self.project, capture_output=True, text=True, timeout=600)
         return Result(code=done.returncode, out=done.stdout, err=done.stderr)
 
     def argv(self, *words: str) -> list[str]:

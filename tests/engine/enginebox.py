@@ -44,26 +44,15 @@ class Box:
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, *words: str, **env: str) -> Result:
-        argv, own = self.argv(*words), self.env(**env)
-        done = subprocess.run(
-            argv,
-            cwd=self.project,
-            env=own,
-            preexec_fn=copied(argv, own),
-            capture_output=True,
-            text=True,
-            timeout=3000,
-        )
+        own = copied(self.argv(*words), self.env(**env))
+        done = subprocess.run(**own, cwd=self.project, capture_output=True, text=True, timeout=3000)
         return Result(code=done.returncode, out=done.stdout, err=done.stderr)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start a command in a session of its own, as a terminal would."""
-        argv, env = self.argv(*words), self.env()
         return subprocess.Popen(
-            argv,
+            **copied(self.argv(*words), self.env()),
             cwd=self.project,
-            env=env,
-            preexec_fn=copied(argv, env),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

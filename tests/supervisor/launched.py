@@ -189,15 +189,8 @@ class Site:
     def start(self, *words: str, **more: Any) -> subprocess.Popen[str]:
         """Start a command line in a session of its own, as a terminal would."""
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        argv = self.argv(*words)
-        return subprocess.Popen(
-            argv,
-            cwd=self.folder.path,
-            env=self.env,
-            preexec_fn=copied(argv, self.env, self.groups),
-            start_new_session=True,
-            **(pipes | more),
-        )
+        own = copied(self.argv(*words), self.env, self.groups)
+        return subprocess.Popen(**own, cwd=self.folder.path, start_new_session=True, **(pipes | more))
 
     def __call__(self, *words: str) -> Said:
         with self.start(*words) as process:

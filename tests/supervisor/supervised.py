@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from copied import enter
 from freeport import free_port as free_port
 
 import rlbox.evidence.act.explain  # noqa: F401
@@ -89,8 +90,7 @@ class Supervisor:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
         os.environ.update(environment)
-        for group in self._groups:
-            (group / "cgroup.procs").write_text(str(os.getpid()))
+        enter(self._groups)
         if self._stdin is not None:
             readable, writable = os.pipe()
             os.write(writable, self._stdin)
