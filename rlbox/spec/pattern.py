@@ -75,7 +75,7 @@ def check_pattern(text: str) -> str:
     if _TAKEN.search(text) and (found := next(_refusals(text), "")):
         raise ValueError(found)
     try:
-        compiled = linear(text)
+        compiled = compile_re2(text)
     except ValueError as error:
         raise ValueError(next(_refusals(text), str(error))) from error
     if all(compiled.search(probe) for probe in _ANY):
