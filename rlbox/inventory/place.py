@@ -136,11 +136,14 @@ def _fits(known: Origin, text: str, head: re.Match[str] | None) -> bool:
     named = head is not None and head.group(2) == known.message.name
     if template == f"{known.message.name}:":
         return named
-    written = len(template.replace(HOLE, ""))
-    begin = head.end() if head else 0
-    found = _pattern(template).search(text)
-    if found is None or written < LEAST:
+    parts = template.split(HOLE)
+    written = sum(map(len, parts))
+    if written < LEAST or not all(part in text for part in parts):
         return False
+    found = _pattern(template).search(text)
+    if found is None:
+        return False
+    begin = head.end() if head else 0
     if text.startswith("[Errno ", begin):
         share = 1.0  # the system's own sentence, whoever asked
     elif found.start() == begin and written >= _OPENING:
