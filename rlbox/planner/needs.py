@@ -83,18 +83,21 @@ def needs_of(job: Job, values: Values, card_bytes: float) -> RunNeeds | None:
 
 
 def _stage(job: Job, name: str, row: StageFits, names: Mapping[str, Amount]) -> StageNeeds:
-    found = {key: _amount(job, f"stages.{name}.{key}", formula, names) for key, formula in row.formulas()}
-    parts = {
-        kind: {key.partition(".")[2]: _number(value) for key, value in found.items() if key.startswith(f"{kind}.")}
-        for kind in ("card", "host", "disk")
-    }
-    broken = (rule.says for number, rule in enumerate(row.rules) if not found[f"rules[{number}].holds"])
+    def amount(key: str, formula: str) -> Amount:
+        return _amount(job, f"stages.{name}.{key}", formula, names)
+
+    def parts(kind: str, formulas: Mapping[str, str]) -> dict[str, float]:
+        return {part: _number(amount(f"{kind}.{part}", formula)) for part, formula in formulas.items()}
+
+    rules = ((rule.says, amount(f"rules[{number}].holds", rule.holds)) for number, rule in enumerate(row.rules))
     return StageNeeds(
         stage=name,
-        nodes=int(_number(found["nodes"])),
-        gpus=int(_number(found["gpus"])),
-        broken=tuple(_filled(text, names) for text in broken),
-        **parts,
+        nodes=int(_number(amount("nodes", row.nodes))),
+        gpus=int(_number(amount("gpus", row.gpus))),
+        card=parts("card", row.card),
+        host=parts("host", row.host),
+        disk=parts("disk", row.disk),
+        broken=tuple(_filled(says, names) for says, holds in rules if not holds),
     )
 
 
