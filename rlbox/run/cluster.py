@@ -43,7 +43,8 @@ from rlbox.record.act.host_record import CarrierNote
 from rlbox.record.act.ledger import Ledger
 from rlbox.run.data_disk import BESIDE_HERE, disk_here, without
 from rlbox.run.docker import Docker, ReadyDocker, RunContainer
-from rlbox.run.places import CLUSTER, Given, RunPlace, RunWish, reach, seek
+from rlbox.run.place import Given, RunPlace, RunWish
+from rlbox.run.places import CLUSTER, reach, seek
 from rlbox.target.load import load_target
 from rlbox.values import Secret
 

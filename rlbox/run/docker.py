@@ -45,7 +45,7 @@ from rlbox.record.act.settle import CarrierStatus
 from rlbox.run.closed import unpublish
 from rlbox.run.data_disk import disk_here, go_over
 from rlbox.run.inputs import container_plan
-from rlbox.run.places import OneMachine, RunPlace, Start
+from rlbox.run.place import OneMachine, RunPlace, Start
 from rlbox.run.shell import open_shell
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.values import Secret

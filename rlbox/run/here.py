@@ -30,7 +30,7 @@ from rlbox.record.act.host_record import CarrierNote
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.settle import Carrier
 from rlbox.run.data_disk import disk_here, folder_of
-from rlbox.run.places import OneMachine, RunPlace, Start
+from rlbox.run.place import OneMachine, RunPlace, Start
 from rlbox.secrets.act.hand_over import send_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.supervise.warden import LOG_FILE

@@ -23,7 +23,8 @@ from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.state import RunState, load_run_state, run_cause
 from rlbox.report.act.run_view import run_view, summary_text
 from rlbox.report.act.status import write_status
-from rlbox.run.places import Start, again
+from rlbox.run.place import Start
+from rlbox.run.places import again
 from rlbox.run.stop import stop_run
 from rlbox.target.load import load_target
 

@@ -29,7 +29,8 @@ from rlbox.run.closed import close_plan
 from rlbox.run.data_disk import known_disk
 from rlbox.run.inputs import SPEC, check_ports, job_secrets, run_files, specs_digest
 from rlbox.run.launch import launch
-from rlbox.run.places import CLUSTER, DEFAULT_TARGET, Given, ReadyPlace, RunWish, Start, new_run, place_named
+from rlbox.run.place import Given, ReadyPlace, RunWish, Start
+from rlbox.run.places import CLUSTER, DEFAULT_TARGET, new_run, place_named
 from rlbox.run.start import DONE, check_stage, look_ahead, unpassed
 
 

@@ -32,7 +32,8 @@ from rlbox.record.act.state import RunState
 from rlbox.run.closed import close_plan
 from rlbox.run.inputs import check_ports, job_secrets, programs, run_files, specs_digest, taken_ports
 from rlbox.run.launch import launch
-from rlbox.run.places import CLUSTER, DEFAULT, ReadyPlace, RunPlace, RunWish, Start, new_run, place_named
+from rlbox.run.place import ReadyPlace, RunPlace, RunWish, Start
+from rlbox.run.places import CLUSTER, DEFAULT, new_run, place_named
 
 DONE = ("passed", "skipped")
 

@@ -109,7 +109,7 @@ def unknowns(app: App, catalogue: SignatureSet, target: str, data: str | None) -
     from rlbox.diagnose.act.unknowns import kept
     from rlbox.diagnose.learn.unknowns import grouped, table
     from rlbox.run.data_disk import bring_up_to_date, known_disk
-    from rlbox.run.unknown_runs import unknown_runs
+    from rlbox.run.known_runs import unknown_runs
 
     ledger = known_disk(app, target, data)
     bring_up_to_date(app, ledger)

@@ -82,7 +82,8 @@ def verb(
       rlbox run xdan --place cluster --nodes gpu005,gpu006
     """
     from rlbox.job.params import parse_settings
-    from rlbox.run.places import CLUSTER, RunWish
+    from rlbox.run.place import RunWish
+    from rlbox.run.places import CLUSTER
 
     if (wanted["nodes"] or wanted["cluster"]) and wanted["place"] != CLUSTER:
         raise click.UsageError("--nodes and --cluster are for --place cluster.")

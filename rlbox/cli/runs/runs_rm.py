@@ -39,7 +39,7 @@ def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str |
     """
     from rlbox.errors import LockHeld
     from rlbox.record.removal import named_removals
-    from rlbox.run.spare_runs import run_facts
+    from rlbox.run.known_runs import run_facts
 
     ledger = known_disk(app, target, data)
     folders = list(dict.fromkeys(ledger.find(name) for name in names))
@@ -71,7 +71,7 @@ def prune(app: App, older: float, checkpoints: bool, yes: bool, target: str, dat
       rlbox runs prune --older 7d --yes
     """
     from rlbox.record.removal import spare_removals
-    from rlbox.run.spare_runs import run_facts
+    from rlbox.run.known_runs import run_facts
 
     before = time.time() - older
     ledger = known_disk(app, target, data)

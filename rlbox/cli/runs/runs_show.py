@@ -32,7 +32,7 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
       rlbox runs show
       rlbox runs show smoke-20250101 --json
     """
-    from rlbox.run.spare_runs import run_facts
+    from rlbox.run.known_runs import run_facts
 
     ledger = known_disk(app, target, data)
     folder = ledger.find(name)

@@ -1,0 +1,79 @@
+"""What is known of the runs of a data disk: before some are removed, and of those whose line no signature knew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from rlbox.amounts import moment
+from rlbox.app import App
+from rlbox.diagnose.learn.unknowns import UnknownFailure
+from rlbox.errors import RlboxError
+from rlbox.files.act.rows import read_rows
+from rlbox.record.act.folder import load_plan
+from rlbox.record.act.ledger import Ledger, Settled
+from rlbox.record.act.removing import size_of
+from rlbox.record.act.state import RunState, run_cause
+from rlbox.record.removal import KeptRun
+from rlbox.record.resources import RESOURCES_FILE, read_sample
+from rlbox.run.data_disk import bring_up_to_date
+from rlbox.training.act.ckpt_files import find_checkpoints
+
+_OF_NO_JOB = "?"
+_BYTES = 1 << 20
+"""Of the samples of a run: its last ones say how many GPUs it had."""
+
+
+def run_facts(ledger: Ledger, app: App, folders: Iterable[Path]) -> list[KeptRun]:
+    """Return what is known of some runs, after the dead ones were settled."""
+    found = bring_up_to_date(app, ledger)
+    return [_facts(ledger, folder, found) for folder in folders]
+
+
+def _facts(ledger: Ledger, folder: Path, found: Settled) -> KeptRun:
+    run, state = folder.name, _state(ledger, folder)
+    holder = found.holder is not None and found.holder.run == run
+    paths = [row.path for rows in find_checkpoints(folder).values() for row in rows]
+    return KeptRun(
+        run=run,
+        job=state.job if state else _OF_NO_JOB,
+        state=state.state if state else "",
+        began=(moment(state.started_at) or 0.0) if state else 0.0,
+        size=size_of(folder),
+        held=holder or run in found.alive or run in found.unsettled or ledger.goes_on(run),
+        checkpoints=tuple(sorted(str(Path(path).relative_to(folder)) for path in paths)),
+    )
+
+
+def unknown_runs(ledger: Ledger, words: tuple[str, ...] = ()) -> Iterator[UnknownFailure]:
+    """Yield the failed runs whose cause quotes a line that was unknown; `words` are options that name their disk."""
+    for folder in ledger.runs():
+        state = _state(ledger, folder)
+        cause = run_cause(state) if state and state.state == "failed" else None
+        if state and cause and cause.line and not cause.known:
+            began = moment(state.started_at) or 0.0
+            ended = moment(state.ended_at) or began
+            yield UnknownFailure(
+                text=cause.line,
+                of=(folder.name, *words),
+                hours=_hours(state, ended - began),
+                gpus=_gpus(folder),
+                at=ended,
+            )
+
+
+def _state(ledger: Ledger, folder: Path) -> RunState | None:
+    try:
+        return ledger.state(folder, load_plan(folder))
+    except RlboxError:
+        return None  # a run of another rlbox, or one whose plan is torn
+
+
+def _hours(state: RunState, seconds: float) -> float:
+    """Return how long a run went: by a clock that cannot be set where its stages have that."""
+    return max(sum(stage.seconds for stage in state.stages), seconds, 0.0) / 3600
+
+
+def _gpus(folder: Path) -> int:
+    samples = (read_sample(row) for row in read_rows(folder / RESOURCES_FILE, _BYTES))
+    return max((len(sample.gpus) for sample in samples if sample), default=0)
