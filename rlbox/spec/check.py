@@ -29,7 +29,9 @@ _MUST_BE = {
 }
 
 
-def check_spec(model: type[Model], data: Mapping[str, Any], where: str, known: tuple[str, ...] = ()) -> Model:
+def check_spec(
+    model: type[Model], data: Mapping[str, Any], where: str, known: tuple[str, ...] = (), *, proven: bool = False
+) -> Model:
     """Return `data` as a `model`; types must be what they say, `"1"` is no number.
 
     Keys that begin with `x-` are the user's own and are ignored at the top level.
@@ -38,6 +40,8 @@ def check_spec(model: type[Model], data: Mapping[str, Any], where: str, known: t
     ----------
     known
         Top-level keys that the caller has taken out of `data` already, offered for a near miss.
+    proven
+        rlbox ships the file: that its patterns can be used is shown where it is made, and not by every command again.
 
     Raises
     ------
@@ -46,7 +50,9 @@ def check_spec(model: type[Model], data: Mapping[str, Any], where: str, known: t
     """
     try:
         return model.model_validate(
-            {key: _tuples(value) for key, value in data.items() if not key.startswith("x-")}, strict=True
+            {key: _tuples(value) for key, value in data.items() if not key.startswith("x-")},
+            strict=True,
+            context=proven,
         )
     except ValidationError as error:
         items = [dict(item) for item in error.errors(include_url=False)]
