@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlbox.diagnose.catalogue import rows_json, signatures_of
 from rlbox.fixes.applies import Versions
 from rlbox.fixes.bake import fill, template_values
 from rlbox.fixes.fix import Fix
-from rlbox.job.gate_plan import BenignPlan
 from rlbox.target.target import Target
+
+if TYPE_CHECKING:
+    from rlbox.job.gate_plan import BenignPlan
 
 SCHEMA = 1
 SIGNED = {"id", "title", "failure", "remedy", "heals", "benign", "signature"}
@@ -47,6 +49,8 @@ def known_benign(fixes: Iterable[Fix]) -> tuple[BenignPlan, ...]:
 
     Those of fixes named `benign-…`; another benign fix tells that nothing is broken, not that nothing happened.
     """
+    from rlbox.job.gate_plan import BenignPlan
+
     return tuple(
         BenignPlan(pattern=signature.pattern, after=signature.after, why=fix.title, known=fix.id)
         for fix in fixes

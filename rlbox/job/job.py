@@ -17,10 +17,10 @@ from rlbox.errors import page
 from rlbox.job.fits.table import Fits, fits_problems
 from rlbox.job.gate import Gate
 from rlbox.job.gate_rule import BenignRule, FileRule, ForbidRule, MetricRule, Probe, RequireRule
-from rlbox.job.listens import Listen
 from rlbox.job.param import Param, ParamName, Value, param_problems, placeholder_in
 from rlbox.job.param_sets import INCLUDE, ParamSet, profile_problems, set_problems
 from rlbox.job.phase import Phase
+from rlbox.job.ports import Listen
 from rlbox.spec.check import suggest
 from rlbox.spec.kinds import EnvName, Frozen, MaybePattern, Name
 from rlbox.spec.units import Seconds

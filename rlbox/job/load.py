@@ -26,12 +26,6 @@ def _job(name: str, shown: str, text: str) -> Job:
     return check_spec(Job, {**without_name(parse_toml(text, shown), shown, "name"), "name": name}, shown)
 
 
-def load_ports(project: Project, target: str) -> dict[str, int]:
-    """Return `JOB.PORT` to number of the jobs of a project that run on a target; errors are those of `load_job`."""
-    jobs = [load_job(project, name) for name in project.jobs()]
-    return {f"{job.name}.{name}": number for job in jobs if job.target == target for name, number in job.ports.items()}
-
-
 def shift_ports(job: Job, by: int) -> Job:
     """Return `job` with `by` added to each port of its table.
 

@@ -23,7 +23,7 @@ from rlbox.job.phase import PhasePlan, plan_phases
 class ServicePlan:
     """One service; `log` is relative to the stage's directory, `ports` maps port names to numbers.
 
-    `listens` is where it may listen for others than this machine (`rlbox/job/listens.py`), `publish` names those of its
+    `listens` is where it may listen for others than this machine (`rlbox/job/ports.py`), `publish` names those of its
     ports that users of the engine's machine are to reach on its loopback.
 
     `secrets` names those that it gets; of a Ray head, those of the stage whose job it takes come to them.

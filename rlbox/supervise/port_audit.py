@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-from rlbox.job.listens import allows
 from rlbox.job.plan import StagePlan
+from rlbox.job.ports import allows
 from rlbox.machine.act.ports import TcpSocket, ephemeral_ports, tcp_sockets
 from rlbox.supervise.bench import Bench, StageStopped
 from rlbox.supervise.causes import undeclared_listener

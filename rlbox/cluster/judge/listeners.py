@@ -8,7 +8,7 @@ from rlbox.cluster.facts import Listener
 from rlbox.cluster.plan import ClusterPlan
 from rlbox.cluster.ports import STRIDE
 from rlbox.findings import Finding, listed
-from rlbox.job.listens import EPHEMERAL, allows
+from rlbox.job.ports import EPHEMERAL, allows
 from rlbox.printable import isolated
 
 
