@@ -2,9 +2,10 @@
 # ensure-test-tools.sh - see to it that the programs that only tests call are there; starts none.
 #
 # docker-registry, shellcheck, sshd, nft: what is on PATH is left as it is; otherwise the distribution's package is unpacked
-# into .venv/tools, so that no service of this machine is installed or started. ip: where it is missing, root gets iproute2
-# installed; others do without (the tests that make network namespaces need root, too). So is python3.11, the interpreter of
-# the targets that tests lay in place, where the distribution has it beside another one (Ubuntu 22.04).
+# into .venv/tools, so that no service of this machine is installed or started. ip, ssh: where one is missing, root gets
+# iproute2 or openssh-client installed; others do without (the tests that make network namespaces need root, too). So is
+# python3.11, the interpreter of the targets that tests lay in place, where the distribution has it beside another one
+# (Ubuntu 22.04).
 # chromium, for the tests of pages: where none is on PATH, Debian's headless one with all that it needs and a font that has
 # Chinese (250 MB) is unpacked into .venv/tools/chromium. A distribution without that package has none: those tests are
 # skipped there.
@@ -35,6 +36,7 @@ for program in docker-registry shellcheck sshd nft; do have "$program" || read -
 wanted=()
 if [ "$(id -u)" = 0 ]; then
   have ip || wanted+=(iproute2)
+  have ssh || wanted+=(openssh-client)
   have python3.11 || ! apt-cache show python3.11-venv >/dev/null 2>&1 || wanted+=(python3.11-venv)
 fi
 browser=

@@ -135,7 +135,8 @@ first_process() { # DISK NAME: everything of the machine descends from it
   mount -t sysfs sysfs "$disk/sys"
   mount_cgroups "$disk"
   mount -t tmpfs -o mode=755 tmpfs "$disk/dev"
-  for d in null zero full random urandom tty; do
+  for d in null zero full random urandom tty fuse loop-control loop{0..7}; do
+    [ -e "/dev/$d" ] || continue
     touch "$disk/dev/$d"
     mount --bind "/dev/$d" "$disk/dev/$d"
   done

@@ -239,9 +239,14 @@ def test_where_an_interpreter_does_not_get_ready_each_program_is_started_anew(tm
 
 
 def test_an_interpreter_below_a_folder_that_programs_write_gets_ready(tmp_path: Path) -> None:
-    """It shows there again, in each request's own folder."""
+    """It shows there again, in each request's own folder, and so does each link that leads to it."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     (tmp_path / "scratch").mkdir()
+    python, between = tmp_path / "venv/bin/python", tmp_path / "between/python"
+    between.parent.mkdir()
+    between.symlink_to(python.resolve())
+    python.unlink()
+    python.symlink_to(between)  # as to the interpreter of a venv which made this one
     one = Server(tmp_path / "scratch", ["--python", str(tmp_path / "venv/bin/python")])
     code = "import os, sys\nprint(os.getppid(), sys.prefix, os.listdir('/tmp'))\nopen('/tmp/x', 'w')\nopen(f'{sys.prefix}/x', 'w')"
     try:

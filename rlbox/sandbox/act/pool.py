@@ -303,6 +303,15 @@ def _python_folders(python: str) -> list[str]:
         raise NodeError(f"{python} does not run", where=where, next_step=step) from error
     if not outcome.ok:
         raise NodeError(f"{python} does not run", where=where, next_step=step)
-    own = {str(Path(python).parent), str(Path(python).resolve().parent)}
     site = {str(path) for path in Path("/etc").glob("python3*")}  # Debian's sitecustomize.py is a link to there
-    return sorted({*parse_json(outcome.stdout), *own, *site} - {"/"})
+    return sorted({*parse_json(outcome.stdout), *_on_the_way(python), *site} - {"/"})
+
+
+def _on_the_way(program: str) -> set[str]:
+    """Return the folders of a program and of each link that leads to it, as to a venv's that another venv made."""
+    path = Path(program)
+    found = {str(path.parent), str(path.resolve().parent)}
+    while path.is_symlink():
+        path = Path(os.path.normpath(path.parent / os.readlink(path)))
+        found.add(str(path.parent))
+    return found
