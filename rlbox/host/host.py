@@ -34,7 +34,7 @@ from rlbox.image.act.context import outdated
 from rlbox.image.act.plans import image_plan
 from rlbox.image.machine import image_needs
 from rlbox.image.plan import ImagePlan
-from rlbox.job.ports import load_ports
+from rlbox.job.load import load_ports
 from rlbox.machine.act.identity import caller
 from rlbox.machine.act.site import site_ca
 from rlbox.sources.load import load_profile

@@ -20,13 +20,12 @@ from rlbox.job.gate_rule import BenignRule, FileRule, ForbidRule, MetricRule, Pr
 from rlbox.job.param import Param, ParamName, Value, param_problems, placeholder_in
 from rlbox.job.param_sets import INCLUDE, ParamSet, profile_problems, set_problems
 from rlbox.job.phase import Phase
-from rlbox.job.ports import Listen
+from rlbox.job.ports import Listen, Port
 from rlbox.spec.check import suggest
 from rlbox.spec.kinds import EnvName, Frozen, MaybePattern, Name
 from rlbox.spec.units import Seconds
 
 Word = Annotated[str, StringConstraints(min_length=1)]
-Port = Annotated[int, Field(ge=1024, le=65535)]
 
 
 class Ready(Probe):

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter, ValidationError
 
 from rlbox.errors import SpecError
-from rlbox.job.job import Job
+from rlbox.job.ports import HIGHEST, LOWEST, Port
 from rlbox.spec.check import check_spec
 from rlbox.spec.load import parse_toml, read_text, shown_path, without_name
 from rlbox.spec.project import Project
 
-_LOWEST, _HIGHEST = 1024, 65535
+if TYPE_CHECKING:
+    from rlbox.job.job import Job
+
+_PORTS = TypeAdapter(dict[str, Port])
 
 
 def load_job(project: Project, name: str) -> Job:
@@ -23,7 +30,33 @@ def load_job(project: Project, name: str) -> Job:
 @functools.lru_cache(maxsize=64)
 def _job(name: str, shown: str, text: str) -> Job:
     """Return the checked job; a text that was read before is not read again."""
+    from rlbox.job.job import Job
+
     return check_spec(Job, {**without_name(parse_toml(text, shown), shown, "name"), "name": name}, shown)
+
+
+def load_ports(project: Project, target: str) -> dict[str, int]:
+    """Return `JOB.PORT` to number of the jobs of a project that run on a target; errors are those of `load_job`.
+
+    No more is read than that: what else a job says is looked at where it runs.
+    """
+    found: dict[str, int] = {}
+    for name, path in project.jobs().items():
+        shown = shown_path(path, project)
+        try:
+            runs_on, ports = _ports(read_text(path, shown), shown)
+        except ValidationError:
+            job = load_job(project, name)  # which says what is wrong
+            runs_on, ports = job.target, job.ports
+        found |= {f"{name}.{port}": number for port, number in ports.items() if runs_on == target}
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _ports(text: str, shown: str) -> tuple[str, Mapping[str, int]]:
+    """Return the target and the ports that a job's file names."""
+    table = parse_toml(text, shown)
+    return str(table.get("target")), _PORTS.validate_python(table.get("ports", {}), strict=True)
 
 
 def shift_ports(job: Job, by: int) -> Job:
@@ -36,9 +69,9 @@ def shift_ports(job: Job, by: int) -> Job:
     """
     ports = {name: number + by for name, number in job.ports.items()}
     for name, number in ports.items() if by else ():
-        if not _LOWEST <= number <= _HIGHEST:
+        if not LOWEST <= number <= HIGHEST:
             raise SpecError(
                 f"--shift-ports {by} moves port {name} of job {job.name} to {number}",
-                next_step=f"name a number with which all of them are from {_LOWEST} to {_HIGHEST}",
+                next_step=f"name a number with which all of them are from {LOWEST} to {HIGHEST}",
             )
     return job.model_copy(update={"ports": ports})

@@ -1,15 +1,15 @@
-"""Ports as jobs declare them: which others may reach, and what a target's machine must have free."""
+"""Ports as jobs declare them, and which of them others than this machine may reach."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Annotated
 
-from pydantic import StringConstraints
+from pydantic import Field, StringConstraints
 
-from rlbox.spec.load import parse_toml, read_text, shown_path
-from rlbox.spec.project import Project
+LOWEST, HIGHEST = 1024, 65535
+
+Port = Annotated[int, Field(ge=LOWEST, le=HIGHEST)]
 
 EPHEMERAL = "ephemeral"
 
@@ -32,25 +32,3 @@ def _range(word: str) -> range:
         return range(int(first), int(first) + int(count) + 1)
     first, _, last = word.partition("-")
     return range(int(first), int(last or first) + 1)
-
-
-def load_ports(project: Project, target: str) -> dict[str, int]:
-    """Return `JOB.PORT` to number of the jobs of a project that run on a target; `SpecError` where one is no TOML.
-
-    No more is read than that: what else a job says is looked at where it runs.
-    """
-    found: dict[str, int] = {}
-    for name, path in project.jobs().items():
-        shown = shown_path(path, project)
-        runs_on, ports = _ports(read_text(path, shown), shown)
-        found |= {f"{name}.{port}": number for port, number in ports.items() if runs_on == target}
-    return found
-
-
-@functools.lru_cache(maxsize=64)
-def _ports(text: str, shown: str) -> tuple[str, Mapping[str, int]]:
-    """Return the target and the ports that a job's file names."""
-    table = parse_toml(text, shown)
-    ports = table.get("ports")
-    numbers = ports.items() if isinstance(ports, dict) else ()
-    return str(table.get("target")), {name: number for name, number in numbers if isinstance(number, int)}

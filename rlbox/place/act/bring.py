@@ -25,7 +25,7 @@ from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import bake_fixes
 from rlbox.fixes.load import load_fixed_target
 from rlbox.image.plan import ImagePlan
-from rlbox.job.ports import load_ports
+from rlbox.job.load import load_ports
 from rlbox.machine.act.process_table import environment_of
 from rlbox.place.act.apply import NOTHING, Applied, carry_out_apply, lay_back
 from rlbox.place.act.base import adopt_base, chosen_python, prove_base, unpacked_base
