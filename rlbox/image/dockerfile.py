@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from shlex import quote
 from textwrap import wrap
 from typing import Any
@@ -24,6 +25,29 @@ _MOUNT = "--mount=type=bind,from={0},source=/out,target=/in/{0}"
 _WIDTH = 150  # of a line, where it can be broken
 
 
+@dataclass(frozen=True)
+class _Stage:
+    """A build stage as the template writes it; `index` is a channel of torch's wheels, or empty."""
+
+    name: str
+    large: bool
+    begins: bool
+    title: list[str]
+    index: str
+
+
+@dataclass(frozen=True)
+class _Layer:
+    stage: str
+    name: str
+
+
+@dataclass(frozen=True)
+class _Env:
+    title: str
+    line: str
+
+
 def dockerfile_values(
     target: Target, lock: Lock | None, stages: Sequence[BuildStage], baked: Baked, patching: tuple[PatchRow, ...]
 ) -> dict[str, Any]:
@@ -34,12 +58,12 @@ def dockerfile_values(
         "target": target,
         "interpreter": target.python.interpreter,
         "stages": [_stage(target, stage, stages[:number]) for number, stage in enumerate(stages)],
-        "layers": [dict(zip(("stage", "name"), path.split("/"), strict=True)) for path in layer_paths(target, stages)],
+        "layers": [_Layer(*path.split("/")) for path in layer_paths(target, stages)],
         "patched": _lines(*(_MOUNT.format(name) for name in below)) if patched else [],
         "patch_notes": patch_notes(patching),
         "carried": {**dict.fromkeys(parts, "unlocked"), **(part_files(lock) if lock else {})},
         "ca_names": CA_NAMES,
-        "envs": [{"title": _env_title(block), "line": env_line(_env_words(block))} for block in baked.envs],
+        "envs": [_Env(_env_title(block), env_line(_env_words(block))) for block in baked.envs],
         "own_env": env_line(f"{name}={quote_dockerfile(value)}" for name, value in sorted(target.env.items())),
         "limits": limits_text(container_defaults(target, baked)),
         "programs": any(file.mode == "0755" for file in baked.files),
@@ -78,15 +102,15 @@ def _link_commands(links: Mapping[str, str]) -> list[str]:
     return [f"mkdir -p {' '.join(folders)}", *(f"ln -sfn {quote(to)} {quote(path)}" for path, to in found.items())]
 
 
-def _stage(target: Target, stage: BuildStage, before: Sequence[BuildStage]) -> dict[str, Any]:
+def _stage(target: Target, stage: BuildStage, before: Sequence[BuildStage]) -> _Stage:
     begins = not before or before[-1].group != stage.group
-    return {
-        "name": stage.name,
-        "large": stage.large,
-        "begins": begins,
-        "title": [*(_lines(_roots(target, stage)) if begins else []), *(_lines(_wheels(stage)) if stage.large else [])],
-        "index": f"{TORCH_WHEELS}/{stage.channel}" if stage.channel else "",
-    }
+    return _Stage(
+        name=stage.name,
+        large=stage.large,
+        begins=begins,
+        title=[*(_lines(_roots(target, stage)) if begins else []), *(_lines(_wheels(stage)) if stage.large else [])],
+        index=f"{TORCH_WHEELS}/{stage.channel}" if stage.channel else "",
+    )
 
 
 def _roots(target: Target, stage: BuildStage) -> str:
