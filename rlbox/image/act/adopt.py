@@ -7,7 +7,6 @@ from typing import Any
 from rlbox.app import App
 from rlbox.engine.act.api import engine, find_image, no_image
 from rlbox.engine.reference import parse_reference
-from rlbox.image.act.check import check_image
 from rlbox.image.act.context import build_labels, context_entries, outdated
 from rlbox.image.labels import BUILD_LABEL
 from rlbox.image.names import NO_PROJECT, VERIFY_MARK, image_tag, split_tag
@@ -43,6 +42,8 @@ def adopt(app: App, plan: ImagePlan) -> dict[str, Any] | None:
             app.dry.first.append(f"{names[0]} is what the specs say, and gets the name {plan.tag}, too")
             return dict(engine().find_image(names[0]) or row)
         app.say(f"{names[0]} is what the specs say: it is {plan.tag}, too, and nothing is built")
+        from rlbox.image.act.check import check_image  # most builds find nothing to adopt, and many nothing to do
+
         engine().tag(row["Id"], parse_reference(plan.tag))
         check_image(plan, again=False)
         return engine().find_image(plan.tag)
