@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -101,6 +102,15 @@ class FirstFatal:
 
     def _hits(self, block: Texts) -> Sequence[int]:
         return find_hits(self._texts, block) if block.hits is None else block.hits
+
+
+@functools.cache
+def read_ahead() -> None:
+    """Have made what the first failure of a process's logs is read with: 50 to 100 ms that its report need not wait."""
+    finder, block = FirstFatal(), Texts(b"step:1 - loss:0.5\nValueError: read ahead", 2)
+    block.hits = (1,)
+    finder.take(1, 0, block)
+    _ = finder.spot
 
 
 def spot_of(case: Case) -> FatalSpot:
