@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,9 @@ from rlbox.values import OWN
 PLACE = "RLBOX_PLACE"
 """Variable with the folder of what rlbox laid for itself on an applied machine; an image has it at its own path."""
 _CHECK_S = 3
-# One shell for all: what the hooks of the image set is set once, as in a program that the entrypoint starts.
+_LEAST_S = 0.5
+_SHELLS = 4
+# Few shells for all: what the hooks of the image set is set once in each, as in a program that the entrypoint starts.
 _SCRIPT = f"""
 [ ! -r "$0" ] || . "$0" >/dev/null 2>&1
 limit=; ! command -v timeout >/dev/null 2>&1 || limit="timeout {_CHECK_S}"
@@ -52,22 +55,28 @@ def probe_fixes(
     end = time.monotonic() + timeout_s
     own = own or environ.get(PLACE, OWN)
     checks = checks_of(read_table(Path(own, "share/fixes.json"), links=True) if manifest is None else manifest, phase)
-    failed = {row.id for row in judge_checks(checks, _outcomes(checks, timeout_s, own, environ))}
+    failed = {row.id for row in _judged(checks, end, own, environ)}
     # Once more: what fails for a moment, as a process ends or a file is written, is no fault.
     again = tuple(check for check in checks if check.id in failed)
-    return judge_checks(again, _outcomes(again, end - time.monotonic(), own, environ)) if again else ()
+    return _judged(again, end, own, environ)
 
 
-def _outcomes(
-    checks: Sequence[FixCheck], timeout_s: float, own: str, environ: Mapping[str, str]
-) -> list[tuple[int, str]]:
-    if not checks:
-        return []
-    argv = ["sh", "-c", _SCRIPT, f"{own}/libexec/init.sh", *(check.run for check in checks)]
-    try:
-        program = Program(argv, environ, "", token=f"fixes-{os.getpid()}")
-    except OSError:  # no process can be started: a limit, which has a finding of its own
-        return []
-    parts = program.wait(b"", time.monotonic() + max(timeout_s, 0.5)).output.split("\0")
+def _judged(checks: Sequence[FixCheck], end: float, own: str, environ: Mapping[str, str]) -> tuple[Finding, ...]:
+    """Run checks until `end` (monotonic), a part of them in each of a few shells at once; the findings are in order."""
+    shells = min(_SHELLS, len(os.sched_getaffinity(0)), len(checks))
+    started = []
+    for number in range(shells):
+        part = checks[number::shells]
+        argv = ["sh", "-c", _SCRIPT, f"{own}/libexec/init.sh", *(check.run for check in part)]
+        with contextlib.suppress(OSError):  # no process can be started: a limit, which has a finding of its own
+            started.append((part, Program(argv, environ, "", token=f"fixes-{os.getpid()}-{number}")))
+    end = max(end, time.monotonic() + _LEAST_S)
+    found = [row for part, program in started for row in judge_checks(part, _outcomes(program.wait(b"", end).output))]
+    order = [check.id for check in checks]
+    return tuple(sorted(found, key=lambda row: order.index(row.id)))
+
+
+def _outcomes(said: str) -> list[tuple[int, str]]:
+    parts = said.split("\0")
     told = ((whole_number(code), text) for code, text in zip(parts[0::2], parts[1::2], strict=False))
     return [(code, text) for code, text in told if code is not None]
