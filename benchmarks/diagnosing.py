@@ -27,6 +27,7 @@ LOG_BYTES, FEW_BYTES = 1 << 30, 2 << 20
 MEMORY = 200e6  # bytes that a log of any length may cost
 SYNTHETIC = 500
 PATTERNS = Path(__file__).with_name("signatures-120.txt")
+_UNPACKED = str(Path(__file__).parents[1] / ".venv/tools/usr/bin")
 _HEALTHY = '"fatal": false'
 _WITHOUT = """
 import sys
@@ -131,11 +132,10 @@ def _log(place: Place) -> _Log:
     pack = place.folder / "pack"
     pack.mkdir()
     (pack / "synthetic.toml").write_text(_synthetic(SYNTHETIC))
-    program = shutil.which("rg")
-    if program is None and not place.small:
-        raise NotHere("no ripgrep on PATH")
-    words = ("-j1", "-a", "-c", "-f") if program else ("-E", "-a", "-c", "-f")
-    argv = (program or "grep", *words, str(PATTERNS), str(path))
+    program = shutil.which("rg") or shutil.which("rg", path=_UNPACKED)
+    if program is None:
+        raise NotHere("no ripgrep on PATH; scripts/ensure-test-tools.sh brings it")
+    argv = (program, "-j1", "-a", "-c", "-f", str(PATTERNS), str(path))
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise Unusable(f"{' '.join(argv)}: {done.stderr[-500:]}")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ensure-test-tools.sh - see to it that the programs that only tests call are there; starts none.
 #
-# docker-registry, shellcheck, sshd, nft: what is on PATH is left as it is; otherwise the distribution's package is unpacked
+# docker-registry, shellcheck, sshd, nft, rg: what is on PATH is left as it is; otherwise the distribution's package is unpacked
 # into .venv/tools, so that no service of this machine is installed or started. ip, ssh: where one is missing, root gets
 # iproute2 or openssh-client installed; others do without (the tests that make network namespaces need root, too). So is
 # python3.11, the interpreter of the targets that tests lay in place, where the distribution has it beside another one
@@ -21,6 +21,7 @@ packages_of() { # PROGRAM: its package, and the libraries that a bare machine la
   case $1 in
     sshd) echo openssh-server libwrap0 ;;
     nft) echo nftables libnftables1 libjansson4 ;;
+    rg) echo ripgrep ;;
     *) echo "$1" ;;
   esac
 }
@@ -32,7 +33,7 @@ cannot() { # WHAT
 }
 
 missing=()
-for program in docker-registry shellcheck sshd nft; do have "$program" || read -r -a missing <<<"${missing[*]} $(packages_of "$program")"; done
+for program in docker-registry shellcheck sshd nft rg; do have "$program" || read -r -a missing <<<"${missing[*]} $(packages_of "$program")"; done
 wanted=()
 if [ "$(id -u)" = 0 ]; then
   have ip || wanted+=(iproute2)
