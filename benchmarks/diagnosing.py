@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.loglines import LogMaker, write_log
 from benchmarks.pairs import Case, NotHere, Sample, Unusable
-from benchmarks.place import Place
+from benchmarks.place import Place, run
 from rlbox.diagnose.act.catalogue import load_catalogue
 from rlbox.diagnose.act.follow import GrowingLogs
 from rlbox.diagnose.act.sources import Source
@@ -37,6 +37,14 @@ from rlbox.diagnose.act.diagnose import diagnose
 from rlbox.spec.project import Project
 found = diagnose([sys.argv[1]], load_catalogue(Project(folder=Path(sys.argv[2])).fix_files()), engine="re2")
 print('"fatal": ' + str(found.fatal).lower(), found.as_json()["signatures"])
+"""
+
+_MEASURED = """
+import os, subprocess, sys
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, used = os.wait4(process.pid, 0)
+print(used.ru_maxrss)
+sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
@@ -161,13 +169,9 @@ def _ripgrep(place: Place, log: _Log) -> Case:
 
 
 def _peak(case: Case) -> float:
-    with open(os.devnull, "wb") as sink:
-        process = subprocess.Popen(case.argv, cwd=case.cwd, env=dict(case.env), stdout=sink)
-        _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise Unusable(f"{case.name}: exit code {process.returncode}")
-    return float(used.ru_maxrss << 10)
+    """Return the peak memory of a command in bytes; its parent is small, for Linux counts that one too."""
+    argv = (sys.executable, "-I", "-S", "-c", _MEASURED, *case.argv)
+    return float(int(run(argv, env=case.env, cwd=case.cwd)) << 10)
 
 
 def _needs_hyperscan() -> None:
