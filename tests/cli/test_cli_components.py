@@ -217,7 +217,11 @@ def test_a_wheel_for_this_gpu_is_taken(follow: Follow, site: Path) -> None:
     wheel = "def flash_attn_func(*words):\n    {}\n"
     built = site / "flash_attn/flash_attn_interface.py"
     built.write_text(wheel.format("raise RuntimeError('CUDA error: no kernel image is available for execution')"))
-    step = follow("components", "--python", sys.executable)
+    typed = ("components", "--python", sys.executable)
+    # torch is named as well, before or after: a row is printed as its part ends
+    step = follow.step(
+        typed, apart(*typed), "take a wheel that was built for it, or build one with TORCH_CUDA_ARCH_LIST"
+    )
     assert "2.8.3 has no kernels for this GPU" in step.said.out
     built.write_text(wheel.format("return type('Numbers', (), {'float': lambda self: self})()"))
     assert "ok      flash-attn" in follow.again(step, code=1).out  # torch is still one of another folder
