@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from rlbox.doctor.fix_checks import FixCheck, checks_of, judge_checks
 from rlbox.files.act.rows import read_table
 from rlbox.findings import Finding
 from rlbox.foreign import whole_number
+from rlbox.machine.act.cgroup import usable_cores
 from rlbox.values import OWN
 
 PLACE = "RLBOX_PLACE"
@@ -63,7 +65,7 @@ def probe_fixes(
 
 def _judged(checks: Sequence[FixCheck], end: float, own: str, environ: Mapping[str, str]) -> tuple[Finding, ...]:
     """Run checks until `end` (monotonic), a part of them in each of a few shells at once; the findings are in order."""
-    shells = min(_SHELLS, len(os.sched_getaffinity(0)), len(checks))
+    shells = min(_SHELLS, math.ceil(usable_cores()), len(checks))
     started = []
     for number in range(shells):
         part = checks[number::shells]
