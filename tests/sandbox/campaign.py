@@ -160,17 +160,6 @@ def living(scratch: Path, nap: str) -> Iterator[str]:
                 yield f"{name} {command!r}"
 
 
-def remaining(scratch: Path, nap: str) -> list[str]:
-    """Return those of `living` that are there a second later as well.
-
-    An interpreter just begun, to wait for the next program, has no namespace yet, and looks like one that was left.
-    """
-    seen = list(living(scratch, nap))
-    if seen:
-        time.sleep(1.0)
-    return [who for who in living(scratch, nap) if who in seen]
-
-
 def escaped(attack: Attack, answer: dict[str, Any]) -> str:
     """Return how an attack fell, or nothing."""
     if attack.path == "/check":
@@ -225,7 +214,7 @@ def run(chosen: list[Attack], options: list[str], at_once: int) -> dict[str, Any
         if after[key] != arena.before[key]
     ]
     fell += [{"attack": "all", "how": f"connected: {who}"} for who in arena.heard]
-    fell += [{"attack": "all", "how": f"alive: {who}"} for who in remaining(arena.scratch, arena.words["NAP"])]
+    fell += [{"attack": "all", "how": f"alive: {who}"} for who in living(arena.scratch, arena.words["NAP"])]
     left = [str(path) for path in arena.scratch.glob("*/*/**/*") if path.name != "root" or not path.is_dir()]
     fell += [{"attack": "all", "how": f"left in the scratch folder: {left}"}] if left else []
     server.stop()
