@@ -7,7 +7,6 @@ patterns (`signatures-120.txt`), which is what it can do: the whole catalogue as
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.loglines import LogMaker, write_log
 from benchmarks.pairs import Case, NotHere, Sample, Unusable
-from benchmarks.place import Place, run
+from benchmarks.place import Place, find_tool, run
 from rlbox.diagnose.act.catalogue import load_catalogue
 from rlbox.diagnose.act.follow import GrowingLogs
 from rlbox.diagnose.act.sources import Source
@@ -27,7 +26,6 @@ LOG_BYTES, FEW_BYTES = 1 << 30, 2 << 20
 MEMORY = 200e6  # bytes that a log of any length may cost
 SYNTHETIC = 500
 PATTERNS = Path(__file__).with_name("signatures-120.txt")
-_UNPACKED = str(Path(__file__).parents[1] / ".venv/tools/usr/bin")
 _HEALTHY = '"fatal": false'
 _WITHOUT = """
 import sys
@@ -140,7 +138,7 @@ def _log(place: Place) -> _Log:
     pack = place.folder / "pack"
     pack.mkdir()
     (pack / "synthetic.toml").write_text(_synthetic(SYNTHETIC))
-    program = shutil.which("rg") or shutil.which("rg", path=_UNPACKED)
+    program = find_tool("rg")
     if program is None:
         raise NotHere("no ripgrep on PATH; scripts/ensure-test-tools.sh brings it")
     argv = (program, "-j1", "-a", "-c", "-f", str(PATTERNS), str(path))

@@ -201,6 +201,11 @@ def smallest_target(place: Place) -> Path:
     return folder
 
 
+def find_tool(program: str) -> str | None:
+    """Return where a program is: on PATH, or where `scripts/ensure-test-tools.sh` unpacked it; None without one."""
+    return shutil.which(program) or shutil.which(program, path=str(Path(sys.prefix, "tools/usr/bin")))
+
+
 def run(argv: tuple[str, ...], **details: Any) -> str:
     """Run a command and return its stdout; `Unusable` with its stderr when it fails."""
     done = subprocess.run(argv, capture_output=True, text=True, check=False, **details)

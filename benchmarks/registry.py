@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -18,10 +16,9 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 from benchmarks.pairs import NotHere, Unusable
-from benchmarks.place import run
+from benchmarks.place import find_tool, run
 
 PROGRAMS = ("docker-registry", "registry")
-UNPACKED = "tools/usr/bin/docker-registry"
 KINDS = "application/vnd.oci.image.manifest.v1+json,application/vnd.docker.distribution.manifest.v2+json"
 CONFIG = """\
 version: 0.1
@@ -85,7 +82,7 @@ def running_registry() -> Iterator[Registry]:
 def find_registry() -> str:
     """Return the registry program: by `RLBOX_BENCH_REGISTRY`, on PATH, or that of `scripts/ensure-test-tools.sh`."""
     named = os.environ.get("RLBOX_BENCH_REGISTRY", "")
-    found = [named, *map(shutil.which, PROGRAMS), str(Path(sys.prefix, UNPACKED))]
+    found = [named, *map(find_tool, PROGRAMS)]
     usable = [path for path in found if path and os.access(path, os.X_OK)]
     if not usable:
         raise NotHere("no registry program; scripts/ensure-test-tools.sh brings one")
