@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from supervised import Bench, free_port, python, service, wait_for
 
+from rlbox.files.act.rows import RowFile
 from rlbox.record.act.state import RunState
 from rlbox.record.resources import RESOURCES_FILE, Sample, read_sample
 from rlbox.supervise.sampler import Sampler
@@ -65,6 +66,15 @@ def test_a_removed_directory_ends_nothing(tmp_path: Path) -> None:
     wait_for((run_dir / RESOURCES_FILE).exists)
     one.close()
     assert samples(run_dir)[-1].resident_bytes > 0
+
+
+def test_rows_of_a_directory_that_came_again_begin_at_its_first_line(tmp_path: Path) -> None:
+    rows = RowFile(tmp_path / "run" / RESOURCES_FILE)
+    with pytest.raises(FileNotFoundError):
+        rows.append(b"{}")
+    (tmp_path / "run").mkdir()
+    rows.append(b"{}")
+    assert (tmp_path / "run" / RESOURCES_FILE).read_bytes() == b"{}\n"
 
 
 @pytest.mark.parametrize("event", ["stage", "service", "phase"])

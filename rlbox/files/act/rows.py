@@ -59,8 +59,8 @@ class RowFile:
     def append(self, line: bytes) -> None:
         """Append one line; `OSError` when not all of it could be written."""
         data = (b"\n" if self._torn else b"") + line + b"\n"
-        self._torn = True
         handle = open_handle(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._torn = True
         try:
             if os.write(handle, data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
