@@ -23,12 +23,13 @@ from rlbox.doctor.act.probe.network import ray_ports
 from rlbox.doctor.act.probe.packages import probe_packages
 from rlbox.doctor.act.probe.paths import probe_environment, probe_paths
 from rlbox.doctor.act.probe.processes import probe_running
-from rlbox.doctor.act.probe.programs import Program
+from rlbox.doctor.act.probe.programs import MARK, Program
 from rlbox.doctor.act.threads import Probes
 from rlbox.doctor.facts import Demands
 from rlbox.files.act.rows import read_table
 from rlbox.findings import Finding
 from rlbox.host.examine import repair
+from rlbox.machine.act.process_table import probe_process
 from rlbox.printable import unmarked
 
 WHOLE = next(Path(path) for path in (sys.executable, "/bin/ls") if Path(path).resolve().is_file()).resolve()
@@ -176,6 +177,17 @@ def test_a_program_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     while Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+@pytest.mark.allow("processes")
+def test_a_program_that_was_ended_is_gone_at_once(tmp_path: Path) -> None:
+    code = "import os, time; held = bytearray(range(1, 5)) * (100 << 20); os.setsid(); print(os.getpid(), flush=True)"
+    large = f"'{sys.executable}' -c '{code}; time.sleep(77)' >pid 2>&1"
+    argv = ["sh", "-c", f"unset {MARK}; {large} & sleep 77"]
+    program = Program(argv, dict(os.environ), str(tmp_path), token=f"test-{os.getpid()}")
+    program.wait(b"", time.monotonic() + 3)
+    last = probe_process(int((tmp_path / "pid").read_text()))
+    assert last is None or last.gone
 
 
 def test_probes_that_hang_or_fail_are_named() -> None:

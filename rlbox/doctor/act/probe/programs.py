@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 from rlbox.machine.act.command import PIPE, start_command, talk
 from rlbox.machine.act.counters import probe_process_activity
-from rlbox.machine.act.process_table import carries, descendants, probe_processes, read_text
+from rlbox.machine.act.process_table import Process, carries, descendants, probe_processes, read_text
 from rlbox.values import Command
 
 MARK = "RLBOX_DOCTOR"
 _TAIL_S = 2.0
+_LOOK_S = 0.01
+_END_S = 1.0  # for what was killed to be gone: it gives its memory back first
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -38,6 +40,7 @@ class Program:
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, *, token: str) -> None:
         self._mark = {MARK: token}
+        self._known: set[tuple[int, int]] = set()
         command = Command(argv=tuple(argv), env=self._mark, cwd=cwd)
         self._popen = start_command(command, environ=env, stdin=PIPE, stdout=PIPE, stderr=PIPE)
 
@@ -62,22 +65,32 @@ class Program:
     def _talk(self, stdin: bytes, until: float) -> tuple[bytes, bytes] | None:
         return talk(self._popen, stdin, max(until - time.monotonic(), 0.05))
 
-    def _family(self) -> set[int]:
-        table = probe_processes()
-        below = descendants(table, {self._popen.pid})
-        group = {p.pid for p in table.values() if p.session == self._popen.pid or p.group == self._popen.pid}
-        return below | group | {pid for pid in table if carries(pid, self._mark)}
+    def _family(self) -> list[Process]:
+        """Return what lives of all that it ever started, as far as that is known.
+
+        What has lost its parent is known by session and mark, what was found once by its key: a process that was killed
+        has neither parent nor mark for some time before it is gone.
+        """
+        table, top = probe_processes(), self._popen.pid
+        known = {pid for pid, process in table.items() if process.key in self._known}
+        group = {pid for pid, process in table.items() if top in (process.session, process.group)}
+        marked = {pid for pid in table if carries(pid, self._mark)}
+        found = [table[pid] for pid in known | group | marked | descendants(table, {top, *known}) if pid != os.getpid()]
+        self._known |= {process.key for process in found}
+        return [process for process in found if not process.gone]
 
     def end(self) -> None:
-        """End it with all that it started; those whose parent is gone are known by session and mark."""
-        family = self._family()
-        for pid in family - {os.getpid()}:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        """End it with all that it started, or starts meanwhile, and wait until it is gone."""
+        until = time.monotonic() + _END_S
+        while (family := self._family()) and time.monotonic() < until:
+            for process in family:
+                with contextlib.suppress(OSError):
+                    os.kill(process.pid, signal.SIGKILL)
+            time.sleep(_LOOK_S)
 
     def _spent(self) -> tuple[float, float, float]:
         """Return seconds that the program and its children calculated, that all cores idled, and now."""
-        found = (probe_process_activity(pid) for pid in self._family())
+        found = (probe_process_activity(process.pid) for process in self._family())
         return sum(each.cpu_s for each in found if each), _idle_s(), time.monotonic()
 
 
