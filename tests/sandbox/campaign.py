@@ -139,10 +139,11 @@ def goes_on(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "TtZX"
 
 
-def living(scratch: Path, nap: str) -> Iterator[str]:
+def living(server: int, scratch: Path, nap: str) -> Iterator[str]:
     """Yield processes that programs of this sandbox left: by working folder, environment or the arena's own words.
 
-    The interpreter that waits for programs is none of them: it is the first process of its namespace.
+    The interpreter that waits for programs is none of them: it is the first process of its namespace. Nor are programs
+    of another sandbox of this machine, which are below its server.
     """
     marks = [str(scratch).encode(), b"TMPDIR=/program\0"]
     for name in os.listdir("/proc"):
@@ -156,8 +157,20 @@ def living(scratch: Path, nap: str) -> Iterator[str]:
                 not waits
                 and b"serve" not in command
                 and (any(mark in told for mark in marks) or nap.encode() in command)
+                and not is_below_another(int(name), server)
             ):
                 yield f"{name} {command!r}"
+
+
+def is_below_another(pid: int, server: int) -> bool:
+    """Return whether a process is below a sandbox' server, and not below `server`."""
+    found = False
+    while pid > 1:
+        if pid == server:
+            return False
+        found = found or b"\0rlbox.sandbox\0serve\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return found
 
 
 def escaped(attack: Attack, answer: dict[str, Any]) -> str:
@@ -214,7 +227,10 @@ def run(chosen: list[Attack], options: list[str], at_once: int) -> dict[str, Any
         if after[key] != arena.before[key]
     ]
     fell += [{"attack": "all", "how": f"connected: {who}"} for who in arena.heard]
-    fell += [{"attack": "all", "how": f"alive: {who}"} for who in living(arena.scratch, arena.words["NAP"])]
+    fell += [
+        {"attack": "all", "how": f"alive: {who}"}
+        for who in living(server.process.pid, arena.scratch, arena.words["NAP"])
+    ]
     left = [str(path) for path in arena.scratch.glob("*/*/**/*") if path.name != "root" or not path.is_dir()]
     fell += [{"attack": "all", "how": f"left in the scratch folder: {left}"}] if left else []
     server.stop()
