@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,7 +91,7 @@ def _artifact(subject: Descriptor, item: Attachment) -> _Artifact:
 
 
 def _send(registry: Registry, repository: str, subject: Descriptor, artifacts: Sequence[_Artifact]) -> None:
-    registry.put_blob(repository, describe(EMPTY_BLOB, EMPTY), EMPTY_BLOB)
-    for artifact in artifacts:
-        registry.put_blob(repository, artifact.content, artifact.data)
+    blobs = [(describe(EMPTY_BLOB, EMPTY), EMPTY_BLOB), *((artifact.content, artifact.data) for artifact in artifacts)]
+    with ThreadPoolExecutor() as pool:  # each takes three answers of a registry that may be far away
+        list(pool.map(lambda blob: registry.put_blob(repository, *blob), blobs))
     registry.put_referrers(repository, subject.digest, [(artifact.body, artifact.listed) for artifact in artifacts])
