@@ -2,8 +2,8 @@
 # ensure-test-tools.sh - see to it that the programs that only tests call are there; starts none.
 #
 # docker-registry, shellcheck, sshd, nft, rg: what is on PATH is left as it is; otherwise the distribution's package is unpacked
-# into .venv/tools, so that no service of this machine is installed or started. ip, ssh: where one is missing, root gets
-# iproute2 or openssh-client installed; others do without (the tests that make network namespaces need root, too). So is
+# into .venv/tools, so that no service of this machine is installed or started. ip, ssh, ps: where one is missing, root gets
+# iproute2, openssh-client or procps installed; others do without (the tests that make network namespaces need root, too). So is
 # python3.11, the interpreter of the targets that tests lay in place, where the distribution has it beside another one
 # (Ubuntu 22.04).
 # chromium, for the tests of pages: where none is on PATH, Debian's headless one with all that it needs and a font that has
@@ -38,6 +38,7 @@ wanted=()
 if [ "$(id -u)" = 0 ]; then
   have ip || wanted+=(iproute2)
   have ssh || wanted+=(openssh-client)
+  have ps || wanted+=(procps)
   have python3.11 || ! apt-cache show python3.11-venv >/dev/null 2>&1 || wanted+=(python3.11-venv)
 fi
 browser=
@@ -101,7 +102,7 @@ CONF
 #!/bin/sh
 here=$(dirname "$(readlink -f "$0")")
 libraries=$here/usr/lib/$(uname -m)-linux-gnu
-export LD_LIBRARY_PATH="$libraries:$libraries/nss:$libraries/pulseaudio" FONTCONFIG_FILE="$here/fonts.conf"
+export LD_LIBRARY_PATH="$libraries:$here/lib/$(uname -m)-linux-gnu:$libraries/nss:$libraries/pulseaudio" FONTCONFIG_FILE="$here/fonts.conf"
 exec "$here/usr/lib/chromium/chromium-headless-shell" "$@"
 RUN
   chmod +x "$new/chromium"

@@ -62,7 +62,7 @@ def push(server: RegistryServer, name: str = "team/mine") -> tuple[str, ...]:
 @pytest.mark.parametrize("status", [507, 503, 403])
 def test_what_a_registry_had_against_it_is_gone(follow: Follow, server: RegistryServer, status: int) -> None:
     """Room is made, time passes, or an account is taken that may."""
-    server.faults = [Fault("POST", "/uploads/", status, b"no", times=4)]
+    server.faults = [Fault("POST", "/uploads/", status, b"no", times=99)]
     step = follow(*push(server))
     server.faults.clear()
     follow.again(step)

@@ -144,9 +144,10 @@ def unpack(parts: Path, goal: Path, stack: str) -> int:
     goal.mkdir(parents=True, exist_ok=True)
     while source.tell() < len(source.getbuffer()):
         with tarfile.open(fileobj=source, mode="r|", bufsize=tarfile.RECORDSIZE) as tar:
+            tar.extraction_filter = getattr(tarfile, "tar_filter", None)  # Debian 12's Python has none yet
             for member in tar:
                 (goal / member.name).unlink(missing_ok=True)  # of a call that was cut, or of a stack before
-                tar.extract(member, goal, filter="tar")
+                tar.extract(member, goal)
     return sum(path.is_file() for path in (goal / stack).rglob("*"))
 
 
