@@ -237,9 +237,11 @@ stop() {
 }
 
 timed() { # CMD...: one line with its exit code and its seconds
-  local began=$SECONDS rc=0
+  local began=$SECONDS said rc=0
+  said=$(wc -c <"$log")
   inside "$@" >>"$log" 2>&1 || rc=$?
-  say "$name: $*: rc $rc, $((SECONDS - began)) s: $(grep -E '^=+ .* in [0-9.]+s' "$log" | tail -n 1 | tr -d =)"
+  said=$(tail -c +$((said + 1)) "$log" | grep -E '^=+ .* in [0-9.]+s' | tail -n 1 | tr -d =) || true
+  say "$name: $*: rc $rc, $((SECONDS - began)) s${said:+: $said}"
   return $rc
 }
 
