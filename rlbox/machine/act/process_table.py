@@ -103,6 +103,11 @@ def carries(pid: int, marks: Mapping[str, str]) -> bool:
     return all(f"{name}={value}" in words for name, value in marks.items())
 
 
+def marked(table: Mapping[int, Process], marks: Mapping[str, str]) -> set[int]:
+    """Return the ids of the living processes that carry every one of `marks`."""
+    return {process.pid for process in table.values() if not process.gone and carries(process.pid, marks)}
+
+
 def probe_command_line(pid: int) -> str:
     """Return the command line of a process, words joined by blanks; empty when it cannot be seen."""
     return read_text(f"/proc/{pid}/cmdline").rstrip("\0").replace("\0", " ")
@@ -127,6 +132,12 @@ def descendants(table: Mapping[int, Process], roots: set[int]) -> set[int]:
                 found.add(pid)
                 waiting.append(pid)
     return found
+
+
+def family(table: Mapping[int, Process], roots: set[int]) -> set[int]:
+    """Return `roots`, and the ids of what shares a session or group that one of them began, and of all below these."""
+    shared = {process.pid for process in table.values() if process.session in roots or process.group in roots}
+    return roots | shared | descendants(table, roots | shared)
 
 
 def ancestors(table: Mapping[int, Process], pid: int) -> set[int]:

@@ -21,7 +21,7 @@ from rlbox.machine.act.cgroup import OwnCgroup
 from rlbox.machine.act.command import Started, start_command
 from rlbox.machine.act.interrupt import Interrupt
 from rlbox.machine.act.libc import adopt_orphans, prctl
-from rlbox.machine.act.process_table import Process, ancestors, carries, descendants, probe_process, probe_processes
+from rlbox.machine.act.process_table import Process, ancestors, family, marked, probe_process, probe_processes
 from rlbox.values import Command
 
 RUN_MARK = "RLBOX_RUN"
@@ -137,12 +137,12 @@ class RunProcesses:
     def tree(self) -> set[int]:
         """Return the ids of the run's processes by the tree alone, which is cheap; nothing is collected."""
         table = probe_processes()
-        return self._below(table, self._own(table)) & table.keys()
+        return family(table, self._own(table)) & table.keys()
 
     def below(self, child: Child) -> set[int]:
         """Return the ids of one child and of what it started, by the tree alone, which is cheap."""
         table = probe_processes()
-        return self._below(table, child.roots(table)) & table.keys()
+        return family(table, child.roots(table)) & table.keys()
 
     def parts(self) -> dict[str, set[int]]:
         """Return the ids of the run's processes by part, `other` for orphans; by the tree alone, which is cheap.
@@ -152,8 +152,8 @@ class RunProcesses:
         table = probe_processes()
         self._collect(table)
         living = [child for child in tuple(self._children) if child.pid in table]
-        found = {child.part: self._below(table, child.roots(table)) & table.keys() for child in living}
-        other = (self._below(table, self._own(table)) & table.keys()).difference(*found.values())
+        found = {child.part: family(table, child.roots(table)) & table.keys() for child in living}
+        other = (family(table, self._own(table)) & table.keys()).difference(*found.values())
         return {part: pids for part, pids in {**found, "other": other}.items() if pids}
 
     def reap(self) -> None:
@@ -181,11 +181,11 @@ class RunProcesses:
     def _members(self, table: dict[int, Process]) -> set[int]:
         known = {p.pid for p in table.values() if p.key in self._known}
         grouped = self._group.members() & table.keys()
-        return self._below(table, self._own(table) | known | grouped | _marked(table, self._marks))
+        return family(table, self._own(table) | known | grouped | marked(table, self._marks))
 
     def _of(self, table: dict[int, Process], child: Child) -> set[int]:
         marks = {**self.marks(child.stage), PART_MARK: child.part}
-        return self._below(table, child.roots(table)) | _marked(table, marks)
+        return family(table, child.roots(table)) | marked(table, marks)
 
     def _own(self, table: dict[int, Process]) -> set[int]:
         """Return the ids of what has this process as its parent: what it started, and the orphans that came to it."""
@@ -193,10 +193,6 @@ class RunProcesses:
 
     def _stranger(self, process: Process) -> bool:
         return process.key in self._strangers
-
-    def _below(self, table: dict[int, Process], roots: set[int]) -> set[int]:
-        shared = {p.pid for p in table.values() if p.session in roots or p.group in roots}
-        return roots | shared | descendants(table, roots | shared)
 
     def _alive(self, table: dict[int, Process], pids: set[int]) -> tuple[Process, ...]:
         spared = ancestors(table, os.getpid())
@@ -223,10 +219,6 @@ class RunProcesses:
                     told.add(process.key)
                     _signal(process, signal.SIGTERM)
             time.sleep(_LOOK_S)
-
-
-def _marked(table: dict[int, Process], marks: dict[str, str]) -> set[int]:
-    return {process.pid for process in table.values() if not process.gone and carries(process.pid, marks)}
 
 
 def _signal(process: Process, number: signal.Signals) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rlbox.machine.act.command import PIPE, start_command, talk
 from rlbox.machine.act.counters import probe_process_activity
-from rlbox.machine.act.process_table import Process, carries, descendants, probe_processes, read_text
+from rlbox.machine.act.process_table import Process, family, marked, probe_processes, read_text
 from rlbox.values import Command
 
 MARK = "RLBOX_DOCTOR"
@@ -71,11 +71,10 @@ class Program:
         What has lost its parent is known by session and mark, what was found once by its key: a process that was killed
         has neither parent nor mark for some time before it is gone.
         """
-        table, top = probe_processes(), self._popen.pid
+        table = probe_processes()
         known = {pid for pid, process in table.items() if process.key in self._known}
-        group = {pid for pid, process in table.items() if top in (process.session, process.group)}
-        marked = {pid for pid in table if carries(pid, self._mark)}
-        found = [table[pid] for pid in known | group | marked | descendants(table, {top, *known}) if pid != os.getpid()]
+        ids = family(table, {self._popen.pid} | known | marked(table, self._mark)) & table.keys() - {os.getpid()}
+        found = [table[pid] for pid in ids]
         self._known |= {process.key for process in found}
         return [process for process in found if not process.gone]
 
