@@ -145,7 +145,6 @@ def living(server: int, scratch: Path, nap: str) -> Iterator[str]:
     The interpreter that waits for programs is none of them: it is the first process of its namespace. Nor are programs
     of another sandbox of this machine, which are below its server.
     """
-    marks = [str(scratch).encode(), b"TMPDIR=/program\0"]
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
@@ -153,24 +152,29 @@ def living(server: int, scratch: Path, nap: str) -> Iterator[str]:
             told = Path(f"/proc/{name}/environ").read_bytes() + b"\0" + os.fsencode(os.readlink(f"/proc/{name}/cwd"))
             command = Path(f"/proc/{name}/cmdline").read_bytes()
             waits = Path(f"/proc/{name}/status").read_text().partition("NSpid:")[2].split("\n")[0].split()[1:] == ["1"]
-            if (
-                not waits
-                and b"serve" not in command
-                and (any(mark in told for mark in marks) or nap.encode() in command)
-                and not is_below_another(int(name), server)
-            ):
+            own = str(scratch).encode() in told or nap.encode() in command
+            likely = b"TMPDIR=/program\0" in told and not is_below_another(int(name), server)
+            if not waits and b"serve" not in command and (own or likely):
                 yield f"{name} {command!r}"
 
 
 def is_below_another(pid: int, server: int) -> bool:
-    """Return whether a process is below a sandbox' server, and not below `server`."""
-    found = False
-    while pid > 1:
-        if pid == server:
-            return False
-        found = found or b"\0rlbox.sandbox\0serve\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return found
+    """Return whether a process is below a sandbox' server, and not below `server`; no, where that cannot be seen.
+
+    Raises
+    ------
+    OSError
+        The process is gone.
+    """
+    for _ in range(9):
+        os.stat(f"/proc/{pid}")
+        with contextlib.suppress(OSError):  # one above it has just ended: it has another parent now
+            at, found = pid, False
+            while at > 1 and at != server:
+                found = found or b"\0rlbox.sandbox\0serve\0" in Path(f"/proc/{at}/cmdline").read_bytes()
+                at = int(Path(f"/proc/{at}/stat").read_text().rpartition(")")[2].split()[1])
+            return found and at != server
+    return False
 
 
 def escaped(attack: Attack, answer: dict[str, Any]) -> str:
