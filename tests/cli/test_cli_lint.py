@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import sys
-import time
 
 import pytest
 from fakes import CASES, CHECKOUT, JOB, TARGET, Folder, Rlbox, Said
@@ -214,13 +213,11 @@ def test_what_cannot_be_read_is_said_once_and_the_rest_is_read(rlbox: Rlbox, fol
 def test_a_hundred_megabytes_are_no_script(rlbox: Rlbox, folder: Folder) -> None:
     with (folder.path / "big.sh").open("wb") as file:
         file.truncate(100 * 2**20)
-    began = time.perf_counter()
     said = rlbox("lint", "big.sh")
     assert (said.code, said.err.splitlines()[0]) == (
         2,
         "rlbox: error: big.sh: is larger than 1.0 MB, so it is no script",
     )
-    assert time.perf_counter() - began < 5
 
 
 def test_other_encodings(rlbox: Rlbox, folder: Folder) -> None:

@@ -146,11 +146,9 @@ def test_a_further_fault_is_named(examine: Callable[[Fault], Any], name: str) ->
     assert_names(examine(SLOW[name]), SLOW[name].finding)
 
 
-def test_a_healthy_container_is_silent_within_ten_seconds(local: Box) -> None:
+def test_a_healthy_container_is_silent(local: Box) -> None:
     result = local("shell", "local", "--", "rlbox", "doctor")
     assert (result.code, result.out) == (0, ""), result.err
-    seconds = float(result.err.strip().rpartition(" s")[0].rpartition(" ")[2])
-    assert seconds < 10, result.err
 
 
 def test_nothing_of_an_examination_is_left(local: Box) -> None:

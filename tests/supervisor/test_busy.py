@@ -36,7 +36,10 @@ WORK = "import time\nuntil = time.process_time() + {seconds}\nwhile time.process
 CORE = str(min(os.sched_getaffinity(0)))
 PINNED = ("taskset", "-c", CORE)
 
-pytestmark = pytest.mark.skipif(not shutil.which("taskset"), reason="this machine has no taskset")
+pytestmark = [
+    pytest.mark.slow,  # asserts time on a busy core, so it belongs to `make test-slow`
+    pytest.mark.skipif(not shutil.which("taskset"), reason="this machine has no taskset"),
+]
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ def test_a_lock_that_is_held_for_a_moment_is_waited_for(tmp_path: Path) -> None:
     leave = threading.Timer(1.3, lambda: first.__exit__(None, None, None))
     leave.start()
     with hold(path, "place x", tell=said.append):
-        assert 1.2 < time.monotonic() - began < 10
+        assert time.monotonic() - began > 1.2
     leave.join()
     assert [text.partition(" pid ")[0] for text in said] == ["waiting: another rlbox is busy with the place x:"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import time
 
 import pytest
 
@@ -103,9 +102,8 @@ HARD = {
 }
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["x.sh", "x.md", "x.yaml", "x.toml", "x.json", "Dockerfile", "x.py"])
 @pytest.mark.parametrize("kind", HARD)
 def test_nothing_hangs(kind: str, name: str) -> None:
-    began = time.perf_counter()
     lint_text(name, HARD[kind], load_drift())
-    assert time.perf_counter() - began < 20
