@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from rlbox.errors import page
-from rlbox.fixes.applies import stack_versions
+from rlbox.fixes.applies import git_names, stack_versions
 from rlbox.foreign import parse_json
 from rlbox.printable import isolated
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 PROVEN = Path(__file__).with_name("proven.json")
 """The kept runs that passed, as `scripts/proof.py` writes them."""
+
+_COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,22 +54,35 @@ def runs_with(versions: Mapping[str, str]) -> tuple[ProvenRun, ...]:
     return tuple(
         run
         for run in proven_runs()
-        if all(_release(versions.get(name, "")) == _release(version) for name, version in run.stack.items())
+        if all(_is_same(versions.get(name, ""), version) for name, version in run.stack.items())
     )
 
 
 def is_unproven(target: Target, lock: Lock | None) -> bool:
     """Return whether a target is for GPUs, and no kept run has its versions."""
-    return target.hardware.gpus > 0 and not runs_with(stack_versions(target, lock))
+    return target.hardware.gpus > 0 and not runs_with(_pinned_versions(target, lock))
 
 
 def proof_lines(target: Target, lock: Lock | None) -> list[str]:
     """Return what is known of a target's stack on GPUs; nothing for one without."""
     if not target.hardware.gpus:
         return []
-    if found := runs_with(stack_versions(target, lock)):
+    if found := runs_with(_pinned_versions(target, lock)):
         return [f"proven: {run.text()}" for run in found]
     return [f"unproven: no kept run on GPUs has these versions: {page('proof')}"]
+
+
+def _pinned_versions(target: Target, lock: Lock | None) -> dict[str, str]:
+    """Return the versions of a target's packages; of its git parts, the refs."""
+    refs = {name: part.ref for part in target.git for name in git_names(part)}
+    return {**stack_versions(target, lock), **refs}
+
+
+def _is_same(pinned: str, ran: str) -> bool:
+    """Return whether two versions or refs are one; of two commits the shorter may be the beginning of the other."""
+    if _COMMIT.fullmatch(pinned) and _COMMIT.fullmatch(ran):
+        return pinned.startswith(ran) or ran.startswith(pinned)
+    return _release(pinned) == _release(ran)
 
 
 def _release(version: str) -> str:

@@ -8,9 +8,12 @@ import pytest
 
 from rlbox.app import project_of
 from rlbox.printable import unmarked
+from rlbox.spec.check import check_spec
+from rlbox.spec.load import load_toml, merge
 from rlbox.stack.proof import ProvenRun, is_unproven, proof_lines, proven_runs, runs_with
-from rlbox.target.load import load_target
+from rlbox.target.load import DEFAULTS, load_target
 from rlbox.target.lock import load_lock
+from rlbox.target.target import Target
 
 RUN = next(run for run in proven_runs() if run.job == "sft")
 
@@ -36,6 +39,29 @@ def test_the_shipped_ones_for_gpus_are_unproven(name: str) -> None:
     assert proof_lines(target, lock) == [
         "unproven: no kept run on GPUs has these versions: https://github.com/rlbox-dev/rlbox/blob/main/docs/proof.md"
     ]
+
+
+@pytest.mark.parametrize(
+    ("slime", "megatron", "is_proven"),
+    [
+        ("v0.3.1", "1dcf0dafa884ad52ffb243625717a3471643e087", True),
+        ("v0.3.1", "1dcf0dafa884", True),
+        ("v0.3.0", "1dcf0dafa884ad52ffb243625717a3471643e087", False),
+        ("v0.3.1", "1dcf0daaaaaa", False),
+        ("main", "core_v0.16.1", False),
+    ],
+)
+def test_git_parts_are_compared_by_tag_or_commit(slime: str, megatron: str, is_proven: bool) -> None:
+    run = next(run for run in proven_runs() if run.job == "holdem")
+    packages = [f"{name}=={version}" for name, version in run.stack.items() if name not in ("slime", "megatron-lm")]
+    parts = [
+        {"name": "slime", "url": "https://example.org/THUDM/slime", "ref": slime, "into": "/opt/slime"},
+        {"name": "megatron", "url": "https://example.org/NVIDIA/Megatron-LM", "ref": megatron, "into": "/opt/megatron"},
+    ]
+    own = {"name": "t", "title": "t", "hardware": {"gpus": 4}, "base": {"bootstrap": "debian:bookworm"}}
+    own |= {"stack": [{"name": "s", "packages": packages}], "git": parts, "disk": {"mount": "/d"}}
+    target = check_spec(Target, merge(load_toml(DEFAULTS), own), "t")
+    assert is_unproven(target, None) is not is_proven
 
 
 def test_nothing_is_said_without_gpus() -> None:
