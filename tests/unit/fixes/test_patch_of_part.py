@@ -77,7 +77,7 @@ def test_it_is_pinned_with_its_part() -> None:
     assert [patch.part for patch in target.patches] == ["slime"]
     assert target.own_patches == ()
     (row,) = patch_rows((), target, {}, {})
-    assert (row.diff, row.diff_from) == ("", "/opt/slime/docker/patch/v0.5.7/megatron.patch")
+    assert (row.diff, row.diff_from) == ("", "/opt/slime/docker/patch/v0.5.15.post1/megatron.patch")
     assert json.loads(patch_manifest("t", [row]))["patches"][0]["diff_from"] == row.diff_from
 
 

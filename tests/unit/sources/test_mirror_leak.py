@@ -34,7 +34,7 @@ def source_text(source: str | Path) -> str:
 
 def test_the_profile_names_hosts() -> None:
     assert len(HOSTS) > 12
-    assert IN_CHINA == ["a800-cn", "a800-cn-slime"]
+    assert IN_CHINA == ["a800-cn"]
     assert named("FROM m.daocloud.io/docker.io/library/debian") == {"m.daocloud.io"}
 
 

@@ -163,26 +163,19 @@ def test_a_torch_for_the_cpu_is_no_torch_for_a_gpu() -> None:
     assert not verdict("torch==2.13.0", channel="cpu", hardware=GPU_A800).fits
 
 
-COMPILES = {"a800-cn": "sglang-compiles", "cluster-2node": "openrlhf-compiles"}
-"""Shipped targets whose programs compile when they are first used, and the fact that says so."""
-
-
 @pytest.mark.parametrize("name", sorted(Project(folder=CHECKOUT).targets()))
-def test_the_shipped_targets_fit_with_their_locks_or_want_a_compiler(name: str) -> None:
+def test_the_shipped_targets_fit_with_their_locks(name: str) -> None:
     project = Project(folder=CHECKOUT)
     spec, lock = load_target(project, name).target, load_lock(project.lock_file(name))
-    found = judge(plan_problem(TABLE, spec, lock))
-    assert (
-        {rule.id for rule in found.clash_rules} & {*COMPILES.values()} == {COMPILES[name]}
-        if name in COMPILES
-        else found.fits
-    )
-    if name in COMPILES:
-        told = next_step(name, found)
-        assert "a base image that has the compiler of CUDA 12." in told
-        assert ("flashinfer-jit-cache 0.5.3 by address" in told) == (name == "a800-cn")
-        off = spec.model_copy(update={"compat": Compat(off={**spec.compat.off, COMPILES[name]: "tried elsewhere"})})
-        assert judge(plan_problem(TABLE, off, lock)).fits
+    assert judge(plan_problem(TABLE, spec, lock)).fits
+
+
+def test_programs_that_compile_want_a_compiler_in_the_base() -> None:
+    packages = ("torch==2.9.0", "vllm==0.12.0", "openrlhf==0.8.11", "deepspeed==0.18.1")
+    found = verdict(*packages, hardware=GPU_A800)
+    assert {rule.id for rule in found.clash_rules} == {"gpu-cuda-build", "openrlhf-compiles"}
+    assert "a base image that has the compiler of CUDA 12.8" in next_step("t", found)
+    assert verdict(*packages, hardware=GPU_A800, compat={"off": {"openrlhf-compiles": "tried elsewhere"}}).fits
 
 
 OF_13 = (

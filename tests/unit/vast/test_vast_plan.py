@@ -31,7 +31,7 @@ NEEDS = Needs(
     gpu_name="RTX 5090",
     gpus=4,
     gpu_ram=31,
-    cuda="12.8",
+    cuda="13.0",
     disk=350.0,
     cores=16,
     ram=240.0,
@@ -181,7 +181,7 @@ def test_jupyter_and_the_platforms_own_images_have_more_ports() -> None:
 def test_needs_follow_from_the_target() -> None:
     assert offer_needs(target(vast={"max_price": 2.5})) == NEEDS
     assert offer_needs(target(), disk=400, price=1.5, ports=2).query() == (
-        "num_gpus=4 gpu_name=RTX_5090 gpu_ram>=31 cuda_max_good>=12.8 disk_space>=400 cpu_cores_effective>=16"
+        "num_gpus=4 gpu_name=RTX_5090 gpu_ram>=31 cuda_max_good>=13.0 disk_space>=400 cpu_cores_effective>=16"
         " cpu_ram>=240 reliability>=0.95 direct_port_count>=3 dph_total<=1.5"
     )
     with pytest.raises(SpecError, match=r"--disk 100: the target needs 350\.0 GB"):
@@ -211,7 +211,7 @@ def test_each_recorded_offer_is_judged() -> None:
         4100004: ("$2.842 an hour, at most $2.5",),
         4100005: ("8.2 GB a card, 31.0 GB needed",),
         4100006: ("reliability 0.710, 0.95 needed",),
-        4100007: ("its driver takes CUDA 12.6, 12.8 needed",),
+        4100007: ("its driver takes CUDA 12.6, 13.0 needed",),
         4100008: ("the GPU is RTX 4090, not RTX 5090", "24.6 GB a card, 31.0 GB needed"),
         4100009: ("120.0 GB of disk, 350.0 GB needed",),
         4100010: ("2 GPUs, not 4",),
