@@ -257,6 +257,11 @@ def gpus_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
+def stack_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--force` to a verb that uses a target whose stack must fit together."""
+    return click.option("--force", is_flag=True, help="Go on though the stack contradicts itself.")(function)
+
+
 def sources_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--sources NAME` to a verb that gets files from outside; empty when the target's own profile is meant."""
     return click.option(

@@ -168,10 +168,11 @@ def passing_failure(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildWish:
-    """What was asked of a build."""
+    """What was asked of a build; `forced` is the contradiction of its stack that `--force` overrides."""
 
     no_cache: bool = False
     rebuild: bool = False
     hermetic: bool = False
     verify: bool = False
     sources: str = ""
+    forced: str = ""

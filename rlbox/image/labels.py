@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rlbox.target.target import Target
 
 BUILD_LABEL, PARTS_LABEL = "rlbox.build", "rlbox.parts"
+FORCED_LABEL = "rlbox.forced"
+"""The contradiction of its stack that a build was forced to override; an image whose stack fits has no such label."""
 _REASONS = {
     "spec": "its spec has changed",
     "lock": "its lock has changed",

@@ -9,6 +9,7 @@ from typing import Any
 
 from rlbox.amounts import size_text
 from rlbox.image.facts import ImagePart, LayerFacts, LockChange, lock_groups
+from rlbox.image.labels import FORCED_LABEL
 from rlbox.printable import isolated, of_spec
 from rlbox.target.lock import Lock
 
@@ -77,6 +78,8 @@ def _head(facts: ImageFacts) -> Iterator[str]:
     yield from (
         f"{label.removeprefix('rlbox.'):<8} {isolated(facts.labels.get(label, '')) or 'none'}" for label in _LABELS
     )
+    if forced := facts.labels.get(FORCED_LABEL):
+        yield f"forced   its stack contradicts itself: {isolated(forced)}"
     yield f"digest   {isolated(facts.digest) or _NO_DIGEST}"
     yield f"id       {isolated(facts.identity)}"
     yield f"tags     {isolated(', '.join(facts.tags)) or 'none'}"

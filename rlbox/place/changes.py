@@ -81,7 +81,8 @@ class Record:
     `state` is `laying` from before the first change to after the last one. `kept` are copies of what the user had
     written over something laid, `folders` those that were made, `packages` the apt packages that were installed.
     `python` and `accepted` are what the user said of the machine's interpreter and of its versions, `base` is the
-    folder that the base image is unpacked in (empty: it is not).
+    folder that the base image is unpacked in (empty: it is not). `forced` is the contradiction of the stack that
+    `--force` overrode.
     """
 
     target: str
@@ -100,6 +101,7 @@ class Record:
     python: str = ""
     accepted: Mapping[str, str] = field(default_factory=dict)
     base: str = ""
+    forced: str = ""
     schema: int = 1
 
 

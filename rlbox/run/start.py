@@ -34,6 +34,7 @@ from rlbox.run.inputs import check_ports, job_secrets, programs, run_files, spec
 from rlbox.run.launch import launch
 from rlbox.run.place import ReadyPlace, RunPlace, RunWish, Start
 from rlbox.run.places import CLUSTER, DEFAULT, new_run, place_named
+from rlbox.stack.act.check import require_stack
 
 DONE = ("passed", "skipped")
 
@@ -51,16 +52,16 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
     values = plan_values(job, wish.profiles, wish.settings)
     if wish.place == CLUSTER:
         require_cluster(job)
+    forced = require_stack(app, target, force=wish.force)
     secrets = job_secrets(app, job, target, wish.data, wish.env_file, values.params)
     place = place_named(wish.place).at(wish)
     ledger = place.disk(app, target, wish.data, secrets)
     given = place.given(app, target, job, values)
     job, values = given.job, given.values
     fit = _fit(app, job, values, target, ledger, place, wish)
-    need_gib = fit.need_gib if fit and not wish.force else None
     if wish.build:
         place.make(app, target)
-    ready = place.ready(app, target, ledger, wished(wish.gpus), need_gib)
+    ready = place.ready(app, target, ledger, wished(wish.gpus), fit.need_gib if fit and not wish.force else None)
     fixes = load_fixes(app.project)
     files = run_files(app, job, target, fixes)
     run_id = f"{job.name}-DRY-RUN" if app.dry_run else place.run_id() or new_run_id(job.name)
@@ -74,6 +75,7 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
         benign=known_benign(fixes),
         aliases=secret_aliases(fixes),
         shift_ports=wish.shift_ports,
+        notes=(f"forced: the stack of target {target} contradicts itself: {forced}",) if forced else (),
     )
     plan = close_plan(app, plan, ready.network, ledger.folder, opened=wish.open, publish=wish.publish)
     with app.checking("parameters"):

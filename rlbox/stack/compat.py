@@ -17,6 +17,7 @@ from rlbox.spec.check import check_spec
 from rlbox.spec.kinds import Frozen, Name
 from rlbox.spec.load import load_toml
 
+_MACHINE = frozenset(("arch", "datacenter", "default", "driver", "python", "glibc"))
 _CONDITION = re.compile(r"(?P<absent>!?)(?P<name>[a-z0-9][a-z0-9-]*)(?P<range>[<>=!~].*)?")
 
 
@@ -121,6 +122,12 @@ class CompatTable(Frozen):
         if problems:
             raise ValueError("\n".join(problems))
         return self
+
+    @property
+    def by_version(self) -> frozenset[str]:
+        """Names whose versions have facts of their own: of one that is not listed nothing is known."""
+        conditions = (condition for fact in self.facts() for condition in fact.when)
+        return frozenset(one.name for one in conditions if one.range.startswith("==")) - _MACHINE
 
     def facts(self) -> tuple[Fact, ...]:
         """Return every fact, those of torch's builds among them."""

@@ -45,12 +45,25 @@ class Wish:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnknownVersion:
+    """A version of a package that the table does not know, and those that it knows, the newest first."""
+
+    name: str
+    version: str
+    known: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What is asked of the solver: all versions there are, what the target fixes, and the rules in force."""
+    """What is asked of the solver: all versions there are, what the target fixes, and the rules in force.
+
+    `unknown` are versions that the target fixes and that no fact speaks of, though facts speak of others.
+    """
 
     versions: Mapping[str, tuple[str, ...]]
     wishes: tuple[Wish, ...]
     rules: tuple[Fact, ...]
+    unknown: tuple[UnknownVersion, ...] = ()
 
     def domains(self, wishes: Iterable[Wish]) -> Domains:
         """Return what each name may be under some of the wishes; what none of them names is rather not there."""
@@ -85,7 +98,15 @@ def plan_problem(table: CompatTable, target: Target, lock: Lock | None) -> Probl
     # where the table knows other versions only, nothing is judged
     known = tuple(one for one in wishes if not one.range or any(within(one.range, v) for v in versions[one.name]))
     rules = tuple(fact for fact in table.facts() if fact.id not in target.compat.off)
-    return Problem(versions=versions, wishes=known, rules=rules)
+    return Problem(versions=versions, wishes=known, rules=rules, unknown=tuple(_unknown(table, wishes)))
+
+
+def _unknown(table: CompatTable, wishes: Iterable[Wish]) -> Iterator[UnknownVersion]:
+    """Yield each version that is fixed and not known, of packages whose versions have facts of their own."""
+    for wish in wishes:
+        known = table.versions[wish.name]
+        if wish.range and wish.name in table.by_version and not any(within(wish.range, one) for one in known):
+            yield UnknownVersion(name=wish.name, version=wish.range.removeprefix("=="), known=known)
 
 
 def _missing(table: CompatTable, said: Iterable[Wish]) -> list[Wish]:

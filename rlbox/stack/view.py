@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from rlbox.amounts import padded
@@ -10,7 +11,9 @@ from rlbox.errors import page
 from rlbox.printable import isolated
 from rlbox.stack.compat import Fact
 from rlbox.stack.explain import Verdict, WayOut
-from rlbox.stack.facts import MACHINE, Problem
+from rlbox.stack.facts import MACHINE, Problem, UnknownVersion
+
+_MOST_SHOWN = 9
 
 _TITLES = {
     "abi": "C++11 ABI",
@@ -34,7 +37,8 @@ def _title(name: str) -> str:
 def stack_json(problem: Problem, verdict: Verdict) -> dict[str, Any]:
     """Return the verdict as JSON types."""
     return {
-        "fits": verdict.fits,
+        "fits": None if verdict.fits and problem.unknown else verdict.fits,
+        "unknown": [asdict(one) for one in problem.unknown],
         "versions": {name: version for name, version in verdict.values.items() if version},
         "fixed": {wish.name: {"range": wish.range, "where": wish.where} for wish in problem.wishes},
         "facts": sorted(rule.id for rule in _applied(problem, verdict)),
@@ -46,8 +50,10 @@ def stack_json(problem: Problem, verdict: Verdict) -> dict[str, Any]:
 
 def stack_text(name: str, problem: Problem, verdict: Verdict, solved: bool) -> str:
     """Return the verdict as lines: the versions and the facts that were looked at, or the contradiction."""
+    unknown = [f"  {line}" for line in unknown_lines(problem)]
     if not verdict.fits:
         lines = [f"{isolated(name)}  no solution, because these contradict each other:", *clash_lines(verdict)]
+        lines += unknown
         return "\n".join([*lines, f"nearest change: {next_step(name, verdict)}"])
     where = {wish.name: wish.where for wish in problem.wishes}
     shown = [n for n, v in verdict.values.items() if v and (n in where or n in _drawn(problem, verdict))]
@@ -59,7 +65,22 @@ def stack_text(name: str, problem: Problem, verdict: Verdict, solved: bool) -> s
     kept = [f"  {_sentence(fact)}  [{isolated(fact.source)}]" for fact in applied]
     head = "a set that fits" if solved else "fits together"
     said = f"{head}, as far as 1 fact says" if len(applied) == 1 else f"{head}, as far as {len(applied)} facts say"
-    return "\n".join([f"{isolated(name)}  {said}", *rows, "facts:", *kept])
+    said = "nothing contradicts, but not all versions are known" if unknown else said
+    return "\n".join([f"{isolated(name)}  {said}", *unknown, *rows, "facts:", *kept])
+
+
+def unknown_lines(problem: Problem) -> list[str]:
+    """Return a line for each version that is not known."""
+    return [
+        f"not known: {isolated(f'{one.name} {one.version}')} (known: {isolated(', '.join(_shown_versions(one)))})"
+        for one in problem.unknown
+    ]
+
+
+def _shown_versions(unknown: UnknownVersion) -> list[str]:
+    """Return the known versions, of many the newest and the oldest."""
+    known = [*unknown.known]
+    return known if len(known) <= _MOST_SHOWN else [*known[: _MOST_SHOWN - 1], "…", known[-1]]
 
 
 def clash_lines(verdict: Verdict) -> list[str]:

@@ -138,7 +138,7 @@ def test_dry_run_as_json(rlbox: Rlbox, two: Folder) -> None:
         (
             ["two", "--target", "min"],
             "unknown target 'min' (did you mean 'mine'?)\n  where: {images}\n  next:  choose one of: "
-            "a800-cn, cluster-2node, cluster-2node-flash, local, mine, vast-5090, vast-5090-flash",
+            "a800-cn, a800-cn-slime, cluster-2node, local, mine, vast-5090, vast-5090-verl",
         ),
     ],
 )

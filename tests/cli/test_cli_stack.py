@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 import pytest
-from fakes import Folder, Rlbox
+from fakes import EngineSocket, Folder, Rlbox
 from following import Follow
 
 SPEC = """
@@ -235,3 +235,89 @@ def test_no_change_of_versions_helps(rlbox: Rlbox, folder: Folder) -> None:
     )
     folder.target("mine", spec.replace("sm_80", "sm_100"))
     assert "  next:  no change of versions helps; a fact that is wrong here (" in rlbox("lock", "mine").err
+
+
+CLASHING = SPEC.format(torch="2.8.0")
+JOB_ON_MINE = """
+title = "one stage"
+target = "mine"
+[[stages]]
+name = "only"
+title = "does it"
+command = ["true"]
+"""
+ASKING = {
+    "lock": ("lock", "mine", "--dry-run"),
+    "lock --check": ("lock", "mine", "--check", "--offline"),
+    "build": ("build", "mine"),
+    "build --dry-run": ("build", "mine", "--dry-run"),
+    "apply": ("apply", "mine", "--prefix", "PREFIX"),
+    "run": ("run", "one"),
+    "run --dry-run": ("run", "one", "--dry-run"),
+    "run --place here": ("run", "one", "--place", "here"),
+    "shell": ("shell", "mine"),
+    "push": ("push", "mine", "--to", "registry.example/team/"),
+    "vast up": ("vast", "up", "one", "--image", "registry.example/me/mine:1"),
+}
+
+
+@pytest.fixture
+def clashing(folder: Folder) -> Folder:
+    """A project with a job on a target that is locked and contradicts itself."""
+    folder.target("mine", CLASHING.replace('"12.8"', '"12.8"\nplatform = "vast"') + "need_gib = 40\n")
+    folder.lock("mine")
+    folder.job("one", JOB_ON_MINE)
+    return folder
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize("name", ASKING)
+def test_a_verb_refuses_a_stack_that_contradicts_itself(rlbox: Rlbox, clashing: Folder, name: str) -> None:
+    words = [word.replace("PREFIX", str(clashing.path / "prefix")) for word in ASKING[name]]
+    before = clashing.files()
+    said = rlbox(*words)
+    assert said.code == 2
+    told = said.err + said.out
+    assert "the stack of target mine contradicts itself:" in told
+    assert "vllm==0.12.* wants torch==2.9.0" in told
+    assert "set torch to 2.9.0; or else set vllm to 0.11.0; " in told
+    assert clashing.files() == before
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize("name", [name for name in ASKING if not name.startswith("lock")])
+def test_force_goes_on_with_a_stack_that_contradicts_itself(rlbox: Rlbox, clashing: Folder, name: str) -> None:
+    words = [word.replace("PREFIX", str(clashing.path / "prefix")) for word in ASKING[name]]
+    said = rlbox(*words, "--force", "--dry-run")
+    assert "warning: the stack of target mine contradicts itself: torch ==2.8.0 (stack.s); " in said.err.replace(
+        "  ", " "
+    )
+    assert "next:  set torch" not in said.err + said.out
+
+
+@pytest.mark.parametrize("words", [("stack", "mine"), ("lock", "mine", "--check", "--offline"), ("build", "mine")])
+def test_a_version_that_is_not_known_is_said(rlbox: Rlbox, folder: Folder, no_engine: None, words: list[str]) -> None:
+    folder.target("mine", SPEC.format(torch="2.11.0").replace("12.8", "13.0").replace("0.12.0", "0.24.1rc7"))
+    folder.lock("mine")
+    said = rlbox(*words)
+    told = said.out + said.err
+    assert "not known: vllm 0.24.1rc7 (known: 0." in told
+    assert "fits" not in told
+    assert rlbox("stack", "mine").code == 0
+    data = rlbox("stack", "mine", "--json").data
+    assert data["fits"] is None
+    assert [(row["name"], row["version"]) for row in data["unknown"]] == [("vllm", "0.24.1rc7")]
+
+
+@pytest.mark.allow("sockets")
+def test_what_was_forced_is_recorded(rlbox: Rlbox, folder: Folder, engine: EngineSocket) -> None:
+    spec = 'packages = ["torch==2.11.0", "flash-attn-3==3.0.0"]'
+    folder.target("mine", CLASHING.replace('packages = ["torch==2.8.0", "vllm==0.12.0"]', spec).replace("12.8", "13.0"))
+    folder.lock("mine")
+    folder.job("one", JOB_ON_MINE)
+    build = rlbox("build", "mine", "--force", "--dry-run", "--json").data
+    assert "flash-attn 3 has kernels for Hopper alone" in build["forced"]
+    assert f"--label=rlbox.forced={build['forced']}" in build["command"], build["verdict"]
+    plan = rlbox("run", "one", "--force", "--dry-run", "--json").data["plan"]
+    assert plan["notes"] == [f"forced: the stack of target mine contradicts itself: {build['forced']}"]
+    assert engine.made == []

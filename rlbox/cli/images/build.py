@@ -6,7 +6,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.offered import complete_target
-from rlbox.cli.options import dry_run, shared, sources_option
+from rlbox.cli.options import dry_run, shared, sources_option, stack_option
 
 
 @click.command()
@@ -15,10 +15,13 @@ from rlbox.cli.options import dry_run, shared, sources_option
 @click.option("--rebuild", is_flag=True, help="Ask the engine even when nothing changed.")
 @click.option("--hermetic", is_flag=True, help="Build from the store, with no network in any step.")
 @click.option("--verify", is_flag=True, help="Build twice without cache and compare; name what differs.")
+@stack_option
 @sources_option
 @dry_run
 @shared
-def verb(app: App, name: str, no_cache: bool, rebuild: bool, hermetic: bool, verify: bool, sources: str) -> int:
+def verb(
+    app: App, name: str, no_cache: bool, rebuild: bool, hermetic: bool, verify: bool, force: bool, sources: str
+) -> int:
     """Build the image of TARGET.
 
     Nothing is built when the image's label proves that specs, lock, context and base are unchanged.
@@ -31,6 +34,10 @@ def verb(app: App, name: str, no_cache: bool, rebuild: bool, hermetic: bool, ver
     """
     from rlbox.image.act.build import build_target
     from rlbox.image.build import BuildWish
+    from rlbox.stack.act.check import require_stack
 
-    wish = BuildWish(no_cache=no_cache, rebuild=rebuild, hermetic=hermetic, verify=verify, sources=sources)
+    forced = require_stack(app, name, force=force)
+    wish = BuildWish(
+        no_cache=no_cache, rebuild=rebuild, hermetic=hermetic, verify=verify, sources=sources, forced=forced
+    )
     return build_target(app, name, wish)

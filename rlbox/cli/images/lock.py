@@ -61,8 +61,10 @@ def verb(
 def _check(app: App, name: str, offline: bool, sources: str) -> int:
     from rlbox.lock.changes import refuse_drift
     from rlbox.lock.resolve import Upgrade
+    from rlbox.stack.act.check import require_stack
     from rlbox.target.lock import lock_remedy
 
+    require_stack(app, name)
     plan = image_plan(app.project, name)
     if plan.lock != "current":
         raise WorkFailed(f"the lock of target {name} is {plan.lock}", next_step=lock_remedy(name, plan.lock))
@@ -73,13 +75,15 @@ def _check(app: App, name: str, offline: bool, sources: str) -> int:
 
 
 def _relock(app: App, name: str, moved: Upgrade, sources: str, *, again: bool = False) -> tuple[Lock | None, Lock]:
-    from rlbox.cli.rules.stack import refuse_clash
     from rlbox.fixes.load import load_fixed_target
     from rlbox.lock.act.relock import relock
+    from rlbox.stack.act.check import refuse_clash
 
     loaded = load_fixed_target(app.project, name)
-    refuse_clash(app, loaded.target)
-    return relock(app, loaded.target, moved, sources, includes=loaded.includes, again=again)
+    refuse_clash(app, loaded.target, None)
+    before, lock = relock(app, loaded.target, moved, sources, includes=loaded.includes, again=again)
+    refuse_clash(app, loaded.target, lock)
+    return before, lock
 
 
 def _tell(app: App, lock: Lock, *, changed: bool) -> int:

@@ -14,7 +14,7 @@ from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.cli.asked import confirm
 from rlbox.cli.offered import complete_target
-from rlbox.cli.options import dry_run, shared, sources_option
+from rlbox.cli.options import dry_run, shared, sources_option, stack_option
 from rlbox.errors import EngineError
 from rlbox.image.act.plans import image_plan
 from rlbox.printable import isolated
@@ -47,6 +47,7 @@ def _here_it_is_remove(ctx: click.Context, param: click.Parameter, asked: bool) 
 @click.option("--unpack", is_flag=True, help="Unpack the base image here, and take the framework from it.")
 @click.option("--data", metavar="DIR", help="Directory that is the data disk [RLBOX_DATA].")
 @click.option("--yes", is_flag=True, help="Do not ask before changing the machine's own paths.")
+@stack_option
 @sources_option
 @dry_run
 @shared
@@ -63,6 +64,7 @@ def verb(
     unpack: bool,
     data: str | None,
     yes: bool,
+    force: bool,
     sources: str,
 ) -> int:
     """Bring this machine, which has no Docker, to the lock of TARGET: Python stack, fixes, checks.
@@ -88,7 +90,10 @@ def verb(
     layout = chosen_layout(image, prefix, data)
     if remove:
         return _remove(app, name, layout)
+    from rlbox.stack.act.check import require_stack
+
     wish = ApplyWish(
+        forced=require_stack(app, name, force=force),
         sources=sources,
         offline=offline,
         packages=packages,

@@ -10,7 +10,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.offered import complete_job
-from rlbox.cli.options import dry_run, job_options, shared
+from rlbox.cli.options import dry_run, job_options, shared, stack_option
 from rlbox.cli.rented.vast_create import Terms, plan_deal, rent, rent_options, wait_for, would_rent
 from rlbox.printable import isolated
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     default="",
     help="Webhook URL, or command on the instance, that is told of stalls and of the end.",
 )
+@stack_option
 @click.option("--instance", "number", metavar="ID", type=int, help="Rent nothing new: continue with this instance.")
 @dry_run
 @shared
@@ -54,6 +55,7 @@ def up(
     env_file: Path | None,
     then: str,
     notify: str,
+    force: bool,
     number: int | None,
 ) -> int:
     """Rent a machine for JOB, bring your specs and data there, start the run, and let it run unattended.
@@ -68,6 +70,7 @@ def up(
     """
     from rlbox.cli.rented.onstart import require_rented
     from rlbox.job.load import load_job
+    from rlbox.stack.act.check import require_stack
     from rlbox.vast.act.instance import project_files
     from rlbox.vast.stay import Stay, check_notice
 
@@ -76,12 +79,14 @@ def up(
     words = [word for profile in profiles for word in ("--profile", profile)]
     words += [word for setting in settings for word in ("--set", setting)]
     words += ["--target", target] if target else []
+    words += ["--force"] if force else []
+    require_stack(app, name, force=force)
     with app.checking("notice"):
         check_notice(notify)
     stay = Stay(job=job, disk=disk, words=tuple(words), then="stop" if then == "stop" else "keep", notify=notify)
     brought = _brought(data)
     with app.checking("job"):
-        _require_fit(app, job, profiles, settings, target or "")
+        _require_fit(app, job, profiles, settings, target or "", force=force)
         project_files(app.project)  # that they are more than specs is told before anything costs money
     with app.checking("secrets"):
         _require_secrets(app, job, env_file)
@@ -143,7 +148,9 @@ def _files(path: Path) -> list[Path]:
     return [one for one in path.rglob("*") if one.is_file()] if path.is_dir() else [path]
 
 
-def _require_fit(app: App, job: str, profiles: tuple[str, ...], settings: tuple[str, ...], target: str) -> None:
+def _require_fit(
+    app: App, job: str, profiles: tuple[str, ...], settings: tuple[str, ...], target: str, *, force: bool
+) -> None:
     """Raise `SpecError` when no run can be planned from the job, `NodeError` when it does not fit its target."""
     from rlbox.job.load import load_job
     from rlbox.job.params import parse_settings, plan_values
@@ -156,7 +163,7 @@ def _require_fit(app: App, job: str, profiles: tuple[str, ...], settings: tuple[
     values, name = plan_values(loaded, profiles, wish.settings), target or loaded.target
     container_plan(loaded, values, "/data", f"{job}-PLAN", "here", name, tuple(map(str, loaded.secrets)))
     fit = fit_of(loaded, values, declared_room(app, name, ""))
-    require_fit(app, loaded, fit, wish)
+    require_fit(app, loaded, fit, wish, force=force)
 
 
 def _require_secrets(app: App, job: str, env_file: Path | None) -> None:

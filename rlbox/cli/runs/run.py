@@ -34,7 +34,7 @@ from rlbox.printable import isolated
 @click.option(
     "--force",
     is_flag=True,
-    help="Start even if earlier stages have not passed or the job does not fit; this is recorded.",
+    help="Start though earlier stages have not passed, the job does not fit or the stack contradicts itself; recorded.",
 )
 @click.option(
     "--open",

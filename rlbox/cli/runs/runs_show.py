@@ -43,6 +43,7 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
     told = [(key, _shown(key, value)) for key, value in row.items() if value and key not in _UNTOLD]
     told += [("job", isolated(facts.job)), ("folder", isolated(folder)), ("size", size_text(facts.size))]
     lines = [isolated(row["run"]), *columns([(f"  {key}:", value) for key, value in told])]
+    lines += [f"  note: {note}" for note in row["notes"]]
     lines += columns([(f"  stage {isolated(one['name'])}", one["state"]) for one in stages])
     lines += [f"  checkpoint {isolated(path)}" for path in facts.checkpoints]
     app.result({"run": found | {"checkpoints": list(facts.checkpoints)}}, "\n".join(lines))

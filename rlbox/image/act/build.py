@@ -150,6 +150,7 @@ class ImageBuild:
         said = str(log) if log else None
         data: dict[str, Any] = {"target": target, "image": tag, "id": image, "state": state, "log": said}
         data |= {"layers": [asdict(row) for row in layers]} if layers else {}
+        data |= {"forced": self._wish.forced} if self._wish.forced else {}
         text = f"{isolated(tag)}  {isolated(image[:19])}  {state}"
         if self._app.dry_run:
             return self._app.planned(data, text, _NOTHING[state])
@@ -212,6 +213,7 @@ class ImageBuild:
 
         app, plan = self._app, self._plan
         data: dict[str, Any] = {"target": plan.target, "image": plan.tag, "why": why}
+        data |= {"forced": self._wish.forced} if self._wish.forced else {}
         would = f"build {plan.tag}" + (f": {why}" if why else "")
         with app.checking("engine"):
             self._check_engine()

@@ -17,6 +17,7 @@ from rlbox.image.act.builder import BuildRun, find_builder
 from rlbox.image.act.context import build_labels, carried_entries, context_entries, other_entries, write_context
 from rlbox.image.bootstrap import deb_file
 from rlbox.image.build import LINKED_COPIES, BuildWish, dockerfile_for
+from rlbox.image.labels import FORCED_LABEL
 from rlbox.image.layers import layer_folder, part_files, plan_layers
 from rlbox.image.names import file_word
 from rlbox.image.plan import ImagePlan
@@ -86,7 +87,10 @@ class BuildInputs:
         wish = self._wish
         return BuildRun(
             context=folder,
-            labels=build_labels(context_entries(self._plan), self._plan),
+            labels={
+                **build_labels(context_entries(self._plan), self._plan),
+                **({FORCED_LABEL: wish.forced} if wish.forced else {}),
+            },
             env={},
             site=self._site,
             cache=not (wish.no_cache or wish.verify),

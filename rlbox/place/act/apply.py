@@ -86,13 +86,15 @@ def carry_out_apply(
     on_step: Callable[[PathChange], None],
     python: str = "",
     accepted: Mapping[str, str] = NOTHING_ACCEPTED,
+    forced: str = "",
 ) -> Applied:
     """Carry out the steps of `plan` in their order; `on_step` is called before each.
 
     Parameters
     ----------
-    python, accepted
-        What the user said of the machine's interpreter and its versions, for the record.
+    python, accepted, forced
+        What the user said of the machine's interpreter and its versions, and the contradiction of the stack that was
+        overridden, for the record.
 
     Raises
     ------
@@ -113,7 +115,7 @@ def carry_out_apply(
         supplies.fetch()
     if "base" in plan.kinds:
         supplies.fetch_base()
-    record = _begin(wanted, python, accepted)  # whatever is missing has been missed by now
+    record = _begin(wanted, python, accepted, forced)  # whatever is missing has been missed by now
     for step in (step for step in steps if step.kind not in ("file", "link")):
         on_step(step)
         record = _carry_out(plan, record, step, supplies, supply)
@@ -147,7 +149,7 @@ def _carry_out(plan: ApplyPlan, record: Record, step: PathChange, supplies: Supp
             return _remove(layout, record, step.path)
 
 
-def _begin(wanted: Wanted, python: str, accepted: Mapping[str, str]) -> Record:
+def _begin(wanted: Wanted, python: str, accepted: Mapping[str, str], forced: str) -> Record:
     """Write that a change has begun, and of which folders of ours there were none."""
     layout = wanted.layout
     old = read_record(layout)
@@ -165,6 +167,7 @@ def _begin(wanted: Wanted, python: str, accepted: Mapping[str, str]) -> Record:
         folders=tuple(dict.fromkeys(folders)),
         python=python,
         accepted=dict(accepted),
+        forced=forced,
     )
     return _saved(layout, record)
 

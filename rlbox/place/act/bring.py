@@ -117,7 +117,7 @@ def carry_out(app: App, prepared: Prepared, plan: ApplyPlan, wish: ApplyWish) ->
         if step.kind not in ("file", "link") or app.verbosity > 0:
             app.say(step.told())
 
-    done = carry_out_apply(plan, supplies, on_step, prepared.said.python, prepared.said.accept)
+    done = carry_out_apply(plan, supplies, on_step, prepared.said.python, prepared.said.accept, wish.forced)
     remember_place(prepared.wanted.target, prepared.wanted.layout)
     return done
 

@@ -25,7 +25,7 @@ from rlbox.target.lock import Lock
 
 @dataclass(frozen=True, kw_only=True)
 class ApplyWish:
-    """What the command line asked for."""
+    """What the command line asked for; `forced` is the contradiction of the stack that `--force` overrides."""
 
     sources: str = ""
     offline: bool = False
@@ -33,6 +33,7 @@ class ApplyWish:
     python: str = ""
     accept: Mapping[str, str] = field(default_factory=dict)
     unpack: bool = False
+    forced: str = ""
 
     @property
     def why_no_packages(self) -> str:

@@ -21,9 +21,11 @@ _MARKS = {"pushed": "✓", "present": "="}
 class ImagePush:
     """The push of one target's image `tag`: where it goes, and the steps in their order."""
 
-    def __init__(self, app: App, name: str, tag: str, reference: Reference, *, plain_http: bool) -> None:
+    def __init__(
+        self, app: App, name: str, tag: str, reference: Reference, *, plain_http: bool, forced: str = ""
+    ) -> None:
         self._app, self._name, self._tag, self._reference = app, name, tag, reference
-        self._plain_http = plain_http
+        self._plain_http, self._forced = plain_http, forced
 
     def carry_out(self, image: dict[str, Any]) -> int:
         """Push the image that the engine describes so, prove that the registry has it, attach what explains it."""
@@ -62,7 +64,7 @@ class ImagePush:
             )
         if any(layer.media_type.endswith("zstd") for layer in pushed.manifest.layers):
             app.say("note: its layers are zstd; an engine before Docker 23 needs `rlbox save` and `rlbox load` instead")
-        data = {
+        data: dict[str, Any] = {
             "target": self._name,
             "reference": str(reference),
             "digest": digest,
@@ -71,6 +73,7 @@ class ImagePush:
             "exact": pushed.exact,
             "attached": list(attached),
         }
+        data |= {"forced": self._forced} if self._forced else {}
         app.result(data, reference.pinned(digest))
         app.say(f"next: docker pull {reference.pinned(digest)}")
 

@@ -17,10 +17,10 @@ from rlbox.stack.compat import Condition, Fact, load_compat
 from rlbox.stack.explain import Verdict, judge
 from rlbox.stack.facts import plan_problem
 from rlbox.stack.search import solve
-from rlbox.stack.view import clash_lines, next_step
+from rlbox.stack.view import clash_lines, next_step, stack_json, stack_text, unknown_lines
 from rlbox.target.load import DEFAULTS, load_target
 from rlbox.target.lock import Lock, LockedGroup, Package, load_lock
-from rlbox.target.target import Compat, Target
+from rlbox.target.target import Target
 
 TABLE = load_compat()
 GPU_5090 = {"arch": "sm_120", "grade": "consumer", "cuda_driver": "12.8"}
@@ -176,6 +176,15 @@ def test_programs_that_compile_want_a_compiler_in_the_base() -> None:
     assert {rule.id for rule in found.clash_rules} == {"gpu-cuda-build", "openrlhf-compiles"}
     assert "a base image that has the compiler of CUDA 12.8" in next_step("t", found)
     assert verdict(*packages, hardware=GPU_A800, compat={"off": {"openrlhf-compiles": "tried elsewhere"}}).fits
+
+
+def test_a_version_that_no_fact_speaks_of_is_not_known() -> None:
+    problem = plan_problem(TABLE, target("torch==2.11.0", "vllm==0.99.0", "numpy==2.3.1"), None)
+    assert [(one.name, one.version) for one in problem.unknown] == [("vllm", "0.99.0")]
+    assert unmarked(unknown_lines(problem)[0]).startswith("not known: vllm 0.99.0 (known: 0.")
+    text = unmarked(stack_text("t", problem, judge(problem), False))
+    assert "fits" not in text
+    assert stack_json(problem, judge(problem))["fits"] is None
 
 
 OF_13 = (

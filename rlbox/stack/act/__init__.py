@@ -1,0 +1,1 @@
+"""What acts on the verdict on a stack."""
