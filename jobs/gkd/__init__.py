@@ -1,1 +1,1 @@
-"""Programs of the job `gkd`: checks, the teacher, the recipe's trainer with the lines that tell where it is."""
+"""Programs of the job `gkd`: checks before the run, a small model for `tiny`, and a reward that is always 0."""

@@ -23,8 +23,7 @@ def gaps(lines: Iterator[str]) -> Iterator[tuple[int, str]]:
         if step := _STEP.search(line):
             gap = _GAP.search(step.group(2))
             if gap is None:
-                told = f"step {step.group(1)} tells no vllm_kl"
-                raise JobError(f"{told}; OpenRLHF 0.10.2 or newer does (--profile openrlhf-0-10)")
+                raise JobError(f"step {step.group(1)} has no vllm_kl: OpenRLHF 0.10.2 or newer prints it")
             yield int(step.group(1)), gap.group(1)
 
 

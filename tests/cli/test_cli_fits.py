@@ -22,7 +22,7 @@ NEAREST = "#   next:  the nearest that fits: rlbox "
 
 def hopeless(job: str, target: str) -> bool:
     """Whether no setting of the job lets it onto the target: no GPU, cards too small for its model, too few nodes."""
-    few = {"holdem": ("vast-5090", "vast-5090-verl"), "xdan": tuple({*PROJECT.targets()} - {"cluster-2node"})}
+    few = {"holdem": ("vast-5090",), "xdan": tuple({*PROJECT.targets()} - {"cluster-2node"})}
     return job != "smoke" and target in ("local", *few.get(job, ()))
 
 
@@ -56,11 +56,11 @@ def test_on_every_other_target(rlbox: Rlbox, job: str, profile: str, target: str
 
 HOSTILE = [
     ("gkd", "actor_gpus=3"),
-    ("gkd", "rollout_gpus=4096 batch=1000000000000"),
-    ("gkd", "teacher_gpus="),
-    ("gkd", "teacher_gpus=3,4,5 gpu_memory=1%"),
-    ("gkd", "teacher_gpus=2"),
-    ("gkd", "gpus=0,1,9"),
+    ("gkd", "actor_gpus=4096 batch=1000000000000"),
+    ("gkd", "teacher_gpus=3"),
+    ("gkd", "teacher_gpus=64 gpu_memory=1%"),
+    ("gkd", "teacher_memory=1%"),
+    ("gkd", "max_model_len=3"),
     ("gkd", "max_response=1000000"),
     ("gkd", "save_freq=1 steps=1000000"),
     ("grpo", "batch=1000000000000"),
@@ -90,7 +90,7 @@ HOSTILE = [
     ("sft", "tensor_parallel=3"),
     ("sft", "tensor_parallel=1000000 gpu_memory=1%"),
     ("xdan", "actor_gpus=5 ref_gpus=3"),
-    ("xdan", "context=1000 prompt_len=1000"),
+    ("xdan", "context=1000 max_len=5000"),
     ("xdan", "gpu_memory=98%"),
     ("xdan", "keep=100 export=true save_steps=1"),
     ("xdan", "micro_train_batch=100000"),

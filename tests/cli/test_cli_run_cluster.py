@@ -39,7 +39,7 @@ def test_the_cluster_says_what_it_is(rlbox: Rlbox, folder: Folder, stands: list[
     assert (found["place"], found["params"]["head"], found["params"]["node_gpus"]) == ("cluster", "10.0.0.1", 8)
     assert [node["name"] for node in found["cluster"]["nodes"]] == ["a", "b"]
     assert found["cluster"]["options"] == f"--place cluster --target {TARGET} --nodes a,b --data /data"
-    train = found["stages"][-1]
+    (train,) = (stage for stage in found["stages"] if stage["name"] == "train")
     assert (train["ray"]["dashboard"], train["ray"]["temp_dir"]) == ("http://127.0.0.1:8101", "/data/ray/ab")
     assert [one["name"] for one in train["services"]] == ["reward"]
     assert "open: " not in said.err  # what keeps strangers out of it is the cluster's own

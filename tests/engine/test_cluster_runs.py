@@ -1,6 +1,6 @@
 """`rlbox run xdan --place cluster` on two real hosts: the job's own stages, reward server and gates, over both nodes.
 
-OpenRLHF is played: its stand-in reads the very command by 0.8.2's options, joins Ray and works on both nodes.
+OpenRLHF is played: its stand-in reads the very command by 0.10.4's options, joins Ray and works on both nodes.
 `make cluster`.
 """
 
@@ -53,7 +53,7 @@ def lay_data(hosts: Hosts, folder: Path) -> None:
     (folder / DATA).write_text(json.dumps(rows))
     stack = folder / "stack"
     shutil.copy(TRAINERS / "train_over_nodes.py", stack / "openrlhf/cli/train_ppo_ray.py")
-    shutil.copy(CHECKOUT / "tests/jobs/openrlhf-0.8.2-options.txt", stack / "openrlhf/cli/options.txt")
+    shutil.copy(CHECKOUT / "tests/jobs/openrlhf-0.10.4-options.txt", stack / "openrlhf/cli/options.txt")
     shutil.copy(CHECKOUT / "tests/jobs/optionbox.py", stack / "optionbox.py")
     for host, parts in zip(NODES, (("models", "datasets", "stack"), ("models", "datasets")), strict=True):
         tar = subprocess.run(["tar", "-C", folder, "-c", *parts], check=True, capture_output=True).stdout
@@ -101,7 +101,7 @@ def test_a_run_is_on_both_nodes(name: str, hosts: Hosts) -> None:
     done = hosts(*words, "--json")
     assert done.code == 0, done.err
     run = done.data["run"]
-    assert [stage["state"] for stage in done.data["stages"]] == ["passed"] * 3
+    assert [stage["state"] for stage in done.data["stages"]] == ["passed"] * 4
     assert "[xdan][nodes] passed: 2 nodes" in stage_log(hosts, run, "cluster")
     train = stage_log(hosts, run, "train")
     assert train.count(str(sorted(ADDRESSES.values()))) == 3

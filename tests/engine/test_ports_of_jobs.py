@@ -56,21 +56,10 @@ def grpo(box: BoxOn) -> list[str]:
 
 
 def gkd(box: BoxOn) -> list[str]:
-    library = box.data / "library"
-    lay(library, main_gkd="recipe/gkd/main_gkd.py", teacher_engine="recipe/gkd/teacher/vllm_engine.py")
-    (library / "vllm.py").write_text("class LLM:\n    def generate(self, *words): ...\n")
-    (library / "recipe/gkd/teacher/utils.py").write_text(
-        "import pickle\nserialize, deserialize = pickle.dumps, pickle.loads\n"
-    )
-    (library / "hydra.py").write_text(
-        "import sys\n"
-        "def main(**named):\n"
-        "    words = dict(word.lstrip('+~').split('=', 1) for word in sys.argv if '=' in word)\n"
-        "    return lambda function: lambda: function(words)\n"
-    )
+    lay(box.lay_job("gkd"), main_ppo="verl/trainer/main_ppo.py")
     (box.data / "gkd").mkdir()
     (box.data / "gkd/train.parquet").write_text("rows")
-    return ["--from=train", "--force", "--set", f"library={library}", "--set", f"recipe={library}/recipe/gkd"]
+    return ["--from=distill", "--force"]
 
 
 def xdan(box: BoxOn) -> list[str]:
@@ -100,7 +89,7 @@ SERVED = {
         open=frozenset({8100, 15000, 15001, 15002, 20123}),
     ),
     "grpo": Served(prepare=grpo, stage="train", closed=frozenset({8265}), open=frozenset()),
-    "gkd": Served(prepare=gkd, stage="train", closed=frozenset({8265, 15555}), open=frozenset()),
+    "gkd": Served(prepare=gkd, stage="distill", closed=frozenset({8265}), open=frozenset()),
     "xdan": Served(prepare=xdan, stage="train", closed=frozenset({8101}), open=frozenset({8100, 8115, 5001})),
 }
 

@@ -28,8 +28,6 @@ JOBS = CHECKOUT / "jobs"
 READ_BY_PEOPLE = {"title", "why", "help", "says", "remedy", "name", "where"}
 """Keys whose words change nothing that is done; what a rule or a stage says of itself goes with the whole."""
 UNREACHED = {
-    "gkd/main.py": "Hydra, Ray and the recipe's own trainer: only an image with verl has them (tests/gpu)",
-    "gkd/runner.py": "the same",
     "grpo/tiny.py": "makes a model with torch and transformers; only images have them (tests/gpu)",
     "smoke/policy.py": "tokenizers and torch; tests/engine/test_smoke.py runs it",
 }

@@ -32,7 +32,7 @@ def test_the_standard_profile() -> None:
         f"{ROLLOUT}.enforce_eager": "False",
     }
     assert {key: found[key] for key in expected} == expected
-    assert int(found[f"{ROLLOUT}.engine_kwargs.vllm.max_model_len"]) >= 10240 + 512
+    assert int(found[f"{ROLLOUT}.max_model_len"]) >= 10240 + 512
 
 
 def changes(profile: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ from rlbox.job.resume import plan_resume
 from rlbox.spec.project import Project
 from rlbox.target.load import load_target
 
-OPTIONS = Path(__file__).with_name("slime-0.2.2-options.txt")
+OPTIONS = Path(__file__).with_name("slime-0.3.1-options.txt")
 PROFILES = ("", "smoke", "full", "resume")
 # Seed 000, table of section 5 and the commands of 7.3 and 10; the fork's script for what the seed does not set.
 SMOKE = {
@@ -29,7 +29,7 @@ SMOKE = {
     "partial_rollout": False,
     "over_sampling_batch_size": 8,
     "hf_checkpoint": "/data/models/poker-qwen3-8b-merged",
-    "ref_load": "/data/models/poker-qwen3-8b-merged_torch_dist",
+    "ref_load": "/data/models/poker-qwen3-8b-merged",
     "prompt_data": "/data/data/pokerbench_holdem_smoke.jsonl",
     "save": "/data/exp/holdem_smoke_beijing",
     "num_rollout": 2,
@@ -127,8 +127,8 @@ def test_a_misspelt_option_is_refused(parser: argparse.ArgumentParser) -> None:
 def test_the_target_has_the_versions_that_the_commands_are_for() -> None:
     target = load_target(Project(folder=CHECKOUT), load_job(Project(folder=CHECKOUT), "holdem").target).target
     refs = {tree.name: tree.ref for tree in target.git}
-    assert refs["slime"] == "v0.2.2"
-    assert refs["megatron-lm"].startswith("3714d81d")
+    assert refs["slime"] == "v0.3.1"
+    assert refs["megatron-lm"].startswith("1dcf0da")
     paths = {tree.name: tree.into for tree in target.git}
     env = plan_of("holdem").env["PYTHONPATH"].split(":")
     assert {paths["slime"], paths["megatron-lm"]} <= set(env)

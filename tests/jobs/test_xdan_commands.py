@@ -6,6 +6,7 @@ import argparse
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes import CHECKOUT
@@ -16,20 +17,21 @@ from rlbox.job.load import load_job
 from rlbox.job.resume import plan_resume
 from rlbox.spec.project import Project
 
-VERSION = "0.8.2"
+VERSION = "0.10.4"
 OPTIONS = Path(__file__).with_name(f"openrlhf-{VERSION}-options.txt")
 PROFILES = ("", "two-nodes", "all-gpus", "one-node")
-# Seed 001, section 4, in its order.
+# The note's values, in its order, by the names of this OpenRLHF.
 SEED = {
-    "ref_num_nodes": 2, "ref_num_gpus_per_node": 4, "actor_num_nodes": 2, "actor_num_gpus_per_node": 4,
-    "vllm_num_engines": 2, "vllm_tensor_parallel_size": 4, "colocate_all_models": True, "vllm_enable_sleep": True,
-    "vllm_gpu_memory_utilization": 0.85, "vllm_sync_backend": "gloo", "enable_prefix_caching": True,
-    "pretrain": "/data/models/xDAN-L2-Qwen25-32b-Instruct", "micro_train_batch_size": 2, "train_batch_size": 128,
-    "micro_rollout_batch_size": 4, "rollout_batch_size": 256, "temperature": 1.0, "n_samples_per_prompt": 8,
-    "max_epochs": 1, "num_episodes": 30, "prompt_max_len": 4096, "max_samples": 100000, "generate_max_len": 4096,
-    "advantage_estimator": "rloo", "zero_stage": 3, "adam_offload": True, "bf16": True, "actor_learning_rate": 5e-7,
-    "init_kl_coef": 0.02, "input_key": "message", "normalize_reward": True, "flash_attn": True,
-    "gradient_checkpointing": True, "save_steps": 10, "save_hf_ckpt": True,
+    "ref.num_nodes": 2, "ref.num_gpus_per_node": 4, "actor.num_nodes": 2, "actor.num_gpus_per_node": 4,
+    "vllm.num_engines": 2, "vllm.tensor_parallel_size": 4, "train.colocate_all": True, "vllm.enable_sleep": True,
+    "vllm.gpu_memory_utilization": 0.85, "vllm.sync_backend": "gloo", "vllm.enable_prefix_caching": True,
+    "actor.model_name_or_path": "/data/models/xDAN-L2-Qwen25-32b-Instruct", "train.micro_batch_size": 2,
+    "train.batch_size": 128, "rollout.micro_batch_size": 4, "rollout.batch_size": 256, "rollout.temperature": 1.0,
+    "rollout.n_samples_per_prompt": 8, "train.max_epochs": 1, "train.num_episodes": 30, "data.max_len": 8192,
+    "data.max_samples": 100000, "rollout.max_new_tokens": 4096, "algo.advantage.estimator": "rloo", "ds.zero_stage": 3,
+    "ds.adam_offload": True, "ds.param_dtype": "bf16", "actor.adam.lr": 5e-7, "algo.kl.init_coef": 0.02,
+    "data.input_key": "message", "reward.normalize_enable": True, "ds.attn_implementation": "flash_attention_2",
+    "actor.gradient_checkpointing_enable": True, "ckpt.save_steps": 10, "ckpt.save_hf": True,
 }  # fmt: skip
 # What the trainer's own module checks behind its parser: it runs with everything heavy left out.
 CHECK = """
@@ -42,16 +44,24 @@ for name in ("ray", "ray.util", "ray.util.placement_group", "openrlhf", "openrlh
              "openrlhf.trainer.ray.launcher", "openrlhf.trainer.ray.ppo_actor", "openrlhf.trainer.ray.ppo_critic",
              "openrlhf.utils"):
     sys.modules[name] = Any(name)
-source = open(sys.argv[1]).read().replace("    train(args)", "    print(args.remote_rm_url, args.critic_pretrain)")
+sys.path.insert(0, sys.argv[1].removesuffix("cli/train_ppo_ray.py") + "utils")
+import config
+sys.modules["openrlhf.utils.config"] = config
+shown = "    print(args.reward.remote_url, args.critic.model_name_or_path)"
+source = open(sys.argv[1]).read().replace("    train(args)", shown)
 sys.argv = ["train_ppo_ray", *sys.argv[2:]]
 exec(compile(source, "train_ppo_ray.py", "exec"), {"__name__": "__main__"})
 """
 
 
-def words(profile: str, more: tuple[str, ...] = ()) -> list[str]:
-    argv = stage_of(plan_of("xdan", profile), "train").argv
+def words(profile: str, settings: dict[str, str] | None = None) -> list[str]:
+    argv = stage_of(plan_of("xdan", profile, settings), "train").argv
     assert argv[:3] == ("python", "-m", "openrlhf.cli.train_ppo_ray")
-    return [*argv[3:], *more]
+    return [*argv[3:]]
+
+
+def options(parser: argparse.ArgumentParser, profile: str, settings: dict[str, str] | None = None) -> dict[str, Any]:
+    return vars(read(parser, words(profile, settings)))
 
 
 @pytest.fixture(scope="module")
@@ -60,36 +70,46 @@ def parser() -> argparse.ArgumentParser:
 
 
 def test_the_values_are_those_of_the_seed(parser: argparse.ArgumentParser) -> None:
-    found = read(parser, words("two-nodes"))
-    assert {name: getattr(found, name) for name in SEED} == SEED
-    assert found.remote_rm_url == "http://gpu005:5001/get_reward"  # loopback serves one node alone (P065)
-    assert (found.save_path, found.ckpt_path) == (
+    found = options(parser, "two-nodes", {"attention": "flash_attention_2", "sync_backend": "gloo"})
+    assert {name: found[name] for name in SEED} == SEED
+    assert found["reward.remote_url"] == "http://gpu005:5001/get_reward"  # loopback serves one node alone
+    assert (found["ckpt.output_dir"], found["ckpt.path"]) == (
         "/data/xDAN-RL-Training-GRPO/ckpts/xDAN-L2-RL-32B-Instruct",
         "/data/xDAN-RL-Training-GRPO/ckpts/xDAN-L2-RL-32B-Instruct/ckpt",
     )
 
 
-@pytest.mark.parametrize("profile", [*PROFILES, "smoke"])
+@pytest.mark.parametrize("profile", [*PROFILES, "smoke", "tiny"])
 def test_the_arithmetic_of_every_profile_holds(parser: argparse.ArgumentParser, profile: str) -> None:
-    found = read(parser, words(profile))
-    actors = found.actor_num_nodes * found.actor_num_gpus_per_node
-    assert actors == found.vllm_num_engines * found.vllm_tensor_parallel_size
-    assert (found.ref_num_nodes, found.ref_num_gpus_per_node) == (found.actor_num_nodes, found.actor_num_gpus_per_node)
-    assert found.train_batch_size % (found.micro_train_batch_size * actors) == 0
-    assert found.rollout_batch_size * found.n_samples_per_prompt // found.micro_rollout_batch_size >= actors
-    assert found.rollout_batch_size * found.n_samples_per_prompt % found.train_batch_size == 0
+    found = options(parser, profile)
+    actors = found["actor.num_nodes"] * found["actor.num_gpus_per_node"]
+    answers = found["rollout.batch_size"] * found["rollout.n_samples_per_prompt"]
+    assert actors == found["vllm.num_engines"] * found["vllm.tensor_parallel_size"]
+    assert found["ref.num_nodes"] == found["actor.num_nodes"]
+    assert found["ref.num_gpus_per_node"] == found["actor.num_gpus_per_node"]
+    assert found["train.batch_size"] % (found["train.micro_batch_size"] * actors) == 0
+    assert answers // found["rollout.micro_batch_size"] >= actors
+    assert answers % found["train.batch_size"] == 0
 
 
 def test_the_defaults_differ_where_the_seed_does_not_fit(parser: argparse.ArgumentParser) -> None:
-    found = read(parser, words(""))
-    changed = {name: getattr(found, name) for name in SEED if getattr(found, name) != SEED[name]}
+    found = options(parser, "")
+    changed = {name: found[name] for name in SEED if found[name] != SEED[name]}
     assert changed == {
-        "ref_num_gpus_per_node": 8,
-        "actor_num_gpus_per_node": 8,
-        "vllm_num_engines": 4,
-        "save_hf_ckpt": False,
+        "ref.num_gpus_per_node": 8,
+        "actor.num_gpus_per_node": 8,
+        "vllm.num_engines": 4,
+        "vllm.sync_backend": "nccl",
+        "ds.attn_implementation": "sdpa",  # the target has no flash-attn
+        "ckpt.save_hf": False,
     }
-    assert (found.max_ckpt_num, read(parser, words("two-nodes")).max_ckpt_num) == (2, 3)
+    assert (found["ckpt.max_num"], options(parser, "two-nodes")["ckpt.max_num"]) == (2, 3)
+
+
+def test_weights_that_do_not_arrive_are_seen(parser: argparse.ArgumentParser) -> None:
+    """OpenRLHF prints `vllm_kl` then, and the stage `gap` reads it."""
+    assert options(parser, "")["algo.advantage.is_correction_enable"] is True
+    assert plan_of("xdan").stages[-1].name == "gap"
 
 
 def test_ports_are_the_seeds_and_stand_in_one_place() -> None:
@@ -102,8 +122,8 @@ def test_ports_are_the_seeds_and_stand_in_one_place() -> None:
 
 def test_a_run_that_is_taken_up_again_loads_its_checkpoint(parser: argparse.ArgumentParser) -> None:
     again = plan_resume(load_job(Project(folder=CHECKOUT), "xdan"), plan_of("xdan"), {"train": 2})
-    assert read(parser, list(stage_of(again, "train").argv[3:])).load_checkpoint is True
-    assert read(parser, words("")).load_checkpoint is False
+    assert vars(read(parser, list(stage_of(again, "train").argv[3:])))["ckpt.load_enable"] is True
+    assert options(parser, "")["ckpt.load_enable"] is False
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ def low_port() -> int:
 
 
 @pytest.mark.parametrize(
-    ("name", "stage"), [("holdem", "smoke"), ("grpo", "train"), ("gkd", "train"), ("xdan", "train")]
+    ("name", "stage"), [("holdem", "smoke"), ("grpo", "train"), ("gkd", "distill"), ("xdan", "train")]
 )
 def test_a_planted_listener_ends_a_stage_of_a_shipped_job(bench: Bench, tmp_path: Path, name: str, stage: str) -> None:
     """With what the job itself declares; the jobs' own services, tried by a stranger: engine tests."""

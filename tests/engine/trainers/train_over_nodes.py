@@ -1,4 +1,4 @@
-"""In the place of openrlhf.cli.train_ppo_ray without GPUs: it reads the options of 0.8.2 and works on every node.
+"""In the place of openrlhf.cli.train_ppo_ray without GPUs: it reads the options of 0.10.4 and works on every node.
 
 Each node of the cluster gets a rank. In each update every rank asks the reward server about a prompt, and all
 add up what all have, over the wire. The lines are those that OpenRLHF prints.
@@ -19,7 +19,7 @@ import optionbox
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 
-OPTIONS = optionbox.read(optionbox.parser_of(Path(__file__).with_name("options.txt")), sys.argv[1:])
+OPTIONS = vars(optionbox.read(optionbox.parser_of(Path(__file__).with_name("options.txt")), sys.argv[1:]))
 
 
 @ray.remote(num_cpus=0, max_restarts=0)
@@ -46,23 +46,24 @@ def save(folder: Path) -> None:
 
 
 def main() -> None:
-    rows = [json.loads(line) for line in Path(OPTIONS.prompt_data).read_text().splitlines()]
+    rows = [json.loads(line) for line in Path(OPTIONS["data.prompt_dataset"]).read_text().splitlines()]
     ray.init("auto")
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
-    assert len(nodes) == OPTIONS.actor_num_nodes, nodes
+    assert len(nodes) == OPTIONS["actor.num_nodes"], nodes
     ranks = [Rank.options(scheduling_strategy=On(node, soft=False)).remote() for node in nodes]
-    print(f"Starting experience making with {len(rows)} samples; resumed: {OPTIONS.load_checkpoint}", flush=True)
-    for step in range(1, OPTIONS.num_episodes + 1):
+    print(f"Starting experience making with {len(rows)} samples; resumed: {OPTIONS['ckpt.load_enable']}", flush=True)
+    for step in range(1, OPTIONS["train.num_episodes"] + 1):
         parts = [rank.own.remote(at) for at, rank in enumerate(ranks)]
         row = rows[step % len(rows)]
-        asked = (OPTIONS.remote_rm_url, row[OPTIONS.input_key], row[OPTIONS.label_key])
+        asked = (OPTIONS["reward.remote_url"], row[OPTIONS["data.input_key"]], row[OPTIONS["data.label_key"]])
         told = ray.get([rank.update.remote(*asked, *parts) for rank in ranks])
         assert all(total == sum(range(1, len(ranks) + 1)) for _, _, total in told), told
         reward = sum(one for _, one, _ in told) / len(told)
-        print(f"Global step {step}: {{'reward': {reward}, 'kl': 0.0, 'nodes': {sorted(one for one, _, _ in told)}}}")
+        where = sorted(one for one, _, _ in told)
+        print(f"Global step {step}: {{'reward': {reward}, 'kl': 0.0, 'vllm_kl': 0.0, 'nodes': {where}}}")
         sys.stdout.flush()
         time.sleep(0.2)
-    save(Path(OPTIONS.save_path))
+    save(Path(OPTIONS["ckpt.output_dir"]))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""In the place of openrlhf.cli.train_ppo_ray: what 0.8.2 binds.
+"""In the place of openrlhf.cli.train_ppo_ray: what 0.10.4 binds.
 
-Source: OpenRLHF 0.8.2, `BaseModelActor` (the ranks' store on a port of the kernel's), `PolicyTrainerRay` (a store for
+Source: OpenRLHF 0.10.4, `BaseModelActor` (the ranks' store on a port of the kernel's), `PolicyTrainerRay` (a store for
 the weights' way to vLLM, whose engines are actors without a server), `remote_rm_fn` (POST to the reward server).
 """
 
@@ -23,7 +23,7 @@ class PolicyModelActor:
         return [one.port for one in self.stores]
 
 
-url = sys.argv[sys.argv.index("--remote_rm_url") + 1]
+url = sys.argv[sys.argv.index("--reward.remote_url") + 1]
 body = json.dumps({"query": [], "prompts": [], "labels": []}).encode()
 ask = urllib.request.Request(url, body, {"Content-Type": "application/json"})
 with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(ask, timeout=60) as answer:
