@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,8 +55,15 @@ def plan_jobs(entry: Compile, room: BuildRoom, most: int = 0) -> int:
     return max(1, min(limits))
 
 
-def plan_env(target: Target, entry: Compile, jobs: int) -> dict[str, str]:
-    """Return the whole environment of a build; nothing of the caller's is in it."""
+def plan_env(target: Target, entry: Compile, jobs: int, libraries: Iterable[str] = ()) -> dict[str, str]:
+    """Return the whole environment of a build; nothing of the caller's is in it.
+
+    Parameters
+    ----------
+    libraries
+        Folders below `nvidia` of what the build imports (`cudnn`): their headers and libraries are found without a
+        setting of the spec.
+    """
     cuda = f"{BOX}/site/nvidia/cu{entry.cuda.partition('.')[0]}"
     path = f"{BOX}/bin:{BOX}/site/bin:{cuda + '/bin:' if entry.cuda else ''}/usr/bin:/bin"
     fixed = {
@@ -71,8 +78,13 @@ def plan_env(target: Target, entry: Compile, jobs: int) -> dict[str, str]:
     }
     if entry.cuda:
         fixed |= {"CUDACXX": f"{BOX}/bin/nvcc", "CUDA_HOME": cuda, "CUDA_PATH": cuda, "PYTORCH_NVCC": f"{BOX}/bin/nvcc"}
+    folders = [f"{BOX}/site/nvidia/{name}" for name in libraries]
+    search = {
+        "CPATH": ":".join(f"{folder}/include" for folder in folders),
+        "LIBRARY_PATH": ":".join(f"{folder}/lib" for folder in folders),
+    }
     at_once = {"CMAKE_BUILD_PARALLEL_LEVEL": str(jobs), "MAKEFLAGS": f"-j{jobs}", "MAX_JOBS": str(jobs)}
-    return {"NVCC_THREADS": "1", **build_env(target, entry), **fixed, **at_once}
+    return {"NVCC_THREADS": "1", **(search if folders else {}), **build_env(target, entry), **fixed, **at_once}
 
 
 def plan_build(

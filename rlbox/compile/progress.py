@@ -20,6 +20,7 @@ _NO_COMPILER = re.compile(
     r"nvcc: (?:command )?not found|CUDA_HOME environment variable is not set|No such file or directory: '[^']*nvcc'"
     r"|Failed to find nvcc|No CMAKE_CUDA_COMPILER could be found"
 )
+_HEADER = re.compile(r"fatal error: '?([^\s':]+)'?(?:: No such file or directory| file not found)")
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([A-Za-z0-9_.]+)'")
 
 
@@ -73,8 +74,20 @@ def counted(log: str) -> int:
     return found[-1] if found else 0
 
 
-def explain(entry: Compile, log: str) -> tuple[str, str]:
-    """Return why a build failed and what to do next, by the end of its log; empty texts where that does not tell."""
+def missing_header(log: str) -> str:
+    """Return the header that a compiler did not find, as its source names it (`cudnn.h`); empty: none is missing."""
+    found = _HEADER.search(log)
+    return found[1] if found else ""
+
+
+def explain(entry: Compile, log: str, header_folder: str = "") -> tuple[str, str]:
+    """Return why a build failed and what to do next, by the end of its log; empty texts where that does not tell.
+
+    Parameters
+    ----------
+    header_folder
+        The folder, as the build sees it, of what it imports that has the header which a compiler did not find.
+    """
     name = entry.name
     if _KILLED.search(log):
         return (
@@ -86,6 +99,11 @@ def explain(entry: Compile, log: str) -> tuple[str, str]:
             f"the build of {name} wants a CUDA compiler, and there is none",
             f'set cuda = "13.0" (that of the stack\'s torch) for {name} in [[stack.compile]]',
         )
+    if header := missing_header(log):
+        what = f"a compiler of {name} did not find the header {header}"
+        if header_folder:
+            return what, f'set CPATH = "{header_folder}" in env of {name} in [[stack.compile]]: the header is there'
+        return what, f"add the Python package that has {header} to needs of {name}, or its apt package to packages"
     if found := _MISSING.search(log):
         return f"the build of {name} imports {found[1]}, which is not there", f"add what brings {found[1]} to its needs"
     if _NETWORK.search(log):

@@ -10,7 +10,7 @@ from rlbox.target.compiled import Compile, arch_env
 from rlbox.target.lock import Compiled, Deb, GitTree, Package
 from rlbox.target.target import Target
 
-RECIPE = 3
+RECIPE = 4
 """Number of the way rlbox compiles; another one when its programs or fixed settings make other bytes."""
 
 

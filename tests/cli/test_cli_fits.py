@@ -22,7 +22,10 @@ NEAREST = "#   next:  the nearest that fits: rlbox "
 
 def hopeless(job: str, target: str) -> bool:
     """Whether no setting of the job lets it onto the target: no GPU, cards too small for its model, too few nodes."""
-    few = {"holdem": ("vast-5090",), "xdan": tuple({*PROJECT.targets()} - {"cluster-2node"})}
+    few = {
+        "holdem": ("vast-5090", "vast-5090-flash"),
+        "xdan": tuple({*PROJECT.targets()} - {"cluster-2node", "cluster-2node-flash"}),
+    }
     return job != "smoke" and target in ("local", *few.get(job, ()))
 
 

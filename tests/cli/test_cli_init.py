@@ -32,7 +32,10 @@ def test_what_it_writes_fits(rlbox: Rlbox, folder: Folder, machine: str) -> None
 
 def test_every_shipped_target_can_be_begun_with(folder: Folder) -> None:
     offered = {target for one in load_machines().values() for target in one.frameworks.values()}
-    assert set(folder.project.targets()) - offered == set()
+    plain = {
+        name for name in folder.project.targets() if not name.endswith("-flash")
+    }  # of another one, with a wheel more
+    assert plain - offered == set()
 
 
 def test_again(rlbox: Rlbox, folder: Folder) -> None:

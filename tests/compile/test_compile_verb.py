@@ -191,6 +191,11 @@ def test_a_virtual_environment_that_the_build_cannot_see_is_left(tmp_path: Path)
             "add what brings no_such to its needs",
         ),
         (
+            '    open("one.cpp", "w").write("#include <cudnn.h>")\n    unit("one.cpp")',
+            "a compiler of small did not find the header cudnn.h",
+            "add the Python package that has cudnn.h to needs of small, or its apt package to packages",
+        ),
+        (
             "    raise SystemExit(7)",
             "small cannot be compiled (exit code 7)",
             "read its log; what was compiled is kept, and the same command goes on",

@@ -51,6 +51,7 @@ SITUATIONS: Mapping[str, Situation] = {
     "downloads": Situation(UNITS + DOWNLOADS, "", 'env = { SMALL_OFFLINE = "1" }'),
     "memory": Situation(UNITS + GREEDY, "memory_gib = 0.001", "memory_gib = 100000"),
     "another GPU": Situation(UNITS + KERNELS, 'cuda = "13.0"', 'cuda = "13.0"\nenv = { SMALL_FOR = "90" }', "sm_90"),
+    "no GPU code": Situation(UNITS, 'cuda = "13.0"', "", "sm_90"),
     "linked behind its back": Situation(LINKED + '\n    os.environ["PATH"] = "/usr/bin:/bin"', 'units = ["one*"]', ""),
     "another folder": Situation(UNITS, 'folder = "nowhere"', ""),
 }

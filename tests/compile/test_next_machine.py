@@ -160,3 +160,31 @@ def test_a_cuda_compiler_is_set(follow: Follow, tmp_path: Path) -> None:
     wheel = make_wheel("nvidia_cuda_nvcc", "1.0", **{"nvidia/cu13/bin/nvcc": NVCC})
     make_box(tmp_path, body, f'{line}\nenv = {{ SMALL_FOR = "90" }}', "sm_90", tools=(wheel,))
     follow.again(step)
+
+
+INCLUDES = 'open("one.cpp", "w").write("#include <cudnn.h>\\nint one() { return CUDNN; }")\n' + UNITS
+
+
+def with_header(path: Path, folder: str, more: str = "") -> Box:
+    """A source that includes cudnn.h, which a wheel that its build imports has in `folder`."""
+    wheel = make_wheel("nvidia_cudnn", "1.0", **{f"{folder}/cudnn.h": "#define CUDNN 9\n"})
+    return make_box(path, INCLUDES, more, needs='"nvidia-cudnn"', tools=(wheel,))
+
+
+def test_the_headers_of_cuda_wheels_are_found(follow: Follow, tmp_path: Path) -> None:
+    """Without a CPATH in the spec."""
+    box = make_box(tmp_path, INCLUDES)
+    follow.rlbox = box.rlbox
+    step = follow("compile", "mine")
+    assert "cudnn.h to needs" in step.text
+    with_header(tmp_path, "nvidia/cudnn/include")
+    follow.again(step)
+
+
+def test_a_header_of_another_folder_is_named(follow: Follow, tmp_path: Path) -> None:
+    box = with_header(tmp_path, "third/include")
+    follow.rlbox = box.rlbox
+    step = follow("compile", "mine")
+    (line,) = re.findall(r'set (CPATH = "[^"]+")', step.text)
+    with_header(tmp_path, "third/include", f"env = {{ {line} }}")
+    follow.again(step)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rlbox.amounts import duration_text
 from rlbox.app import App
-from rlbox.compile.plan import BuildFolders, BuildRoom, plan_build, plan_env, source_backend
-from rlbox.compile.progress import Unit, Units, counted, explain, parse_units
+from rlbox.compile.plan import BOX, BuildFolders, BuildRoom, plan_build, plan_env, source_backend
+from rlbox.compile.progress import Unit, Units, counted, explain, missing_header, parse_units
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.files.act.progress import Row, progress_view
 from rlbox.files.act.tail import read_end
@@ -84,7 +84,8 @@ def run_build(
     box = Path(folders.box)
     source = box / "source" / entry.folder / "pyproject.toml"
     backend = source_backend(toml_table(source.read_text("utf-8")) if source.is_file() else {})
-    env = plan_env(target, entry, jobs)
+    libraries = sorted(path.parent.name for path in Path(folders.site).glob("nvidia/*/include"))
+    env = plan_env(target, entry, jobs, libraries)
     programs = str(Path(__file__).with_name("programs"))
     command = plan_build(folders, programs, (python, *backend), env, source=entry.folder, mapped=probe_spaces())
     began = time.monotonic()
@@ -98,7 +99,7 @@ def run_build(
                 process.stdin.close()  # ends whatever of it still runs
             process.wait()
     if code:
-        raise _failed(entry, code, log)
+        raise _failed(entry, code, log, Path(folders.site))
     if entry.units and not (box / "linked").exists():
         raise WorkFailed(
             f"the library of {entry.name} was linked by a program of another name than rlbox stands before, so that "
@@ -139,9 +140,15 @@ def _row(unit: Unit, units: Units, jobs: int) -> Row:
     return Row(key=unit.file, title=unit.file.rpartition("/")[2], mark=_MARKS.get(unit.state, ""), told=told)
 
 
-def _failed(entry: Compile, code: int, log: Path) -> WorkFailed:
+def _header_folder(site: Path, header: str) -> str:
+    """Return the folder of what a build imports that has a header, as the build sees it; empty: none has it."""
+    found = min(site.rglob(header), default=None) if header and ".." not in header and header[0] != "/" else None
+    return f"{BOX}/site/{found.relative_to(site).as_posix().removesuffix(header)}".rstrip("/") if found else ""
+
+
+def _failed(entry: Compile, code: int, log: Path, site: Path) -> WorkFailed:
     text = read_end(log, _TAIL_BYTES).decode("utf-8", "replace")
-    what, next_step = explain(entry, text)
+    what, next_step = explain(entry, text, _header_folder(site, missing_header(text)))
     tail = "".join(f"\n  | {line}" for line in text.strip().splitlines()[-_TAIL_LINES:])
     return WorkFailed(
         f"{what or f'{entry.name} cannot be compiled (exit code {code})'}{tail}",

@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 from rlbox.compile.fatbin import archs_in
-from rlbox.errors import WorkFailed
+from rlbox.errors import WorkFailed, page
 
 _MOMENT = (1980, 1, 1, 0, 0, 0)
 _LEVEL = 6
@@ -62,10 +62,17 @@ def check_archs(wheel: Path, name: str, wanted: tuple[str, ...]) -> None:
     """
     found = kernel_archs(wheel) if wanted else frozenset()
     missing = [arch for arch in wanted if arch.rstrip("af") not in found]
-    if missing:
-        has = ", ".join(sorted(found)) or "no GPU"
+    if missing and not found:
         raise WorkFailed(
-            f"{name} was compiled for {has}, and not for {', '.join(missing)}",
+            f"the wheel of {name} has no GPU code, and {', '.join(missing)} was asked for",
+            where=wheel.name,
+            next_step=f"if it is C++ alone, leave out cuda and archs of {name} in [[stack.compile]] and put the "
+            f"compiler packages that its build needs into needs ({page('compile')}); else set the variable by which "
+            "its build takes architectures in env",
+        )
+    if missing:
+        raise WorkFailed(
+            f"{name} was compiled for {', '.join(sorted(found))}, and not for {', '.join(missing)}",
             where=wheel.name,
             next_step=f"set the variable by which its build takes architectures, in env of {name} in [[stack.compile]]",
         )

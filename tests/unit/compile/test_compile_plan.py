@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.compile.act.wheel import differing, write_plain_wheel
+from rlbox.compile.act.wheel import check_archs, differing, write_plain_wheel
 from rlbox.compile.fatbin import archs_in
 from rlbox.compile.plan import BuildFolders, BuildRoom, plan_build, plan_env, plan_jobs, source_backend
-from rlbox.compile.progress import Units, counted, explain, parse_units
+from rlbox.compile.progress import Units, counted, explain, missing_header, parse_units
 from rlbox.compile.view import WheelTold, compile_json, compile_text, expected_s
-from rlbox.errors import SpecError
+from rlbox.errors import SpecError, WorkFailed
 from rlbox.target.compiled import Compile
 from rlbox.target.lock import Compiled, Package
 from rlbox.target.recipe import RECIPE
@@ -63,6 +63,14 @@ def test_the_environment_of_a_build() -> None:
     assert "CUDA_HOME" not in plan_env(spec(), entry(cuda=""), 1)
 
 
+def test_headers_and_libraries_of_cuda_wheels_are_found() -> None:
+    env = plan_env(spec(), entry(), 1, ["cudnn", "nccl"])
+    assert env["CPATH"] == "/mnt/rlbox/site/nvidia/cudnn/include:/mnt/rlbox/site/nvidia/nccl/include"
+    assert env["LIBRARY_PATH"] == "/mnt/rlbox/site/nvidia/cudnn/lib:/mnt/rlbox/site/nvidia/nccl/lib"
+    assert plan_env(spec(), entry(env={"CPATH": "/mine"}), 1, ["cudnn"])["CPATH"] == "/mine"
+    assert "CPATH" not in plan_env(spec(), entry(), 1)
+
+
 def test_the_command_of_a_build() -> None:
     folders = BuildFolders(system="/s", box="/b", site="/t", objects="/o")
     command = plan_build(
@@ -89,7 +97,7 @@ def test_the_backend_of_a_source() -> None:
 def test_programs_that_change_change_recipes() -> None:
     """They decide bytes: raise RECIPE when a change makes other wheels, and write down the new sum either way."""
     sums = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(PROGRAMS.glob("*.[ps][yh]")))).hexdigest()
-    assert (RECIPE, sums[:12]) == (3, "5b03fefe707f")
+    assert (RECIPE, sums[:12]) == (4, "5b03fefe707f")
 
 
 def test_units_as_compilers_tell_them() -> None:
@@ -129,6 +137,14 @@ def test_units_as_compilers_tell_them() -> None:
         ),
         ("ModuleNotFoundError: No module named 'psutil'", "the build of flash-attn imports psutil"),
         ("Precompiled wheel not found. Network is unreachable\n" * 2 + "ptxas fatal\nKilled", "the kernel ended"),
+        (
+            "Could not resolve host: x\ncommon.h:12:10: fatal error: cudnn.h: No such file or directory\n   12 |",
+            "a compiler of flash-attn did not find the header cudnn.h",
+        ),
+        (
+            "one.cu:1:10: fatal error: 'nccl.h' file not found",
+            "a compiler of flash-attn did not find the header nccl.h",
+        ),
         ("Skilled: a test that was", ""),
         ("error: expected ';'", ""),
     ],
@@ -137,6 +153,14 @@ def test_why_a_build_failed(log: str, what: str) -> None:
     found, next_step = explain(entry(), log)
     assert found.startswith(what)
     assert bool(found) == bool(what) == bool(next_step)
+
+
+def test_a_header_that_is_missing_is_told_with_its_folder() -> None:
+    log = "x.cpp:1:10: fatal error: cuda/std/array: No such file or directory"
+    assert missing_header(log) == "cuda/std/array"
+    assert missing_header("nothing") == ""
+    assert "add the Python package that has cuda/std/array to needs" in explain(entry(), log)[1]
+    assert 'set CPATH = "/mnt/rlbox/site/a/include"' in explain(entry(), log, "/mnt/rlbox/site/a/include")[1]
 
 
 def fat(*entries: tuple[int, int]) -> bytes:
@@ -157,6 +181,17 @@ def test_a_torn_library_tells_what_it_has(cut: int) -> None:
 
 def test_a_header_without_length_ends() -> None:
     assert archs_in(struct.pack("<IHHQ", 0xBA55ED50, 1, 0, 99) + bytes(99)) == frozenset()
+
+
+def test_a_wheel_without_gpu_code(tmp_path: Path) -> None:
+    """Of an entry without `cuda` none is expected; of one with it the refusal says how to write that."""
+    wheel = tmp_path / "te-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as packed:
+        packed.writestr("te.so", b"\x7fELF")
+    check_archs(wheel, "te", entry(cuda="").wanted_archs("sm_80"))
+    with pytest.raises(WorkFailed, match="the wheel of te has no GPU code, and sm_80 was asked for") as refused:
+        check_archs(wheel, "te", entry().wanted_archs("sm_80"))
+    assert refused.value.next_step.startswith("if it is C++ alone, leave out cuda and archs of te in [[stack.compile]]")
 
 
 def make_wheel(path: Path, names: list[str], year: int, mode: int = 0o100644, level: int = 9) -> Path:
