@@ -11,8 +11,16 @@ from rlbox.target.target import Target
 
 REPORTED = 0.97
 """Part of its nominal memory that a card reports at least."""
-_KNOWN = {"NVIDIA GeForce RTX 5090": 31.8}
-"""GiB that cards report of what they are sold with. Source: nvidia-smi, 32,607 MiB of "32 GB" (B084)."""
+_KNOWN = {
+    "NVIDIA GeForce RTX 5090": 31.8,
+    "NVIDIA GeForce RTX 4090": 23.9,
+    "NVIDIA RTX PRO 6000 Blackwell": 95.5,
+    "NVIDIA A100": 80.0,
+    "NVIDIA H100": 79.6,
+    "NVIDIA H200": 140.4,
+    "NVIDIA B200": 179.0,
+}
+"""GiB that cards report of what they are sold with. Source: nvidia-smi, 32,607 MiB of "32 GB" (B084), and so on."""
 CONTEXT = 0.9 * GIB
 """Bytes of a card that CUDA's context and NCCL keep for themselves. Assumed, not measured."""
 IDLE = GIB

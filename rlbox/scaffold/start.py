@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,15 @@ SCHEMAS = ("target", "job")
 
 @dataclass(frozen=True, kw_only=True)
 class MachineChoice:
-    """A kind of machine; `frameworks` maps those that a target has for it to that target, the usual first."""
+    """A kind of machine; `frameworks` maps those that a target has for it to that target, the usual first.
+
+    `hardware` is what the written target says of the machine otherwise than the one it includes.
+    """
 
     name: str
     title: str
     frameworks: Mapping[str, str]
+    hardware: Mapping[str, str | int | float] = field(default_factory=dict)
 
 
 def load_machines() -> dict[str, MachineChoice]:
@@ -59,30 +64,56 @@ def shipped_as(project: Project, name: str) -> str:
     return found[0] if found and not own else ""
 
 
-def choose_target(machine: str, framework: str = "") -> tuple[MachineChoice, str]:
-    """Return the machine of that name and its target for a framework, for its usual one without.
+def refuse_arm64(machine: str, processor: str) -> None:
+    """Refuse a machine with an ARM processor; `processor` is what `uname -m` says of this one."""
+    if processor == "aarch64" or re.match(r"(nvidia-)?g[hb]\d{3}", machine.lower()):
+        raise SpecError(
+            "rlbox has no targets for arm64 (GH200, GB200, GB300): the packages of its locks are for x86-64 alone",
+            next_step="take a machine with an x86-64 processor: rlbox init NAME --machine h200",
+        )
+
+
+def choose_machine(name: str, arch: str, memory_gib: float, gpus: int = 0) -> MachineChoice:
+    """Return the machine of that name; what is given besides takes the place of what is known of it.
+
+    Parameters
+    ----------
+    arch, memory_gib
+        As `sm_89`, and of one GPU. For a machine that the table does not have they make one.
+    gpus
+        Number of GPUs of the machine.
 
     Raises
     ------
     SpecError
-        There is no such machine, or it has no such framework.
+        The name is not known and `arch` or memory is missing.
     """
     machines = load_machines()
-    if machine not in machines:
+    told: dict[str, str | int | float] = {"gpus": gpus, "gpu_memory_gib": memory_gib, "arch": arch}
+    given = {key: value for key, value in told.items() if value}
+    if name in machines:
+        return replace(machines[name], hardware={**machines[name].hardware, **given})
+    if not (arch and memory_gib):
         known = isolated(", ".join(machines))
         raise SpecError(
-            f"there is no target for a machine {machine!r} yet{suggest(machine, [*machines])}",
-            next_step=f"choose one of: {known}; or begin with the nearest and change its target.toml",
+            f"no machine {name!r} is known{suggest(name, [*machines])}",
+            next_step=f"choose one of: {known}; or describe its GPU: --arch sm_XX --memory-gib N",
         )
-    found = machines[machine]
-    if framework and framework not in found.frameworks:
+    hardware = {"gpu": name, "gpus": 1, **given, "grade": ""}
+    return MachineChoice(name=name, title=name, frameworks={"verl": "hopper"}, hardware=hardware)
+
+
+def choose_target(machine: MachineChoice, framework: str = "") -> str:
+    """Return the target that a machine has for a framework, for its usual one without; `SpecError`: there is none."""
+    if framework and framework not in machine.frameworks:
+        machines = load_machines()
         elsewhere = [f"--machine {one.name}" for one in machines.values() if framework in one.frameworks]
         there = f"; {isolated(framework)} is on {isolated(' and '.join(elsewhere))}" if elsewhere else ""
         raise SpecError(
-            f"no target has {isolated(framework)} on {of_spec(found.title)}",
-            next_step=f"choose one of: {isolated(', '.join(found.frameworks))}{there}",
+            f"no target has {isolated(framework)} on {of_spec(machine.title)}",
+            next_step=f"choose one of: {isolated(', '.join(machine.frameworks))}{there}",
         )
-    return found, found.frameworks[framework or next(iter(found.frameworks))]
+    return machine.frameworks[framework or next(iter(machine.frameworks))]
 
 
 def first_files(name: str, machine: MachineChoice, target: str, schemas: Mapping[str, Any]) -> dict[str, str]:
@@ -98,6 +129,6 @@ def first_files(name: str, machine: MachineChoice, target: str, schemas: Mapping
         f"jobs/{name}.toml": "job.toml.txt",
         f"jobs/{name}/train.py": "train.py.txt",
     }
-    values = {"name": name, "target": target, "title": machine.title}
+    values = {"name": name, "target": target, "title": machine.title, "hardware": dict(machine.hardware)}
     texts = {path: render([_HERE / "files"], file, values) for path, file in places.items()}
     return texts | {f".rlbox/{kind}.schema.json": json.dumps(schemas[kind], indent=1) + "\n" for kind in SCHEMAS}

@@ -188,7 +188,9 @@ class Hardware(Frozen):
     arch: Annotated[str, StringConstraints(pattern=r"^(sm_\d{2,3})?$")] = Field(
         description="architecture: sm_80, sm_120"
     )
-    grade: Literal["", "datacenter", "consumer"] = Field(description="kind of the GPU")
+    grade: Literal["", "datacenter", "workstation", "consumer"] = Field(
+        description="kind of the GPU; datacenter alone takes CUDA's forward compatibility"
+    )
     nodes: Annotated[int, Field(ge=1)] = Field(description="number of nodes")
     cores: Annotated[int, Field(ge=0)] = Field(description="cores of a node, as its programs see them")
     memory_gib: Annotated[float, Field(ge=0)] = Field(description="memory of a node, GiB")

@@ -13,6 +13,7 @@ import pytest
 from fakes import CHECKOUT, Folder, Rlbox
 
 from rlbox.scaffold.start import load_machines, shipped_as
+from rlbox.target.load import load_target
 
 FILES = [".rlbox/job.schema.json", ".rlbox/target.schema.json", "images/mine/target.toml", "jobs/mine.toml"]
 
@@ -28,14 +29,57 @@ def test_what_it_writes_fits(rlbox: Rlbox, folder: Folder, machine: str) -> None
     locked = rlbox("lock", "mine")  # nobody is asked: the included target's lock fits
     assert locked.code == 0, locked.err
     assert "begins with that of" in locked.err
+    assert rlbox("stack", "mine").code == 0
 
 
 def test_every_shipped_target_can_be_begun_with(folder: Folder) -> None:
     offered = {target for one in load_machines().values() for target in one.frameworks.values()}
-    plain = {
-        name for name in folder.project.targets() if not name.endswith("-flash")
-    }  # of another one, with a wheel more
-    assert plain - offered == set()
+    variants = ("-flash", "-te", "-cu12")  # of a target that is offered
+    assert {name for name in folder.project.targets() if not name.endswith(variants)} == offered
+
+
+@pytest.mark.parametrize(
+    ("machine", "arch", "grade", "gib", "gpus"),
+    [
+        ("h100", "sm_90", "datacenter", 79.6, 8),
+        ("h200", "sm_90", "datacenter", 140.4, 8),
+        ("a100", "sm_80", "datacenter", 80.0, 8),
+        ("b200", "sm_100", "datacenter", 179.0, 8),
+        ("4090", "sm_89", "consumer", 23.9, 4),
+        ("pro6000", "sm_120", "workstation", 95.5, 4),
+        ("5090", "sm_120", "consumer", 32.0, 4),
+    ],
+)
+def test_hardware_of_machine_is_written(
+    rlbox: Rlbox, folder: Folder, machine: str, arch: str, grade: str, gib: float, gpus: int
+) -> None:
+    rlbox("init", "mine", "--machine", machine)
+    hardware = load_target(folder.project, "mine").target.hardware
+    assert (hardware.arch, hardware.grade, hardware.gpu_memory_gib, hardware.gpus) == (arch, grade, gib, gpus)
+    assert hardware.cuda_driver == "13.0"
+
+
+def test_hardware_options_override_known_machine(rlbox: Rlbox, folder: Folder) -> None:
+    rlbox("init", "mine", "--machine", "a100", "--memory-gib", "40", "--gpus", "2")
+    hardware = load_target(folder.project, "mine").target.hardware
+    assert (hardware.arch, hardware.gpu_memory_gib, hardware.gpus) == ("sm_80", 40.0, 2)
+
+
+def test_unknown_machine_with_arch_and_memory_is_written(rlbox: Rlbox, folder: Folder) -> None:
+    said = rlbox("init", "mine", "--machine", 'an "L40S"', "--arch", "sm_89", "--memory-gib", "48")
+    assert said.code == 0, said.err
+    hardware = load_target(folder.project, "mine").target.hardware
+    assert (hardware.gpu, hardware.arch, hardware.grade, hardware.gpu_memory_gib) == ('an "L40S"', "sm_89", "", 48.0)
+    assert rlbox("lock", "mine").code == 0
+
+
+def test_arm64_is_refused(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GH200", "gb200", "gb300-nvl72"):
+        said = rlbox("init", "mine", "--machine", name, "--arch", "sm_90", "--memory-gib", "96")
+        assert (said.code, "no targets for arm64" in said.err) == (2, True)
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    said = rlbox("init", "mine", "--machine", "h100")
+    assert (said.code, "no targets for arm64" in said.err, folder.files()) == (2, True, [])
 
 
 def test_again(rlbox: Rlbox, folder: Folder) -> None:
@@ -66,10 +110,11 @@ def test_an_editor_is_told_of_every_key(rlbox: Rlbox, folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (["mine"], 2, "name a machine: --machine cpu|a800|5090|cluster"),
-        (["mine", "--machine", "h200"], 2, "there is no target for a machine 'h200' yet"),
+        (["mine"], 2, "name a machine: --machine cpu|a800|5090|cluster|h100"),
+        (["mine", "--machine", "l40s"], 2, "or describe its GPU: --arch sm_XX --memory-gib N"),
+        (["mine", "--machine", "l40s", "--arch", "8.9", "--memory-gib", "48"], 2, "'8.9' is no architecture"),
         (["mine", "--machine", "a80"], 2, "did you mean 'a800'"),
-        (["mine", "--machine", "a800", "--framework", "verl"], 2, "verl is on --machine 5090"),
+        (["mine", "--machine", "a800", "--framework", "verl"], 2, "verl is on --machine 5090 and --machine h100"),
         (["My Machine", "--machine", "cpu"], 2, "'My Machine' is no name of a target"),
     ],
 )
@@ -100,13 +145,13 @@ def test_in_a_checkout_it_may_be_said_again(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_machine_follows_from_the_framework(rlbox: Rlbox, folder: Folder) -> None:
-    said = rlbox("init", "mine", "--framework", "verl", "--json")
-    assert (said.code, said.data["machine"], said.data["includes"]) == (0, "5090", "vast-5090")
+    said = rlbox("init", "mine", "--framework", "openrlhf", "--json")
+    assert (said.code, said.data["machine"], said.data["includes"]) == (0, "cluster", "cluster-2node")
 
 
 @pytest.mark.allow("processes")
 @pytest.mark.parametrize(
-    ("typed", "includes"), [("\n", "local"), ("3\n", "vast-5090"), ("9\ncluster\n", "cluster-2node")]
+    ("typed", "includes"), [("\n", "local"), ("3\n", "vast-5090"), ("99\ncluster\n", "cluster-2node")]
 )
 def test_a_number_is_an_answer_and_the_first_is_the_default(folder: Folder, typed: str, includes: str) -> None:
     said, target = asked(folder, typed)
@@ -117,10 +162,19 @@ def test_a_number_is_an_answer_and_the_first_is_the_default(folder: Folder, type
 
 @pytest.mark.allow("processes")
 def test_it_asks_on_a_terminal(folder: Folder) -> None:
-    said, target = asked(folder, "h200\n5090\n")
+    said, target = asked(folder, "h201\nh200\n")
     assert "3  5090     4 x RTX 5090, vast.ai: verl" in said
-    assert "'h200' is not one of 'cpu', 'a800', '5090', 'cluster'" in said
-    assert 'include = "vast-5090"' in target
+    assert "'h201' is not one of 'cpu', 'a800', '5090', 'cluster'" in said
+    assert 'include = "hopper"' in target
+
+
+@pytest.mark.allow("processes")
+def test_another_gpu_is_asked_for_on_a_terminal(folder: Folder) -> None:
+    said, target = asked(folder, "other\nNVIDIA L40S\n8.9\nsm_89\n48\n")
+    assert "'8.9' is no architecture" in said
+    assert 'gpu = "NVIDIA L40S"' in target
+    assert 'arch = "sm_89"' in target
+    assert "gpu_memory_gib = 48.0" in target
 
 
 def asked(folder: Folder, typed: str) -> tuple[str, str]:

@@ -198,7 +198,8 @@ def test_an_unknown_target(rlbox: Rlbox, folder: Folder) -> None:
         out="",
         err="rlbox: error: unknown target 'locl' (did you mean 'local'?)\n"
         f"  where: {folder.path}/images and {CHECKOUT}/images\n"
-        "  next:  choose one of: a800-cn, cluster-2node, cluster-2node-flash, local, vast-5090, vast-5090-flash\n",
+        "  next:  choose one of: a800-cn, cluster-2node, cluster-2node-flash, hopper, local, vast-5090, "
+        "vast-5090-flash\n",
     )
 
 

@@ -79,7 +79,7 @@ cluster.name = ""
 cluster.port = 0
 """
 
-SHIPPED = ["a800-cn", "cluster-2node", "cluster-2node-flash", "local", "vast-5090", "vast-5090-flash"]
+SHIPPED = ["a800-cn", "cluster-2node", "cluster-2node-flash", "hopper", "local", "vast-5090", "vast-5090-flash"]
 JOBS = ["gkd", "grpo", "holdem", "sft", "small", "smoke", "xdan"]
 
 
@@ -161,7 +161,7 @@ def test_targets(rlbox: Rlbox, folder: Folder) -> None:
     ]
     assert "target vast-5090 4 x RTX 5090 on vast.ai: verl 0.9.1, vLLM 0.24, CUDA 13" in told
     proven = {"unproven": False}
-    assert rlbox("targets", "--json").data["found"][3:5] == [
+    assert rlbox("targets", "--json").data["found"][4:6] == [
         {
             "kind": "target",
             "name": "local",

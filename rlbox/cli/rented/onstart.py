@@ -69,7 +69,7 @@ def require_rented(app: App, name: str, job: str = "") -> Target:
     except SpecError as error:
         names = ", ".join(_for_vast(app))
         if job:
-            error.next_step = f"--target NAME, one of {names}; or one of your own: rlbox init NAME --framework verl"
+            error.next_step = f"--target NAME, one of {names}; or one of your own: rlbox init NAME --machine 5090"
         else:
             error.next_step = f'choose one of: {names}; or in a target of your own, hardware.platform = "vast"'
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import sys
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import dry_run, shared
+from rlbox.cli.options import Amount, dry_run, shared
 from rlbox.cli.own_files import write_own
 from rlbox.errors import SpecError
 from rlbox.printable import isolated
@@ -18,29 +19,50 @@ if TYPE_CHECKING:
     from rlbox.scaffold.start import MachineChoice
 
 
+def _parse_arch(text: str) -> str:
+    """Return an architecture as compilers name it, `sm_90`."""
+    if text and not re.fullmatch(r"sm_\d{2,3}", text):
+        raise click.UsageError(f"{text!r} is no architecture: sm_80, sm_89, sm_120")
+    return text
+
+
 @click.command()
 @click.argument("name", metavar="[NAME]", default="")
-@click.option("--machine", metavar="MACHINE", default="", help="cpu, a800, 5090 or cluster; asked on a terminal.")
+@click.option(
+    "--machine",
+    metavar="MACHINE",
+    default="",
+    help="cpu, a800, 5090, cluster, h100, h200, a100, b200, 4090, pro6000 or another GPU; asked on a terminal.",
+)
+@click.option("--arch", metavar="sm_XX", default="", help="Architecture of the GPU: sm_89.")
+@click.option("--memory-gib", metavar="N", type=Amount(), default=0.0, help="Memory of one GPU, GiB.")
+@click.option("--gpus", metavar="N", type=click.IntRange(min=1), default=None, help="GPUs of the machine.")
 @click.option("--framework", metavar="FRAMEWORK", default="", help="verl, slime, openrlhf, trl, …: what its image has.")
 @dry_run
 @shared
-def verb(app: App, name: str, machine: str, framework: str) -> int:
+def verb(app: App, name: str, machine: str, arch: str, memory_gib: float, gpus: int | None, framework: str) -> int:
     """Write a target and a job of your own, by the name of this folder or NAME, into the project folder.
 
     The target includes the shipped one that fits machine and framework, and begins with its lock. The job runs at once:
-    replace its train.py by your training. Existing files are left as they are.
+    replace its train.py by your training. Existing files are left as they are. A GPU that rlbox does not know is
+    described by --arch and --memory-gib.
 
     \b
     Examples:
-      rlbox init --machine a800
+      rlbox init --machine h200 --gpus 2
       rlbox init mine --machine cpu
-      rlbox init mine --framework verl
+      rlbox init mine --framework openrlhf
+      rlbox init mine --machine l40s --arch sm_89 --memory-gib 48
     """
     from rlbox.cli.schema import schema_of
-    from rlbox.scaffold.start import SCHEMAS, choose_target, first_files
+    from rlbox.scaffold.start import SCHEMAS, choose_machine, choose_target, first_files, refuse_arm64
 
+    refuse_arm64(machine, platform.machine())
     name = _checked(app, name or re.sub(r"[^a-z0-9]+", "-", app.project.folder.resolve().name.lower()).strip("-"))
-    found, target = choose_target(*_asked(app, machine, framework))
+    machine, framework = _asked(app, machine, framework)
+    arch, memory_gib = _described(app, machine, _parse_arch(arch), memory_gib)
+    found = choose_machine(machine, arch, memory_gib, gpus or 0)
+    target = choose_target(found, framework)
     files = first_files(name, found, target, {kind: schema_of(kind) for kind in SCHEMAS})
     states = {path: _write(app, path, text) for path, text in files.items()}
     told = {"name": name, "machine": found.name, "includes": target, "files": states}
@@ -68,6 +90,9 @@ def _checked(app: App, name: str) -> str:
     return name
 
 
+_OTHER = "other"
+
+
 class Numbered(click.Choice):  # type: ignore[type-arg,unused-ignore]
     """A choice by name, or by its number in the list that was shown."""
 
@@ -93,8 +118,21 @@ def _asked(app: App, machine: str, framework: str) -> tuple[str, str]:
     width = max(map(len, machines))
     for number, one in enumerate(machines.values(), 1):
         app.say(f"{number}  {one.name:<{width}}  {one.title}: {', '.join(one.frameworks)}")
-    machine = _prompt(app, "machine", list(machines))
+    app.say(f"{len(machines) + 1}  {_OTHER:<{width}}  a GPU that is not in this list")
+    machine = _prompt(app, "machine", [*machines, _OTHER])
+    if machine == _OTHER:
+        return str(click.prompt(app.told("name of the GPU"), err=True)), framework
     return machine, framework or _framework(app, machines[machine])
+
+
+def _described(app: App, machine: str, arch: str, memory_gib: float) -> tuple[str, float]:
+    """Return architecture and memory as given; asked for on a terminal when the machine is not known without."""
+    from rlbox.scaffold.start import load_machines
+
+    if machine not in load_machines() and sys.stdin.isatty() and app.interactive:
+        arch = arch or click.prompt(app.told("its architecture (sm_XX)"), value_proc=_parse_arch, err=True)
+        memory_gib = memory_gib or click.prompt(app.told("memory of one GPU, GiB"), type=Amount(), err=True)
+    return arch, memory_gib
 
 
 def _framework(app: App, machine: MachineChoice) -> str:
