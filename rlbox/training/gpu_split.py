@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rlbox.printable import isolated
+
 _BUSY = 0.1  # of its memory; engines claim 90 %
 _GIB = 1 << 30
 
@@ -146,7 +148,9 @@ def _nodes_for(count: int, left: Mapping[int, int]) -> list[int]:
 
 
 def _here(facts: GpusHere, wish: SplitWish) -> Iterator[str]:
-    """Yield what this machine lacks of its share."""
+    """Yield what this machine lacks of its share; where nothing is asked for, every GPU is to be free."""
+    if not facts.gpus:
+        yield "no GPU here: there is no driver, or it does not answer"
     share = (wish.total or wish.needed) // wish.nodes
     if len(facts.gpus) < share:
         hidden = f", and CUDA_VISIBLE_DEVICES={facts.visible} hides others" if facts.visible is not None else ""
@@ -155,9 +159,11 @@ def _here(facts: GpusHere, wish: SplitWish) -> Iterator[str]:
         yield f"CUDA_VISIBLE_DEVICES={facts.visible} shows {shown} GPUs to programs, {share} are to be used: unset it"
     needed = -(-wish.needed // wish.nodes)
     free = [gpu for gpu in facts.gpus if gpu.free]
+    held = "; ".join(f"GPU {gpu.index}: {_holders(gpu)}" for gpu in facts.gpus if not gpu.free)
     if len(facts.gpus) >= needed > len(free):
-        held = "; ".join(f"GPU {gpu.index}: {_holders(gpu)}" for gpu in facts.gpus if not gpu.free)
         yield f"{needed} GPUs are needed here, {len(free)} are free: {held}"
+    elif held and not (wish.needed or wish.total):
+        yield f"{len(free)} of {len(facts.gpus)} GPUs are free: {held}"
 
 
 def _by_ray(facts: GpusHere, wish: SplitWish) -> Iterator[str]:
@@ -179,4 +185,4 @@ def _shown(visible: str) -> int:
 
 
 def _holders(gpu: GpuState) -> str:
-    return ", ".join(f"pid {row.pid} {row.who}" for row in gpu.holders) or "someone outside this container"
+    return ", ".join(f"pid {row.pid} {isolated(row.who)}" for row in gpu.holders) or "someone outside this container"

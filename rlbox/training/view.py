@@ -50,8 +50,6 @@ def gpus_text(facts: GpusHere, split: Split) -> str:
 
 
 def _gpu_lines(facts: GpusHere, split: Split) -> Iterator[str]:
-    if not facts.gpus:
-        yield "no GPU here: there is no driver, or it does not answer"
     for gpu in facts.gpus:
         state = "free" if gpu.free else "held"
         yield f"GPU {gpu.index}  {state}  {isolated(gpu.name)}  {card_text(gpu.used)} of {card_text(gpu.total)}"

@@ -80,4 +80,12 @@ def test_nothing_here(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlbox.training.act.gpu_holders.probe_gpus", lambda: ())
     monkeypatch.setattr("rlbox.training.act.gpu_holders.glob.glob", lambda pattern: [])
     said = rlbox("gpus", "--ray", "http://127.0.0.1:9")
-    assert (said.code, said.out) == (0, "no GPU here: there is no driver, or it does not answer\n")
+    assert (said.code, said.out) == (1, "wrong: no GPU here: there is no driver, or it does not answer\n")
+
+
+@pytest.mark.usefixtures("gpus")
+def test_a_held_gpu_ends_with_1_when_nothing_is_asked_for(rlbox: Rlbox, head: str) -> None:
+    """As the help says: GPUs that are missing or held."""
+    said = rlbox("gpus", "--ray", head)
+    assert said.code == 1
+    assert f"wrong: 1 of 2 GPUs are free: GPU 1: pid {os.getpid()} " in said.out

@@ -39,7 +39,9 @@ RUNS: dict[str, tuple[StageStatus, ...]] = {
 """What ran on the machine of the lines, the latest last, by the states of its stages."""
 CODES = {
     "rlbox attach": 1,
+    "rlbox gpus": 1,
     "rlbox gpus --actor 2 --rollout 2 --total 8": 1,
+    "rlbox gpus --ray http://127.0.0.1:8101": 1,
     "rlbox vast create vast-5090 --image registry.example/team/vast-5090:v1": 2,
     "rlbox vast up sft --image registry.example/team/vast-5090:v1 --dry-run": 2,
     "rlbox vast search vast-5090": 2,
