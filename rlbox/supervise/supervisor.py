@@ -11,11 +11,12 @@ from pathlib import Path
 
 from rlbox.amounts import limit_text
 from rlbox.causes.cause import Cause, ended, exit_code
-from rlbox.doctor.act.fix_checks import PLACE, probe_fixes
+from rlbox.doctor.act.fix_checks import ENGINE_PERCENT, PLACE, probe_fixes
 from rlbox.errors import NodeError
 from rlbox.evidence.act.snapshot import StageFailure
 from rlbox.files.act.beneath import write_file
 from rlbox.files.act.trees import find_files
+from rlbox.job.engine_memory import engine_memory_percent
 from rlbox.job.names import METRICS_FILE
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.logs.act.pump import LogPump
@@ -153,7 +154,8 @@ def _check_fixes(bench: Bench) -> Cause | None:
     """Return why no stage can be started: a fix of the image that does not hold in the container as it was started."""
     if bench.plan.owns_processes and PLACE not in os.environ:
         return None
-    errors = [finding for finding in probe_fixes("run") if finding.level == "error"]
+    environ = {**os.environ, ENGINE_PERCENT: str(engine_memory_percent(bench.plan))}
+    errors = [finding for finding in probe_fixes("run", environ=environ) if finding.level == "error"]
     if not errors:
         return None
     first = errors[0]

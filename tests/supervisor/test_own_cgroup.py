@@ -158,3 +158,21 @@ def test_the_checks_of_a_place_come_before_the_first_stage(bench: Bench, tmp_pat
     bench.environment = {"RLBOX_PLACE": str(own)}
     assert bench.run() == 5
     assert "fix mine does not hold" in bench.cause().what
+
+
+@pytest.mark.parametrize(
+    ("command", "percent"), [(("true",), "0"), (("true", "--gpu-memory-utilization", "0.5"), "50")]
+)
+def test_the_checks_know_what_the_engines_of_the_run_ask_for(
+    bench: Bench, tmp_path: Path, command: tuple[str, ...], percent: str
+) -> None:
+    """A run without an inference engine was refused for lack of room for one."""
+    own = tmp_path / "place/opt/rlbox"
+    (own / "share").mkdir(parents=True)
+    row = {"id": "mine", "title": "t", "remedy": "r", "heals": []}
+    check = {"run": f'echo "$RLBOX_ENGINE_PERCENT" >{tmp_path}/percent', "when": ["run"]}
+    (own / "share/fixes.json").write_text(json.dumps({"fixes": [{**row, "check": check}]}))
+    bench.stage("train", command)
+    bench.environment = {"RLBOX_PLACE": str(own)}
+    assert bench.run() == 0
+    assert (tmp_path / "percent").read_text() == f"{percent}\n"

@@ -20,6 +20,8 @@ from rlbox.values import OWN
 
 PLACE = "RLBOX_PLACE"
 """Variable with the folder of what rlbox laid for itself on an applied machine; an image has it at its own path."""
+ENGINE_PERCENT = "RLBOX_ENGINE_PERCENT"
+"""Variable for the checks before a run: percent of a GPU that its inference engines take, 0 without one."""
 _CHECK_S = 3
 _LEAST_S = 0.5
 _SHELLS = 4

@@ -1,0 +1,57 @@
+"""The share of a GPU that a run's inference engines ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlbox.job.engine_memory import engine_memory_percent
+from rlbox.job.filler import Paths
+from rlbox.job.job import Job
+from rlbox.job.load import load_job
+from rlbox.job.params import plan_values
+from rlbox.job.plan import RunPlan, plan_run
+from rlbox.spec.project import Project
+
+SHIPPED = Project(folder=Path(__file__).parents[3])
+PATHS = Paths(run="/r", job="/r/job", data="/d", python="python", rlbox="rlbox")
+
+
+def planned(job: Job, profile: str = "") -> RunPlan:
+    values = plan_values(job, [profile] if profile else [], {})
+    return plan_run(job, values, PATHS, run_id="r", place="docker", target=job.target)
+
+
+@pytest.mark.parametrize(
+    ("job", "profile", "percent"),
+    [
+        ("gkd", "", 70),
+        ("gkd", "tiny", 30),
+        ("grpo", "", 30),
+        ("grpo", "fast-load", 40),
+        ("holdem", "", 45),
+        ("holdem", "full", 70),
+        ("sft", "", 85),
+        ("xdan", "", 85),
+    ],
+)
+def test_shipped_jobs(job: str, profile: str, percent: int) -> None:
+    assert engine_memory_percent(planned(load_job(SHIPPED, job), profile)) == percent
+
+
+@pytest.mark.parametrize(
+    ("command", "percent"),
+    [
+        (["python", "-m", "train", "--data", "/data/vllm/rows"], 0),
+        (["torchrun", "train.py", "--out", "/data/vllm-runs"], 0),
+        (["vllm", "serve", "model"], 90),
+        (["python", "-m", "vllm.entrypoints.openai.api_server", "--gpu-memory-utilization", "0.5"], 50),
+        (["python", "-m", "sglang.launch_server"], 90),
+        (["python", "-m", "sglang.launch_server", "--mem-fraction-static=.455"], 46),
+    ],
+)
+def test_a_command(command: list[str], percent: int) -> None:
+    stage = {"name": "one", "title": "t", "command": command}
+    job = Job.model_validate({"name": "mine", "title": "t", "target": "local", "stages": [stage]})
+    assert engine_memory_percent(planned(job)) == percent
