@@ -82,6 +82,7 @@ def plan_container(
     ca_bundle: str = "",
     gpus: GpuAccess = NO_GPUS,
     init: bool = True,
+    mounts: tuple[Mount, ...] = (),
 ) -> ContainerPlan:
     """Return the container that runs `argv` in `image` with the data disk `data` (a host path) mounted.
 
@@ -103,6 +104,7 @@ def plan_container(
             Mount(source=data, target=limits.mount),
             *((Mount(source=ca_bundle, target=CA_BUNDLE, read_only=True),) if ca_bundle else ()),
             *gpus.mounts,
+            *mounts,
         ),
         network=limits.network,
         shm_gib=limits.shm_gib,

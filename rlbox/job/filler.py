@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from rlbox.job.param import param_text
 from rlbox.job.params import SET, Values
 from rlbox.values import OWN
 
+_PYTHONPATH = "PYTHONPATH"
 _PLACEHOLDER = re.compile(r"\{([a-z]+)(?:\.([a-z0-9_-]+))?\}")
 
 
@@ -20,7 +22,8 @@ _PLACEHOLDER = re.compile(r"\{([a-z]+)(?:\.([a-z0-9_-]+))?\}")
 class Paths:
     """Where things are, as the stage's processes see them: in the container, or on the host for `here`.
 
-    `python` is the stack's interpreter, `rlbox` the one that has rlbox.
+    `python` is the stack's interpreter, `rlbox` the one that has rlbox, `source` the user's tree of the job's
+    framework, empty for the installed one.
     """
 
     run: str
@@ -28,6 +31,7 @@ class Paths:
     data: str
     python: str
     rlbox: str = f"{OWN}/bin/python"
+    source: str = ""
 
 
 class Filler:
@@ -42,6 +46,9 @@ class Filler:
         self.attempt = attempt
         self._known = {name: str(value) for name, value in dataclasses.asdict(paths).items()}
         self._known["attempt"] = str(attempt)
+        self._source = self._known.pop("source")
+        if job.source:
+            self._known["source"] = self._source or job.source.installed
         own = {name: param_text(job.params[name], value) for name, value in values.params.items()}
         self._optional = {f"{{param.{name}}}" for name, value in values.params.items() if isinstance(value, bool)}
         typed = {name for name, origin in values.origins.items() if origin == SET}
@@ -74,6 +81,30 @@ class Filler:
         filled = ((word, self.text(where, word)) for word in words)
         return tuple(text for word, text in filled if text or word not in self._optional)
 
-    def table(self, where: str, table: Mapping[str, str]) -> dict[str, str]:
-        """Return `table` with each value filled in."""
+    def env(self, where: str, table: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables of the job filled in, with the user's tree in front of PYTHONPATH."""
+        return _with_source(self._table(where, table), self._source)
+
+    def own_env(self, where: str, table: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables that a stage or service adds to the job's, filled in."""
+        filled = self._table(where, table)
+        return _with_source(filled, self._source) if _PYTHONPATH in filled else filled
+
+    def _table(self, where: str, table: Mapping[str, str]) -> dict[str, str]:
         return {key: self.text(f"{where}.{key}", value) for key, value in table.items()}
+
+
+def _with_source(env: Mapping[str, str], folder: str) -> dict[str, str]:
+    """Return `env` with `folder` in front of its PYTHONPATH, unless it is in there; without a folder as it is."""
+    words = [word for word in env.get(_PYTHONPATH, "").split(":") if word]
+    if not folder or folder in words:
+        return dict(env)
+    return {**env, _PYTHONPATH: ":".join([folder, *words])}
+
+
+def source_mount(folder: str) -> str:
+    """Return where a container sees the tree `folder` of its host; empty for none.
+
+    Each tree has a path of its own: Python takes a compiled file for that of any source with its path, time and size.
+    """
+    return f"/opt/source/{hashlib.sha256(folder.encode()).hexdigest()[:8]}" if folder else ""

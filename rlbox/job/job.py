@@ -1,15 +1,15 @@
 """The job: ordered stages with gates, and the services they need. The schema of `jobs/<job>.toml`.
 
 Command words, addresses, paths and patterns may hold placeholders: `{param.NAME}`, `{port.NAME}`, `{run}` (run
-directory), `{job}` (the job's own programs), `{data}` (data disk), `{python}` (the stack's interpreter) and `{rlbox}`
-(rlbox's own).
+directory), `{job}` (the job's own programs), `{data}` (data disk), `{python}` (the stack's interpreter), `{rlbox}`
+(rlbox's own) and, with a table `[source]`, `{source}` (the framework's tree).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -17,6 +17,7 @@ from rlbox.errors import page
 from rlbox.job.fits.table import Fits, fits_problems
 from rlbox.job.gate import Gate
 from rlbox.job.gate_rule import BenignRule, FileRule, ForbidRule, MetricRule, Probe, RequireRule
+from rlbox.job.names import SOURCE
 from rlbox.job.param import Param, ParamName, Value, param_problems, placeholder_in
 from rlbox.job.param_sets import INCLUDE, ParamSet, profile_problems, set_problems
 from rlbox.job.phase import Phase
@@ -138,6 +139,18 @@ class ClusterTable(Frozen):
     unset: tuple[EnvName, ...] = Field((), description="variables of the job that its stages do without there")
 
 
+class SourceTable(Frozen):
+    """The framework that a job calls, for which `--set source=DIR` puts a work tree in front of the installed one."""
+
+    package: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")] = Field(
+        description="Python package that DIR holds, as DIR/PACKAGE"
+    )
+    version: Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)+")] = Field(
+        description="version that the job is written for; a tree of another minor version is refused"
+    )
+    installed: str = Field("", description="what `{source}` is without --set: the path of the tree in the image")
+
+
 class Job(Frozen):
     """What can be run: parameters, profiles, ports, services and stages."""
 
@@ -150,6 +163,7 @@ class Job(Frozen):
     )
     resume: Resume = Resume()
     cluster: ClusterTable | None = Field(None, description=f"it can run over several nodes; see {page('cluster')}")
+    source: SourceTable | None = Field(None, description=f"the framework, for --set source=DIR; see {page('jobs')}")
     fits: Fits | None = Field(None, description=f"what its stages need of a machine; see {page('planner')}")
     next: tuple[Word, ...] = Field(
         (), description="words behind `rlbox run JOB` for what to try once a run passed, one after the other"
@@ -165,6 +179,11 @@ class Job(Frozen):
     plot: tuple[Word, ...] = Field((), description="command run after the last stage, passed or not, to draw curves")
     curves: str = Field("", description="the picture that `plot` writes")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _source_is_a_param(cls, data: Any) -> Any:
+        return _with_source_param(data)
+
     @model_validator(mode="after")
     def _references_hold(self) -> Job:
         problems = [*_param_problems(self), *_name_problems(self), *_cluster_problems(self)]
@@ -174,6 +193,18 @@ class Job(Frozen):
         if problems:
             raise ValueError("\n".join(problems))
         return self
+
+
+def _with_source_param(job: Any) -> Any:
+    """Return the data of a job file with the parameter `source`, where it has a table `[source]`."""
+    table = job.get(SOURCE) if isinstance(job, Mapping) else None
+    if not isinstance(table, Mapping):
+        return job
+    params = job.get("params", {})
+    if SOURCE in params:
+        raise ValueError(f"params.{SOURCE}: the table [{SOURCE}] declares it")
+    told = f"work tree of {table.get('package')} {table.get('version')} in place of the installed one; empty: none"
+    return {**job, "params": {**params, SOURCE: {"default": "", "help": told}}}
 
 
 def _param_problems(job: Job) -> list[str]:

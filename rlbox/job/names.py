@@ -26,3 +26,6 @@ class FileFact:
 
 
 ATTEMPT = "attempt-"
+
+SOURCE = "source"
+"""The parameter of a job with a table `[source]`: a user's own work tree of its framework."""

@@ -199,7 +199,7 @@ def plan_run(
         profile=values.profile,
         params=dict(values.params),
         paths=paths,
-        env=fill.table("env", job.env),
+        env=fill.env("env", job.env),
         stages=tuple(
             plan_stage(job, stage, number, fill, run_id)
             for number, stage in enumerate(stages_of(job, values.profile), start=1)
@@ -243,7 +243,7 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: Filler, run_id: str) -
         directory=f"stages/{number}-{stage.name}",
         argv=fill.words(f"{where}.command", stage.command)
         + (fill.words(f"{where}.resume", stage.resume) if again else ()),
-        env=fill.table(f"{where}.env", stage.env),
+        env=fill.own_env(f"{where}.env", stage.env),
         services=tuple(_plan_service(job, services[name], fill) for name in stage.services),
         needs=plan_files(f"{where}.needs", stage.needs, fill),
         listens=fill.words(f"{where}.listens", stage.listens),
@@ -266,7 +266,7 @@ def _plan_service(job: Job, service: Service, fill: Filler) -> ServicePlan:
         name=service.name,
         title=service.title,
         argv=fill.words(f"{where}.command", service.command),
-        env=fill.table(f"{where}.env", service.env),
+        env=fill.own_env(f"{where}.env", service.env),
         ports={name: job.ports[name] for name in service.ports},
         listens=fill.words(f"{where}.listens", service.listens),
         publish=service.publish,

@@ -6,6 +6,7 @@ import posixpath
 
 from rlbox.job.filler import Paths
 from rlbox.job.job import Job
+from rlbox.job.names import SOURCE
 from rlbox.job.params import SET, Values
 
 _IMAGE = "/opt"
@@ -19,6 +20,8 @@ def off_disk(job: Job, values: Values, paths: Paths) -> dict[str, str]:
     found = {}
     for name, value in values.params.items():
         if values.origins.get(name) != SET or not isinstance(value, str) or not value:
+            continue
+        if job.source and name == SOURCE:  # read alone, and mounted
             continue
         ours = str(job.params[name].default or "").startswith(_OWN)
         if not (ours or value.startswith(("/", "~", "./", "../"))):

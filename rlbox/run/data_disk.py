@@ -28,6 +28,7 @@ from rlbox.secrets.act.find import ENV_FILE
 from rlbox.secrets.env_file import parse_env_file
 from rlbox.secrets.masks import SECRETS_VARIABLE, Masks
 from rlbox.secrets.strength import weakness
+from rlbox.values import Secret
 
 BESIDE_HERE = ("--project", "--data", "--env-file")
 """Options whose values are names of files here; what they say is sent along otherwise."""
@@ -84,16 +85,22 @@ def bring_up_to_date(app: App, ledger: Ledger) -> Settled:
 
 def run_masks(app: App, run_dir: Path) -> Masks:
     """Return masks for what the environment and `.env` say now, and what the run names as its secrets."""
-    values: dict[str, str] = {}
-    with contextlib.suppress(OSError):  # most projects have none
-        values = dict(parse_env_file((app.project.folder / ENV_FILE).read_bytes()).values)
     try:
         named = load_plan(run_dir).secrets
     except RlboxError:
         named = ()
+    return project_masks(app, named, {})
+
+
+def project_masks(app: App, named: Sequence[str], secrets: Mapping[str, Secret]) -> Masks:
+    """Return masks for what the environment and `.env` say now, for the variables `named`, and for `secrets`."""
+    values: dict[str, str] = {}
+    with contextlib.suppress(OSError):  # most projects have none
+        values = dict(parse_env_file((app.project.folder / ENV_FILE).read_bytes()).values)
     strong = (name for name, value in values.items() if not weakness(value))  # what is weak would eat ordinary text
-    names = ",".join((*named, *strong, os.environ.get(SECRETS_VARIABLE, "")))
-    return Masks({**values, **os.environ, SECRETS_VARIABLE: names})
+    names = ",".join((*named, *secrets, *strong, os.environ.get(SECRETS_VARIABLE, "")))
+    given = {name: secret.reveal() for name, secret in secrets.items()}
+    return Masks({**values, **os.environ, **given, SECRETS_VARIABLE: names})
 
 
 def go_over(app: App, target: str, data: str | None, env: Mapping[str, str] | None = None) -> None:

@@ -34,6 +34,7 @@ from rlbox.image.act.context import outdated
 from rlbox.image.act.plans import image_plan
 from rlbox.image.plan import ImagePlan
 from rlbox.job.job import Job
+from rlbox.job.names import SOURCE
 from rlbox.job.params import Values
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.identity import caller
@@ -48,7 +49,7 @@ from rlbox.run.inputs import container_plan
 from rlbox.run.place import OneMachine, RunPlace, Start
 from rlbox.run.shell import open_shell
 from rlbox.secrets.masks import SECRETS_VARIABLE
-from rlbox.values import Secret
+from rlbox.values import Mount, Secret
 
 if TYPE_CHECKING:  # docker-py is slow to import, and a place is looked at where no engine is asked
     from rlbox.engine.act.docker import DockerEngine
@@ -228,6 +229,7 @@ class ReadyDocker:
         for name in names_in(compiled):
             if name != self.bytecode.name:
                 remove_tree(compiled / name)
+        tree = plan.paths.source
         container = plan_container(
             self.made_from or self.image.tag,
             self.image.container,
@@ -245,6 +247,7 @@ class ReadyDocker:
             ca_bundle=site_ca() if engine_is_here() else "",
             gpus=self.access,
             init=False,  # the supervisor is process 1, which nothing in the container can kill
+            mounts=(Mount(source=str(plan.params[SOURCE]), target=tree, read_only=True),) if tree else (),
         )
         return Start(plan=plan, run_dir=run_dir, begin=lambda hold: self._begin(plan, run_dir, container, secrets))
 

@@ -18,6 +18,7 @@ from rlbox.host.gpu_choice import choose_seen
 from rlbox.image.act.plans import image_plan
 from rlbox.job.filler import Paths
 from rlbox.job.job import Job
+from rlbox.job.names import SOURCE
 from rlbox.job.params import Values
 from rlbox.job.plan import RunPlan, plan_run
 from rlbox.machine.act.command import NOTHING, PIPE, run_in_foreground, start_command
@@ -106,7 +107,8 @@ class ReadyHere:
         """Return the plan of a new run."""
         run, data = self.ledger.run_dir(run_id), str(self.ledger.folder)
         python, own = str(self.place.python), sys.executable
-        paths = Paths(run=str(run), job=str(run / "job"), data=data, python=python, rlbox=own)
+        source = str(values.params[SOURCE]) if job.source else ""
+        paths = Paths(run=str(run), job=str(run / "job"), data=data, python=python, rlbox=own, source=source)
         plan = plan_run(job, values, paths, run_id=run_id, place="here", target=self.target, secrets=secrets)
         return dataclasses.replace(plan, gpus=self.gpus)
 

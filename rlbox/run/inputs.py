@@ -1,4 +1,4 @@
-"""What a run is made of: specs and their digest, the job's own programs and secrets, its plan in a container, ports.
+"""What a run is made of: specs and their digest, programs, secrets, the user's source, its plan in a container, ports.
 
 Ports are looked at before its first stage, so that nobody waits for two stages to learn that one is taken.
 """
@@ -9,27 +9,33 @@ import dataclasses
 import hashlib
 import json
 import os
+import shlex
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from packaging.version import Version
+
 from rlbox.app import App
 from rlbox.causes.cause import Cause, taken_port
 from rlbox.diagnose.act.fatals import SIGNATURES_FILE
-from rlbox.errors import NodeError
+from rlbox.errors import NodeError, SpecError
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.manifest import signature_list
-from rlbox.job.filler import Paths
-from rlbox.job.job import Job
+from rlbox.job.filler import Paths, source_mount
+from rlbox.job.job import Job, SourceTable
+from rlbox.job.names import SOURCE
 from rlbox.job.param import Scalar
 from rlbox.job.params import Values
 from rlbox.job.plan import RunPlan, plan_run
 from rlbox.machine.act.clock import utc_now
 from rlbox.machine.act.identity import user_name
 from rlbox.machine.act.ports import probe_port
+from rlbox.record.act.source_tree import SourceTree, probe_source, source_text
 from rlbox.record.act.state import change_stage, load_run_state, new_run_state, write_run_state
 from rlbox.report.act.run_view import summary_text
 from rlbox.run.data_disk import folder_of
+from rlbox.run.places import new_run
 from rlbox.secrets.masks import Masks
 from rlbox.values import VENV, Secret
 
@@ -97,7 +103,8 @@ def container_plan(
 ) -> RunPlan:
     """Return the plan of a run in a container that sees the data disk at `mount`."""
     folder = f"{mount}/runs/{run_id}"
-    paths = Paths(run=folder, job=f"{folder}/job", data=mount, python=f"{VENV}/bin/python")
+    source = source_mount(str(values.params[SOURCE])) if job.source else ""
+    paths = Paths(run=folder, job=f"{folder}/job", data=mount, python=f"{VENV}/bin/python", source=source)
     return plan_run(job, values, paths, run_id=run_id, place=place, target=target, secrets=secrets)
 
 
@@ -135,3 +142,92 @@ def _record_failure(run_dir: Path, plan: RunPlan, failed: str, cause: Cause) -> 
             state = change_stage(state, stage.name, state="not started")
     ended = dataclasses.replace(state, state="failed", ended_at=utc_now(), exit_code=NodeError.exit_code)
     write_run_state(run_dir, ended, Masks({}))
+
+
+def check_source(app: App, job: Job, values: Values, *, here: bool, force: bool) -> tuple[Values, SourceTree | None]:
+    """Return the values with the whole path of the user's tree, and the tree; None for the installed package.
+
+    Parameters
+    ----------
+    here
+        Whether the run takes place on this machine.
+    force
+        Whether a tree of another minor version is accepted.
+
+    Raises
+    ------
+    SpecError
+        It is no tree of the job's framework, is of another minor version, or the run is elsewhere.
+    """
+    if job.source is None or not values.params[SOURCE]:
+        return values, None
+    with app.checking(SOURCE):
+        if not here:
+            raise source_elsewhere(values)
+        found = _probe_tree(job.source, _folder(values.params[SOURCE]))
+        _check_version(app, job.name, job.source, found, force=force)
+        app.say(f"source: {source_text(found.record)}")
+        return dataclasses.replace(values, params={**values.params, SOURCE: found.folder}), found
+    return values, None
+
+
+def source_elsewhere(values: Values) -> SpecError:
+    """Return the refusal of a tree of this machine for a run on another one."""
+    return SpecError(
+        f"--set {SOURCE} is for a run on this machine: other machines do not have {values.params[SOURCE]}",
+        next_step="type it on the machine that has the tree and the GPUs, with --place docker or --place here",
+    )
+
+
+def check_source_again(app: App, job: Job, plan: RunPlan, settings: Mapping[str, str]) -> SourceTree | None:
+    """Return the tree of a run that is resumed, as it is now; None for the installed package.
+
+    Raises
+    ------
+    SpecError
+        The tree is gone, or `settings` name one: a resumed run keeps its own.
+    """
+    had = str(plan.params.get(SOURCE, ""))
+    if job.source is None:
+        return None
+    with app.checking(SOURCE):
+        if SOURCE in settings:
+            raise SpecError(
+                f"run {plan.run_id} keeps the source that it was started with: {had or 'the installed package'}",
+                next_step=f"start a new run: {new_run(plan)} --set {SOURCE}={shlex.quote(settings[SOURCE])}",
+            )
+        return _probe_tree(job.source, Path(had)) if had else None
+    return None
+
+
+def _folder(text: object) -> Path:
+    return Path(str(text)).expanduser().resolve()
+
+
+def _probe_tree(table: SourceTable, folder: Path) -> SourceTree:
+    package = table.package
+    inner = folder / package
+    if not inner.is_dir():
+        inside = folder.name == package and (folder / "__init__.py").is_file()
+        what = f"the folder has no package {package}" if folder.is_dir() else "there is no such folder"
+        raise SpecError(
+            f"--set {SOURCE}: {what}",
+            where=str(inner if folder.is_dir() else folder),
+            next_step=f"--set {SOURCE}={shlex.quote(str(folder.parent)) if inside else 'DIR'}, "
+            f"a work tree with the folder {package}",
+        )
+    return probe_source(folder, package)
+
+
+def _check_version(app: App, job: str, table: SourceTable, found: SourceTree, *, force: bool) -> None:
+    known, wanted = found.version, table.version
+    if not known:
+        app.say(f"source: {found.folder} does not tell its version; job {job} is written for {table.package} {wanted}")
+    elif Version(known).release[:2] != Version(wanted).release[:2] and not force:
+        raise SpecError(
+            f"--set {SOURCE}: it is {table.package} {known}, and job {job} is written for {wanted}",
+            where=found.folder,
+            next_step=f"name a tree of {table.package} {wanted}, or override it with --force, which is recorded",
+        )
+    elif known != wanted:
+        app.say(f"source: it is {table.package} {known}, and job {job} is written for {wanted}")

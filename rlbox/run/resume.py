@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +27,8 @@ from rlbox.record.act.settle import ENDED
 from rlbox.record.act.state import RunState
 from rlbox.record.act.supervisor_file import STOP_FILE, SUPERVISOR_FILE
 from rlbox.run.closed import close_plan
-from rlbox.run.data_disk import known_disk
-from rlbox.run.inputs import SPEC, check_ports, job_secrets, run_files, specs_digest
+from rlbox.run.data_disk import known_disk, project_masks
+from rlbox.run.inputs import SPEC, check_ports, check_source_again, job_secrets, run_files, specs_digest
 from rlbox.run.launch import launch
 from rlbox.run.place import Given, ReadyPlace, RunWish, Start
 from rlbox.run.places import CLUSTER, DEFAULT_TARGET, new_run, place_named
@@ -64,8 +65,10 @@ def resume_run(app: App, name: str, wish: RunWish) -> int:
     now = Values(profile=plan.profile, params=plan.params, origins=plan.origins)
     place = place_named(plan.place).at(_meant(wish, plan))
     given = place.given(app, plan.target, job, now)
-    again = _Again(app=app, ledger=ledger, run_dir=run_dir, plan=plan, given=given, wish=wish)
+    found = check_source_again(app, job, plan, wish.settings)
     secrets = job_secrets(app, job, plan.target, str(ledger.folder), wish.env_file, plan.params)
+    tree = found.files(project_masks(app, (), secrets)) if found else {}
+    again = _Again(app=app, ledger=ledger, run_dir=run_dir, plan=plan, given=given, wish=wish, tree=tree)
     ready = place.ready(app, plan.target, ledger, wished(wish.gpus) or plan.gpus, 0.0 if job.fits else None)
     if app.dry_run:
         return again.show(tuple(secrets), ready)
@@ -101,7 +104,10 @@ def _require_project(app: App, ledger: Ledger, plan: RunPlan) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Again:
-    """A run that is to be taken up: its directory, the plan that it had, its job as it is there, how it is to go on."""
+    """A run that is to be taken up: its directory, the plan that it had, its job as it is there, how it is to go on.
+
+    `tree` is what its directory holds of the user's tree of its framework, by name.
+    """
 
     app: App
     ledger: Ledger
@@ -109,6 +115,7 @@ class _Again:
     plan: RunPlan
     given: Given
     wish: RunWish
+    tree: Mapping[str, str]
 
     def show(self, secrets: tuple[str, ...], ready: ReadyPlace) -> int:
         """Say what would run, and whether it would start."""
@@ -164,6 +171,9 @@ class _Again:
     def _keep_specs(self, changed: list[str]) -> None:
         """Put the specs of this attempt in the place of those that changed, which stay beside them."""
         files = self._files()
+        for name in self.tree.keys() - set(changed):  # the diff that the record names
+            if not is_file(self.run_dir / name):
+                write_file(self.run_dir / name, files[name].encode())
         for name in changed:
             path = self.run_dir / name
             if is_file(path):
@@ -200,7 +210,8 @@ class _Again:
         return plan, {"changed_specs": list(changed), "skipped": list(skipped)} if changed or skipped else {}
 
     def _files(self) -> dict[str, str]:
-        return run_files(self.app, self.given.job, self.plan.target, load_fixes(self.app.project))
+        fixes = load_fixes(self.app.project)
+        return {**run_files(self.app, self.given.job, self.plan.target, fixes), **self.tree}
 
 
 def _refuse(

@@ -30,7 +30,8 @@ from rlbox.record.act.folder import OVERRIDES_FILE, holder_of, load_plan, new_ru
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.state import RunState
 from rlbox.run.closed import close_plan
-from rlbox.run.inputs import check_ports, job_secrets, programs, run_files, specs_digest, taken_ports
+from rlbox.run.data_disk import project_masks
+from rlbox.run.inputs import check_ports, check_source, job_secrets, programs, run_files, specs_digest, taken_ports
 from rlbox.run.launch import launch
 from rlbox.run.place import ReadyPlace, RunPlace, RunWish, Start
 from rlbox.run.places import CLUSTER, DEFAULT, new_run, place_named
@@ -42,19 +43,17 @@ DONE = ("passed", "skipped")
 def start_run(app: App, name: str, wish: RunWish) -> int:
     """Start a new run of the job `name` and follow it; return rlbox's exit code. A dry run ends before it is made.
 
-    Raises
-    ------
-    SpecError
-        `--from` names a later stage: the earlier ones have not passed in a run that does not exist yet.
+    Raises `SpecError` when `--from` names a later stage: the earlier ones have not passed in a run that is not there.
     """
     job = shift_ports(load_job(app.project, name), wish.shift_ports)
     target = wish.target or job.target
+    place = place_named(wish.place).at(wish)
     values = plan_values(job, wish.profiles, wish.settings)
     if wish.place == CLUSTER:
         require_cluster(job)
     forced = require_stack(app, target, force=wish.force)
+    values, tree = check_source(app, job, values, here=place.near and wish.place != CLUSTER, force=wish.force)
     secrets = job_secrets(app, job, target, wish.data, wish.env_file, values.params)
-    place = place_named(wish.place).at(wish)
     ledger = place.disk(app, target, wish.data, secrets)
     given = place.given(app, target, job, values)
     job, values = given.job, given.values
@@ -63,7 +62,7 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
         place.make(app, target)
     ready = place.ready(app, target, ledger, wished(wish.gpus), fit.need_gib if fit and not wish.force else None)
     fixes = load_fixes(app.project)
-    files = run_files(app, job, target, fixes)
+    files = run_files(app, job, target, fixes) | (tree.files(project_masks(app, (), secrets)) if tree else {})
     run_id = f"{job.name}-DRY-RUN" if app.dry_run else place.run_id() or new_run_id(job.name)
     plan = dataclasses.replace(
         ready.plan(job, values, run_id, tuple(secrets)),

@@ -34,7 +34,7 @@ from rlbox.printable import isolated
 @click.option(
     "--force",
     is_flag=True,
-    help="Start though earlier stages have not passed, the job does not fit or the stack contradicts itself; recorded.",
+    help="Start though stages have not passed, the job does not fit, or stack or source do not match; recorded.",
 )
 @click.option(
     "--open",

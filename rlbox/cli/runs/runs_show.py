@@ -32,6 +32,7 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
       rlbox runs show
       rlbox runs show smoke-20250101 --json
     """
+    from rlbox.record.act.source_tree import recorded_source, source_text
     from rlbox.run.known_runs import run_facts
 
     ledger = known_disk(app, target, data)
@@ -39,9 +40,11 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
     row = run_row(ledger, folder, bring_up_to_date(app, ledger))
     facts = run_facts(ledger, app, [folder])[0]
     stages = _stages(ledger, folder)
-    found = {**row, "job": facts.job, "folder": str(folder), "bytes": facts.size, "stages": stages}
+    source = recorded_source(folder)
+    found = {**row, "job": facts.job, "folder": str(folder), "bytes": facts.size, "stages": stages, "source": source}
     told = [(key, _shown(key, value)) for key, value in row.items() if value and key not in _UNTOLD]
     told += [("job", isolated(facts.job)), ("folder", isolated(folder)), ("size", size_text(facts.size))]
+    told += [("source", source_text(source))] if source else []
     lines = [isolated(row["run"]), *columns([(f"  {key}:", value) for key, value in told])]
     lines += [f"  note: {note}" for note in row["notes"]]
     lines += columns([(f"  stage {isolated(one['name'])}", one["state"]) for one in stages])

@@ -71,7 +71,7 @@ class RunRecord:
     gaps: tuple[str, ...]
 
     def spec(self, name: str) -> Mapping[str, Any]:
-        """Return the `job` or `target` file that the run was made of; empty when it cannot be read."""
+        """Return the `job` or `target` file that the run was made of, or its `source`; empty when it cannot be read."""
         path = self.folder / "spec" / f"{name}.toml"
         try:
             return parse_toml(read_bytes(path).decode(), str(path))

@@ -14,7 +14,7 @@ from rlbox.job.plan import RunPlan, load_run_plan
 from rlbox.printable import isolated
 from rlbox.report.act.read import RunRecord
 
-TOLD = ("run", "parameters", "job file", "target spec", "lock", "environment", "secrets", "commands")
+TOLD = ("run", "parameters", "source", "job file", "target spec", "lock", "environment", "secrets", "commands")
 OUTCOME = ("gates", "outcome", "metrics")
 _ENDED = ("secrets", "gates", "outcome")
 DURATIONS = "durations"
@@ -204,6 +204,7 @@ def _durations(record: RunRecord, plan: RunPlan) -> dict[str, str]:
 _FACTS: dict[str, Callable[[RunRecord, RunPlan], Mapping[str, str]]] = {
     "run": _run,
     "parameters": _parameters,
+    "source": _spec("source"),
     "job file": _spec("job"),
     "target spec": _spec("target"),
     "lock": lambda record, plan: {"lock.json": "there" if record.lock() else ""},

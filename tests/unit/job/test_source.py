@@ -1,0 +1,84 @@
+"""A job with a table `[source]`: its parameter, `{source}`, and PYTHONPATH of its stages and services."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import Folder
+
+from rlbox.errors import SpecError
+from rlbox.job.filler import Paths, source_mount
+from rlbox.job.load import load_job
+from rlbox.job.params import plan_values
+from rlbox.job.plan import RunPlan, plan_run
+
+JOB = """
+title = "trains"
+target = "mine"
+[source]
+package = "verl"
+version = "0.9.1"
+[env]
+PYTHONPATH = "{job}"
+[[services]]
+name = "ray"
+title = "head"
+command = ["ray-start"]
+ready = { line = "up" }
+[[stages]]
+name = "train"
+title = "trains"
+services = ["ray"]
+command = ["train"]
+[[stages]]
+name = "own"
+title = "has a path of its own"
+command = ["train"]
+env = { PYTHONPATH = "/own" }
+"""
+
+
+def plan_of(folder: Folder, text: str, source: str) -> RunPlan:
+    folder.job("one", text)
+    job = load_job(folder.project, "one")
+    paths = Paths(run="/r", job="/r/job", data="/data", python="python", source=source)
+    return plan_run(job, plan_values(job, "", {}), paths, run_id="r", place="here", target="mine")
+
+
+def test_source_comes_first_on_pythonpath(folder: Folder) -> None:
+    plan = plan_of(folder, JOB, "/fork")
+    assert plan.env == {"PYTHONPATH": "/fork:/r/job"}
+    assert plan.stages[0].env == {}  # its own variables are added to those of the run
+    assert plan.stages[0].services[0].env == {}
+    assert plan.stages[1].env == {"PYTHONPATH": "/fork:/own"}
+
+
+def test_without_source_nothing_changes(folder: Folder) -> None:
+    plan = plan_of(folder, JOB, "")
+    assert plan.env == {"PYTHONPATH": "/r/job"}
+    assert plan.stages[1].env == {"PYTHONPATH": "/own"}
+    assert plan.params == {"source": ""}
+
+
+def test_source_placeholder_is_the_tree_or_the_installed_one(folder: Folder) -> None:
+    text = JOB.replace('version = "0.9.1"', 'version = "0.9.1"\ninstalled = "/opt/verl"')
+    text = text.replace('"{job}"', '"{job}:{source}:/last"').replace('["train"]', '["{source}/train.py"]')
+    plan = plan_of(folder, text, "")
+    assert (plan.env["PYTHONPATH"], plan.stages[0].argv) == ("/r/job:/opt/verl:/last", ("/opt/verl/train.py",))
+    plan = plan_of(folder, text, "/fork")
+    assert (plan.env["PYTHONPATH"], plan.stages[0].argv) == ("/r/job:/fork:/last", ("/fork/train.py",))
+
+
+def test_source_placeholder_names_nothing_without_the_table(folder: Folder) -> None:
+    text = JOB.replace('[source]\npackage = "verl"\nversion = "0.9.1"\n', "").replace('["train"]', '["{source}"]')
+    with pytest.raises(SpecError, match=r"\{source\} names nothing"):
+        plan_of(folder, text, "/fork")
+
+
+def test_a_parameter_named_source_beside_the_table_is_refused(folder: Folder) -> None:
+    with pytest.raises(SpecError, match=r"params\.source: the table \[source\] declares it"):
+        plan_of(folder, JOB + '[params]\nsource = { default = "", help = "x" }\n', "")
+
+
+def test_a_container_sees_each_tree_at_a_path_of_its_own() -> None:
+    assert source_mount("") == ""
+    assert source_mount("/home/me/a/verl") != source_mount("/home/me/b/verl")
