@@ -34,6 +34,8 @@ _OF_THE_MACHINE = {"ray-temp-dir": "/tmp/ray"}  # noqa: S108 - what its hook mak
 """Fixes whose hook makes a path that all of a machine share: not for a place below a prefix; there may be many."""
 _OF_CONTAINERS = ("infiniband-in-container", "shared-pid-namespace")
 """Fixes that are a check alone, of what an engine was told when it started the container."""
+_OF_SERVICES = {"sandbox-service": "/opt/rlbox/bin/sandbox-serve"}
+"""Fixes whose check asks a service, with the program that starts it: `apply` lays files, and starts nothing."""
 _OF_A_MACHINE = ("shared-pid-namespace",)
 """Those of them that say nothing of a machine: its own services are in control groups of their own everywhere."""
 _ULIMITS = {"nofile": "n", "memlock": "l", "stack": "s", "nproc": "u", "core": "c", "fsize": "f", "cpu": "t"}
@@ -250,6 +252,8 @@ class _Placed:
             yield path, "it is one for the whole machine, which --prefix leaves alone"
         if fix.id in _OF_CONTAINERS:
             yield f"check {fix.id}", "it is about how rlbox starts a container"
+        if program := _OF_SERVICES.get(fix.id):
+            yield f"check {fix.id}", f"it is about a service that {self._layout.at(program)} starts, when you want it"
         for name in sorted(self._absent & set(fix.bake.packages)):
             yield f"fix {fix.id}", f"the apt package {name} is not here"
 

@@ -93,6 +93,16 @@ def test_what_engines_are_told_is_asked_of_no_machine() -> None:
     assert "check shared-pid-namespace" in {row.what for row in wanted.left}
 
 
+def test_a_service_that_nobody_started_yet_fails_no_apply() -> None:
+    """`apply` lays files: the code sandbox is started by whoever wants it, and its check is a note until then."""
+    wanted, _, _ = planned("vast-5090", Layout(data="/disk"))
+    fixes = json.loads(text_of(wanted, "/opt/rlbox/share/fixes.json"))["fixes"]
+    check = next(row["check"] for row in fixes if row["id"] == "sandbox-service")
+    assert check["partial"]
+    left = {row.what: row.reason for row in wanted.left}
+    assert "/opt/rlbox/bin/sandbox-serve" in left["check sandbox-service"]
+
+
 @pytest.mark.allow("processes")
 @pytest.mark.parametrize(
     ("environ", "file", "said"),
