@@ -23,12 +23,13 @@ HEAD = """<!-- made by: python scripts/proof.py -->
 # What has run on GPUs
 
 One line for each kept run: the real framework, a small model made on the spot, every stage and gate of the job.
-`learn` is not shipped: it is a job of `tests/gpu/project`. The logs are in `tests/gpu/kept`. What is not here is
-**unproven**: other GPUs, other versions (so the stacks that `a800-cn`, `cluster-2node` and `vast-5090` lock), several
-nodes, models of full size.
+`learn` is not shipped: it is a job of `tests/gpu/project`. The logs are in `tests/gpu/kept`. A run names the target
+whose lock it had, and the lock's digest; a run without one had packages that no lock pinned. A target counts as proven
+while its lock has the digest of a run that passed (`rlbox targets`). What is not here is **unproven**: other GPUs,
+other locks, several nodes, models of full size.
 
-| job | profile | stages proven | stopped in | GPU | place | date | seconds |
-|---|---|---|---|---|---|---|---:|
+| job | profile | lock | stages proven | stopped in | GPU | place | date | seconds |
+|---|---|---|---|---|---|---|---|---:|
 """
 
 
@@ -56,6 +57,11 @@ def stopped(run: dict[str, Any]) -> str:
     return next((stage["name"] for stage in run["stages"] if stage["state"] in ("failed", "running")), "")
 
 
+def lock_text(about: dict[str, Any]) -> str:
+    """Return the target and the beginning of the digest of the lock that a run had; a dash for one without."""
+    return f"`{about['target']}` {about['lock'][:12]}" if about.get("lock") else "-"
+
+
 def lines(rows: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the page's tables."""
     for row in rows:
@@ -65,8 +71,8 @@ def lines(rows: list[dict[str, Any]]) -> Iterator[str]:
         profile = run["profile"].replace("+", ", ") or "default"
         gpus = f"{about['gpus']} × {about['gpu']}"
         yield (
-            f"| {run['job']} | {profile} | {', '.join(proven(run))} | {stopped(run)} | {gpus} | {where} "
-            f"| {about['date']} | {seconds:.0f} |\n"
+            f"| {run['job']} | {profile} | {lock_text(about)} | {', '.join(proven(run))} | {stopped(run)} "
+            f"| {gpus} | {where} | {about['date']} | {seconds:.0f} |\n"
         )
     yield "\n| run | stack | what stopped it |\n|---|---|---|\n"
     for row in rows:
@@ -78,7 +84,9 @@ def lines(rows: list[dict[str, Any]]) -> Iterator[str]:
     for note in sorted({row["about"]["note"] for row in rows}):
         of = sorted({f"{row['run']['job']}" for row in rows if row["about"]["note"] == note}, key=JOBS.index)
         yield f"\n{', '.join(of)}: {note}.\n"
-    yield "\nPython 3.12.\n"
+    for python in sorted({row["about"]["python"] for row in rows}):
+        locks = sorted({lock_text(row["about"]) for row in rows if row["about"]["python"] == python} - {"-"})
+        yield f"\nPython {python}: {', '.join(locks) if locks else 'the runs without a lock'}.\n"
     yield from step_lines(rows)
     yield "\n## Learning\n\nThe mean reward on questions that no training has seen.\n"
     for row in rows:
@@ -145,6 +153,8 @@ def facts() -> str:
             "gpus": row["about"]["gpus"],
             "place": row["run"]["place"],
             "date": row["about"]["date"],
+            "target": row["about"].get("target", ""),
+            "lock": row["about"].get("lock", ""),
             "stack": {name: version.partition(" ")[0] for name, version in row["about"]["stack"].items()},
         }
         for row in kept()

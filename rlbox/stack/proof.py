@@ -27,7 +27,11 @@ _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 @dataclass(frozen=True, kw_only=True)
 class ProvenRun:
-    """A kept run all of whose gates held; `stack` has the package names of what decided it, with their versions."""
+    """A kept run all of whose gates held; `stack` has the package names of what decided it, with their versions.
+
+    `lock` is the content digest of the lock that it ran with, and `target` the shipped target whose lock that is; both
+    are empty for runs of packages that no lock pinned.
+    """
 
     job: str
     profile: str
@@ -36,6 +40,8 @@ class ProvenRun:
     place: str
     date: str
     stack: Mapping[str, str]
+    target: str = ""
+    lock: str = ""
 
     def text(self) -> str:
         """Return it in one line: `sft (tiny), 1 x NVIDIA H100 80GB HBM3, in place, 2026-11-25`."""
@@ -58,18 +64,37 @@ def runs_with(versions: Mapping[str, str]) -> tuple[ProvenRun, ...]:
     )
 
 
+def runs_of(lock: Lock | None) -> tuple[ProvenRun, ...]:
+    """Return the kept runs that had a lock's own files."""
+    digest = lock.content_digest() if lock else ""
+    return tuple(run for run in proven_runs() if digest and run.lock == digest)
+
+
 def is_unproven(target: Target, lock: Lock | None) -> bool:
-    """Return whether a target is for GPUs, and no kept run has its versions."""
-    return target.hardware.gpus > 0 and not runs_with(_pinned_versions(target, lock))
+    """Return whether a target is for GPUs, and no kept run had its lock."""
+    return target.hardware.gpus > 0 and not runs_of(lock)
+
+
+def proof_mark(target: Target, lock: Lock | None) -> str:
+    """Return in a few words where a target's lock ran; nothing for a target without GPUs."""
+    if not target.hardware.gpus:
+        return ""
+    if found := runs_of(lock):
+        run = max(found, key=lambda run: (run.date, run.gpus))
+        cards = isolated(f"{run.gpus} x {run.gpu}")
+        return f"ran on {cards}, {run.date}"
+    gpu = isolated(target.hardware.gpu or "GPUs")
+    return f"untested on {gpu}"
 
 
 def proof_lines(target: Target, lock: Lock | None) -> list[str]:
-    """Return what is known of a target's stack on GPUs; nothing for one without."""
+    """Return what is known of a target's lock on GPUs; nothing for one without."""
     if not target.hardware.gpus:
         return []
-    if found := runs_with(_pinned_versions(target, lock)):
+    if found := runs_of(lock):
         return [f"proven: {run.text()}" for run in found]
-    return [f"unproven: no kept run on GPUs has these versions: {page('proof')}"]
+    others = [f"the same versions by another lock: {run.text()}" for run in runs_with(_pinned_versions(target, lock))]
+    return [f"unproven: no kept run on GPUs had this lock: {page('proof')}", *others]
 
 
 def _pinned_versions(target: Target, lock: Lock | None) -> dict[str, str]:

@@ -175,6 +175,10 @@ class Lock:
         """Return the sha256 of the lock's text, hex."""
         return hashlib.sha256(self.text().encode()).hexdigest()
 
+    def content_digest(self) -> str:
+        """Return the sha256 of what the lock pins, whatever target has it: the name of a lock in docs/proof.md."""
+        return replace(self, target="", spec="").checksum()
+
     def packages(self) -> tuple[Package, ...]:
         """Return every Python package of the image: rlbox's own, build tools, then group by group."""
         groups = (self.runtime, self.build, *self.groups)

@@ -18,7 +18,7 @@ from rlbox.printable import isolated, of_spec
 def verb(app: App) -> int:
     """List targets and jobs, with where each comes from; exit code 2 when the file of one cannot be read.
 
-    A target for GPUs is `unproven` until a kept run on GPUs had the versions of its stack; `rlbox stack` says more.
+    A target for GPUs says where its lock ran; it is untested until a kept run had that lock. `rlbox stack` says more.
 
     \b
     Examples:
@@ -36,26 +36,28 @@ def verb(app: App) -> int:
                 row["title"] = str(load_toml(path, app.project).get("title", ""))
             except SpecError as error:  # the others are there all the same
                 row |= {"title": "", "problem": error.what}
-            rows.append({**row, "unproven": kind == "target" and _is_unproven(app, name)})
+            unproven, mark = _proof(app, name) if kind == "target" else (False, "")
+            rows.append({**row, "unproven": unproven, "proof": mark})
     width = max((len(row["name"]) for row in rows), default=0)
     app.result({"found": rows}, "\n".join(_line(row, width) for row in rows))
     return SpecError.exit_code if any(row["problem"] for row in rows) else 0
 
 
-def _is_unproven(app: App, name: str) -> bool:
-    """Return whether a target's stack never ran on GPUs; of one that cannot be loaded nothing is said."""
-    from rlbox.stack.proof import is_unproven
+def _proof(app: App, name: str) -> tuple[bool, str]:
+    """Return whether a target's lock never ran on GPUs, and where it did; nothing of one that cannot be loaded."""
+    from rlbox.stack.proof import is_unproven, proof_mark
     from rlbox.target.load import load_target
     from rlbox.target.lock import load_lock
 
     try:
-        return is_unproven(load_target(app.project, name).target, load_lock(app.project.lock_file(name)))
+        target, lock = load_target(app.project, name).target, load_lock(app.project.lock_file(name))
     except SpecError:
-        return False
+        return False, ""
+    return is_unproven(target, lock), proof_mark(target, lock)
 
 
 def _line(row: dict[str, Any], width: int) -> str:
     told = of_spec(row["title"]) or row["problem"]
-    if row["unproven"]:
-        told = f"{told} (unproven)" if told else "unproven"
+    if row["proof"]:
+        told = f"{told} ({row['proof']})" if told else row["proof"]
     return f"{row['kind']:<7} {padded(isolated(row['name']), width)}  {told}"

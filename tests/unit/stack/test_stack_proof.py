@@ -1,4 +1,4 @@
-"""A stack counts as proven when a kept run had all of its versions; of a machine without GPUs nothing is said."""
+"""A target counts as proven when a kept run had its lock; of a machine without GPUs nothing is said."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlbox.app import project_of
 from rlbox.printable import unmarked
 from rlbox.spec.check import check_spec
 from rlbox.spec.load import load_toml, merge
-from rlbox.stack.proof import ProvenRun, is_unproven, proof_lines, proven_runs, runs_with
+from rlbox.stack.proof import ProvenRun, is_unproven, proof_lines, proof_mark, proven_runs, runs_with
 from rlbox.target.load import DEFAULTS, load_target
 from rlbox.target.lock import load_lock
 from rlbox.target.target import Target
@@ -31,15 +31,19 @@ def test_a_kept_run_had_what_decides_it() -> None:
     assert all({"torch", "ray"} < set(run.stack) for run in proven_runs())
 
 
-def test_another_version_than_that_of_the_runs_is_unproven() -> None:
+@pytest.mark.parametrize("name", ["a800-cn", "cluster-2node", "vast-5090"])
+def test_a_lock_that_never_ran_is_unproven_whatever_its_versions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     project = project_of(None)
-    target, lock = load_target(project, "vast-5090").target, load_lock(project.lock_file("vast-5090"))
-    engine = target.stack[1].model_copy(update={"packages": ("vllm==0.23.0",)})
-    changed = target.model_copy(update={"stack": (target.stack[0], engine, *target.stack[2:])})
-    assert is_unproven(changed, lock)
-    assert proof_lines(changed, lock) == [
-        "unproven: no kept run on GPUs has these versions: https://github.com/rlbox-dev/rlbox/blob/main/docs/proof.md"
-    ]
+    target, lock = load_target(project, name).target, load_lock(project.lock_file(name))
+    old = tuple(replace(run, lock="", target="") for run in proven_runs())
+    monkeypatch.setattr("rlbox.stack.proof.proven_runs", lambda: old)
+    assert is_unproven(target, lock)
+    first, *others = proof_lines(target, lock)
+    assert first == (
+        "unproven: no kept run on GPUs had this lock: https://github.com/rlbox-dev/rlbox/blob/main/docs/proof.md"
+    )
+    assert all(line.startswith("the same versions by another lock: ") for line in others)
+    assert unmarked(proof_mark(target, lock)) == f"untested on {target.hardware.gpu}"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +66,7 @@ def test_git_parts_are_compared_by_tag_or_commit(slime: str, megatron: str, is_p
     own = {"name": "t", "title": "t", "hardware": {"gpus": 4}, "base": {"bootstrap": "debian:bookworm"}}
     own |= {"stack": [{"name": "s", "packages": packages}], "git": parts, "disk": {"mount": "/d"}}
     target = check_spec(Target, merge(load_toml(DEFAULTS), own), "t")
-    assert is_unproven(target, None) is not is_proven
+    assert (len(proof_lines(target, None)) > 1) is is_proven
 
 
 def test_nothing_is_said_without_gpus() -> None:
@@ -71,13 +75,18 @@ def test_nothing_is_said_without_gpus() -> None:
     assert (is_unproven(target, None), proof_lines(target, None)) == (False, [])
 
 
-def test_a_stack_that_ran_names_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_ran_names_its_runs_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     project = project_of(None)
     target, lock = load_target(project, "vast-5090").target, load_lock(project.lock_file("vast-5090"))
-    run = replace(RUN, stack={"torch": "2.11.0", "vllm": "0.24.0", "ray": "2.55.0"}, place="docker")
+    assert lock
+    run = replace(RUN, target="vast-5090", lock=lock.content_digest(), place="docker")
     monkeypatch.setattr("rlbox.stack.proof.proven_runs", lambda: (run,))
     assert not is_unproven(target, lock)
     assert [*map(unmarked, proof_lines(target, lock))] == [
         "proven: sft (tiny), 1 x NVIDIA H100 80GB HBM3, in a container, 2026-11-25"
     ]
+    assert unmarked(proof_mark(target, lock)) == "ran on 1 x NVIDIA H100 80GB HBM3, 2026-11-25"
+    assert not is_unproven(target, replace(lock, target="another", spec="0" * 64))
+    assert is_unproven(target, replace(lock, debs=lock.debs[1:]))
+    assert is_unproven(target, None)
     assert isinstance(run, ProvenRun)
