@@ -237,9 +237,8 @@ gpu-check: .venv/rlbox.stamp
 	$(PY) tests/gpu/check.py $(TARGET) $(ARGS)
 
 # What a machine with GPUs and no network is given in calls of 64 MiB, below .carry, and what is typed in each (docs/gpus.md).
-# GIT_SNAPSHOTS=FOLDER: bare repositories THUDM+slime and NVIDIA+Megatron-LM.
 gpu-proof-pack: .venv/rlbox.stamp
-	cd tests/gpu && ../../$(PY) calls.py --git-snapshots $(GIT_SNAPSHOTS) $(ARGS)
+	$(PY) tests/gpu/calls.py $(ARGS)
 
 # Ranks that wait for each other on two GPUs or more, which must be found, named, and told from those that work.
 gpu-hangs: .venv/rlbox.stamp

@@ -1,66 +1,153 @@
 """`make gpu-proof-pack`: what a machine with GPUs and no network gets in calls of 64 MiB, and what is typed in each.
 
-Stacks (`stacks.toml`), the tool's own wheels and the targets' files are made and packed, and laid into `.carry/1` …
-`.carry/N`. Each call carries one of them beside the checkout, and is made again where it was cut. The first starts
-`lanes.sh all`, which takes up what arrives and carries out everything that is to be shown, unattended.
+Each target of `project/` is brought to its lock here, by `rlbox apply` from the store; that place is packed
+(`stack.py`), the tool's own wheels and the interpreter's Debian packages beside it, all of them files of the lock.
+`.carry/tool` goes with the first call, `.carry/pNN` with the next ones, as many of them in one call as have room beside
+the checkout. A call is made again where it was cut. The first starts `lanes.sh all`, which takes up what arrives.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pack
+import stack
+import tomllib
+
+from rlbox.spec.project import Project
+from rlbox.store.act.objects import Store, store_folder
+from rlbox.target.lock import Lock, load_lock
 
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
-TARGETS = {"h100-verl": "verl", "h100-slime": "slime", "h100-openrlhf": "openrlhf"}
+PLACES = Path.home() / ".cache/rlbox/places"
+"""Where places lie here and there: their programs name the folder."""
 ENGINE = Path("/opt/rlbox-engine")  # where `rlbox engine up` unpacks one
 LIBRARIES = ("libseccomp.so.2", "libsystemd.so.0")  # of that engine; the machine may have them
 PROGRAMS = ("/usr/sbin/sshd", "/usr/bin/ssh", "/usr/bin/ssh-keygen", "/sbin/ip")  # the machine has none of them
 OF_ITS_OWN = ("ld-linux", "libc.so", "libm.so", "libresolv.so", "linux-vdso")  # what belongs to a machine's C library
+PYTHON_DEBS = ("python3.11", "libpython3.11", "python3-distutils", "python3-lib2to3")
+PART = 20_400_000  # two beside the whole checkout, three where only tests/gpu is checked out
 LIMIT = 64 << 20
 BLOCK = 512
-CALL = "CARRIED=$PWD/.carry/{} bash tests/gpu/machine.sh {}"
-THEN = """then `bash tests/gpu/lanes.sh look`, every half minute, since an idle machine is given back; and at last
-`bash tests/gpu/lanes.sh keep`: what it leaves goes below tests/gpu/kept, whose page `python scripts/proof.py` makes"""
+TAKE = "bash tests/gpu/machine.sh take"
 
 
-def make(work: Path, snapshots: Path) -> None:
-    """Make stacks, wheels and the targets' files below `work`; what is there of the same text stays."""
-    uv = str(Path(sys.executable).with_name("uv"))
-    for stack in TARGETS.values():
-        words = [str(HERE / "stack.py"), stack, str(work / stack), "--git-snapshots", str(snapshots)]
-        subprocess.run([sys.executable, *words], check=True)
-    wheels = work / "wheels"
-    shutil.rmtree(wheels, ignore_errors=True)
-    subprocess.run([uv, "build", "--quiet", "--wheel", "--out-dir", str(wheels), str(CHECKOUT)], check=True)
-    pins = ["--python-version", "3.12", "--python-platform", "x86_64-manylinux_2_39", "--no-annotate", "--no-header"]
-    words = [uv, "pip", "compile", "--quiet", *pins, "pyproject.toml", "-o", str(work / "tool.txt")]
-    subprocess.run(words, check=True, cwd=CHECKOUT)
-    platforms = [f"--platform=manylinux{tag}_x86_64" for tag in ("_2_28", "_2_27", "_2_17", "2014", "_2_5", "1")]
+def check_needs(args: argparse.Namespace) -> None:
+    """Refuse to begin where something is missing that is wanted later; all of it is named."""
+    programs = () if args.without_nodes else PROGRAMS
+    missing = [
+        f"{program}: apt-get install openssh-server iproute2" for program in programs if not Path(program).exists()
+    ]
+    missing += [f"{name}: apt-get install binutils" for name in ("strip",) if not shutil.which(name)]
+    missing += [] if (ENGINE / "bin/dockerd").exists() else [f"an engine in {ENGINE}: rlbox engine up"]
+    missing += [] if Path("/usr/bin/python3.11").exists() else ["/usr/bin/python3.11, the interpreter of the targets"]
+    for name, target in _targets(args.work / "project"):
+        lock = _lock(args.work / "project", name)
+        store = Store(store_folder(None), seals=False)
+        trees = [tree.name for tree in lock.git if not store.intact(tree.sha256, tree.size)]
+        missing += [f"{', '.join(trees)} in the store: rlbox fetch {target}"] if trees else []
+    if missing:
+        sys.exit("calls: error: this machine lacks\n  " + "\n  ".join(missing))
+
+
+def _targets(project: Path) -> list[tuple[str, str]]:
+    order = tomllib.loads((HERE / "stacks.toml").read_text("utf-8"))["order"]
+    return [(name, stack.shipped(Project(folder=project), name)) for name in order]
+
+
+def _lock(project: Path, name: str) -> Lock:
+    lock = load_lock(Project(folder=project).lock_file(name))
+    assert lock
+    return lock
+
+
+def _rlbox(*words: str, rc: tuple[int, ...] = (0,)) -> None:
+    done = subprocess.run([sys.executable, "-m", "rlbox", *words], cwd=CHECKOUT, check=False)
+    if done.returncode not in rc:
+        sys.exit(f"calls: error: rlbox {' '.join(words)} ended with {done.returncode}")
+
+
+def make_places(work: Path) -> None:
+    """Bring every target to its lock here, as `apply` does it anywhere."""
+    for name, _ in _targets(work / "project"):
+        where = [
+            "--prefix",
+            str(PLACES / name),
+            "--data",
+            str(work / "data"),
+            "--project",
+            str(work / "project"),
+            "--offline",
+        ]
+        (work / "data").mkdir(exist_ok=True)
+        _rlbox("fetch", name, "--place", "here", "--project", str(work / "project"), "--sources", "direct", "--quiet")
+        _rlbox("apply", name, *where, "--yes", "--no-packages", "--quiet", rc=(0, 1))  # 1: checks that want a GPU
+        _rlbox("apply", name, *where, "--check", "--no-packages", "--quiet")
+
+
+def machine_wheels(work: Path, told: dict[str, Any]) -> Path:
+    """Return a folder with the wheels that the machine has for its Python 3.12."""
+    folder = work / "machine"
+    platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in (28, 27, 17)]
     words = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--python-version=3.12", *platforms]
-    subprocess.run(["python3", "-m", "pip", *words, "-d", str(wheels), "-r", str(work / "tool.txt")], check=True)
-    for target in TARGETS:
-        kit = work / f"kit-{target}"
-        shutil.rmtree(kit, ignore_errors=True)
-        words = ["fetch", target, "--place", "here", "--project", str(HERE / "project"), "--export", str(kit)]
-        subprocess.run([sys.executable, "-m", "rlbox", *words], check=True, cwd=CHECKOUT)
-    make_image_kit(work)
+    if not folder.exists():
+        subprocess.run(["python3", "-m", "pip", *words, "-d", str(folder), *told["machine"]], check=True)
+    return folder
 
 
-def make_image_kit(work: Path) -> None:
-    """Make what images are built of: both targets want the same; their base is made there, an empty one stands in."""
-    project, kit = work / "image/project", work / "image/kit"
-    shutil.rmtree(work / "image", ignore_errors=True)
-    shutil.copytree(HERE / "project", project)
-    subprocess.run([sys.executable, str(HERE / "base.py"), str(project), *TARGETS, "--empty"], check=True)
-    words = ["fetch", next(iter(TARGETS)), "--project", str(project), "--export", str(kit)]
-    subprocess.run([sys.executable, "-m", "rlbox", *words], check=True, cwd=CHECKOUT)
-    take_ssh(work / "image/ssh")
+def pack_all(work: Path) -> None:
+    """Pack the places and the engine; say what differs from each lock."""
+    told = tomllib.loads((HERE / "stacks.toml").read_text("utf-8"))
+    places: dict[str, stack.Place] = {}
+    folders: dict[str, Any] = {}
+    for name, _ in _targets(work / "project"):
+        machine = stack.Machine(machine_wheels(work, told), PLACES / name / stack.SITE, told)
+        places[name] = stack.Place(name, PLACES / name, told, machine, dict(places))
+        folders[name] = places[name].rows()
+    folders["engine"] = folder_rows(take_engine(work))
+    sizes = pack.pack(folders, work / "parts", PART)
+    needs = {}
+    for name in places:
+        machine = stack.Machine(machine_wheels(work, told), PLACES / name / stack.SITE, told)
+        for row in json.loads((work / f"parts/streams/{name}.json").read_text("utf-8")):
+            if row.get("base", "").startswith("machine/"):
+                path = row["base"].removeprefix("machine/")
+                needs[path] = machine.digests[path]
+    (work / "parts/machine.json").write_text(json.dumps(needs), "utf-8")
+    for name, (begin, end) in sizes.items():
+        print(f"{name}: {(end - begin) / 1e6:.1f} MB")
+
+
+def folder_rows(folder: Path) -> list[pack.Row]:
+    """Return the files of a plain folder."""
+    rows = []
+    for path in sorted(folder.rglob("*")):
+        at = str(path.relative_to(folder))
+        if path.is_symlink():
+            rows.append(pack.Row(path=at, to=str(path.readlink())))
+        elif path.is_file():
+            rows.append(pack.Row(path=at, mode=path.stat().st_mode & 0o777, data=path.read_bytes))
+    return rows
+
+
+def take_engine(work: Path) -> Path:
+    """Lay the programs of this machine's own engine below `work`, and the libraries that they ask for."""
+    folder = work / "engine"
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "lib").mkdir(parents=True)
+    shutil.copytree(ENGINE / "bin", folder / "bin", ignore=shutil.ignore_patterns("ctr", "docker-proxy"))
+    (folder / "cli-plugins").mkdir()
+    shutil.copy(ENGINE / "cli-plugins/docker-buildx", folder / "cli-plugins")
+    for name in LIBRARIES:
+        shutil.copy(Path("/usr/lib/x86_64-linux-gnu") / name, folder / "lib" / name)
+    return folder
 
 
 def take_ssh(folder: Path) -> None:
@@ -76,61 +163,80 @@ def take_ssh(folder: Path) -> None:
                 shutil.copy(path.split()[0], folder / "lib")
 
 
-def take_engine(work: Path) -> None:
-    """Lay the programs of this machine's own engine below `work`, and the libraries that they ask for."""
-    folder = work / "engine"
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "lib").mkdir(parents=True)
-    shutil.copytree(ENGINE / "bin", folder / "bin", ignore=shutil.ignore_patterns("ctr", "docker-proxy"))
-    (folder / "cli-plugins").mkdir()
-    shutil.copy(ENGINE / "cli-plugins/docker-buildx", folder / "cli-plugins")
-    for name in LIBRARIES:
-        shutil.copy(Path("/usr/lib/x86_64-linux-gnu") / name, folder / "lib" / name)
+def lay_tool(work: Path, out: Path, *, nodes: bool) -> None:
+    """Lay what the first call carries: the tool with the lock's own files, the interpreter, what the parts hold."""
+    tool, store = out / "tool", Store(store_folder(None))
+    shutil.rmtree(tool, ignore_errors=True)
+    (tool / "wheels").mkdir(parents=True)
+    (tool / "debs").mkdir()
+    uv = str(Path(sys.executable).with_name("uv"))
+    subprocess.run([uv, "build", "--quiet", "--wheel", "--out-dir", str(tool / "wheels"), str(CHECKOUT)], check=True)
+    (tool / "wheels/.gitignore").unlink(missing_ok=True)
+    lock = _lock(work / "project", _targets(work / "project")[0][0])
+    for package in lock.runtime.packages:
+        shutil.copyfile(store.path(package.sha256), tool / "wheels" / package.file)
+    for deb in lock.debs:
+        if deb.name.startswith(PYTHON_DEBS):
+            shutil.copyfile(store.path(deb.sha256), tool / "debs" / f"{deb.name}.deb")
+    for name in ("parts.json", "machine.json"):
+        shutil.copyfile(work / "parts" / name, tool / name)
+    if nodes:
+        take_ssh(tool / "ssh")
 
 
-def lay(work: Path, out: Path) -> list[tuple[int, list[str]]]:
-    """Pack the stacks and spread everything over calls; return how many parts each has and what is typed in it."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=CHECKOUT, check=True, capture_output=True).stdout.split(
-        b"\0"
-    )
-    # as an archive has them: a head for each, and whole blocks
-    sizes = [(CHECKOUT / name.decode()).stat().st_size for name in listed if name]
-    checkout = sum(-(-size // BLOCK) * BLOCK + BLOCK for size in sizes)
-    part = (LIMIT - checkout) * 96 // 100 // 3
-    shutil.rmtree(work / "parts", ignore_errors=True)
-    pack.pack({stack: work / stack for stack in (*TARGETS.values(), "engine")}, work / "parts", part)
-    shutil.rmtree(out, ignore_errors=True)
-    first = out / "1"
-    first.mkdir(parents=True)
-    for name in ("wheels", *(f"kit-{target}" for target in TARGETS)):
-        shutil.copytree(work / name, first / name)
-    shutil.copyfile(work / "parts/parts.json", first / "parts.json")
-    calls = [(0, ["take", "setup", "begin"])]
+def lay_parts(work: Path, out: Path) -> int:
+    """Lay each part into a folder of its own; return how many there are."""
     parts = sorted((work / "parts").glob("part-*"))
-    for begin in range(0, len(parts), 3):
-        folder = out / str(len(calls) + 1)
-        folder.mkdir()
-        for path in parts[begin : begin + 3]:
-            shutil.copyfile(path, folder / path.name)
-        calls.append((len(parts[begin : begin + 3]), ["take"]))
-    shutil.copytree(work / "image", out / str(len(calls) + 1))
-    calls.append((0, ["kit"]))
-    return calls
+    for path in out.glob("p[0-9]*"):
+        shutil.rmtree(path)
+    for number, path in enumerate(parts):
+        (out / f"p{number:02}").mkdir(parents=True)
+        shutil.copyfile(path, out / f"p{number:02}" / path.name)
+    return len(parts)
+
+
+def checkout_size() -> int:
+    """Return how many bytes an archive of the checkout has: a head for each file, and whole blocks."""
+    words = ["git", "ls-files", "-t", "-z"]
+    listed = subprocess.run(words, cwd=CHECKOUT, check=True, capture_output=True).stdout.decode().split("\0")
+    paths = [CHECKOUT / name[2:] for name in listed if name and not name.startswith("S")]  # S: not checked out
+    return sum(-(-path.stat().st_size // BLOCK) * BLOCK + BLOCK for path in paths if path.is_file())
+
+
+def plan_calls(count: int, room: int) -> list[list[str]]:
+    """Return what each call carries, `room` bytes of it."""
+    each = max(1, room // PART)
+    names = [f".carry/p{number:02}" for number in range(count)]
+    return [[".carry/tool"], *(names[begin : begin + each] for begin in range(0, count, each))]
 
 
 def main() -> None:
     """Make, pack, and say what is typed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--git-snapshots", type=Path, required=True, help="folder of bare repositories OWNER+NAME")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=CHECKOUT / ".venv/gpu-proof")
     parser.add_argument("--out", type=Path, default=CHECKOUT / ".carry")
+    parser.add_argument("--tool-only", action="store_true", help="make what the first call carries anew, and no parts")
+    parser.add_argument("--again", action="store_true", help="make places and parts anew, whatever is there")
+    parser.add_argument("--without-nodes", action="store_true", help="without sshd and ssh, which `nodes.py` wants")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
-    make(args.work, args.git_snapshots)
-    take_engine(args.work)
-    for number, (_, verbs) in enumerate(lay(args.work, args.out), 1):
-        print(f"call {number}, with .carry/{number}: " + " && ".join(CALL.format(number, verb) for verb in verbs))
-    print(THEN)
+    project = args.work / "project"
+    shutil.rmtree(project, ignore_errors=True)
+    shutil.copytree(HERE / "project", project)
+    stack.write_locks(project)
+    check_needs(args)
+    if not args.tool_only:
+        if args.again:
+            shutil.rmtree(args.work / "parts", ignore_errors=True)
+            make_places(args.work)
+        pack_all(args.work)
+    lay_tool(args.work, args.out, nodes=not args.without_nodes)
+    count = lay_parts(args.work, args.out)
+    calls = plan_calls(count, (LIMIT - checkout_size()) * 96 // 100)
+    print("call 1, with .carry/tool: bash tests/gpu/machine.sh first")
+    for number, names in enumerate(calls[1:], 2):
+        print(f"call {number}, with {' '.join(names)}: {TAKE}")
+    print("then `bash tests/gpu/lanes.sh look`, every twenty seconds; at last `bash tests/gpu/lanes.sh keep`")
 
 
 if __name__ == "__main__":

@@ -1,146 +1,143 @@
 #!/usr/bin/env bash
-# On a machine with four GPUs, torch and no network: everything that is to be shown, unattended. `machine.sh begin` starts it in the
-# background; it takes each stack once its parts have arrived, and keeps the GPUs busy. A command that is timed without rlbox
-# follows its run on the same GPU; that of xdan needs the run's reward server and goes beside it:
-#   lanes.sh all            stacks, engine and images as they arrive, and the lanes; what each says is in logs/NAME.log
-#   lanes.sh NAME…          these alone, one after the other
-#   lanes.sh look [LINES]   the ends of all logs, and the GPUs
-#   lanes.sh keep           what is kept of the runs, with the steps beside those without rlbox, in $OUT/kept.tar
-# Several jobs with a head of Ray are on the machine at a time: all but one have their ports moved.
+# On a machine with one, two or four GPUs, torch and no network: everything that is to be shown, unattended. `machine.sh first`
+# starts it in the background; it makes each target's place once its parts have arrived, and keeps the GPUs busy:
+#   lanes.sh all            places, engine and images as they arrive, and the lanes; what each says is in logs/NAME.log
+#   lanes.sh NAME…          these alone, one after the other; `again NAME` in the background, which is for a lane that was mended
+#   lanes.sh look [LINES]   the ends of all logs with their first fatal lines, and the GPUs
+#   lanes.sh keep           what is kept of the runs, in $OUT/kept.tar and $OUT/logs.tar
+# Several jobs are on a GPU at a time: each takes a small share of its memory, and all but one with a head of Ray have their ports moved.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=${PROOF_ROOT:-/opt/proof}
-export RLBOX_STORE=$root/store
+export RLBOX_STORE=$root/store RLBOX_PROJECT=$root/project
 rlbox=$root/cli/bin/rlbox python=$root/cli/bin/python
-own=$here/project boxed=$root/project
+places=$HOME/.cache/rlbox/places
+count=${GPUS:-$(nvidia-smi -L | wc -l)}
+first=0 last=$((count - 1))
+both=$([ "$count" = 1 ] && echo 0 || echo "$((count - 2)),$((count - 1))")
+pair=$([ "$count" = 1 ] && echo 1 || echo 2)
 mkdir -p "$root/logs"
 
 newest() { find "$1/runs" -maxdepth 1 -name '*-[0-9]*' 2>/dev/null | sort | tail -n 1; }
 until_there() { while [ ! -e "$root/$1" ]; do sleep 1; done; }
-# run DATA PROJECT JOB WORDS…
+# run NAME GPUS JOB WORDS…: in place, with a data disk of its own; a lane that is told BOX=1 runs in containers
 run() {
-  mkdir -p "$1"
-  RLBOX_PROJECT=$2 "$rlbox" run "$3" --data "$1" "${@:4}"
+  local data=/data/$1 place=(--place here)
+  [ -z "${BOX:-}" ] || data=/data/box_$1 place=()
+  mkdir -p "$data"
+  awk -F, '{ print NF }' <<<"$2" >"$data/gpus"
+  "$rlbox" run "$3" --data "$data" "${place[@]}" --gpus "device=$2" "${@:4}"
 }
-# beside FILE LOG GPUS OLD=NEW…: the command that was taken, without rlbox
-beside() { "$python" "$here/bare.py" run "$1" "${@:3}" >"$root/logs/$2.log" 2>&1; }
-taken() { while [ ! -s "$1" ] && kill -0 "$2"; do sleep 1; done; }
-take() { "$python" "$here/bare.py" take "$@"; }
+python_of() { echo "$places/$1/opt/venv/bin/python"; }
+# half RUN TARGET OUT: a model of half a billion random weights with the tokenizer of a run's tiny one
+half() { "$(python_of "$2")" "$here/half.py" "$1" "$3"; }
 
-holdem=(--target h100-slime --set dynamic_sampling=false --set partial_rollout=false --set prompts=8 --set samples=4 --set batch=32
-  --set save_every=2 --set answer_tokens=64 --set over_sampling=8
-  --set slime=/opt/stack/slime/slime --set megatron=/opt/stack/slime/megatron-lm)
-xdan=(--profile tiny --target h100-openrlhf --shift-ports 100)
-two=(--set node_gpus=2 --set cluster_gpus=2 --set ref_gpus=2 --set actor_gpus=2 --set engines=2)
+sft() { run sft "$first" sft --profile tiny --target h100-verl; }
+grpo() { run grpo "$both" grpo --profile tiny --target h100-verl --set "gpus=$pair" --set "batch=$pair" --set gpu_memory=0.2; }
+gkd() { run gkd "$both" gkd --profile tiny --target h100-verl --set gpu_memory=0.2 --shift-ports 300; }
+xdan() { run xdan "$last" xdan --profile tiny --target h100-openrlhf --set gpu_memory=0.2 --shift-ports 100; }
 
-big() { # the shape of Qwen2 0.5B, killed after the sixth update and resumed; GPU 2
-  bash "$here/machine.sh" killed /data/big learn grpo 'step:6 ' >"$root/logs/killed.log" 2>&1 &
-  run /data/big "$own" learn --place here --gpus device=2 --set layers=24 --set hidden=896 --set ffn=4864 \
-    --set sft_lr=3e-4 --set sft_steps=400 --set sft_batch=64 --set micro=512 --set steps=10 --set test_every=5 --set lr=2e-5
-  sleep 8
-  RLBOX_PROJECT=$own "$rlbox" run --resume "$(basename "$(newest /data/big)")" --data /data/big --gpus device=2
+slime=(--target h100-slime --set "slime=${SLIME:-$places/h100-slime/opt/slime}" --set "megatron=${MEGATRON:-$places/h100-slime/opt/megatron-lm}")
+small=(--set dynamic_sampling=false --set partial_rollout=false --set prompts=8 --set samples=4 --set batch=32 --set save_every=2
+  --set answer_tokens=64 --set over_sampling=8 --set rollouts=4)
+holdem() { # te=false with the layers shared by two GPUs, through smoke and full
+  run holdem "$both" holdem --profile full --profile tiny "${slime[@]}" "${small[@]}" --set mem_fraction=0.2 \
+    --set "gpus=$pair" --set "engine_gpus=$pair" --set "tensor_parallel=${TENSOR_PARALLEL:-$pair}" --shift-ports 200
 }
-gkd() { # two GPUs, then the same without rlbox
-  take /data/gkd.json verl.trainer.main_ppo distillation.enabled=True &
-  run /data/gkd "$own" gkd --profile tiny --target h100-verl --place here --gpus device=0,1 --set steps=16 --set save_freq=8
-  local of
-  of=$(newest /data/gkd)
-  beside /data/gkd.json bare-gkd 0,1 "$of/checkpoints=$of/bare" "$of/hydra=$of/bare-hydra"
+# One run of each system with a model of half a billion parameters.
+half_sft() {
+  half "$(newest /data/sft)/tiny/model" h100-verl /data/half/sft &&
+    run half_sft "$first" sft --profile tiny --target h100-verl --set model=/data/half/sft --set smoke_model=/data/half/sft
 }
-xdan() { # two GPUs, and there the same without rlbox, which asks the run's reward server; the first one's vLLM sleeps when the second's starts
-  take /data/xdan.json xdan.dotted --save_path &
-  run /data/xdan "$own" xdan "${xdan[@]}" --place here --gpus device=0,1 "${two[@]}" --set episodes=5 &
-  local process=$! of
-  taken /data/xdan.json "$process"
-  of=$(newest /data/xdan)
-  sleep 45
-  beside /data/xdan.json bare-xdan 0,1 "$of/model=$of/bare-model"
-  wait "$process"
+half_xdan() {
+  half "$(newest /data/xdan)/tiny/model" h100-openrlhf /data/half/xdan &&
+    run half_xdan "$last" xdan --profile tiny --target h100-openrlhf --set pretrain=/data/half/xdan --set gpu_memory=0.2 --shift-ports 100
 }
-box_xdan() { run /data/box_xdan "$boxed" xdan "${xdan[@]}" --gpus device=1; }
-resumed() { # DATA PROJECT RUN WORDS…: a run from the checkpoint of another one, with the optimizer's state
-  run "$1" "$2" holdem --profile resume --profile tiny --from resume --force "${holdem[@]}" --set load_optim=true --set load_rng=true \
-    --set rollouts=12 --set "load=$3/checkpoints-full" --set "sources=$3/sources" --set "model=$3/tiny/model" --set "ref_load=$3/tiny/model" \
-    --set "prompt_data=$3/tiny/prompts.jsonl" "${@:4}"
+half_holdem() { # the shape of half.py, which slime compares with the checkpoint's config.json
+  half "$(newest /data/holdem)/tiny/model" h100-slime /data/half/holdem &&
+    run half_holdem "$both" holdem --profile full --profile tiny "${slime[@]}" "${small[@]}" --set mem_fraction=0.2 \
+      --set model=/data/half/holdem --set ref_load=/data/half/holdem \
+      --set layers=32 --set hidden=1024 --set ffn=4608 --set attention_heads=16 --set query_groups=2 --set head_size=64 \
+      --set "gpus=$pair" --set "engine_gpus=$pair" --set "tensor_parallel=$pair" --shift-ports 200
 }
-holdem() { # GPU 2; resumed in another run, then the same without rlbox
-  take /data/holdem.json slime/train.py /checkpoints-full &
-  run /data/holdem "$own" holdem --profile full --profile tiny "${holdem[@]}" --place here --gpus device=2 --set rollouts=8
-  local of
-  of=$(newest /data/holdem)
-  resumed /data/holdem "$own" "$of" --place here --gpus device=2
-  beside /data/holdem.json bare-holdem 2 "$of/checkpoints-full=$of/bare"
-}
-box_holdem() { # GPU 3, and so resumed
-  run /data/box_holdem "$boxed" holdem --profile full --profile tiny "${holdem[@]}" --gpus device=3 --set rollouts=8 --shift-ports 200
-  resumed /data/box_holdem "$boxed" "/data/runs/$(basename "$(newest /data/box_holdem)")" --gpus device=3 --shift-ports 200
-}
-two_holdem() { # GPUs 2 and 3, which share the engine, and the layers where it is said: two_holdem with TENSOR_PARALLEL=2
-  run /data/two_holdem "$own" holdem --profile full --profile tiny "${holdem[@]}" --place here --gpus device=2,3 --set rollouts=8 \
-    --set gpus=2 --set engine_gpus=2 --set "tensor_parallel=${TENSOR_PARALLEL:-1}" --shift-ports 200
-}
-check() { (cd "$here/../.." && RLBOX_PROJECT=$boxed "$python" tests/gpu/check.py h100-verl --devices 3 --without-runs); }
-nodes() { (cd "$root" && RLBOX_PROJECT=$boxed "$python" "$here/nodes.py" h100-openrlhf --gpus 0,1 --out "$root/logs/nodes.json.log"); }
-evaluation() { CUDA_VISIBLE_DEVICES=0 OUT=$root/eval RLBOX_PYTHON=$python WITHIN_S=560 bash "$here/eval_overhead.sh"; }
+box_sft() { BOX=1 sft; }
+box_grpo() { BOX=1 grpo; }
+box_gkd() { BOX=1 gkd; }
+box_xdan() { BOX=1 xdan; }
+box_holdem() { BOX=1 SLIME=/opt/slime MEGATRON=/opt/megatron-lm holdem; }
+flash() { "$(python_of h100-verl)" "$here/flash.py"; }
 
 # lane FILE… NAME: one of those, once all that it waits for is there
 lane() {
-  local file
+  local file status=0
   for file in "${@:1:$#-1}"; do until_there "$file"; done
   echo "$(date +%T) ${!#}"
-  ("${!#}"; echo "ended with $?") >"$root/logs/${!#}.log" 2>&1
+  ("${!#}") >"$root/logs/${!#}.log" 2>&1 || status=$?
+  echo "ended with $status at $(date +%T)" >>"$root/logs/${!#}.log"
   touch "$root/done-${!#}"
 }
 
 all() {
-  lane stack-openrlhf xdan &
-  lane stack-verl big &
-  lane image-slime box_holdem &
-  lane stack-verl done-xdan gkd &
-  lane image-openrlhf done-gkd nodes &
-  lane image-verl done-box_holdem check &
-  lane done-big done-box_holdem holdem & # not at once: slime looks for its engines' ports from one number on
-  lane done-holdem two_holdem &
-  lane done-nodes evaluation &
-  lane done-nodes box_xdan &
+  lane place-h100-verl sft &
+  lane done-sft grpo &
+  lane done-grpo done-xdan gkd &
+  lane place-h100-openrlhf xdan &
+  lane place-h100-slime holdem &
+  lane done-xdan half_xdan &
+  lane done-grpo half_sft &
+  lane done-holdem half_holdem &
   local name
-  for name in openrlhf slime verl; do
-    until bash "$here/machine.sh" stack "$name" 2>/dev/null; do sleep 1; done
-    bash "$here/machine.sh" apply "h100-$name" "$name"
-    touch "$root/stack-$name"
+  for name in h100-verl h100-openrlhf h100-slime; do
+    until bash "$here/machine.sh" place "$name" >"$root/logs/place-$name.log" 2>&1; do
+      grep -qE 'did not arrive|is cut' "$root/logs/place-$name.log" || break # what else is wrong is said there
+      sleep 2
+    done
+    touch "$root/place-$name"
   done
-  until bash "$here/machine.sh" engine 2>/dev/null; do sleep 1; done
-  until_there kit
-  for name in slime openrlhf verl; do bash "$here/machine.sh" image "h100-$name"; touch "$root/image-$name"; done
   wait
 }
 
 look() {
   local log
-  for log in "$root"/logs/*.log; do echo "--- $log" && tail -n "${1:-3}" "$log" | cut -c1-220; done
+  for log in "$root"/logs/*.log; do
+    echo "--- ${log##*/} $(grep -c . "$log")" && tail -n "${1:-3}" "$log" | cut -c1-220
+    grep -q 'ended with [^0]' "$log" && grep -m 1 -E 'cause|Error|error:' "$log" | cut -c1-300
+  done
   df -h / | tail -n 1
   nvidia-smi --query-gpu=index,utilization.gpu,memory.used --format=csv,noheader
 }
 
+# why NAME: what broke first in a lane's newest run, and the end of that stage
+why() {
+  local of
+  of=$(newest "/data/$1")
+  "$rlbox" diagnose "$of"
+  of=$(find "$of/stages" -name stage.log -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d' ' -f2)
+  grep -nE 'Error|error:|Traceback|assert' "$of" | head -n 20 | cut -c1-300
+  tail -n 40 "$of" | cut -c1-300
+}
+
 keep() {
-  local name of
-  for name in big gkd xdan box_xdan; do
-    of=$(newest "/data/$name")
-    [ -z "$of" ] || bash "$here/machine.sh" keep "$of"
-  done
-  for of in /data/{,box_,two_}holdem/runs/*; do [ ! -d "$of" ] || bash "$here/machine.sh" keep "$of"; done
+  local of
+  for of in /data/*/runs/*-[0-9]*; do [ ! -d "$of" ] || OUT=$OUT/kept bash "$here/machine.sh" keep "$of"; done
   mkdir -p "$OUT/logs"
-  for of in "$root"/logs/*.log "$root"/eval/*; do [ ! -f "$of" ] || tail -c 300000 "$of" | xz >"$OUT/logs/$(basename "$of").xz"; done
-  for name in gkd/distill xdan/train holdem/full; do
-    "$python" "$here/bare.py" steps "/data/${name%/*}"/runs/*/stages/*-"${name#*/}"/stage.log "$root/logs/bare-${name%/*}.log"
-  done >"$OUT/steps.txt" 2>&1
-  cat "$OUT/steps.txt"
-  (cd "$OUT" && tar cf kept.tar --remove-files -- *)
+  for of in "$root"/h100-*.json; do xz -k -c "$of" >"$OUT/kept/differs-$(basename "$of").xz"; done
+  for of in "$root"/logs/*.log; do tail -c 300000 "$of" | xz >"$OUT/logs/$(basename "$of").xz"; done
+  (cd "$OUT" && tar cf kept.tar --remove-files kept && tar cf logs.tar --remove-files logs)
+  ls -la "$OUT"
 }
 
 case ${1:-} in
   all) all ;;
   look) look "${2:-}" ;;
+  why) why "$2" ;;
   keep) keep ;;
+  again)
+    cp -r "$here/." "$root/checkout/tests/gpu/" 2>/dev/null || true
+    for name in "${@:2}"; do
+      rm -f "$root/done-$name"
+      setsid nohup bash "$root/checkout/tests/gpu/lanes.sh" "$name" >/dev/null 2>&1 </dev/null &
+    done
+    ;;
   *) for name in "$@"; do lane "$name"; done ;;
 esac

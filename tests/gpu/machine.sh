@@ -1,76 +1,72 @@
 #!/usr/bin/env bash
-# On a machine with GPUs and torch and no network: what one call does there. It goes on where the call before it ended, for
+# On a machine with GPUs, torch and no network: what one call does there. It goes on where the call before it ended, for
 # what was carried comes in parts, and says what it has done.
+#   machine.sh first                 what the first call does: take, setup, begin
 #   machine.sh take                  the parts that were carried this time
-#   machine.sh setup                 the tool from carried wheels, the targets, the store
-#   machine.sh begin                 lanes.sh, in the background, from a copy of the checkout that no later call changes
-#   machine.sh stack NAME            a stack out of the parts that have arrived, with an interpreter of its own
-#   machine.sh apply TARGET NAME     the target in place, below a folder of its own
+#   machine.sh setup                 the interpreter, the tool and the targets' locks; are the machine's own files as they must be?
+#   machine.sh begin                 lanes.sh, in the background, from a copy of tests/gpu that no later call changes
+#   machine.sh place NAME            a target's place out of the parts that have arrived, compared with its lock, and applied
 #   machine.sh engine                an engine out of the parts that have arrived, with the GPUs described for CDI
-#   machine.sh kit                   what images are built of
-#   machine.sh image TARGET          its image, on a base made of this machine's own system
-#   machine.sh start NAME COMMAND…   a command in the background, its output in logs/NAME.log
-#   machine.sh wait SECONDS NAME…    until these have ended
 #   machine.sh killed DATA JOB STAGE TEXT
 #   machine.sh keep RUN…             what is kept of a run, below $OUT
 set -euo pipefail
 root=${PROOF_ROOT:-/opt/proof} here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 carried=${CARRIED:-$here/../../.carry}
-machine=${MACHINE_PYTHON:-/usr/bin/python3.12} packages=${MACHINE_PACKAGES:-/opt/torch/.venv/lib/python3.12/site-packages}
-targets=$(ls "$here/project/images")
+packages=${MACHINE_PACKAGES:-/opt/torch/.venv/lib/python3.12/site-packages}
+places=$HOME/.cache/rlbox/places # as where it was packed: programs of a place name its folder
+rlbox=$root/cli/bin/rlbox python=$root/cli/bin/python
 unset DEBIAN_FRONTEND
-export RLBOX_STORE=$root/store RLBOX_PROJECT=${RLBOX_PROJECT:-$here/project} RLBOX_DATA=${RLBOX_DATA:-/data}
+export RLBOX_STORE=$root/store RLBOX_PROJECT=${RLBOX_PROJECT:-$root/project} RLBOX_DATA=${RLBOX_DATA:-/data}
 mkdir -p "$root/parts" "$root/logs" "$RLBOX_DATA"
 say() { echo "== $(date +%T) $*"; }
 
-setup() {
-  [ -x /usr/local/bin/ninja ] || ln -sf "$(dirname "$(dirname "$(dirname "$packages")")")/bin/ninja" /usr/local/bin/ninja # torch's own
-  [ -x "$root/cli/bin/rlbox" ] || {
-    uv venv -q --python "$machine" "$root/cli"
-    uv pip install -q --python "$root/cli/bin/python" --offline --no-index --find-links "$carried/wheels" rlbox
-  }
-  for target in $targets; do
-    "$root/cli/bin/rlbox" fetch "$target" --place here --import "$carried/kit-$target" | tail -n 1
-  done
-}
-
-begin() {
-  mkdir -p "$root/checkout"
-  tar -C "$here/../.." --exclude=./.carry -c . | tar -C "$root/checkout" -x
-  setsid nohup bash "$root/checkout/tests/gpu/lanes.sh" all >"$root/logs/all.log" 2>&1 </dev/null &
-}
-
-kit() {
-  rm -rf "$root/project" "$root/based"
-  cp -r "$carried/project" "$root/project"
-  cp -rT "$carried/ssh" "$root/ssh"
-  "$root/cli/bin/rlbox" fetch h100-verl --project "$root/project" --import "$carried/kit" | tail -n 1
-  touch "$root/kit"
-}
-
 take() {
-  find "$carried" -maxdepth 1 -name 'part*' -exec cp -uL {} "$root/parts/" \;
+  find "$carried" -name "part-*" -exec sh -c 'cp -L "$1" "$2/.coming" && mv "$2/.coming" "$2/${1##*/}"' - {} "$root/parts" \;
+  [ ! -e "$carried/tool/machine.json" ] || cp "$carried/tool/machine.json" "$carried/tool/parts.json" "$root/parts/"
   say "parts here: $(find "$root/parts" -name 'part-*' | wc -l)"
 }
 
-stack() {
-  "$root/cli/bin/python" "$here/pack.py" unpack "$root/parts" /opt/stack "$1"
-  "$machine" -m venv --without-pip "/opt/stack/$1"
-  for folder in "/opt/stack/$1/site-packages" "$packages"; do # with what their own .pth say: distutils is in one
-    printf "import site; site.addsitedir('%s')\n" "$folder"
-  done >"/opt/stack/$1/lib/python3.12/site-packages/zz-stack.pth"
+setup() {
+  local deb name memory
+  [ -x /usr/local/bin/ninja ] || ln -sf "$(dirname "$(dirname "$(dirname "$packages")")")/bin/ninja" /usr/local/bin/ninja # torch's own
+  [ -e "$root/python" ] || { # the interpreter of the locks: paths of Python 3.11 alone
+    for deb in "$carried"/tool/debs/*.deb; do dpkg -x "$deb" /; done
+    ldconfig
+    touch "$root/python"
+  }
+  [ -x "$rlbox" ] || {
+    uv venv -q --python /usr/bin/python3.11 "$root/cli"
+    uv pip install -q --python "$python" --offline --no-index --find-links "$carried/tool/wheels" rlbox
+  }
+  rm -rf "$root/project"
+  cp -r "$here/project" "$root/project"
+  name=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
+  memory=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | head -n 1)
+  sed -i "s/^gpu = .*/gpu = \"$name\"/; s/^gpu_memory_gib = .*/gpu_memory_gib = $((memory / 1024)).0/" "$root"/project/images/*/target.toml
+  "$python" "$here/stack.py" lock "$root/project"
+  "$python" "$here/pack.py" needs "$root/parts" --machine "$packages"
+  say "tool $("$rlbox" --version), $("$python" --version), $name"
 }
 
-apply() {
-  local place=$HOME/.cache/rlbox/places/$1
-  "$root/cli/bin/rlbox" apply "$1" --prefix "$place" --offline --yes --no-packages --python "/opt/stack/$2/bin/python" | tail -n 3 || say "$1: a check failed"
-  # a framework's own installation has this program beside its interpreter
-  printf '#!/bin/sh\nexec %s -m ray.scripts.scripts "$@"\n' "$place/opt/venv/bin/python" >"$place/opt/venv/bin/ray"
-  chmod +x "$place/opt/venv/bin/ray"
+begin() {
+  mkdir -p "$root/checkout/tests"
+  cp -rT "$here" "$root/checkout/tests/gpu"
+  setsid nohup bash "$root/checkout/tests/gpu/lanes.sh" all >"$root/logs/all.log" 2>&1 </dev/null &
+  say "lanes begun"
+}
+
+place() {
+  local folder=$places/$1 status=0
+  "$python" "$here/pack.py" unpack "$root/parts" "$places" "$1" --machine "$packages"
+  say "$1 unpacked"
+  "$rlbox" apply "$1" --prefix "$folder" --data "$RLBOX_DATA" --offline --yes --no-packages || status=$?
+  say "rlbox apply $1: exit $status"
+  "$python" "$here/stack.py" verify "$RLBOX_PROJECT" "$1" "$folder" "$root/$1.json"
+  return "$status"
 }
 
 engine() {
-  "$root/cli/bin/python" "$here/pack.py" unpack "$root/parts" /opt/stack engine
+  "$python" "$here/pack.py" unpack "$root/parts" /opt/stack engine --machine "$packages"
   local home=/opt/stack/engine driver=/usr/local/nvidia plugins=/usr/local/lib/docker/cli-plugins name gpu
   for name in "$home"/lib/*; do ldconfig -p | grep -q "${name##*/}" || cp "$name" /usr/lib/x86_64-linux-gnu/; done
   ldconfig
@@ -98,44 +94,16 @@ JSON
   say "engine $(docker version -f '{{.Server.Version}}')"
 }
 
-image() {
-  if [ ! -e "$root/based" ]; then
-    # a framework's own installation has this program; the stack was carried as packages alone
-    printf '#!/bin/sh\nexec /opt/venv/bin/python -m ray.scripts.scripts "$@"\n' >/usr/local/bin/ray
-    chmod +x /usr/local/bin/ray
-    "$root/cli/bin/python" "$here/base.py" "$root/project" $targets && touch "$root/based"
-    rm /usr/local/bin/ray
-  fi
-  "$root/cli/bin/rlbox" build "$1" --project "$root/project" --hermetic
-}
-
 case $1 in
+  first) take && setup && begin ;;
   take) take ;;
   setup) setup ;;
   begin) begin ;;
-  stack) stack "$2" ;;
-  apply) apply "$2" "$3" ;;
+  place) place "$2" ;;
   engine) engine ;;
-  kit) kit ;;
-  image) image "$2" ;;
-  start)
-    name=$2
-    shift 2
-    setsid nohup bash -c "\"\$@\"; echo \"ended with \$?\"" - "$@" >"$root/logs/$name.log" 2>&1 </dev/null &
-    say "$name started"
-    ;;
-  wait)
-    for _ in $(seq "$2"); do
-      left=
-      for name in "${@:3}"; do grep -q '^ended with' "$root/logs/$name.log" || left="$left $name"; done
-      [ -z "$left" ] && break
-      sleep 1
-    done
-    for name in "${@:3}"; do say "$name: $(tail -n 1 "$root/logs/$name.log")"; done
-    ;;
   killed) # the supervisor of the newest run of a job, with -9, once a stage has said something
     until run=$(find "$2/runs" -maxdepth 1 -name "$3-*" | sort | tail -n 1) && grep -qs -- "$5" "$run"/stages/*-"$4"/stage.log; do sleep 0.5; done
-    kill -9 "$("$root/cli/bin/python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["supervisor_pid"])' "$run/run.json")"
+    kill -9 "$("$python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["supervisor_pid"])' "$run/run.json")"
     say "killed the supervisor of $run"
     ;;
   keep)
@@ -144,6 +112,7 @@ case $1 in
       mkdir -p "$kept"
       cp "$run/run.json" "$kept/"
       cp "$run"/learning.json "$kept/" 2>/dev/null || true
+      "$python" "$here/about.py" "$run" "$root" >"$kept/about.json"
       (cd "$run/stages" && for log in */stage.log; do echo "=== ${log%/*}" && sed 's,\x1b\[[0-9;]*m,,g' "$log"; done) | xz -T0 >"$kept/stages.log.xz"
     done
     ;;
