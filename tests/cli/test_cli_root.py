@@ -109,8 +109,8 @@ def test_errors_of_specs_as_json(rlbox: Rlbox, engine: EngineSocket) -> None:
     assert said.data["error"] == {
         "what": "unknown target or job 'locl' (did you mean 'local'?)",
         "where": "",
-        "next": "choose one of: a800-cn, cluster-2node, cluster-2node-flash, hopper, local, vast-5090, vast-5090-flash, "
-        "gkd, grpo, holdem, sft, smoke, xdan",
+        "next": "choose one of: a800-cn, cluster-2node, cluster-2node-flash, hopper, local, vast-5090, "
+        "vast-5090-flash, gkd, grpo, holdem, sft, smoke, xdan",
         "exit_code": 2,
     }
 
