@@ -10,6 +10,7 @@ from rlbox.errors import SpecError
 from rlbox.job.fits.formula import Amount, evaluate
 from rlbox.job.fits.table import CARD, Fits, StageFits
 from rlbox.job.job import Job
+from rlbox.job.param import Scalar
 from rlbox.job.params import DEFAULT, Values
 from rlbox.job.plan import stages_of
 
@@ -74,12 +75,23 @@ def needs_of(job: Job, values: Values, card_bytes: float) -> RunNeeds | None:
     """
     if job.fits is None:
         return None
-    names: dict[str, Amount] = {**values.params, CARD: card_bytes}
-    for name, formula in job.fits.let.items():
-        names[name] = _amount(job, f"let.{name}", formula, names)
+    names = amounts_of(job, values.params, card_bytes)
     chosen = {stage.name for stage in stages_of(job, values.profile)}
     stages = tuple(_stage(job, name, row, names) for name, row in job.fits.stages.items() if name in chosen)
     return RunNeeds(stages=stages, unsized=tuple(_unsized(job.fits, values)))
+
+
+def amounts_of(job: Job, params: Mapping[str, Scalar], card_bytes: float) -> dict[str, Amount]:
+    """Return what formulas of a job's `[fits]` may name: parameters, `card`, and the amounts of `let`."""
+    names: dict[str, Amount] = {**params, CARD: card_bytes}
+    for name, formula in job.fits.let.items() if job.fits else ():
+        names[name] = _amount(job, f"let.{name}", formula, names)
+    return names
+
+
+def stage_amount(job: Job, stage: str, key: str, formula: str, names: Mapping[str, Amount]) -> float:
+    """Return the value of a formula of one stage; `SpecError` when it has none."""
+    return _number(_amount(job, f"stages.{stage}.{key}", formula, names))
 
 
 def _stage(job: Job, name: str, row: StageFits, names: Mapping[str, Amount]) -> StageNeeds:

@@ -53,6 +53,7 @@ def needs_lines(needs: RunNeeds, room: Room) -> list[str]:
             _size(sum(row.disk.values())),
         )
         for row in needs.stages
+        if row.gpus or row.card or row.host or row.disk
     ]
     gpus = "all" if room.gpus < 0 else str(room.gpus)
     rows.append((_TOLD[room.told], f"{room.nodes} x {gpus}", _card(room.card), _size(room.host), _size(room.disk)))

@@ -10,7 +10,15 @@ from fakes import ON_IMAGE, Folder, Rlbox, Said, h200
 from following import Follow
 
 from rlbox.amounts import GIB
+from rlbox.job.filler import Paths
+from rlbox.job.load import load_job
+from rlbox.job.params import plan_values
+from rlbox.job.plan import plan_run
 from rlbox.machine.counters import GpuFacts
+from rlbox.record.act.ledger import Ledger
+from rlbox.record.act.state import change_stage, new_run_state, write_run_state
+from rlbox.run.places import reach
+from rlbox.secrets.masks import Masks
 
 JOB = """
 title = "one stage"
@@ -67,9 +75,42 @@ train  a GPU  7.5 GiB  weights
 train  a GPU  7.5 GiB  activations
 train  host   8.0 GB   copy
 train  disk   12.0 GB  checkpoints
-""",
+
+"""
+        + NO_HOURS,
         err="",
     )
+
+
+NO_HOURS = """stage  hours  source
+train  -      not known: no run of it on this data disk passed
+total: not known; run the job once, or take a run of it: --calibrate RUN
+"""
+
+
+@pytest.mark.usefixtures("as_declared")
+def test_hours_and_cost_of_a_passed_run(rlbox: Rlbox, one: Folder) -> None:
+    data = one.path / "data"
+    passed_run(one, data, "one-1")
+    said = rlbox("plan", "one", "--data", str(data), "--price", "2-3", "--json").data["time"]
+    assert (said["total"], said["cost"]) == ({"low": 1.5, "high": 1.5}, {"low": 3.0, "high": 4.5})
+    other = ("plan", "one", "--data", str(data), "--set", "rows=2")
+    assert rlbox(*other, "--json").data["time"]["complete"] is False
+    assert "measured, run one-1" in rlbox(*other, "--calibrate", "one-1").out
+    said = rlbox("plan", "one", "--data", str(data), "--calibrate", "two-1")
+    assert (said.code, "no run 'two-1'" in said.err) == (2, True)
+
+
+def passed_run(one: Folder, data: Path, run_id: str) -> None:
+    """Write the record of a run of an hour and a half."""
+    job, run = load_job(one.project, "one"), str(data / "runs" / run_id)
+    paths = Paths(run=run, job=f"{run}/job", data=str(data), python="python")
+    plan = plan_run(job, plan_values(job, (), {}), paths, run_id=run_id, place="here", target="mine")
+    data.mkdir()
+    ledger = Ledger(folder=data, reach=reach)
+    ledger.make(plan, None, {})
+    state = change_stage(new_run_state(plan, 1), "train", state="passed", seconds=5400.0)
+    write_run_state(ledger.run_dir(run_id), dataclasses.replace(state, state="passed"), Masks({}))
 
 
 def test_as_json(rlbox: Rlbox, one: Folder) -> None:
@@ -82,7 +123,10 @@ def test_as_json(rlbox: Rlbox, one: Folder) -> None:
 def test_a_job_that_says_nothing(rlbox: Rlbox, one: Folder) -> None:
     one.job("other", JOB.partition("[fits]")[0])
     said = rlbox("plan", "other")
-    assert (said.code, said.out) == (0, "job other does not say what it needs: [fits] in jobs/other.toml\n")
+    assert (said.code, said.out) == (
+        0,
+        "job other does not say what it needs: [fits] in jobs/other.toml\n\n" + NO_HOURS,
+    )
     assert rlbox("run", "other", "--dry-run").code == 0
 
 

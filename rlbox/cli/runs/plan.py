@@ -14,6 +14,9 @@ from rlbox.cli.options import gpus_option, job_options, shared
 @job_options
 @click.option("--machine", metavar="GPUSxGB", help="Another machine: 4x24 is four cards of 24 GB, 2x8x80 two nodes.")
 @gpus_option
+@click.option("--data", metavar="DIR", help="Data disk with earlier runs of JOB [RLBOX_DATA].")
+@click.option("--calibrate", metavar="RUN", default="", help="Take the hours of this run, whatever its parameters.")
+@click.option("--price", metavar="DOLLARS", default="", help="Price of an hour: 1.60, or 1.60-2.40.")
 @shared
 def verb(
     app: App,
@@ -23,8 +26,14 @@ def verb(
     settings: tuple[str, ...],
     machine: str | None,
     gpus: str,
+    data: str | None,
+    calibrate: str,
+    price: str,
 ) -> int:
     """Show what a run of JOB needs: GPUs and their memory, host memory, disk, and whether the target has it.
+
+    Then how many hours each stage takes and what they cost: by the last run of it on the data disk that passed with the
+    same parameters, scaled to other numbers of steps; else by an assumption of the job, which is marked.
 
     Nothing is started or measured. Exit code 5: it does not fit, with the nearest setting that does.
 
@@ -33,10 +42,16 @@ def verb(
       rlbox plan sft
       rlbox plan sft --profile rtx-4090-x4 --machine 4x24
       rlbox plan xdan --set train_batch=256
+      rlbox plan sft --price 1.60-2.40
     """
+    from rlbox.job.load import load_job
     from rlbox.job.params import parse_settings
-    from rlbox.planner.act.plan import plan_job
+    from rlbox.planner.act.plan import BudgetOptions, plan_job
     from rlbox.planner.nearest import Asked
+    from rlbox.run.stage_times import measured_stages, stages_of_run
 
     wish = Asked(profiles=profiles, settings=parse_settings(settings))
-    return plan_job(app, name, wish, target or "", machine or "", gpus)
+    place = target or load_job(app.project, name).target
+    runs = stages_of_run(app, name, calibrate, place, data) if calibrate else measured_stages(app, name, place, data)
+    budget = BudgetOptions(runs=runs, calibrated=bool(calibrate), price=price)
+    return plan_job(app, name, wish, target or "", machine or "", gpus, budget)

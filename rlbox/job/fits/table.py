@@ -33,10 +33,15 @@ class StageFits(Frozen):
     host: dict[ParamName, Formula] = Field(default_factory=dict, description="memory of a machine, bytes, by part")
     disk: dict[ParamName, Formula] = Field(default_factory=dict, description="what it leaves on the data disk, bytes")
     rules: tuple[Holds, ...] = ()
+    steps: Formula = Field("0", description="what its time grows with: a measured run is scaled by it; 0: by nothing")
+    hours: tuple[()] | tuple[Formula, Formula] = Field(
+        (), description="hours, least and most, that are assumed while no run was measured"
+    )
 
     def formulas(self) -> Iterator[tuple[str, str]]:
         """Yield every formula with its key."""
-        yield from (("nodes", self.nodes), ("gpus", self.gpus))
+        yield from (("nodes", self.nodes), ("gpus", self.gpus), ("steps", self.steps))
+        yield from (("hours", formula) for formula in self.hours)
         for kind in ("card", "host", "disk"):
             yield from ((f"{kind}.{part}", formula) for part, formula in getattr(self, kind).items())
         yield from ((f"rules[{number}].holds", rule.holds) for number, rule in enumerate(self.rules))

@@ -1,0 +1,182 @@
+"""How many hours a job's stages take, and what they cost: from measured runs, else from what the job assumes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlbox.amounts import columns
+from rlbox.errors import SpecError
+from rlbox.job.fits.formula import names_in
+from rlbox.job.fits.table import Fits, StageFits
+from rlbox.job.job import Job
+from rlbox.job.param import Scalar
+from rlbox.job.params import Values
+from rlbox.job.plan import stages_of
+from rlbox.planner.needs import amounts_of, stage_amount
+from rlbox.printable import isolated
+from rlbox.target.target import Target
+
+_PRICE = re.compile(r"(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageMeasurement:
+    """How long a stage took in one run, with the parameters of that run."""
+
+    run: str
+    stage: str
+    seconds: float
+    params: Mapping[str, Scalar]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageHours:
+    """Hours of one stage, between `low` and `high`, and where they come from; both None: nobody knows."""
+
+    stage: str
+    low: float | None
+    high: float | None
+    basis: str
+    measured: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HourlyPrice:
+    """Dollars an hour between `low` and `high`; `basis` says whose they are."""
+
+    low: float
+    high: float
+    basis: str
+
+
+def parse_price(text: str) -> HourlyPrice:
+    """Return the price of `1.60` or `1.60-2.40`."""
+    found = _PRICE.fullmatch(text)
+    low, high = (float(found[1]), float(found[2] or found[1])) if found else (1.0, 0.0)
+    if low > high:
+        raise SpecError(
+            f"--price {text!r} is no price", next_step="say dollars an hour, a price or a range (1.60-2.40)"
+        )
+    return HourlyPrice(low=low, high=high, basis="--price")
+
+
+def target_price(target: Target) -> HourlyPrice | None:
+    """Return what an hour on a rented target costs at most; None where it does not say."""
+    most = target.vast.max_price if target.hardware.platform == "vast" else 0.0
+    return HourlyPrice(low=most, high=most, basis="the target's ceiling, disk included") if most else None
+
+
+def stage_hours(
+    job: Job, values: Values, card_bytes: float, runs: Sequence[StageMeasurement], *, calibrated: bool = False
+) -> tuple[StageHours, ...]:
+    """Return the hours of each stage of a run, in order.
+
+    Parameters
+    ----------
+    runs
+        Stages that passed, the latest first. One counts whose parameters are those of `values`, but for those that
+        the number of steps is made of.
+    calibrated
+        They count whatever their parameters.
+    """
+    return tuple(
+        _hours(job, stage.name, values, card_bytes, runs, calibrated) for stage in stages_of(job, values.profile)
+    )
+
+
+def _hours(
+    job: Job, stage: str, values: Values, card: float, runs: Sequence[StageMeasurement], calibrated: bool
+) -> StageHours:
+    table = job.fits.stages.get(stage, StageFits()) if job.fits else StageFits()
+    free = _free_params(job.fits, table.steps) if job.fits else frozenset()
+    for run in runs:
+        if run.stage == stage and (calibrated or _same_params(job, run.params, values.params, free)):
+            return _measured(job, stage, table, values, card, run)
+    if job.fits and table.hours:
+        names = amounts_of(job, values.params, card)
+        low, high = (stage_amount(job, stage, "hours", formula, names) for formula in table.hours)
+        return StageHours(stage=stage, low=low, high=high, basis="an assumption of the job, not measured")
+    return StageHours(stage=stage, low=None, high=None, basis="not known: no run of it on this data disk passed")
+
+
+def _measured(job: Job, stage: str, table: StageFits, values: Values, card: float, run: StageMeasurement) -> StageHours:
+    """Return measured hours, scaled to the planned steps; nobody knows which share was a start, which does not grow."""
+    now = before = 0.0
+    if job.fits:
+        now = stage_amount(job, stage, "steps", table.steps, amounts_of(job, values.params, card))
+        before = stage_amount(job, stage, "steps", table.steps, amounts_of(job, run.params, card))
+    hours = run.seconds / 3600
+    scaled = hours * now / before if now and before else hours
+    basis = f"measured, run {isolated(run.run)}"
+    if scaled != hours:
+        basis += f": {before:g} steps, scaled to {now:g}"
+    return StageHours(stage=stage, low=min(hours, scaled), high=max(hours, scaled), basis=basis, measured=True)
+
+
+def _free_params(fits: Fits, formula: str) -> frozenset[str]:
+    """Return the parameters that a formula is made of, through the amounts of `let`."""
+    names, seen = set(names_in(formula)), set[str]()
+    while names - seen:
+        name = (names - seen).pop()
+        seen.add(name)
+        names |= names_in(fits.let[name]) if name in fits.let else set()
+    return frozenset(seen - set(fits.let))
+
+
+def _same_params(job: Job, run: Mapping[str, Scalar], now: Mapping[str, Scalar], free: frozenset[str]) -> bool:
+    """Return whether what decides the time is the same; texts that name no model, such as paths, do not."""
+    models = set(job.fits.size.values()) if job.fits else set()
+    return all(
+        run.get(name) == value
+        for name, value in now.items()
+        if name not in free and (name in models or not isinstance(value, str))
+    )
+
+
+def total(hours: Sequence[StageHours]) -> tuple[float, float]:
+    """Return the hours of all stages that are known, low and high."""
+    return sum(row.low or 0.0 for row in hours), sum(row.high or 0.0 for row in hours)
+
+
+def budget_json(hours: Sequence[StageHours], price: HourlyPrice | None) -> dict[str, Any]:
+    """Return hours and dollars as JSON types."""
+    low, high = total(hours)
+    rows = [
+        {"stage": row.stage, "low": row.low, "high": row.high, "measured": row.measured, "basis": row.basis}
+        for row in hours
+    ]
+    cost = price and {"low": low * price.low, "high": high * price.high}
+    hourly = price and {"low": price.low, "high": price.high}
+    complete = all(row.low is not None for row in hours)
+    return {"hours": rows, "total": {"low": low, "high": high}, "complete": complete, "price": hourly, "cost": cost}
+
+
+def budget_lines(hours: Sequence[StageHours], price: HourlyPrice | None) -> list[str]:
+    """Return the table of hours by stage, the total, and the cost."""
+    rows = [("stage", "hours", "source")]
+    rows += [(isolated(row.stage), _range(row.low, row.high), row.basis) for row in hours]
+    return [*columns(rows), *_sums(hours, price)]
+
+
+def _sums(hours: Sequence[StageHours], price: HourlyPrice | None) -> Iterator[str]:
+    low, high = total(hours)
+    if not high:
+        yield "total: not known; run the job once, or take a run of it: --calibrate RUN"
+        return
+    unknown = [isolated(row.stage) for row in hours if row.low is None]
+    yield f"total: {_range(low, high)} h" + (f", without {', '.join(unknown)}" if unknown else "")
+    if price is None:
+        yield "cost: no price is known; say dollars an hour: --price 1.60-2.40"
+        return
+    hourly = _range(price.low, price.high)
+    yield f"cost: ${_range(low * price.low, high * price.high)} at ${hourly} an hour ({price.basis})"
+
+
+def _range(low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return "-"
+    texts = (f"{low:.2f}", f"{high:.2f}")
+    return texts[0] if texts[0] == texts[1] else "-".join(texts)

@@ -1,0 +1,102 @@
+"""Hours and cost of a job's stages: measured, scaled, assumed."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import CHECKOUT
+
+from rlbox.errors import SpecError
+from rlbox.job.job import Job
+from rlbox.job.load import load_job
+from rlbox.job.params import Values, plan_values
+from rlbox.planner.budget import (
+    HourlyPrice,
+    StageHours,
+    StageMeasurement,
+    budget_json,
+    budget_lines,
+    parse_price,
+    stage_hours,
+    target_price,
+    total,
+)
+from rlbox.spec.project import Project
+from rlbox.target.load import load_target
+
+PROJECT = Project(folder=CHECKOUT)
+
+
+def sft(**settings: str) -> tuple[Job, Values]:
+    job = load_job(PROJECT, "sft")
+    return job, plan_values(job, (), settings)
+
+
+def measurement(seconds: float = 7200.0, **params: str) -> StageMeasurement:
+    return StageMeasurement(run="sft-1", stage="train", seconds=seconds, params=sft(**params)[1].params)
+
+
+def train(hours: tuple[StageHours, ...]) -> StageHours:
+    return next(row for row in hours if row.stage == "train")
+
+
+def test_hours_without_a_run_are_the_marked_assumption() -> None:
+    rows = stage_hours(*sft(), 0.0, ())
+    assert (train(rows).low, train(rows).high, train(rows).measured) == (2.0, 4.0, False)
+    assert all("assumption" in row.basis for row in rows)
+    low, high = total(rows)
+    assert (3.0 < low < 3.2, 6.2 < high < 6.4) == (True, True)
+
+
+def test_hours_of_the_same_parameters_are_measured() -> None:
+    row = train(stage_hours(*sft(), 0.0, (measurement(),)))
+    assert (row.low, row.high, row.measured, row.basis) == (2.0, 2.0, True, "measured, run \u2068sft-1\u2069")
+
+
+def test_hours_of_more_steps_lie_between_all_start_and_all_steps() -> None:
+    row = train(stage_hours(*sft(epochs="6"), 0.0, (measurement(epochs="3"),)))
+    assert (row.low, row.high) == (2.0, 4.0)
+    assert "378 steps, scaled to 756" in row.basis
+
+
+@pytest.mark.parametrize(("name", "value"), [("model", "me/other-7b"), ("max_length", "2048"), ("offload", "false")])
+def test_hours_of_other_parameters_count_only_when_calibrated(name: str, value: str) -> None:
+    other = (measurement(**{name: value}),)
+    assert not train(stage_hours(*sft(), 0.0, other)).measured
+    assert train(stage_hours(*sft(), 0.0, other, calibrated=True)).measured
+
+
+def test_hours_of_a_job_without_assumption_are_not_known() -> None:
+    job = load_job(PROJECT, "xdan")
+    rows = stage_hours(job, plan_values(job, (), {}), 0.0, ())
+    assert {row.low for row in rows} == {None}
+    assert budget_lines(rows, None)[-1].startswith("total: not known")
+
+
+def test_cost_is_hours_times_price() -> None:
+    """Six hours at 1.60 to 2.40 dollars, and 0.10 for the disk."""
+    rows = (StageHours(stage="all", low=6.0, high=6.0, basis="measured"),)
+    price = parse_price("1.70-2.50")
+    assert budget_lines(rows, price)[-2:] == ["total: 6.00 h", "cost: $10.20-15.00 at $1.70-2.50 an hour (--price)"]
+    found = budget_json(rows, price)
+    assert (round(found["cost"]["low"], 2), found["cost"]["high"], found["complete"]) == (10.2, 15.0, True)
+
+
+def test_unknown_stage_is_left_out_of_the_total() -> None:
+    rows = (
+        StageHours(stage="train", low=1.0, high=2.0, basis=""),
+        StageHours(stage="judge", low=None, high=None, basis=""),
+    )
+    assert "without" in budget_lines(rows, None)[-2]
+    assert budget_json(rows, None)["complete"] is False
+
+
+def test_price_of_a_rented_target_is_its_ceiling() -> None:
+    ceiling = target_price(load_target(PROJECT, "vast-5090").target)
+    assert ceiling == HourlyPrice(low=2.5, high=2.5, basis="the target's ceiling, disk included")
+    assert target_price(load_target(PROJECT, "hopper").target) is None
+
+
+@pytest.mark.parametrize("text", ["x", "2-1", "-1", "1.6-", "nan"])
+def test_price_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="is no price"):
+        parse_price(text)
