@@ -51,7 +51,7 @@ def patch_megatron(megatron: Path, patch: Path, out: Path) -> str:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     if not patch.is_file():
-        raise SourcesError(f"no {patch}: --set slime= must name slime's whole tree")
+        raise SourcesError(f"no {patch}: --set source= must name slime's whole tree")
     if fits(patch, megatron, 1, backwards=True):
         return f"{megatron} has slime's patch"
     if not fits(patch, megatron, 1):

@@ -62,11 +62,12 @@ def lay(data: Path) -> list[str]:
     (ref / "latest_checkpointed_iteration.txt").write_text("0\n")
     (core / "__init__.py").write_text("one = 1\ntwo = 2\n")
     (data / "slime/train.py").write_text(TRAIN)
+    (data / "slime/slime").mkdir()
     for name in ("megatron", "sglang"):
         (patches / f"{name}.patch").write_text(PATCH)
     for name in ("megatron_debug", "holdem_smoke"):
         (data / f"data/pokerbench_{name}.jsonl").write_text('{"instruction": "…", "output": "call"}\n')
-    return ["--set", f"slime={data}/slime", "--set", f"megatron={data}/megatron"]
+    return ["--set", f"source={data}/slime", "--set", f"megatron={data}/megatron"]
 
 
 @pytest.mark.slow

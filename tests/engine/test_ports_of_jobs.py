@@ -45,7 +45,8 @@ def model(folder: Path) -> None:
 
 def holdem(box: BoxOn) -> list[str]:
     lay(box.data / "slime", slime_train="train.py")
-    return ["--from=smoke", "--force", "--set", f"slime={box.data}/slime"]
+    (box.data / "slime/slime").mkdir()
+    return ["--from=smoke", "--force", "--set", f"source={box.data}/slime"]
 
 
 def grpo(box: BoxOn) -> list[str]:

@@ -37,7 +37,7 @@ grpo() { run grpo "$both" grpo --profile tiny --target h100-verl --set "gpus=$pa
 gkd() { run gkd "$both" gkd --profile tiny --target h100-verl --set gpu_memory=0.2 --shift-ports 300; }
 xdan() { run xdan "$last" xdan --profile tiny --target h100-openrlhf --set gpu_memory=0.2 --shift-ports 100; }
 
-slime=(--target h100-slime --set "slime=${SLIME:-$places/h100-slime/opt/slime}" --set "megatron=${MEGATRON:-$places/h100-slime/opt/megatron-lm}")
+slime=(--target h100-slime --set "source=${SLIME-$places/h100-slime/opt/slime}" --set "megatron=${MEGATRON:-$places/h100-slime/opt/megatron-lm}")
 small=(--set dynamic_sampling=false --set partial_rollout=false --set prompts=8 --set samples=4 --set batch=32 --set save_every=2
   --set answer_tokens=64 --set over_sampling=8 --set rollouts=4)
 holdem() { # te=false with the layers shared by two GPUs, through smoke and full
@@ -64,7 +64,7 @@ box_sft() { BOX=1 sft; }
 box_grpo() { BOX=1 grpo; }
 box_gkd() { BOX=1 gkd; }
 box_xdan() { BOX=1 xdan; }
-box_holdem() { BOX=1 SLIME=/opt/slime MEGATRON=/opt/megatron-lm holdem; }
+box_holdem() { BOX=1 SLIME="" MEGATRON=/opt/megatron-lm holdem; }
 flash() { "$(python_of h100-verl)" "$here/flash.py"; }
 
 # lane FILE… NAME: one of those, once all that it waits for is there

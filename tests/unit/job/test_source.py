@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from fakes import Folder
+from fakes import CHECKOUT, Folder
 
 from rlbox.errors import SpecError
 from rlbox.job.filler import Paths, source_mount
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.job.plan import RunPlan, plan_run
+from rlbox.run.inputs import container_plan
+from rlbox.spec.project import Project
 
 JOB = """
 title = "trains"
@@ -35,6 +37,8 @@ title = "has a path of its own"
 command = ["train"]
 env = { PYTHONPATH = "/own" }
 """
+
+TRAINERS = ("sft", "grpo", "gkd", "xdan", "holdem")
 
 
 def plan_of(folder: Folder, text: str, source: str) -> RunPlan:
@@ -82,3 +86,21 @@ def test_a_parameter_named_source_beside_the_table_is_refused(folder: Folder) ->
 def test_a_container_sees_each_tree_at_a_path_of_its_own() -> None:
     assert source_mount("") == ""
     assert source_mount("/home/me/a/verl") != source_mount("/home/me/b/verl")
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_every_trainer_job_takes_a_source(name: str) -> None:
+    job = load_job(Project(folder=CHECKOUT), name)
+    values = plan_values(job, "tiny", {"source": "/home/me/fork"})
+    plan = container_plan(job, values, "/data", "r", "docker", job.target)
+    mount = source_mount("/home/me/fork")
+    words = plan.env["PYTHONPATH"].split(":")
+    assert plan.params["source"] == "/home/me/fork"
+    assert plan.paths.source == mount
+    own = [word for word in words if word.startswith(("/data/runs/r/", "/opt/"))]
+    assert mount in own
+    before = own[: own.index(mount)]
+    assert all(word.startswith("/data/runs/r/") for word in before), before  # nothing of the image is before it
+    text = str(plan.as_json()["stages"])
+    assert (f"{mount}/train.py" in text) == (name == "holdem")
+    assert "/opt/slime" not in text
