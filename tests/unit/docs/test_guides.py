@@ -31,7 +31,7 @@ def test_every_chapter_has_commands_and_a_page() -> None:
         verbs = re.findall(r"`rlbox ([a-z]+)", row)
         assert verbs
         assert set(verbs) <= set(VERBS)
-        pages = re.findall(r"\]\(([^)]+)\)", row)
+        pages = re.findall(r"\]\(([^)#]+)", row)
         assert pages
         assert [page for page in pages if not (DOCS / page).is_file()] == []
 
