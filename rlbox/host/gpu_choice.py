@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlbox.app import App
 from rlbox.doctor.act.probe.host import probe_cards, probe_driver
 from rlbox.doctor.facts import Demands
-from rlbox.doctor.judge.host import ImageNeeds, judge_cards, judge_driver, stack_cuda
+from rlbox.doctor.judge.host import LEAST_DRIVERS, ImageNeeds, judge_cards, judge_driver, stack_cuda
 from rlbox.engine.act.address import engine_is_here, engine_place
 from rlbox.engine.act.api import engine
 from rlbox.engine.act.gpu_access import probe_offer
@@ -25,6 +25,7 @@ from rlbox.engine.gpu_access import (
 )
 from rlbox.errors import NodeError
 from rlbox.machine.act.identity import in_image
+from rlbox.target.load import cuda12_variant
 from rlbox.target.lock import load_lock
 
 if TYPE_CHECKING:
@@ -114,11 +115,22 @@ def image_env(found: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, _, value in (str(line).partition("=") for line in lines)}
 
 
+def least_driver(app: App, target: str) -> str:
+    """Return the oldest branch of the driver that runs the CUDA of a target's lock; empty where it has none."""
+    cuda = stack_cuda(_packages(app, target))
+    return LEAST_DRIVERS.get(int(cuda.partition(".")[0]), "") if cuda else ""
+
+
+def _packages(app: App, target: str) -> dict[str, str]:
+    lock = load_lock(app.project.lock_file(target))
+    return {row.name: row.version for group in lock.groups for row in group.packages} if lock else {}
+
+
 def stack_needs(app: App, image: ImagePlan, env: dict[str, str]) -> ImageNeeds:
     """Return what a target's image asks of a driver, by its lock and by the environment of its base."""
-    lock = load_lock(app.project.lock_file(image.target))
-    packages = {row.name: row.version for group in lock.groups for row in group.packages} if lock else {}
+    packages = _packages(app, image.target)
     require = env.get("NVIDIA_REQUIRE_CUDA", "")
     # NVIDIA's own bases, which set both, bring the compatibility library; source: nvidia/cuda's Dockerfiles.
     compat = bool(require and env.get("CUDA_VERSION"))
-    return ImageNeeds(require=require, torch_cuda=stack_cuda(packages), compat=compat)
+    variant = cuda12_variant(app.project, image.target)
+    return ImageNeeds(require=require, torch_cuda=stack_cuda(packages), compat=compat, variant=variant)

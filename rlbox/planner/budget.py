@@ -164,10 +164,10 @@ def budget_lines(hours: Sequence[StageHours], price: HourlyPrice | None) -> list
 def _sums(hours: Sequence[StageHours], price: HourlyPrice | None) -> Iterator[str]:
     low, high = total(hours)
     if not high:
-        yield "total: not known; run the job once, or take a run of it: --calibrate RUN"
+        yield "total hours: not known; run the job once, or take a run of it: --calibrate RUN"
         return
     unknown = [isolated(row.stage) for row in hours if row.low is None]
-    yield f"total: {_range(low, high)} h" + (f", without {', '.join(unknown)}" if unknown else "")
+    yield f"total hours: {_range(low, high)}" + (f", without {', '.join(unknown)}" if unknown else "")
     if price is None:
         yield "cost: no price is known; say dollars an hour: --price 1.60-2.40"
         return

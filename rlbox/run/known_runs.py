@@ -1,4 +1,4 @@
-"""What is known of the runs of a data disk: before some are removed, and of those whose line no signature knew."""
+"""What is known of the runs of a data disk: before some are removed, of unknown failures, and how long stages took."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from rlbox.app import App
 from rlbox.diagnose.learn.unknowns import UnknownFailure
 from rlbox.errors import RlboxError
 from rlbox.files.act.rows import read_rows
+from rlbox.planner.budget import StageMeasurement
 from rlbox.record.act.folder import load_plan
 from rlbox.record.act.ledger import Ledger, Settled
 from rlbox.record.act.removing import size_of
 from rlbox.record.act.state import RunState, run_cause
 from rlbox.record.removal import KeptRun
 from rlbox.record.resources import RESOURCES_FILE, read_sample
-from rlbox.run.data_disk import bring_up_to_date
+from rlbox.run.data_disk import bring_up_to_date, disk_here
 from rlbox.training.act.ckpt_files import find_checkpoints
 
 _OF_NO_JOB = "?"
@@ -60,6 +61,31 @@ def unknown_runs(ledger: Ledger, words: tuple[str, ...] = ()) -> Iterator[Unknow
                 gpus=_gpus(folder),
                 at=ended,
             )
+
+
+def measured_stages(app: App, job: str, target: str, data: str | None) -> tuple[StageMeasurement, ...]:
+    """Return the stages of `job` that passed on `target`, the latest run first; nothing where no disk is there."""
+    try:
+        ledger = disk_here(app, target, data)
+        return tuple(row for folder in ledger.runs() for row in _passed(ledger, folder, job, target))
+    except RlboxError:
+        return ()
+
+
+def stages_of_run(app: App, job: str, run: str, target: str, data: str | None) -> tuple[StageMeasurement, ...]:
+    """Return the stages of one run of `job` that passed, on whatever target; `SpecError` when there is no such run."""
+    ledger = disk_here(app, target, data)
+    return tuple(_passed(ledger, ledger.find(run), job, ""))
+
+
+def _passed(ledger: Ledger, folder: Path, job: str, target: str) -> Iterator[StageMeasurement]:
+    state = _state(ledger, folder)
+    if state is None or state.job != job or (target and state.target != target):
+        return
+    params = load_plan(folder).params
+    for stage in state.stages:
+        if stage.state == "passed" and stage.seconds:
+            yield StageMeasurement(run=folder.name, stage=stage.name, seconds=stage.seconds, params=params)
 
 
 def _state(ledger: Ledger, folder: Path) -> RunState | None:

@@ -27,6 +27,12 @@ class LoadedTarget:
     origins: Mapping[str, str]
 
 
+def cuda12_variant(project: Project, name: str) -> str:
+    """Return the target `NAME-cu12`, which runs on drivers older than 580, where there is one; else nothing."""
+    variant = f"{name}-cu12"
+    return variant if variant in project.targets() else ""
+
+
 _Included = tuple[dict[str, Any], tuple[Path, ...], dict[str, str]]
 
 

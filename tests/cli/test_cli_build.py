@@ -694,3 +694,10 @@ def test_a_host_that_is_not_reached_has_a_mirror(
     client()
     engine.images[TAG] = image_of(mine)
     follow.again(step)
+
+
+@pytest.mark.allow("sockets")  # docker-py is imported, not asked
+def test_dry_run_names_the_driver(rlbox: Rlbox, engine: EngineSocket) -> None:
+    said = rlbox("build", "a800-cn", "--dry-run")
+    assert "driver: 580 or newer on the machine that runs it" in said.err
+    assert "driver:" not in rlbox("build", "local", "--dry-run").err

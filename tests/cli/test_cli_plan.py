@@ -84,7 +84,7 @@ train  disk   12.0 GB  checkpoints
 
 NO_HOURS = """stage  hours  source
 train  -      not known: no run of it on this data disk passed
-total: not known; run the job once, or take a run of it: --calibrate RUN
+total hours: not known; run the job once, or take a run of it: --calibrate RUN
 """
 
 

@@ -32,10 +32,13 @@ def verb(
       rlbox build local --hermetic
       rlbox build local --verify
     """
+    from rlbox.host.gpu_choice import least_driver
     from rlbox.image.act.build import build_target
     from rlbox.image.build import BuildWish
     from rlbox.stack.act.check import require_stack
 
+    if app.dry_run and (driver := least_driver(app, name)):
+        app.say(f"driver: {driver} or newer on the machine that runs it")
     forced = require_stack(app, name, force=force)
     wish = BuildWish(
         no_cache=no_cache, rebuild=rebuild, hermetic=hermetic, verify=verify, sources=sources, forced=forced

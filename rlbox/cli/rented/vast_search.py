@@ -32,6 +32,7 @@ def search(app: App, name: str, price: float, disk: float) -> int:
       rlbox vast search vast-5090 --price 2.2 --dry-run
     """
     from rlbox.cli.rented.onstart import require_rented
+    from rlbox.target.load import cuda12_variant
     from rlbox.vast.act.account import SEARCH_PATH, platform_url, require_key
     from rlbox.vast.offers import offer_needs
     from rlbox.vast.options import parse_options
@@ -45,15 +46,18 @@ def search(app: App, name: str, price: float, disk: float) -> int:
         told = {"target": name, "query": needs.query(), "request": needs.body(), "offers": []}
         asked = search_line(f"{platform_url()}{SEARCH_PATH}", needs)
         return app.planned(told, f"# offers with {isolated(needs.query())}\n{asked}", "ask vast.ai for its offers")
-    fitting = fitting_offers(needs)
+    fitting = fitting_offers(needs, cuda12_variant(app.project, name))
     rows = [offer_row(offer) for offer in fitting]
     app.result({"target": name, "query": needs.query(), "offers": rows}, offer_table(fitting))
     app.say(f"next: rlbox vast create {name} --offer {fitting[0].id} --image IMAGE")
     return 0
 
 
-def fitting_offers(needs: Needs) -> tuple[Offer, ...]:
-    """Ask the platform, and return the offers that fit; `WorkFailed` names what the others lack."""
+def fitting_offers(needs: Needs, variant: str = "") -> tuple[Offer, ...]:
+    """Ask the platform, and return the offers that fit; `WorkFailed` names what the others lack.
+
+    `variant` is the target of the same stack for older drivers, where there is one.
+    """
     from rlbox.errors import WorkFailed
     from rlbox.vast.act.account import search_offers
     from rlbox.vast.offers import rank, read_offer
@@ -63,9 +67,10 @@ def fitting_offers(needs: Needs) -> tuple[Offer, ...]:
     if fitting:
         return fitting
     shown = [f"  offer {number}: {'; '.join(missing)}" for number, missing in list(lacks.items())[:5]]
+    older = f"; machines with an older driver: rlbox vast search {variant}" if variant else ""
     raise WorkFailed(
         "\n".join([f"no offer fits, of {len(rows)} that vast.ai has for: {needs.query()}", *shown]),
-        next_step="raise --price, or try again later: offers change by the minute",
+        next_step=f"raise --price, or try again later: offers change by the minute{older}",
     )
 
 

@@ -48,7 +48,7 @@ def verb(
     from rlbox.job.params import parse_settings
     from rlbox.planner.act.plan import BudgetOptions, plan_job
     from rlbox.planner.nearest import Asked
-    from rlbox.run.stage_times import measured_stages, stages_of_run
+    from rlbox.run.known_runs import measured_stages, stages_of_run
 
     wish = Asked(profiles=profiles, settings=parse_settings(settings))
     place = target or load_job(app.project, name).target

@@ -13,6 +13,7 @@ from rlbox.doctor.judge.processes import live_runs
 from rlbox.engine.container import GOING
 from rlbox.findings import Finding, listed
 from rlbox.foreign import whole_number
+from rlbox.printable import isolated
 
 OLDEST_ENGINE = (20, 10)  # the oldest whose BuildKit mounts secrets, and the oldest that is tested
 _LEAST_ROOM = 5 * GIB
@@ -128,12 +129,14 @@ class DriverFacts:
 class ImageNeeds:
     """What an image asks of a driver: `NVIDIA_REQUIRE_CUDA` as it stands, and the CUDA that its torch is built for.
 
-    `compat` says that it holds CUDA's forward compatibility library, which data-centre cards alone can use.
+    `compat` says that it holds CUDA's forward compatibility library, which data-centre cards alone can use. `variant`
+    is the target of the same stack for older drivers, where there is one.
     """
 
     require: str = ""
     torch_cuda: str = ""
     compat: bool = False
+    variant: str = ""
 
 
 def _driver_there(driver: DriverFacts, _: ImageNeeds, demands: Demands) -> Iterator[Finding]:
@@ -160,14 +163,20 @@ def _driver_new_enough(driver: DriverFacts, needs: ImageNeeds, demands: Demands)
         return
     wanted = required_cuda(needs.require) or _version(needs.torch_cuda)[:1]
     if driver.cuda and wanted and driver.cuda < wanted and not (needs.compat and demands.grade == "datacenter"):
+        package = f"cuda-compat-{wanted[0]}-{(*wanted, 0)[1]}"
         forward = {
-            "datacenter": "take a base of NVIDIA's with its compatibility library (this card can use it), ",
+            "datacenter": f"take a base of NVIDIA's with its compatibility library ({package}; this card can use it), ",
+            "workstation": "(a workstation card has no forward compatibility), ",
             "consumer": "(a consumer card has no forward compatibility), ",
         }.get(demands.grade, "")
+        variant = f"take the target {isolated(needs.variant)}, " if needs.variant else ""
+        branch = "" if len(wanted) > 1 else LEAST_DRIVERS.get(wanted[0], "")  # a minor version is NVIDIA_REQUIRE_CUDA's
+        least = f" to {branch} or newer" if branch else ""
         yield Finding(
             id="cuda-driver-old", title="the image needs a newer NVIDIA driver",
             seen=f"the driver takes CUDA {_dotted(driver.cuda)}, the image wants {_dotted(wanted)}", where="driver",
-            remedy=f"update the host's driver, {forward}or build the target for an older CUDA", breaks=("gpu-*",),
+            remedy=f"update the host's driver{least}, {variant}{forward}or take a machine with a newer one",
+            breaks=("gpu-*",),
             covers=("driver-too-old",),
         )  # fmt: skip
 
@@ -209,6 +218,13 @@ def judge_cards(cards: Sequence[Card], demands: Demands) -> Iterator[Finding]:
             seen=f"{others[0].name} is {others[0].arch}, the target {demands.arch}", where="hardware.arch",
             remedy="choose the target of this GPU, or set hardware.gpu and hardware.arch and build it again",
         )  # fmt: skip
+
+
+LEAST_DRIVERS = {11: "450", 12: "525", 13: "580"}
+"""The oldest branch of the driver that runs a major version of CUDA, every minor one of it.
+
+Source: NVIDIA CUDA compatibility guide, minor version compatibility.
+"""
 
 
 def stack_cuda(packages: Mapping[str, str]) -> str:

@@ -106,13 +106,13 @@ def _stubs(facts: PathFacts, demands: Demands) -> Iterator[Finding]:
         )
     compat = [word for word in _words(facts, "LD_LIBRARY_PATH") if word.rstrip("/").endswith(_COMPAT)]
     compat += [line for line in facts.linker if line.split()[-1].rstrip("/").endswith(_COMPAT)]
-    if compat and demands.grade == "consumer":
+    if compat and demands.grade in ("consumer", "workstation"):
         yield Finding(
             id="cuda-compat-shadows-driver",
             title="CUDA's forward-compatibility library hides the driver",
             seen=", ".join(compat),
             where="LD_LIBRARY_PATH",
-            remedy="take it off: GeForce cards have no forward compatibility (errors 803 and 804)",
+            remedy="take it off: GeForce and workstation cards have no forward compatibility (errors 803 and 804)",
             breaks=("gpu-*",),
             covers=("cuda-compat-shadows-driver",),
         )

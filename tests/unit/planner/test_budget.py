@@ -69,14 +69,14 @@ def test_hours_of_a_job_without_assumption_are_not_known() -> None:
     job = load_job(PROJECT, "xdan")
     rows = stage_hours(job, plan_values(job, (), {}), 0.0, ())
     assert {row.low for row in rows} == {None}
-    assert budget_lines(rows, None)[-1].startswith("total: not known")
+    assert budget_lines(rows, None)[-1].startswith("total hours: not known")
 
 
 def test_cost_is_hours_times_price() -> None:
     """Six hours at 1.60 to 2.40 dollars, and 0.10 for the disk."""
     rows = (StageHours(stage="all", low=6.0, high=6.0, basis="measured"),)
     price = parse_price("1.70-2.50")
-    assert budget_lines(rows, price)[-2:] == ["total: 6.00 h", "cost: $10.20-15.00 at $1.70-2.50 an hour (--price)"]
+    assert budget_lines(rows, price)[-2:] == ["total hours: 6.00", "cost: $10.20-15.00 at $1.70-2.50 an hour (--price)"]
     found = budget_json(rows, price)
     assert (round(found["cost"]["low"], 2), found["cost"]["high"], found["complete"]) == (10.2, 15.0, True)
 
