@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import takewhile
+
+from rlbox.values import OWN
 
 _NAME = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
@@ -54,7 +57,14 @@ def _assignments(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _joined(ours: str, theirs: str) -> str:
-    """Return two PATHs as one, each folder once."""
+    """Return two PATHs as one, each folder once.
+
+    One that has ours behind nothing but rlbox's own folders stays: rlbox-init writes the PATH that hooks have made.
+    """
     theirs = theirs.strip().strip("\"'")
-    folders = [*ours.split(":"), *(theirs.split(":") if "/" in theirs else [])]
+    mine, there = ours.split(":"), theirs.split(":") if "/" in theirs else []
+    first = takewhile(lambda folder: folder not in mine, there)
+    if [folder for folder in there if folder in mine] == mine and all(one.startswith(f"{OWN}/") for one in first):
+        return theirs
+    folders = [*mine, *there]
     return ":".join(dict.fromkeys(folder for folder in folders if folder and "$" not in folder))

@@ -204,6 +204,15 @@ def test_merging_twice_is_merging_once_and_can_be_undone(lines: list[str]) -> No
         assert unmerged_text(merged, ours, theirs) == theirs
 
 
+def test_a_path_that_rlbox_init_wrote_stays() -> None:
+    """It has the folders of hooks in front; without this a machine was never at its lock once the script had run."""
+    ours = 'PATH="/opt/venv/bin:/bin"\n'
+    written = 'PATH="/opt/rlbox/shims:/opt/venv/bin:/bin:/home/me"\n'
+    assert merged_text(written, ours) == written
+    conda = 'PATH="/opt/conda/bin:/opt/venv/bin:/bin"\n'
+    assert merged_text(conda, ours) == 'PATH="/opt/venv/bin:/bin:/opt/conda/bin"\n'
+
+
 @pytest.mark.parametrize(
     ("free_here", "free_data", "same", "moved"),
     [(100, 100, False, False), (1, 100, False, True), (1, 1, False, False), (1, 100, True, False)],
