@@ -21,7 +21,7 @@ mkdir -p /run/sshd "$HOME/.ssh" && chmod 700 "$HOME" "$HOME/.ssh"
 ssh-keygen -q -A
 [ -e /key.pub ] || ssh-keygen -q -t ed25519 -N '' -f /key
 cp /key.pub "$HOME/.ssh/authorized_keys"
-env -i /usr/sbin/sshd -p 2222 -o ListenAddress=127.0.0.1
+env -i /usr/sbin/sshd -p 2222 -o ListenAddress={listen}
 python3 /account.py >/dev/null 2>&1 &
 """
 ACCOUNT = """
@@ -46,18 +46,24 @@ def docker(*words: str, stdin: bytes | None = None) -> str:
 
 
 class Instance:
-    """The container of a name; `words` are more of `docker create`, `key` is the public key that the account knows."""
+    """The container of a name; `words` are more of `docker create`, `key` is the public key that the account knows.
 
-    def __init__(self, name: str, words: Sequence[str] = (), key: str = "") -> None:
-        self.name, self._words, self._key = name, words, key
+    `image` stands in for the one that is rented. With a `port` of this machine sshd is reached by that, else by 2222 of
+    the container's own network.
+    """
+
+    def __init__(self, name: str, words: Sequence[str] = (), key: str = "", image: str = "", port: int = 0) -> None:
+        self.name, self._words, self._key, self._image, self._port = name, words, key, image, port
+        if port:
+            self._words = (*words, f"--publish=127.0.0.1:{port}:2222")
 
     def create(self, row: dict[str, Any]) -> None:
         """Make and start it, as the platform does with what was rented."""
-        row |= {"ssh_host": "127.0.0.1", "ssh_port": 2222}
+        row |= {"ssh_host": "127.0.0.1", "ssh_port": self._port or 2222}
         env = {"VAST_URL": "http://127.0.0.1:8900", "CONTAINER_API_KEY": OWN_KEY, "FROM_PLATFORM": "yes"}
         given = [f"--env={name}={value}" for name, value in {**env, "CONTAINER_ID": str(row["id"])}.items()]
         words = [*given, "--init", f"--name={self.name}", "--label=rlbox.test=vast", *self._words]
-        docker("create", *words, "--entrypoint=sleep", row["image_uuid"], "infinity")
+        docker("create", *words, "--entrypoint=sleep", self._image or row["image_uuid"], "infinity")
         self.put("/onstart.sh", row["onstart"])
         self.put("/account.py", ACCOUNT)
         if self._key:
@@ -70,7 +76,7 @@ class Instance:
             docker("kill", self.name)
             return
         docker("start", self.name)
-        self.sh(BOOT)
+        self.sh(BOOT.format(listen="0.0.0.0" if self._port else "127.0.0.1"))
         docker("exec", "--detach", self.name, "sh", "/onstart.sh")
 
     def destroy(self) -> None:

@@ -13,7 +13,7 @@ from rlbox.machine.act.command import PIPE, Started, run_command, run_in_foregro
 from rlbox.values import Command, Outcome
 
 _CONNECT_S, _ASK_S, _AGAIN_S = 15, 120.0, 5.0
-_BROKEN = 255
+BROKEN = 255
 """ssh's own exit code for a connection that broke, or never was."""
 _OPTIONS = (
     "BatchMode=yes",
@@ -23,6 +23,10 @@ _OPTIONS = (
     "StrictHostKeyChecking=accept-new",
 )
 _READY = "ready"
+
+
+class ConnectionLost(NodeError):
+    """ssh cannot connect, or the connection broke."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +63,7 @@ class Connection:
 
     Raises
     ------
-    NodeError
+    ConnectionLost
         ssh cannot connect without a question, or the connection broke; ssh's own words are quoted.
     """
 
@@ -107,7 +111,7 @@ class Connection:
     def ask(self, command: str, stdin: str = "", *, timeout_s: float = _ASK_S) -> Outcome:
         """Run a shell command there to its end; its exit code is its own."""
         outcome = run_command(Command(argv=self.words(command), timeout_s=timeout_s), stdin)
-        if outcome.exit_code == _BROKEN:
+        if outcome.exit_code == BROKEN:
             raise self._failed(outcome.stderr.strip().splitlines()[-1] if outcome.stderr.strip() else "it broke")
         return outcome
 
@@ -149,8 +153,8 @@ class Connection:
     def _socket(self) -> str:
         return str(self._folder / "s")
 
-    def _failed(self, said: str) -> NodeError:
-        return NodeError(
+    def _failed(self, said: str) -> ConnectionLost:
+        return ConnectionLost(
             f"ssh to {self.address.name} failed: {said}",
             next_step=f"make `ssh -oBatchMode=yes{self._port} {self.address.name} true` work: key, known host, network",
         )

@@ -16,7 +16,7 @@ from rlbox.errors import NodeError, WorkFailed
 from rlbox.files.act.copies import sum_file
 from rlbox.machine.act.command import NOTHING, PIPE, Started
 from rlbox.printable import isolated
-from rlbox.ssh.connection import Connection
+from rlbox.ssh.connection import BROKEN, Connection, ConnectionLost
 from rlbox.ssh.listing import PACK, PROGRAM, RemoteFile, read_listing
 
 _BLOCK = 1 << 20
@@ -207,7 +207,8 @@ def _ended(process: Started, what: str) -> None:
     _, said = process.communicate()
     if process.returncode:
         lines = said.decode("utf-8", "replace").strip().splitlines()
-        raise NodeError(
+        failure = ConnectionLost if process.returncode == BROKEN else NodeError
+        raise failure(
             f"{what} did not get through: {isolated(lines[-1]) if lines else f'exit code {process.returncode}'}",
             next_step="the same command again: it goes on where it was cut",
         )

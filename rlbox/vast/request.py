@@ -22,6 +22,27 @@ LABEL = "rlbox-"
 _MOST_IMAGE, _LEAST_DISK, _PRICES = 1024, 8.0, (0.001, 128.0)
 
 
+# Small images that have no more than the platform needs; the lock brings Python packages, compilers and CUDA.
+# Ubuntu 24.04 where there is one: the glibc of 22.04 is older than that of the targets' locks (manylinux_2_36).
+# Source: hub.docker.com/r/nvidia/cuda, tags; the image's NVIDIA_REQUIRE_CUDA refuses older drivers.
+_PLAIN_IMAGES = (
+    ("13.0", "nvidia/cuda:13.0.2-base-ubuntu24.04"),
+    ("12.8", "nvidia/cuda:12.8.1-base-ubuntu24.04"),
+    ("12.6", "nvidia/cuda:12.6.3-base-ubuntu24.04"),
+    ("12.4", "nvidia/cuda:12.4.1-base-ubuntu22.04"),
+)
+
+
+def plain_image(cuda_driver: str) -> str:
+    """Return the CUDA image for an instance that gets the target's lock over ssh.
+
+    It is the newest that a driver for `cuda_driver` starts; without a version, the oldest.
+    """
+    driver = tuple(map(int, cuda_driver.split("."))) if cuda_driver else (0,)
+    fitting = [image for cuda, image in _PLAIN_IMAGES if tuple(map(int, cuda.split("."))) <= driver]
+    return fitting[0] if fitting else _PLAIN_IMAGES[-1][1]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What `create` sends. `env` is the platform's object (variables, ports), `disk` in GB.

@@ -21,6 +21,10 @@ Then = Literal["keep", "stop"]
 FOLDER = ".rlbox-up"
 """Folder of the data disk that holds the stay, its keeper's log and the user's project."""
 STAY, RUN, LOG, PROJECT, REFUSED = "stay.json", "run", "keeper.log", "project", "refused"
+ENDED, FOLLOWED = "ended.json", "followed"
+"""What the keeper writes when the run has ended, and what a client touches that follows it."""
+FOLLOWED_S = 120.0
+"""How long after the last touch a client still counts: the instance is stopped only after it has fetched."""
 ENV_FILE = ".env"
 _TOOLS = ("/opt/rlbox", "/opt/rlbox-cli")
 """Where an image, and a machine brought to a lock, have rlbox."""

@@ -15,17 +15,22 @@ from rlbox.vast.request import Request
 
 @dataclass(frozen=True, kw_only=True)
 class Deal:
-    """What is rented, from whom, and what it is reckoned to cost; no offer: none was asked for."""
+    """What is rented, from whom, and what it is reckoned to cost; no offer: none was asked for.
+
+    `setup` is what is done there before the job, empty for an image of the target's own.
+    """
 
     request: Request
     needs: Needs
     offer: Offer | None
     hours: float
+    setup: str = ""
 
     def lines(self) -> list[str]:
         """Return the request and its cost in words."""
         return [
             f"image    {isolated(self.request.image)}",
+            *([f"setup    {self.setup}"] if self.setup else []),
             f"disk     {gb_text(self.request.disk)}",
             f"label    {isolated(self.request.label)}",
             f"mode     {isolated(self.request.mode)}",
@@ -58,6 +63,7 @@ class Deal:
             "target": self.request.target,
             "created": False,
             "request": {**asdict(self.request), "env": dict(self.request.env)},
+            "setup": self.setup,
             "query": self.needs.query(),
             "offer": row,
             "cost": {**cost, "hours": self.hours},

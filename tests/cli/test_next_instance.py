@@ -19,7 +19,7 @@ from vastbox import Platform
 pytestmark = [pytest.mark.allow("sockets", "processes"), pytest.mark.usefixtures("tool", "platform")]
 disk, platform = rented.disk, rented.platform
 FETCH = ("vast", "fetch", f"{NUMBER}")
-UP = ("vast", "up", "own", "--instance", f"{NUMBER}")
+UP = ("vast", "up", "own", "--detach", "--instance", f"{NUMBER}")
 TOOL = """#!/bin/sh
 case $1 in
 runs) state={state}; [ ! -e {disk}/ended ] || state=passed
@@ -94,7 +94,7 @@ def test_a_run_that_goes_on_there_is_ended(follow: Follow, tool: Callable[[str],
 def test_a_job_that_does_not_start_is_mended(follow: Follow, disk: Path, platform: Platform) -> None:
     keeper = disk / "opt/rlbox/bin/python"
     keeper.write_text('#!/bin/sh\necho "model.bin" >"$3/refused"\n')
-    step = follow("vast", "up", "own", *IMAGE, "--yes")
+    step = follow("vast", "up", "own", *IMAGE, "--detach", "--yes")
     keeper.write_text(KEEPER)
     before = dict(platform.instances)
     follow.again(step, *step.options({}))
@@ -120,6 +120,7 @@ def test_what_an_instance_is_for_is_written_again(follow: Follow, disk: Path) ->
     keeper = [sys.executable, "-m", "rlbox.vast", str(stay.parent)]
     done = subprocess.run(keeper, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(CHECKOUT)})
     step = follow.step(keeper, Said(code=done.returncode, out=done.stdout, err=done.stderr))
+    rented.ends(disk, "passed", 0)
     follow.types(step, JOB="own", NUMBER=f"{NUMBER}")
     assert stay.read_text() == whole
 
@@ -133,7 +134,7 @@ def test_what_is_no_spec_is_brought_as_data(
     """It is known before anything is rented."""
     monkeypatch.setattr("rlbox.vast.act.instance._MOST_PROJECT", 2000)
     big = folder.write("jobs/data.txt", "x" * 2000)
-    step = follow("vast", "up", "own", *IMAGE, "--yes")
+    step = follow("vast", "up", "own", *IMAGE, "--detach", "--yes")
     assert list(platform.instances) == [NUMBER]
     big.rename(folder.path / "data.txt")
     follow.again(step, *step.options({"PATH": "data.txt"}))

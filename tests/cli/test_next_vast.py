@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,11 @@ from fakes import CHECKOUT, JOB, Folder
 from following import Follow
 from reportbox import write_run
 from vastbox import KEY, Platform, recorded, serving
+
+from rlbox.app import own_requirements
+from rlbox.fixes.load import load_fixed_target
+from rlbox.spec.project import Project
+from rlbox.target.lock import load_lock, lock_checksum
 
 pytestmark = pytest.mark.allow("sockets", "processes")
 IMAGE = ("--image", "registry.example/me/rented:1")
@@ -69,6 +76,7 @@ def platform(disk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
         monkeypatch.setenv("VAST_URL", served.url)
         for name in ("account", "instance"):
             monkeypatch.setattr(f"rlbox.vast.act.{name}._POLL_S", 0.01)
+        monkeypatch.setattr("rlbox.vast.act.instance._HAS_IMAGE", "true")  # this machine gets no other rlbox
         monkeypatch.setattr("rlbox.fixes.load.load_fixes", lambda project: ())
         monkeypatch.setattr("rlbox.cli.rented.published.require_published", lambda app, image: None)
         yield served
@@ -135,11 +143,98 @@ def test_one_whose_beginning_was_cut_is_destroyed(follow: Follow, platform: Plat
 
 
 def test_what_was_begun_is_followed_brought_and_destroyed(follow: Follow, platform: Platform) -> None:
-    step = follow("vast", "up", "own", *IMAGE, "--yes")
+    step = follow("vast", "up", "own", *IMAGE, "--detach", "--yes")
     for nth in (0, 1):
         follow.types(step, nth)
     follow.changed(step, [*step.commands({})[2], "--yes"], 0)
     assert list(platform.instances) == [NUMBER]
+
+
+def ends(disk: Path, state: str, code: int) -> None:
+    """Have the run end at once: the keeper says so."""
+    told = f'{{"run": "own-1", "state": "{state}", "exit_code": {code}, "cause": ""}}'
+    (disk / "opt/rlbox/bin/python").write_text(f"{KEEPER}echo '{told}' >\"$3/ended.json\"\n")
+
+
+def test_what_was_run_is_fetched_looked_at_and_destroyed(follow: Follow, platform: Platform, disk: Path) -> None:
+    ends(disk, "passed", 0)
+    step = follow("vast", "up", "own", *IMAGE, "--yes")
+    assert (step.said.code, "own-1  passed" in step.said.out) == (0, True), step.said.err
+    follow.types(step)
+    follow.changed(step, [*step.commands({})[1], "--yes"], 0)
+    assert list(platform.instances) == [NUMBER]
+
+
+def test_a_run_that_failed_there_is_fetched_too(follow: Follow, platform: Platform, disk: Path) -> None:
+    ends(disk, "failed", 1)
+    said = follow.rlbox("vast", "up", "own", *IMAGE, "--yes", "--json")
+    assert (said.code, said.data["state"]) == (1, "failed"), said.err
+    assert (Path(said.data["folder"]) / "runs/own-1/run.json").is_file()
+
+
+def test_a_run_that_is_left_goes_on(follow: Follow, platform: Platform, disk: Path) -> None:
+    pressed = disk.parent / "bin/ssh"  # Ctrl-C, while it is followed
+    pressed.write_text(SSH.replace("exec", f"case $last in *followed*) kill -INT {os.getpid()}; esac\nexec"))
+    step = follow("vast", "up", "own", *IMAGE, "--yes")
+    pressed.write_text(SSH)
+    assert step.said.code == 130
+    for nth in (0, 1):
+        follow.types(step, nth)
+    follow.changed(step, [*step.commands({})[2], "--yes"], 0)
+    assert list(platform.instances) == [NUMBER]
+
+
+def test_one_that_was_stopped_under_way_is_started(follow: Follow, platform: Platform, disk: Path) -> None:
+    def stop(row: dict[str, object]) -> None:
+        row["intended_status"] = "stopped"
+
+    platform.on_create = stop
+    broken = disk.parent / "bin/ssh"
+    broken.write_text(SSH.replace("exec", "case $last in *followed*) exit 255; esac\nexec"))
+    step = follow("vast", "up", "own", *IMAGE, "--yes")
+    broken.write_text(SSH)
+    for nth in (0, 1):
+        follow.types(step, nth)
+
+
+def test_a_connection_that_breaks_is_made_again(follow: Follow, platform: Platform, disk: Path) -> None:
+    ends(disk, "passed", 0)
+    once = f"*followed*) [ -e {disk}/broke ] || {{ touch {disk}/broke; exit 255; }}"
+    (disk.parent / "bin/ssh").write_text(SSH.replace("exec", f"case $last in {once} ;; esac\nexec"))
+    said = follow.rlbox("vast", "up", "own", *IMAGE, "--yes", "--json")
+    assert (said.code, said.data["state"]) == (0, "passed"), said.err
+    assert "connecting again" in said.err
+
+
+def test_without_an_image_rlbox_is_sent(
+    follow: Follow, platform: Platform, disk: Path, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a plain CUDA image, whose on-start script waits for it."""
+    project = Project(folder=folder.path)
+    lock = load_lock(project.lock_file("vast-5090"))
+    assert lock
+    spec = lock_checksum(load_fixed_target(project, "rented").target, own_requirements())
+    folder.write("images/rented/lock.json", replace(lock, target="rented", spec=spec).text())
+    monkeypatch.setattr("rlbox.vast.act.instance._HAS_IMAGE", "false")
+    (disk / "onstart.status").write_text("waiting for rlbox")
+    ready = f"case $last in echo*sent.sha256) echo ready >{disk}/onstart.status; esac\nexec"
+    (disk.parent / "bin/ssh").write_text(SSH.replace("exec", ready))
+    ends(disk, "passed", 0)
+    dry = follow.rlbox("vast", "up", "own", "--dry-run")
+    assert "image    nvidia/cuda:" in dry.out
+    assert "setup    rlbox is sent over ssh; it installs" in dry.out
+    said = follow.rlbox("vast", "up", "own", "--yes", "--json")
+    assert (said.code, said.data["state"]) == (0, "passed"), said.err
+    (created,) = [body for body in platform.calls("PUT") if "image" in body]
+    assert created["image"].startswith("nvidia/cuda:")
+    (wheel,) = (disk / ".rlbox-up").glob("rlbox-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert {"rlbox/cli/__init__.py", "rlbox/_shipped/jobs/sft.toml", "rlbox/sources/profiles/cn.toml"} <= set(names)
+    assert (disk / ".rlbox-up/project/images/rented/lock.json").is_file()
+    again = follow.rlbox("vast", "up", "own", "--yes", "--json", "--instance", str(said.data["instance"]))
+    assert again.code == 0, again.err
+    assert "sending rlbox" not in again.err  # it is there, and the same
 
 
 def test_files_that_are_not_there_are_named_otherwise(follow: Follow, platform: Platform, folder: Folder) -> None:
@@ -154,7 +249,7 @@ def test_files_that_are_not_there_are_named_otherwise(follow: Follow, platform: 
 def test_a_file_of_secrets_that_cannot_be_read(follow: Follow, platform: Platform, folder: Folder) -> None:
     """It is known before anything is rented."""
     folder.write("my.env", "HF_TOKEN=abcdefgh12345678\n")
-    step = follow("vast", "up", "own", *IMAGE, "--env-file", "/proc/self/mem", "--yes")
+    step = follow("vast", "up", "own", *IMAGE, "--detach", "--env-file", "/proc/self/mem", "--yes")
     assert list(platform.instances) == [NUMBER]
     follow.instead(step, "/proc/self/mem", "my.env")
 

@@ -85,8 +85,8 @@ def _for_vast(app: App) -> Iterator[str]:
                 yield name
 
 
-def make_onstart(app: App, name: str, added: str) -> tuple[Target, OnStart]:
-    """Return a target and its on-start script with the text `added`; errors are those of the plan."""
+def make_onstart(app: App, name: str, added: str, sent: str = "", *, force: bool = False) -> tuple[Target, OnStart]:
+    """Return a target and its on-start script, as `plan_onstart` makes it; errors are those of the plan."""
     from rlbox.fixes.applies import stack_versions
     from rlbox.fixes.bake import bake_fixes
     from rlbox.fixes.load import load_fixed_target
@@ -96,7 +96,7 @@ def make_onstart(app: App, name: str, added: str) -> tuple[Target, OnStart]:
     loaded = load_fixed_target(app.project, name)
     bake_fixes(loaded.fixes, loaded.target, stack_versions(loaded.target, None))  # for what they refuse
     folders = app.project.template_folders()
-    return loaded.target, plan_onstart(loaded.target, folders, template_cache(app.project), added)
+    return loaded.target, plan_onstart(loaded.target, folders, template_cache(app.project), added, sent, force=force)
 
 
 def read_added(name: str | None) -> str:

@@ -16,6 +16,8 @@ from rlbox.cli.options import Amount, dry_run, shared
 from rlbox.printable import isolated
 
 if TYPE_CHECKING:
+    from rlbox.image.forms.onstart import OnStart
+    from rlbox.target.target import Target
     from rlbox.vast.offers import Offer
     from rlbox.vast.request import Instance
     from rlbox.vast.view import Deal
@@ -107,32 +109,57 @@ def create(app: App, name: str, terms: Terms, added: str | None) -> int:
     return 0
 
 
-def plan_deal(app: App, name: str, terms: Terms, added: str = "", job: str = "") -> Deal:
+def plan_deal(app: App, name: str, terms: Terms, added: str = "", job: str = "", *, force: bool = False) -> Deal:
     """Return what would be rented for a target, from whom; a dry run keeps why there is no offer.
 
-    Every start of the instance carries out `added`, and then takes up again what `vast up` began there.
+    Every start of the instance carries out `added`, and then takes up again what `vast up` began there. For a `job` and
+    without an image of the target's own it is a plain CUDA image, to which rlbox is sent.
     """
-    from rlbox.cli.rented.onstart import make_onstart
     from rlbox.cli.rented.published import require_published
     from rlbox.cli.rented.vast_search import choose_offer
-    from rlbox.target.load import load_target
     from rlbox.vast.offers import offer_needs
     from rlbox.vast.options import parse_options
-    from rlbox.vast.request import plan_request
-    from rlbox.vast.stay import keep_text
+    from rlbox.vast.request import plain_image, plan_request
     from rlbox.vast.view import Deal
 
-    disk = load_target(app.project, name).target.disk.mount
-    target, onstart = make_onstart(app, name, f"{added.rstrip()}\n{keep_text(disk)}".lstrip())
-    given = parse_options(target, terms.options, terms.image)
+    target, onstart = rented_onstart(app, name, added, sent=bool(job), force=force)
+    image, setup = terms.image or target.vast.image, ""
+    if job and not image and not target.base.holds:  # what a base image holds, no index has
+        image, setup = plain_image(target.hardware.cuda_driver), _setup_line(app, name)
+    given = parse_options(target, terms.options, image)
     needs = offer_needs(target, price=terms.price, disk=terms.disk, ports=len(given.ports), bid=terms.bid)
-    request = plan_request(target, needs, given, onstart, image=terms.image, job=job)
+    request = plan_request(target, needs, given, onstart, image=image, job=job)
     with app.checking("image"):
         require_published(app, request.image)
     offer = None
     with app.checking("offers"):
         offer = choose_offer(needs, terms.offer)
-    return Deal(request=request, needs=needs, offer=offer, hours=terms.hours)
+    return Deal(request=request, needs=needs, offer=offer, hours=terms.hours, setup=setup)
+
+
+def rented_onstart(app: App, name: str, added: str = "", *, sent: bool, force: bool = False) -> tuple[Target, OnStart]:
+    """Return a target and the on-start script of its instances, to which rlbox may be `sent`."""
+    from rlbox.cli.rented.onstart import make_onstart
+    from rlbox.target.load import load_target
+    from rlbox.vast.stay import FOLDER, keep_text
+
+    disk = load_target(app.project, name).target.disk.mount
+    text = f"{added.rstrip()}\n{keep_text(disk)}".lstrip()
+    return make_onstart(app, name, text, f"{disk}/{FOLDER}" if sent else "", force=force)
+
+
+def _setup_line(app: App, name: str) -> str:
+    """Return what is done on an instance with a plain image; the lock must be there, and fresh."""
+    from rlbox.amounts import counted, size_text
+    from rlbox.image.act.plans import image_plan
+    from rlbox.target.lock import load_lock
+
+    with app.checking("lock"):
+        image_plan(app.project, name).require_lock()
+    lock = load_lock(app.project.lock_file(name))
+    files = [package for group in lock.groups for package in group.packages] if lock else []
+    size = size_text(sum(package.size for package in files))
+    return f"rlbox is sent over ssh; it installs {counted(len(files), 'package', 'packages')} of the lock, {size}"
 
 
 def would_rent(deal: Deal, terms: Terms) -> str:

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from rlbox.app import App
 from rlbox.cli.options import dry_run, shared
 from rlbox.printable import isolated
+
+if TYPE_CHECKING:
+    from rlbox.ssh.connection import Connection
+    from rlbox.ssh.home import Home
+    from rlbox.ssh.listing import RemoteFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchResult:
+    """What was fetched: the files that count as fetched now, how many were brought, what could not be."""
+
+    files: int
+    brought: int
+    summary: str
+    troubles: tuple[str, ...]
 
 
 @click.command()
@@ -34,15 +52,12 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     Example:
       rlbox vast fetch --help
     """
-    from rlbox.amounts import size_text
     from rlbox.cli.rented.vast_instances import disk_of
     from rlbox.files.act.output import check_output_folder
-    from rlbox.files.act.progress import bytes_view
     from rlbox.ssh.connection import Connection
     from rlbox.ssh.files import list_files
-    from rlbox.ssh.listing import total_bytes
     from rlbox.vast.act.account import read_own
-    from rlbox.vast.act.instance import address_of, home_of, wanted_files
+    from rlbox.vast.act.instance import address_of, wanted_files
     from rlbox.vast.stay import below
 
     if only and not paths:
@@ -50,25 +65,65 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     one = read_own(number)
     disk = disk_of(app, one)
     more = [below(path, disk) for path in paths]
-    home = home_of(number, folder.absolute() if folder else None)
-    if not home.known and folder is None:
-        home = home_of(number, Path(f"vast-{number}").absolute())
+    home = choose_home(number, folder)
     with app.checking("folder"):
         check_output_folder(home.folder, "another with --to")
     with Connection(address_of(one)) as connection:
         files, troubles = list_files(connection, disk, more) if only else wanted_files(connection, disk, more)
-        lacking = home.lacks(files)
-        brings = f"{len(lacking)} of {len(files)} files, {size_text(total_bytes(lacking))}"
         if app.dry_run:
-            lines = "\n".join(f"{size_text(file.size):>9}  {isolated(file.path)}" for file in lacking)
-            return app.planned({"files": [vars(file) for file in lacking]}, lines, f"bring {brings}, to {home.folder}")
-        app.say(f"bringing {brings}, to {home.folder}")
-        summed, more_troubles = list_files(connection, disk, [file.path for file in lacking], sums=True)
-        with bytes_view(app, "fetch", total_bytes(summed)) as tell:
-            home.bring(connection, disk, summed, tell)
+            return _would_fetch(app, home, files)
+        done = fetch_files(app, connection, disk, home, files, troubles)
+    data = {"instance": number, "folder": str(home.folder), "files": done.files, "brought": done.brought}
+    app.result({**data, "troubles": list(done.troubles)}, f"{home.folder}  {done.summary}, proven")
+    app.say(f"next: rlbox runs --data {home.folder}; rlbox vast destroy {number}")
+    return 1 if done.troubles else 0
+
+
+def choose_home(number: int, folder: Path | None = None) -> Home:
+    """Return where what is fetched of an instance goes: the folder that is named, else the one used before."""
+    from rlbox.vast.act.instance import home_of
+
+    home = home_of(number, folder.absolute() if folder else None)
+    if not home.known and folder is None:
+        home = home_of(number, Path(f"vast-{number}").absolute())
+    return home
+
+
+def _would_fetch(app: App, home: Home, files: Sequence[RemoteFile]) -> int:
+    from rlbox.amounts import size_text
+
+    lacking = home.lacks(files)
+    lines = "\n".join(f"{size_text(file.size):>9}  {isolated(file.path)}" for file in lacking)
+    would = f"bring {_summary(lacking, files)}, to {home.folder}"
+    return app.planned({"files": [vars(file) for file in lacking]}, lines, would)
+
+
+def fetch_files(
+    app: App,
+    connection: Connection,
+    disk: str,
+    home: Home,
+    files: Sequence[RemoteFile],
+    troubles: Sequence[str],
+) -> FetchResult:
+    """Bring home what is not there yet of the listed files; say what cannot be brought."""
+    from rlbox.files.act.progress import bytes_view
+    from rlbox.ssh.files import list_files
+    from rlbox.ssh.listing import total_bytes
+
+    lacking = home.lacks(files)
+    summary = _summary(lacking, files)
+    app.say(f"bringing {summary}, to {home.folder}")
+    summed, more_troubles = list_files(connection, disk, [file.path for file in lacking], sums=True)
+    with bytes_view(app, "fetch", total_bytes(summed)) as tell:
+        home.bring(connection, disk, summed, tell)
     for trouble in (*troubles, *more_troubles):
         app.say(f"not brought: {trouble}")
-    data = {"instance": number, "folder": str(home.folder), "files": len(files), "brought": len(summed)}
-    app.result({**data, "troubles": [*troubles, *more_troubles]}, f"{home.folder}  {brings}, proven")
-    app.say(f"next: rlbox runs --data {home.folder}; rlbox vast destroy {number}")
-    return 1 if troubles or more_troubles else 0
+    return FetchResult(files=len(files), brought=len(summed), summary=summary, troubles=(*troubles, *more_troubles))
+
+
+def _summary(lacking: Sequence[RemoteFile], files: Sequence[RemoteFile]) -> str:
+    from rlbox.amounts import size_text
+    from rlbox.ssh.listing import total_bytes
+
+    return f"{len(lacking)} of {len(files)} files, {size_text(total_bytes(lacking))}"

@@ -1,8 +1,11 @@
-"""`rlbox vast up`: rent a machine for a job, bring what it needs, start it, and leave it to itself."""
+"""`rlbox vast up`: rent a machine for a job, bring what it needs, run it there, and fetch what it made."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,11 +14,29 @@ import click
 from rlbox.app import App
 from rlbox.cli.offered import complete_job
 from rlbox.cli.options import dry_run, job_options, shared, stack_option
-from rlbox.cli.rented.vast_create import Terms, plan_deal, rent, rent_options, wait_for, would_rent
+from rlbox.cli.rented.vast_create import Terms, plan_deal, rent, rent_options, rented_onstart, wait_for, would_rent
 from rlbox.printable import isolated
 
 if TYPE_CHECKING:
+    from rlbox.ssh.connection import Connection
+    from rlbox.vast.request import Instance
     from rlbox.vast.stay import Stay
+    from rlbox.vast.view import Deal
+
+_QUICK_S, _MOST_BREAKS, _AGAIN_S = 30.0, 5, 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RentedRun:
+    """What is done on instance `number`; `onstart` is its on-start script, `timeout` in seconds."""
+
+    number: int
+    stay: Stay
+    data: Sequence[tuple[Path, str]]
+    env_file: Path | None
+    onstart: str
+    timeout: float
+    detach: bool
 
 
 @click.command()
@@ -41,6 +62,7 @@ if TYPE_CHECKING:
     help="Webhook URL, or command on the instance, that is told of stalls and of the end.",
 )
 @stack_option
+@click.option("--detach", "-d", is_flag=True, help="Return once the run has started; fetch its results later.")
 @click.option("--instance", "number", metavar="ID", type=int, help="Rent nothing new: continue with this instance.")
 @dry_run
 @shared
@@ -56,17 +78,20 @@ def up(
     then: str,
     notify: str,
     force: bool,
+    detach: bool,
     number: int | None,
 ) -> int:
-    """Rent a machine for JOB, bring your specs and data there, start the run, and let it run unattended.
+    """Rent a machine for JOB, bring your specs and data there, run it, and fetch its runs and checkpoints.
 
-    The run keeps going when the connection breaks; one that was cut off by a stop of the instance resumes at its next
-    start, one that failed does not. When this command itself is cut off, repeat it with --instance ID.
+    Without an image of the target's own, a plain CUDA image is rented: rlbox is sent there and installs the locked
+    packages. The run keeps going when the connection breaks or this command ends; one that was cut off by a stop of the
+    instance resumes at its next start, one that failed does not. To continue, repeat the command with --instance ID.
 
     \b
     Examples:
+      rlbox vast up sft --dry-run
+      rlbox vast up sft --bid 1.2 --then stop --detach --dry-run
       rlbox vast up sft --image registry.example/me/vast-5090:1 --dry-run
-      rlbox vast up sft --bid 1.2 --then stop --image registry.example/me/vast-5090:1 --dry-run
     """
     from rlbox.cli.rented.onstart import require_rented
     from rlbox.job.load import load_job
@@ -76,14 +101,11 @@ def up(
 
     name = target or load_job(app.project, job).target
     disk = require_rented(app, name, job).disk.mount
-    words = [word for profile in profiles for word in ("--profile", profile)]
-    words += [word for setting in settings for word in ("--set", setting)]
-    words += ["--target", target] if target else []
-    words += ["--force"] if force else []
+    words = _run_words(profiles, settings, target, force=force)
     require_stack(app, name, force=force)
     with app.checking("notice"):
         check_notice(notify)
-    stay = Stay(job=job, disk=disk, words=tuple(words), then="stop" if then == "stop" else "keep", notify=notify)
+    stay = Stay(job=job, disk=disk, words=words, then="stop" if then == "stop" else "keep", notify=notify)
     brought = _brought(data)
     with app.checking("job"):
         _require_fit(app, job, profiles, settings, target or "", force=force)
@@ -91,42 +113,141 @@ def up(
     with app.checking("secrets"):
         _require_secrets(app, job, env_file)
     if number is None:
-        deal = plan_deal(app, name, terms, job=job)
+        deal = plan_deal(app, name, terms, job=job, force=force)
         if app.dry_run or deal.offer is None:
-            would = f"{would_rent(deal, terms)}, and run {job} there"
-            return app.planned({**deal.as_json(), "job": job}, "\n".join(deal.lines()), would)
+            return app.planned(
+                {**deal.as_json(), "job": job}, "\n".join(deal.lines()), _would(deal, terms, job, detach)
+            )
         number = rent(app, deal, deal.offer, terms)
     elif app.dry_run:
         return app.planned({"instance": number, "job": job}, "", f"run {job} on instance {number}")
-    return _begin(app, number, stay, brought, env_file, terms.timeout)
+    onstart = rented_onstart(app, name, sent=True, force=force)[1].text
+    rented = RentedRun(
+        number=number, stay=stay, data=brought, env_file=env_file, onstart=onstart, timeout=terms.timeout, detach=detach
+    )
+    return _carry_out(app, rented)
 
 
-def _begin(
-    app: App, number: int, stay: Stay, brought: Sequence[tuple[Path, str]], env_file: Path | None, timeout: float
-) -> int:
-    """Bring all that the job needs to a rented instance, and start it; whatever cuts this, the instance is named."""
+def _would(deal: Deal, terms: Terms, job: str, detach: bool) -> str:
+    """Return what a real run would do, for the verdict of a dry run."""
+    if detach:
+        return f"{would_rent(deal, terms)}, and run {job} there"
+    return f"{would_rent(deal, terms)}, run {job} there, and fetch its runs and checkpoints"
+
+
+def _run_words(
+    profiles: tuple[str, ...], settings: tuple[str, ...], target: str | None, *, force: bool
+) -> tuple[str, ...]:
+    """Return the options of `rlbox run` on the instance."""
+    words = [word for profile in profiles for word in ("--profile", profile)]
+    words += [word for setting in settings for word in ("--set", setting)]
+    words += ["--target", target] if target else []
+    return (*words, *(["--force"] if force else []))
+
+
+def _carry_out(app: App, rented: RentedRun) -> int:
+    """Do all that is to be done on a rented instance, over a connection that is made again when it breaks.
+
+    Whatever cuts this, the instance is named, and the run goes on once it has started.
+    """
     from rlbox.errors import Interrupted
-    from rlbox.files.act.progress import bytes_view
-    from rlbox.ssh.connection import Connection
-    from rlbox.vast.act.instance import address_of, bring_data, bring_stay, start_keeper, wait_ready
+    from rlbox.ssh.connection import Connection, ConnectionLost
+    from rlbox.vast.act.instance import address_of
 
+    number, run, breaks = rented.number, "", 0
     try:
-        instance = wait_for(app, number, timeout)
-        with Connection(address_of(instance), timeout) as connection:
-            wait_ready(connection, stay.disk, number, timeout, app.say)
-            total = sum(one.stat().st_size for path, _ in brought for one in _files(path))
-            with bytes_view(app, "upload", total) as tell:
-                bring_data(connection, stay, brought, tell)
-            bring_stay(connection, stay, app.project, env_file, number)
-            run = start_keeper(connection, stay, number)
+        instance = wait_for(app, number, rented.timeout)
+        while True:
+            with ExitStack() as stack:
+                connection = stack.enter_context(Connection(address_of(instance), rented.timeout))
+                opened = time.monotonic()
+                try:
+                    run = run or _start(app, connection, rented)
+                    return _left(app, instance, rented, run) if rented.detach else _finish(app, connection, rented, run)
+                except ConnectionLost as error:
+                    breaks = breaks + 1 if time.monotonic() - opened < _QUICK_S else 1
+                    if breaks == _MOST_BREAKS:
+                        raise
+                    app.say(f"{error.what}; connecting again")
+            instance = _wait_again(app, number, rented.timeout)
     except (Exception, KeyboardInterrupt) as error:
         app.say(f"instance {number} is running and billed; to continue, repeat with --instance {number}")
         if isinstance(error, KeyboardInterrupt):
+            if run:
+                step = f"rlbox vast logs {number} -f; at its end rlbox vast fetch {number}, rlbox vast destroy {number}"
+                raise Interrupted(f"left: run {run} goes on", next_step=step) from None
             raise Interrupted("left", next_step=f"rlbox vast destroy {number}") from None
         raise
+
+
+def _start(app: App, connection: Connection, rented: RentedRun) -> str:
+    """Bring all that the job needs, and start it, unless all that was done before; return its run."""
+    from rlbox.files.act.progress import bytes_view
+    from rlbox.vast.act.instance import bring_data, bring_rlbox, bring_stay, start_keeper, wait_ready
+
+    number, stay = rented.number, rented.stay
+    bring_rlbox(connection, stay, app.project, rented.onstart, number, app.say)
+    wait_ready(connection, stay.disk, number, rented.timeout, app.say)
+    total = sum(one.stat().st_size for path, _ in rented.data for one in _files(path))
+    with bytes_view(app, "upload", total) as tell:
+        bring_data(connection, stay, rented.data, tell)
+    bring_stay(connection, stay, app.project, rented.env_file, number)
+    return start_keeper(connection, stay, number)
+
+
+def _left(app: App, instance: Instance, rented: RentedRun, run: str) -> int:
+    number = rented.number
     app.result({"instance": number, "run": run, "ssh": instance.ssh}, f"{number}  {isolated(run)}")
     app.say(f"next: rlbox vast logs {number} -f; at its end rlbox vast fetch {number}, rlbox vast destroy {number}")
     return 0
+
+
+def _finish(app: App, connection: Connection, rented: RentedRun, run: str) -> int:
+    """Follow the run to its end, fetch what it made, and return its exit code."""
+    from rlbox.cli.rented.vast_fetch import choose_home, fetch_files
+    from rlbox.vast.act.instance import follow_run, followed, wait_ready, wanted_files
+
+    number, stay = rented.number, rented.stay
+    wait_ready(connection, stay.disk, number, rented.timeout, app.say)  # after a stop of the instance it takes a while
+    app.say(f"run {run} goes on when this command ends; its logs: rlbox vast logs {number} -f")
+    end = follow_run(connection, stay, run, app.say)
+    with followed(connection, stay):
+        home = choose_home(number)
+        files, troubles = wanted_files(connection, stay.disk)
+        done = fetch_files(app, connection, stay.disk, home, files, troubles)
+    state, cause, code = str(end.get("state", "")), str(end.get("cause", "")), int(end.get("exit_code") or 0)
+    if cause:
+        app.say(f"cause: {isolated(cause)}")
+    data = {"instance": number, "run": run, "state": state, "cause": cause, "folder": str(home.folder)}
+    told = f"{number}  {isolated(run)}  {isolated(state)}: {home.folder}  {done.summary}, proven"
+    app.result({**data, "files": done.files, "troubles": list(done.troubles)}, told)
+    app.say(f"next: rlbox report --data {home.folder}; rlbox vast destroy {number}")
+    return code or (1 if done.troubles else 0)
+
+
+def _wait_again(app: App, number: int, timeout: float) -> Instance:
+    """Wait until an instance runs again that could not be reached; this machine may have no network meanwhile.
+
+    Raises
+    ------
+    WorkFailed
+        Somebody stopped it.
+    """
+    from rlbox.errors import NodeError, WorkFailed
+    from rlbox.vast.act.account import read_own
+
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            if read_own(number).wanted == "stopped":
+                step = f"rlbox vast start {number}, rlbox vast fetch {number}"
+                raise WorkFailed(f"instance {number} was stopped", next_step=step)
+            return wait_for(app, number, timeout, started=True)
+        except NodeError as error:
+            if time.monotonic() >= end:
+                raise
+            app.say(f"{error.what}; trying again")
+            time.sleep(_AGAIN_S)
 
 
 def _brought(data: Sequence[str]) -> list[tuple[Path, str]]:

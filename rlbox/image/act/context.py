@@ -85,6 +85,15 @@ def other_entries() -> dict[str, str | Path]:
     }
 
 
+def package_entries() -> dict[str, Path]:
+    """Return the files of rlbox's wheel by their paths in it, without its metadata."""
+    shipped = Project(folder=PACKAGE).roots[-1]
+    entries = {f"rlbox/{name}": PACKAGE / name for name in _files_of(PACKAGE)}
+    return entries | {
+        f"rlbox/_shipped/{name}/{path}": shipped / name / path for name in SHIPPED for path in _files_of(shipped / name)
+    }
+
+
 def _metadata() -> str:
     """Return what rlbox is asked for of itself: its own requirements, which decide a plan."""
     rows = [f"Requires-Dist: {line}" for line in own_requirements()]

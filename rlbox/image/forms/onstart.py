@@ -53,13 +53,25 @@ class OnStart:
         return len(self.text.encode())
 
 
-def plan_onstart(target: Target, templates: Sequence[Path], bytecode: Path | None, added: str = "") -> OnStart:
+def plan_onstart(
+    target: Target,
+    templates: Sequence[Path],
+    bytecode: Path | None,
+    added: str = "",
+    sent: str = "",
+    *,
+    force: bool = False,
+) -> OnStart:
     """Return the on-start script of a target.
 
     Parameters
     ----------
     added
         The user's own shell text: carried out at every start, after everything else.
+    sent
+        Folder of the instance that gets rlbox's wheel and the user's project over ssh, for an image without rlbox.
+    force
+        Install a stack there that contradicts itself.
 
     Raises
     ------
@@ -78,6 +90,8 @@ def plan_onstart(target: Target, templates: Sequence[Path], bytecode: Path | Non
         "disk": target.disk.mount,
         "sandbox_port": SANDBOX_PORT,
         "added": added.rstrip("\n"),
+        "sent": sent,
+        "force": force,
     }
     script = render(templates, "onstart.sh.j2", values, bytecode)
     if _fits(script):

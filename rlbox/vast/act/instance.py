@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import limit_text, size_text
 from rlbox.errors import LockHeld, NodeError, SpecError, TimedOut, WorkFailed
+from rlbox.files.act.copies import sum_file
 from rlbox.files.act.folders import state_folder
 from rlbox.foreign import parse_json
+from rlbox.image.act.wheel import write_wheel
+from rlbox.machine.act.command import NOTHING
 from rlbox.printable import isolated
 from rlbox.spec.project import Project
 from rlbox.ssh.connection import Connection, SshAddress
@@ -19,13 +25,29 @@ from rlbox.ssh.files import Tell, list_files, send_file, send_folder, send_tree
 from rlbox.ssh.home import Home
 from rlbox.ssh.listing import RemoteFile
 from rlbox.vast.request import Instance
-from rlbox.vast.stay import ENV_FILE, LOG, PROJECT, REFUSED, RUN, STAY, Stay, find_tool, keep_text, wanted_paths
+from rlbox.vast.stay import (
+    ENDED,
+    ENV_FILE,
+    FOLLOWED,
+    LOG,
+    PROJECT,
+    REFUSED,
+    RUN,
+    STAY,
+    Stay,
+    find_tool,
+    keep_text,
+    wanted_paths,
+)
 
 _POLL_S = 5.0
 _STARTED_S = 180.0
 _PROJECT_FOLDERS = ("images", "jobs", "sources", "templates")
 _MOST_PROJECT = 64 << 20
 _MANIFEST = "fetched.json"
+_SENT = "sent.sha256"
+_HAS_IMAGE = "[ -e /opt/rlbox/share/lock.json ] && [ ! -e /opt/rlbox/share/applied.json ]"
+"""Whether the instance was started from an image of rlbox: `apply` leaves a record beside its lock."""
 
 Say = Callable[[str], None]
 
@@ -70,6 +92,73 @@ def wait_ready(connection: Connection, disk: str, number: int, timeout_s: float,
         time.sleep(_POLL_S)
 
 
+def bring_rlbox(connection: Connection, stay: Stay, project: Project, onstart: str, number: int, say: Say) -> bool:
+    """Bring rlbox and the user's specs to an instance whose image has no rlbox; return whether it is such a one.
+
+    Its on-start script waits for them the first time. It is started again where it failed, or where they changed.
+
+    Parameters
+    ----------
+    onstart
+        The on-start script, as the instance was created with.
+
+    Raises
+    ------
+    LockHeld
+        The instance carries out a run of another stay.
+    """
+    if connection.ask(_HAS_IMAGE).ok:
+        return False
+    _require_free(connection, stay, number)
+    names, folder = project_files(project), stay.folder
+    with tempfile.TemporaryDirectory(prefix="rlbox-wheel-") as made:
+        wheel = write_wheel(Path(made))
+        total = hashlib.sha256(wheel.read_bytes())
+        for name in names:
+            total.update(f"{name}\0{sum_file(project.folder / name)}\n".encode())
+        digest = total.hexdigest()
+        if connection.ask(f"cat {folder}/{_SENT}").stdout.strip() == digest:
+            if connection.ask(f"cat {stay.disk}/onstart.status").stdout.startswith("failed"):
+                _start_again(connection, stay, onstart)
+            return True
+        say(f"instance {number}: sending rlbox ({size_text(wheel.stat().st_size)})")
+        if names:
+            send_tree(connection, project.folder, names, f"{folder}/{PROJECT}")
+        connection.need(f"mkdir -p {folder}; cd {folder} && rm -f rlbox-*.whl", "rlbox cannot be sent")
+        send_file(connection, wheel, f"{folder}/{wheel.name}", lambda size: None)
+    status = connection.ask(f"cat {stay.disk}/onstart.status").stdout
+    if status.startswith(("failed", "ready")):
+        connection.need("rm -f /opt/rlbox-cli/whole", "rlbox cannot be replaced")
+        _start_again(connection, stay, onstart)
+    connection.need(f"echo {digest} >{folder}/{_SENT}", "rlbox cannot be sent")
+    return True
+
+
+def _start_again(connection: Connection, stay: Stay, onstart: str) -> None:
+    """Start the on-start script as the platform does at a start of the instance: with the container's environment."""
+    path = f"{stay.folder}/onstart.sh"
+    connection.need(
+        f"cat >{path} && echo again >{stay.disk}/onstart.status", "the on-start script cannot be sent", onstart
+    )
+    begin = f'exec setsid env "$@" sh {path} </dev/null >/dev/null 2>&1 &'
+    connection.need(f"xargs -0 -a /proc/1/environ sh -c {shlex.quote(begin)} sh", "the on-start script does not start")
+
+
+def _require_free(connection: Connection, stay: Stay, number: int) -> str:
+    """Return the text of the stay that is on the instance; `LockHeld` when it is another one whose run goes on."""
+    before = connection.ask(f"cat {shlex.quote(stay.folder)}/{STAY}").stdout
+    rows = remote_rlbox(connection, stay.disk, ("runs",))["runs"] if before not in ("", stay.text()) else ()
+    if going := [str(row["run"]) for row in rows if row["state"] in ("starting", "running")]:
+        tool = connection.ask(f"{find_tool(stay.disk)}; echo $tool").stdout.strip()
+        raise LockHeld(
+            f"the instance carries out run {going[0]}",
+            where=connection.address.name,
+            next_step=f"wait for its end, or end it: rlbox vast ssh {number} "
+            f"'{tool}/bin/rlbox stop {going[0]} --data {stay.disk}'",
+        )
+    return before
+
+
 def bring_stay(connection: Connection, stay: Stay, project: Project, env_file: Path | None, number: int) -> None:
     """Bring to instance `number` the user's specs, the secrets' file and the stay; one that is the same keeps its run.
 
@@ -79,23 +168,14 @@ def bring_stay(connection: Connection, stay: Stay, project: Project, env_file: P
         The instance carries out a run of another stay.
     """
     folder, text = shlex.quote(stay.folder), stay.text()
-    before = connection.ask(f"cat {folder}/{STAY}").stdout
-    rows = remote_rlbox(connection, stay.disk, ("runs",))["runs"] if before not in ("", text) else ()
-    if going := [str(row["run"]) for row in rows if row["state"] in ("starting", "running")]:
-        tool = connection.ask(f"{find_tool(stay.disk)}; echo $tool").stdout.strip()
-        raise LockHeld(
-            f"the instance carries out run {going[0]}",
-            where=connection.address.name,
-            next_step=f"wait for its end, or end it: rlbox vast ssh {number} "
-            f"'{tool}/bin/rlbox stop {going[0]} --data {stay.disk}'",
-        )
+    before = _require_free(connection, stay, number)
     if names := project_files(project):
         send_tree(connection, project.folder, names, f"{stay.folder}/{PROJECT}")
     if env_file:
         command = f"umask 077; cat >{shlex.quote(stay.disk)}/{ENV_FILE}"
         connection.need(command, "the secrets cannot be sent", env_file.read_text("utf-8"))
     if before != text:
-        write = f"mkdir -p {folder} && rm -f {folder}/{RUN} && cat >{folder}/{STAY}.new && cd {folder}"
+        write = f"mkdir -p {folder} && rm -f {folder}/{RUN} {folder}/{ENDED} && cat >{folder}/{STAY}.new && cd {folder}"
         connection.need(f"{write} && mv {STAY}.new {STAY}", "the stay cannot be written", text)
 
 
@@ -127,6 +207,49 @@ def start_keeper(connection: Connection, stay: Stay, number: int) -> str:
         f"no run began within {limit_text(_STARTED_S)}",
         next_step=f"rlbox vast ssh {number} 'tail -n 40 {stay.folder}/{LOG}'",
     )
+
+
+def follow_run(connection: Connection, stay: Stay, run: str, say: Say) -> Mapping[str, Any]:
+    """Wait until the keeper says that a run has ended, and return what it says; `say` hears each new stage.
+
+    While that goes on, and 2 minutes longer, the keeper does not stop the instance.
+    """
+    connection.need(keep_text(stay.disk), "the run cannot be followed")  # where it was killed; it runs once at a time
+    folder, record = shlex.quote(stay.folder), shlex.quote(f"{stay.disk}/runs/{run}/run.json")
+    told = ""
+    while True:
+        look = f"cd {folder} && : >{FOLLOWED} && {{ cat {ENDED} 2>/dev/null || {{ echo; cat {record}; }}; }}"
+        text = connection.ask(look).stdout
+        row = _object(text)
+        if not text.startswith("\n") and row.get("run") == run:
+            return row
+        stages = [one for one in row.get("stages") or () if isinstance(one, Mapping)]
+        now = next((str(one["name"]) for one in stages if one.get("state") in ("starting", "running")), "")
+        if now and now != told:
+            told = now
+            say(f"run {isolated(run)}: stage {isolated(now)}")
+        time.sleep(_POLL_S)
+
+
+def _object(text: str) -> Mapping[str, Any]:
+    try:
+        row = parse_json(text)
+    except ValueError:  # it is written at this moment, or not there yet
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
+@contextmanager
+def followed(connection: Connection, stay: Stay) -> Iterator[None]:
+    """Have the keeper wait with the stop of the instance while the block runs, and no longer."""
+    touched = f"{shlex.quote(stay.folder)}/{FOLLOWED}"
+    process = connection.start(f"while : >{touched} && echo; do sleep 10; done", stdin=NOTHING, stdout=NOTHING)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.communicate()
+    connection.ask(f"rm -f {touched}")
 
 
 def project_files(project: Project) -> list[str]:

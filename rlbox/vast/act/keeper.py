@@ -26,7 +26,7 @@ from rlbox.record.act.rebuild import read_events
 from rlbox.record.act.state import RunState, load_run_state, run_cause
 from rlbox.values import Command
 from rlbox.vast.act.account import set_instance
-from rlbox.vast.stay import PROJECT, REFUSED, RUN, STAY, Stay, read_stay
+from rlbox.vast.stay import ENDED, FOLLOWED, FOLLOWED_S, PROJECT, REFUSED, RUN, STAY, Stay, read_stay
 
 _POLL_S = 2.0
 _NOTICE_S = 60.0
@@ -46,9 +46,13 @@ def keep(folder: Path) -> int:
         _say(str(error))
         return error.exit_code
     told = folder / "told"
+    (folder / ENDED).unlink(missing_ok=True)
     try:
         run_dir = _run_dir(folder, stay)
         state = _follow(run_dir, stay)
+        cause = run_cause(state)
+        facts = {**_facts(state), "cause": cause.what if cause else ""}
+        write_atomic(folder / ENDED, json.dumps(facts))
         end = f"{state.run_id} {state.attempt}\n"
         if told.exists() and told.read_text("utf-8") == end:  # the instance was started again to look at it
             return state.exit_code or 0
@@ -60,13 +64,21 @@ def keep(folder: Path) -> int:
             write_atomic(folder / REFUSED, f"{error}\n")
             return error.exit_code
         code = error.exit_code
+        refused = {"job": stay.job, "state": "refused", "exit_code": code, "cause": error.what}
+        write_atomic(folder / ENDED, json.dumps({"run": (folder / RUN).read_text("utf-8").strip(), **refused}))
     else:
-        cause = run_cause(state)
-        _notify(stay, {"event": "ended", **_facts(state), "cause": cause.what if cause else ""})
+        _notify(stay, {"event": "ended", **facts})
         code = state.exit_code or 0
     if stay.then == "stop":
+        _wait_followers(folder / FOLLOWED)
         _stop()
     return code
+
+
+def _wait_followers(touched: Path) -> None:
+    """Wait while a client that follows the run still fetches what it made."""
+    while touched.exists() and time.time() - touched.stat().st_mtime < FOLLOWED_S:
+        time.sleep(_POLL_S)
 
 
 def _run_dir(folder: Path, stay: Stay) -> Path:
