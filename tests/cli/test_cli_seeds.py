@@ -37,16 +37,22 @@ RUNS: dict[str, tuple[StageStatus, ...]] = {
     "holdem-20260101": ("passed", "failed", "waiting"),
 }
 """What ran on the machine of the lines, the latest last, by the states of its stages."""
+NODES = "--nodes gpu005,gpu004"
 CODES = {
+    f"rlbox cluster doctor cluster-2node {NODES}": 1,
+    f"rlbox cluster up cluster-2node {NODES}": 5,
+    f"rlbox cluster status cluster-2node {NODES}": 5,
+    f"rlbox cluster down cluster-2node {NODES}": 5,
+    f"rlbox run xdan --place cluster {NODES}": 5,
     "rlbox attach": 1,
     "rlbox gpus": 1,
     "rlbox gpus --actor 2 --rollout 2 --total 8": 1,
     "rlbox gpus --ray http://127.0.0.1:8101": 1,
     "rlbox vast create vast-5090 --image registry.example/team/vast-5090:v1": 2,
-    "rlbox vast up sft --image registry.example/team/vast-5090:v1 --dry-run": 2,
+    "rlbox vast up sft --dry-run": 2,
     "rlbox vast search vast-5090": 2,
 }
-"""Exit codes of lines that tell of the run, which failed, of a machine without GPUs, of vast.ai without an API key."""
+"""Exit codes of lines about a run that failed, nodes and GPUs that are not there, and vast.ai without an API key."""
 BLOCKS = re.compile(r"^ *```(?:bash|sh|python)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 
 
