@@ -42,7 +42,7 @@ class Component(Frozen):
     @property
     def module(self) -> str:
         """The module by which it is found."""
-        return self.imports[0].partition(":")[0].partition(".")[0]
+        return self.imports[0].partition(":")[0]
 
     @property
     def packages(self) -> tuple[str, ...]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rlbox.doctor.act.programs.probe_installed import is_there
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.stack import LinkFacts, ProgramFacts
 from rlbox.printable import unmarked
@@ -202,3 +204,15 @@ def test_how_parts_are_shown() -> None:
 def test_the_shipped_table_names_every_framework_of_the_notes() -> None:
     names = {row.name for row in load_components()}
     assert {"vLLM", "SGLang", "verl", "OpenRLHF", "slime", "Megatron", "flash-attn", "datasets"} <= names
+
+
+def test_a_folder_of_another_package_is_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """flash-attn-4 lays `flash_attn/cute`, and `import flash_attn` succeeds without flash-attn."""
+    (tmp_path / "flash_attn/cute").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    flash_attn = next(row for row in load_components() if row.package == "flash-attn")
+    assert is_there("flash_attn")
+    assert not is_there(flash_attn.module)
+    (tmp_path / "flash_attn/flash_attn_interface.py").touch()
+    assert is_there(flash_attn.module)
+    assert not is_there("no_such_package.part")

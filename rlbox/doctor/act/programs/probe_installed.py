@@ -10,14 +10,20 @@ import importlib.util
 import json
 import platform
 import sys
+from pathlib import Path
 
 
 def is_there(module: str) -> bool:
-    """Return whether a module can be found; one whose parent is missing cannot."""
+    """Return whether a module can be found, and the file of a module of it: another package may have its folder."""
+    package, _, below = module.partition(".")
     try:
-        return importlib.util.find_spec(module) is not None
+        spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
         return False
+    if spec is None or not below:
+        return spec is not None
+    files = (Path(folder, *below.split(".")) for folder in spec.submodule_search_locations or ())
+    return any(file.is_dir() or file.with_suffix(".py").is_file() for file in files)
 
 
 def main() -> None:
