@@ -82,6 +82,13 @@ def test_the_repositories_are_there(image: BigImage) -> None:
     assert {"megatron", "train.py"} <= set(listed.split())
 
 
+def test_slime_preloads_a_library_for_cuda_13(image: BigImage) -> None:
+    wanted = image.run(
+        "sh", "-c", "readelf -d /opt/venv/lib/python3*/site-packages/torch_memory_saver_hook_mode_preload_cu12*.so"
+    )
+    assert "[libcudart.so.13]" in wanted
+
+
 def test_the_component_test_passes_without_a_gpu(image: BigImage) -> None:
     report = json.loads(image.run("rlbox", "components", "--json", "--timeout", "1500", timeout_s=1600))
     assert [part for part in report["parts"] if part["state"] == "failed"] == []
