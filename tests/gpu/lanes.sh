@@ -37,26 +37,25 @@ grpo() { run grpo "$both" grpo --profile tiny --target h100-verl --set "gpus=$pa
 gkd() { run gkd "$both" gkd --profile tiny --target h100-verl --set gpu_memory=0.2 --shift-ports 300; }
 xdan() { run xdan "$last" xdan --profile tiny --target h100-openrlhf --set gpu_memory=0.2 --shift-ports 100; }
 
-slime=(--target h100-slime --set "source=${SLIME-$places/h100-slime/opt/slime}" --set "megatron=${MEGATRON:-$places/h100-slime/opt/megatron-lm}")
-small=(--set dynamic_sampling=false --set partial_rollout=false --set prompts=8 --set samples=4 --set batch=32 --set save_every=2
+small=(--target h100-slime --set dynamic_sampling=false --set partial_rollout=false --set prompts=8 --set samples=4 --set batch=32 --set save_every=2
   --set answer_tokens=64 --set over_sampling=8 --set rollouts=4)
 holdem() { # te=false with the layers shared by two GPUs, through smoke and full
-  run holdem "$both" holdem --profile full --profile tiny "${slime[@]}" "${small[@]}" --set mem_fraction=0.2 \
+  run holdem "$both" holdem --profile full --profile tiny "${small[@]}" --set mem_fraction=0.2 \
     --set "gpus=$pair" --set "engine_gpus=$pair" --set "tensor_parallel=${TENSOR_PARALLEL:-$pair}" --shift-ports 200
 }
 # One run of each system with a model of half a billion parameters.
 half_sft() {
-  half "$(newest /data/sft)/tiny/model" h100-verl /data/half/sft &&
-    run half_sft "$first" sft --profile tiny --target h100-verl --set model=/data/half/sft --set smoke_model=/data/half/sft
+  half "$(newest /data/sft)/tiny/model" h100-verl /data/half_sft/model &&
+    run half_sft "$first" sft --profile tiny --target h100-verl --set model=/data/half_sft/model --set smoke_model=/data/half_sft/model
 }
 half_xdan() {
-  half "$(newest /data/xdan)/tiny/model" h100-openrlhf /data/half/xdan &&
-    run half_xdan "$last" xdan --profile tiny --target h100-openrlhf --set pretrain=/data/half/xdan --set gpu_memory=0.2 --shift-ports 100
+  half "$(newest /data/xdan)/tiny/model" h100-openrlhf /data/half_xdan/model &&
+    run half_xdan "$last" xdan --profile tiny --target h100-openrlhf --set pretrain=/data/half_xdan/model --set gpu_memory=0.2 --shift-ports 100
 }
 half_holdem() { # the shape of half.py, which slime compares with the checkpoint's config.json
-  half "$(newest /data/holdem)/tiny/model" h100-slime /data/half/holdem &&
-    run half_holdem "$both" holdem --profile full --profile tiny "${slime[@]}" "${small[@]}" --set mem_fraction=0.2 \
-      --set model=/data/half/holdem --set ref_load=/data/half/holdem \
+  half "$(newest /data/holdem)/tiny/model" h100-slime /data/half_holdem/model &&
+    run half_holdem "$both" holdem --profile full --profile tiny "${small[@]}" --set mem_fraction=0.2 \
+      --set model=/data/half_holdem/model --set ref_load=/data/half_holdem/model \
       --set layers=32 --set hidden=1024 --set ffn=4608 --set attention_heads=16 --set query_groups=2 --set head_size=64 \
       --set "gpus=$pair" --set "engine_gpus=$pair" --set "tensor_parallel=$pair" --shift-ports 200
 }
@@ -64,7 +63,7 @@ box_sft() { BOX=1 sft; }
 box_grpo() { BOX=1 grpo; }
 box_gkd() { BOX=1 gkd; }
 box_xdan() { BOX=1 xdan; }
-box_holdem() { BOX=1 SLIME="" MEGATRON=/opt/megatron-lm holdem; }
+box_holdem() { BOX=1 holdem; }
 flash() { "$(python_of h100-verl)" "$here/flash.py"; }
 
 # lane FILE… NAME: one of those, once all that it waits for is there
@@ -133,7 +132,7 @@ case ${1:-} in
   why) why "$2" ;;
   keep) keep ;;
   again)
-    cp -r "$here/." "$root/checkout/tests/gpu/" 2>/dev/null || true
+    cp -r --remove-destination "$here/." "$root/checkout/tests/gpu/" 2>/dev/null || true
     for name in "${@:2}"; do
       rm -f "$root/done-$name"
       setsid nohup bash "$root/checkout/tests/gpu/lanes.sh" "$name" >/dev/null 2>&1 </dev/null &

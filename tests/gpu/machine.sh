@@ -56,11 +56,14 @@ begin() {
 }
 
 place() {
-  local folder=$places/$1 status=0
+  local folder=$places/$1 status=0 tree
   "$python" "$here/pack.py" unpack "$root/parts" "$places" "$1" --machine "$packages"
   say "$1 unpacked"
   "$rlbox" apply "$1" --prefix "$folder" --data "$RLBOX_DATA" --offline --yes --no-packages || status=$?
   say "rlbox apply $1: exit $status"
+  for tree in "$folder"/opt/*; do # a job's git trees where it looks for them, as in the image
+    case ${tree##*/} in rlbox | venv) ;; *) ln -sfn "$tree" "/opt/${tree##*/}" ;; esac
+  done
   "$python" "$here/stack.py" verify "$RLBOX_PROJECT" "$1" "$folder" "$root/$1.json"
   return "$status"
 }

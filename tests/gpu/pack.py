@@ -123,18 +123,20 @@ def split(streams: Iterable[Path], out: Path, part: int, places: Mapping[str, tu
     """Cut streams, one behind the other, into parts, and write what they hold."""
     for path in out.glob("part-*"):
         path.unlink()
-    digests, rest = [], b""
+    digests, rest = [], bytearray()
     for stream in streams:
-        rest += stream.read_bytes()
-        while len(rest) >= part:
-            digests.append(_write_part(out, len(digests), rest[:part]))
-            rest = rest[part:]
+        with stream.open("rb") as source:
+            while data := source.read(part - len(rest)):
+                rest += data
+                if len(rest) == part:
+                    digests.append(_write_part(out, len(digests), rest))
+                    rest = bytearray()
     if rest:
         digests.append(_write_part(out, len(digests), rest))
     (out / "parts.json").write_text(json.dumps({"schema": 2, "part": part, "places": places, "sha256": digests}))
 
 
-def _write_part(out: Path, number: int, data: bytes) -> str:
+def _write_part(out: Path, number: int, data: bytearray) -> str:
     (out / f"part-{number:02}").write_bytes(data)
     return hashlib.sha256(data).hexdigest()
 
