@@ -193,6 +193,10 @@ def verify(lock: Lock, place: Path) -> tuple[dict[str, Any], list[str]]:
     record, told = recorded(site), {row["path"] for row in changes}
     with ThreadPoolExecutor() as pool:
         found = dict(zip(record, pool.map(lambda row: fault(site / row[0], row[1]), record.items()), strict=True))
+    for path, text in found.items():
+        if text and path not in told and (site / path).is_symlink():  # as a fix lays it
+            changes.append({"path": path, "change": "patched", "why": "by the target's fixes, as in its image"})
+            told.add(path)
     wrong = [*other_versions(lock, site)]
     wrong += [
         f"{path} {text}" for path, text in found.items() if text and path not in told and "__pycache__" not in path
