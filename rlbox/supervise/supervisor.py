@@ -16,7 +16,7 @@ from rlbox.errors import NodeError
 from rlbox.evidence.act.snapshot import StageFailure
 from rlbox.files.act.beneath import write_file
 from rlbox.files.act.trees import find_files
-from rlbox.job.engine_memory import engine_memory_percent
+from rlbox.job.fits.engine_memory import engine_memory_percent
 from rlbox.job.names import METRICS_FILE
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.logs.act.pump import LogPump

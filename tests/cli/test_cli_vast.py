@@ -255,7 +255,7 @@ def test_an_interruptible_instance_is_bid_for(rlbox: Rlbox, platform: Platform) 
         (("--set", "nosuch=1"), 2, "nosuch"),
         (("--env-file", "nothing-here"), 2, "the file of --env-file is not there"),
         (("--profile", "nosuch"), 2, "nosuch"),
-        (("--set", "source=/home/me/verl"), 2, "other machines do not have /home/me/verl"),
+        (("--set", "source=/srv/me/verl"), 2, "other machines do not have /srv/me/verl"),
         (("--target", "local"), 2, "target local is not for vast.ai"),
         (("--target", "one"), 5, "job sft does not fit"),
         (("--notify", "ftp://example.org/x"), 2, "--notify ftp://example.org/x: no address that can be told"),

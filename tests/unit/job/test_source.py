@@ -85,17 +85,17 @@ def test_a_parameter_named_source_beside_the_table_is_refused(folder: Folder) ->
 
 def test_a_container_sees_each_tree_at_a_path_of_its_own() -> None:
     assert source_mount("") == ""
-    assert source_mount("/home/me/a/verl") != source_mount("/home/me/b/verl")
+    assert source_mount("/srv/me/a/verl") != source_mount("/srv/me/b/verl")
 
 
 @pytest.mark.parametrize("name", TRAINERS)
 def test_every_trainer_job_takes_a_source(name: str) -> None:
     job = load_job(Project(folder=CHECKOUT), name)
-    values = plan_values(job, "tiny", {"source": "/home/me/fork"})
+    values = plan_values(job, "tiny", {"source": "/srv/me/fork"})
     plan = container_plan(job, values, "/data", "r", "docker", job.target)
-    mount = source_mount("/home/me/fork")
+    mount = source_mount("/srv/me/fork")
     words = plan.env["PYTHONPATH"].split(":")
-    assert plan.params["source"] == "/home/me/fork"
+    assert plan.params["source"] == "/srv/me/fork"
     assert plan.paths.source == mount
     own = [word for word in words if word.startswith(("/data/runs/r/", "/opt/"))]
     assert mount in own

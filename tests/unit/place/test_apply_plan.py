@@ -207,7 +207,7 @@ def test_merging_twice_is_merging_once_and_can_be_undone(lines: list[str]) -> No
 def test_a_path_that_rlbox_init_wrote_stays() -> None:
     """It has the folders of hooks in front; without this a machine was never at its lock once the script had run."""
     ours = 'PATH="/opt/venv/bin:/bin"\n'
-    written = 'PATH="/opt/rlbox/shims:/opt/venv/bin:/bin:/home/me"\n'
+    written = 'PATH="/opt/rlbox/shims:/opt/venv/bin:/bin:/srv/me"\n'
     assert merged_text(written, ours) == written
     conda = 'PATH="/opt/conda/bin:/opt/venv/bin:/bin"\n'
     assert merged_text(conda, ours) == 'PATH="/opt/venv/bin:/bin:/opt/conda/bin"\n'
