@@ -21,7 +21,7 @@ mkdir -p "$root/parts" "$root/logs" "$RLBOX_DATA"
 say() { echo "== $(date +%T) $*"; }
 
 take() {
-  find "$carried" -name "part-*" -exec sh -c 'cp -L "$1" "$2/.coming" && mv "$2/.coming" "$2/${1##*/}"' - {} "$root/parts" \;
+  find "$carried" -name "part-*" -exec mv -t "$root/parts" {} + # what was taken is not looked at again in the next call
   [ ! -e "$carried/tool/machine.json" ] || cp "$carried/tool/machine.json" "$carried/tool/parts.json" "$root/parts/"
   say "parts here: $(find "$root/parts" -name 'part-*' | wc -l)"
 }
