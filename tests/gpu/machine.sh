@@ -38,17 +38,21 @@ setup() {
     uv venv -q --python /usr/bin/python3.11 "$root/cli"
     uv pip install -q --python "$python" --offline --no-index --find-links "$carried/tool/wheels" rlbox
   }
-  rm -rf "$root/project"
-  cp -r "$here/project" "$root/project"
+  rm -rf "$root/project.new"
+  cp -r "$here/project" "$root/project.new"
   name=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
   memory=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | head -n 1)
-  sed -i "s/^gpu = .*/gpu = \"$name\"/; s/^gpu_memory_gib = .*/gpu_memory_gib = $((memory / 1024)).0/" "$root"/project/images/*/target.toml
-  "$python" "$here/stack.py" lock "$root/project"
+  sed -i "s/^gpu = .*/gpu = \"$name\"/; s/^gpu_memory_gib = .*/gpu_memory_gib = $((memory / 1024)).0/" "$root"/project.new/images/*/target.toml
+  "$python" "$here/stack.py" lock "$root/project.new"
+  rm -rf "$root/project"
+  mv "$root/project.new" "$root/project"
   "$python" "$here/pack.py" needs "$root/parts" --machine "$packages"
   say "tool $("$rlbox" --version), $("$python" --version), $name"
 }
 
 begin() {
+  [ ! -e "$root/begun" ] || return 0 # this call is made again
+  touch "$root/begun"
   mkdir -p "$root/checkout/tests"
   cp -rT "$here" "$root/checkout/tests/gpu"
   setsid nohup bash "$root/checkout/tests/gpu/lanes.sh" all >"$root/logs/all.log" 2>&1 </dev/null &
