@@ -33,8 +33,7 @@ def verb(
     \b
     Examples:
       rlbox compile vast-5090-flash --dry-run
-      rlbox compile vast-5090-flash
-      rlbox compile vast-5090-flash flash-attn --verify
+      rlbox compile vast-5090-flash flash-attn --verify --dry-run
     """
     from rlbox.compile.act.compile import CompileWish, compile_target
     from rlbox.compile.view import compile_json, compile_text
