@@ -56,11 +56,27 @@ def lay(path: str, data: bytes) -> str:
     return ""
 
 
-def look_with(paths: tuple[str, ...], url: str, brought: dict[str, bytes]) -> dict[str, Any]:
-    """Lay what is brought on this node, then return what it lacks."""
+def probe_attention(attention: str) -> tuple[str, str]:
+    """Return which attention this node's environment has, `attention` and its version, and why it has none."""
+    if attention != "flash_attention_2":
+        return attention, ""
+    try:
+        import flash_attn
+        from flash_attn.flash_attn_interface import flash_attn_func  # noqa: F401  (a namesake package lacks it)
+    except (ImportError, OSError) as error:
+        return (
+            "",
+            f"FlashAttention 2 is not in the environment ({error}): attention=sdpa, or --target cluster-2node-flash",
+        )
+    return f"{attention}, flash-attn {flash_attn.__version__}", ""
+
+
+def look_with(paths: tuple[str, ...], url: str, brought: dict[str, bytes], attention: str) -> dict[str, Any]:
+    """Lay what is brought on this node, then return what it lacks and which attention it has."""
     failed = [why for path, data in brought.items() if (why := lay(path, data))]
     found = look((*paths, *brought), url)
-    return {**found, "problems": failed + found["problems"]}
+    has, lacks = probe_attention(attention)
+    return {**found, "attention": has, "problems": failed + found["problems"] + ([lacks] if lacks else [])}
 
 
 def alive(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -104,6 +120,7 @@ def main() -> None:
     parser.add_argument("--url", required=True, help="the reward server's /get_reward as the trainer is told")
     parser.add_argument("--wait", type=float, default=600, help="longest wait, seconds")
     parser.add_argument("--bring", action="append", default=[], help="file of this node that every other gets, too")
+    parser.add_argument("--attention", default="sdpa", help="attention that each node must have")
     parser.add_argument("paths", nargs="*", help="what must be there on every node")
     args = parser.parse_args()
     import ray
@@ -115,7 +132,7 @@ def main() -> None:
     brought = {path: Path(path).read_bytes() for path in args.bring}
     asked = [
         task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
-            tuple(args.paths), args.url, brought
+            tuple(args.paths), args.url, brought, args.attention
         )
         for node in nodes
     ]
@@ -124,6 +141,7 @@ def main() -> None:
         print(f"[xdan][nodes] {node['host']}: {'; '.join(node['problems']) or 'fit'}", flush=True)
     if bad := [node for node in found if node["problems"]]:
         raise JobError(f"{bad[0]['host']}: {'; '.join(bad[0]['problems'])}")
+    print(f"[xdan][nodes] attention {found[0]['attention']}", flush=True)
     print(f"[xdan][nodes] passed: {len(found)} nodes", flush=True)
 
 

@@ -309,6 +309,29 @@ def test_every_node_must_be_fit(
     assert (f"[xdan][nodes] a: {'; '.join(problems) or 'fit'}" in out, "passed: 1 nodes" in out) == (True, not fails)
 
 
+def test_the_attention_that_was_asked_for_must_be_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """flash-attn-4 lays a folder `flash_attn`, too: what is asked for is the module that transformers imports."""
+    cluster(monkeypatch, [node()])
+    monkeypatch.setattr(nodes, "look", lambda paths, url: {"host": "a", "problems": []})
+    words = ["nodes", "--nodes", "1", "--gpus", "8", "--url", "u", "--attention"]
+    monkeypatch.setattr(sys, "argv", [*words, "sdpa"])
+    nodes.main()
+    monkeypatch.setattr(sys, "argv", [*words, "flash_attention_2"])
+    package, interface = ModuleType("flash_attn"), ModuleType("flash_attn.flash_attn_interface")
+    package.__path__, package.__version__ = [], "2.8.3"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flash_attn", package)
+    with pytest.raises(JobError, match="a: FlashAttention 2 is not in the environment"):
+        nodes.main()
+    interface.flash_attn_func = None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, interface.__name__, interface)
+    nodes.main()
+    told = [line for line in capsys.readouterr().out.splitlines() if "attention" in line and "fit" not in line]
+    assert told[0] == "[xdan][nodes] attention sdpa"
+    assert told[-1] == "[xdan][nodes] attention flash_attention_2, flash-attn 2.8.3"
+
+
 def test_a_server_of_another_kind_is_named() -> None:
     for url in serving(reward.application(reward.Judge([], BASE, None))):
         assert nodes.look((), url + "/get_reward")["problems"] == []
