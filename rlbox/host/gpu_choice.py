@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
 from rlbox.doctor.act.probe.host import probe_cards, probe_driver
-from rlbox.doctor.facts import Demands
+from rlbox.doctor.facts import Demands, with_gpus
 from rlbox.doctor.judge.host import LEAST_DRIVERS, ImageNeeds, judge_cards, judge_driver, stack_cuda
 from rlbox.engine.act.address import engine_is_here, engine_place
 from rlbox.engine.act.api import engine
@@ -85,11 +85,15 @@ def choose_seen(app: App, text: str) -> dict[str, str]:
     return env
 
 
-def check_gpus(app: App, image: ImagePlan, access: GpuAccess, env: dict[str, str]) -> None:
+def check_gpus(app: App, image: ImagePlan, text: str, access: GpuAccess, env: dict[str, str]) -> None:
     """Refuse a run whose GPUs or driver do not fit the stack, before its container is made.
 
     Parameters
     ----------
+    text
+        `--gpus`, empty when it was not given.
+    access
+        What came of it: `choose_gpus`.
     env
         Environment of the image, where a base says which CUDA it asks for.
 
@@ -101,7 +105,10 @@ def check_gpus(app: App, image: ImagePlan, access: GpuAccess, env: dict[str, str
     if access.way == "none" or in_image() or not engine_is_here():
         return  # what is elsewhere is examined there, by the checks of the run's first stage
     limits = image.container
-    demands = Demands(target=image.target, gpu=limits.gpu or "GPU", arch=limits.arch, grade=limits.grade)
+    demands = Demands(
+        target=image.target, gpu=limits.gpu or "GPU", gpus=limits.gpus, arch=limits.arch, grade=limits.grade
+    )
+    demands = with_gpus(demands, parse_gpus(wished(text), limits.gpus).word)
     found = [*judge_driver(probe_driver(), stack_needs(app, image, env), demands), *judge_cards(probe_cards(), demands)]
     for finding in found:
         if finding.level == "error":

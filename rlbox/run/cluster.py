@@ -181,7 +181,7 @@ class OnCluster:
             check_devices(app, image.container)
         access = choose_gpus(app, image, gpus)
         with app.checking("GPUs"):
-            check_gpus(app, image, access, image_env(found))
+            check_gpus(app, image, gpus, access, image_env(found))
         return dataclasses.replace(
             ready,
             bytecode=ready.bytecode / str(found.get("Id", "")).rpartition(":")[2][:16],

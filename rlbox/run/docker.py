@@ -105,7 +105,7 @@ class Docker(OneMachine):
             check_devices(app, image.container)
         access = choose_gpus(app, image, gpus)
         with app.checking("GPUs"):
-            check_gpus(app, image, access, image_env(found))
+            check_gpus(app, image, gpus, access, image_env(found))
         with app.checking("network"):
             image = dataclasses.replace(image, container=engine().reachable(image.container))
         return ReadyDocker(

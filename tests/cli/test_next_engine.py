@@ -160,6 +160,22 @@ def test_the_target_is_that_of_this_gpu(
     assert "sm_90" not in follow.again(step).err
 
 
+@pytest.mark.parametrize(("words", "wanted"), [((), "4 x H200"), (("--gpus", "2"), "2 x H200")])
+def test_a_missing_driver_says_how_many_gpus_are_wanted(
+    rlbox: Rlbox,
+    mine: Folder,
+    engine: EngineSocket,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    wanted: str,
+) -> None:
+    monkeypatch.setattr("rlbox.host.gpu_choice.probe_driver", DriverFacts)
+    lay(mine, engine, '[hardware]\ngpu = "H200"\ngpus = 4\narch = "sm_90"\n')
+    mine.job("own")
+    said = rlbox("run", "own", *words, "--dry-run")
+    assert f"the target wants GPUs: wanted: {wanted}\n" in said.out
+
+
 def test_images_that_nobody_needs_are_removed(
     follow: Follow, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
