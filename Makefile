@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test next-steps sandbox-attack sandbox-humaneval sandbox-speed cluster cluster-chaos cluster-speed test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose fuzz-covering faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-proof-pack gpu-hangs gpu-fits fault-logs fault-orders diagnose-score inventory eval-shows eval-overhead
+.PHONY: smoke test next-steps sandbox-attack sandbox-humaneval sandbox-speed cluster cluster-chaos cluster-speed test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose fuzz-covering faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-proof-pack gpu-hangs gpu-fits fault-logs fault-orders diagnose-score inventory compat eval-shows eval-overhead
 
 # a user's Python compiles a module once, and so does that of the tests
 unexport PYTHONDONTWRITEBYTECODE
@@ -156,6 +156,10 @@ fault-orders: .venv/rlbox.stamp
 # How right `rlbox diagnose` is on the fault lab: both halves, and the wrong cases of the open one.
 diagnose-score: .venv/rlbox.stamp
 	$(PY) tests/faultlab/score.py --wrong $(ARGS)
+
+# What package metadata says of the stacks, out of this machine's index (1,200 releases, some minutes the first time).
+compat: .venv/rlbox.stamp
+	$(PY) scripts/compat.py
 
 # The inventory of messages, out of the packages that scripts/inventory.toml pins: 5 GB of downloads, a wheel at a time.
 # What an upgrade kills: scripts/inventory.py diff PACKAGE OLD NEW.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fakes import Rlbox, Said
 
-CHANGING = ("build", "fetch", "render", "run", "shell", "lock", "push", "save", "warm")
+CHANGING = ("build", "compile", "fetch", "render", "run", "shell", "lock", "push", "save", "warm")
 
 
 def words_of(line: str) -> list[str]:

@@ -83,5 +83,6 @@ def _row(one: WheelTold) -> tuple[str, ...]:
     head = (one.compiled.name, f"recipe {one.compiled.recipe[:12]}", ", ".join(one.archs) or "no GPU", one.state)
     if one.wheel:
         return (*head, f"sha256 {one.wheel.sha256[:12]}  {size_text(one.wheel.size)}")
-    time = f"about {duration_text(one.seconds)}" if one.seconds else "how long is not known before the first"
-    return (*head, f"{one.kept} objects kept, {one.jobs} at a time, {time}")
+    if one.seconds:
+        return (*head, f"{one.kept} objects kept, {one.jobs} at a time, about {duration_text(one.seconds)}")
+    return (*head, f"{one.kept} objects kept, {one.jobs} at a time, how long is not known before the first")

@@ -2,114 +2,41 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from rlbox.spec.check import check_spec
 from rlbox.spec.kinds import Frozen, Name
 from rlbox.spec.load import load_toml
+from rlbox.stack.fact import Fact, VersionText
+from rlbox.stack.requirements import load_releases
 
 _MACHINE = frozenset(("arch", "datacenter", "default", "driver", "python", "glibc"))
-_CONDITION = re.compile(r"(?P<absent>!?)(?P<name>[a-z0-9][a-z0-9-]*)(?P<range>[<>=!~].*)?")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Condition:
-    """One thing that holds or not: `name` is there in a version of `range`, or is not there at all."""
-
-    name: str
-    range: str = ""
-    absent: bool = False
-
-    def __str__(self) -> str:
-        return f"{'!' * self.absent}{self.name}{self.range}"
-
-    def holds(self, version: str) -> bool:
-        """Return whether it holds for a version; an empty one says that `name` is not there."""
-        if not version or self.absent:
-            return self.absent and not version
-        return not self.range or within(self.range, version)
-
-
-@cache
-def within(versions: str, version: str) -> bool:
-    """Return whether a version is in a range; the local part of a version (`+cu128`) is not looked at."""
-    return SpecifierSet(versions).contains(Version(version).public, prereleases=True)
-
-
-def parse_condition(text: str) -> Condition:
-    """Return the condition that `NAME`, `!NAME` or `NAME` with a version range means; `ValueError` for all else."""
-    found = _CONDITION.fullmatch(text)
-    if not found or (found["absent"] and found["range"]):
-        raise ValueError(f"{text!r} is no condition: NAME, !NAME, or NAME with a version range")
-    try:
-        SpecifierSet(found["range"] or "")
-    except InvalidSpecifier as error:
-        raise ValueError(f"{text!r}: {error}") from error
-    return Condition(name=found["name"], range=found["range"] or "", absent=bool(found["absent"]))
-
-
-def _version(text: str) -> str:
-    return str(Version(text)) and text
-
-
-Clause = Annotated[Condition, BeforeValidator(lambda one: parse_condition(one) if isinstance(one, str) else one)]
-VersionText = Annotated[str, AfterValidator(_version)]
-
-
-class Fact(Frozen):
-    """When all of `when` holds, all of `needs` must hold, or all of one row of `any`; the rules of the solver."""
-
-    id: Name
-    says: str = Field("", description="in a sentence; empty: the conditions say it all")
-    when: tuple[Clause, ...] = Field(min_length=1)
-    needs: tuple[Clause, ...] = ()
-    any: tuple[tuple[Clause, ...], ...] = ()
-    source: str = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _one_form(self) -> Fact:
-        if bool(self.needs) == bool(self.any):
-            raise ValueError("set exactly one of needs and any")
-        return self
-
-    @property
-    def rows(self) -> tuple[tuple[Condition, ...], ...]:
-        """The rows of which one must hold."""
-        return self.any or (self.needs,)
-
-    def conditions(self) -> tuple[Condition, ...]:
-        """Return every condition."""
-        return (*self.when, *(condition for row in self.rows for condition in row))
-
-
-class TorchBuild(Frozen):
-    """What torch's wheel on the package index is built with, and the CUDA versions of its other channels."""
+class TorchChannels(Frozen):
+    """The CUDA versions that torch has builds with beside that of the package index."""
 
     versions: tuple[VersionText, ...] = Field(min_length=1)
-    cuda: VersionText
-    nccl: VersionText
-    channels: tuple[VersionText, ...] = ()
+    channels: tuple[VersionText, ...] = Field(min_length=1)
     source: str = Field(min_length=1)
 
 
 class CompatTable(Frozen):
-    """The table as a file: `versions` are those that the solver may choose, the newest first.
+    """The table as a file, to which what metadata says is added.
 
-    `branches` map the newest CUDA that a driver takes to the driver's branch.
+    `versions` are those that the solver may choose of what metadata does not list, the newest first. `branches` map the
+    newest CUDA that a driver takes to the driver's branch.
     """
 
     versions: dict[Name, tuple[VersionText, ...]]
     branches: dict[VersionText, VersionText] = Field(default_factory=dict)
-    torch: tuple[TorchBuild, ...]
+    torch: tuple[TorchChannels, ...]
     fact: tuple[Fact, ...]
 
     @model_validator(mode="after")
@@ -118,46 +45,49 @@ class CompatTable(Frozen):
         ids = [fact.id for fact in facts]
         problems = [f"two facts have the id {one!r}" for one in sorted({one for one in ids if ids.count(one) > 1})]
         named = {condition.name for fact in facts for condition in fact.conditions()}
-        problems += [f"versions: nothing is said of {name!r}" for name in sorted(named - set(self.versions))]
+        problems += [f"versions: nothing is said of {name!r}" for name in sorted(named - set(self.all_versions))]
         if problems:
             raise ValueError("\n".join(problems))
         return self
 
     @property
-    def by_version(self) -> frozenset[str]:
-        """Names whose versions have facts of their own: of one that is not listed nothing is known."""
-        conditions = (condition for fact in self.facts() for condition in fact.when)
-        return frozenset(one.name for one in conditions if one.range.startswith("==")) - _MACHINE
+    def all_versions(self) -> dict[str, tuple[str, ...]]:
+        """Every name to the versions that the solver may choose."""
+        return {**load_releases().versions, **self.versions}
+
+    def known_versions(self, name: str) -> tuple[str, ...]:
+        """Return the versions that facts speak of, where those of a name have facts of their own; else nothing."""
+        if read := load_releases().read.get(name):
+            return read
+        conditions = (condition for fact in self.fact for condition in fact.when if condition.name == name)
+        own = name not in _MACHINE and any(one.range.startswith("==") for one in conditions)
+        return self.versions.get(name, ()) if own else ()
 
     def facts(self) -> tuple[Fact, ...]:
-        """Return every fact, those of torch's builds among them."""
-        return (*(fact for build in self.torch for fact in _build_facts(build)), *self.fact)
+        """Return the facts of the file."""
+        return (*(fact for row in self.torch for fact in _channel_facts(row)), *self.fact)
+
+    def all_facts(self) -> tuple[Fact, ...]:
+        """Return every fact, those of metadata among them."""
+        return (*self.facts(), *load_releases().facts)
 
 
-def _build_facts(build: TorchBuild) -> Iterator[Fact]:
-    for version in build.versions:
-        row: dict[str, Any] = {
-            "id": f"torch-{version.replace('.', '-')}",
-            "says": f"torch {version} of the package index is built with CUDA {build.cuda} and NCCL {build.nccl}",
-            "when": (f"torch=={version}", "default==1"),
-            "needs": (f"cuda=={build.cuda}", f"nccl=={build.nccl}"),
-            "source": build.source,
+def _channel_facts(row: TorchChannels) -> Iterator[Fact]:
+    for version in row.versions:
+        fact: dict[str, Any] = {
+            "id": f"torch-{version.replace('.', '-')}-channels",
+            "says": f"torch {version} has builds with CUDA {', '.join(row.channels)}",
+            "when": (f"torch=={version}", "default==0", "cuda"),
+            "any": tuple((f"cuda=={cuda}", *_nccl(version, cuda)) for cuda in row.channels),
+            "source": row.source,
         }
-        yield Fact.model_validate(row)
-        if build.channels:
-            row |= {
-                "id": f"{row['id']}-channels",
-                "says": f"torch {version} has builds with CUDA {', '.join(build.channels)}",
-                "when": (f"torch=={version}", "default==0", "cuda"),
-                "needs": (),
-                "any": tuple((f"cuda=={cuda}", *_nccl(build, cuda)) for cuda in build.channels),
-            }
-            yield Fact.model_validate(row)
+        yield Fact.model_validate(fact)
 
 
-def _nccl(build: TorchBuild, cuda: str) -> tuple[str, ...]:
+def _nccl(version: str, cuda: str) -> tuple[str, ...]:
     """Return the NCCL of a channel: that of the release, but for CUDA 11, which keeps an older one."""
-    return (f"nccl=={build.nccl}",) if Version(cuda).major > 11 else ()
+    nccl = load_releases().nccl.get(version)
+    return (f"nccl=={nccl}",) if nccl and Version(cuda).major > 11 else ()
 
 
 COMPAT = Path(__file__).with_name("compat.toml")

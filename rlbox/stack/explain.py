@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import TypeVar
 
-from rlbox.stack.compat import Fact
+from rlbox.stack.fact import Fact
 from rlbox.stack.facts import MACHINE, Problem, Wish
 from rlbox.stack.search import solve
 
@@ -139,7 +139,8 @@ def _change(problem: Problem, names: tuple[str, ...], absent: bool) -> WayOut | 
     domains = problem.domains([wish for wish in problem.wishes if wish.name not in names or not wish.own])
     before = problem.domains(problem.wishes)
     for name in names:
-        domains[name] = tuple(_near(problem.versions[name], before[name], domains[name], absent))
+        offered = [one for one in domains[name] if one in problem.known.get(name, ()) or not problem.known.get(name)]
+        domains[name] = tuple(_near(problem.versions[name], before[name], tuple(offered), absent))
     if "cuda" in names and domains["default"] == ("",):
         # a build with CUDA in the place of one without: of a channel that torch has, with all that comes with it
         domains |= {"default": ("0",), "abi": problem.versions["abi"], "nccl": problem.versions["nccl"]}

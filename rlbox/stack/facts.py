@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from rlbox.stack.compat import CompatTable, Fact, within
+from rlbox.stack.compat import CompatTable
+from rlbox.stack.fact import Fact, within
+from rlbox.stack.requirements import is_declared
 from rlbox.stack.search import Domains
 from rlbox.target.lock import Lock
 from rlbox.target.target import GitSource, Target, Wheel
@@ -27,6 +29,7 @@ _NVCC_WHEEL = "nvidia-cuda-nvcc"
 _NVCC_DEB = re.compile(r"cuda-(?:compiler|minimal-build|nvcc|toolkit)-(\d+)-(\d+)")
 _GLIBC = {"debian:bookworm": "2.36"}
 _COMPILED = "-compiled"
+_EXCLUDED, _LOCK_FILE = "python.exclude", "lock.json"
 # Without them its build leaves its operators to the first use: source: DeepSpeed setup.py, op_builder/all_ops.py.
 _SWITCHES = {"deepspeed": ("DS_BUILD_FUSED_ADAM", "DS_BUILD_CPU_ADAM")}
 
@@ -57,13 +60,15 @@ class UnknownVersion:
 class Problem:
     """What is asked of the solver: all versions there are, what the target fixes, and the rules in force.
 
-    `unknown` are versions that the target fixes and that no fact speaks of, though facts speak of others.
+    `unknown` are versions that the target fixes and that no fact speaks of, though facts speak of others; `known` are
+    those that facts speak of, and none where facts speak of ranges alone.
     """
 
     versions: Mapping[str, tuple[str, ...]]
     wishes: tuple[Wish, ...]
     rules: tuple[Fact, ...]
     unknown: tuple[UnknownVersion, ...] = ()
+    known: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def domains(self, wishes: Iterable[Wish]) -> Domains:
         """Return what each name may be under some of the wishes; what none of them names is rather not there."""
@@ -78,7 +83,8 @@ class Problem:
             elif any(not row.range for row in rows):
                 found[name] = ("",)
             else:
-                found[name] = tuple(v for v in versions if all(within(row.range, v) for row in rows))
+                fit = tuple(v for v in versions if all(within(row.range, v) for row in rows))
+                found[name] = tuple(v for v in fit if v in self.known.get(name, ())) or fit
         return found
 
 
@@ -90,29 +96,56 @@ def plan_problem(table: CompatTable, target: Target, lock: Lock | None) -> Probl
     lock
         Its lock, whose versions are judged where the spec pins none; None for the spec alone.
     """
+    every = table.all_versions
     said = [*_wishes(table, target, lock)]
     if lock and target.base.bootstrap:
-        said += _missing(table, said)
-    wishes = tuple(_plain(wish for wish in said if wish.name in table.versions))
-    versions = {name: _with_pins(rows, name, wishes) for name, rows in table.versions.items()}
+        said += _missing(every, said)
+    wishes = tuple(_plain(wish for wish in said if wish.name in every))
+    # what a package declares and the spec, or the resolver, has left out by name, was left out on purpose
+    out = {wish.name for wish in wishes if not wish.range and wish.where in (_EXCLUDED, _LOCK_FILE)}
+    facts = (fact for fact in table.all_facts() if fact.id not in target.compat.off)
+    rules = _reached(
+        [fact for fact in facts if not (is_declared(fact) and out & {one.name for one in fact.needs})], wishes
+    )
+    named = {condition.name for rule in rules for condition in rule.conditions()} | {wish.name for wish in wishes}
+    versions = {name: _with_pins(rows, name, wishes) for name, rows in every.items() if name in named}
     # where the table knows other versions only, nothing is judged
     known = tuple(one for one in wishes if not one.range or any(within(one.range, v) for v in versions[one.name]))
-    rules = tuple(fact for fact in table.facts() if fact.id not in target.compat.off)
-    return Problem(versions=versions, wishes=known, rules=rules, unknown=tuple(_unknown(table, wishes)))
+    return Problem(
+        versions=versions,
+        wishes=known,
+        rules=rules,
+        unknown=tuple(_unknown(table, wishes)),
+        known={name: table.known_versions(name) for name in versions},
+    )
+
+
+def _reached(facts: Iterable[Fact], wishes: Iterable[Wish]) -> tuple[Fact, ...]:
+    """Return the facts that can come to bear: all that they speak of is fixed, or is needed by what is."""
+    there = {wish.name for wish in wishes if wish.range} | set(MACHINE) | set(_BUILD)
+    waiting = list(facts)
+    found: list[Fact] = []
+    while True:
+        fit = [fact for fact in waiting if all(one.absent or one.name in there for one in fact.when)]
+        if not fit:
+            return tuple(found)
+        found += fit
+        waiting = [fact for fact in waiting if not all(one.absent or one.name in there for one in fact.when)]
+        there |= {one.name for fact in fit for row in fact.rows for one in row if not one.absent}
 
 
 def _unknown(table: CompatTable, wishes: Iterable[Wish]) -> Iterator[UnknownVersion]:
     """Yield each version that is fixed and not known, of packages whose versions have facts of their own."""
     for wish in wishes:
-        known = table.versions[wish.name]
-        if wish.range and wish.name in table.by_version and not any(within(wish.range, one) for one in known):
+        known = table.known_versions(wish.name)
+        if wish.range and known and not any(within(wish.range, one) for one in known):
             yield UnknownVersion(name=wish.name, version=wish.range.removeprefix("=="), known=known)
 
 
-def _missing(table: CompatTable, said: Iterable[Wish]) -> list[Wish]:
-    """Return what a whole lock says by not naming it."""
+def _missing(every: Iterable[str], said: Iterable[Wish]) -> list[Wish]:
+    """Return what a whole lock says by not naming it; which extras were asked for it does not say."""
     named = {wish.name for wish in said} | {"python", *MACHINE, *_BUILD}
-    return [Wish(name=name, range="", where="lock.json") for name in table.versions if name not in named]
+    return [Wish(name=name, range="", where=_LOCK_FILE) for name in every if name not in named and "[" not in name]
 
 
 def _plain(wishes: Iterable[Wish]) -> Iterator[Wish]:
@@ -170,7 +203,7 @@ def _compiled(table: CompatTable, target: Target) -> Iterator[Wish]:
             yield Wish(name="cuda", range=f">={major},<{major + 1}", where=where)
         if all(entry.env.get(switch) == "1" for switch in _SWITCHES.get(name, ())):
             made.add(f"{name}{_COMPILED}")
-    for name in table.versions:
+    for name in table.all_versions:
         if name.endswith(_COMPILED):
             yield Wish(name=name, range="==1" if name in made else "", where="stack.compile")
 
@@ -190,7 +223,7 @@ def _excluded(target: Target) -> Iterator[Wish]:
     held |= {entry.distribution for _, entry in target.compiled}
     for name in (canonicalize_name(text) for text in target.python.exclude):
         if name not in held:
-            yield Wish(name=name, range="", where="python.exclude")
+            yield Wish(name=name, range="", where=_EXCLUDED)
 
 
 def _machine(table: CompatTable, target: Target) -> Iterator[Wish]:
@@ -258,7 +291,9 @@ def _package(text: str, where: str) -> Iterator[Wish]:
             Version(spec.version.removesuffix(".*"))
     except (InvalidRequirement, InvalidVersion):  # the lock refuses it with a better message
         return
-    yield Wish(name=canonicalize_name(asked.name), range=ranges or ">=0", where=where)
+    name = canonicalize_name(asked.name)
+    yield Wish(name=name, range=ranges or ">=0", where=where)
+    yield from (Wish(name=f"{name}[{extra}]", range=">=0", where=where) for extra in sorted(asked.extras))
 
 
 def _locked(lock: Lock | None) -> Iterator[Wish]:

@@ -1,13 +1,75 @@
-"""An exact search for versions that fit together: small tables, so no heuristics but what narrows the choice."""
+"""An exact search for versions that fit together: no heuristics but what narrows the choice."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 
-from rlbox.stack.compat import Condition, Fact
+from rlbox.stack.fact import Condition, Fact
 
 Domains = dict[str, tuple[str, ...]]
 """What each name may be: versions, the preferred first; an empty text says that it is not there."""
+
+_Masks = dict[str, int]
+"""Name to the versions of its domain that are left, a bit each."""
+_Term = tuple[str, int]
+"""A name, and the versions of its domain with which a condition holds."""
+
+
+class _Rule:
+    """A fact over given domains."""
+
+    __slots__ = ("common", "names", "rows", "when")
+
+    def __init__(self, fact: Fact, domains: Mapping[str, tuple[str, ...]]) -> None:
+        self.when = [(one.name, _holding(one, domains[one.name])) for one in fact.when]
+        self.rows = [_merged((one.name, _holding(one, domains[one.name])) for one in row) for row in fact.rows]
+        self.common = sorted(set.intersection(*(set(row) for row in self.rows)))
+        self.names = dict.fromkeys([name for name, _ in self.when] + [name for row in self.rows for name in row])
+
+    def is_kept(self, values: _Masks) -> bool:
+        """Return whether it holds for one version of each name."""
+        if not all(values[name] & mask for name, mask in self.when):
+            return True
+        return any(all(values[name] & mask for name, mask in row.items()) for row in self.rows)
+
+    def cut(self, left: _Masks) -> list[_Term] | None:
+        """Return what it leaves of some domains; None when it cannot be kept."""
+        open_: _Term | None = None
+        for name, mask in self.when:
+            there = left[name]
+            if not there & mask:
+                return []
+            if there & ~mask:
+                if open_ is not None:
+                    return []
+                open_ = name, mask
+        alive = [row for row in self.rows if all(left[name] & mask for name, mask in row.items())]
+        if open_ is None:
+            return self._enforced(alive) if alive else None
+        return [] if alive else [(open_[0], ~open_[1])]
+
+    def _enforced(self, alive: Sequence[Mapping[str, int]]) -> list[_Term]:
+        names = self.common if len(alive) == len(self.rows) else sorted(set.intersection(*(set(row) for row in alive)))
+        found = []
+        for name in names:
+            mask = 0
+            for row in alive:
+                mask |= row[name]
+            found.append((name, mask))
+        return found
+
+
+@cache
+def _holding(condition: Condition, versions: tuple[str, ...]) -> int:
+    return sum(1 << at for at, version in enumerate(versions) if condition.holds(version))
+
+
+def _merged(terms: Iterable[_Term]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, mask in terms:
+        found[name] = found.get(name, -1) & mask
+    return found
 
 
 def solve(domains: Mapping[str, tuple[str, ...]], rules: Sequence[Fact]) -> dict[str, str] | None:
@@ -15,78 +77,58 @@ def solve(domains: Mapping[str, tuple[str, ...]], rules: Sequence[Fact]) -> dict
 
     Earlier versions of a domain are preferred; nothing is chosen before everything that follows from the rest is drawn.
     """
-    narrowed = _narrow(dict(domains), rules)
+    left = {name: (1 << len(versions)) - 1 for name, versions in domains.items()}
+    if not all(left.values()):
+        return None
+    compiled = [_Rule(fact, domains) for fact in rules]
+    users: dict[str, list[_Rule]] = {name: [] for name in domains}
+    for rule in compiled:
+        for name in rule.names:
+            users[name].append(rule)
+    found = _search(left, compiled, users, compiled)
+    return None if found is None else {name: domains[name][_first(mask)] for name, mask in found.items()}
+
+
+def _first(mask: int) -> int:
+    return (mask & -mask).bit_length() - 1
+
+
+def _search(
+    left: _Masks, rules: Sequence[_Rule], users: Mapping[str, Sequence[_Rule]], due: Iterable[_Rule]
+) -> _Masks | None:
+    """Return one version for each name; `due` are the rules to look at first."""
+    narrowed = _narrow(dict(left), users, due)
     if narrowed is None:
         return None
-    first = {name: versions[0] for name, versions in narrowed.items()}
-    broken = next((rule for rule in rules if not _kept(rule, first)), None)
+    first = {name: mask & -mask for name, mask in narrowed.items()}
+    broken = next((rule for rule in rules if not rule.is_kept(first)), None)
     if broken is None:
         return first
-    name = _choice(broken, narrowed)
-    for version in narrowed[name]:
-        if found := solve({**narrowed, name: (version,)}, rules):
+    open_ = sorted(name for name in broken.names if narrowed[name] & (narrowed[name] - 1))
+    name = min(open_, key=lambda one: narrowed[one].bit_count())
+    rest = narrowed[name]
+    while rest:
+        bit = rest & -rest
+        rest ^= bit
+        if found := _search({**narrowed, name: bit}, rules, users, users[name]):
             return found
     return None
 
 
-def _kept(rule: Fact, values: Mapping[str, str]) -> bool:
-    if not all(condition.holds(values[condition.name]) for condition in rule.when):
-        return True
-    return any(all(condition.holds(values[condition.name]) for condition in row) for row in rule.rows)
-
-
-def _choice(rule: Fact, domains: Domains) -> str:
-    """Return the name to choose a version for: the one of a broken rule that leaves the fewest."""
-    open_ = {condition.name for condition in rule.conditions() if len(domains[condition.name]) > 1}
-    return min(sorted(open_), key=lambda name: len(domains[name]))
-
-
-def _narrow(domains: Domains, rules: Sequence[Fact]) -> Domains | None:
+def _narrow(left: _Masks, users: Mapping[str, Sequence[_Rule]], due: Iterable[_Rule]) -> _Masks | None:
     """Take out what no solution can have, until nothing more follows; None when a name has no version left."""
-    if not all(domains.values()):
-        return None
-    changed = True
-    while changed:
-        changed = False
-        for rule in rules:
-            cut = _cut(rule, domains)
-            if cut is None:
+    waiting = dict.fromkeys(due)
+    while waiting:
+        rule = next(iter(waiting))
+        del waiting[rule]
+        cuts = rule.cut(left)
+        if cuts is None:
+            return None
+        for name, mask in cuts:
+            now = left[name] & mask
+            if not now:
                 return None
-            for name, versions in cut.items():
-                if not versions:
-                    return None
-                domains[name], changed = versions, True
-    return domains
-
-
-def _cut(rule: Fact, domains: Domains) -> Domains | None:
-    """Return the domains that a rule makes smaller; None when it cannot be kept."""
-    open_ = []
-    for condition in rule.when:
-        held = [condition.holds(version) for version in domains[condition.name]]
-        if not any(held):
-            return {}
-        if not all(held):
-            open_.append(condition)
-    alive = [row for row in rule.rows if all(any(map(one.holds, domains[one.name])) for one in row)]
-    if not open_:
-        return _enforced(alive, domains) if alive else None
-    if not alive and len(open_) == 1:
-        name = open_[0].name
-        return {name: tuple(v for v in domains[name] if not open_[0].holds(v))}
-    return {}
-
-
-def _enforced(rows: Sequence[tuple[Condition, ...]], domains: Domains) -> Domains:
-    """Return the smaller domains of the names that every row speaks of."""
-    names = set.intersection(*({condition.name for condition in row} for row in rows))
-    cut = {}
-    for name in sorted(names):
-        kept = tuple(v for v in domains[name] if any(_takes(row, name, v) for row in rows))
-        if kept != domains[name]:
-            cut[name] = kept
-    return cut
-
-
-def _takes(row: tuple[Condition, ...], name: str, version: str) -> bool:
-    return all(condition.holds(version) for condition in row if condition.name == name)
+            if now != left[name]:
+                left[name] = now
+                waiting |= dict.fromkeys(users[name])
+    return left

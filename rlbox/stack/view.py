@@ -9,8 +9,8 @@ from typing import Any
 from rlbox.amounts import padded
 from rlbox.errors import page
 from rlbox.printable import isolated
-from rlbox.stack.compat import Fact
 from rlbox.stack.explain import Verdict, WayOut
+from rlbox.stack.fact import Fact
 from rlbox.stack.facts import MACHINE, Problem, UnknownVersion
 
 _MOST_SHOWN = 9

@@ -9,6 +9,8 @@ import pytest
 from fakes import EngineSocket, Folder, Rlbox
 from following import Follow
 
+from rlbox.stack.requirements import load_releases
+
 SPEC = """
 title = "t"
 [hardware]
@@ -23,6 +25,7 @@ packages = ["torch=={torch}", "vllm==0.12.0"]
 [disk]
 host = "~/disk"
 """
+FA3 = SPEC.format(torch="2.9.0").replace("vllm==0.12.0", "flash-attn-3==3.0.0")
 
 
 def test_a_stack_that_fits(rlbox: Rlbox, folder: Folder) -> None:
@@ -35,7 +38,7 @@ def test_a_stack_that_fits(rlbox: Rlbox, folder: Folder) -> None:
     assert "  torch                        2.9.0            stack.s" in rest
     data = rlbox("stack", "mine", "--solve", "--json").data
     assert (data["schema"], data["fits"], data["versions"]["flashinfer-python"]) == (1, True, "0.5.3")
-    assert "vllm-0-12" in data["facts"]
+    assert "vllm-0-11-1-torch" in data["facts"]
 
 
 def test_a_stack_that_contradicts_itself(rlbox: Rlbox, folder: Folder) -> None:
@@ -46,13 +49,13 @@ def test_a_stack_that_contradicts_itself(rlbox: Rlbox, folder: Folder) -> None:
         "mine  no solution, because these contradict each other:",
         "torch ==2.8.0  (stack.s)",
         "vllm ==0.12.0  (stack.s)",
-        "vllm==0.12.* wants torch==2.9.0, flashinfer-python==0.5.3, ray>=2.48  [vllm-0-12: metadata]",
+        f"vllm>=0.11.1,<=0.13.0 wants torch==2.9.0  [vllm-0-11-1-torch: metadata of {load_releases().date}]",
     ]
     assert said.out.splitlines()[4].startswith("nearest change: set torch to 2.9.0; or else set vllm to 0.11.0; ")
     data = rlbox("stack", "mine", "--json").data
     assert data["fits"] is False
     assert data["changes"][:2] == [{"torch": "2.9.0"}, {"vllm": "0.11.0"}]
-    assert [row.get("fact", row.get("name")) for row in data["clash"]] == ["torch", "vllm", "vllm-0-12"]
+    assert [row.get("fact", row.get("name")) for row in data["clash"]] == ["torch", "vllm", "vllm-0-11-1-torch"]
 
 
 def test_the_lock_refuses_it_and_asks_nobody(rlbox: Rlbox, folder: Folder) -> None:
@@ -66,14 +69,14 @@ def test_the_lock_refuses_it_and_asks_nobody(rlbox: Rlbox, folder: Folder) -> No
 
 @pytest.mark.parametrize("verb", ["stack", "lock"])
 def test_a_fact_that_is_not_there_cannot_be_left_out(rlbox: Rlbox, folder: Folder, verb: str) -> None:
-    folder.target("mine", SPEC.format(torch="2.9.0") + '[compat.off]\nvllm-0-13x = "why"\n')
+    folder.target("mine", SPEC.format(torch="2.9.0") + '[compat.off]\nvllm-0-11-1-torchx = "why"\n')
     said = rlbox(verb, "mine")
     assert said.code == 2
-    assert "there is no fact 'vllm-0-13x' (did you mean 'vllm-0-13'?)" in said.err
+    assert "there is no fact 'vllm-0-11-1-torchx' (did you mean 'vllm-0-11-1-torch'?)" in said.err
 
 
 def test_a_fact_left_out_is_not_judged(rlbox: Rlbox, folder: Folder) -> None:
-    folder.target("mine", SPEC.format(torch="2.8.0") + '[compat.off]\nvllm-0-12 = "a build of ours"\n')
+    folder.target("mine", FA3 + '[compat.off]\nflash-attn-3-hopper = "a build of ours"\n')
     assert rlbox("stack", "mine").code == 0
 
 
@@ -88,7 +91,7 @@ def test_the_nearest_change_fits(follow: Follow, folder: Folder, nth: int) -> No
 
 
 def test_a_fact_that_is_wrong_is_left_out(follow: Follow, folder: Folder) -> None:
-    path = folder.target("mine", SPEC.format(torch="2.8.0"))
+    path = folder.target("mine", FA3)
     step = follow("lock", "mine")
     found = re.search(r"\(([a-z0-9-]+)\) goes into (\[compat\.off\])", step.text)
     assert found
@@ -202,10 +205,10 @@ WAYS = {
         each=', "{0}=={1}.*"',
     ),
     "compiled": Way(
-        packages='"torch==2.11.0", "transformer-engine==2.20.2"',
+        packages='"torch==2.11.0", "transformer-engine==2.12.0"',
         step=r"compile ([\w-]+) beforehand \((\[\[stack\.compile\]\])",
         old=IN_STACK,
-        to='{1}\nname = "{0}"\nversion = "2.20.2"\ncuda = "13.0"',
+        to='{1}\nname = "{0}"\nversion = "2.12.0"\ncuda = "13.0"',
     ),
 }
 
@@ -225,15 +228,8 @@ def test_what_would_fit_is_done(follow: Follow, folder: Folder, name: str) -> No
 
 
 def test_no_change_of_versions_helps(rlbox: Rlbox, folder: Folder) -> None:
-    spec = WRITTEN.format(
-        **Way(
-            step="",
-            old="",
-            packages='"openrlhf==0.8.3", "transformer-engine==2.16.1", "slime==0.2.2"',
-            base=OLD_COMPILER,
-        )._asdict()
-    )
-    folder.target("mine", spec.replace("sm_80", "sm_100"))
+    packages = '"torch==2.9.1", "sglang==0.5.12", "vllm==0.24.0"'
+    folder.target("mine", WRITTEN.format(**Way(step="", old="", packages=packages)._asdict()))
     assert "  next:  no change of versions helps; a fact that is wrong here (" in rlbox("lock", "mine").err
 
 
@@ -279,7 +275,7 @@ def test_a_verb_refuses_a_stack_that_contradicts_itself(rlbox: Rlbox, clashing: 
     assert said.code == 2
     told = said.err + said.out
     assert "the stack of target mine contradicts itself:" in told
-    assert "vllm==0.12.* wants torch==2.9.0" in told
+    assert "vllm>=0.11.1,<=0.13.0 wants torch==2.9.0" in told
     assert "set torch to 2.9.0; or else set vllm to 0.11.0; " in told
     assert clashing.files() == before
 

@@ -13,7 +13,7 @@ import certifi
 import pytest
 from fakes import CHECKOUT, ON_IMAGE, TARGET, UV_WHEEL, Folder, Said, hold
 from following import Follow
-from test_cli_stack import OLD_COMPILER, WRITTEN, Way
+from test_cli_stack import WRITTEN, Way
 
 from rlbox.errors import RlboxError
 from rlbox.lock.act.apt import resolve_debs
@@ -64,9 +64,8 @@ def test_another_profile_is_included(follow: Follow, folder: Folder) -> None:
 
 
 def test_a_fact_that_is_wrong_here_is_left_out(follow: Follow, folder: Folder) -> None:
-    packages = '"openrlhf==0.8.3", "transformer-engine==2.16.1", "slime==0.2.2"'
-    spec = WRITTEN.format(**Way(step="", old="", packages=packages, base=OLD_COMPILER)._asdict())
-    path = folder.target("mine", spec.replace("sm_80", "sm_100"))
+    packages = '"torch==2.9.1", "sglang==0.5.12", "vllm==0.24.0"'
+    path = folder.target("mine", WRITTEN.format(**Way(step="", old="", packages=packages)._asdict()))
     step = follow("lock", "mine")
     found = re.search(r"wrong here \((.*?)\) goes into (\[compat\.off\])", step.text)
     assert found, step.text

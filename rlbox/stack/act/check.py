@@ -68,7 +68,7 @@ def plan_stack(target: Target, lock: Lock | None) -> Problem:
     from rlbox.stack.facts import plan_problem
 
     table = load_compat()
-    ids = [fact.id for fact in table.facts()]
+    ids = [fact.id for fact in table.all_facts()]
     if unknown := sorted(set(target.compat.off) - set(ids)):
         raise SpecError(
             f"compat.off: there is no fact {unknown[0]!r}{suggest(unknown[0], ids)}",

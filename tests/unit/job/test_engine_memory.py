@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.job.fits.engine_memory import engine_memory_percent
 from rlbox.job.filler import Paths
+from rlbox.job.fits.engine_memory import engine_memory_percent
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values

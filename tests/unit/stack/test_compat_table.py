@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 from packaging.version import Version
 
-from rlbox.stack.compat import CompatTable, Fact, load_compat, parse_condition
+from rlbox.stack.compat import CompatTable, load_compat
+from rlbox.stack.fact import Fact, parse_condition
+from rlbox.stack.requirements import REQUIREMENTS, load_releases
 from rlbox.stack.search import solve
 
 TABLE = load_compat()
@@ -25,7 +30,7 @@ def test_versions_stand_newest_first() -> None:
 def test_a_fact_can_hold_and_can_be_broken(fact: Fact) -> None:
     """Some versions fit it while its conditions hold, and some do not: a fact that forbids nothing is dead."""
     named = {condition.name for condition in fact.conditions()}
-    domains = {name: ("", *TABLE.versions[name], "0.1", "999") for name in named}
+    domains = {name: ("", *TABLE.all_versions[name], "0.1", "999") for name in named}
     under = {
         name: tuple(v for v in versions if all(c.holds(v) for c in fact.when if c.name == name))
         for name, versions in domains.items()
@@ -74,3 +79,26 @@ def test_a_table_says_what_is_wrong_with_it() -> None:
         CompatTable.model_validate({"versions": {"torch": ["1"]}, "torch": (), "fact": (row,)})
     with pytest.raises(ValueError, match="exactly one of needs and any"):
         CompatTable.model_validate({"versions": {}, "torch": (), "fact": ({**row, "any": [["cuda"]]},)})
+
+
+def test_the_generated_file_is_well_formed() -> None:
+    table = json.loads(REQUIREMENTS.read_text("utf-8"))
+    assert (table["schema"], bool(re.fullmatch(r"\d{4}-\d\d-\d\d", table["date"]))) == (1, True)
+    assert list(table["packages"]) == sorted(table["packages"])
+    for name, row in table["packages"].items():
+        versions = row["versions"].split()
+        assert sorted(versions, key=Version, reverse=True) == versions, name
+        assert {one for release in row["releases"] for one in release["versions"].split()} <= set(versions), name
+    ids = [fact.id for fact in TABLE.all_facts()]
+    assert sorted(one for one in set(ids) if ids.count(one) > 1) == []
+
+
+def test_metadata_is_known() -> None:
+    (fact,) = (fact for fact in load_releases().facts if fact.id == "verl-0-9-0-transformers")
+    assert [str(one) for one in fact.needs] == ["transformers!=5.6.0,<5.11,>=5.5.3"]
+    assert load_releases().read["flashinfer-cubin"][0] == "0.6.13"
+    assert load_releases().nccl["2.11.0"] == "2.28.9"
+    known = {"sglang": "0.5.15.post1", "vllm": "0.22.1", "openrlhf": "0.10.4", "sglang-kernel": "0.4.4"}
+    known |= {"torch-memory-saver": "0.0.10", "slime": "0.3.1"}
+    for name, version in known.items():
+        assert version in TABLE.known_versions(name), name

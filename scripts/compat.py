@@ -1,0 +1,358 @@
+#!/usr/bin/env python3
+"""Write what package metadata says of the stacks: `rlbox/stack/requirements.json`, out of this machine's package index.
+
+Of each package in `READ`, every final release of the last 18 months and those of `OLDER`: which Pythons and which glibc
+its files are for, and what it requires of the packages here. Of those in `LISTED` only the versions, and so of an older
+release that one of these wants.
+The same index gives the same file; metadata that was read is kept in ~/.cache/rlbox/compat.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import sys
+import tarfile
+import urllib.request
+import zipfile
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urljoin
+
+from packaging.metadata import RawMetadata, parse_email
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from rlbox.machine.act.site import probe_site  # noqa: E402
+from rlbox.sources.act.mirrors import default_index  # noqa: E402
+
+OUT = HERE.parent / "rlbox/stack/requirements.json"
+KEPT = Path.home() / ".cache/rlbox/compat"
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+MONTHS, MONTHS_OF_TOOLS = 18, 42
+TOOLS = frozenset(
+    ("accelerate", "datasets", "numba", "numpy", "opencv-python-headless", "outlines", "pandas", "peft", "scipy")
+)
+"""Packages that change slowly, of which old releases are pinned."""
+SDIST_BYTES = 20_000_000
+TAIL_BYTES = 1 << 17
+
+OLDER = {
+    "torch": ["2.4.1", "2.5.1", "2.6.0", "2.7.0"],
+    "vllm": ["0.8.5.post1"],
+    "flash-attn": ["2.7.4.post1", "2.8.3"],
+    "openrlhf": ["0.8.2"],
+    "deepspeed": ["0.16.9"],
+    "ray": ["2.43.0"],
+    "transformers": ["4.51.3", "4.52.3"],
+    "tensordict": ["0.8.3"],
+    "datasets": ["2.14.4", "3.6.0"],
+    "numpy": ["1.26.4"],
+    "mbridge": ["0.15.1"],
+    "transformer-engine": ["2.3.0"],
+}
+"""Releases from before the last 18 months that are still pinned somewhere."""
+
+READ = (
+    "torch", "torchvision", "torchaudio", "torchao", "triton", "vllm", "sglang", "sglang-kernel", "sgl-kernel",
+    "sglang-router", "flashinfer-python", "flashinfer-cubin", "flash-attn", "flash-attn-4", "verl", "openrlhf",
+    "deepspeed", "ray", "transformers", "tokenizers", "huggingface-hub", "accelerate", "peft", "trl",
+    "opencv-python-headless", "mistral-common", "datasets", "tensordict", "torch-memory-saver", "mbridge",
+    "megatron-core", "transformer-engine", "transformer-engine-cu12", "transformer-engine-cu13",
+    "transformer-engine-torch", "xgrammar", "compressed-tensors", "outlines", "numba", "numpy", "scipy", "pandas",
+    "cuda-toolkit",
+)  # fmt: skip
+LISTED = (
+    "apache-tvm-ffi", "cuda-bindings", "cuda-python", "fsspec", "llguidance", "lm-format-enforcer", "nvidia-cublas",
+    "nvidia-cuda-cccl", "nvidia-cuda-crt", "nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12",
+    "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-curand", "nvidia-cutlass-dsl", "nvidia-nccl-cu12",
+    "nvidia-nccl-cu13", "nvidia-nvvm", "openai", "outlines-core", "protobuf", "pyarrow", "pydantic", "quack-kernels",
+    "setuptools", "tilelang", "tokenspeed-mla", "xformers",
+)  # fmt: skip
+DEVELOPERS = re.compile(r"^(ci|dev|doc|lint|quality|test)|(^|-)(dev|docs?|tests?|testing)$")
+"""Extras that nobody trains with."""
+NAMES = frozenset((*READ, *LISTED))
+
+
+class RangeFile(io.RawIOBase):
+    """A file of the index that is read in parts."""
+
+    def __init__(self, url: str, size: int) -> None:
+        super().__init__()
+        self._url, self._size, self._at = url, size, 0
+        self._from = max(0, size - TAIL_BYTES)
+        self._tail = fetch(url, part=(self._from, size - 1))
+
+    def readable(self) -> bool:
+        """As a file on a disk."""
+        return True
+
+    def seekable(self) -> bool:
+        """As a file on a disk."""
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """As a file on a disk."""
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        """As a file on a disk."""
+        return self._at
+
+    def read(self, count: int = -1) -> bytes:
+        """As a file on a disk."""
+        end = self._size if count < 0 else min(self._at + count, self._size)
+        if end <= self._at:
+            return b""
+        inside = self._at >= self._from
+        start, self._at = self._at, end
+        return self._tail[start - self._from : end - self._from] if inside else fetch(self._url, part=(start, end - 1))
+
+
+def fetch(url: str, *, accept: str = "*/*", part: tuple[int, int] | None = None) -> bytes:
+    """Return what is at an address, or a part of it."""
+    headers = {"Accept": accept} | ({"Range": f"bytes={part[0]}-{part[1]}"} if part else {})
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=120) as answer:  # noqa: S310
+        if part and answer.status != 206:
+            raise OSError("this index serves no parts of files")
+        return bytes(answer.read())
+
+
+def index_page(index: str, name: str) -> list[dict[str, Any]]:
+    """Return the files of a package (PEP 691)."""
+    url = f"{index}/{name}/"
+    page = json.loads(fetch(url, accept="application/vnd.pypi.simple.v1+json"))
+    files = [{**file, "url": urljoin(url, file["url"])} for file in page["files"]]
+    return [file for file in files if _version(file) is not None]
+
+
+def _version(file: dict[str, Any]) -> Version | None:
+    name = file["filename"]
+    try:
+        return parse_wheel_filename(name)[1] if name.endswith(".whl") else parse_sdist_filename(name)[1]
+    except (ValueError, InvalidVersion):
+        return None
+
+
+def by_version(files: list[dict[str, Any]]) -> dict[Version, list[dict[str, Any]]]:
+    """Return the files of every release, the newest first."""
+    found: dict[Version, list[dict[str, Any]]] = {}
+    for file in files:
+        found.setdefault(_version(file) or Version("0"), []).append(file)
+    return dict(sorted(found.items(), reverse=True))
+
+
+def offered(page: dict[Version, list[dict[str, Any]]]) -> set[Version]:
+    """Return the final releases that were not withdrawn; of a package without any, all releases."""
+    final = {one for one, files in page.items() if not one.is_prerelease and not all(f.get("yanked") for f in files)}
+    return final or set(page)
+
+
+def needed(rows: Iterable[dict[str, Any]]) -> list[tuple[str, SpecifierSet]]:
+    """Return what the releases require of a package, each once."""
+    texts = {text for row in rows for key, found in row.items() if key.startswith("needs") for text in found}
+    return [(canonicalize_name(asked.name), asked.specifier) for asked in map(Requirement, sorted(texts))]
+
+
+def day_of(files: list[dict[str, Any]]) -> str:
+    """Return the day on which a release came."""
+    return min(str(file.get("upload-time") or "0000")[:10] for file in files)
+
+
+def pythons_of(files: list[dict[str, Any]]) -> tuple[list[str], str]:
+    """Return the Pythons that a release has a file for on x86_64, and the glibc that its wheels want."""
+    found: dict[str, str] = {}
+    for file in files:
+        fits = [one for one in PYTHONS if SpecifierSet(file.get("requires-python") or "").contains(one)]
+        name = file["filename"]
+        if not name.endswith(".whl"):
+            found |= dict.fromkeys(fits, "0")
+            continue
+        for tag in parse_wheel_filename(name)[3]:
+            glibc = "0" if tag.platform == "any" else _glibc(tag.platform)
+            for one in fits if glibc else ():
+                if _fits_python(tag.interpreter, tag.abi, one):
+                    found[one] = min(found.get(one, glibc), glibc, key=Version)
+    return sorted(found, key=Version), max(found.values(), key=Version, default="0")
+
+
+def _glibc(platform: str) -> str:
+    """Return the glibc of a platform tag, empty for another machine."""
+    if match := re.fullmatch(r"manylinux_(\d+)_(\d+)_x86_64", platform):
+        return f"{match[1]}.{match[2]}"
+    return "2.17" if platform in ("linux_x86_64", "manylinux2014_x86_64", "manylinux1_x86_64") else ""
+
+
+def _fits_python(interpreter: str, abi: str, python: str) -> bool:
+    word = f"cp{python.replace('.', '')}"
+    if abi == "abi3" and (match := re.fullmatch(r"cp3(\d+)", interpreter)):
+        return int(match[1]) <= int(python.partition(".")[2])
+    return interpreter in ("py3", "py2.py3") or (interpreter == word and abi in (word, "none", "abi3"))
+
+
+def metadata_of(files: list[dict[str, Any]]) -> RawMetadata:
+    """Return the metadata of a release: beside a wheel (PEP 658), else inside of it, else of a small source archive."""
+    wheels = [file for file in files if file["filename"].endswith(".whl") and _is_here(file)]
+    sources = [file for file in files if file["filename"].endswith(".tar.gz")]
+    chosen = min(wheels or sources, key=lambda file: str(file["filename"]), default=None)
+    if chosen is None:
+        return {}
+    kept = KEPT / f"{chosen['hashes']['sha256']}.txt"
+    if not kept.is_file():
+        KEPT.mkdir(parents=True, exist_ok=True)
+        kept.write_bytes(_metadata(chosen))
+    return parse_email(kept.read_bytes())[0]
+
+
+def _is_here(file: dict[str, Any]) -> bool:
+    return any(tag.platform == "any" or _glibc(tag.platform) for tag in parse_wheel_filename(file["filename"])[3])
+
+
+def _metadata(file: dict[str, Any]) -> bytes:
+    url, size = file["url"], int(file.get("size") or 0)
+    if not file["filename"].endswith(".whl"):
+        if size > SDIST_BYTES:
+            return b""
+        data = fetch(url)
+        if file["hashes"]["sha256"] != hashlib.sha256(data).hexdigest():
+            raise OSError(f"{file['filename']}: another sha256")
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            named = min((one for one in archive if one.name.endswith("/PKG-INFO")), key=lambda one: one.name.count("/"))
+            stream = archive.extractfile(named)
+            return stream.read() if stream else b""
+    if file.get("core-metadata") or file.get("data-dist-info-metadata"):
+        try:
+            return fetch(f"{url}.metadata")
+        except HTTPError:
+            pass
+    with zipfile.ZipFile(RangeFile(url, size)) as wheel:
+        return wheel.read(next(one for one in wheel.namelist() if one.endswith(".dist-info/METADATA")))
+
+
+def requirements_of(metadata: RawMetadata, pythons: list[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield what a release requires of the packages here: the extra that asks (or empty), Pythons, requirement.
+
+    The Pythons are empty where all of the release's are meant.
+    """
+    names = [canonicalize_name(name) for name in metadata.get("provides_extra", [])]
+    extras = [name for name in names if not DEVELOPERS.search(name)]
+    for text in metadata.get("requires_dist", []):
+        asked = Requirement(text)
+        name = canonicalize_name(asked.name)
+        if name not in NAMES or asked.url:
+            continue
+        words = f"{name}[{','.join(sorted(asked.extras))}]" if asked.extras else name
+        plain = [one for one in pythons if _applies(asked, one, "")]
+        rows = {"": plain} if plain else {extra: [o for o in pythons if _applies(asked, o, extra)] for extra in extras}
+        for extra, fits in rows.items():
+            if fits:
+                yield extra, "" if fits == pythons else " ".join(fits), f"{words}{_sorted(asked.specifier)}"
+
+
+def _sorted(specifier: SpecifierSet) -> str:
+    return ",".join(sorted(map(str, specifier)))
+
+
+def _applies(asked: Requirement, python: str, extra: str) -> bool:
+    here = {
+        "python_version": python,
+        "python_full_version": f"{python}.9",
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "platform_machine": "x86_64",
+        "os_name": "posix",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+        "extra": extra,
+    }
+    return asked.marker is None or asked.marker.evaluate(here)
+
+
+def release_of(files: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what is kept of a release."""
+    pythons, glibc = pythons_of(files)
+    rows: dict[str, Any] = {"python": " ".join(pythons)}
+    rows |= {"glibc": glibc} if Version(glibc) > Version("2.28") else {}
+    needs: dict[str, dict[str, list[str]]] = {}
+    for extra, fits, text in requirements_of(metadata_of(files), pythons):
+        needs.setdefault(extra, {}).setdefault(fits, []).append(text)
+    for extra, groups in sorted(needs.items()):
+        for fits, texts in sorted(groups.items()):
+            key = f"[{extra}]" * bool(extra) + f" on {fits}" * bool(fits)
+            rows[f"needs{key}"] = sorted(set(texts))
+    return rows
+
+
+def main() -> int:
+    """Write the file."""
+    index = (probe_site().index_url or default_index()).rstrip("/")
+    with ThreadPoolExecutor(12) as pool:
+        names = sorted(NAMES)
+        pages = dict(zip(names, pool.map(lambda name: by_version(index_page(index, name)), names), strict=True))
+        newest = max(day_of(pages[name][one]) for name in READ for one in offered(pages[name]))
+        since, longer = (_before(newest, months) for months in (MONTHS, MONTHS_OF_TOOLS))
+        wanted = {
+            (name, version): files
+            for name in READ
+            for version, files in pages[name].items()
+            if version in offered(pages[name])
+            if day_of(files) >= (longer if name in TOOLS else since) or str(version) in OLDER.get(name, ())
+        }
+        sys.stdout.write(f"{len(wanted)} releases since {since}\n")
+        rows = dict(zip(wanted, pool.map(release_of, wanted.values()), strict=True))
+    read = {name: [one for one in pages[name] if (name, one) in rows] for name in names}
+    kept = {name: set(read[name]) or offered(pages[name]) for name in names}
+    for name, specifier in needed(rows.values()):
+        if not any(specifier.contains(one, prereleases=True) for one in kept[name]):
+            kept[name] |= set([one for one in pages[name] if specifier.contains(one, prereleases=True)][:1])
+    packages = {
+        name: {
+            "versions": " ".join(str(one) for one in pages[name] if one in kept[name]),
+            "releases": alike([(str(one), rows[name, one]) for one in read[name]]),
+        }
+        for name in names
+    }
+    OUT.write_text(text_of({"schema": 1, "date": newest, "packages": packages}), encoding="utf-8")
+    return 0
+
+
+def _before(day: str, months: int) -> str:
+    return (date.fromisoformat(day) - timedelta(days=months * 365 // 12)).isoformat()
+
+
+def alike(releases: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return the releases, those that follow each other and say the same as one row."""
+    found: list[dict[str, Any]] = []
+    for version, row in releases:
+        if found and {key: value for key, value in found[-1].items() if key != "versions"} == row:
+            found[-1]["versions"] += f" {version}"
+        else:
+            found.append({"versions": version, **row})
+    return found
+
+
+def text_of(table: dict[str, Any]) -> str:
+    """Return the file: a line a release, so that a diff reads well."""
+    lines = [f'{{"schema": {table["schema"]}, "date": "{table["date"]}", "packages": {{']
+    for name, row in table["packages"].items():
+        lines.append(f'"{name}": {{"versions": "{row["versions"]}", "releases": [')
+        lines.append(",\n".join(json.dumps(release) for release in row["releases"]))
+        lines.append("]},")
+    lines[-1] = "]}"
+    return "\n".join([*lines, "}}", ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
