@@ -137,7 +137,7 @@ def _compiler(cuda: str) -> str:
 
 
 def _sentence(fact: Fact) -> str:
-    return fact.says or f"{' with '.join(map(str, fact.when))} wants {', '.join(map(str, fact.needs))}"
+    return fact.says or f"{isolated(' + '.join(map(str, fact.when)))} wants {isolated(', '.join(map(str, fact.needs)))}"
 
 
 def _applied(problem: Problem, verdict: Verdict) -> Iterator[Fact]:

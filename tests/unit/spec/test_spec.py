@@ -234,6 +234,9 @@ def keys_not_in(schema: dict[str, Any], node: dict[str, Any], value: Any, path: 
         if "$ref" in option:
             node = schema["$defs"][option["$ref"].rsplit("/", 1)[1]]
     if isinstance(value, list):
+        if "items" not in node:  # a tuple, of words alone
+            assert all(isinstance(item, str) for item in value), path
+            return []
         return [bad for n, item in enumerate(value) for bad in keys_not_in(schema, node["items"], item, f"{path}[{n}]")]
     if not isinstance(value, dict):
         return []
