@@ -16,6 +16,8 @@ from rlbox.spec.pattern import compile_re2
 
 KEPT = Path(__file__).parents[1] / "gpu/kept"
 JOBS = ("gkd", "grpo", "holdem", "sft", "xdan")
+NEW = (r"\[xdan\]\[nodes\] attention ",)
+"""Beginnings of lines that a job's own program prints only since these runs were kept."""
 RUNS = sorted(path.parent.name for job in JOBS for path in KEPT.glob(f"{job}-*/run.json"))
 
 
@@ -37,6 +39,8 @@ def test_a_kept_run_passes_the_gates_of_now(name: str) -> None:
     for stage in stages:
         lines = logs[stage.name].splitlines()
         for rule in stage.require:
+            if rule.pattern.startswith(NEW):
+                continue
             count = sum(bool(compile_re2(rule.pattern).search(line)) for line in lines)
             assert count >= rule.count, (stage.name, rule.pattern)
         benign = [compile_re2(rule.pattern) for rule in stage.benign]
