@@ -35,7 +35,7 @@ half() { "$(python_of "$2")" "$here/half.py" "$1" "$3"; }
 sft() { run sft "$first" sft --profile tiny --target h100-verl; }
 grpo() { run grpo "$both" grpo --profile tiny --target h100-verl --set "gpus=$pair" --set "batch=$pair" --set gpu_memory=0.2; }
 gkd() { run gkd "$both" gkd --profile tiny --target h100-verl --set gpu_memory=0.2 --shift-ports 300; }
-xdan() { run xdan "$last" xdan --profile tiny --target h100-openrlhf --set gpu_memory=0.2 --shift-ports 100; }
+xdan() { run xdan "$first" xdan --profile tiny --target h100-openrlhf --set gpu_memory=0.2 --shift-ports 100; }
 
 small=(--target h100-slime --set dynamic_sampling=false --set partial_rollout=false --set prompts=8 --set samples=4 --set batch=32 --set save_every=2
   --set answer_tokens=64 --set over_sampling=8 --set rollouts=4)
@@ -50,7 +50,7 @@ half_sft() {
 }
 half_xdan() {
   half "$(newest /data/xdan)/tiny/model" h100-openrlhf /data/half_xdan/model &&
-    run half_xdan "$last" xdan --profile tiny --target h100-openrlhf --set pretrain=/data/half_xdan/model --set gpu_memory=0.2 --shift-ports 100
+    run half_xdan "$first" xdan --profile tiny --target h100-openrlhf --set pretrain=/data/half_xdan/model --set gpu_memory=0.2 --shift-ports 100
 }
 half_holdem() { # the shape of half.py, which slime compares with the checkpoint's config.json
   half "$(newest /data/holdem)/tiny/model" h100-slime /data/half_holdem/model &&
@@ -66,6 +66,17 @@ box_xdan() { BOX=1 xdan; }
 box_holdem() { BOX=1 holdem; }
 flash() { "$(python_of h100-verl)" "$here/flash.py"; }
 
+source() { # a changed verl in front of the locked one
+  mkdir -p /data/fork
+  cp -rL "$places/h100-verl/opt/venv/lib/python3.11/site-packages/verl" /data/fork/verl
+  sed -i '/^def run_sft(config/a\    print("changed in the fork", flush=True)' /data/fork/verl/trainer/sft_trainer.py
+  run source "$last" sft --profile tiny --target h100-verl --set source=/data/fork --shift-ports 500
+  local status=$?
+  "$rlbox" runs show --data /data/source | grep -i source
+  "$rlbox" logs -q --data /data/source | grep -m 3 "changed in the fork"
+  return "$status"
+}
+
 # lane FILE… NAME: one of those, once all that it waits for is there
 lane() {
   local file status=0
@@ -79,6 +90,7 @@ lane() {
 all() {
   lane place-h100-verl sft &
   lane done-sft grpo &
+  lane done-sft source &
   lane done-grpo done-xdan gkd &
   lane place-h100-openrlhf xdan &
   lane place-h100-slime holdem &

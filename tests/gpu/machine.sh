@@ -62,6 +62,7 @@ begin() {
 place() {
   local folder=$places/$1 status=0 tree
   "$python" "$here/pack.py" unpack "$root/parts" "$places" "$1" --machine "$packages"
+  ln -sfn /usr/bin/python3.11 "$folder/opt/venv/bin/python" # where the place was packed, that is python3
   say "$1 unpacked"
   "$rlbox" apply "$1" --prefix "$folder" --data "$RLBOX_DATA" --offline --yes --no-packages || status=$?
   say "rlbox apply $1: exit $status"
