@@ -10,7 +10,7 @@ set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=${PROOF_ROOT:-/opt/proof}
 export RLBOX_STORE=$root/store RLBOX_PROJECT=$root/project
-rlbox=$root/cli/bin/rlbox python=$root/cli/bin/python
+rlbox=$root/cli/bin/rlbox
 places=$HOME/.cache/rlbox/places
 count=${GPUS:-$(nvidia-smi -L | wc -l)}
 first=0 last=$((count - 1))
@@ -20,13 +20,12 @@ mkdir -p "$root/logs"
 
 newest() { find "$1/runs" -maxdepth 1 -name '*-[0-9]*' 2>/dev/null | sort | tail -n 1; }
 until_there() { while [ ! -e "$root/$1" ]; do sleep 1; done; }
-# run NAME GPUS JOB WORDS…: in place, with a data disk of its own; a lane that is told BOX=1 runs in containers
+# run NAME GPUS JOB WORDS…: in place, with a data disk of its own
 run() {
-  local data=/data/$1 place=(--place here)
-  [ -z "${BOX:-}" ] || data=/data/box_$1 place=()
+  local data=/data/$1
   mkdir -p "$data"
   awk -F, '{ print NF }' <<<"$2" >"$data/gpus"
-  "$rlbox" run "$3" --data "$data" "${place[@]}" --gpus "device=$2" "${@:4}"
+  "$rlbox" run "$3" --data "$data" --place here --gpus "device=$2" "${@:4}"
 }
 python_of() { echo "$places/$1/opt/venv/bin/python"; }
 # half RUN TARGET OUT: a model of half a billion random weights with the tokenizer of a run's tiny one
@@ -59,21 +58,15 @@ half_holdem() { # the shape of half.py, which slime compares with the checkpoint
       --set layers=32 --set hidden=1024 --set ffn=4608 --set attention_heads=16 --set query_groups=2 --set head_size=64 \
       --set "gpus=$pair" --set "engine_gpus=$pair" --set "tensor_parallel=$pair" --shift-ports 200
 }
-box_sft() { BOX=1 sft; }
-box_grpo() { BOX=1 grpo; }
-box_gkd() { BOX=1 gkd; }
-box_xdan() { BOX=1 xdan; }
-box_holdem() { BOX=1 holdem; }
-flash() { "$(python_of h100-verl)" "$here/flash.py"; }
 
-source() { # a changed verl in front of the locked one
-  mkdir -p /data/fork
-  cp -rL "$places/h100-verl/opt/venv/lib/python3.11/site-packages/verl" /data/fork/verl
-  sed -i '/^def run_sft(config/a\    print("changed in the fork", flush=True)' /data/fork/verl/trainer/sft_trainer.py
-  run source "$last" sft --profile tiny --target h100-verl --set source=/data/fork --shift-ports 500
+fork() { # a changed verl in front of the locked one
+  mkdir -p /data/verl
+  cp -rL "$places/h100-verl/opt/venv/lib/python3.11/site-packages/verl" /data/verl/verl
+  sed -i '/^def run_sft(config/a\    print("changed in the fork", flush=True)' /data/verl/verl/trainer/sft_trainer.py
+  run fork "$last" sft --profile tiny --target h100-verl --set source=/data/verl --shift-ports 500
   local status=$?
-  "$rlbox" runs show --data /data/source | grep -i source
-  "$rlbox" logs -q --data /data/source | grep -m 3 "changed in the fork"
+  "$rlbox" runs show --data /data/fork | grep -i source
+  "$rlbox" logs -q --data /data/fork | grep -m 3 "changed in the fork"
   return "$status"
 }
 
@@ -90,7 +83,7 @@ lane() {
 all() {
   lane place-h100-verl sft &
   lane done-sft grpo &
-  lane done-sft source &
+  lane done-sft fork &
   lane done-grpo done-xdan gkd &
   lane place-h100-openrlhf xdan &
   lane place-h100-slime holdem &
