@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
 import pytest
-from fakes import CHECKOUT, Rlbox
-from plainbox import Overheard
+from fakes import CHECKOUT
 
 from rlbox.errors import NotAnswered
 from rlbox.fixes.fix import Fix
@@ -38,16 +36,6 @@ def remembering(catalogue: tuple[Fix, ...], memory: Path, monkeypatch: pytest.Mo
     """Read the catalogue once, and keep the plans of images from test to test: that is most of the time of a verb."""
     monkeypatch.setattr("rlbox.fixes.load.load_fixes", lambda project: catalogue)
     monkeypatch.setenv("XDG_CACHE_HOME", str(memory))
-
-
-@pytest.fixture
-def rlbox(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rlbox]:
-    """The command line; all it says must be known to the catalogue of messages, or be marked as others' words."""
-    overheard = Overheard()
-    for speaks in ("options", "failure"):
-        monkeypatch.setattr(f"rlbox.cli.{speaks}.teller", overheard.teller)
-    yield rlbox
-    assert overheard.plain == []  # a message without its other half, or words of others that are not marked
 
 
 class Away:

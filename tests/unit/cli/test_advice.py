@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import itertools
-import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator
@@ -16,7 +15,6 @@ from fakes import CHECKOUT
 from following import ADVISED
 
 from rlbox.cli.root import root
-from rlbox.messages.template import PLACE
 
 _CODE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 _DEFINITION = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -62,7 +60,7 @@ def advice() -> Iterator[tuple[str, str]]:
     for folder in ("rlbox", "jobs", "images"):
         for path in sorted((CHECKOUT / folder).rglob("*.toml")):
             yield from ((path.name, found[1]) for found in ADVISED.finditer(path.read_text("utf-8")))
-    yield from told_otherwise()
+    yield from advice_in_templates()
     for path in (*sorted((CHECKOUT / "docs").rglob("*.md")), *sorted(CHECKOUT.glob("README*.md"))):
         text = path.read_text("utf-8")
         quoted = re.findall(r"`(rlbox [^`\n]+)`", text)
@@ -70,17 +68,12 @@ def advice() -> Iterator[tuple[str, str]]:
             yield from ((path.name, found[1]) for found in ADVISED.finditer(line.partition(" #")[0]))
 
 
-def told_otherwise() -> Iterator[tuple[str, str]]:
-    """Yield those of the messages' other halves and of templates, up to what no command line holds."""
-    texts = []
-    for path in sorted((CHECKOUT / "rlbox/messages/zh").glob("*.json")):
-        halves = filter(None, json.loads(path.read_text("utf-8")).values())
-        texts += [(f"zh/{path.name}", PLACE.sub("X", half)) for half in halves]
-    files = sorted(path for path in (CHECKOUT / "templates").rglob("*") if path.is_file())
-    templates = [path for path in files if path.suffix != ".pyc"]
-    texts += [(path.name, path.read_text("utf-8")) for path in templates]
-    for where, text in texts:
-        yield from ((where, _END.split(found[1])[0]) for found in ADVISED.finditer(text))
+def advice_in_templates() -> Iterator[tuple[str, str]]:
+    """Yield the command lines of templates, up to what no command line holds."""
+    files = sorted(path for path in (CHECKOUT / "templates").rglob("*") if path.is_file() and path.suffix != ".pyc")
+    for path in files:
+        text = path.read_text("utf-8")
+        yield from ((path.name, _END.split(found[1])[0]) for found in ADVISED.finditer(text))
 
 
 def wrong_in(typed: str) -> str:
