@@ -76,7 +76,7 @@ def pytest_collection_finish() -> None:
     """Let the collector pass over ten thousand tests and what they imported: they stay, and it would look each time."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)  # the tests of the house hold the trees of all modules
+    gc.set_threshold(50_000, 20, 100)  # tests that hold the trees of all modules
 
 
 @pytest.hookimpl(optionalhook=True)
