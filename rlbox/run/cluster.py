@@ -43,7 +43,7 @@ from rlbox.record.act.host_record import CarrierNote
 from rlbox.record.act.ledger import Ledger
 from rlbox.run.data_disk import BESIDE_HERE, disk_here, without
 from rlbox.run.docker import Docker, ReadyDocker, RunContainer
-from rlbox.run.place import Given, RunPlace, RunWish
+from rlbox.run.place import Given, RunOptions, RunPlace
 from rlbox.run.places import CLUSTER, reach, seek
 from rlbox.target.load import load_target
 from rlbox.values import Secret
@@ -66,8 +66,8 @@ class _Head:
 class OnCluster:
     """Runs on the cluster that a command line names, by default that of the target."""
 
-    def __init__(self, wish: RunWish | None = None) -> None:
-        self._wish = wish or RunWish(place=CLUSTER)
+    def __init__(self, wish: RunOptions | None = None) -> None:
+        self._wish = wish or RunOptions(place=CLUSTER)
         self._known: _Head | None = None
 
     @property
@@ -75,7 +75,7 @@ class OnCluster:
         """Whether this is the command line beside the head."""
         return bool(os.environ.get(BESIDE))
 
-    def at(self, wish: RunWish) -> RunPlace:
+    def at(self, wish: RunOptions) -> RunPlace:
         """Return the cluster that a command line names."""
         return OnCluster(wish)
 

@@ -68,7 +68,7 @@ class RunPlace(Protocol):
     def near(self) -> bool:
         """Whether its runs, and their data disk, are on this machine."""
 
-    def at(self, wish: RunWish) -> RunPlace:
+    def at(self, options: RunOptions) -> RunPlace:
         """Return the place as a command line means it."""
 
     def run_id(self) -> str:
@@ -109,7 +109,7 @@ class RunPlace(Protocol):
 class OneMachine:
     """What the places that are one machine have alike: a job is there as it was read, and a run has no name yet."""
 
-    def at(self, wish: RunWish) -> Self:
+    def at(self, options: RunOptions) -> Self:
         """Return the place; no command line says more of it."""
         return self
 
@@ -123,7 +123,7 @@ class OneMachine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunWish:
+class RunOptions:
     """How a run is started: where, from which stage, left alone at once or followed, and with which values.
 
     `target` and `data` are as on the command line, None for what the job, the environment or the target says; `place`

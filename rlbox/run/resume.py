@@ -30,12 +30,12 @@ from rlbox.run.closed import close_plan
 from rlbox.run.data_disk import known_disk, project_masks
 from rlbox.run.inputs import SPEC, check_ports, check_source_again, job_secrets, run_files, specs_digest
 from rlbox.run.launch import launch
-from rlbox.run.place import Given, ReadyPlace, RunWish, Start
+from rlbox.run.place import Given, ReadyPlace, RunOptions, Start
 from rlbox.run.places import CLUSTER, DEFAULT_TARGET, new_run, place_named
 from rlbox.run.start import DONE, check_stage, look_ahead, unpassed
 
 
-def resume_run(app: App, name: str, wish: RunWish) -> int:
+def resume_run(app: App, name: str, options: RunOptions) -> int:
     """Take up the run `name` on a data disk; return rlbox's exit code.
 
     Parameters
@@ -51,11 +51,11 @@ def resume_run(app: App, name: str, wish: RunWish) -> int:
     LockHeld
         It, or another run, goes on.
     """
-    if wish.place == CLUSTER and not place_named(CLUSTER).near:
-        place_named(CLUSTER).at(wish).disk(app, wish.target or DEFAULT_TARGET, wish.data, {})
+    if options.place == CLUSTER and not place_named(CLUSTER).near:
+        place_named(CLUSTER).at(options).disk(app, options.target or DEFAULT_TARGET, options.data, {})
     ledger = None
     with app.checking(f"run {name}"):
-        ledger = known_disk(app, wish.target or DEFAULT_TARGET, wish.data)
+        ledger = known_disk(app, options.target or DEFAULT_TARGET, options.data)
     if ledger is None:
         return app.planned({}, "", f"look for run {name}")
     run_dir = ledger.find(name)
@@ -63,13 +63,13 @@ def resume_run(app: App, name: str, wish: RunWish) -> int:
     _require_project(app, ledger, plan)
     job = shift_ports(load_job(app.project, plan.job), plan.shift_ports)
     now = Values(profile=plan.profile, params=plan.params, origins=plan.origins)
-    place = place_named(plan.place).at(_meant(wish, plan))
+    place = place_named(plan.place).at(_meant(options, plan))
     given = place.given(app, plan.target, job, now)
-    found = check_source_again(app, job, plan, wish.settings)
-    secrets = job_secrets(app, job, plan.target, str(ledger.folder), wish.env_file, plan.params)
+    found = check_source_again(app, job, plan, options.settings)
+    secrets = job_secrets(app, job, plan.target, str(ledger.folder), options.env_file, plan.params)
     tree = found.files(project_masks(app, (), secrets)) if found else {}
-    again = _Again(app=app, ledger=ledger, run_dir=run_dir, plan=plan, given=given, wish=wish, tree=tree)
-    ready = place.ready(app, plan.target, ledger, wished(wish.gpus) or plan.gpus, 0.0 if job.fits else None)
+    again = _Again(app=app, ledger=ledger, run_dir=run_dir, plan=plan, given=given, options=options, tree=tree)
+    ready = place.ready(app, plan.target, ledger, wished(options.gpus) or plan.gpus, 0.0 if job.fits else None)
     if app.dry_run:
         return again.show(tuple(secrets), ready)
 
@@ -81,13 +81,13 @@ def resume_run(app: App, name: str, wish: RunWish) -> int:
             check_ports(run_dir, now)
         return ready.start(now, run_dir, secrets)
 
-    return launch(app, ledger, holder_of(plan), prepare, detach=wish.detach)
+    return launch(app, ledger, holder_of(plan), prepare, detach=options.detach)
 
 
-def _meant(wish: RunWish, plan: RunPlan) -> RunWish:
+def _meant(options: RunOptions, plan: RunPlan) -> RunOptions:
     """Return the wish with the cluster that the run is on, unless it names one."""
-    named = wish.cluster or (plan.cluster.name if plan.cluster else "")
-    return dataclasses.replace(wish, cluster=named)
+    named = options.cluster or (plan.cluster.name if plan.cluster else "")
+    return dataclasses.replace(options, cluster=named)
 
 
 def _require_project(app: App, ledger: Ledger, plan: RunPlan) -> None:
@@ -114,7 +114,7 @@ class _Again:
     run_dir: Path
     plan: RunPlan
     given: Given
-    wish: RunWish
+    options: RunOptions
     tree: Mapping[str, str]
 
     def show(self, secrets: tuple[str, ...], ready: ReadyPlace) -> int:
@@ -128,7 +128,7 @@ class _Again:
             now = self._closed(now, ready.network)
             look_ahead(app, now, ready)
         state = self.ledger.state(self.run_dir, plan)
-        attempts = plan_attempts(state, self.wish.first_stage) if state else {stage.name: 1 for stage in plan.stages}
+        attempts = plan_attempts(state, self.options.first_stage) if state else {stage.name: 1 for stage in plan.stages}
         on = f"attempt {now.attempt}, on {plan.target}, place {plan.place}"
         lines = [f"# run {plan.run_id}, {on}"]
         for stage in now.stages:
@@ -144,20 +144,20 @@ class _Again:
         return app.planned(data, "\n".join(lines), f"take up run {plan.run_id}, {on}")
 
     def _closed(self, now: RunPlan, network: str) -> RunPlan:
-        wish = self.wish
-        return close_plan(self.app, now, network, self.ledger.folder, opened=wish.open, publish=wish.publish)
+        options = self.options
+        return close_plan(self.app, now, network, self.ledger.folder, opened=options.open, publish=options.publish)
 
     def take_up(self, secrets: tuple[str, ...], network: str) -> RunPlan:
         """Check that the run may go on, and write down the plan of its next attempt."""
-        wish = self.wish
+        options = self.options
         now, forced = self._next_plan(secrets)
         now = self._closed(now, network)
         entry = override_entry(
             Values(profile=now.profile, params=now.params, origins=now.origins),
-            wish.settings,
+            options.settings,
             before=self.plan.params,
-            first_stage=wish.first_stage,
-            force=wish.force,
+            first_stage=options.first_stage,
+            force=options.force,
             notes=now.notes,
             resume=True,
         )
@@ -185,25 +185,25 @@ class _Again:
 
     def _next_plan(self, secrets: tuple[str, ...]) -> tuple[RunPlan, dict[str, list[str]]]:
         """Return the plan of the run's next attempt, and what `--force` overrode for it."""
-        wish, files, job = self.wish, self._files(), self.given.job
+        options, files, job = self.options, self._files(), self.given.job
         values, cluster = self.given.values, self.given.cluster
         plan = dataclasses.replace(self.plan, params=values.params, origins=values.origins, cluster=cluster)
         state = self.ledger.state(self.run_dir, plan)
         changed = _changed(self.run_dir, files) if specs_digest(files) != plan.digest else ()
-        before = check_stage(plan, wish.first_stage)
+        before = check_stage(plan, options.first_stage)
         skipped = unpassed(state, before) if state else before
-        _refuse(self.app, plan, state, changed, skipped, wish)
+        _refuse(self.app, plan, state, changed, skipped, options)
         if state:
-            attempts = plan_attempts(state, wish.first_stage)
-            plan = plan_resume(job, plan, attempts, wish.settings)
+            attempts = plan_attempts(state, options.first_stage)
+            plan = plan_resume(job, plan, attempts, options.settings)
             plan = dataclasses.replace(plan, attempt=state.attempt + 1)
             values = Values(profile=plan.profile, params=plan.params, origins=plan.origins)
             with self.app.checking("memory"):
-                require_again(self.app, job, plan, wish.settings, force=wish.force)
+                require_again(self.app, job, plan, options.settings, force=options.force)
             with self.app.checking("parameters"):
                 require_paths(job, values, plan.paths)
         # said outright: the run's own record may be changed before its supervisor reads it
-        begin_at = wish.first_stage or (first_open(state) if state else "")
+        begin_at = options.first_stage or (first_open(state) if state else "")
         plan = dataclasses.replace(
             plan, digest=specs_digest(files), begin_at=begin_at, skipped=skipped, secrets=secrets
         )
@@ -215,28 +215,33 @@ class _Again:
 
 
 def _refuse(
-    app: App, plan: RunPlan, state: RunState | None, changed: tuple[str, ...], skipped: tuple[str, ...], wish: RunWish
+    app: App,
+    plan: RunPlan,
+    state: RunState | None,
+    changed: tuple[str, ...],
+    skipped: tuple[str, ...],
+    options: RunOptions,
 ) -> None:
     run = plan.run_id
     if state and state.state not in ENDED and app.dry_run:
         app.dry.first.append(f"run {run}, which nothing carries out any more, is settled")
     elif state and state.state not in ENDED:
         raise SpecError(f"run {run} could not be settled, so nobody knows whether it goes on", next_step="rlbox runs")
-    if state and not wish.first_stage and all(stage.state in DONE for stage in state.stages):
+    if state and not options.first_stage and all(stage.state in DONE for stage in state.stages):
         raise SpecError(
             f"run {run} has nothing left to do: all its stages passed",
             next_step=f"{new_run(plan)}, or run a stage again with: rlbox run --resume {run} --from STAGE",
         )
     with app.checking("specs"):
-        if changed and not wish.force:
+        if changed and not options.force:
             raise SpecError(
                 f"run {run} cannot go on: {', '.join(changed)} changed since its earlier stages passed",
                 next_step=f"start a new run: {new_run(plan)}; or override it with --force, which is recorded",
             )
     with app.checking("stages"):
-        if skipped and not wish.force:
+        if skipped and not options.force:
             raise SpecError(
-                f"stage {wish.first_stage} may not begin: {', '.join(skipped)} has not passed in run {run}",
+                f"stage {options.first_stage} may not begin: {', '.join(skipped)} has not passed in run {run}",
                 next_step=f"rlbox run --resume {run}, or override it with --force, which is recorded",
             )
 

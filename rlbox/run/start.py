@@ -33,34 +33,34 @@ from rlbox.run.closed import close_plan
 from rlbox.run.data_disk import project_masks
 from rlbox.run.inputs import check_ports, check_source, job_secrets, programs, run_files, specs_digest, taken_ports
 from rlbox.run.launch import launch
-from rlbox.run.place import ReadyPlace, RunPlace, RunWish, Start
+from rlbox.run.place import ReadyPlace, RunOptions, RunPlace, Start
 from rlbox.run.places import CLUSTER, DEFAULT, new_run, place_named
 from rlbox.stack.act.check import require_stack
 
 DONE = ("passed", "skipped")
 
 
-def start_run(app: App, name: str, wish: RunWish) -> int:
+def start_run(app: App, name: str, options: RunOptions) -> int:
     """Start a new run of the job `name` and follow it; return rlbox's exit code. A dry run ends before it is made.
 
     Raises `SpecError` when `--from` names a later stage: the earlier ones have not passed in a run that is not there.
     """
-    job = shift_ports(load_job(app.project, name), wish.shift_ports)
-    target = wish.target or job.target
-    place = place_named(wish.place).at(wish)
-    values = plan_values(job, wish.profiles, wish.settings)
-    if wish.place == CLUSTER:
+    job = shift_ports(load_job(app.project, name), options.shift_ports)
+    target = options.target or job.target
+    place = place_named(options.place).at(options)
+    values = plan_values(job, options.profiles, options.settings)
+    if options.place == CLUSTER:
         require_cluster(job)
-    forced = require_stack(app, target, force=wish.force)
-    values, tree = check_source(app, job, values, here=place.near and wish.place != CLUSTER, force=wish.force)
-    secrets = job_secrets(app, job, target, wish.data, wish.env_file, values.params)
-    ledger = place.disk(app, target, wish.data, secrets)
+    forced = require_stack(app, target, force=options.force)
+    values, tree = check_source(app, job, values, here=place.near and options.place != CLUSTER, force=options.force)
+    secrets = job_secrets(app, job, target, options.data, options.env_file, values.params)
+    ledger = place.disk(app, target, options.data, secrets)
     given = place.given(app, target, job, values)
     job, values = given.job, given.values
-    fit = _fit(app, job, values, target, ledger, place, wish)
-    if wish.build:
+    fit = _fit(app, job, values, target, ledger, place, options)
+    if options.build:
         place.make(app, target)
-    ready = place.ready(app, target, ledger, wished(wish.gpus), fit.need_gib if fit and not wish.force else None)
+    ready = place.ready(app, target, ledger, wished(options.gpus), fit.need_gib if fit and not options.force else None)
     fixes = load_fixes(app.project)
     files = run_files(app, job, target, fixes) | (tree.files(project_masks(app, (), secrets)) if tree else {})
     run_id = f"{job.name}-DRY-RUN" if app.dry_run else place.run_id() or new_run_id(job.name)
@@ -73,21 +73,21 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
         host=socket.gethostname(),
         benign=known_benign(fixes),
         aliases=secret_aliases(fixes),
-        shift_ports=wish.shift_ports,
+        shift_ports=options.shift_ports,
         notes=(f"forced: the stack of target {target} contradicts itself: {forced}",) if forced else (),
     )
-    plan = close_plan(app, plan, ready.network, ledger.folder, opened=wish.open, publish=wish.publish)
+    plan = close_plan(app, plan, ready.network, ledger.folder, opened=options.open, publish=options.publish)
     with app.checking("parameters"):
         require_paths(job, values, plan.paths)
     with app.checking("stages"):
-        plan = _begin_late(plan, ledger, wish)
+        plan = _begin_late(plan, ledger, options)
     if app.dry_run:
         if place.near:
             with app.checking("data disk"):
                 ledger.require_free()
         look_ahead(app, plan, ready)
         return _show(app, job, plan, fit)
-    files[OVERRIDES_FILE] = _overrides(job, values, wish)
+    files[OVERRIDES_FILE] = _overrides(job, values, options)
 
     def prepare() -> Start:
         run_dir = ledger.make(plan, programs(app, job), files)
@@ -97,18 +97,20 @@ def start_run(app: App, name: str, wish: RunWish) -> int:
             check_ports(run_dir, plan)
         return ready.start(plan, run_dir, secrets)
 
-    return launch(app, ledger, holder_of(plan), prepare, detach=wish.detach)
+    return launch(app, ledger, holder_of(plan), prepare, detach=options.detach)
 
 
-def _fit(app: App, job: Job, values: Values, target: str, ledger: Ledger, place: RunPlace, wish: RunWish) -> Fit | None:
+def _fit(
+    app: App, job: Job, values: Values, target: str, ledger: Ledger, place: RunPlace, options: RunOptions
+) -> Fit | None:
     """Return whether the run fits; one that does not is refused."""
     fit = None
     with app.checking("memory"):
-        room = declared_room(app, target, wished(wish.gpus))
+        room = declared_room(app, target, wished(options.gpus))
         if place.near:
-            room = measured_room(app, target, room, ledger.folder, wished(wish.gpus))
+            room = measured_room(app, target, room, ledger.folder, wished(options.gpus))
         fit = fit_of(job, values, room)
-        require_fit(app, job, fit, _asked(job.name, wish), force=wish.force)
+        require_fit(app, job, fit, _asked(job.name, options), force=options.force)
     return fit
 
 
@@ -119,12 +121,12 @@ def look_ahead(app: App, plan: RunPlan, ready: ReadyPlace) -> None:
             raise NodeError(cause.what, next_step=cause.next_step)
 
 
-def _asked(job: str, wish: RunWish) -> Asked:
-    place = "" if wish.place == DEFAULT else wish.place
-    told = {"--target": wish.target, "--place": place, "--gpus": wish.gpus, "--data": wish.data}
-    told |= {"--nodes": wish.nodes, "--cluster": wish.cluster}
+def _asked(job: str, options: RunOptions) -> Asked:
+    place = "" if options.place == DEFAULT else options.place
+    told = {"--target": options.target, "--place": place, "--gpus": options.gpus, "--data": options.data}
+    told |= {"--nodes": options.nodes, "--cluster": options.cluster}
     beside = tuple(word for option, value in told.items() if value for word in (option, value))
-    return Asked(start=("run", job), profiles=wish.profiles, settings=wish.settings, beside=beside)
+    return Asked(start=("run", job), profiles=options.profiles, settings=options.settings, beside=beside)
 
 
 def _show(app: App, job: Job, plan: RunPlan, fit: Fit | None) -> int:
@@ -149,9 +151,9 @@ def _show(app: App, job: Job, plan: RunPlan, fit: Fit | None) -> int:
     return app.planned({"plan": plan.as_json(), **needs}, "\n".join(lines), f"start a run of {plan.job} {on}: {stages}")
 
 
-def _overrides(job: Job, values: Values, wish: RunWish) -> str:
-    before, stage, force = default_params(job), wish.first_stage, wish.force
-    return overrides_text(override_entry(values, wish.settings, before=before, first_stage=stage, force=force))
+def _overrides(job: Job, values: Values, options: RunOptions) -> str:
+    before, stage, force = default_params(job), options.first_stage, options.force
+    return overrides_text(override_entry(values, options.settings, before=before, first_stage=stage, force=force))
 
 
 def check_stage(plan: RunPlan, name: str) -> tuple[str, ...]:
@@ -166,19 +168,19 @@ def check_stage(plan: RunPlan, name: str) -> tuple[str, ...]:
     return tuple(names[: names.index(name)]) if name else ()
 
 
-def _begin_late(plan: RunPlan, ledger: Ledger, wish: RunWish) -> RunPlan:
+def _begin_late(plan: RunPlan, ledger: Ledger, options: RunOptions) -> RunPlan:
     """Return the plan of a run that begins with a later stage, which `--force` alone allows."""
-    before = check_stage(plan, wish.first_stage)
+    before = check_stage(plan, options.first_stage)
     if not before:
         return plan
-    if not wish.force:
+    if not options.force:
         found = _run_with(ledger, plan, before)
-        step = f"rlbox run --resume {found} --from {wish.first_stage}" if found else new_run(plan)
+        step = f"rlbox run --resume {found} --from {options.first_stage}" if found else new_run(plan)
         raise SpecError(
-            f"stage {wish.first_stage} may not begin: {', '.join(before)} has not passed in this run",
+            f"stage {options.first_stage} may not begin: {', '.join(before)} has not passed in this run",
             next_step=f"{step}, or override it with --force, which is recorded",
         )
-    return dataclasses.replace(plan, begin_at=wish.first_stage, skipped=before)
+    return dataclasses.replace(plan, begin_at=options.first_stage, skipped=before)
 
 
 def _run_with(ledger: Ledger, plan: RunPlan, stages: tuple[str, ...]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +11,9 @@ from rlbox.cli.offered import complete_job, complete_publish, complete_run, comp
 from rlbox.cli.options import dry_run, gpus_option, job_options, run_place_option, shared
 from rlbox.errors import SpecError
 from rlbox.printable import isolated
+
+if TYPE_CHECKING:
+    from rlbox.run.place import RunOptions
 
 
 @click.command()
@@ -61,12 +64,23 @@ from rlbox.printable import isolated
 def verb(
     app: App,
     name: str | None,
+    target: str | None,
     profiles: tuple[str, ...],
     settings: tuple[str, ...],
+    place: str,
     data: str | None,
+    env_file: str | None,
+    gpus: str,
+    detach: bool,
     run: str | None,
+    first_stage: str,
+    force: bool,
+    open: bool,
     build: bool,
-    **wanted: Any,
+    publish: tuple[str, ...],
+    shift_ports: int,
+    nodes: str,
+    cluster: str,
 ) -> int:
     """Run JOB: its stages in order, each only after the gate of the one before held.
 
@@ -82,26 +96,48 @@ def verb(
       rlbox run xdan --place cluster --nodes gpu005,gpu006
     """
     from rlbox.job.params import parse_settings
-    from rlbox.run.place import RunWish
+    from rlbox.run.place import RunOptions
     from rlbox.run.places import CLUSTER
 
-    if (wanted["nodes"] or wanted["cluster"]) and wanted["place"] != CLUSTER:
+    if (nodes or cluster) and place != CLUSTER:
         raise click.UsageError("--nodes and --cluster are for --place cluster.")
-    wish = RunWish(profiles=profiles, settings=parse_settings(settings), data=data, build=build, **wanted)
+    options = RunOptions(
+        place=place,
+        target=target,
+        data=data,
+        profiles=profiles,
+        settings=parse_settings(settings),
+        env_file=env_file,
+        gpus=gpus,
+        detach=detach,
+        first_stage=first_stage,
+        force=force,
+        open=open,
+        build=build,
+        publish=publish,
+        nodes=nodes,
+        cluster=cluster,
+        shift_ports=shift_ports,
+    )
     if run:
         from rlbox.run.resume import resume_run
 
-        _refuse_with_resume(name, profiles, wanted["shift_ports"], build=build)
-        return resume_run(app, run, wish)
+        _refuse_with_resume(name, options)
+        return resume_run(app, run, options)
     if not name:
         raise SpecError("no job is named", next_step=f"choose one of: {isolated(', '.join(app.project.jobs()))}")
     from rlbox.run.start import start_run
 
-    return start_run(app, name, wish)
+    return start_run(app, name, options)
 
 
-def _refuse_with_resume(name: str | None, profiles: tuple[str, ...], shift: int, *, build: bool) -> None:
-    own = (("JOB", name), ("--profile", profiles), ("--build", build), ("--shift-ports", shift))
-    for word, given in own:
-        if given:
+def _refuse_with_resume(job: str | None, options: RunOptions) -> None:
+    fixed = {
+        "JOB": job,
+        "--profile": options.profiles,
+        "--build": options.build,
+        "--shift-ports": options.shift_ports,
+    }
+    for word, value in fixed.items():
+        if value:
             raise SpecError(f"--resume takes no {word}: the run has its own", next_step="rlbox run --resume RUN")
