@@ -6,7 +6,6 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +43,6 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
         **rest: Any,
     ) -> Any:
         found = _there(project_of(project), named=bool(project))
-        if dry_run:
-            found = replace(found, kept={})
         language = lang or spoken(())
         app = App(
             project=found,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -50,7 +50,7 @@ class ImagePlan:
     `rendered` maps committed files to their text, relative to the project folder; `context` maps files of the
     build context to their text. `layers` are the Python layers, each with a folder of its stage's below `wheels/` in
     the context; `lock` says how the lock stands to the spec: `current`, `missing`, or why it is stale or incomplete.
-    `tag` is its name in an engine, on which no image depends: `image_plan` gives it, a remembered plan has none.
+    `tag` is its name in an engine, on which no image depends: `image_plan` gives it.
     `keys` are the pieces that decide it (`image_keys`), `origins` says which file sets one.
     `rootfs` is the checksum of what a bootstrapped operating system is made of, empty for a base that is an image.
     """
@@ -75,11 +75,6 @@ class ImagePlan:
     env: Mapping[str, str]
     keys: Mapping[str, str]
     origins: Mapping[str, str]
-    inputs: tuple[str, ...] = field(default=())
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the plan as JSON types; `load_image_plan` is the way back."""
-        return asdict(self)
 
     def require_lock(self) -> None:
         """Raise `SpecError` unless the lock fits its spec."""
@@ -93,20 +88,11 @@ class ImagePlan:
             )
 
 
-def load_image_plan(data: Mapping[str, Any]) -> ImagePlan:
-    """Return the plan that `ImagePlan.as_json` wrote."""
-    lists = {key: tuple(data[key]) for key in ("layers", "inputs")}
-    groups = tuple(TorchGroup(packages=tuple(g["packages"]), channel=g["channel"]) for g in data["torch_groups"])
-    container = ContainerDefaults(**{**data["container"], "cap_add": tuple(data["container"]["cap_add"])})
-    return ImagePlan(**{**data, **lists, "torch_groups": groups, "container": container})
-
-
 def plan_image(
     target: Target,
     lock: Lock | None,
     runtime: tuple[str, ...],
     templates: Sequence[Path],
-    bytecode: Path | None,
     patches: Mapping[str, str] = MappingProxyType({}),
     fixes: Sequence[Fix] = (),
     ports: Mapping[str, int] = MappingProxyType({}),
@@ -118,8 +104,8 @@ def plan_image(
     ----------
     runtime
         rlbox's own requirements, part of what the lock was made from.
-    templates, bytecode
-        Folders of templates, the first wins; folder for compiled ones, or None.
+    templates
+        Folders of templates, the first wins.
     patches, fixes, ports, origins
         The target's patches, file name to text; the catalogue; `JOB.PORT` of its shipped jobs to number, for `doctor`;
         dotted key of the spec to the file that sets it.
@@ -134,7 +120,7 @@ def plan_image(
     from rlbox.target.lock import lock_state
 
     def text(name: str, **values: Any) -> str:
-        return render(templates, name, values, bytecode)
+        return render(templates, name, values)
 
     stages, versions = plan_stages(plan_layers(target, lock)), stack_versions(target, lock)
     baked = bake_fixes(fixes, target, versions)
@@ -146,7 +132,7 @@ def plan_image(
     return ImagePlan(
         **_as_it_says(target),
         tag="",
-        rendered=_forms(target, dockerfile, container, templates, bytecode)
+        rendered=_forms(target, dockerfile, container, templates)
         | {_BASE: _BASE_HEAD + text("base.j2", interpreter=_USUAL)},
         context={"Dockerfile": dockerfile, **files, **(_locked_files(lock, stages) if lock else {})},
         lock=lock_state(target, lock, runtime, patches),
@@ -175,16 +161,14 @@ def _as_it_says(target: Target) -> dict[str, Any]:
     }
 
 
-def _forms(
-    target: Target, dockerfile: str, container: ContainerDefaults, templates: Sequence[Path], bytecode: Path | None
-) -> dict[str, str]:
+def _forms(target: Target, dockerfile: str, container: ContainerDefaults, templates: Sequence[Path]) -> dict[str, str]:
     """Return what is rendered of a target: its Dockerfile, and the other forms that its machines take."""
     from rlbox.image.forms.compose import committed_compose
     from rlbox.image.forms.onstart import committed_onstart
 
     found = {f"images/{target.name}/Dockerfile": dockerfile}
-    found |= committed_compose(target, container, templates, bytecode)
-    return found | committed_onstart(target, templates, bytecode)
+    found |= committed_compose(target, container, templates)
+    return found | committed_onstart(target, templates)
 
 
 def _patch_files(target: Target, stages: Sequence[BuildStage], patching: tuple[PatchRow, ...]) -> dict[str, str]:

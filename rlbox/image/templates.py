@@ -5,29 +5,18 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
-from jinja2.bccache import Bucket
-
-
-class _Compiled(FileSystemBytecodeCache):
-    """Compiled templates, kept where there is room for them."""
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        with suppress(OSError):  # a full disk: jinja2 passes over one that cannot be opened alone
-            super().dump_bytecode(bucket)
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 
 @cache
-def environment(folders: tuple[Path, ...], bytecode: Path | None) -> Environment:
-    """Return the template environment over `folders`, the first wins; `bytecode` is a folder for compiled ones."""
+def environment(folders: tuple[Path, ...]) -> Environment:
+    """Return the template environment over `folders`, the first wins."""
     env = Environment(
         loader=FileSystemLoader(folders),
-        bytecode_cache=_Compiled(str(bytecode)) if bytecode else None,
         undefined=StrictUndefined,
         autoescape=False,  # noqa: S701 - the output is a Dockerfile, not HTML
         trim_blocks=True,
@@ -42,14 +31,14 @@ def environment(folders: tuple[Path, ...], bytecode: Path | None) -> Environment
     return env
 
 
-def render(folders: Sequence[Path], name: str, values: Mapping[str, Any], bytecode: Path | None = None) -> str:
+def render(folders: Sequence[Path], name: str, values: Mapping[str, Any]) -> str:
     """Return the template `name` filled with `values`; an undefined name raises."""
-    return environment(tuple(folders), bytecode).get_template(name).render(values)
+    return environment(tuple(folders)).get_template(name).render(values)
 
 
 def page_environment(folders: Sequence[Path], **filters: Callable[..., str]) -> Environment:
     """Return the template environment of the pages in `docs/`, which have filters of their own besides."""
-    env = environment(tuple(folders), None).overlay()
+    env = environment(tuple(folders)).overlay()
     env.filters = {**env.filters, **filters}
     return env
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rlbox.errors import SpecError
 from rlbox.printable import isolated
@@ -26,8 +25,6 @@ class Project:
     """A folder whose `images/`, `jobs/`, `sources/` and `templates/` extend or override the shipped ones."""
 
     folder: Path
-    kept: dict[str, Any] | None = field(default=None, compare=False, repr=False)
-    """Where plans of images are kept in a dry run, which writes no cache; None: they are remembered there."""
 
     @property
     def roots(self) -> tuple[Path, ...]:

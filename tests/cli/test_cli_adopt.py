@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ def fits(folder: Folder) -> dict[str, Any]:
     folder.target("mine", ON_IMAGE)
     folder.lock("mine")
     hold(UV_WHEEL)
-    plan = image_plan(replace(folder.project, kept={}), "mine")
+    plan = image_plan(folder.project, "mine")
     labels = {"rlbox.target": "mine", **build_labels(context_entries(plan), plan)}
     return {"Id": "sha256:" + "1" * 64, "Config": {"Labels": labels}}
 

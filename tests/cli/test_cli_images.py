@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ def kept(folder: Folder, engine: EngineSocket) -> None:
     folder.target("mine", ON_IMAGE)
     folder.lock("mine")
     hold(UV_WHEEL)
-    plan = image_plan(replace(folder.project, kept={}), "mine")
+    plan = image_plan(folder.project, "mine")
     labels = build_labels(context_entries(plan), plan)
     write_atomic(state_folder("projects", "left-0a1b2c.json"), '{"schema": 1, "folder": "/srv/left"}')
     engine.images |= {OWN: image("1", **labels), THEIRS: image("2"), GONE: image("3"), OLD: image("4")}

@@ -33,7 +33,7 @@ def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def fail(project: Project, name: str) -> NoReturn:
         raise error
 
-    monkeypatch.setattr("rlbox.image.act.plans.load_cached_plan", fail)
+    monkeypatch.setattr("rlbox.image.act.plans.Recipe.load", fail)
 
 
 @pytest.mark.parametrize(

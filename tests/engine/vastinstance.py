@@ -169,7 +169,7 @@ def vast_instance(
     baked = bake_fixes(load_fixes(Project(folder=CHECKOUT)), target, stack_versions(target, None))
     inherited = lab_env(image)
     given = {**baked.env({**inherited, **target.env}), **GIVEN, "LINES_OF": LINES, **env}
-    script = plan_onstart(target, [CHECKOUT / "templates"], None, added).text
+    script = plan_onstart(target, [CHECKOUT / "templates"], added).text
     laid = [
         *baked.files,
         ImageFile(path="/onstart.sh", mode="0644", text=script),

@@ -90,13 +90,12 @@ def make_onstart(app: App, name: str, added: str, sent: str = "", *, force: bool
     from rlbox.fixes.applies import stack_versions
     from rlbox.fixes.bake import bake_fixes
     from rlbox.fixes.load import load_fixed_target
-    from rlbox.image.act.plans import template_cache
     from rlbox.image.forms.onstart import plan_onstart
 
     loaded = load_fixed_target(app.project, name)
     bake_fixes(loaded.fixes, loaded.target, stack_versions(loaded.target, None))  # for what they refuse
     folders = app.project.template_folders()
-    return loaded.target, plan_onstart(loaded.target, folders, template_cache(app.project), added, sent, force=force)
+    return loaded.target, plan_onstart(loaded.target, folders, added, sent, force=force)
 
 
 def read_added(name: str | None) -> str:

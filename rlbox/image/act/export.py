@@ -8,7 +8,7 @@ from rlbox.errors import SpecError
 from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import bake_fixes
 from rlbox.image.act.named import tag_of
-from rlbox.image.act.plans import Recipe, image_plan, template_cache
+from rlbox.image.act.plans import Recipe, image_plan
 from rlbox.image.forms.apptainer import plan_apptainer
 from rlbox.image.forms.compose import plan_compose
 from rlbox.image.machine import container_defaults
@@ -24,16 +24,16 @@ def export_text(app: App, name: str, form: str, *, image: str, gpus: str = "", w
         build from is not current.
     """
     _check_image(form, image)
-    recipe, bytecode = Recipe.load(app.project, name), template_cache(app.project)
+    recipe = Recipe.load(app.project, name)
     target, lock, templates = recipe.target, recipe.lock, recipe.templates
     if form == "compose":
         container = container_defaults(target, bake_fixes(recipe.fixes, target, stack_versions(target, lock)))
         return plan_compose(
-            target, container, templates, bytecode, tag=tag_of(app.project, name), image=image, gpus=gpus, way=way
+            target, container, templates, tag=tag_of(app.project, name), image=image, gpus=gpus, way=way
         )
     if not image:
         image_plan(app.project, name).require_lock()
-    return plan_apptainer(target, lock, recipe.fixes, recipe.patches, templates, bytecode, image=image)
+    return plan_apptainer(target, lock, recipe.fixes, recipe.patches, templates, image=image)
 
 
 def _check_image(form: str, image: str) -> None:

@@ -35,7 +35,6 @@ def plan_apptainer(
     fixes: Sequence[Fix],
     patches: Mapping[str, str],
     templates: Sequence[Path],
-    bytecode: Path | None,
     *,
     image: str = "",
 ) -> str:
@@ -65,7 +64,7 @@ def plan_apptainer(
     }
     if not image and lock is not None:
         values |= _steps(target, lock, baked, patched=needs_patching(patching))
-    return render(templates, TEMPLATE, values, bytecode)
+    return render(templates, TEMPLATE, values)
 
 
 def _steps(target: Target, lock: Lock, baked: Baked, *, patched: bool) -> dict[str, Any]:

@@ -21,13 +21,11 @@ WAYS = ("gpus", "cdi")
 """By which of an engine's ways a service gets GPUs: as `docker run --gpus` does, or by the names of CDI."""
 
 
-def committed_compose(
-    target: Target, container: ContainerDefaults, templates: Sequence[Path], bytecode: Path | None
-) -> dict[str, str]:
+def committed_compose(target: Target, container: ContainerDefaults, templates: Sequence[Path]) -> dict[str, str]:
     """Return the file that `rlbox render` writes, path to text; none where the platform's machines have no Docker."""
     if target.hardware.platform:
         return {}
-    text = plan_compose(target, container, templates, bytecode, committed=True)
+    text = plan_compose(target, container, templates, committed=True)
     return {f"images/{target.name}/compose.yaml": text}
 
 
@@ -35,7 +33,6 @@ def plan_compose(
     target: Target,
     container: ContainerDefaults,
     templates: Sequence[Path],
-    bytecode: Path | None,
     *,
     tag: str = "",
     image: str = "",
@@ -68,7 +65,7 @@ def plan_compose(
         "gpus": _gpus(parse_gpus(gpus, container.gpus), way),
         "disk": _disk(container.host),
     }
-    return render(templates, TEMPLATE, values, bytecode)
+    return render(templates, TEMPLATE, values)
 
 
 def _gpus(wish: GpuWish, way: str) -> str:

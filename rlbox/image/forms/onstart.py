@@ -56,7 +56,6 @@ class OnStart:
 def plan_onstart(
     target: Target,
     templates: Sequence[Path],
-    bytecode: Path | None,
     added: str = "",
     sent: str = "",
     *,
@@ -93,7 +92,7 @@ def plan_onstart(
         "sent": sent,
         "force": force,
     }
-    script = render(templates, "onstart.sh.j2", values, bytecode)
+    script = render(templates, "onstart.sh.j2", values)
     if _fits(script):
         return OnStart(target=target.name, script=script, text=script, form="plain")
     packed = base64.encodebytes(gzip.compress(script.encode(), mtime=0)).decode().strip()
@@ -106,11 +105,11 @@ def plan_onstart(
     return OnStart(target=target.name, script=script, text=text, form="gzip")
 
 
-def committed_onstart(target: Target, templates: Sequence[Path], bytecode: Path | None) -> dict[str, str]:
+def committed_onstart(target: Target, templates: Sequence[Path]) -> dict[str, str]:
     """Return the script of a target of vast.ai as a rendered file: path in the project folder to text."""
     if target.hardware.platform != "vast":
         return {}
-    return {f"images/{target.name}/onstart.sh": plan_onstart(target, templates, bytecode).text}
+    return {f"images/{target.name}/onstart.sh": plan_onstart(target, templates).text}
 
 
 def check_platform(target: Target) -> None:

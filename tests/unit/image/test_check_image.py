@@ -23,7 +23,7 @@ def key(folder: Folder, text: str = TARGET, patch: str = "", **bake: Any) -> str
     fix = check_spec(Fix, {**TEXT, "id": "mine", "bake": bake, "check": {"run": "true"}}, "mine.toml")
     lock = fitting_lock(target, ())
     patches = {"six.diff": patch} if patch else {}
-    return checked_key(plan_image(target, lock, (), [CHECKOUT / "templates"], None, patches, (fix,)))
+    return checked_key(plan_image(target, lock, (), [CHECKOUT / "templates"], patches, (fix,)))
 
 
 def test_what_no_check_sees_changes_nothing(folder: Folder) -> None:

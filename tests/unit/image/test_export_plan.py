@@ -48,7 +48,7 @@ def definition(folder: Folder, text: str = TARGET) -> Definition:
     folder.target("mine", text)
     loaded = load_fixed_target(folder.project, "mine")
     lock = fitting_lock(loaded.target, ())
-    return parse_definition(plan_apptainer(loaded.target, lock, loaded.fixes, {}, SHIPPED.template_folders(), None))
+    return parse_definition(plan_apptainer(loaded.target, lock, loaded.fixes, {}, SHIPPED.template_folders()))
 
 
 def compose(project: Project, name: str, **asked: str) -> str:
@@ -178,9 +178,9 @@ def test_a_disk_without_a_place_must_be_named() -> None:
         create=False,
         need_gib=0,
     )
-    text = plan_compose(target, limits, SHIPPED.template_folders(), None)
+    text = plan_compose(target, limits, SHIPPED.template_folders())
     assert 'source: "${RLBOX_DATA:?' in text
-    dollar = plan_compose(target, replace(limits, host='/a$b"c'), SHIPPED.template_folders(), None)
+    dollar = plan_compose(target, replace(limits, host='/a$b"c'), SHIPPED.template_folders())
     (line,) = [line.strip() for line in dollar.splitlines() if "source:" in line]
     assert json.loads(line.partition(" ")[2]) == '${RLBOX_DATA:-/a$$b"c}'
 

@@ -108,7 +108,7 @@ NAMES = st.from_regex(r"\A[A-Za-z_][A-Za-z0-9_]{0,8}\Z").filter(lambda name: nam
 def test_a_dockerfile_says_what_the_spec_says(env: dict[str, str], title: str) -> None:
     data = {"base": {"bootstrap": "debian:bookworm"}, "stack": [{"name": "tools", "packages": ["six"]}]}
     target = check_spec(Target, merge(load_toml(DEFAULTS), {**data, "name": "mine", "title": title, "env": env}), "x")
-    text = plan_image(target, None, (), [CHECKOUT / "templates"], None).rendered["images/mine/Dockerfile"]
+    text = plan_image(target, None, (), [CHECKOUT / "templates"]).rendered["images/mine/Dockerfile"]
     assert environment(text) == env
     kinds = [line.split(" ")[0] for line in instructions(text)]
     assert kinds == [
@@ -139,7 +139,7 @@ def test_a_control_character_is_refused(folder: Folder, character: str) -> None:
 def test_words_of_a_shell_line_are_quoted(folder: Folder) -> None:
     folder.target("mine", TARGET + '[python]\ninterpreter = "/opt/$(x)/it\'s"\n')
     target = load_target(folder.project, "mine").target
-    text = plan_image(target, None, (), [CHECKOUT / "templates"], None).rendered["images/mine/Dockerfile"]
+    text = plan_image(target, None, (), [CHECKOUT / "templates"]).rendered["images/mine/Dockerfile"]
     word = """'/opt/$(x)/it'"'"'s'"""
     for step in ("uv", "runtime", "venv"):
         assert f" sh /opt/tools/install.sh {step} {word}\n" in text
@@ -163,7 +163,7 @@ into = "/opt/$(x);y"
 """
     folder.target("mine", TARGET + more)
     target = load_target(folder.project, "mine").target
-    text = plan_image(target, None, (), [CHECKOUT / "templates"], None).rendered["images/mine/Dockerfile"]
+    text = plan_image(target, None, (), [CHECKOUT / "templates"]).rendered["images/mine/Dockerfile"]
     words_of = {line.split()[0]: line.split()[-1] for line in instructions(text) if " unlocked " in line}
     assert {kind: expanded(word) for kind, word in words_of.items()} == {
         "ADD": '/out/tree/opt/$(x)"/',

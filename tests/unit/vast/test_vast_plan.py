@@ -50,7 +50,7 @@ def target(**over: Any) -> Target:
 
 
 def test_the_script_fits_as_it_is() -> None:
-    made = plan_onstart(target(), TEMPLATES, None)
+    made = plan_onstart(target(), TEMPLATES)
     assert (made.form, made.text) == ("plain", made.script)
     assert made.characters == made.size == len(made.text) <= LIMIT == 4048
 
@@ -58,21 +58,21 @@ def test_the_script_fits_as_it_is() -> None:
 def test_a_long_script_is_packed_and_one_too_long_refused() -> None:
     added = "".join(f"echo 'a step of what I do, number {number % 7}'\n" for number in range(500))
     assert len(added) > 16_384
-    made = plan_onstart(target(), TEMPLATES, None, added)
+    made = plan_onstart(target(), TEMPLATES, added)
     assert (made.form, made.size <= LIMIT) == ("gzip", True)
     packed = made.text.partition("<<'END'")[2].partition("\n")[2].rpartition("END")[0]
     assert gzip.decompress(base64.b64decode(packed)).decode() == made.script
     assert "what I do, number 6" in made.script
     noise = "".join(f"# {hash(str(number)):x}\n" for number in range(1200))
     with pytest.raises(SpecError, match=r"^the script has \d+ bytes, \d+ packed, and the on-start field takes 4048"):
-        plan_onstart(target(), TEMPLATES, None, noise)
+        plan_onstart(target(), TEMPLATES, noise)
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 @pytest.mark.allow("processes")
 def test_the_script_is_shell(shell: str) -> None:
     for added in ("", "echo 'it is' \"so\"\n"):
-        made = plan_onstart(target(), TEMPLATES, None, added)
+        made = plan_onstart(target(), TEMPLATES, added)
         done = subprocess.run([shell, "-n"], input=made.text, text=True, capture_output=True)
         assert (done.returncode, done.stderr) == (0, "")
 
@@ -95,7 +95,7 @@ def test_the_sandbox_has_the_port_of_its_fix() -> None:
 )
 def test_no_secret_gets_into_a_script(line: str) -> None:
     with pytest.raises(SpecError, match=r"^line 2 of the added text looks like a secret") as caught:
-        plan_onstart(target(), TEMPLATES, None, f"echo\n{line}\n")
+        plan_onstart(target(), TEMPLATES, f"echo\n{line}\n")
     assert "0123456789ab" not in str(caught.value)
 
 
@@ -106,7 +106,7 @@ def test_what_is_no_secret() -> None:
 
 def test_another_platform_has_no_such_field() -> None:
     with pytest.raises(SpecError, match=r"hardware\.platform is 'autodl'"):
-        plan_onstart(target(hardware={"platform": "autodl"}), TEMPLATES, None)
+        plan_onstart(target(hardware={"platform": "autodl"}), TEMPLATES)
 
 
 def test_both_forms_of_options() -> None:
