@@ -44,7 +44,6 @@ SECTIONS = {
     },
     "machines": {
         "apply": "bring this machine, which has no Docker, to a target's lock",
-        "caches": "list what rlbox keeps to be quick, or remove what is not used",
         "ckpt": "list checkpoints, or check that they are whole",
         "components": "test the parts of a stack: torch, CUDA, Ray, each framework",
         "data": "check training data, or make a tiny set of them",
@@ -93,7 +92,7 @@ OTHER_WORDS = {
     "clean": "prune",
     "cleanup": "prune",
     "gc": "prune",
-    "cache": "caches",
+    "cache": "prune",
     "jobs": "targets",
     "ps": "runs",
     "status": "runs",

@@ -59,7 +59,7 @@ def test_an_example_works(rlbox: Rlbox, line: str) -> None:
         words[0] in (*NEED_RUNS, *NEED_FILES)
         or "--resume" in words
         or words[:2] in (["runs", "diff"], ["runs", "show"], ["runs", "rm"])
-        or words[:2] in (["caches", "rm"], ["store", "rm"], ["store", "show"])
+        or words[:2] in (["store", "rm"], ["store", "show"])
     )
     missing |= words[:2] == ["ckpt", "check"] and len(words) > 2
     missing |= words[0] == "eval" and words[1] not in ("suites", "--help")  # no result and no export yet

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from following import Follow
 from mirror import artifact_of
 
 from rlbox.files.act.folders import cache_folder
+from rlbox.files.act.lock import hold
 from rlbox.store.act.names import remember
 from rlbox.store.act.objects import Store
 from rlbox.target.lock import HttpFile, Lock, LockedGroup
@@ -183,3 +186,33 @@ def test_it_cleans_up_without_an_engine(rlbox: Rlbox, store: Store, monkeypatch:
     assert (said.code, said.out) == (0, "freed up to 4 B\n"), said.err
     assert "images: not looked at: no Docker engine answers\n" in said.err
     assert not store.path(sha(LOST)).exists()
+
+
+def cache_file(name: str, *, unused_days: float = 0) -> Path:
+    path = cache_folder(*name.split("/"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x")
+    at = time.time() - unused_days * 86_400
+    for one in (path, path.parent):
+        os.utime(one, (at, at))
+    return path
+
+
+def test_prune_removes_old_cache_entries(rlbox: Rlbox) -> None:
+    old, new, place = (
+        cache_file(f"{name}/mine/file", unused_days=days)
+        for name, days in (("contexts", 40), ("logs", 2), ("places", 40))
+    )
+    assert "would remove 1 caches not used for 30 days, " in rlbox("prune", "--dry-run").out
+    assert rlbox("prune", "--yes").code == 0
+    assert [path.exists() for path in (old, new, place)] == [False, True, True]
+    assert [*cache_folder("contexts").iterdir()] == []
+
+
+def test_caches_stay_while_another_builds(follow: Follow) -> None:
+    old = cache_file("contexts/mine/file", unused_days=40)
+    with hold(cache_folder("locks", "build-mine.lock"), "build of mine"):
+        step = follow("prune", "--yes")
+        assert old.exists()
+    follow.again(step)
+    assert not old.exists()

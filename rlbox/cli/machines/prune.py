@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from rlbox.image.kept import KeptImage
 
 
+UNUSED_S = 30 * 86_400.0
+"""A cache entry is removed after so many seconds without use."""
+
+
 @click.command()
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @dry_run
@@ -21,8 +25,7 @@ if TYPE_CHECKING:
 def verb(app: App, yes: bool) -> int:
     """Remove images that nothing needs, fetched files that no lock uses, and caches not used for 30 days.
 
-    It does what `rlbox images prune`, `rlbox store prune` and `rlbox caches prune` do. Runs and checkpoints stay:
-    which of them can go, `rlbox runs prune` asks.
+    It includes what `rlbox images prune` and `rlbox store prune` do. Runs and checkpoints stay: see `rlbox runs prune`.
 
     \b
     Examples:
@@ -30,18 +33,17 @@ def verb(app: App, yes: bool) -> int:
       rlbox prune --yes
     """
     from rlbox.amounts import size_text
-    from rlbox.cli.machines.caches import UNUSED_S, unused
-    from rlbox.files.act.caches import remove_entries
     from rlbox.image.act.kept import remove_images
     from rlbox.image.kept import fate_lines, freed_bytes
     from rlbox.store.act.care import prune
     from rlbox.store.act.names import wanted_digests
     from rlbox.store.act.objects import Store, store_folder
+    from rlbox.store.act.old_caches import find_unused_entries, remove_entries
 
     images, store = _spare_images(app), Store(store_folder(""))
     wanted = wanted_digests(store, app.project)
     spare = prune(store, wanted, dry_run=True)
-    caches = unused(UNUSED_S)
+    caches = find_unused_entries(UNUSED_S)
     cached = sum(row.size for row in caches)
     files, freed = len(spare.objects) + len(spare.partials), freed_bytes(images) + spare.freed + cached
     lines = fate_lines(((row, "") for row in images), done=False)
