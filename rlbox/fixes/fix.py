@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from rlbox.spec.kinds import AbsolutePath, AptPackage, Cover, EnvName, Frozen, Line, MaybePattern, Name, PatternText
 from rlbox.spec.pattern import fits_but
@@ -137,9 +137,7 @@ class Signature(Frozen):
     after: PatternText | Literal[""] = Field("", description="of a benign line: it is so only behind a line like this")
 
     @model_validator(mode="after")
-    def _example_fits(self, proven: ValidationInfo) -> Signature:
-        if proven.context:
-            return self
+    def _example_fits(self) -> Signature:
         if not self.fits(self.example):
             raise ValueError(f"{self.pattern!r} does not match its own example")
         if self.unlike and self.fits(self.unlike):

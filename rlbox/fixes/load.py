@@ -69,13 +69,13 @@ def readable_fixes(project: Project) -> tuple[tuple[Fix, ...], tuple[SpecError, 
     for name, path in project.fix_files().items():
         shown = shown_path(path, project)
         try:
-            fixes.append(_fix(name, shown, read_text(path, shown), not path.is_relative_to(project.folder)))
+            fixes.append(_fix(name, shown, read_text(path, shown)))
         except SpecError as error:
             broken.append(error)
     return tuple(fixes), tuple(broken)
 
 
 @functools.lru_cache(maxsize=1024)
-def _fix(name: str, shown: str, text: str, shipped: bool) -> Fix:
+def _fix(name: str, shown: str, text: str) -> Fix:
     """Return the checked fix; a text that was read before is not read again: a catalogue is some ninety of them."""
-    return check_spec(Fix, {**without_name(parse_toml(text, shown), shown, "id"), "id": name}, shown, proven=shipped)
+    return check_spec(Fix, {**without_name(parse_toml(text, shown), shown, "id"), "id": name}, shown)

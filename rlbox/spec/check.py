@@ -29,9 +29,7 @@ _MUST_BE = {
 }
 
 
-def check_spec(
-    model: type[Model], data: Mapping[str, Any], where: str, known: tuple[str, ...] = (), *, proven: bool = False
-) -> Model:
+def check_spec(model: type[Model], data: Mapping[str, Any], where: str, known: tuple[str, ...] = ()) -> Model:
     """Return `data` as a `model`; types must be what they say, `"1"` is no number.
 
     Keys that begin with `x-` are the user's own and are ignored at the top level.
@@ -40,8 +38,6 @@ def check_spec(
     ----------
     known
         Top-level keys that the caller has taken out of `data` already, offered for a near miss.
-    proven
-        rlbox ships the file: that its patterns can be used is shown where it is made, and not by every command again.
 
     Raises
     ------
@@ -52,7 +48,6 @@ def check_spec(
         return model.model_validate(
             {key: _tuples(value) for key, value in data.items() if not key.startswith("x-")},
             strict=True,
-            context=proven,
         )
     except ValidationError as error:
         items = [dict(item) for item in error.errors(include_url=False)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationInfo
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
 from rlbox.spec.pattern import check_pattern
 
@@ -32,12 +32,8 @@ AptPackage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")
 Line = Annotated[str, AfterValidator(_one_line)]
 
 
-def _pattern(text: str, proven: ValidationInfo) -> str:
-    return text if proven.context else check_pattern(text)
-
-
-PatternText = Annotated[str, AfterValidator(_pattern)]
-MaybePattern = Annotated[str, AfterValidator(lambda text, proven: text and _pattern(text, proven))]
+PatternText = Annotated[str, AfterValidator(check_pattern)]
+MaybePattern = Annotated[str, AfterValidator(lambda text: text and check_pattern(text))]
 """A pattern of RE2, or an empty text for none."""
 
 

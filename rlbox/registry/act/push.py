@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from rlbox.engine.act.login import find_login
 from rlbox.engine.oci import Manifest, stored_digest
 from rlbox.engine.reference import Reference, is_loopback
 from rlbox.errors import EngineError, RegistryError, RlboxError
-from rlbox.files.act.folders import cache_folder, write_atomic
 from rlbox.machine.act.http import ATTEMPTS, again
 from rlbox.registry.act.client import Destination
 from rlbox.registry.push_log import (
@@ -98,25 +96,17 @@ def _check_route(destination: Destination) -> None:
 
 @contextmanager
 def _tagged(identity: str, tag: str, reference: Reference) -> Iterator[None]:
-    """Give the image the name it is pushed under, and put that name back afterwards as it was.
-
-    A mark says that the name is rlbox's own, for the push after one that was killed.
-    """
+    """Give the image the name it is pushed under, and restore the previous state of that name afterwards."""
     name = f"{reference.name}:{reference.tag}"
-    mark = cache_folder("pushes", hashlib.sha256(f"{engine_place()} {name}".encode()).hexdigest()[:16])
     before = engine().find_image(name)
-    ours = before is None or mark.exists()
-    if ours:
-        write_atomic(mark, name)
     engine().tag(tag, reference)
     try:
         yield
     finally:
         with contextlib.suppress(RlboxError):  # what went wrong in between is the news
-            if ours:
+            if before is None:
                 engine().remove_tag(name)
-                mark.unlink(missing_ok=True)
-            elif before and before["Id"] != identity:
+            elif before["Id"] != identity:
                 engine().tag(before["Id"], reference)
 
 

@@ -11,7 +11,6 @@ from fakes import CHECKOUT, PACKAGE, TARGET, Folder, fitting_lock
 
 from rlbox.engine.container import limit_words
 from rlbox.errors import SpecError
-from rlbox.fixes import load
 from rlbox.fixes.applies import has_package, judge, stack_versions
 from rlbox.fixes.bake import applicable, bake_fixes
 from rlbox.fixes.fix import Fix
@@ -268,19 +267,6 @@ def test_a_wrong_fix_file_is_named(folder: Folder, text: str, message: str) -> N
         load_fixes(folder.project)
     assert message in unmarked(caught.value.what)
     assert "templates/fixes/mine.toml" in caught.value.what
-
-
-def test_only_what_the_project_has_is_tried_by_every_command(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That patterns of shipped fixes can be used is shown by the tests, whose project is the checkout."""
-    tried: list[str] = []
-    monkeypatch.setattr("rlbox.spec.kinds.check_pattern", lambda text: tried.append(text) or text)
-    load._fix.cache_clear()
-    shipped = load_fixes(folder.project)
-    assert tried == []
-    assert load_fixes(SHIPPED) == shipped
-    patterns = {row.pattern for fix in shipped for row in fix.signature}
-    assert patterns <= set(tried)
-    load._fix.cache_clear()
 
 
 @pytest.mark.parametrize("name", SHIPPED.targets())
