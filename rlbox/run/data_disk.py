@@ -128,12 +128,12 @@ def go_over(app: App, target: str, data: str | None, env: Mapping[str, str] | No
 def on_remote(app: App, target: str, data: str | None, words: Sequence[str], env: Mapping[str, str]) -> int:
     """Run `rlbox WORDS` in a container of the target's image beside the remote engine; return its exit code."""
     from rlbox.engine.act.helper_container import Helper, run_helper
-    from rlbox.engine.act.ssh_tunnel import open_tunnel
     from rlbox.image.act.adopt import own_image
     from rlbox.image.act.named import VARIABLE
     from rlbox.image.names import split_tag
+    from rlbox.ssh.tunnel import open_engine_tunnel
 
-    tunnel = open_tunnel(engine_place())
+    tunnel = open_engine_tunnel(engine_place())
     image = image_plan(app.project, target)
     own_image(app, image)
     named = data or os.environ.get("RLBOX_DATA")

@@ -1,1 +1,1 @@
-"""A machine that is reached over ssh: one connection for all that is asked of it, and files there and back."""
+"""OpenSSH: one shared connection to a machine, forwarded sockets, and files in both directions."""

@@ -1,4 +1,4 @@
-"""One connection to a machine, by the system's own ssh: its configuration, keys and jumps are the user's."""
+"""Connections by the system's own ssh, so that its configuration, keys and jump hosts are the user's."""
 
 from __future__ import annotations
 
@@ -7,20 +7,24 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
 
 from rlbox.errors import NodeError
 from rlbox.machine.act.command import PIPE, Started, run_command, run_in_foreground, start_command
 from rlbox.values import Command, Outcome
 
-_CONNECT_S, _ASK_S, _AGAIN_S = 15, 120.0, 5.0
-BROKEN = 255
+CONNECTION_LOST_CODE = 255
 """ssh's own exit code for a connection that broke, or never was."""
+
+_COMMAND_S = 120.0
+_RETRY_PAUSE_S = 5.0
+# BatchMode: a question for a password would wait for ever where nobody sees it.
 _OPTIONS = (
     "BatchMode=yes",
-    f"ConnectTimeout={_CONNECT_S}",
+    "ConnectTimeout=15",
     "ServerAliveInterval=10",
     "ServerAliveCountMax=3",
-    "StrictHostKeyChecking=accept-new",
 )
 _READY = "ready"
 
@@ -29,144 +33,184 @@ class ConnectionLost(NodeError):
     """ssh cannot connect, or the connection broke."""
 
 
+class SshMissing(NodeError):
+    """This machine has no ssh."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SshAddress:
-    """Whom ssh is asked for: `host` may be a name of its configuration, `user` empty and `port` 0 its own choice.
+    """`host` may be a name of ssh's configuration; `user` empty and `port` 0 leave the choice to it.
 
-    `known_hosts` keeps the key that the machine showed the first time; another one later is refused.
+    `known_hosts` keeps the key that the host showed the first time, and a different one later is refused. None: the
+    user's own file and rules.
     """
 
     host: str
-    user: str
-    port: int
-    known_hosts: Path
+    user: str = ""
+    port: int = 0
+    known_hosts: Path | None = None
+
+    @property
+    def login(self) -> str:
+        return f"{self.user}@{self.host}" if self.user else self.host
+
+    @property
+    def shell_command(self) -> str:
+        """The ssh command that a person types to reach the host."""
+        return f"ssh -p {self.port} {self.login}" if self.port else f"ssh {self.login}"
+
+    def to_argv(self, *options: str) -> tuple[str, ...]:
+        """Return the start of an ssh command line: everything before the login; `options` as `-o` takes them."""
+        if self.known_hosts:
+            options = (*options, "StrictHostKeyChecking=accept-new", f"UserKnownHostsFile={self.known_hosts}")
+        port = ("-p", str(self.port)) if self.port else ()
+        return ("ssh", *(arg for option in (*_OPTIONS, *options) for arg in ("-o", option)), *port)
+
+
+def parse_ssh_url(url: str) -> SshAddress:
+    """Return the address in `ssh://[USER@]HOST[:PORT][/PATH]`."""
+    parts = urlsplit(url)
+    return SshAddress(host=parts.hostname or "", user=parts.username or "", port=parts.port or 0)
+
+
+class RemoteShell(Protocol):
+    """Runs shell commands on the machine that has the files: over a connection, or here."""
 
     @property
     def name(self) -> str:
-        """As ssh takes it."""
-        return f"{self.user}@{self.host}" if self.user else self.host
+        """The machine's name in messages."""
 
-    def argv(self) -> tuple[str, ...]:
-        """The beginning of every call of ssh."""
-        told = (*_OPTIONS, f"UserKnownHostsFile={self.known_hosts}")
-        port = ("-p", str(self.port)) if self.port else ()
-        return ("ssh", *(word for option in told for word in ("-o", option)), *port)
+    def check_output(self, command: str, error: str, stdin: str = "", *, timeout_s: float = _COMMAND_S) -> str:
+        """Return what a shell command printed; `NodeError`, beginning with `error`, when it fails."""
+
+    def start(self, command: str, *, stdin: int, stdout: int) -> Started:
+        """Start a shell command whose streams are the caller's; standard error is a pipe."""
 
 
-class Connection:
-    """The connection that a block holds; each command is a session of it, and it ends with this process.
+class LocalShell:
+    """This machine as a `RemoteShell`: for a data disk that is mounted here."""
+
+    name = "this machine"
+
+    def check_output(self, command: str, error: str, stdin: str = "", *, timeout_s: float = _COMMAND_S) -> str:
+        outcome = run_command(Command(argv=("sh", "-c", command), timeout_s=timeout_s), stdin)
+        if outcome.ok:
+            return outcome.stdout
+        raise NodeError(f"{error}: {_last_line(outcome)}", where=self.name)
+
+    def start(self, command: str, *, stdin: int, stdout: int) -> Started:
+        return start_command(Command(argv=("sh", "-c", command)), stdin=stdin, stdout=stdout, stderr=PIPE)
+
+
+class SshConnection:
+    """One master connection while the `with` block runs; every command is a session of it.
 
     Parameters
     ----------
-    patience_s
-        How long a machine that starts may refuse; it is asked again every few seconds.
+    retry_s
+        How long a machine that is still booting may refuse; it is tried again every few seconds.
 
     Raises
     ------
     ConnectionLost
-        ssh cannot connect without a question, or the connection broke; ssh's own words are quoted.
+        ssh cannot connect without asking, or the connection broke; ssh's own words are quoted.
     """
 
-    def __init__(self, address: SshAddress, patience_s: float = 0.0) -> None:
-        self.address, self._patience_s = address, patience_s
-        self._folder = Path(tempfile.mkdtemp(prefix="rlbox-ssh-"))
+    def __init__(self, address: SshAddress, retry_s: float = 0.0) -> None:
+        self.address, self._retry_s = address, retry_s
+        self._directory = Path(tempfile.mkdtemp(prefix="rlbox-ssh-"))
+        self._socket = str(self._directory / "s")
         self._master: Started | None = None
 
     @property
     def name(self) -> str:
-        """Whom it leads to, for messages."""
-        return self.address.name
+        return self.address.login
 
-    def __enter__(self) -> Connection:
-        end = time.monotonic() + self._patience_s
-        while refused := self._open():
-            if time.monotonic() >= end:
-                self._end()
-                raise self._failed(refused)
-            time.sleep(_AGAIN_S)
+    def __enter__(self) -> SshConnection:
+        deadline = time.monotonic() + self._retry_s
+        while error := self._connect():
+            if time.monotonic() >= deadline:
+                self._close()
+                raise self._connection_lost(error)
+            time.sleep(_RETRY_PAUSE_S)
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._end()
+        self._close()
 
-    def _open(self) -> str:
-        """Start the connection; return ssh's last words when it was refused, else nothing."""
-        self.address.known_hosts.parent.mkdir(parents=True, exist_ok=True)
-        master = (*self.address.argv(), "-M", "-S", self._socket, "-T", "--", self.address.name)
-        errors = self._folder / "errors"
+    def _connect(self) -> str | None:
+        """Start the master connection; return ssh's error if it was refused."""
+        if self.address.known_hosts:
+            self.address.known_hosts.parent.mkdir(parents=True, exist_ok=True)
+        # The remote `cat` ends when this process does, because its standard input is our end of the pipe.
+        master = ("-M", "-S", self._socket, "-T", "--", self.address.login, f"echo {_READY}; exec cat >/dev/null")
+        errors = self._directory / "errors"
         try:
-            with errors.open("wb") as words:
-                command = Command(argv=(*master, f"echo {_READY}; exec cat >/dev/null"))
-                self._master = start_command(command, stdin=PIPE, stdout=PIPE, stderr=words)
-        except OSError as error:
-            self._end()
-            raise NodeError("there is no ssh on PATH", next_step="install the OpenSSH client") from error
+            self._master = start_ssh((*self.address.to_argv(), *master), errors)
+        except SshMissing:
+            self._close()
+            raise
         line = self._master.stdout.readline() if self._master.stdout else b""
-        if line.decode("utf-8", "replace").strip() != _READY:
-            self._master.wait()
-            said = errors.read_text("utf-8", "replace").strip().splitlines()
-            return said[-1] if said else "ssh ended without a word"
-        return ""
+        if line.decode("utf-8", "replace").strip() == _READY:
+            return None
+        self._master.wait()
+        return read_last_line(errors)
 
-    def ask(self, command: str, stdin: str = "", *, timeout_s: float = _ASK_S) -> Outcome:
-        """Run a shell command there to its end; its exit code is its own."""
-        outcome = run_command(Command(argv=self.words(command), timeout_s=timeout_s), stdin)
-        if outcome.exit_code == BROKEN:
-            raise self._failed(outcome.stderr.strip().splitlines()[-1] if outcome.stderr.strip() else "it broke")
+    def run(self, command: str, stdin: str = "", *, timeout_s: float = _COMMAND_S) -> Outcome:
+        """Run a shell command there, whatever its exit code."""
+        outcome = run_command(Command(argv=self.to_argv(command), timeout_s=timeout_s), stdin)
+        if outcome.exit_code == CONNECTION_LOST_CODE:
+            raise self._connection_lost(_last_line(outcome))
         return outcome
 
-    def need(self, command: str, what: str, stdin: str = "", *, timeout_s: float = _ASK_S) -> str:
-        """Run a shell command there and return what it printed; `NodeError` when it fails, with its last words."""
-        outcome = self.ask(command, stdin, timeout_s=timeout_s)
+    def check_output(self, command: str, error: str, stdin: str = "", *, timeout_s: float = _COMMAND_S) -> str:
+        outcome = self.run(command, stdin, timeout_s=timeout_s)
         if outcome.ok:
             return outcome.stdout
-        said = (outcome.stderr or outcome.stdout).strip().splitlines()
-        why = said[-1] if said else f"exit code {outcome.exit_code}"
-        there = f"ssh{self._port} {self.address.name}"
-        raise NodeError(
-            f"{what}: {why}", where=self.address.name, next_step=f"look there with `{there}`, and try again"
-        )
+        step = f"look there with `{self.address.shell_command}`, and try again"
+        raise NodeError(f"{error}: {_last_line(outcome)}", where=self.name, next_step=step)
 
     def start(self, command: str, *, stdin: int, stdout: int) -> Started:
-        """Start a shell command there whose streams are the caller's to read and write."""
-        return start_command(Command(argv=self.words(command)), stdin=stdin, stdout=stdout, stderr=PIPE)
+        return start_command(Command(argv=self.to_argv(command)), stdin=stdin, stdout=stdout, stderr=PIPE)
 
-    def words(self, command: str) -> tuple[str, ...]:
-        """Return the call of ssh that runs a shell command over this connection."""
-        return (
-            *self.address.argv(),
-            "-S",
-            self._socket,
-            "-o",
-            "ControlMaster=no",
-            "-T",
-            "--",
-            self.address.name,
-            command,
-        )
+    def to_argv(self, command: str) -> tuple[str, ...]:
+        """Return the ssh command line that runs a shell command over this connection."""
+        session = ("-S", self._socket, "-o", "ControlMaster=no", "-T", "--", self.address.login, command)
+        return (*self.address.to_argv(), *session)
 
-    @property
-    def _port(self) -> str:
-        return f" -p {self.address.port}" if self.address.port else ""
-
-    @property
-    def _socket(self) -> str:
-        return str(self._folder / "s")
-
-    def _failed(self, said: str) -> ConnectionLost:
+    def _connection_lost(self, error: str) -> ConnectionLost:
+        test = self.address.shell_command.replace("ssh", "ssh -oBatchMode=yes", 1)
         return ConnectionLost(
-            f"ssh to {self.address.name} failed: {said}",
-            next_step=f"make `ssh -oBatchMode=yes{self._port} {self.address.name} true` work: key, known host, network",
+            f"ssh to {self.name} failed: {error}", next_step=f"make `{test} true` work: key, known host, network"
         )
 
-    def _end(self) -> None:
+    def _close(self) -> None:
         if self._master:
             self._master.kill()
             self._master.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._directory, ignore_errors=True)
 
 
-def open_terminal(address: SshAddress, command: str) -> int:
+def start_ssh(argv: tuple[str, ...], errors: Path) -> Started:
+    """Start ssh with pipes, in a session of its own so that Ctrl-C does not end it; its errors go to a file."""
+    try:
+        with errors.open("wb") as file:
+            return start_command(Command(argv=argv), stdin=PIPE, stdout=PIPE, stderr=file)
+    except OSError as error:
+        raise SshMissing("there is no ssh on PATH", next_step="install the OpenSSH client") from error
+
+
+def read_last_line(errors: Path) -> str:
+    """Return the last line that ssh wrote to its file of errors."""
+    lines = errors.read_text("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else "ssh ended without a word"
+
+
+def _last_line(outcome: Outcome) -> str:
+    lines = (outcome.stderr or outcome.stdout).strip().splitlines()
+    return lines[-1] if lines else f"exit code {outcome.exit_code}"
+
+
+def run_terminal(address: SshAddress, command: str) -> int:
     """Give this terminal to a shell there, or to one command, and return its exit code."""
-    argv = (*address.argv(), "--", address.name, *((command,) if command else ()))
-    return run_in_foreground(Command(argv=argv))
+    return run_in_foreground(Command(argv=(*address.to_argv(), "--", address.login, *((command,) if command else ()))))

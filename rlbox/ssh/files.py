@@ -1,4 +1,7 @@
-"""Files there and back over one connection: each goes on where it was cut, and counts when its sha256 is right."""
+"""List, fetch and send files over one connection.
+
+Each transfer resumes where it was cut off, and counts only when its sha256 is right.
+"""
 
 from __future__ import annotations
 
@@ -9,167 +12,262 @@ import os
 import shlex
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Protocol
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.files.act.copies import sum_file
+from rlbox.foreign import parse_json
 from rlbox.machine.act.command import NOTHING, PIPE, Started
 from rlbox.printable import isolated
-from rlbox.ssh.connection import BROKEN, Connection, ConnectionLost
-from rlbox.ssh.listing import PACK, PROGRAM, RemoteFile, read_listing
+from rlbox.ssh.connection import CONNECTION_LOST_CODE, ConnectionLost, RemoteShell
 
 _BLOCK = 1 << 20
-_SUMS_S = 6 * 3600.0
+_LONG_COMMAND_S = 6 * 3600.0  # sums of a terabyte
 _PART = ".part"
+_SEND_ERROR = "a file cannot be sent"
 
-Tell = Callable[[int], None]
-"""Is told of bytes as they pass."""
+ReportBytes = Callable[[int], None]
+"""Called with the number of bytes that have passed since the last call."""
+
+# Python 3.6 or newer, standard library only. Of a growing file it lists the bytes that it has now. `.reserve` is the
+# space that a run keeps back to be able to write its last records on a full disk.
+_LIST_PROGRAM = r"""
+import hashlib, json, os, stat, sys
+base, sums, roots = sys.argv[1], sys.argv[2] == "sums", sys.stdin.read().splitlines()
+def files(root):
+    if not os.path.isdir(root):
+        yield root
+        return
+    for folder, folders, names in os.walk(root):
+        folders.sort()
+        for name in sorted(set(names) - {".reserve"}):
+            yield os.path.join(folder, name)
+home = os.path.realpath(base)
+for root in roots:
+    whole = os.path.realpath(os.path.join(base, root))
+    if whole != home and not whole.startswith(home.rstrip("/") + "/"):
+        row = {"path": root, "size": 0, "mtime": 0, "trouble": "a link leads out of the folder"}
+        print(json.dumps(row), flush=True)
+        continue
+    for path in files(os.path.join(base, root)):
+        try:
+            facts = os.lstat(path)
+            if not stat.S_ISREG(facts.st_mode):
+                continue
+            row = {"path": os.path.relpath(path, base), "size": facts.st_size, "mtime": int(facts.st_mtime)}
+            if sums:
+                whole, left = hashlib.sha256(), facts.st_size
+                with open(path, "rb") as file:
+                    while left:
+                        block = file.read(min(left, 1 << 20))
+                        if not block:
+                            raise OSError("it has shrunk")
+                        whole.update(block)
+                        left -= len(block)
+                row["sha256"] = whole.hexdigest()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            row = {"path": os.path.relpath(path, base), "size": 0, "mtime": 0, "trouble": str(error)}
+        print(json.dumps(row), flush=True)
+"""
+
+# Sends files one behind the other, of each as many bytes as were asked for; what a file lacks by now becomes zeros, so
+# that only its own checksum is wrong.
+_SEND_PROGRAM = r"""
+import json, os, sys
+base, files = sys.argv[1], [json.loads(line) for line in sys.stdin]
+for name, size in files:
+    data = b""
+    try:
+        with open(os.path.join(base, name), "rb") as file:
+            data = file.read(size)
+    except OSError:
+        pass
+    sys.stdout.buffer.write(data.ljust(size, b"\0"))
+"""
 
 
-class FileWay(Protocol):
-    """A way to a machine's files: a connection, or this machine itself."""
+@dataclass(frozen=True, kw_only=True)
+class RemoteFile:
+    """A regular file: `path` below the base directory, `size` in bytes, `mtime` in whole seconds since 1970.
 
-    @property
-    def name(self) -> str:
-        """Whose files they are, for messages."""
+    `sha256` is of the first `size` bytes; empty where it was not computed.
+    """
 
-    def need(self, command: str, what: str, stdin: str = "", *, timeout_s: float = 120.0) -> str:
-        """Run a shell command there and return what it printed; `NodeError` when it fails."""
+    path: str
+    size: int
+    mtime: int
+    sha256: str = ""
 
-    def start(self, command: str, *, stdin: int, stdout: int) -> Started:
-        """Start a shell command there whose streams are the caller's."""
-
-
-def list_files(
-    way: FileWay, base: str, roots: Iterable[str], *, sums: bool = False
-) -> tuple[tuple[RemoteFile, ...], tuple[str, ...]]:
-    """Return the regular files below `base/ROOT` for each root, and what could not be read; links are left out."""
-    program = f"python3 -c {shlex.quote(PROGRAM)} {shlex.quote(base)} {'sums' if sums else 'times'}"
-    told = way.need(program, "the files there cannot be listed", "\n".join(roots), timeout_s=_SUMS_S)
-    return read_listing(told)
+    def is_unchanged(self, earlier: RemoteFile | None) -> bool:
+        return earlier is not None and (self.path, self.size, self.mtime) == (earlier.path, earlier.size, earlier.mtime)
 
 
-def fetch_file(way: FileWay, base: str, file: RemoteFile, into: Path, tell: Tell) -> None:
-    """Bring one file to `into/PATH`; what an earlier call brought of it is kept, if the whole is right in the end.
+class Listing(NamedTuple):
+    """`errors` are lines about what could not be read."""
+
+    files: tuple[RemoteFile, ...]
+    errors: tuple[str, ...]
+
+
+def list_files(shell: RemoteShell, base: str, roots: Iterable[str], *, with_sums: bool = False) -> Listing:
+    """Return the regular files below `base/ROOT` for each root; symbolic links are left out."""
+    mode = "sums" if with_sums else "times"
+    command = f"python3 -c {shlex.quote(_LIST_PROGRAM)} {shlex.quote(base)} {mode}"
+    error = "the files there cannot be listed"
+    return parse_listing(shell.check_output(command, error, "\n".join(roots), timeout_s=_LONG_COMMAND_S))
+
+
+def parse_listing(text: str) -> Listing:
+    """Return what the list program printed.
 
     Raises
     ------
     WorkFailed
-        Its sha256 is another, fetched anew as well: it changes meanwhile, or does not arrive whole.
+        It printed something else, or a path that leads out of the base directory.
     """
-    goal = into / file.path
-    part = _part(goal)
+    files, errors = [], []
+    for line in text.splitlines():
+        try:
+            record = parse_json(line)
+            path, error = str(record["path"]), record.get("trouble")
+            file = RemoteFile(
+                path=path,
+                size=int(record["size"]),
+                mtime=int(record["mtime"]),
+                sha256=str(record.get("sha256", "")),
+            )
+        except (ValueError, KeyError, TypeError) as problem:
+            raise WorkFailed(f"the list of files cannot be read: {line[:80]!r}") from problem
+        parts = PurePosixPath(path).parts
+        if path.startswith("/") or ".." in parts or not parts:
+            raise WorkFailed(f"the list of files names {path!r}, which is not below its folder")
+        if error:
+            errors.append(f"{path}: {error}")
+        else:
+            files.append(file)
+    return Listing(tuple(files), tuple(errors))
+
+
+def total_bytes(files: Iterable[RemoteFile]) -> int:
+    return sum(file.size for file in files)
+
+
+def fetch_file(shell: RemoteShell, base: str, file: RemoteFile, directory: Path, report: ReportBytes) -> None:
+    """Fetch one file to `directory/PATH`, continuing what an earlier call fetched of it.
+
+    Raises
+    ------
+    WorkFailed
+        Its sha256 is wrong, also when fetched anew: it changes meanwhile, or does not arrive complete.
+    """
+    target = directory / file.path
+    part = _prepare_part(target)
     for _ in range(2):
-        _append(way, f"{base}/{file.path}", file.size, part, tell)
+        _fetch_rest(shell, f"{base}/{file.path}", file.size, part, report)
         if sum_file(part) == file.sha256:
-            _whole(part, file, goal)
+            _commit(part, file, target)
             return
         part.unlink()
     raise WorkFailed(
         f"{file.path} does not arrive as it is listed: it changes meanwhile, or bytes are lost on the way",
-        where=way.name,
+        where=shell.name,
         next_step="the same command again, when nothing writes it",
     )
 
 
-def fetch_together(
-    way: FileWay, base: str, files: Sequence[RemoteFile], into: Path, tell: Tell
+def fetch_small_files(
+    shell: RemoteShell, base: str, files: Sequence[RemoteFile], directory: Path, report: ReportBytes
 ) -> Iterator[RemoteFile]:
-    """Bring small files in one stream, and yield each that arrived as it is listed; the others are the caller's."""
-    asked = "".join(f"{json.dumps([file.path, file.size])}\n" for file in files)
-    process = way.start(f"python3 -c {shlex.quote(PACK)} {shlex.quote(base)}", stdin=PIPE, stdout=PIPE)
+    """Fetch small files in one stream; yield each whose sha256 is right, and leave the others to the caller."""
+    process = shell.start(f"python3 -c {shlex.quote(_SEND_PROGRAM)} {shlex.quote(base)}", stdin=PIPE, stdout=PIPE)
     with contextlib.suppress(BrokenPipeError):
         if process.stdin:
-            process.stdin.write(asked.encode())
+            process.stdin.write("".join(f"{json.dumps([file.path, file.size])}\n" for file in files).encode())
             process.stdin.close()
     process.stdin = None
-    ended = False
+    is_complete = False
     try:
         for file in files:
             data = process.stdout.read(file.size) if process.stdout else b""
             if len(data) < file.size:
                 break
             if hashlib.sha256(data).hexdigest() == file.sha256:
-                part = _part(into / file.path)
-                with _written(part):
+                part = _prepare_part(directory / file.path)
+                with _explain_write_errors(part):
                     part.write_bytes(data)
-                _whole(part, file, into / file.path)
-                tell(file.size)
+                _commit(part, file, directory / file.path)
+                report(file.size)
                 yield file
-        ended = True
+        is_complete = True
     finally:
-        if not ended:
+        if not is_complete:
             process.kill()
             process.communicate()
-    _ended(process, f"{len(files)} files")
+    _check_exit(process, f"{len(files)} files")
 
 
-def send_file(connection: Connection, path: Path, goal: str, tell: Tell) -> None:
-    """Bring a file of this machine to `goal` there; as `fetch_file`."""
-    wanted, part = sum_file(path), shlex.quote(goal + _PART)
-    folder, place = shlex.quote(os.path.dirname(goal)), shlex.quote(goal)
-    sum_of = f"sha256sum <{place} 2>/dev/null | cut -c1-64"
-    if connection.need(f"mkdir -p {folder} && [ ! -f {place} ] || {sum_of}", "a file cannot be sent").strip() == wanted:
-        tell(path.stat().st_size)
+def send_file(shell: RemoteShell, path: Path, target: str, report: ReportBytes) -> None:
+    """Send a file to the path `target` there, continuing what an earlier call sent; an equal one stays.
+
+    Raises
+    ------
+    WorkFailed
+        Its sha256 there is wrong, also when sent anew.
+    """
+    sha256, size = sum_file(path), path.stat().st_size
+    part, parent, goal = (shlex.quote(name) for name in (target + _PART, os.path.dirname(target), target))
+    sum_there = f"sha256sum <{goal} 2>/dev/null | cut -c1-64"
+    if shell.check_output(f"mkdir -p {parent} && [ ! -f {goal} ] || {sum_there}", _SEND_ERROR).strip() == sha256:
+        report(size)
         return
+    commit = f'[ "$(sha256sum <{part} | cut -c1-64)" = {sha256} ] && mv -f {part} {goal} && echo sent || rm -f {part}'
     for _ in range(2):
-        at = int(connection.need(f"stat -c %s {part} 2>/dev/null || echo 0", "a file cannot be sent"))
+        offset = int(shell.check_output(f"stat -c %s {part} 2>/dev/null || echo 0", _SEND_ERROR))
+        if offset > size:
+            offset = 0
+            shell.check_output(f"rm -f {part}", _SEND_ERROR)
         with path.open("rb") as file:
-            if at > path.stat().st_size:
-                at = 0
-                connection.need(f"rm -f {part}", "a file cannot be sent")
-            file.seek(at)
-            tell(at)
-            process = connection.start(f"cat >>{part}", stdin=file.fileno(), stdout=NOTHING)
-            _ended(process, path.name)
-        tell(path.stat().st_size - at)
-        done = connection.need(
-            f'[ "$(sha256sum <{part} | cut -c1-64)" = {wanted} ] && mv -f {part} {place} && echo whole || rm -f {part}',
-            "a file cannot be sent",
-            timeout_s=_SUMS_S,
-        )
-        if done.strip() == "whole":
+            file.seek(offset)
+            report(offset)
+            _check_exit(shell.start(f"cat >>{part}", stdin=file.fileno(), stdout=NOTHING), path.name)
+        report(size - offset)
+        if shell.check_output(commit, _SEND_ERROR, timeout_s=_LONG_COMMAND_S).strip() == "sent":
             return
     raise WorkFailed(
         f"{path} does not arrive whole",
-        where=connection.address.name,
+        where=shell.name,
         next_step="the same command again, when nothing writes it",
     )
 
 
-def send_folder(connection: Connection, folder: Path, names: Sequence[str], goal: str, tell: Tell) -> None:
-    """Bring the files `names` below a folder of this machine to the same names below `goal`."""
-    for name in names:
-        send_file(connection, folder / name, f"{goal}/{name}", tell)
-
-
-def send_tree(connection: Connection, folder: Path, names: Sequence[str], goal: str) -> None:
-    """Bring small files at once, in place of all that lies at `goal` there."""
-    place = shlex.quote(goal)
-    unpack = f"rm -rf {place}.new && mkdir -p {place}.new && tar -xf - -C {place}.new"
-    command = f"{unpack} && rm -rf {place} && mv {place}.new {place}"
-    process = connection.start(command, stdin=PIPE, stdout=NOTHING)
+def replace_tree(shell: RemoteShell, directory: Path, names: Sequence[str], target: str) -> None:
+    """Send small files in one stream, in place of everything below `target` there."""
+    goal = shlex.quote(target)
+    unpack = f"rm -rf {goal}.new && mkdir -p {goal}.new && tar -xf - -C {goal}.new"
+    process = shell.start(f"{unpack} && rm -rf {goal} && mv {goal}.new {goal}", stdin=PIPE, stdout=NOTHING)
     with contextlib.suppress(BrokenPipeError), tarfile.open(fileobj=process.stdin, mode="w|") as archive:
         for name in names:
-            archive.add(folder / name, name)
-    _ended(process, f"{len(names)} files")
+            archive.add(directory / name, name)
+    _check_exit(process, f"{len(names)} files")
 
 
-def _part(goal: Path) -> Path:
-    """Return where a file grows before it is whole; its folder is there."""
-    goal.parent.mkdir(parents=True, exist_ok=True)
-    return goal.with_name(goal.name + _PART)
+def _prepare_part(target: Path) -> Path:
+    """Create the parent of `target` and return the path under which the file grows until it is complete."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target.with_name(target.name + _PART)
 
 
-def _whole(part: Path, file: RemoteFile, goal: Path) -> None:
+def _commit(part: Path, file: RemoteFile, target: Path) -> None:
     os.utime(part, (file.mtime, file.mtime))
-    part.replace(goal)
+    part.replace(target)
 
 
 @contextlib.contextmanager
-def _written(part: Path) -> Iterator[None]:
-    """Say what to do where a file cannot be written here."""
+def _explain_write_errors(part: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -180,34 +278,34 @@ def _written(part: Path) -> Iterator[None]:
         ) from error
 
 
-def _append(way: FileWay, source: str, size: int, part: Path, tell: Tell) -> None:
-    have = part.stat().st_size if part.exists() else 0
-    if have > size:
+def _fetch_rest(shell: RemoteShell, source: str, size: int, part: Path, report: ReportBytes) -> None:
+    offset = part.stat().st_size if part.exists() else 0
+    if offset > size:
         part.unlink()
-        have = 0
-    tell(have)
-    if have == size:
+        offset = 0
+    report(offset)
+    if offset == size:
         part.touch()
         return
-    command = f"tail -c +{have + 1} -- {shlex.quote(source)} | head -c {size - have}"
-    process = way.start(command, stdin=NOTHING, stdout=PIPE)
+    command = f"tail -c +{offset + 1} -- {shlex.quote(source)} | head -c {size - offset}"
+    process = shell.start(command, stdin=NOTHING, stdout=PIPE)
     try:
-        with _written(part), part.open("ab") as file:
+        with _explain_write_errors(part), part.open("ab") as file:
             while process.stdout and (block := process.stdout.read1(_BLOCK)):  # type: ignore[attr-defined]
                 file.write(block)
-                tell(len(block))
+                report(len(block))
     except NodeError:
         process.kill()
         process.wait()
         raise
-    _ended(process, source)
+    _check_exit(process, source)
 
 
-def _ended(process: Started, what: str) -> None:
-    _, said = process.communicate()
+def _check_exit(process: Started, what: str) -> None:
+    _, errors = process.communicate()
     if process.returncode:
-        lines = said.decode("utf-8", "replace").strip().splitlines()
-        failure = ConnectionLost if process.returncode == BROKEN else NodeError
+        lines = errors.decode("utf-8", "replace").strip().splitlines()
+        failure = ConnectionLost if process.returncode == CONNECTION_LOST_CODE else NodeError
         raise failure(
             f"{what} did not get through: {isolated(lines[-1]) if lines else f'exit code {process.returncode}'}",
             next_step="the same command again: it goes on where it was cut",

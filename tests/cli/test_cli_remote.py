@@ -9,13 +9,13 @@ import pytest
 from rlbox.cli import main
 from rlbox.engine.act.address import engine_is_here, engine_place
 from rlbox.engine.act.helper_container import Helper, archive_for
-from rlbox.engine.act.ssh_tunnel import Tunnel, open_tunnel
 from rlbox.errors import EngineError
 from rlbox.run.data_disk import without
 from rlbox.spec.project import Project
+from rlbox.ssh.tunnel import EngineTunnel, open_engine_tunnel
 
 pytestmark = pytest.mark.allow("processes", "sockets")
-TUNNEL = Tunnel(
+TUNNEL = EngineTunnel(
     address="unix:///x", socket="/run/docker.sock", uid=7, gid=8, socket_gid=9, home="/srv/far", state="/srv/far/s"
 )
 
@@ -27,7 +27,7 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     monkeypatch.setenv("DOCKER_HOST", "ssh://me@far:2222")
-    open_tunnel.cache_clear()
+    open_engine_tunnel.cache_clear()
     return folder / "ssh"
 
 
@@ -38,7 +38,7 @@ def write(program: Path, text: str) -> None:
 
 def test_the_tunnel_knows_the_other_side(ssh: Path) -> None:
     write(ssh, f'echo "$*" >{ssh.parent}/words; printf "1000\\n1001\\n998\\n/srv/me\\n/srv/me/s\\n"; cat >/dev/null')
-    found = open_tunnel("ssh://me@far:2222")
+    found = open_engine_tunnel("ssh://me@far:2222")
     assert (found.uid, found.gid, found.socket_gid, found.home, found.state) == (
         1000,
         1001,
@@ -70,7 +70,7 @@ def test_no_way_there(ssh: Path, text: str, what: str, capsys: pytest.CaptureFix
 def test_no_ssh(ssh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(ssh.parent))
     with pytest.raises(EngineError, match="there is no ssh on PATH"):
-        open_tunnel("ssh://me@far:2222")
+        open_engine_tunnel("ssh://me@far:2222")
 
 
 def test_an_engine_elsewhere_without_ssh_is_refused(

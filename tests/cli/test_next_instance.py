@@ -141,7 +141,7 @@ def test_what_is_no_spec_is_brought_as_data(
 
 
 def test_more_room_or_another_folder(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.ssh.home.free_bytes", lambda path: 1 << 40 if path.name == "other" else 0)
+    monkeypatch.setattr("rlbox.ssh.download.free_bytes", lambda path: 1 << 40 if path.name == "other" else 0)
     step = follow(*FETCH)
     follow.again(step, *step.options({"DIR": "other"}))
 

@@ -59,8 +59,8 @@ def _require_fetched(app: App, one: Instance) -> None:
     from rlbox.amounts import size_text
     from rlbox.cli.rented.vast_instances import disk_of
     from rlbox.errors import NodeError
-    from rlbox.ssh.connection import Connection
-    from rlbox.ssh.listing import total_bytes
+    from rlbox.ssh.connection import SshConnection
+    from rlbox.ssh.files import total_bytes
     from rlbox.vast.act.instance import address_of, home_of, wanted_files
 
     step = f"rlbox vast fetch {one.id}, or --unfetched to lose it"
@@ -69,9 +69,9 @@ def _require_fetched(app: App, one: Instance) -> None:
             f"instance {one.id} is {one.status or 'being made'}: what is on its disk cannot be checked",
             next_step=f"rlbox vast start {one.id}, {step}",
         )
-    with Connection(address_of(one)) as connection:
+    with SshConnection(address_of(one)) as connection:
         files, _ = wanted_files(connection, disk_of(app, one))
-    if lacking := home_of(one.id).lacks(files):
+    if lacking := home_of(one.id).find_missing(files):
         shown = ", ".join(file.path for file in lacking[:3]) + (" …" if len(lacking) > 3 else "")
         raise NodeError(
             f"instance {one.id} has {len(lacking)} files ({size_text(total_bytes(lacking))}) not at home: {shown}",

@@ -14,9 +14,9 @@ from rlbox.cli.options import dry_run, shared
 from rlbox.printable import isolated
 
 if TYPE_CHECKING:
-    from rlbox.ssh.connection import Connection
-    from rlbox.ssh.home import Home
-    from rlbox.ssh.listing import RemoteFile
+    from rlbox.ssh.connection import SshConnection
+    from rlbox.ssh.download import DownloadDirectory
+    from rlbox.ssh.files import RemoteFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     """
     from rlbox.cli.rented.vast_instances import disk_of
     from rlbox.files.act.output import check_output_folder
-    from rlbox.ssh.connection import Connection
+    from rlbox.ssh.connection import SshConnection
     from rlbox.ssh.files import list_files
     from rlbox.vast.act.account import read_own
     from rlbox.vast.act.instance import address_of, wanted_files
@@ -67,56 +67,55 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     more = [below(path, disk) for path in paths]
     home = choose_home(number, folder)
     with app.checking("folder"):
-        check_output_folder(home.folder, "another with --to")
-    with Connection(address_of(one)) as connection:
+        check_output_folder(home.path, "another with --to")
+    with SshConnection(address_of(one)) as connection:
         files, troubles = list_files(connection, disk, more) if only else wanted_files(connection, disk, more)
         if app.dry_run:
             return _would_fetch(app, home, files)
         done = fetch_files(app, connection, disk, home, files, troubles)
-    data = {"instance": number, "folder": str(home.folder), "files": done.files, "brought": done.brought}
-    app.result({**data, "troubles": list(done.troubles)}, f"{home.folder}  {done.summary}, proven")
-    app.say(f"next: rlbox runs --data {home.folder}; rlbox vast destroy {number}")
+    data = {"instance": number, "folder": str(home.path), "files": done.files, "brought": done.brought}
+    app.result({**data, "troubles": list(done.troubles)}, f"{home.path}  {done.summary}, proven")
+    app.say(f"next: rlbox runs --data {home.path}; rlbox vast destroy {number}")
     return 1 if done.troubles else 0
 
 
-def choose_home(number: int, folder: Path | None = None) -> Home:
+def choose_home(number: int, folder: Path | None = None) -> DownloadDirectory:
     """Return where what is fetched of an instance goes: the folder that is named, else the one used before."""
     from rlbox.vast.act.instance import home_of
 
     home = home_of(number, folder.absolute() if folder else None)
-    if not home.known and folder is None:
+    if not home.was_used and folder is None:
         home = home_of(number, Path(f"vast-{number}").absolute())
     return home
 
 
-def _would_fetch(app: App, home: Home, files: Sequence[RemoteFile]) -> int:
+def _would_fetch(app: App, home: DownloadDirectory, files: Sequence[RemoteFile]) -> int:
     from rlbox.amounts import size_text
 
-    lacking = home.lacks(files)
+    lacking = home.find_missing(files)
     lines = "\n".join(f"{size_text(file.size):>9}  {isolated(file.path)}" for file in lacking)
-    would = f"bring {_summary(lacking, files)}, to {home.folder}"
+    would = f"bring {_summary(lacking, files)}, to {home.path}"
     return app.planned({"files": [vars(file) for file in lacking]}, lines, would)
 
 
 def fetch_files(
     app: App,
-    connection: Connection,
+    connection: SshConnection,
     disk: str,
-    home: Home,
+    home: DownloadDirectory,
     files: Sequence[RemoteFile],
     troubles: Sequence[str],
 ) -> FetchResult:
     """Bring home what is not there yet of the listed files; say what cannot be brought."""
     from rlbox.files.act.progress import bytes_view
-    from rlbox.ssh.files import list_files
-    from rlbox.ssh.listing import total_bytes
+    from rlbox.ssh.files import list_files, total_bytes
 
-    lacking = home.lacks(files)
+    lacking = home.find_missing(files)
     summary = _summary(lacking, files)
-    app.say(f"bringing {summary}, to {home.folder}")
-    summed, more_troubles = list_files(connection, disk, [file.path for file in lacking], sums=True)
+    app.say(f"bringing {summary}, to {home.path}")
+    summed, more_troubles = list_files(connection, disk, [file.path for file in lacking], with_sums=True)
     with bytes_view(app, "fetch", total_bytes(summed)) as tell:
-        home.bring(connection, disk, summed, tell)
+        home.fetch(connection, disk, summed, tell)
     for trouble in (*troubles, *more_troubles):
         app.say(f"not brought: {trouble}")
     return FetchResult(files=len(files), brought=len(summed), summary=summary, troubles=(*troubles, *more_troubles))
@@ -124,6 +123,6 @@ def fetch_files(
 
 def _summary(lacking: Sequence[RemoteFile], files: Sequence[RemoteFile]) -> str:
     from rlbox.amounts import size_text
-    from rlbox.ssh.listing import total_bytes
+    from rlbox.ssh.files import total_bytes
 
     return f"{len(lacking)} of {len(files)} files, {size_text(total_bytes(lacking))}"

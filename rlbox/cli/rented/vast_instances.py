@@ -50,11 +50,11 @@ def ssh(app: App, number: int, words: tuple[str, ...]) -> int:
     Example:
       rlbox vast ssh --help
     """
-    from rlbox.ssh.connection import open_terminal
+    from rlbox.ssh.connection import run_terminal
     from rlbox.vast.act.account import read_own
     from rlbox.vast.act.instance import address_of
 
-    return open_terminal(address_of(read_own(number)), words[0] if len(words) == 1 else shlex.join(words))
+    return run_terminal(address_of(read_own(number)), words[0] if len(words) == 1 else shlex.join(words))
 
 
 @click.command()
@@ -68,7 +68,7 @@ def logs(app: App, number: int, follow: bool) -> int:
     Example:
       rlbox vast logs --help
     """
-    from rlbox.ssh.connection import open_terminal
+    from rlbox.ssh.connection import run_terminal
     from rlbox.vast.act.account import read_own
     from rlbox.vast.act.instance import address_of
     from rlbox.vast.stay import find_tool
@@ -76,7 +76,7 @@ def logs(app: App, number: int, follow: bool) -> int:
     one = read_own(number)
     disk = disk_of(app, one)
     command = f"{find_tool(disk)}; exec $tool/bin/rlbox logs --data {shlex.quote(disk)}" + (" -f" if follow else "")
-    return open_terminal(address_of(one), command)
+    return run_terminal(address_of(one), command)
 
 
 @click.command()
@@ -123,7 +123,7 @@ def start(app: App, number: int, timeout: float) -> int:
       rlbox vast start --help
     """
     from rlbox.cli.rented.vast_create import wait_for
-    from rlbox.ssh.connection import Connection
+    from rlbox.ssh.connection import SshConnection
     from rlbox.vast.act.account import read_own, set_instance
     from rlbox.vast.act.instance import address_of, wait_ready
 
@@ -134,7 +134,7 @@ def start(app: App, number: int, timeout: float) -> int:
         )
     set_instance(number, "running")
     ready = wait_for(app, number, timeout, started=True)
-    with Connection(address_of(ready), timeout) as connection:
+    with SshConnection(address_of(ready), timeout) as connection:
         wait_ready(connection, disk_of(app, one), number, timeout, app.say)
     app.result({"instance": number, "state": "running", "ssh": ready.ssh}, f"{number}  {isolated(ready.ssh)}")
     app.say(f"next: rlbox vast logs {number} -f")

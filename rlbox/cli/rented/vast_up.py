@@ -18,12 +18,12 @@ from rlbox.cli.rented.vast_create import Terms, plan_deal, rent, rent_options, r
 from rlbox.printable import isolated
 
 if TYPE_CHECKING:
-    from rlbox.ssh.connection import Connection
+    from rlbox.ssh.connection import SshConnection
     from rlbox.vast.request import Instance
     from rlbox.vast.stay import Stay
     from rlbox.vast.view import Deal
 
-_QUICK_S, _MOST_BREAKS, _AGAIN_S = 30.0, 5, 10.0
+_QUICK_S, _MOST_BREAKS, _RETRY_PAUSE_S = 30.0, 5, 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ def _carry_out(app: App, rented: RentedRun) -> int:
     Whatever cuts this, the instance is named, and the run goes on once it has started.
     """
     from rlbox.errors import Interrupted
-    from rlbox.ssh.connection import Connection, ConnectionLost
+    from rlbox.ssh.connection import ConnectionLost, SshConnection
     from rlbox.vast.act.instance import address_of
 
     number, run, breaks = rented.number, "", 0
@@ -159,7 +159,7 @@ def _carry_out(app: App, rented: RentedRun) -> int:
         instance = wait_for(app, number, rented.timeout)
         while True:
             with ExitStack() as stack:
-                connection = stack.enter_context(Connection(address_of(instance), rented.timeout))
+                connection = stack.enter_context(SshConnection(address_of(instance), rented.timeout))
                 opened = time.monotonic()
                 try:
                     run = run or _start(app, connection, rented)
@@ -180,7 +180,7 @@ def _carry_out(app: App, rented: RentedRun) -> int:
         raise
 
 
-def _start(app: App, connection: Connection, rented: RentedRun) -> str:
+def _start(app: App, connection: SshConnection, rented: RentedRun) -> str:
     """Bring all that the job needs, and start it, unless all that was done before; return its run."""
     from rlbox.files.act.progress import bytes_view
     from rlbox.vast.act.instance import bring_data, bring_rlbox, bring_stay, start_keeper, wait_ready
@@ -202,7 +202,7 @@ def _left(app: App, instance: Instance, rented: RentedRun, run: str) -> int:
     return 0
 
 
-def _finish(app: App, connection: Connection, rented: RentedRun, run: str) -> int:
+def _finish(app: App, connection: SshConnection, rented: RentedRun, run: str) -> int:
     """Follow the run to its end, fetch what it made, and return its exit code."""
     from rlbox.cli.rented.vast_fetch import choose_home, fetch_files
     from rlbox.vast.act.instance import follow_run, followed, wait_ready, wanted_files
@@ -218,10 +218,10 @@ def _finish(app: App, connection: Connection, rented: RentedRun, run: str) -> in
     state, cause, code = str(end.get("state", "")), str(end.get("cause", "")), int(end.get("exit_code") or 0)
     if cause:
         app.say(f"cause: {isolated(cause)}")
-    data = {"instance": number, "run": run, "state": state, "cause": cause, "folder": str(home.folder)}
-    told = f"{number}  {isolated(run)}  {isolated(state)}: {home.folder}  {done.summary}, proven"
+    data = {"instance": number, "run": run, "state": state, "cause": cause, "folder": str(home.path)}
+    told = f"{number}  {isolated(run)}  {isolated(state)}: {home.path}  {done.summary}, proven"
     app.result({**data, "files": done.files, "troubles": list(done.troubles)}, told)
-    app.say(f"next: rlbox report --data {home.folder}; rlbox vast destroy {number}")
+    app.say(f"next: rlbox report --data {home.path}; rlbox vast destroy {number}")
     return code or (1 if done.troubles else 0)
 
 
@@ -247,7 +247,7 @@ def _wait_again(app: App, number: int, timeout: float) -> Instance:
             if time.monotonic() >= end:
                 raise
             app.say(f"{error.what}; trying again")
-            time.sleep(_AGAIN_S)
+            time.sleep(_RETRY_PAUSE_S)
 
 
 def _brought(data: Sequence[str]) -> list[tuple[Path, str]]:

@@ -17,7 +17,7 @@ from rlbox.printable import isolated
 if TYPE_CHECKING:
     from rlbox.cli.scores.results_disk import ResultsDisk
     from rlbox.evaluation.result import EvaluationResult
-    from rlbox.ssh.home import Home
+    from rlbox.ssh.download import DownloadDirectory
 
 
 @click.command("get")
@@ -64,7 +64,7 @@ def get(
         where = disk.results(run)
         home = disk.home(folder, Path(run).name)
         with app.checking("folder"):
-            check_output_folder(home.folder, "another with --to")
+            check_output_folder(home.path, "another with --to")
         if app.dry_run:
             return _planned(app, disk, home, where, best=best)
         files, brought = disk.bring(app, home, where)
@@ -73,28 +73,30 @@ def get(
             result, model = _best(home, where, disk, by)
             more, new = disk.bring(app, home, [model])
             files, brought = files + more, brought + new
-            chosen = {"name": result.name, "step": result.step, "model": str(_proven(result, home.folder / model))}
-    rows = [str(home.folder / one) for one in where]
-    told = {"run": run, "folder": str(home.folder), "results": rows, "files": files, "brought": brought}
+            chosen = {"name": result.name, "step": result.step, "model": str(_proven(result, home.path / model))}
+    rows = [str(home.path / one) for one in where]
+    told = {"run": run, "folder": str(home.path), "results": rows, "files": files, "brought": brought}
     lines = [f"results: {row}" for row in rows]
-    lines += [f"best checkpoint: {result.name}, {home.folder / model}"] if chosen else []
+    lines += [f"best checkpoint: {result.name}, {home.path / model}"] if chosen else []
     app.result({**told, "best": chosen, "troubles": list(disk.troubles)}, "\n".join(lines))
     return 1 if disk.troubles else 0
 
 
-def _planned(app: App, disk: ResultsDisk, home: Home, where: list[str], *, best: bool) -> int:
+def _planned(app: App, disk: ResultsDisk, home: DownloadDirectory, where: list[str], *, best: bool) -> int:
     from rlbox.amounts import size_text
-    from rlbox.ssh.listing import total_bytes
+    from rlbox.ssh.files import total_bytes
 
     files = disk.lacking(home, where)
     if best:
         app.not_checked("which export it is, the results say when they are here", "best export")
     lines = "\n".join(f"{size_text(file.size):>9}  {isolated(file.path)}" for file in files)
     brings = f"{len(files)} files, {size_text(total_bytes(files))}"
-    return app.planned({"files": [vars(file) for file in files]}, lines, f"bring {brings}, to {home.folder}")
+    return app.planned({"files": [vars(file) for file in files]}, lines, f"bring {brings}, to {home.path}")
 
 
-def _best(home: Home, where: list[str], disk: ResultsDisk, by: tuple[str, ...]) -> tuple[EvaluationResult, str]:
+def _best(
+    home: DownloadDirectory, where: list[str], disk: ResultsDisk, by: tuple[str, ...]
+) -> tuple[EvaluationResult, str]:
     """Return the best of the results that are here, and its export below the data disk."""
     from rlbox.evaluation.act.outputs import SUMMARY, export_of, read_results, read_summary
     from rlbox.evaluation.best import find_best, rule_of
@@ -102,8 +104,8 @@ def _best(home: Home, where: list[str], disk: ResultsDisk, by: tuple[str, ...]) 
     from rlbox.evaluation.winner import BEST, below_disk, best_of
     from rlbox.files.act.rows import read_table
 
-    chosen = next((folder for one in where if (folder := home.folder / one).joinpath(BEST).is_file()), None)
-    folder = home.folder / where[0] if chosen is None or by else chosen
+    chosen = next((folder for one in where if (folder := home.path / one).joinpath(BEST).is_file()), None)
+    folder = home.path / where[0] if chosen is None or by else chosen
     try:
         if chosen is None or by:
             result = find_best(read_results(folder), rule=rule_of(by)).best

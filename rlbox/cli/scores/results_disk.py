@@ -15,9 +15,9 @@ from rlbox.errors import SpecError
 from rlbox.printable import isolated
 
 if TYPE_CHECKING:
-    from rlbox.ssh.files import FileWay
-    from rlbox.ssh.home import Home
-    from rlbox.ssh.listing import RemoteFile
+    from rlbox.ssh.connection import RemoteShell
+    from rlbox.ssh.download import DownloadDirectory
+    from rlbox.ssh.files import RemoteFile
 
 _PLAN_BYTES = 64 << 20
 _NAMED = 8
@@ -29,22 +29,22 @@ _RECORD = ".fetched.json"
 class ResultsDisk:
     """A data disk and the way to it; `disks` are its names there, `troubles` what could not be read."""
 
-    way: FileWay
+    way: RemoteShell
     disk: str
     instance: int | None = None
     disks: list[str] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
 
-    def home(self, folder: Path | None, name: str) -> Home:
+    def home(self, folder: Path | None, name: str) -> DownloadDirectory:
         """Return where files come to: `folder`, the one used before for an instance, or one called `name`."""
-        from rlbox.ssh.home import Home
+        from rlbox.ssh.download import DownloadDirectory
         from rlbox.vast.act.instance import home_of
 
         if self.instance is None:
             whole = (folder or Path(name)).absolute()
-            return Home(whole / _RECORD, whole)
+            return DownloadDirectory(whole / _RECORD, whole)
         home = home_of(self.instance, folder.absolute() if folder else None)
-        return home if home.known or folder else home_of(self.instance, Path(name).absolute())
+        return home if home.was_used or folder else home_of(self.instance, Path(name).absolute())
 
     def results(self, run: str) -> list[str]:
         """Return the folders of results below the disk: those that a run of this name has, or the one it is.
@@ -71,28 +71,27 @@ class ResultsDisk:
         except ValueError as error:
             raise SpecError(str(error), where=f"run {found[0]}") from error
 
-    def lacking(self, home: Home, roots: Sequence[str]) -> list[RemoteFile]:
+    def lacking(self, home: DownloadDirectory, roots: Sequence[str]) -> list[RemoteFile]:
         """Return the files below the disk that are not here as they are there, without their sums."""
         from rlbox.ssh.files import list_files
 
         files, _ = list_files(self.way, self.disk, roots)
-        return home.lacks(files)
+        return home.find_missing(files)
 
-    def bring(self, app: App, home: Home, roots: Sequence[str]) -> tuple[int, int]:
+    def bring(self, app: App, home: DownloadDirectory, roots: Sequence[str]) -> tuple[int, int]:
         """Bring the files of folders below the disk; return how many they are, and how many were not here."""
         from rlbox.amounts import size_text
         from rlbox.files.act.progress import bytes_view
-        from rlbox.ssh.files import list_files
-        from rlbox.ssh.listing import total_bytes
+        from rlbox.ssh.files import list_files, total_bytes
 
         files, troubles = list_files(self.way, self.disk, roots)
-        lacking = home.lacks(files)
+        lacking = home.find_missing(files)
         brings = f"{len(lacking)} of {len(files)} files, {size_text(total_bytes(lacking))}"
-        app.say(f"bringing {brings}, to {home.folder}")
-        summed, more = list_files(self.way, self.disk, [file.path for file in lacking], sums=True)
-        home.folder.mkdir(parents=True, exist_ok=True)
+        app.say(f"bringing {brings}, to {home.path}")
+        summed, more = list_files(self.way, self.disk, [file.path for file in lacking], with_sums=True)
+        home.path.mkdir(parents=True, exist_ok=True)
         with bytes_view(app, "fetch", total_bytes(summed)) as tell:
-            home.bring(self.way, self.disk, summed, tell)
+            home.fetch(self.way, self.disk, summed, tell)
         for trouble in (*troubles, *more):
             app.say(f"not brought: {isolated(trouble)}")
             self.troubles.append(trouble)
@@ -124,7 +123,7 @@ class ResultsDisk:
         return found if isinstance(found, dict) else {}
 
     def _ask(self, command: str) -> str:
-        return self.way.need(command, "the data disk cannot be looked at")
+        return self.way.check_output(command, "the data disk cannot be looked at")
 
 
 @contextlib.contextmanager
@@ -132,8 +131,7 @@ def disk_with_results(app: App, instance: int | None, target: str, data: str | N
     """Yield the data disk of an instance, of the machine whose engine is reached over ssh, or of this machine."""
     from rlbox.engine.act.address import engine_place
     from rlbox.run.data_disk import known_disk
-    from rlbox.ssh.connection import Connection
-    from rlbox.ssh.this_machine import ThisMachine
+    from rlbox.ssh.connection import LocalShell, SshConnection, parse_ssh_url
 
     if instance is not None:
         from rlbox.cli.rented.vast_instances import disk_of
@@ -141,31 +139,21 @@ def disk_with_results(app: App, instance: int | None, target: str, data: str | N
         from rlbox.vast.act.instance import address_of
 
         one = read_own(instance)
-        with Connection(address_of(one)) as connection:
+        with SshConnection(address_of(one)) as connection:
             yield ResultsDisk(way=connection, disk=disk_of(app, one), instance=instance)
     elif engine_place().startswith("ssh://"):
-        with Connection(_beside_engine(engine_place())) as connection:
+        with SshConnection(parse_ssh_url(engine_place())) as connection:
             yield ResultsDisk(way=connection, disk=_disk_there(app, connection, target, data))
     else:
-        yield ResultsDisk(way=ThisMachine(), disk=str(known_disk(app, target, data).folder))
+        yield ResultsDisk(way=LocalShell(), disk=str(known_disk(app, target, data).folder))
 
 
-def _beside_engine(place: str) -> Any:
-    from urllib.parse import urlsplit
-
-    from rlbox.ssh.connection import SshAddress
-
-    known = Path("~/.ssh/known_hosts").expanduser()
-    parts = urlsplit(place)
-    return SshAddress(host=parts.hostname or "", user=parts.username or "", port=parts.port or 0, known_hosts=known)
-
-
-def _disk_there(app: App, way: FileWay, target: str, data: str | None) -> str:
+def _disk_there(app: App, way: RemoteShell, target: str, data: str | None) -> str:
     from rlbox.target.load import load_target
 
     named = data or os.environ.get("RLBOX_DATA") or load_target(app.project, target).target.disk.host
     if named.startswith("~"):
-        named = way.need("echo $HOME", "the data disk cannot be looked at").strip() + named[1:]
+        named = way.check_output("echo $HOME", "the data disk cannot be looked at").strip() + named[1:]
     if not named.startswith("/"):
         raise SpecError(
             "on a remote engine the data disk is named by its whole path there",

@@ -17,9 +17,9 @@ def engine_address() -> str:
     place = engine_place()
     if not place.startswith("ssh://"):
         return place
-    from rlbox.engine.act.ssh_tunnel import open_tunnel
+    from rlbox.ssh.tunnel import open_engine_tunnel
 
-    return open_tunnel(place).address
+    return open_engine_tunnel(place).address
 
 
 def engine_place() -> str:

@@ -25,12 +25,12 @@ from docker.models.containers import Container
 from docker.types import Mount
 
 from rlbox.engine.act.address import engine_unreachable, no_client
-from rlbox.engine.act.ssh_tunnel import ENGINE_SOCKET, Tunnel
 from rlbox.errors import EngineError, NodeError
 from rlbox.machine.act.command import start_command
 from rlbox.machine.act.interrupt import signals_to
 from rlbox.printable import isolated
 from rlbox.spec.project import PACKAGE, Project
+from rlbox.ssh.tunnel import ENGINE_SOCKET, EngineTunnel
 from rlbox.values import Command
 
 HELPER_LABEL = "rlbox.helper"
@@ -67,7 +67,7 @@ class Helper:
     terminal: bool
 
 
-def run_helper(tunnel: Tunnel, project: Project, helper: Helper) -> int:
+def run_helper(tunnel: EngineTunnel, project: Project, helper: Helper) -> int:
     """Run `helper` with the streams of this process and return its exit code; files that it wrote come back.
 
     Raises
@@ -99,7 +99,7 @@ def run_helper(tunnel: Tunnel, project: Project, helper: Helper) -> int:
     return code
 
 
-def _make(tunnel: Tunnel, project: Project, helper: Helper) -> Container:
+def _make(tunnel: EngineTunnel, project: Project, helper: Helper) -> Container:
     """Return the container with all that is laid into it, ready to start; those that ended before are removed."""
     try:
         client = docker.DockerClient(base_url=tunnel.address, timeout=60)
@@ -133,7 +133,7 @@ def _make(tunnel: Tunnel, project: Project, helper: Helper) -> Container:
         raise engine_unreachable(tunnel.address, error) from error
 
 
-def _attach(tunnel: Tunnel, container: Container, terminal: bool) -> int:
+def _attach(tunnel: EngineTunnel, container: Container, terminal: bool) -> int:
     """Start the container through the docker client, which knows terminals; pass Ctrl-C and SIGTERM on to it."""
 
     def pass_on(number: int, frame: FrameType | None) -> None:
@@ -156,7 +156,7 @@ def _forget_ended(client: docker.DockerClient) -> None:
             container.remove()
 
 
-def archive_for(tunnel: Tunnel, project: Project, helper: Helper) -> bytes:
+def archive_for(tunnel: EngineTunnel, project: Project, helper: Helper) -> bytes:
     """Return the tar that is laid into the container, all of it owned by the user there."""
 
     def owned(info: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -193,7 +193,7 @@ def _folders(project: Project) -> Iterator[tuple[Path, str]]:
             yield shipped / part, f"lib/{part}"
 
 
-def _environment(tunnel: Tunnel) -> dict[str, str]:
+def _environment(tunnel: EngineTunnel) -> dict[str, str]:
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
     return {
         **passed,

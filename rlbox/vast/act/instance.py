@@ -20,10 +20,9 @@ from rlbox.image.act.wheel import write_wheel
 from rlbox.machine.act.command import NOTHING
 from rlbox.printable import isolated
 from rlbox.spec.project import Project
-from rlbox.ssh.connection import Connection, SshAddress
-from rlbox.ssh.files import Tell, list_files, send_file, send_folder, send_tree
-from rlbox.ssh.home import Home
-from rlbox.ssh.listing import RemoteFile
+from rlbox.ssh.connection import SshAddress, SshConnection
+from rlbox.ssh.download import DownloadDirectory
+from rlbox.ssh.files import RemoteFile, ReportBytes, list_files, replace_tree, send_file
 from rlbox.vast.request import Instance
 from rlbox.vast.stay import (
     ENDED,
@@ -63,7 +62,7 @@ def address_of(instance: Instance) -> SshAddress:
     return SshAddress(host=instance.host, user="root", port=instance.port, known_hosts=hosts)
 
 
-def wait_ready(connection: Connection, disk: str, number: int, timeout_s: float, say: Say) -> None:
+def wait_ready(connection: SshConnection, disk: str, number: int, timeout_s: float, say: Say) -> None:
     """Wait until the on-start script has ended well; `say` hears each change of its last word.
 
     Raises
@@ -76,7 +75,7 @@ def wait_ready(connection: Connection, disk: str, number: int, timeout_s: float,
     end, told = time.monotonic() + timeout_s, ""
     look = f"rlbox vast ssh {number} 'tail -n 40 {disk}/onstart.log'"
     while True:
-        state = connection.ask(f"cat {shlex.quote(disk)}/onstart.status").stdout.strip()
+        state = connection.run(f"cat {shlex.quote(disk)}/onstart.status").stdout.strip()
         if state != told:
             told = state
             say(f"instance {number}: on-start {isolated(state) or 'begins'}")
@@ -92,7 +91,7 @@ def wait_ready(connection: Connection, disk: str, number: int, timeout_s: float,
         time.sleep(_POLL_S)
 
 
-def bring_rlbox(connection: Connection, stay: Stay, project: Project, onstart: str, number: int, say: Say) -> bool:
+def bring_rlbox(connection: SshConnection, stay: Stay, project: Project, onstart: str, number: int, say: Say) -> bool:
     """Bring rlbox and the user's specs to an instance whose image has no rlbox; return whether it is such a one.
 
     Its on-start script waits for them the first time. It is started again where it failed, or where they changed.
@@ -107,7 +106,7 @@ def bring_rlbox(connection: Connection, stay: Stay, project: Project, onstart: s
     LockHeld
         The instance carries out a run of another stay.
     """
-    if connection.ask(_HAS_IMAGE).ok:
+    if connection.run(_HAS_IMAGE).ok:
         return False
     _require_free(connection, stay, number)
     names, folder = project_files(project), stay.folder
@@ -117,49 +116,51 @@ def bring_rlbox(connection: Connection, stay: Stay, project: Project, onstart: s
         for name in names:
             total.update(f"{name}\0{sum_file(project.folder / name)}\n".encode())
         digest = total.hexdigest()
-        if connection.ask(f"cat {folder}/{_SENT}").stdout.strip() == digest:
-            if connection.ask(f"cat {stay.disk}/onstart.status").stdout.startswith("failed"):
+        if connection.run(f"cat {folder}/{_SENT}").stdout.strip() == digest:
+            if connection.run(f"cat {stay.disk}/onstart.status").stdout.startswith("failed"):
                 _start_again(connection, stay, onstart)
             return True
         say(f"instance {number}: sending rlbox ({size_text(wheel.stat().st_size)})")
         if names:
-            send_tree(connection, project.folder, names, f"{folder}/{PROJECT}")
-        connection.need(f"mkdir -p {folder}; cd {folder} && rm -f rlbox-*.whl", "rlbox cannot be sent")
+            replace_tree(connection, project.folder, names, f"{folder}/{PROJECT}")
+        connection.check_output(f"mkdir -p {folder}; cd {folder} && rm -f rlbox-*.whl", "rlbox cannot be sent")
         send_file(connection, wheel, f"{folder}/{wheel.name}", lambda size: None)
-    status = connection.ask(f"cat {stay.disk}/onstart.status").stdout
+    status = connection.run(f"cat {stay.disk}/onstart.status").stdout
     if status.startswith(("failed", "ready")):
-        connection.need("rm -f /opt/rlbox-cli/whole", "rlbox cannot be replaced")
+        connection.check_output("rm -f /opt/rlbox-cli/whole", "rlbox cannot be replaced")
         _start_again(connection, stay, onstart)
-    connection.need(f"echo {digest} >{folder}/{_SENT}", "rlbox cannot be sent")
+    connection.check_output(f"echo {digest} >{folder}/{_SENT}", "rlbox cannot be sent")
     return True
 
 
-def _start_again(connection: Connection, stay: Stay, onstart: str) -> None:
+def _start_again(connection: SshConnection, stay: Stay, onstart: str) -> None:
     """Start the on-start script as the platform does at a start of the instance: with the container's environment."""
     path = f"{stay.folder}/onstart.sh"
-    connection.need(
+    connection.check_output(
         f"cat >{path} && echo again >{stay.disk}/onstart.status", "the on-start script cannot be sent", onstart
     )
     begin = f'exec setsid env "$@" sh {path} </dev/null >/dev/null 2>&1 &'
-    connection.need(f"xargs -0 -a /proc/1/environ sh -c {shlex.quote(begin)} sh", "the on-start script does not start")
+    connection.check_output(
+        f"xargs -0 -a /proc/1/environ sh -c {shlex.quote(begin)} sh", "the on-start script does not start"
+    )
 
 
-def _require_free(connection: Connection, stay: Stay, number: int) -> str:
+def _require_free(connection: SshConnection, stay: Stay, number: int) -> str:
     """Return the text of the stay that is on the instance; `LockHeld` when it is another one whose run goes on."""
-    before = connection.ask(f"cat {shlex.quote(stay.folder)}/{STAY}").stdout
+    before = connection.run(f"cat {shlex.quote(stay.folder)}/{STAY}").stdout
     rows = remote_rlbox(connection, stay.disk, ("runs",))["runs"] if before not in ("", stay.text()) else ()
     if going := [str(row["run"]) for row in rows if row["state"] in ("starting", "running")]:
-        tool = connection.ask(f"{find_tool(stay.disk)}; echo $tool").stdout.strip()
+        tool = connection.run(f"{find_tool(stay.disk)}; echo $tool").stdout.strip()
         raise LockHeld(
             f"the instance carries out run {going[0]}",
-            where=connection.address.name,
+            where=connection.name,
             next_step=f"wait for its end, or end it: rlbox vast ssh {number} "
             f"'{tool}/bin/rlbox stop {going[0]} --data {stay.disk}'",
         )
     return before
 
 
-def bring_stay(connection: Connection, stay: Stay, project: Project, env_file: Path | None, number: int) -> None:
+def bring_stay(connection: SshConnection, stay: Stay, project: Project, env_file: Path | None, number: int) -> None:
     """Bring to instance `number` the user's specs, the secrets' file and the stay; one that is the same keeps its run.
 
     Raises
@@ -170,38 +171,40 @@ def bring_stay(connection: Connection, stay: Stay, project: Project, env_file: P
     folder, text = shlex.quote(stay.folder), stay.text()
     before = _require_free(connection, stay, number)
     if names := project_files(project):
-        send_tree(connection, project.folder, names, f"{stay.folder}/{PROJECT}")
+        replace_tree(connection, project.folder, names, f"{stay.folder}/{PROJECT}")
     if env_file:
         command = f"umask 077; cat >{shlex.quote(stay.disk)}/{ENV_FILE}"
-        connection.need(command, "the secrets cannot be sent", env_file.read_text("utf-8"))
+        connection.check_output(command, "the secrets cannot be sent", env_file.read_text("utf-8"))
     if before != text:
         write = f"mkdir -p {folder} && rm -f {folder}/{RUN} {folder}/{ENDED} && cat >{folder}/{STAY}.new && cd {folder}"
-        connection.need(f"{write} && mv {STAY}.new {STAY}", "the stay cannot be written", text)
+        connection.check_output(f"{write} && mv {STAY}.new {STAY}", "the stay cannot be written", text)
 
 
-def bring_data(connection: Connection, stay: Stay, data: Sequence[tuple[Path, str]], tell: Tell) -> None:
+def bring_data(connection: SshConnection, stay: Stay, data: Sequence[tuple[Path, str]], tell: ReportBytes) -> None:
     """Bring files and folders of this machine to their places below the data disk."""
     for path, goal in data:
         if path.is_dir():
-            names = [str(one.relative_to(path)) for one in sorted(path.rglob("*")) if one.is_file()]
-            send_folder(connection, path, names, f"{stay.disk}/{goal}", tell)
+            for file in sorted(one for one in path.rglob("*") if one.is_file()):
+                send_file(connection, file, f"{stay.disk}/{goal}/{file.relative_to(path)}", tell)
         else:
             send_file(connection, path, f"{stay.disk}/{goal}", tell)
 
 
-def start_keeper(connection: Connection, stay: Stay, number: int) -> str:
+def start_keeper(connection: SshConnection, stay: Stay, number: int) -> str:
     """Start what keeps the job going on instance `number`, unless it is there; return its run once there is one."""
     end, folder = time.monotonic() + _STARTED_S, shlex.quote(stay.folder)
-    connection.need(f"rm -f {folder}/{REFUSED}", "the job cannot be started")
+    connection.check_output(f"rm -f {folder}/{REFUSED}", "the job cannot be started")
     while time.monotonic() < end:
-        if run := connection.ask(f"cat {folder}/{RUN}").stdout.strip():
+        if run := connection.run(f"cat {folder}/{RUN}").stdout.strip():
             return run
-        if refused := connection.ask(f"cat {folder}/{REFUSED}").stdout.strip():
+        if refused := connection.run(f"cat {folder}/{REFUSED}").stdout.strip():
             raise WorkFailed(
                 f"the job does not start there: {refused}",
                 next_step=f"mend it, then type the same with --instance {number}",
             )
-        connection.need(keep_text(stay.disk), "the job cannot be started")  # one that ends a stay may still be there
+        connection.check_output(
+            keep_text(stay.disk), "the job cannot be started"
+        )  # one that ends a stay may still be there
         time.sleep(_POLL_S)
     raise TimedOut(
         f"no run began within {limit_text(_STARTED_S)}",
@@ -209,17 +212,19 @@ def start_keeper(connection: Connection, stay: Stay, number: int) -> str:
     )
 
 
-def follow_run(connection: Connection, stay: Stay, run: str, say: Say) -> Mapping[str, Any]:
+def follow_run(connection: SshConnection, stay: Stay, run: str, say: Say) -> Mapping[str, Any]:
     """Wait until the keeper says that a run has ended, and return what it says; `say` hears each new stage.
 
     While that goes on, and 2 minutes longer, the keeper does not stop the instance.
     """
-    connection.need(keep_text(stay.disk), "the run cannot be followed")  # where it was killed; it runs once at a time
+    connection.check_output(
+        keep_text(stay.disk), "the run cannot be followed"
+    )  # where it was killed; it runs once at a time
     folder, record = shlex.quote(stay.folder), shlex.quote(f"{stay.disk}/runs/{run}/run.json")
     told = ""
     while True:
         look = f"cd {folder} && : >{FOLLOWED} && {{ cat {ENDED} 2>/dev/null || {{ echo; cat {record}; }}; }}"
-        text = connection.ask(look).stdout
+        text = connection.run(look).stdout
         row = _object(text)
         if not text.startswith("\n") and row.get("run") == run:
             return row
@@ -240,7 +245,7 @@ def _object(text: str) -> Mapping[str, Any]:
 
 
 @contextmanager
-def followed(connection: Connection, stay: Stay) -> Iterator[None]:
+def followed(connection: SshConnection, stay: Stay) -> Iterator[None]:
     """Have the keeper wait with the stop of the instance while the block runs, and no longer."""
     touched = f"{shlex.quote(stay.folder)}/{FOLLOWED}"
     process = connection.start(f"while : >{touched} && echo; do sleep 10; done", stdin=NOTHING, stdout=NOTHING)
@@ -249,7 +254,7 @@ def followed(connection: Connection, stay: Stay) -> Iterator[None]:
     finally:
         process.kill()
         process.communicate()
-    connection.ask(f"rm -f {touched}")
+    connection.run(f"rm -f {touched}")
 
 
 def project_files(project: Project) -> list[str]:
@@ -271,15 +276,15 @@ def project_files(project: Project) -> list[str]:
     return [str(path.relative_to(project.folder)) for path in found]
 
 
-def remote_rlbox(connection: Connection, disk: str, words: Sequence[str]) -> Mapping[str, Any]:
+def remote_rlbox(connection: SshConnection, disk: str, words: Sequence[str]) -> Mapping[str, Any]:
     """Return what a command line of rlbox says there as JSON."""
     command = f"{find_tool(disk)}; $tool/bin/rlbox {shlex.join(words)} --data {shlex.quote(disk)} --json"
-    told = parse_json(connection.need(command, f"rlbox {words[0]} fails there"))
+    told = parse_json(connection.check_output(command, f"rlbox {words[0]} fails there"))
     return told if isinstance(told, dict) else {}
 
 
 def wanted_files(
-    connection: Connection, disk: str, more: Iterable[str] = ()
+    connection: SshConnection, disk: str, more: Iterable[str] = ()
 ) -> tuple[tuple[RemoteFile, ...], tuple[str, ...]]:
     """Return the files of an instance that come home, without their sums, and what of them cannot be read."""
     runs = remote_rlbox(connection, disk, ("runs",))["runs"]
@@ -287,9 +292,9 @@ def wanted_files(
     return list_files(connection, disk, sorted({*wanted_paths(runs, series, disk), *more}))
 
 
-def home_of(number: int, folder: Path | None = None) -> Home:
+def home_of(number: int, folder: Path | None = None) -> DownloadDirectory:
     """Return what of an instance is on this machine; without a folder, in the one that was used before."""
-    return Home(_home(number) / _MANIFEST, folder)
+    return DownloadDirectory(_home(number) / _MANIFEST, folder)
 
 
 def _home(number: int) -> Path:

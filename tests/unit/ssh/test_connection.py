@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.errors import NodeError
-from rlbox.ssh.connection import Connection, SshAddress
+from rlbox.ssh.connection import SshAddress, SshConnection
 
 pytestmark = pytest.mark.allow("processes")
 REFUSES_TWICE = """#!/bin/sh
@@ -26,7 +26,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "ssh").write_text(REFUSES_TWICE.format(log=log))
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("rlbox.ssh.connection._AGAIN_S", 0.01)
+    monkeypatch.setattr("rlbox.ssh.connection._RETRY_PAUSE_S", 0.01)
     return log
 
 
@@ -35,17 +35,20 @@ def address(folder: Path) -> SshAddress:
 
 
 def test_a_machine_that_starts_is_asked_again_and_held_once(calls: Path, tmp_path: Path) -> None:
-    with Connection(address(tmp_path), patience_s=30.0):
+    with SshConnection(address(tmp_path), retry_s=30.0):
         assert calls.read_text().splitlines() == ["call"] * 3
 
 
 def test_without_patience_the_first_refusal_ends_it(calls: Path, tmp_path: Path) -> None:
-    with pytest.raises(NodeError, match="ssh to root@host failed: Connection refused"), Connection(address(tmp_path)):
+    with (
+        pytest.raises(NodeError, match="ssh to root@host failed: Connection refused"),
+        SshConnection(address(tmp_path)),
+    ):
         pass
     assert calls.read_text().splitlines() == ["call"]
 
 
 def test_no_ssh_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NodeError, match="there is no ssh on PATH"), Connection(address(tmp_path), patience_s=30.0):
+    with pytest.raises(NodeError, match="there is no ssh on PATH"), SshConnection(address(tmp_path), retry_s=30.0):
         pass

@@ -102,10 +102,10 @@ def _carry_out(
     app: App, head: NodeLink, standing: StandingCluster, work: BesideWish, values: Mapping[str, str], watch: Vigil
 ) -> int:
     from rlbox.engine.act.helper_container import Helper, run_helper
-    from rlbox.engine.act.ssh_tunnel import Tunnel
+    from rlbox.ssh.tunnel import EngineTunnel
 
     told, plan = head.ask("beside"), standing.plan
-    tunnel = Tunnel(
+    tunnel = EngineTunnel(
         address=head.engine_address,
         socket=str(told["socket"]),
         uid=int(head.facts["uid"]),

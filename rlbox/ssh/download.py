@@ -1,0 +1,96 @@
+"""Copies of another machine's files that grow over any number of calls, with a record of what arrived complete."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from rlbox.amounts import size_text
+from rlbox.errors import NodeError
+from rlbox.files.act.copies import sum_file
+from rlbox.files.act.folders import write_atomic
+from rlbox.files.act.room import free_bytes
+from rlbox.files.act.rows import read_table
+from rlbox.ssh.connection import RemoteShell
+from rlbox.ssh.files import RemoteFile, ReportBytes, fetch_file, fetch_small_files, total_bytes
+
+_BYTES_PER_RECORD_WRITE = 1 << 26
+_SMALL_BYTES = 1 << 20  # up to here the round trip of a call of its own costs more than the file
+_SMALL_FILES_PER_CALL = 500
+
+
+class DownloadDirectory:
+    """`path` holds the files; the file `record` says which of them were verified against the machine's sha256.
+
+    Without `path` it is the one that the record names.
+    """
+
+    def __init__(self, record: Path, path: Path | None = None) -> None:
+        self._record = record
+        saved = read_table(record, links=True)
+        self.path = path or Path(str(saved.get("folder", "")))
+        self._verified = {}
+        if str(saved.get("folder")) == str(self.path):
+            self._verified = {str(file["path"]): RemoteFile(**file) for file in saved.get("files", ())}
+
+    @property
+    def was_used(self) -> bool:
+        """Whether anything was fetched from that machine before."""
+        return bool(self._verified)
+
+    def find_missing(self, files: Iterable[RemoteFile]) -> list[RemoteFile]:
+        """Return the files that are not here, or have changed there since."""
+        return [file for file in files if not self._has(file)]
+
+    def _has(self, file: RemoteFile) -> bool:
+        path = self.path / file.path
+        unchanged = file.is_unchanged(self._verified.get(file.path))
+        return unchanged and path.is_file() and path.stat().st_size == file.size
+
+    def fetch(self, shell: RemoteShell, base: str, files: Sequence[RemoteFile], report: ReportBytes) -> None:
+        """Fetch files; each is recorded once it is verified, so that an interrupted call is continued by the next."""
+        free, need = free_bytes(self.path), total_bytes(files)
+        if free < need:
+            raise NodeError(
+                f"{size_text(need)} come home, and {size_text(free)} are free",
+                where=str(self.path),
+                next_step="make room, or name another folder with --to DIR",
+            )
+        unrecorded = 0
+        try:
+            for file in self._fetch_each(shell, base, files, report):
+                self._verified[file.path] = file
+                unrecorded += file.size
+                if unrecorded > _BYTES_PER_RECORD_WRITE:
+                    self._write_record()
+                    unrecorded = 0
+        finally:
+            self._write_record()
+
+    def _fetch_each(
+        self, shell: RemoteShell, base: str, files: Sequence[RemoteFile], report: ReportBytes
+    ) -> Iterator[RemoteFile]:
+        missing = []
+        for file in files:
+            path = self.path / file.path
+            if path.is_file() and path.stat().st_size == file.size and sum_file(path) == file.sha256:
+                report(file.size)
+                yield file
+            else:
+                missing.append(file)
+        small = [file for file in missing if file.size <= _SMALL_BYTES]
+        fetched: set[str] = set()
+        for start in range(0, len(small), _SMALL_FILES_PER_CALL):
+            batch = small[start : start + _SMALL_FILES_PER_CALL]
+            for file in fetch_small_files(shell, base, batch, self.path, report):
+                fetched.add(file.path)
+                yield file
+        for file in missing:
+            if file.path not in fetched:
+                fetch_file(shell, base, file, self.path, report)
+                yield file
+
+    def _write_record(self) -> None:
+        files = [vars(file) for file in self._verified.values()]
+        write_atomic(self._record, json.dumps({"schema": 1, "folder": str(self.path), "files": files}) + "\n")

@@ -1,0 +1,89 @@
+"""Reach an engine over ssh: its socket is forwarded to one on this machine, which every client can speak to."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from rlbox.errors import EngineError
+from rlbox.machine.act.command import Started
+from rlbox.printable import isolated
+from rlbox.ssh.connection import SshMissing, parse_ssh_url, read_last_line, start_ssh
+
+ENGINE_SOCKET = "/var/run/docker.sock"
+# The user's own ControlMaster would keep the forward open after this process has ended.
+_OPTIONS = ("ControlMaster=no", "ControlPath=none", "ExitOnForwardFailure=yes", "StreamLocalBindMask=0177")
+_FACT_LINES = 5
+# Prints what `EngineTunnel` holds. It ends when this process does, whose end of the pipe is its standard input.
+_REMOTE = (
+    'id -u; id -g; stat -Lc %g "{socket}" || exit 1; printf "%s\\n" "$HOME"; '
+    's="${{XDG_STATE_HOME:-$HOME/.local/state}}/rlbox"; mkdir -p "$s" || exit 1; '
+    'printf "%s\\n" "$s"; exec cat >/dev/null'
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineTunnel:
+    """`address` is the socket on this machine; everything else is about the remote machine and the user there.
+
+    `state` is the directory in which rlbox on that machine keeps what it knows of its runs.
+    """
+
+    address: str
+    socket: str
+    uid: int
+    gid: int
+    socket_gid: int
+    home: str
+    state: str
+
+
+@cache
+def open_engine_tunnel(url: str) -> EngineTunnel:
+    """Forward the engine at `ssh://[USER@]HOST[:PORT][/SOCKET]`; the tunnel ends with this process.
+
+    Raises
+    ------
+    EngineError
+        ssh cannot connect without asking, or there is no engine's socket; ssh's own words are quoted.
+    """
+    address, path = parse_ssh_url(url), urlsplit(url).path
+    socket = path if len(path) > 1 else ENGINE_SOCKET
+    directory = Path(tempfile.mkdtemp(prefix="rlbox-ssh-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    local, errors = directory / "docker.sock", directory / "ssh.err"
+    forward = ("-T", "-L", f"{local}:{socket}", "--", address.login, _REMOTE.format(socket=socket))
+    try:
+        ssh = start_ssh((*address.to_argv(*_OPTIONS), *forward), errors)
+    except SshMissing as error:
+        raise EngineError(error.what, where=url, next_step=error.next_step) from error
+    atexit.register(_kill, ssh)
+    lines = [ssh.stdout.readline().decode().rstrip("\n") if ssh.stdout else "" for _ in range(_FACT_LINES)]
+    if not all(lines):
+        ssh.wait()
+        raise EngineError(
+            f"the engine cannot be reached over ssh: {isolated(read_last_line(errors))}",
+            where=url,
+            next_step=f"make `ssh -oBatchMode=yes {address.login} docker version` work: "
+            "key, known host, right to the engine",
+        )
+    uid, gid, socket_gid, home, state = lines
+    return EngineTunnel(
+        address=f"unix://{local}",
+        socket=socket,
+        uid=int(uid),
+        gid=int(gid),
+        socket_gid=int(socket_gid),
+        home=home,
+        state=state,
+    )
+
+
+def _kill(ssh: Started) -> None:
+    ssh.kill()
+    ssh.wait()

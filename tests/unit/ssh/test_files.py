@@ -1,0 +1,79 @@
+"""ssh/files and ssh/download: files of a machine are listed, fetched and sent; this machine stands for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlbox.errors import WorkFailed
+from rlbox.ssh.connection import LocalShell
+from rlbox.ssh.download import DownloadDirectory
+from rlbox.ssh.files import RemoteFile, list_files, parse_listing, replace_tree, send_file
+
+pytestmark = pytest.mark.allow("processes")
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    directory = tmp_path / "base/runs/a"
+    directory.mkdir(parents=True)
+    (directory / "log 1\n").write_text("hello\n")
+    (directory / ".reserve").write_text("space")
+    (directory / "link").symlink_to("/etc/passwd")
+    (tmp_path / "base/at").write_text("")
+    return tmp_path / "base"
+
+
+def test_listing_has_regular_files_without_links(base: Path) -> None:
+    files, errors = list_files(LocalShell(), str(base), ["runs/a", "nowhere", "at"], with_sums=True)
+    assert [(file.path, file.size) for file in files] == [("runs/a/log 1\n", 6), ("at", 0)]
+    assert files[0].sha256 == "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03"
+    assert errors == ()
+    (file, _), _ = list_files(LocalShell(), str(base), ["runs/a", "at"])
+    assert (file.sha256, file.is_unchanged(files[0]), file.is_unchanged(None)) == ("", True, False)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [{"path": "/etc/x", "size": 1, "mtime": 1}, {"path": "../x", "size": 1, "mtime": 1}, {"path": "x"}, "x", 1, {}],
+)
+def test_listing_that_is_wrong_is_refused(record: object) -> None:
+    with pytest.raises(WorkFailed, match="the list of files"):
+        parse_listing(json.dumps(record))
+
+
+def test_listing_tells_what_cannot_be_read() -> None:
+    listing = parse_listing(json.dumps({"path": "x", "size": 0, "mtime": 0, "trouble": "Permission denied"}))
+    assert listing == ((), ("x: Permission denied",))
+
+
+def test_file_that_changed_is_no_longer_unchanged() -> None:
+    file = RemoteFile(path="a", size=1, mtime=2, sha256="x")
+    assert file.is_unchanged(RemoteFile(path="a", size=1, mtime=2))
+    assert not file.is_unchanged(RemoteFile(path="a", size=1, mtime=3))
+
+
+def test_download_continues_a_part_and_remembers_what_is_here(base: Path, tmp_path: Path) -> None:
+    (base / "large").write_bytes(b"x" * (3 << 20))
+    directory = DownloadDirectory(tmp_path / "record.json", tmp_path / "here")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/large.part").write_bytes(b"x" * (1 << 20))
+    files, _ = list_files(LocalShell(), str(base), ["runs/a", "large"], with_sums=True)
+    passed: list[int] = []
+    directory.fetch(LocalShell(), str(base), files, passed.append)
+    assert (tmp_path / "here/large").read_bytes() == (base / "large").read_bytes()
+    assert sum(passed) == 6 + (3 << 20)
+    assert DownloadDirectory(tmp_path / "record.json").find_missing(files) == []
+
+
+def test_file_and_tree_are_sent(base: Path, tmp_path: Path) -> None:
+    goal = tmp_path / "there/file"
+    goal.parent.mkdir()
+    Path(f"{goal}.part").write_text("hel")
+    (tmp_path / "file").write_text("hello")
+    send_file(LocalShell(), tmp_path / "file", str(goal), lambda count: None)
+    assert goal.read_text() == "hello"
+    replace_tree(LocalShell(), base, ["runs/a/log 1\n"], str(tmp_path / "tree"))
+    assert (tmp_path / "tree/runs/a/log 1\n").read_text() == "hello\n"
