@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
-from rlbox.doctor.act.probe.host import probe_cards, probe_driver
 from rlbox.doctor.facts import Demands, with_gpus
 from rlbox.doctor.judge.host import LEAST_DRIVERS, ImageNeeds, judge_cards, judge_driver, stack_cuda
 from rlbox.engine.act.address import engine_is_here, engine_place
@@ -24,6 +23,7 @@ from rlbox.engine.gpu_access import (
     seen_gpus,
 )
 from rlbox.errors import NodeError
+from rlbox.machine.act.gpu import probe_driver, probe_gpu_models
 from rlbox.machine.act.identity import in_image
 from rlbox.target.load import cuda12_variant
 from rlbox.target.lock import load_lock
@@ -109,7 +109,8 @@ def check_gpus(app: App, image: ImagePlan, text: str, access: GpuAccess, env: di
         target=image.target, gpu=limits.gpu or "GPU", gpus=limits.gpus, arch=limits.arch, grade=limits.grade
     )
     demands = with_gpus(demands, parse_gpus(wished(text), limits.gpus).word)
-    found = [*judge_driver(probe_driver(), stack_needs(app, image, env), demands), *judge_cards(probe_cards(), demands)]
+    found = judge_driver(probe_driver(), stack_needs(app, image, env), demands)
+    found += judge_cards(probe_gpu_models(), demands)
     for finding in found:
         if finding.level == "error":
             raise NodeError(f"{finding.title}: {finding.seen}", where=finding.where, next_step=finding.remedy)

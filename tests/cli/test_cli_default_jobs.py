@@ -9,10 +9,10 @@ import pytest
 from fakes import CHECKOUT, EngineSocket, Rlbox
 
 from rlbox.amounts import GIB
-from rlbox.doctor.judge.host import Card, DriverFacts
 from rlbox.image.act.context import build_labels, context_entries
 from rlbox.image.act.plans import image_plan
 from rlbox.job.load import load_job
+from rlbox.machine.act.gpu import DriverFacts, GpuModel
 from rlbox.machine.counters import GpuFacts
 from rlbox.spec.project import Project
 from rlbox.target.load import load_target
@@ -50,7 +50,8 @@ def machine(target: Target, engine: EngineSocket, tmp_path: Path, monkeypatch: p
     for name in ("planner.act.check", "engine.act.data_disk"):
         monkeypatch.setattr(f"rlbox.{name}.free_bytes", lambda path: int(target.disk.need_gib * GIB))
     monkeypatch.setattr("rlbox.host.gpu_choice.probe_driver", lambda: driver)
-    monkeypatch.setattr("rlbox.host.gpu_choice.probe_cards", lambda: (Card(name=hardware.gpu, arch=hardware.arch),))
+    models = (GpuModel(name=hardware.gpu, arch=hardware.arch),)
+    monkeypatch.setattr("rlbox.host.gpu_choice.probe_gpu_models", lambda: models)
     monkeypatch.setattr("rlbox.run.inputs.probe_port", lambda number: "")
     info = {"ServerVersion": "28.2.2", "Runtimes": {"nvidia": {}}, "CgroupVersion": "2"}
     engine.answers["/info"] = (200, json.dumps(info).encode())

@@ -20,7 +20,7 @@ import pytest
 from following import Follow, findings
 
 from rlbox.doctor.act.fix_checks import PLACE
-from rlbox.doctor.judge.host import DriverFacts
+from rlbox.machine.act.gpu import DriverFacts
 from rlbox.spec.load import load_toml
 
 TABLE = load_toml(Path(__file__).with_name("next_doctor.toml"))

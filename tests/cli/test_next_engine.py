@@ -15,12 +15,13 @@ from following import Follow, findings
 from reportbox import write_run
 from test_cli_build import image_of
 
-from rlbox.doctor.judge.host import Card, DriverFacts, ImageNeeds
+from rlbox.doctor.judge.host import ImageNeeds
 from rlbox.engine.act.login import find_login
 from rlbox.errors import RegistryError
 from rlbox.files.act.copies import whole_file
 from rlbox.files.act.folders import cache_folder
 from rlbox.files.act.lock import hold
+from rlbox.machine.act.gpu import DriverFacts, GpuModel
 
 pytestmark = pytest.mark.allow("sockets", "processes")
 TAG = "rlbox/mine:tests"
@@ -151,7 +152,7 @@ def test_the_target_is_that_of_this_gpu(
 ) -> None:
     tells(engine, **gpus("0"))
     monkeypatch.setattr("rlbox.host.gpu_choice.probe_driver", lambda: DriverFacts(**GPU))
-    monkeypatch.setattr("rlbox.host.gpu_choice.probe_cards", lambda: (Card(name="NVIDIA H200", arch="sm_90"),))
+    monkeypatch.setattr("rlbox.host.gpu_choice.probe_gpu_models", lambda: (GpuModel(name="NVIDIA H200", arch="sm_90"),))
     lay(mine, engine, '[hardware]\ngpus = 1\narch = "sm_80"\n')
     mine.job("own")
     step = follow("run", "own", "--dry-run")

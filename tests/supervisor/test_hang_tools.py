@@ -191,7 +191,7 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert probe_gpus() == (card,)
     driver.stuck.clear()
-    monkeypatch.setattr(rlbox.machine.act.gpu, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(rlbox.machine.act.gpu, "_SAMPLE_TIMEOUT_S", 0.05)
     assert probe_gpus() == ()
     assert probe_gpus() == ()
     driver.stuck.set()

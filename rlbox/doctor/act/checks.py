@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rlbox.doctor.act.fix_checks import probe_fixes
 from rlbox.doctor.act.probe.disks import probe_places
-from rlbox.doctor.act.probe.host import probe_driver, probe_engine
+from rlbox.doctor.act.probe.host import probe_engine
 from rlbox.doctor.act.probe.limits import probe_limits
 from rlbox.doctor.act.probe.network import probe_network
 from rlbox.doctor.act.probe.packages import probe_packages, site_packages
@@ -33,6 +33,7 @@ from rlbox.doctor.judge.sandbox import judge_sandbox
 from rlbox.doctor.judge.stack import judge_link, judge_ray, judge_torch
 from rlbox.doctor.report import is_broken
 from rlbox.findings import Finding
+from rlbox.machine.act.gpu import probe_driver
 
 Where = Literal["container", "host", "both"]
 _SPARE_S = 0.2  # before the end, for ending what a probe started

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from rlbox.doctor.act.checks import FIXES, Family, rows_of
 from rlbox.doctor.act.probe.disks import places_of
-from rlbox.doctor.act.probe.host import probe_driver
 from rlbox.doctor.act.probe.network import ray_ports
 from rlbox.doctor.act.probe.processes import probe_running
 from rlbox.doctor.act.probe.stack import StackProbe
@@ -30,6 +29,7 @@ from rlbox.doctor.report import Report, settle
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.files.act.rows import read_table
 from rlbox.findings import Finding
+from rlbox.machine.act.gpu import probe_driver
 from rlbox.record.act.disk_hold import disk_holder
 
 BUDGET_S = 9.0  # of the ten seconds; the rest is for starting Python and for ending what runs

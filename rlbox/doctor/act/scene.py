@@ -11,9 +11,10 @@ from typing import Any
 from rlbox.amounts import duration_text
 from rlbox.doctor.act.probe.stack import StackProbe
 from rlbox.doctor.facts import Demands
-from rlbox.doctor.judge.host import DriverFacts, ImageNeeds
+from rlbox.doctor.judge.host import ImageNeeds
 from rlbox.doctor.judge.network import Reached
 from rlbox.doctor.judge.stack import ProgramFacts, unfinished
+from rlbox.machine.act.gpu import DriverFacts
 from rlbox.values import VENV
 
 

@@ -13,6 +13,7 @@ from rlbox.doctor.judge.processes import live_runs
 from rlbox.engine.container import GOING
 from rlbox.findings import Finding, listed
 from rlbox.foreign import whole_number
+from rlbox.machine.act.gpu import DriverFacts, GpuModel
 from rlbox.printable import isolated
 
 OLDEST_ENGINE = (20, 10)  # the oldest whose BuildKit mounts secrets, and the oldest that is tested
@@ -116,16 +117,6 @@ def _dotted(version: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DriverFacts:
-    """The NVIDIA driver of a host: `cuda` is the newest that it takes, empty where there is no driver."""
-
-    present: bool = False
-    cuda: tuple[int, ...] = ()
-    devices: int = 0
-    error: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ImageNeeds:
     """What an image asks of a driver: `NVIDIA_REQUIRE_CUDA` as it stands, and the CUDA that its torch is built for.
 
@@ -201,15 +192,7 @@ judge_driver = Judge(first=_driver_there, checks=(_driver_answers, _driver_new_e
 """What is wrong with the driver for a target with GPUs."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Card:
-    """One GPU as the management library tells it; `arch` like sm_90."""
-
-    name: str
-    arch: str
-
-
-def judge_cards(cards: Sequence[Card], demands: Demands) -> Iterator[Finding]:
+def judge_cards(cards: Sequence[GpuModel], demands: Demands) -> Iterator[Finding]:
     """Yield what a user must know of GPUs that are not those of the target."""
     others = [card for card in cards if demands.arch and card.arch and card.arch != demands.arch]
     if others:

@@ -37,6 +37,7 @@ INSIDE = (
     "machine",
     "files",
     "secrets",
+    "ssh",
     "engine",
     "sandbox",
     "job",

@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 
 from rlbox.amounts import duration_text
-from rlbox.doctor.act.probe.host import probe_driver
 from rlbox.doctor.act.probe.stack import StackProbe
 from rlbox.doctor.act.stack_place import Stack, bytecode_folder
 from rlbox.errors import NodeError
 from rlbox.foreign import parse_json
+from rlbox.machine.act.gpu import probe_driver
 from rlbox.training.parts import (
     ABSENT,
     NO_GPU,

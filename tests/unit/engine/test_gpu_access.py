@@ -12,7 +12,7 @@ import pytest
 from fakes import LIMITS
 
 from rlbox.doctor.facts import Demands, with_gpus
-from rlbox.doctor.judge.host import Card, DriverFacts, ImageNeeds, judge_cards, judge_driver, stack_cuda
+from rlbox.doctor.judge.host import ImageNeeds, judge_cards, judge_driver, stack_cuda
 from rlbox.engine.act.gpu_access import devices, host_paths, probe_offer
 from rlbox.engine.container import client_words, engine_options, plan_container
 from rlbox.engine.gpu_access import (
@@ -26,6 +26,7 @@ from rlbox.engine.gpu_access import (
     seen_gpus,
 )
 from rlbox.errors import EngineError, NodeError, SpecError
+from rlbox.machine.act.gpu import DriverFacts, GpuModel
 from rlbox.values import Mount
 
 # As nvidia-ctk 1.17 writes it, shortened; two GPUs and `all`.
@@ -312,10 +313,10 @@ def test_forward_compatibility(needs: ImageNeeds, demands: Demands, remedy: str 
 
 
 def test_another_gpu_than_the_target_is_for() -> None:
-    found = list(judge_cards((Card(name="NVIDIA H200", arch="sm_90"),), DATACENTER))
+    found = list(judge_cards((GpuModel(name="NVIDIA H200", arch="sm_90"),), DATACENTER))
     assert [(row.level, row.seen) for row in found] == [("warning", "NVIDIA H200 is sm_90, the target sm_80")]
-    assert list(judge_cards((Card(name="NVIDIA A100", arch="sm_80"),), DATACENTER)) == []
-    assert list(judge_cards((Card(name="any", arch="sm_90"),), Demands())) == []
+    assert list(judge_cards((GpuModel(name="NVIDIA A100", arch="sm_80"),), DATACENTER)) == []
+    assert list(judge_cards((GpuModel(name="any", arch="sm_90"),), Demands())) == []
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,15 @@
-"""Ask a host's engine and driver; CUDA is asked by its own library, never by the text of a program."""
+"""The state of a host's engine."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import datetime
-import glob
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlbox.doctor.judge.host import Card, Container, DriverFacts, EngineFacts
+from rlbox.doctor.judge.host import Container, EngineFacts
 from rlbox.engine.act.address import engine_address, engine_is_here
 from rlbox.engine.act.gpu_access import probe_offer
 from rlbox.engine.container import OWNER_LABEL, RUN_LABEL, TARGET_LABEL
@@ -75,34 +73,3 @@ def _skew(text: str) -> float:
         zone = text[19:].lstrip(".0123456789")
         return told.timestamp() - time.time() if zone == "Z" else 0.0
     return 0.0
-
-
-def probe_driver() -> DriverFacts:
-    """Return what the NVIDIA driver says of itself; nothing is initialised."""
-    devices = len(glob.glob("/dev/nvidia[0-9]*"))
-    try:
-        library = ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        return DriverFacts(present=devices > 0, devices=devices, error=str(error) if devices else "")
-    version = ctypes.c_int(0)
-    code = library.cuDriverGetVersion(ctypes.byref(version))
-    if code:
-        return DriverFacts(present=True, devices=devices, error=f"cuDriverGetVersion gives {code}")
-    return DriverFacts(present=True, devices=devices, cuda=(version.value // 1000, version.value % 1000 // 10))
-
-
-def probe_cards() -> tuple[Card, ...]:
-    """Return the GPUs as NVML tells them; empty without a driver, or with one that does not answer."""
-    import importlib
-
-    nvml: Any = importlib.import_module("pynvml")
-    try:
-        nvml.nvmlInit()
-        return tuple(_card(nvml, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(nvml.nvmlDeviceGetCount()))
-    except nvml.NVMLError:
-        return ()
-
-
-def _card(nvml: Any, device: Any) -> Card:
-    name, (major, minor) = nvml.nvmlDeviceGetName(device), nvml.nvmlDeviceGetCudaComputeCapability(device)
-    return Card(name=name.decode() if isinstance(name, bytes) else str(name), arch=f"sm_{major}{minor}")
