@@ -35,7 +35,6 @@ class DryRun:
         return self.refused[0].exit_code if self.refused else max(self.codes, default=0)
 
     def refused_by(self, error: RlboxError) -> DryRun:
-        """Return it with the refusal that ended the dry run, too."""
         if str(error) not in map(str, self.refused):
             self.refused.append(error)
         return self
@@ -81,17 +80,14 @@ class App:
 
     @property
     def interactive(self) -> bool:
-        """Whether progress may move: a person looks at stderr."""
         return sys.stderr.isatty() and not self.as_json and self.verbosity >= 0
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The shared options as words, for an rlbox elsewhere that does the work of this one."""
         spoken = () if self.language == "en" else ("--lang", self.language)
         return (*["--json"] * self.as_json, *spoken, *["-v"] * self.verbosity, *["-q"] * (self.verbosity < 0))
 
     def say(self, text: str) -> None:
-        """Write a line of talk to stderr."""
         if self.verbosity >= 0:
             sys.stderr.write(printable(self.told(text)) + "\n")
             sys.stderr.flush()
@@ -110,7 +106,6 @@ class App:
                 self.dry.refused.append(error)
 
     def not_checked(self, why: str, *what: str) -> None:
-        """Say what a dry run cannot tell."""
         known = self.dry.unchecked.setdefault(why, [])
         known += [one for one in what if one not in known]
 
@@ -140,7 +135,6 @@ class App:
             self.show(text, verbatim=verbatim)
 
     def show(self, text: str, *, verbatim: bool = False) -> None:
-        """Write a part of the result for people to stdout."""
         sys.stdout.write(printable((str if verbatim else self.told)(text)) + "\n")
         sys.stdout.flush()
 
@@ -156,7 +150,6 @@ def write_json(data: Mapping[str, Any]) -> None:
 
 
 def own_requirements() -> tuple[str, ...]:
-    """Return rlbox's own requirements as its distribution declares them, sorted."""
     from importlib.metadata import requires
 
     return tuple(sorted(line for line in requires("rlbox") or () if "extra ==" not in line))

@@ -18,7 +18,6 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """Return the hidden text."""
         return self._value
 
     def __repr__(self) -> str:
@@ -57,14 +56,11 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether the process exited with 0."""
         return self.exit_code == 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mount:
-    """A host directory seen inside a container."""
-
     source: str
     target: str
     read_only: bool = False

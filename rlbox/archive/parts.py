@@ -15,7 +15,6 @@ BLOBS = "blobs/sha256/"
 
 
 def blob_name(digest: str) -> str:
-    """Return where an archive keeps a blob."""
     return BLOBS + digest.removeprefix("sha256:")
 
 
@@ -31,7 +30,6 @@ def docker_manifest(config: str, tags: Sequence[str], layers: Sequence[str]) -> 
 
 
 def archive_tags(manifests: Sequence[Descriptor]) -> tuple[str, ...]:
-    """Return the names that the images of an index get, as docker shows them."""
     return tuple(familiar_name(item.annotations[CONTAINERD_NAME]) for item in manifests if _named(item.annotations))
 
 

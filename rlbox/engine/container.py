@@ -151,7 +151,6 @@ def network_words(plan: ContainerPlan) -> tuple[tuple[str, ...], tuple[str, ...]
 
 
 def limit_words(limits: ContainerPlan | ContainerDefaults) -> list[str]:
-    """Return the docker client's words for the limits of a container."""
     words = [f"--shm-size={_bytes(limits.shm_gib)}"]
     if limits.memory_gib:  # without the second option as much again may be swapped
         words += [f"--memory={_bytes(limits.memory_gib)}", f"--memory-swap={_bytes(limits.memory_gib)}"]
@@ -177,7 +176,6 @@ def _gpu_words(gpus: GpuAccess) -> list[str]:
 
 
 def engine_options(plan: ContainerPlan) -> dict[str, object]:
-    """Return docker-py's keyword arguments for creating the container."""
     return {
         "image": plan.image,
         "command": list(plan.argv),

@@ -34,7 +34,6 @@ class GpuWish:
 
     @property
     def none(self) -> bool:
-        """Whether no GPU is wanted."""
         return not self.count and not self.ids
 
     @property
@@ -207,7 +206,6 @@ def assumed_access(wish: GpuWish) -> GpuAccess:
 
 
 def remedy(offer: GpuOffer) -> str:
-    """Return what makes an engine offer GPUs."""
     if offer.stale:
         return f"sudo nvidia-ctk cdi generate --output={(offer.cdi_files or ('/etc/cdi/nvidia.yaml',))[0]}"
     if offer.cdi_files and not offer.cdi_on:

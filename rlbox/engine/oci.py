@@ -41,7 +41,6 @@ class Descriptor:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
     def json(self) -> dict[str, Any]:
-        """Return it as documents hold it."""
         more = {"artifactType": self.artifact_type, "annotations": dict(self.annotations)}
         return {"mediaType": self.media_type, "digest": self.digest, "size": self.size} | {
             key: value for key, value in more.items() if value
@@ -60,7 +59,6 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """The digest of the bytes."""
         return self.descriptor.digest
 
 
@@ -75,7 +73,6 @@ def describe(data: bytes, media_type: str, **more: Any) -> Descriptor:
 
 
 def document(value: Mapping[str, Any]) -> bytes:
-    """Return a document as bytes: the same for the same value."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -104,7 +101,6 @@ def parse_manifest(body: bytes, media_type: str = "") -> Manifest:
 
 
 def parse_descriptor(value: Mapping[str, Any]) -> Descriptor:
-    """Return the descriptor that a document holds."""
     return Descriptor(
         media_type=str(value["mediaType"]),
         digest=str(value["digest"]),
@@ -115,13 +111,11 @@ def parse_descriptor(value: Mapping[str, Any]) -> Descriptor:
 
 
 def image_manifest(config: Descriptor, layers: Sequence[Descriptor]) -> bytes:
-    """Return the manifest of an image."""
     value: dict[str, Any] = {"schemaVersion": 2, "mediaType": MANIFEST, "config": config.json()}
     return document(value | {"layers": [layer.json() for layer in layers]})
 
 
 def index(manifests: Sequence[Descriptor]) -> bytes:
-    """Return an index of manifests."""
     return document({"schemaVersion": 2, "mediaType": INDEX, "manifests": [item.json() for item in manifests]})
 
 

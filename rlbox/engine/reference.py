@@ -27,7 +27,6 @@ class Reference:
 
     @property
     def name(self) -> str:
-        """The repository with its host, without tag and digest."""
         return f"{self.host}/{self.repository}"
 
     def pinned(self, digest: str) -> str:

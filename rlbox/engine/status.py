@@ -27,7 +27,6 @@ class EngineStatus:
 
     @property
     def ready(self) -> bool:
-        """Whether it answers and images can be built with it."""
         return bool(self.version) and not self.left
 
     @property
@@ -36,11 +35,9 @@ class EngineStatus:
         return bool(self.version) or self.place.startswith("unix:")
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as data."""
         return {**vars(self), "left": list(self.left), "ready": self.ready}
 
     def text(self) -> str:
-        """Return it as lines."""
         lines = [f"engine {self.version} at {self.place}" if self.version else f"no engine answers at {self.place}"]
         if self.version:
             store = "the containerd store" if self.keeps_bytes else "docker's own store, which keeps no manifests"

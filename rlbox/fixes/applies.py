@@ -108,7 +108,6 @@ def has_package(text: str, versions: Versions) -> tuple[bool, str]:
 
 @functools.cache
 def _requirement(text: str) -> Requirement:
-    """Return what the catalogue asks of a package, which is asked of every target anew."""
     return Requirement(text)
 
 

@@ -124,12 +124,10 @@ def applicable(fixes: Iterable[Fix], target: Target, versions: Versions) -> tupl
 
 
 def secret_aliases(fixes: Iterable[Fix]) -> tuple[tuple[str, ...], ...]:
-    """Return the groups of variables under which programs read the same secret."""
     return tuple(group for fix in fixes for group in fix.bake.aliases)
 
 
 def fix_packages(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[str, ...]:
-    """Return the apt packages that the fixes of a target add to its base, sorted."""
     found = {package for fix in applicable(tuple(fixes), target, versions) for package in fix.bake.packages}
     return tuple(sorted(found - set(target.base.packages)))
 
@@ -163,7 +161,6 @@ def bake_fixes(fixes: Sequence[Fix], target: Target, versions: Versions) -> Bake
 
 
 def template_values(target: Target, versions: Versions) -> dict[str, Any]:
-    """Return what the templates of fixes see (docs/fixes/README.md lists the names)."""
     return {
         "target": target,
         "hardware": target.hardware,
@@ -267,7 +264,6 @@ def _refuse(chosen: Iterable[Fix], target: Target, values: Mapping[str, Any]) ->
 
 
 def _check_agreement(baked: Baked) -> None:
-    """Two fixes may say the same, but not one thing and another."""
     seen: dict[tuple[str, str], tuple[str, str]] = {}
     rows = [(block.id, "env", name, text) for block in baked.envs for name, text in block.env.items()]
     rows += [(file.path, "file", file.path, file.text) for file in baked.files]

@@ -145,7 +145,6 @@ class Signature(Frozen):
         return self
 
     def fits(self, line: str) -> bool:
-        """Return whether a line shows the fault."""
         return fits_but(self.pattern, self.unless, line)
 
 

@@ -34,7 +34,6 @@ def fix_manifest(chosen: Iterable[Fix], target: Target, versions: Versions, fact
 
 
 def signature_list(fixes: Iterable[Fix]) -> str:
-    """Return the signatures of the catalogue as JSON, as the judge of a run reads them."""
     return rows_json(signatures_of(fix.model_dump(include=SIGNED) for fix in fixes)) + "\n"
 
 

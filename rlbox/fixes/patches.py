@@ -103,7 +103,6 @@ def git_part(name: str, target: Target) -> GitSource | None:
 
 
 def needs_patching(rows: Iterable[PatchRow]) -> bool:
-    """Return whether any of the patches is to be applied."""
     return any(not row.skip for row in rows)
 
 
@@ -147,7 +146,6 @@ def patch_lines(patch: FixPatch) -> tuple[str, ...]:
 
 
 def _tree(name: str, target: Target, versions: Versions) -> GitSource | None:
-    """Return the git part of a name that no package of the stack has."""
     return None if versions.get(canonicalize_name(name)) else git_part(name, target)
 
 

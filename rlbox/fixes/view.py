@@ -50,7 +50,6 @@ def _rows_there(fix: Fix, target: Target, versions: Versions) -> tuple[BakedRow,
 
 
 def list_json(fixes: Iterable[Fix]) -> dict[str, Any]:
-    """Return the catalogue as JSON types."""
     keys = {"id", "title", "title_zh", "covers", "heals", "benign"}
     return {"fixes": [{**fix.model_dump(mode="json", include=keys), "kind": kind_of(fix)} for fix in fixes]}
 
@@ -62,7 +61,6 @@ def list_text(fixes: Iterable[Fix], lang: str) -> str:
 
 
 def fix_json(fix: Fix) -> dict[str, Any]:
-    """Return everything of a fix as JSON types, under the names of its file."""
     applies = fix.applies.model_dump(mode="json", exclude_defaults=True)
     bake = fix.bake.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     data = fix.model_dump(mode="json", by_alias=True)

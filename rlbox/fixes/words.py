@@ -89,7 +89,6 @@ def _image_rows(fix: Fix, bake: Bake) -> Iterator[BakedRow]:
 
 
 def _start_rows(bake: Bake) -> Iterator[BakedRow]:
-    """Yield how containers and Ray are started."""
     if bake.run.shm_gib:
         yield BakedRow(kind="run", name="shared memory", value=f"at least {asked_text(bake.run.shm_gib)}")
     if bake.run.pids:
@@ -105,7 +104,6 @@ def _start_rows(bake: Bake) -> Iterator[BakedRow]:
 
 
 def _source_rows(bake: Bake) -> Iterator[BakedRow]:
-    """Yield what is refused and what is patched."""
     for row in bake.refuse:
         yield BakedRow(kind="refuse", name=row.condition, value=f"{row.says}; {row.next}")
     for patch in bake.patch:

@@ -40,7 +40,6 @@ class AptSuite:
     keyring: str
 
     def line(self) -> str:
-        """Return the source list's line."""
         return f"deb [signed-by={self.keyring}] {self.url} {self.suite} main\n"
 
 
@@ -68,7 +67,6 @@ def plan_apt_root(suites: Iterable[AptSuite], pins: Mapping[str, str], architect
 
 
 def plan_pins(pins: Mapping[str, str]) -> str:
-    """Return apt's preferences that keep packages at a version while an archive still has it."""
     return "".join(
         f"Package: {name}\nPin: version {version}\nPin-Priority: {_KEEP}\n\n" for name, version in sorted(pins.items())
     )
@@ -79,7 +77,6 @@ def _settings(settings: Mapping[str, str]) -> str:
 
 
 def plan_apt_commands(base: Base, root: str) -> tuple[Command, Command]:
-    """Return the commands that read the archives' indexes and that print what would be installed."""
     env = {"APT_CONFIG": f"{root}/apt.conf", "LC_ALL": "C"}
     minimal = (*_MINIMAL, _MERGED) if base.bootstrap else ()
     wanted = (*minimal, *sorted(base.packages))

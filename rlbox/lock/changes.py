@@ -73,7 +73,6 @@ def group_counts(lock: Lock) -> dict[str, int]:
 
 
 def group_sizes(lock: Lock) -> dict[str, int]:
-    """Return the bytes of each group's files."""
     groups = (lock.runtime, lock.build, *lock.groups)
     return {
         "os": sum(deb.size for deb in lock.debs),
@@ -82,6 +81,5 @@ def group_sizes(lock: Lock) -> dict[str, int]:
 
 
 def _compile_sizes(lock: Lock) -> dict[str, int]:
-    """Return the bytes of each file that wheels are compiled from, by its sha256."""
     rows = [row for one in lock.compiled for row in (one.source, *one.tools)]
     return {row.sha256: row.size for row in (*lock.toolchain, *rows)}

@@ -70,7 +70,6 @@ def toolchain_base(target: Target) -> Base | None:
 
 
 def with_wheels(lock: Lock, before: Lock | None) -> Lock:
-    """Return the lock with the wheels that the one before has of the same recipes."""
     for row in lock.compiled:
         wheel = before.wheel(row) if before else None
         if wheel:
@@ -79,5 +78,4 @@ def with_wheels(lock: Lock, before: Lock | None) -> Lock:
 
 
 def stack_packages(groups: Iterable[LockedGroup]) -> tuple[Package, ...]:
-    """Return the packages of a stack that an index has."""
     return tuple(package for group in groups for package in group.packages if package.indexed)

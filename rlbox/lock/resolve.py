@@ -29,7 +29,6 @@ class Upgrade:
     names: frozenset[str] = frozenset()
 
     def moves(self, name: str) -> bool:
-        """Return whether a package may get another version."""
         return self.everything or name in self.names
 
 
@@ -183,7 +182,6 @@ def locked_packages(target: Target, resolution: Resolution) -> dict[str, Package
 
 
 def chosen_files(target: Target, files: Mapping[str, Any]) -> dict[str, str]:
-    """Return the address of every file that the lock will name, by sha256."""
     chosen = [_chosen_file(row, target) for row in files.get("packages", ())]
     return {str(file["hashes"]["sha256"]): str(file.get("url") or file.get("path")) for file in chosen}
 
@@ -204,7 +202,6 @@ def _chosen_file(row: Mapping[str, Any], target: Target) -> Mapping[str, Any]:
 
 
 def file_name(file: Mapping[str, Any]) -> str:
-    """Return the name of a file of a pylock.toml."""
     place = str(file.get("name") or file.get("path") or urlsplit(str(file["url"])).path)
     return unquote(place.rpartition("/")[2])
 

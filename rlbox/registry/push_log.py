@@ -50,7 +50,6 @@ class PushLog:
         self.error = ""
 
     def feed(self, message: Mapping[str, Any]) -> PushedLayer | None:
-        """Take up one message and return the layer it changed, if any."""
         if "error" in message:
             self.error = str(message["error"])
             return None
@@ -73,7 +72,6 @@ class PushLog:
 
 
 def may_pass(words: str) -> bool:
-    """Return whether a push that failed with these words is worth repeating as it is."""
     return not any(lasting.search(words) for lasting in (_FULL, _LOGIN, _PLAIN, _CERTIFICATE, _NAME)) and bool(
         _MAY_PASS.search(words)
     )
@@ -154,5 +152,4 @@ def count_push(layers: Mapping[str, PushedLayer], stored: Sequence[Descriptor], 
 
 
 def layer_key(digest: str) -> str:
-    """Return the first 12 digits of a digest, by which the engine calls a layer."""
     return digest.partition(":")[2][:12]

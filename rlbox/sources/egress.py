@@ -130,7 +130,6 @@ def contacted(found: Iterable[Contact]) -> dict[str, list[str]]:
 
 
 def host_of(url: str) -> str:
-    """Return the host of an address, or of an image's name."""
     return (urlsplit(url).hostname or "") if "://" in url else parse_reference(url).host.partition(":")[0]
 
 
@@ -164,7 +163,6 @@ def _rule(kind: str) -> str:
 
 
 def _unasked(target: Target, artifacts: Sequence[Artifact], addresses: Sequence[Address]) -> Iterator[Contact]:
-    """Yield the kinds for which neither profile nor machine knows an address."""
     known = {address.kind for address in addresses}
     for kind in dict.fromkeys(artifact.kind for artifact in _samples(target, artifacts)):
         if kind in ("apt", "python") and kind not in known:

@@ -41,5 +41,4 @@ def load_profile(project: Project, name: str, above: tuple[str, ...] = ()) -> Pr
 
 
 def load_hidden_hosts() -> tuple[HiddenHost, ...]:
-    """Return the shipped table of hosts that software contacts by itself."""
     return check_spec(HiddenHosts, load_toml(HIDDEN_HOSTS), str(HIDDEN_HOSTS)).row

@@ -80,7 +80,6 @@ def _apt_title(rule: Rule) -> str:
 
 
 def ordered(kind: str, profile: Profile, choice: Choice) -> tuple[Rule, ...]:
-    """Return the rules of a kind, the live ones first where that is known."""
     return tuple(choice.rules.get(kind) or profile.rules(kind))
 
 

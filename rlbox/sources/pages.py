@@ -56,7 +56,6 @@ class _Links(HTMLParser):
         self.found: list[Listed] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take up a link."""
         href = dict(attrs).get("href")
         if not href:
             return

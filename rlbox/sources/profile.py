@@ -85,7 +85,6 @@ class Rule(Frozen):
 
     @property
     def title(self) -> str:
-        """What people call the rule."""
         return self.name or (urlsplit(self.url).hostname or self.url if self.url else "direct")
 
     @property
@@ -123,7 +122,6 @@ class Profile(Frozen):
         return self
 
     def has(self, kind: str) -> bool:
-        """Return whether the profile has a rule of its own for a kind."""
         return any(rule.kind == kind for rule in self.rule)
 
     def rules(self, kind: str) -> tuple[Rule, ...]:
@@ -132,7 +130,6 @@ class Profile(Frozen):
 
 
 def direct_rule(kind: str) -> Rule:
-    """Return the rule that stands for the machine's own settings."""
     return Rule.model_validate({"kind": kind, "protocol": "direct"})
 
 

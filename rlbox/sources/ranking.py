@@ -45,7 +45,6 @@ def place_of(rule: Rule) -> str:
 
 
 def probe_object(rule: Rule, artifacts: Sequence[Artifact]) -> Artifact | None:
-    """Return the smallest locked file that a rule stands for, None when the lock has none."""
     kind = "http" if rule.kind in _OF_HTTP else rule.kind
     found = [
         artifact
@@ -56,12 +55,10 @@ def probe_object(rule: Rule, artifacts: Sequence[Artifact]) -> Artifact | None:
 
 
 def rank(found: Iterable[Probed]) -> tuple[Probed, ...]:
-    """Return the probes kind by kind, the live ones first and the fastest of them first."""
     return tuple(sorted(found, key=lambda probed: (probed.kind, bool(probed.reason), probed.total_s)))
 
 
 def rules_digest(profile: Profile) -> str:
-    """Return what tells two versions of a profile apart."""
     return hashlib.sha256(profile.model_dump_json().encode()).hexdigest()
 
 
@@ -97,6 +94,5 @@ def choice_of(profile: Profile, found: Sequence[Probed]) -> Choice:
 
 
 def dead_kinds(found: Sequence[Probed]) -> list[str]:
-    """Return the kinds of files that no mirror gives."""
     kinds = dict.fromkeys(one.kind for one in found)
     return [kind for kind in kinds if all(one.reason for one in found if one.kind == kind)]

@@ -23,7 +23,6 @@ class Choice:
     skipped: tuple[tuple[str, str], ...] = ()
 
     def first(self, kind: str) -> Rule | None:
-        """Return the rule to use for a kind, None when the machine's own settings are."""
         rule = next(iter(self.rules.get(kind, ())), None)
         return None if rule is None or rule.protocol == "direct" else rule
 
@@ -73,7 +72,6 @@ def plan_sources(groups: Sequence[TorchGroup], site: SiteFacts, choice: Choice =
 
 
 def _torch_places(channels: Sequence[str], mirror: Rule | None) -> tuple[list[str], list[str]]:
-    """Return the flat pages and the indexes that have the wheels of the channels."""
     if mirror is None:
         return [], [f"{TORCH_WHEELS}/{channel}" for channel in channels]
     urls = [f"{mirror.base}/{channel}" for channel in channels]

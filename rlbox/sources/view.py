@@ -53,7 +53,6 @@ def mirrors_text(rows: Iterable[dict[str, str]]) -> str:
 
 
 def probed_text(found: Iterable[Probed]) -> str:
-    """Return how each mirror did as a table."""
     return "\n".join(columns(map(_cells, found)))
 
 

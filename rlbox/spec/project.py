@@ -28,7 +28,6 @@ class Project:
 
     @property
     def roots(self) -> tuple[Path, ...]:
-        """Folders to search, in order."""
         shipped = _shipped()
         return (self.folder,) if self.folder == shipped else (self.folder, shipped)
 
@@ -57,15 +56,12 @@ class Project:
         return dict(sorted(found.items()))
 
     def targets(self) -> dict[str, Path]:
-        """Return the spec file of every target, by name."""
         return {path.parent.name: path for path in self._files("images/*/target.toml")}
 
     def jobs(self) -> dict[str, Path]:
-        """Return the file of every job, by name."""
         return {path.stem: path for path in self._files("jobs/*.toml")}
 
     def fix_files(self) -> dict[str, Path]:
-        """Return the file of every fix, by id."""
         return {path.stem: path for path in self._files("templates/fixes/*.toml")}
 
     def lock_file(self, name: str) -> Path:
@@ -86,7 +82,6 @@ class Project:
         return [folder / file for file in files]
 
     def template_folders(self) -> list[Path]:
-        """Return the folders that templates are loaded from, in order."""
         return [root / "templates" for root in self.roots if (root / "templates").is_dir()]
 
     def _files(self, pattern: str) -> list[Path]:

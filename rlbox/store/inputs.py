@@ -27,7 +27,6 @@ class InputsPlan:
 
     @property
     def lock_blob(self) -> Descriptor:
-        """What points to the lock."""
         return describe(self.lock, LOCK)
 
 
@@ -58,7 +57,6 @@ def _layer(file: Artifact) -> Descriptor:
 
 
 def is_inputs(manifest: Manifest) -> bool:
-    """Return whether a manifest describes the files of a lock."""
     blobs = (manifest.config, *manifest.layers)
     whole = all(blob is not None and _DIGEST.fullmatch(blob.digest) for blob in blobs)
     return whole and manifest.config is not None and manifest.config.media_type == LOCK

@@ -30,7 +30,6 @@ def padding(size: int) -> bytes:
 
 
 def _record(key: str, text: str) -> bytes:
-    """Return one record, which begins with its own length in bytes."""
     rest = f" {key}={text}\n".encode()
     length = len(rest)
     while len(str(length)) + len(rest) != length:

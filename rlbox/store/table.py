@@ -23,7 +23,6 @@ class GroupRow:
 
     @property
     def missing_bytes(self) -> int:
-        """What is still to be fetched."""
         return self.bytes - self.present_bytes
 
 
@@ -52,7 +51,6 @@ TOTAL = "total"
 
 
 def total_row(rows: Sequence[GroupRow]) -> GroupRow:
-    """Return the sum of all rows."""
     return GroupRow(
         group=TOTAL,
         files=sum(row.files for row in rows),
@@ -74,7 +72,6 @@ def _row(group: str, files: Sequence[Artifact], has: Callable[[str], bool]) -> G
 
 
 def table_text(rows: Sequence[GroupRow]) -> str:
-    """Return the rows and their total as a table."""
     lines = [f"{'group':<16} {'files':>6} {'size':>10} {'present':>10} {'missing':>10}"]
     for row in (*rows, total_row(rows)):
         shown = row.group if row.group == TOTAL else isolated(row.group)

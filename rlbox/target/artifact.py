@@ -139,6 +139,5 @@ class TorchGroup:
 
 
 def torch_groups(target: Target) -> tuple[TorchGroup, ...]:
-    """Return the groups of the target that come from the torch wheel index."""
     found = (group for group in target.stack if group.source == "torch-wheels")
     return tuple(TorchGroup(packages=group.packages, channel=group.channel) for group in found)

@@ -64,7 +64,6 @@ class Compile(Frozen):
 
     @property
     def distribution(self) -> str:
-        """Name of the package as indexes write it."""
         return canonicalize_name(self.name)
 
     def wanted_archs(self, hardware_arch: str) -> tuple[str, ...]:

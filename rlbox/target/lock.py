@@ -42,11 +42,9 @@ class Package:
 
     @property
     def is_wheel(self) -> bool:
-        """Whether it is installed as it is, without a build."""
         return self.file.endswith(".whl")
 
     def requirement(self) -> str:
-        """Return the line of a requirements file that pins it."""
         return f"{self.name}=={self.version} --hash=sha256:{self.sha256}\n"
 
 
@@ -77,8 +75,6 @@ class GitTree:
 
 @dataclass(frozen=True, kw_only=True)
 class HttpFile:
-    """One file behind an address."""
-
     name: str
     url: str
     sha256: str
@@ -122,7 +118,6 @@ class LockedGroup:
 
 
 def requirements(packages: Iterable[Package]) -> str:
-    """Return the packages as a requirements file that demands their hashes."""
     return "".join(package.requirement() for package in packages)
 
 
@@ -172,7 +167,6 @@ class Lock:
         return "{\n" + ",\n".join(parts) + "\n}\n"
 
     def checksum(self) -> str:
-        """Return the sha256 of the lock's text, hex."""
         return hashlib.sha256(self.text().encode()).hexdigest()
 
     def content_digest(self) -> str:
@@ -185,7 +179,6 @@ class Lock:
         return tuple(package for group in groups for package in group.packages)
 
     def wheel(self, compiled: Compiled) -> Package | None:
-        """Return the wheel that was compiled, or None before it was."""
         packages = (package for group in self.groups for package in group.packages)
         return next((package for package in packages if package.source == compiled.origin), None)
 
@@ -194,11 +187,9 @@ class Lock:
         return replace(self, groups=tuple(_with(group, compiled, wheel) for group in self.groups))
 
     def uncompiled(self) -> tuple[str, ...]:
-        """Return the names of the wheels that were not compiled yet."""
         return tuple(row.name for row in self.compiled if self.wheel(row) is None)
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of everything that the lock pins."""
         tools = tuple(package for row in self.compiled for package in row.tools)
         rows = (self.packages(), self.debs, self.git, self.http, self.patches, self.compiled, tools, self.toolchain)
         return tuple(row.name for part in rows for row in part)
@@ -276,7 +267,6 @@ def lock_remedy(target: str, state: str) -> str:
 
 
 def lock_patch(name: str, text: str) -> Patch:
-    """Return what a lock says of a patch."""
     return Patch(name=name, sha256=hashlib.sha256(text.encode()).hexdigest())
 
 

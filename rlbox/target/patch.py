@@ -53,7 +53,6 @@ def added_lines(diff: str) -> dict[str, str]:
 
 
 def stray_lines(diff: str) -> tuple[int, ...]:
-    """Return the numbers of lines that are added or removed outside every hunk, from 1."""
     heads = ("+++ ", "--- ")
     return tuple(
         number

@@ -47,7 +47,6 @@ def recipe_digest(
 
 
 def objects_digest(target: Target, entry: Compile, compiled: Compiled, toolchain: Iterable[Deb]) -> str:
-    """Return the sha256 of everything but the compiler's own arguments that decides an object file, hex."""
     return recipe_digest(target, entry, compiled.source, compiled.tools, toolchain, units=False)
 
 

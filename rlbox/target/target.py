@@ -78,12 +78,10 @@ class Wheel(Frozen):
 
     @property
     def file(self) -> str:
-        """File name."""
         return unquote(self.url.rpartition("/")[2])
 
     @property
     def distribution(self) -> str:
-        """Name of the package."""
         return str(parse_wheel_filename(self.file)[0])
 
     @property
@@ -315,7 +313,6 @@ class Target(Frozen):
 
     @property
     def compiled(self) -> tuple[tuple[Group, Compile], ...]:
-        """The wheels that are compiled from source, each with its group."""
         return tuple((group, entry) for group in self.stack for entry in group.compile)
 
     @property

@@ -33,11 +33,9 @@ class Archive:
     tags: tuple[str, ...]
 
     def read(self, digest: str) -> bytes:
-        """Return a small blob."""
         return b"".join(self.chunks(digest))
 
     def chunks(self, digest: str) -> Iterator[bytes]:
-        """Yield the bytes of a blob."""
         offset, size = self.blobs[digest]
         with open(self.path, "rb") as file:
             file.seek(offset)
@@ -120,7 +118,6 @@ def _check_blob(source: IO[bytes], wanted: str, path: Path, on_bytes: OnBytes) -
 
 
 def _images(archive: Archive, index: Manifest) -> Iterator[Manifest]:
-    """Yield the images that an index names, after making sure that all their blobs are there."""
     for item in index.manifests:
         _require(archive, item)
         try:
@@ -142,7 +139,6 @@ def _require(archive: Archive, blob: Descriptor) -> None:
 
 
 def contents_of(archive: Archive, manifest: Manifest) -> list[str]:
-    """Return the digests of the layers' contents, as the image's configuration names them."""
     if manifest.config is None:
         raise WorkFailed(f"blob {manifest.digest} is no image", where=str(archive.path), next_step=_AGAIN)
     return list(parse_json(archive.read(manifest.config.digest))["rootfs"]["diff_ids"])

@@ -94,7 +94,6 @@ def docker_archive(archive: Archive, manifest: Manifest, tag: str, on_bytes: OnB
 
 
 def _plain_size(archive: Archive, manifest: Manifest, number: int, content: str) -> int:
-    """Return the size of a layer's contents, after proving that they are what the configuration says."""
     layer = manifest.layers[number]
     hashed = Hashed()
     try:

@@ -21,7 +21,6 @@ class ArchiveWriter:
         self._file = file
 
     def add(self, name: str, data: bytes) -> None:
-        """Add a small file."""
         self._file.write(file_header(name, len(data)) + data)
         self._pad(len(data))
 
@@ -40,7 +39,6 @@ class ArchiveWriter:
         return Descriptor(media_type=media_type, digest=hashed.digest, size=hashed.size)
 
     def finish(self) -> None:
-        """Write the end of the tar."""
         self._file.write(bytes(2 * _BLOCK))
 
     def _pad(self, size: int) -> None:

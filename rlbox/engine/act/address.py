@@ -41,7 +41,6 @@ def engine_place() -> str:
 
 
 def engine_is_here() -> bool:
-    """Return whether the engine sees this machine's files."""
     return engine_place().startswith("unix:")
 
 
@@ -57,7 +56,6 @@ def _current_context() -> str:
 
 
 def engine_unreachable(address: str, error: BaseException) -> EngineError:
-    """Return the error for an engine that cannot be spoken to, with the step that helps."""
     if isinstance(error, PermissionError) or "Permission denied" in str(error):
         return EngineError(
             "this user may not speak to the Docker engine",
@@ -74,5 +72,4 @@ def engine_unreachable(address: str, error: BaseException) -> EngineError:
 
 
 def no_client() -> EngineError:
-    """Return the error for a machine without the docker client."""
     return EngineError("no docker client on PATH", next_step="install one, as in docker.io or docker-ce-cli")

@@ -31,7 +31,6 @@ def require_image(tag: str, target: str) -> dict[str, Any]:
 
 
 def no_image(tag: str, target: str) -> EngineError:
-    """Return the error that the engine has no image of a target."""
     return EngineError(f"the engine has no image {tag}", next_step=f"rlbox build {target}")
 
 

@@ -59,7 +59,6 @@ def plan_engine() -> tuple[str, ...]:
 
 
 def _told(words: str) -> EngineError | None:
-    """Return the error that the script's last line tells."""
     lines = [line.removeprefix(_SAYS) for line in words.splitlines()]
     found = [told for line in lines if (told := _ERROR.fullmatch(line))]
     return EngineError(found[-1]["what"], where=found[-1]["where"], next_step=found[-1]["next_step"]) if found else None

@@ -46,7 +46,6 @@ def data_folder(host: str, chosen: str | None) -> Path:
 
 
 def own_folder(text: str) -> Path:
-    """Return the folder that a spec or a user names, without links."""
     return Path(os.path.realpath(os.path.expanduser(text)))
 
 
@@ -91,7 +90,6 @@ def is_made(folder: Path, limits: ContainerDefaults) -> bool:
 
 
 def missing_disk(folder: Path) -> NodeError:
-    """Return the error for a data disk that is named, and not there."""
     return NodeError(
         "there is no such data disk",
         where=str(folder),

@@ -72,8 +72,6 @@ def _client(address: str) -> docker.DockerClient:
 
 
 class DockerEngine:
-    """One engine, spoken to through docker-py."""
-
     def __init__(self, client: docker.DockerClient, address: str) -> None:
         self._client, self._address = client, address
 
@@ -100,22 +98,18 @@ class DockerEngine:
             return list(self._client.api.images(filters={"label": label}))
 
     def history(self, image: str) -> list[dict[str, Any]]:
-        """Return what the engine says of each layer of an image, the last one first."""
         with self._asked():
             return list(self._client.images.get(image).history())
 
     def version(self) -> str:
-        """Return the engine's version."""
         with self._asked():
             return str(self._client.version().get("Version", ""))
 
     def info(self) -> dict[str, Any]:
-        """Return what the engine says of itself and its machine."""
         with self._asked():
             return dict(self._client.info())
 
     def list_containers(self, label: str) -> list[dict[str, Any]]:
-        """Return the engine's descriptions of all containers, running or not, that carry a label."""
         with self._asked():
             return list(self._client.api.containers(all=True, filters={"label": label}))
 
@@ -145,7 +139,6 @@ class DockerEngine:
             yield from cast(Iterator[dict[str, Any]], words)
 
     def tag(self, image: str, reference: Reference) -> None:
-        """Give an image one more name."""
         with self._asked():
             self._client.api.tag(image, reference.name, reference.tag)
 
@@ -237,7 +230,6 @@ class DockerEngine:
                 drop_network(self._client, plan.name)
 
     def _start_with(self, container: Any, secrets: Mapping[str, Secret]) -> None:
-        """Start a container whose standard input is attached already, and send the secrets."""
         connection = container.attach_socket(params={"stdin": 1, "stream": 1})
         try:
             container.start()
@@ -246,7 +238,6 @@ class DockerEngine:
             connection.close()
 
     def container(self, name: str) -> ContainerFacts | None:
-        """Return what the engine knows of a container, None when there is none."""
         with self._asked():
             try:
                 container = self._client.containers.get(name)
@@ -291,7 +282,6 @@ class DockerEngine:
             yield from [rest.decode("utf-8", "replace")] if rest else []
 
     def output(self, name: str, lines: int) -> str:
-        """Return the last lines that a container wrote itself, nothing when it is gone."""
         with self._asked(), contextlib.suppress(NotFound):
             return bytes(self._client.containers.get(name).logs(tail=lines)).decode("utf-8", "replace")
         return ""

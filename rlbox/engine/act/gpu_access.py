@@ -61,13 +61,11 @@ def devices(text: str) -> list[str]:
 
 
 def host_paths(text: str) -> list[str]:
-    """Return the files of the machine that a CDI specification of NVIDIA's mounts."""
     kind, _, paths = _read(text)
     return paths if kind == KIND else []
 
 
 def _read(text: str) -> tuple[str, list[str], list[str]]:
-    """Return kind, names of devices and mounted files."""
     import yaml
 
     try:

@@ -150,7 +150,6 @@ def _attach(tunnel: EngineTunnel, container: Container, terminal: bool) -> int:
 
 
 def _forget_ended(client: docker.DockerClient) -> None:
-    """Remove what a lost connection left."""
     for container in client.containers.list(all=True, filters={"label": HELPER_LABEL, "status": "exited"}):
         with contextlib.suppress(APIError):
             container.remove()

@@ -60,7 +60,6 @@ class Authorizer:
         self._lock = Lock()
 
     def headers(self) -> dict[str, str]:
-        """Return what to send along now."""
         return {"Authorization": self._header.reveal()} if self._header.reveal() else {}
 
     def answer(self, challenge: str, scope: str, sent: str) -> bool:
@@ -133,6 +132,5 @@ def may_send_login(url: str, plain_host: str = "") -> bool:
 
 
 def refused_login(host: str, *, login_known: bool, where: str = "") -> RegistryError:
-    """Return the error for a registry that takes no (or not this) login."""
     what = f"{host} refused the login that docker keeps for it" if login_known else f"{host} wants a login"
     return RegistryError(what, where=where, next_step=f"docker login {login_name(host)}".rstrip())

@@ -33,8 +33,6 @@ from rlbox.registry.act.wire import Content, Wire
 
 
 class Registry(Wire):
-    """One registry, and what it holds."""
-
     def __enter__(self) -> Registry:
         return self
 
@@ -170,7 +168,6 @@ class Destination:
     plain_http: bool = False
 
     def find(self) -> Manifest | None:
-        """Return what the tag names now, None when there is nothing of that name yet."""
         return self.registry.find_manifest(self.reference.repository, self.reference.tag)
 
     def get(self) -> Manifest:
@@ -179,7 +176,6 @@ class Destination:
 
 
 def wrong_digest(where: str, wanted: str, got: str) -> RegistryError:
-    """Return the error for bytes that are not what their name says."""
     return RegistryError(
         f"the registry gave other bytes than asked for: {got} instead of {wanted}",
         where=where,

@@ -36,7 +36,6 @@ def locator(app: App, sources: str, files: Sequence[Artifact] = ()) -> Locator:
 def build_env(
     app: App, groups: Sequence[TorchGroup], sources: str, site: SiteFacts, files: Sequence[Artifact] = ()
 ) -> Mapping[str, str]:
-    """Return the settings of pip and uv in build steps."""
     _, choice = live_sources(app, sources, site, files)
     return plan_sources(groups, site, choice).env
 

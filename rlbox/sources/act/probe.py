@@ -75,7 +75,6 @@ def _probe(rule: Rule, artifact: Artifact, profile: Profile, machine: Machine, h
 
 
 def _probe_file(blank: Probed, artifact: Artifact, locator: Locator, http: Http) -> Probed:
-    """Return the measures of the first link that gives the right bytes."""
     reasons: list[str] = []
     locator.on_skip = lambda mirror, reason: reasons.append(reason)
     for link in locator.links(artifact):
@@ -154,7 +153,6 @@ def _probe_git(blank: Probed, artifact: Artifact, profile: Profile, choice: Choi
 
 
 def _probe_oci(blank: Probed, artifact: Artifact, profile: Profile, choice: Choice, machine: Machine) -> Probed:
-    """Fetch the manifest of the locked image by its digest."""
     place = oci_places(artifact.origin, profile, choice)[0]
     if place.by != "profile" and blank.place != "direct":
         raise Unusable(f"has no {artifact.origin.partition('@')[0]} (allow-list)")
@@ -176,7 +174,6 @@ def measure_mirrors(app: App, profile: Profile, target: str) -> tuple[Probed, ..
 
 
 def locked_files(app: App, target: str) -> tuple[Artifact, ...]:
-    """Return the locked files of a target, its base image among them."""
     lock = load_lock(app.project.lock_file(target))
     if lock is None:
         raise SpecError(f"target {target} has no lock, and so no known file", next_step=f"rlbox lock {target}")
@@ -192,7 +189,6 @@ def remember_ranking(profile: Profile, found: Sequence[Probed], *, quick: bool =
 
 
 def remembered_ranking(profile: Profile) -> tuple[Probed, ...] | None:
-    """Return the last ranking of a profile, None when there is no fresh one."""
     data = read_table(_memory(profile), links=True)
     return read_ranking(data, profile, time.time()) if data else None
 

@@ -92,7 +92,6 @@ def missing_files(store: Store, base: str, platform: str = "") -> list[Artifact]
 
 
 def _walk(store: Store, base: str, digest: str, platform: str) -> Iterator[Artifact]:
-    """Yield a manifest and what it points to, as deep as manifests are in the store."""
     if not store.has(digest):
         return
     manifest = parse_manifest(store.path(digest).read_bytes())

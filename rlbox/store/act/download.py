@@ -56,8 +56,6 @@ class Try:
 
 
 class Unfetched(Exception):
-    """No place gave the file."""
-
     def __init__(self, tries: tuple[Try, ...]) -> None:
         super().__init__("; ".join(f"{one.mirror}: {one.why}" for one in tries))
         self.tries = tries

@@ -116,8 +116,6 @@ def ensure(
 
 
 class _Fetch:
-    """The files still to fetch, and the threads that fetch them."""
-
     def __init__(self, locator: Links, store: Store, on_progress: Callable[[Progress], None], site: SiteFacts) -> None:
         self._locator, self._store, self._on_progress, self._site = locator, store, on_progress, site
         self._missing: tuple[Artifact, ...] = ()
@@ -239,7 +237,6 @@ def needed_bytes(store: Store, artifacts: Sequence[Artifact]) -> int:
 
 
 def full_disk(store: Store, needed: int) -> NodeError:
-    """Return the error that says how much room the store's disk lacks."""
     free = free_bytes(store.root)
     return NodeError(
         f"the store's disk is full: {size_text(needed)} needed, {size_text(free)} free",

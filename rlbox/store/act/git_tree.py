@@ -44,8 +44,6 @@ class TreeFacts:
 
 
 class _Sum:
-    """Counts and sums what is written to it."""
-
     def __init__(self) -> None:
         self.sha256, self.size = hashlib.sha256(), 0
 
@@ -185,7 +183,6 @@ def _git(repository: Path, *words: str, ca_bundle: str = "") -> str:
 
 
 def _environment(ca_bundle: str) -> dict[str, str]:
-    """Return the settings that make git fail where it would ask or wait for ever."""
     settings = {
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_ASKPASS": "true",

@@ -110,7 +110,6 @@ def _take(folder: Path, layer: Descriptor, store: Store) -> str:
 
 
 def require_export(folder: Path) -> Manifest:
-    """Return the manifest of a finished export, with every digest in it looked at."""
     if not (folder / "index.json").is_file():
         raise WorkFailed(
             "there is no finished export: index.json is missing",

@@ -61,7 +61,6 @@ class _Tree:
         self._last: tuple[tuple[str, ...], Path] = ((), self._root)
 
     def lay(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        """Lay one member, or take away what it says."""
         parts = _parts(member.name)
         if not parts:
             return  # the root itself
@@ -125,7 +124,6 @@ class _Tree:
             _remove(folder / name)
 
     def _clear(self, folder: Path) -> None:
-        """Remove all that lower layers have in a folder."""
         for path in folder.iterdir():
             if str(path) not in self._laid:
                 _remove(path)

@@ -56,7 +56,6 @@ def known_locks(store: Store) -> Iterator[Known]:
 
 
 def names(store: Store) -> dict[str, tuple[Artifact, tuple[str, ...]]]:
-    """Return what each digest is, and the targets that use it."""
     found: dict[str, tuple[Artifact, tuple[str, ...]]] = {}
     for known in known_locks(store):
         for file in known.files:
@@ -66,7 +65,6 @@ def names(store: Store) -> dict[str, tuple[Artifact, tuple[str, ...]]]:
 
 
 def describe(artifact: Artifact | None, targets: Iterable[str]) -> str:
-    """Return an object in the words of a person."""
     if artifact is None:
         return "unknown: no lock that was fetched names it"
     return isolated(f"{artifact.file.rpartition('/')[2]} ({artifact.kind}, {artifact.group}; {', '.join(targets)})")

@@ -57,7 +57,6 @@ class Draft:
 
     @property
     def digest(self) -> str:
-        """The sha256 of what is there, hex."""
         return self._sum.hexdigest()
 
     def write(self, data: bytes) -> None:
@@ -70,7 +69,6 @@ class Draft:
             rest = rest[count:]
 
     def restart(self) -> None:
-        """Drop what is there."""
         self._file.seek(0)
         self._file.truncate()
         self._sum = hashlib.sha256()
@@ -109,11 +107,9 @@ class Store:
         self.root, self._seals = root, seals
 
     def path(self, digest: str) -> Path:
-        """Return where the object is, or would be."""
         return self.root / "objects/sha256" / digest[:2] / digest
 
     def has(self, digest: str) -> bool:
-        """Return whether the object is there."""
         return self.path(digest).is_file()
 
     def intact(self, digest: str, size: int | None = None) -> bool:
@@ -140,17 +136,14 @@ class Store:
         return True
 
     def digests(self) -> Iterator[str]:
-        """Yield the name of every object, sorted."""
         for path in sorted((self.root / "objects/sha256").glob("??/*")):
             if _NAME.fullmatch(path.name):
                 yield path.name
 
     def partials(self) -> Iterator[Path]:
-        """Yield every file that is half written, sorted."""
         yield from sorted((self.root / "partial").glob("*"))
 
     def partial_bytes(self, digest: str) -> int:
-        """Return how much of an object is half written."""
         try:
             return (self.root / "partial" / digest).stat().st_size
         except FileNotFoundError:
@@ -217,12 +210,10 @@ class Store:
             draft.unlink(missing_ok=True)
 
     def remove(self, digest: str) -> None:
-        """Forget an object."""
         self.path(digest).unlink(missing_ok=True)
 
 
 def not_writable(root: Path, error: OSError) -> NodeError:
-    """Return the error for a store that nothing can be put into."""
     return NodeError(
         f"the store cannot be written: {error.strerror}",
         where=str(root),
