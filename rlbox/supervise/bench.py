@@ -14,7 +14,7 @@ from rlbox.hang.watched import Watched
 from rlbox.job.names import EVIDENCE_FOLDER
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.machine.act.interrupt import Interrupt
-from rlbox.machine.act.memory import probe_memory
+from rlbox.machine.act.limits import probe_memory
 from rlbox.machine.act.processes import RunProcesses
 from rlbox.record.act.journal import Journal
 from rlbox.record.act.supervisor_file import stop_asked

@@ -14,8 +14,8 @@ from rlbox.causes.cause import BY_TIME, Cause, CauseKind
 from rlbox.hang.act.watch import Probe
 from rlbox.hang.pace import PaceClock, StartClock
 from rlbox.hang.slowness import REMEDIES, Slowness
-from rlbox.machine.act.cgroup import usable_cores
 from rlbox.machine.act.counters import GroupFiles, probe_activity, probe_process_activity
+from rlbox.machine.act.limits import usable_cores
 from rlbox.machine.act.process_table import probe_processes
 from rlbox.machine.act.processes import Child, RunProcesses
 from rlbox.machine.counters import Activity, ProcessActivity, pace_between, rates_between

@@ -12,9 +12,9 @@ from typing import Any
 
 from rlbox.files.act.room import free_bytes
 from rlbox.files.act.rows import RowFile
-from rlbox.machine.act.cgroup import usable_cores
 from rlbox.machine.act.clock import utc_now
 from rlbox.machine.act.counters import GroupFiles, probe_activity, probe_pressure
+from rlbox.machine.act.limits import usable_cores
 from rlbox.machine.counters import Activity
 from rlbox.record.act.state import RunState
 from rlbox.record.resources import RESOURCES_FILE, make_sample

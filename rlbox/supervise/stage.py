@@ -17,7 +17,7 @@ from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
 from rlbox.logs.act.watch import STAGE_LOG_FILE
 from rlbox.machine.act.clock import utc_now
-from rlbox.machine.act.memory import probe_memory
+from rlbox.machine.act.limits import probe_memory
 from rlbox.machine.act.processes import Child
 from rlbox.supervise.bench import Bench, StageStopped
 from rlbox.supervise.causes import failed_ray

@@ -46,7 +46,7 @@ def machine(target: Target, engine: EngineSocket, tmp_path: Path, monkeypatch: p
     )  # fmt: skip
     driver = DriverFacts(present=True, devices=len(cards), cuda=(13, 0))
     monkeypatch.setattr("rlbox.planner.act.check.probe_gpus", lambda: cards)
-    monkeypatch.setattr("rlbox.planner.act.check.total_bytes", lambda: int((hardware.memory_gib or 1024) * GIB))
+    monkeypatch.setattr("rlbox.planner.act.check.total_memory", lambda: int((hardware.memory_gib or 1024) * GIB))
     for name in ("planner.act.check", "engine.act.data_disk"):
         monkeypatch.setattr(f"rlbox.{name}.free_bytes", lambda path: int(target.disk.need_gib * GIB))
     monkeypatch.setattr("rlbox.host.gpu_choice.probe_driver", lambda: driver)

@@ -56,17 +56,7 @@ def test_cold_files_are_read_once_and_proven(rlbox: Rlbox, model: Path) -> None:
     assert again.out == "2 files, 16.8 MB: 100 % in memory, nothing was read\n"
 
 
-def test_a_kernel_without_cachestat_is_asked_by_mincore(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path(find_files([model])[0].path).read_bytes()
-    by_cachestat = pieces_of(model)
-    monkeypatch.setattr(page_cache, "_cachestat", lambda handle, offset, length: None)
-    monkeypatch.setattr(page_cache, "_PIECE", 1 << 20)
-    assert pieces_of(model) == by_cachestat
-    assert by_cachestat[0].resident == SIZE
-
-
 def test_a_file_of_another_user_is_not_claimed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_cache, "_cachestat", lambda handle, offset, length: None)
     monkeypatch.setattr(page_cache, "_may_ask", lambda handle: False)
     assert [piece.resident for piece in pieces_of(model)] == [None, None]
 
@@ -82,7 +72,7 @@ def test_part_of_a_file_is_counted_in_bytes(model: Path) -> None:
 def test_more_than_the_memory_is_refused_before_anything_is_read(
     rlbox: Rlbox, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlbox.machine.act.page_cache.room_bytes", lambda: 1 << 20)
+    monkeypatch.setattr("rlbox.machine.act.limits.available_memory", lambda: 1 << 20)
     if rlbox("warm", str(model), "--dry-run", "--json").data["warm"]:
         pytest.skip("this file system keeps its files in memory")
     said = rlbox("warm", str(model))
@@ -114,7 +104,7 @@ def test_a_name_that_is_too_long(follow: Follow, folder: Folder) -> None:
 
 
 def test_fewer_files_are_warmed(follow: Follow, rlbox: Rlbox, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.machine.act.page_cache.room_bytes", lambda: SIZE + (1 << 20))
+    monkeypatch.setattr("rlbox.machine.act.limits.available_memory", lambda: SIZE + (1 << 20))
     if rlbox("warm", str(model), "--dry-run", "--json").data["warm"]:
         pytest.skip("this file system keeps its files in memory")
     step = follow("warm", str(model))

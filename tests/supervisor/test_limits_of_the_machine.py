@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 from supervised import Bench, python
 
-from rlbox.machine.act.memory import MemoryFacts, probe_memory
-
 ROOT = os.geteuid() == 0
 CGROUP_1 = Path("/sys/fs/cgroup/memory")
 
@@ -105,31 +103,3 @@ def test_memory_limit_is_the_cause(bench: Bench, small_memory: Path) -> None:
     assert bench.cause().what == (
         "out of memory: container limit 629.1 MB; then stage train ended with signal 9 (SIGKILL)"
     )
-
-
-@pytest.mark.parametrize(
-    ("files", "own", "facts"),
-    [
-        (
-            {"memory.events": "low 0\noom 2\noom_kill 1\n", "memory.max": "max\n", "memory.current": "5\n"},
-            "0::/\n",
-            MemoryFacts(kills=1, limit_bytes=None, used_bytes=5),
-        ),
-        (
-            {
-                "memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
-                "memory/memory.limit_in_bytes": "4294967296\n",
-                "memory/memory.usage_in_bytes": "7\n",
-            },
-            "9:cpu:/\n4:memory:/docker/0123\n",
-            MemoryFacts(kills=3, limit_bytes=4 << 30, used_bytes=7),
-        ),
-        ({}, "0::/\n", MemoryFacts()),
-    ],
-)
-def test_memory_facts(tmp_path: Path, files: dict[str, str], own: str, facts: MemoryFacts) -> None:
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    (tmp_path / "own").write_text(own)
-    assert probe_memory(tmp_path, tmp_path / "own") == facts

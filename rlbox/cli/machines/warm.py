@@ -28,7 +28,7 @@ def verb(app: App, paths: tuple[Path, ...]) -> int:
     from rlbox.amounts import size_text
     from rlbox.errors import WorkFailed
     from rlbox.files.act.progress import bytes_view
-    from rlbox.machine.act.page_cache import room_bytes
+    from rlbox.machine.act.limits import available_memory
     from rlbox.training.act.warm import find_files, look_at, warm_files
     from rlbox.training.warm import check_room, warmed_text
 
@@ -36,13 +36,13 @@ def verb(app: App, paths: tuple[Path, ...]) -> int:
     missing = sum(piece.length for piece in found.pieces if not piece.whole)
     if app.dry_run:
         with app.checking("memory"):
-            check_room(found.files, room_bytes())
+            check_room(found.files, available_memory())
         would = f"read {size_text(missing)} into memory" if missing else "read nothing: it is in memory"
         return app.planned(found.as_json(), warmed_text(found), would)
     if found.resident == found.size:
         app.result(found.as_json(), warmed_text(found))
         return 0
-    check_room(found.files, room_bytes())
+    check_room(found.files, available_memory())
     with bytes_view(app, "into memory", missing) as on_bytes:
         warmed = warm_files(found, on_bytes)
     app.result(warmed.as_json(), warmed_text(warmed))

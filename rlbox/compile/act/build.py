@@ -17,7 +17,7 @@ from rlbox.files.act.progress import Row, progress_view
 from rlbox.files.act.tail import read_end
 from rlbox.foreign import toml_table
 from rlbox.machine.act.command import PIPE, WITH_OUTPUT, Started, run_command, start_command
-from rlbox.machine.act.memory import available_bytes, probe_memory
+from rlbox.machine.act.limits import available_memory
 from rlbox.target.compiled import Compile
 from rlbox.target.target import Target
 from rlbox.values import Command
@@ -40,11 +40,7 @@ class BuiltWheel:
 
 def probe_room() -> BuildRoom:
     """Return the cores and the memory that a build can have here."""
-    memory = probe_memory()
-    free = available_bytes()
-    if memory.limit_bytes and memory.used_bytes is not None:
-        free = min(free, memory.limit_bytes - memory.used_bytes + (memory.cache_bytes or 0))
-    return BuildRoom(cores=len(os.sched_getaffinity(0)), memory=free)
+    return BuildRoom(cores=len(os.sched_getaffinity(0)), memory=available_memory())
 
 
 def probe_spaces() -> bool:

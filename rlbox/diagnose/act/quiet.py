@@ -13,7 +13,7 @@ from rlbox.diagnose.read.reader import EventReader
 from rlbox.diagnose.read.recurring import LINES
 from rlbox.diagnose.read.spoken import BEGINNING
 from rlbox.logs.lines import block_of
-from rlbox.machine.act.cgroup import usable_cores
+from rlbox.machine.act.limits import usable_cores
 
 LEAST = 64 << 20
 """Bytes of a log that is looked through so: of a smaller one the start of the processes costs what they save."""

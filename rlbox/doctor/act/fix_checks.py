@@ -15,7 +15,7 @@ from rlbox.doctor.fix_checks import FixCheck, checks_of, judge_checks
 from rlbox.files.act.rows import read_table
 from rlbox.findings import Finding
 from rlbox.foreign import whole_number
-from rlbox.machine.act.cgroup import usable_cores
+from rlbox.machine.act.limits import usable_cores
 from rlbox.values import OWN
 
 PLACE = "RLBOX_PLACE"

@@ -25,7 +25,7 @@ from rlbox.files.act.tail import read_end
 from rlbox.job.plan import RayPlan
 from rlbox.machine.act.command import run_command
 from rlbox.machine.act.identity import user_name
-from rlbox.machine.act.memory import probe_memory
+from rlbox.machine.act.limits import probe_memory
 from rlbox.machine.act.process_table import Process, owner_of, probe_command_line, probe_processes, probe_resident_bytes
 from rlbox.record.resources import RESOURCES_FILE
 from rlbox.values import Command

@@ -14,7 +14,7 @@ from rlbox.files.act.room import free_bytes
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.machine.act.clock import utc_now
 from rlbox.machine.act.gpu import probe_gpus
-from rlbox.machine.act.memory import MemoryFacts, probe_memory
+from rlbox.machine.act.limits import MemoryFacts, probe_memory
 from rlbox.machine.act.ports import probe_port
 from rlbox.machine.act.process_table import Process, probe_command_line, probe_resident_bytes
 from rlbox.machine.counters import GpuFacts

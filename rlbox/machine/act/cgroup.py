@@ -14,15 +14,10 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rlbox.foreign import whole_number
-from rlbox.machine.act.process_table import read_text
-from rlbox.machine.counters import CpuLimit
-
 _PREFIX = "rlbox-run-"
 _INNER = "rlbox-sandbox-"
 """Groups that the run's own sandboxes make below it."""
 PROCS = "cgroup.procs"
-_ROOT = Path("/sys/fs/cgroup")
 _V1 = ("freezer", "pids")
 """Hierarchies of version 1 whose groups change nothing for what is in them."""
 
@@ -68,65 +63,6 @@ class OwnCgroup:
                 for path in (base / self._name, *(base / self._name).glob(f"{_INNER}*")):
                     found |= {int(line) for line in (path / PROCS).read_text().split()}
         return found - {0, os.getpid()}
-
-
-def cpu_quota() -> float | None:
-    """Return how many cores this process and those beside it in the container may use, None for all."""
-    limit = CpuLimitFile().read()
-    return limit.cores if limit else None
-
-
-class CpuLimitFile:
-    """The limit of the cores that this process may use, found once: of its own group, or of the nearest one above it.
-
-    Groups above the container's are not to be seen from within.
-    """
-
-    def __init__(self) -> None:
-        self._stat: Path | None = None
-        self._cores = 0.0
-        for folder in _upwards():
-            if (cores := _cores(folder)) is not None:
-                self._stat, self._cores = folder / "cpu.stat", cores
-                return
-
-    def read(self) -> CpuLimit | None:
-        """Return the limit and what it has kept from who was ready; None without a limit.
-
-        Source: cgroup-v2.rst, "CPU Interface Files" (`throttled_usec`); sched-bwc.rst, "Statistics" (`throttled_time`,
-        nanoseconds; in both versions the sum over all cores).
-        """
-        if self._stat is None:
-            return None
-        rows = dict(line.split(" ", 1) for line in read_text(self._stat).splitlines() if " " in line)
-        micros, nanos = (whole_number(rows.get(name, ""), digits=20) for name in ("throttled_usec", "throttled_time"))
-        return CpuLimit(cores=self._cores, throttled_s=(micros or 0) / 1e6 + (nanos or 0) / 1e9)
-
-
-def _upwards() -> Iterator[Path]:
-    """Yield the group of this process whose cores may be limited, and those above it as far as they are seen.
-
-    Last the tops: inside a container the path is at times that of the host, and the container's own files are there.
-    """
-    for _, folder in own_groups(("cpu", "")):
-        while (folder / PROCS).exists():
-            yield folder
-            folder = folder.parent
-    yield from (_ROOT / "cpu", _ROOT)
-
-
-def _cores(folder: Path) -> float | None:
-    """Return how many cores a group may use; None for all. Version 2 has both numbers in one file."""
-    words = read_text(folder / "cpu.max").split()
-    words = words or [read_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
-    quota, period = (whole_number(word) for word in words) if len(words) == 2 else (None, None)
-    return quota / period if quota is not None and period else None
-
-
-def usable_cores() -> float:
-    """Return how many cores this process, and what it starts, can use at once."""
-    cores = len(os.sched_getaffinity(0))
-    return min(cores, cpu_quota() or cores)
 
 
 def own_groups(controllers: Iterable[str]) -> Iterator[tuple[str, Path]]:

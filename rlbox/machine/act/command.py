@@ -175,7 +175,7 @@ def on_all_cores(work: Callable[[Piece], Found], pieces: Sequence[Piece]) -> Ite
     from concurrent.futures.process import BrokenProcessPool
     from multiprocessing import get_context
 
-    from rlbox.machine.act.cgroup import usable_cores
+    from rlbox.machine.act.limits import usable_cores
 
     with contextlib.suppress(OSError, ImportError, BrokenProcessPool):  # no room for a process or a semaphore
         at_once = max(1, min(int(usable_cores()), _MOST_COPIES, len(pieces)))

@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from rlbox.machine.act.cgroup import CpuLimitFile, own_groups
+from rlbox.machine.act.cgroup import own_groups
 from rlbox.machine.act.gpu import probe_gpus
+from rlbox.machine.act.limits import CpuLimitFile
 from rlbox.machine.act.process_table import read_text, stat_fields
 from rlbox.machine.counters import Activity, Pressure, ProcessActivity
 

@@ -17,7 +17,7 @@ from rlbox.job.job import Job
 from rlbox.job.params import Values
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.gpu import probe_gpus
-from rlbox.machine.act.memory import total_bytes
+from rlbox.machine.act.limits import total_memory
 from rlbox.planner.judge import Lack, judge_fit
 from rlbox.planner.nearest import Asked, nearest_fit
 from rlbox.planner.needs import RunNeeds, needs_of
@@ -67,7 +67,7 @@ def measured_room(app: App, target: str, room: Room, folder: Path, gpus: str) ->
         told="here",
         card=float(fullest.total_bytes if fullest else room.card),
         taken=float(fullest.memory_bytes if fullest and fullest.memory_bytes > IDLE else 0),
-        host=float(min(limit or total_bytes(), total_bytes())),
+        host=float(min(limit or total_memory(), total_memory())),
         disk=float(free_bytes(folder)),
     )
 

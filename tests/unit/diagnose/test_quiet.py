@@ -43,7 +43,7 @@ def cuts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
 
     def small(piece: int, block: int) -> None:
         monkeypatch.setattr(quiet, "usable_cores", lambda: 2.0)
-        monkeypatch.setattr("rlbox.machine.act.cgroup.usable_cores", lambda: 2.0)
+        monkeypatch.setattr("rlbox.machine.act.limits.usable_cores", lambda: 2.0)
         monkeypatch.setattr(quiet, "LEAST", 1)
         monkeypatch.setattr(quiet, "_PIECE", piece)
         monkeypatch.setattr(quiet, "BEGINNING", block)

@@ -7,8 +7,7 @@ import resource
 import tempfile
 
 from rlbox.doctor.judge.limits import SHM, UNLIMITED, LimitFacts
-from rlbox.machine.act.cgroup import cpu_quota
-from rlbox.machine.act.memory import available_bytes, group_number, group_text
+from rlbox.machine.act.limits import available_memory, cpu_quota, read_group_number
 
 _NAMES = ("nofile", "fsize", "as", "data", "stack", "cpu", "nproc")
 
@@ -16,20 +15,15 @@ _NAMES = ("nofile", "fsize", "as", "data", "stack", "cpu", "nproc")
 def probe_limits() -> LimitFacts:
     """Return the limits that hold for a process started from here."""
     total, free, error, largest = _shm()
-    memory_max = group_number("memory", "max", "limit_in_bytes")
-    used = group_number("memory", "current", "usage_in_bytes")
-    spare = available_bytes()
-    if memory_max is not None and used is not None:
-        spare = min(spare, memory_max - used + _reclaimable())
     return LimitFacts(
         shm_total=total,
         shm_free=free,
         shm_error=error,
         shm_largest=largest,
-        pids_max=group_number("pids", "max", "max"),
-        pids_now=group_number("pids", "current", "current") or 0,
-        memory_max=memory_max,
-        memory_free=spare,
+        pids_max=read_group_number("pids", "max", "max"),
+        pids_now=read_group_number("pids", "current", "current") or 0,
+        memory_max=read_group_number("memory", "max", "limit_in_bytes"),
+        memory_free=available_memory(),
         cores=len(os.sched_getaffinity(0)),
         cpus=cpu_quota(),
         rlimits={name: _rlimit(name) for name in _NAMES},
@@ -68,9 +62,3 @@ def _largest() -> tuple[tuple[str, int], ...]:
             except OSError:
                 continue
     return tuple(sorted(found, key=lambda row: -row[1])[:3])
-
-
-def _reclaimable() -> int:
-    """Return the bytes of this cgroup that hold copies of files and can be dropped at once."""
-    rows = dict(line.split() for line in group_text("memory", "stat", "stat").splitlines())
-    return int(rows.get("inactive_file", rows.get("total_inactive_file", 0)))
