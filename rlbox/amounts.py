@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from rlbox.printable import unmarked
-
 MIB, GIB = 1 << 20, 1 << 30
 
 _TENTHS, _MINUTE, _HOUR, _DAY = 10, 60, 3600, 86400
@@ -92,10 +90,10 @@ def counted(count: int, one: str, more: str) -> str:
 def columns(rows: Iterable[Sequence[str]]) -> list[str]:
     """Return rows of texts as the lines of a table: every column but the last is as wide as its longest text."""
     lines = list(rows)
-    widths = [max(len(unmarked(text)) for text in column) for column in zip(*lines, strict=True)][:-1]
+    widths = [max(len(text) for text in column) for column in zip(*lines, strict=True)][:-1]
     return ["  ".join([*map(padded, line, widths), line[-1]]).rstrip() for line in lines]
 
 
 def padded(text: str, width: int) -> str:
     """Return a text with spaces behind it up to a width, in which marks of others' words do not count."""
-    return text + " " * (width - len(unmarked(text)))
+    return text + " " * (width - len(text))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import Any
 
 from rlbox.errors import NotAnswered, RlboxError, SpecError
 from rlbox.foreign import parse_json
-from rlbox.printable import isolated, printable, unmarked
+from rlbox.i18n import get_language, translate
+from rlbox.printable import printable
 from rlbox.spec.project import Project
 
 
@@ -42,18 +43,18 @@ class DryRun:
     def as_json(self, would: str) -> dict[str, Any]:
         """Return it as JSON types; `would` is what the real run does."""
         return {
-            "would": "" if self.refused else unmarked(would),
+            "would": "" if self.refused else would,
             "exit_code": self.exit_code,
             "refused": [error.as_json() for error in self.refused],
-            "not_checked": [{"what": what, "why": unmarked(why)} for why, what in self.unchecked.items()],
-            "first": [*map(unmarked, self.first)],
+            "not_checked": [{"what": what, "why": why} for why, what in self.unchecked.items()],
+            "first": self.first,
         }
 
     def lines(self, would: str) -> list[str]:
         """Return it for people, as comments of a shell; the last line is the verdict."""
         found = [f"# first: {text}" for text in self.first]
         found += [f"# not checked: {', '.join(what)}: {why}" for why, what in self.unchecked.items()]
-        found += [f"# {line}" for error in self.refused for line in f"refused: {error.shown}".splitlines()]
+        found += [f"# {line}" for error in self.refused for line in f"refused: {error}".splitlines()]
         count = len(self.refused)
         no = f"this would be refused: 1 refusal, exit code {self.exit_code}"
         no = no if count == 1 else f"this would be refused: {count} refusals, exit code {self.exit_code}"
@@ -64,18 +65,13 @@ class DryRun:
 
 @dataclass(frozen=True, kw_only=True)
 class App:
-    """Options that every verb shares, and the plans they start from; `dry` collects what a dry run meets.
-
-    `language` is that of who reads, `told` gives a text in it; results as JSON stay as the code has them.
-    """
+    """Options that every verb shares, and the plans they start from; `dry` collects what a dry run meets."""
 
     project: Project
     as_json: bool = False
     dry_run: bool = False
     verbosity: int = 0
     colour: bool = True
-    language: str = "en"
-    told: Callable[[str], str] = str
     dry: DryRun = field(default_factory=DryRun)
 
     @property
@@ -84,12 +80,13 @@ class App:
 
     @property
     def words(self) -> tuple[str, ...]:
-        spoken = () if self.language == "en" else ("--lang", self.language)
+
+        spoken = () if get_language() == "en" else ("--lang", get_language())
         return (*["--json"] * self.as_json, *spoken, *["-v"] * self.verbosity, *["-q"] * (self.verbosity < 0))
 
     def say(self, text: str) -> None:
         if self.verbosity >= 0:
-            sys.stderr.write(printable(self.told(text)) + "\n")
+            sys.stderr.write(printable(translate(text)) + "\n")
             sys.stderr.flush()
 
     @contextmanager
@@ -101,7 +98,7 @@ class App:
             if not self.dry_run:
                 raise
             if isinstance(error, NotAnswered):
-                self.not_checked(error.what + (f" ({isolated(error.where)})" if error.where else ""), *what)
+                self.not_checked(error.what + (f" ({error.where})" if error.where else ""), *what)
             elif str(error) not in map(str, self.dry.refused):  # several checks may meet the same
                 self.dry.refused.append(error)
 
@@ -109,33 +106,29 @@ class App:
         known = self.dry.unchecked.setdefault(why, [])
         known += [one for one in what if one not in known]
 
-    def planned(self, data: Mapping[str, Any], text: str, would: str, *, verbatim: bool = False, code: int = 0) -> int:
+    def planned(self, data: Mapping[str, Any], text: str, would: str, *, code: int = 0) -> int:
         """Write the result of a dry run, its verdict last; `would` is what the real one does. Return its exit code.
 
-        What of it is `verbatim`, a file, a script or a page, is the text alone. `code` is how a real run ends that
-        nothing refuses.
+        `code` is how a real run ends that nothing refuses.
         """
         self.dry.codes.append(code)
         if self.as_json:
             write_json({**data, "verdict": self.dry.as_json(would)})
             return self.dry.exit_code
         if text:
-            self.show(f"{text}\n", verbatim=verbatim)
+            self.show(f"{text}\n")
         self.show("\n".join(self.dry.lines(would)))
         return self.dry.exit_code
 
-    def result(self, data: Mapping[str, Any], text: str, *, verbatim: bool = False) -> None:
-        """Write the result to stdout: `data` as one JSON object with `--json`, else `text`.
-
-        What is `verbatim` is a file, a script or a page, whatever the language of who reads it.
-        """
+    def result(self, data: Mapping[str, Any], text: str) -> None:
+        """Write the result to stdout: `data` as one JSON object with `--json`, else `text`."""
         if self.as_json:
             write_json(data)
         elif text:
-            self.show(text, verbatim=verbatim)
+            self.show(text)
 
-    def show(self, text: str, *, verbatim: bool = False) -> None:
-        sys.stdout.write(printable((str if verbatim else self.told)(text)) + "\n")
+    def show(self, text: str) -> None:
+        sys.stdout.write(printable(translate(text)) + "\n")
         sys.stdout.flush()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlbox.printable import unmarked
+from rlbox.i18n import _, join
 
 ISSUES = "https://github.com/rlbox-dev/rlbox/issues"
 _PAGES = "https://github.com/rlbox-dev/rlbox/blob/main/docs"
@@ -36,21 +36,15 @@ class RlboxError(Exception):
 
     def as_json(self) -> dict[str, str | int]:
         """Return it as JSON types."""
-        what, where, next_step = map(unmarked, (self.what, self.where, self.next_step))
-        return {"what": what, "where": where, "next": next_step, "exit_code": self.exit_code}
+        return {"what": self.what, "where": self.where, "next": self.next_step, "exit_code": self.exit_code}
 
     def __str__(self) -> str:
-        return unmarked(self.shown)
-
-    @property
-    def shown(self) -> str:
-        """It as lines, with the marks of others' words in it: what is told."""
         lines = [self.what]
         if self.where:
-            lines.append(f"  where: {self.where}")
+            lines.append(_("  where: {where}").format(where=self.where))
         if self.next_step:
-            lines.append(f"  next:  {self.next_step}")
-        return "\n".join(lines)
+            lines.append(_("  next:  {step}").format(step=self.next_step))
+        return join("\n", lines)
 
 
 class WorkFailed(RlboxError):

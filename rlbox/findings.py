@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
-
-from rlbox.printable import of_spec
 
 SHOULD_BE = "what should be: "
 """Begins where a fix is not in effect; behind it stands the title of the fix."""
@@ -46,14 +44,6 @@ class Finding:
     repair: tuple[str, ...] = ()
     breaks: tuple[str, ...] = ()
     covers: tuple[str, ...] = ()
-
-    @property
-    def shown(self) -> Finding:
-        """The finding for people: what it says of a fix that is not in effect are texts of that fix, and marked."""
-        if not self.where.startswith(SHOULD_BE):
-            return self
-        should = of_spec(self.where.removeprefix(SHOULD_BE))
-        return replace(self, seen=of_spec(self.seen), remedy=of_spec(self.remedy), where=f"{SHOULD_BE}{should}")
 
     @property
     def fixable(self) -> bool:

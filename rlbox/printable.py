@@ -2,10 +2,6 @@
 
 A log, a name or an answer can hold sequences that rename a window, write the clipboard, answer as if the user had
 typed, hide a line or turn its order round.
-
-Inside what rlbox tells it stands between two marks (`isolated`), as Unicode isolates text of another direction and
-Fluent its placeables: whoever tells in another language leaves it as it is. `printable`, the last step of all that
-leaves, takes the marks out.
 """
 
 from __future__ import annotations
@@ -13,14 +9,11 @@ from __future__ import annotations
 import codecs
 import re
 
-OPENS, OPENS_SPEC, CLOSES = "\u2068", "\u2066", "\u2069"
-
 SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, the cursor, modes
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\r\n]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS, SOS, PM, APC
     r"|\x1b[ -/]*[0-~]?"
 )
-_MARKS = re.compile(f"[{OPENS}{OPENS_SPEC}{CLOSES}]")
 _BEGINS = re.compile("[\x1b\x90\x98\x9b\x9d\x9e\x9f]")
 _RETURN = re.compile(r"\r+\n?")
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -37,27 +30,6 @@ def printable(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return _HALF.sub("\ufffd", _UNSEEN.sub("", _RETURN.sub("\n", SEQUENCE.sub("", text))))
-
-
-def isolated(text: object) -> str:
-    """Return a text of others with the marks by which it is known inside one of our own; an empty one stays empty."""
-    return marked(printable(str(text)))
-
-
-def marked(text: str) -> str:
-    """Return `isolated` of what can be printed as it is."""
-    return text and f"{OPENS}{text}{CLOSES}"
-
-
-def of_spec(text: str) -> str:
-    """Return a title, help or remedy of a spec with its own marks: it is told where rlbox ships it."""
-    bare = printable(text)
-    return bare and f"{OPENS_SPEC}{bare}{CLOSES}"
-
-
-def unmarked(text: str) -> str:
-    """Return a text without such marks: what is stored, counted or compared."""
-    return _MARKS.sub("", text)
 
 
 class PrintableStream:

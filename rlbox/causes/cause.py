@@ -12,7 +12,6 @@ from typing import Literal
 from rlbox.amounts import size_text
 from rlbox.errors import Interrupted, NodeError, TimedOut, WorkFailed
 from rlbox.job.plan import StagePlan
-from rlbox.printable import of_spec
 
 CauseKind = Literal[
     "fix", "need", "port", "program", "service", "ready", "forbid", "exit", "ray", "require", "file", "silence",
@@ -51,11 +50,6 @@ class Cause:
     phase: str = ""
     waits: str = ""
     report: str = ""
-
-    @property
-    def shown_step(self) -> str:
-        """The next step for people: that of a known failure is the remedy of a fix, which may be somebody's own."""
-        return of_spec(self.next_step) if self.known and self.kind not in EXHAUSTED else self.next_step
 
 
 def exit_code(cause: Cause | None) -> int:

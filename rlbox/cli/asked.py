@@ -16,5 +16,5 @@ def confirm(app: App, yes: bool, what: str) -> None:
         return
     if app.as_json or not sys.stdin.isatty():
         raise click.UsageError(f"there is no terminal to ask on: pass --yes to {what}")
-    told = printable(app.told(what))
+    told = printable(what)
     click.confirm(f"{told[0].upper()}{told[1:]}?", abort=True, err=True)

@@ -25,4 +25,4 @@ def verb(app: App, shell: str) -> None:
     from rlbox.cli.root import root
 
     script = SHELLS[shell](root, {}, "rlbox", COMPLETION).source()
-    app.result({"shell": shell, "script": script}, script, verbatim=True)
+    app.result({"shell": shell, "script": script}, script)

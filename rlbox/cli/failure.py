@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -15,10 +14,9 @@ import click
 from rlbox import __version__
 from rlbox.app import DryRun, write_json
 from rlbox.cli.streams import NO_READER, OutputLost, discard_output
-from rlbox.cli.told import spoken
 from rlbox.errors import ISSUES, NodeError, RlboxError, SpecError
-from rlbox.messages.language import teller
-from rlbox.printable import isolated, printable
+from rlbox.i18n import _, join, translate
+from rlbox.printable import printable
 
 _OTHER, _ROOM = "name another", "free space there, or name another place"
 _OF_THE_MACHINE = {
@@ -82,7 +80,7 @@ def _refusal(error: OSError) -> NodeError:
     name = str(error.filename or "")
     shown = name if len(name) < _LONGEST else f"{name[:_LONGEST]}…"
     return NodeError(
-        f"this machine refuses: {isolated(error.strerror)}", where=shown, next_step=_OF_THE_MACHINE[error.errno or 0]
+        f"this machine refuses: {error.strerror}", where=shown, next_step=_OF_THE_MACHINE[error.errno or 0]
     )
 
 
@@ -93,42 +91,57 @@ def _interrupted() -> int:
 
 def _report_lost(error: OutputLost) -> int:
     if not error.left:
-        _tell(f"rlbox: error: {error.shown}\n", ())
+        _print_error(error)
     discard_output()
     return NO_READER if error.left else error.exit_code
 
 
 def _report(error: RlboxError, words: Sequence[str]) -> int:
-    _tell(f"rlbox: error: {error.shown}\n", words)
+    _print_error(error)
     return _as_json(error, words)
 
 
 def _report_dry(dry: DryRun, words: Sequence[str]) -> int:
     """Report what ended a dry run as the real one would, and the verdict on stdout; its exit code is the first's."""
     error = dry.refused[-1]
-    _tell(f"rlbox: error: {error.shown}\n", words)
+    _print_error(error)
     if _wants_json(words):
         with contextlib.suppress(OutputLost):
             write_json({"error": error.as_json(), "verdict": dry.as_json("")})
         return dry.exit_code
     lines = replace(dry, refused=dry.refused[:-1]).lines("")[:-1] + dry.lines("")[-1:]
-    sys.stdout.write(printable(teller(spoken(words))("\n".join(lines))) + "\n")
+    sys.stdout.write(printable(translate(join("\n", lines))) + "\n")
     sys.stdout.flush()
     return dry.exit_code
 
 
-def _tell(text: str, words: Sequence[str]) -> None:
-    sys.stderr.write(printable(teller(spoken(words))(text)))
+def _print_error(error: RlboxError) -> None:
+    _print(_("rlbox: error: {error}").format(error=error))
+
+
+def _print(text: str) -> None:
+    sys.stderr.write(printable(translate(text)) + "\n")
 
 
 def _report_usage(error: click.UsageError, words: Sequence[str]) -> int:
-    shown = io.StringIO()
-    error.show(shown)
-    _tell(shown.getvalue(), words)
+    _print(_usage_text(error))
     path = error.ctx.command_path if error.ctx else "rlbox"
     bare = isinstance(error, click.exceptions.NoArgsIsHelpError)  # its message is the whole help
     what = "a verb is missing" if bare else error.format_message()
     return _as_json(SpecError(what, where=path, next_step=f"{path} --help"), words)
+
+
+def _usage_text(error: click.UsageError) -> str:
+    """Return what click would show, whose own `show` prints at once."""
+    message = error.format_message()
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the whole help
+        return join("", [message])
+    lines = [error.ctx.get_usage()] if error.ctx else []
+    if error.ctx and error.ctx.command.get_help_option(error.ctx):
+        path, option = error.ctx.command_path, error.ctx.help_option_names[0]
+        lines += [_("Try '{command} {option}' for help.").format(command=path, option=option)]
+    lines += [""] if error.ctx else []
+    return join("\n", [*lines, _("Error: {message}").format(message=message)])
 
 
 def _as_json(error: RlboxError, words: Sequence[str]) -> int:
@@ -152,12 +165,12 @@ def _report_bug(error: Exception) -> int:
 
     path = cache_folder("logs", f"bug-{os.getpid()}.log")
     text = "".join(traceback.format_exception(error))
-    told = f"rlbox: bug: {isolated(f'{type(error).__name__}: {error}')}\n"
+    what = _("rlbox: bug: {name}: {error}").format(name=type(error).__name__, error=str(error))
     try:
         write_atomic(path, f"rlbox {__version__}\n{text}", mode=0o600)
-        told += f"  where: {path}\n  next:  report it with that file: {ISSUES}\n"
+        step = _("  where: {path}\n  next:  report it with that file: {page}").format(path=path, page=ISSUES)
     except OSError:
-        told = isolated(text) + told
-        told += f"  next:  report it with the lines above: {ISSUES}\n"
-    _tell(told, ())
+        sys.stderr.write(printable(text))
+        step = _("  next:  report it with the lines above: {page}").format(page=ISSUES)
+    _print(join("\n", [what, step]))
     return 3

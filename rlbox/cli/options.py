@@ -15,12 +15,20 @@ from rlbox.app import App, project_of
 from rlbox.cli.failure import RefusedDry
 from rlbox.cli.interrupts import interruptible
 from rlbox.cli.offered import complete_profile, complete_setting, complete_sources, complete_target
-from rlbox.cli.told import spoken
 from rlbox.errors import NotAnswered, RlboxError, SpecError
-from rlbox.messages.language import LANGUAGES, teller
-from rlbox.printable import isolated
+from rlbox.i18n import LANGUAGES
 from rlbox.run.places import CLUSTER, DEFAULT, DEFAULT_TARGET, MACHINES, PLACES
 from rlbox.spec.project import Project
+
+
+def lang_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--lang`, which is read before click parses anything: errors and help are in that language, too."""
+    return click.option(
+        "--lang",
+        type=click.Choice(LANGUAGES),
+        expose_value=False,
+        help="Language of help, errors and findings [RLBOX_LANG, else LANG].",
+    )(function)
 
 
 def shared(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -28,7 +36,7 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option("--project", metavar="DIR", help="Folder with your own images/ and jobs/ [RLBOX_PROJECT].")
     @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-    @click.option("--lang", type=click.Choice(LANGUAGES), help="Language of all messages [RLBOX_LANG, else LANG].")
+    @lang_option
     @click.option("-v", "--verbose", count=True, help="Print more detail.")
     @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
     @functools.wraps(function)
@@ -36,21 +44,17 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any,
         project: str | None,
         as_json: bool,
-        lang: str | None,
         verbose: int,
         quiet: bool,
         dry_run: bool = False,
         **rest: Any,
     ) -> Any:
         found = _there(project_of(project), named=bool(project))
-        language = lang or spoken(())
         app = App(
             project=found,
             as_json=as_json,
             dry_run=dry_run,
             verbosity=-1 if quiet else verbose,
-            language=language,
-            told=teller(language),
         )
         if rest.get("sources"):  # a name that is none is met before anything else
             app.project.source_file(rest["sources"])
@@ -237,7 +241,7 @@ def write_page(
     for gap in gaps:
         app.say(f"left out: {gap}")
     if app.dry_run:
-        return app.planned(told, "", f"write {isolated(path)}")
+        return app.planned(told, "", f"write {path}")
     write_atomic(path, data)
     app.result(told, str(path))
     open_browser(app, opened, path.resolve().as_uri())

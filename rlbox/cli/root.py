@@ -11,9 +11,10 @@ from click.shell_completion import CompletionItem
 
 from rlbox import __version__
 from rlbox.cli.failure import answer_failures
-from rlbox.cli.told import ToldContext
+from rlbox.cli.help import TranslatedContext, choose_language
 from rlbox.cli.verbs import COMPLETION, OTHER_WORDS, SECTIONS, TITLES, module_of
 from rlbox.cli.verbs import VERBS as VERBS
+from rlbox.i18n import LANGUAGES, _
 
 HELP = """
 Containers, runs and causes for RL post-training: one spec per machine, every fix baked in.
@@ -29,7 +30,7 @@ Examples:
 class LazyGroup(click.Group):
     """Imports a verb's module when the verb is used, so that `--help` costs no more than click."""
 
-    context_class = ToldContext
+    context_class = TranslatedContext
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs in alphabetical order."""
@@ -40,7 +41,7 @@ class LazyGroup(click.Group):
         if cmd_name not in VERBS:
             return None
         command: click.Command = importlib.import_module(module_of(cmd_name)).verb
-        command.context_class = ToldContext
+        command.context_class = TranslatedContext
         return command
 
     def resolve_command(
@@ -48,7 +49,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click's, with a suggestion for a mistyped verb."""
         if args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            ctx.fail(f"unknown verb {args[0]!r}{_hint(args[0])}")
+            ctx.fail(_("unknown verb {verb!r}{hint}").format(verb=args[0], hint=_hint(args[0])))
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -68,9 +69,9 @@ def _hint(word: str) -> str:
     import difflib
 
     if word in OTHER_WORDS:
-        return f": here it is `rlbox {OTHER_WORDS[word]}`"
+        return _(": here it is `rlbox {verb}`").format(verb=OTHER_WORDS[word])
     near = difflib.get_close_matches(word, VERBS, n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    return _(" (did you mean {verb!r}?)").format(verb=near[0]) if near else ""
 
 
 @click.group(
@@ -79,6 +80,7 @@ def _hint(word: str) -> str:
     subcommand_metavar="VERB [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+@click.option("--lang", type=click.Choice(LANGUAGES), expose_value=False, help="Language of help, errors and findings.")
 @click.version_option(__version__, message="rlbox %(version)s")
 def root() -> None:
     """Hold the options that go before a verb; the verbs do the work."""
@@ -86,6 +88,7 @@ def root() -> None:
 
 def run_root(words: Sequence[str]) -> int:
     """Run a command line and return its exit code; every failure becomes text on the way."""
+    choose_language(words)
     if words and words[0] == "help":  # as of other tools: `help`, `help run`
         words = [*words[1:2], "--help"]
     return answer_failures(words, lambda: _run_click(words))

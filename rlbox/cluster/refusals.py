@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 
 from rlbox.findings import Finding
-from rlbox.printable import isolated
 
 BUSY = re.compile(
     r"Connection reset by peer|Connection closed by remote host|kex_exchange_identification|Exceeded MaxStartups", re.I
@@ -91,8 +90,8 @@ def explain_ssh(name: str, host: str, jump: str, words: str) -> Finding:
 def _finding(id_: str, title: str, name: str, line: str, through: bool, jump: str, remedy: str) -> Finding:
     if through:
         title = f"jump host {jump}: {title}"
-        return Finding(id=f"jump-{id_}", title=title, seen=isolated(line), where=name, remedy=remedy)
-    return Finding(id=id_, title=title, seen=isolated(line), where=name, remedy=remedy)
+        return Finding(id=f"jump-{id_}", title=title, seen=line, where=name, remedy=remedy)
+    return Finding(id=id_, title=title, seen=line, where=name, remedy=remedy)
 
 
 def _fails_at_jump(host: str, jump: str, words: str) -> bool:

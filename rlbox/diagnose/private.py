@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from rlbox.diagnose.told import report
 from rlbox.diagnose.verdict import Diagnosis
-from rlbox.printable import unmarked
 from rlbox.secrets.masks import Masks
 
 MOST_BYTES = 8000
@@ -35,7 +34,7 @@ def evidence_pack(found: Diagnosis, excerpt: str, environment: Mapping[str, str]
 
     `environment` holds the secrets of this process, which are masked however they are written.
     """
-    text = f"{_ASKED}\n\n{unmarked(report(found, excerpt))}\n"
+    text = f"{_ASKED}\n\n{report(found, excerpt)}\n"
     text = hidden(Masks(environment).text(text))
     return text.encode("utf-8", "replace")[:MOST_BYTES].decode("utf-8", "ignore")
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from rlbox.diagnose.assess import Case
 from rlbox.diagnose.links import Link
 from rlbox.diagnose.verdict import UNKNOWN, Diagnosis, shown_text
-from rlbox.printable import isolated, of_spec
 
 WIDTH = 160
 _FIRST_WIDTH = 320
@@ -54,7 +53,7 @@ def report(diagnosis: Diagnosis, excerpt: str = "", *, why: bool = False) -> str
     else:
         parts = ["\n".join(four_lines(diagnosis)), _chain(diagnosis)]
         if excerpt:
-            parts.append(isolated(excerpt))
+            parts.append(excerpt)
     if why or diagnosis.root is None:
         parts.append(_noise(diagnosis))
     return "\n\n".join(part for part in parts if part)
@@ -75,24 +74,22 @@ def four_lines(diagnosis: Diagnosis) -> Iterator[str]:
 def _cause(diagnosis: Diagnosis) -> str:
     sure = f"{diagnosis.confidence:.2f}"
     if diagnosis.cause != UNKNOWN:
-        return f"{isolated(diagnosis.cause)}: {of_spec(diagnosis.title)} (sure to {sure})"
+        return f"{diagnosis.cause}: {diagnosis.title} (sure to {sure})"
     if diagnosis.fix:
-        return f"{isolated(diagnosis.fix)}: {of_spec(diagnosis.title)} (sure to {sure})"
+        return f"{diagnosis.fix}: {diagnosis.title} (sure to {sure})"
     if diagnosis.placed:
         placed = diagnosis.placed
         version = f"{placed['package']} {placed['versions']}".strip()
-        return f"unknown: raised in {isolated(placed['where'])}, {isolated(version)}; no signature knows it"
+        return f"unknown: raised in {placed['where']}, {version}; no signature knows it"
     return "unknown: no signature knows this line"
 
 
 def _next(diagnosis: Diagnosis) -> str:
     if diagnosis.fetch:
         fetch = f"these are consequences; look at {diagnosis.fetch}"
-        remedy = of_spec(diagnosis.remedy or "")
+        remedy = diagnosis.remedy or ""
         return f"{fetch}. {remedy}" if remedy and diagnosis.cause != UNKNOWN else fetch
-    return (
-        of_spec(diagnosis.remedy or "") or "none is known; `rlbox diagnose LOG --why` tells what else went wrong there"
-    )
+    return diagnosis.remedy or "none is known; `rlbox diagnose LOG --why` tells what else went wrong there"
 
 
 def _followed(diagnosis: Diagnosis) -> str:
@@ -100,8 +97,8 @@ def _followed(diagnosis: Diagnosis) -> str:
     if not rest:
         return "nothing more that failed"
     lanes = dict.fromkeys(link.case.event.lane or diagnosis.files[link.case.event.file].name for link in rest)
-    shown = isolated(", ".join(list(lanes)[:3]) + (", …" if len(lanes) > 3 else ""))
-    last = isolated(_cut(shown_text(rest[-1].case), WIDTH))
+    shown = ", ".join(list(lanes)[:3]) + (", …" if len(lanes) > 3 else "")
+    last = _cut(shown_text(rest[-1].case), WIDTH)
     if len(rest) == 1:
         return f"one consequence, in {shown}: {last}"
     return f"{len(rest)} consequences, in {shown}; the last: {last}"
@@ -117,7 +114,7 @@ def _line(diagnosis: Diagnosis, case: Case, width: int = WIDTH) -> str:
     row = case.event.row
     place = f"{diagnosis.files[case.event.file].name}:{case.number}"
     where = ", ".join(part for part in (place, row.lane, row.clock) if part)
-    return isolated(f"{where}: {_cut(shown_text(case), width)}")
+    return f"{where}: {_cut(shown_text(case), width)}"
 
 
 def _chain(diagnosis: Diagnosis) -> str:
@@ -127,7 +124,7 @@ def _chain(diagnosis: Diagnosis) -> str:
     if (left := len(diagnosis.chain) - _CHAIN_SHOWN) > 0:
         rows.append(f"  … and {left} more")
     for case in diagnosis.also[:_ALSO_SHOWN]:
-        rows.append(f"  also: {_line(diagnosis, case)} [{isolated(case.cause) or UNKNOWN}]")
+        rows.append(f"  also: {_line(diagnosis, case)} [{case.cause or UNKNOWN}]")
     return "\n".join(rows)
 
 
@@ -148,9 +145,9 @@ def _noise(diagnosis: Diagnosis) -> str:
     rows: list[str] = []
     seen: Sequence[dict[str, object]] = diagnosis.as_json()["benign"]
     for row in seen[:_NOISE_SHOWN]:
-        line = isolated(f"{row['file']}:{row['line']}: {_cut(str(row['text']), WIDTH)}")
+        line = f"{row['file']}:{row['line']}: {_cut(str(row['text']), WIDTH)}"
         count = row["count"]
-        told = (isolated(row["cause"] or ""), f"{count} times", REASONS[str(row["why"])])
+        told = (str(row["cause"] or ""), f"{count} times", REASONS[str(row["why"])])
         rows.append(f"  no failure: {line} [{', '.join(part for part in told if part)}]")
     if (left := len(seen) - _NOISE_SHOWN) > 0:
         rows.append(f"  … and {left} more that are none")

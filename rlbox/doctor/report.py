@@ -94,9 +94,9 @@ def _same(row: Finding, fix: Finding) -> bool:
 def report_text(report: Report, *, verbose: bool = False) -> str:
     """Return the findings as text, nothing when there is none; notes and what follows only when `verbose`."""
     shown = [finding for finding in report.findings if verbose or finding.level != "note"]
-    blocks = [_block(finding.shown) for finding in shown]
+    blocks = [_block(finding) for finding in shown]
     if verbose:
-        blocks += [f"follows: {_head(finding.shown)}" for finding in report.follows]
+        blocks += [f"follows: {_head(finding)}" for finding in report.follows]
     return "\n".join(blocks)
 
 

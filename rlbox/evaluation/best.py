@@ -11,7 +11,6 @@ from rlbox.evaluation.paired import Paired, smallest_difference
 from rlbox.evaluation.result import RULE, EvaluationResult, compare, contenders, require_comparable, table
 from rlbox.evaluation.results import ACCEPTED
 from rlbox.evaluation.view import paired_json, points
-from rlbox.printable import isolated
 
 GUARD = "humaneval"
 """The suite that must not drop (P189)."""
@@ -112,7 +111,7 @@ def best_json(found: Best) -> dict[str, Any]:
 
 def best_lines(found: Best) -> Iterator[str]:
     """Yield the table, how the choice went, and how the best stands to the baseline."""
-    yield from map(isolated, table(found.results).splitlines())
+    yield from map(str, table(found.results).splitlines())
     for rung in found.choice.rungs:
         for name, pair in rung.against.items():
             by, low, high = points(pair)

@@ -11,7 +11,6 @@ from rlbox.evaluation.lock import FieldChange
 from rlbox.evaluation.paired import Paired, smallest_difference
 from rlbox.evaluation.result import EvaluationResult, compare, require_comparable
 from rlbox.evaluation.results import ACCEPTED, RUNS
-from rlbox.printable import isolated
 
 _SUITE_COLUMNS = ("suite", "problems", "accepted@1", "exec", "outcomes")
 _SHOWN = 12
@@ -121,7 +120,7 @@ def points(pair: Paired) -> tuple[str, str, str]:
 
 def _suite_row(suite: str, row: Mapping[str, Any]) -> tuple[str, ...]:
     told = ", ".join(f"{count} {outcome}" for outcome, count in row.get("outcomes", {}).items())
-    return (isolated(suite), str(row.get("problems", "")), _share(row, ACCEPTED), _share(row, RUNS), told)
+    return (suite, str(row.get("problems", "")), _share(row, ACCEPTED), _share(row, RUNS), told)
 
 
 def _share(row: Mapping[str, Any], name: str) -> str:

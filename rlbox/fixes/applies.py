@@ -14,7 +14,6 @@ from packaging.version import InvalidVersion, Version
 
 from rlbox.amounts import counted
 from rlbox.fixes.fix import Applies, Fix
-from rlbox.printable import isolated
 from rlbox.target.lock import Lock
 from rlbox.target.target import GitSource, Target
 
@@ -79,7 +78,7 @@ def git_names(part: GitSource) -> tuple[str, str]:
 def judge(fix: Fix, target: Target, versions: Versions) -> Decision:
     """Return whether `target` needs `fix`, and the facts that decide it."""
     if fix.id in target.fixes.off:
-        return Decision(applies=False, reasons=(f"switched off by the target: {isolated(target.fixes.off[fix.id])}",))
+        return Decision(applies=False, reasons=(f"switched off by the target: {target.fixes.off[fix.id]}",))
     facts = list(_facts(fix.applies, target, versions))
     against = tuple(fact for holds, fact in facts if not holds)
     if against:
@@ -92,17 +91,17 @@ def has_package(text: str, versions: Versions) -> tuple[bool, str]:
     asked = _requirement(text)
     name = canonicalize_name(asked.name)
     if name not in versions:
-        return False, f"{isolated(name)} is not in the stack"
+        return False, f"{name} is not in the stack"
     version = versions[name]
     if not asked.specifier:
-        return True, f"{isolated(f'{name} {version}'.rstrip())} is in the stack"
+        return True, f"{f'{name} {version}'.rstrip()} is in the stack"
     if not version:
-        return False, f"the version of {isolated(name)} is not known before `rlbox lock`"
+        return False, f"the version of {name} is not known before `rlbox lock`"
     try:
         holds = asked.specifier.contains(Version(version), prereleases=True)
     except InvalidVersion:
-        return False, f"{isolated(name)} has the version {version!r}, which cannot be compared"
-    shown, wanted = isolated(f"{name} {version}"), isolated(_plain(asked.specifier))
+        return False, f"{name} has the version {version!r}, which cannot be compared"
+    shown, wanted = f"{name} {version}", _plain(asked.specifier)
     return holds, f"{shown} is {wanted}" if holds else f"{shown} is not {wanted}"
 
 
@@ -131,7 +130,7 @@ def _facts(applies: Applies, target: Target, versions: Versions) -> Iterator[tup
 def _hardware_facts(applies: Applies, target: Target) -> Iterator[tuple[bool, str]]:
     hardware = target.hardware
     if applies.gpu is not None:
-        yield bool(hardware.gpu) == applies.gpu, f"GPU {isolated(hardware.gpu)}" if hardware.gpu else "no GPU"
+        yield bool(hardware.gpu) == applies.gpu, f"GPU {hardware.gpu}" if hardware.gpu else "no GPU"
     if applies.arch:
         yield _one_of(hardware.arch, applies.arch, "GPU architecture")
     if applies.grade:
@@ -150,7 +149,7 @@ def _platform_facts(applies: Applies, target: Target) -> Iterator[tuple[bool, st
         rented = bool(hardware.platform)
         yield (
             rented == applies.rented,
-            f"rented from {isolated(hardware.platform)}" if rented else "a machine of one's own",
+            f"rented from {hardware.platform}" if rented else "a machine of one's own",
         )
     if applies.platform:
         yield _one_of(hardware.platform, applies.platform, "platform")
@@ -164,8 +163,8 @@ def _platform_facts(applies: Applies, target: Target) -> Iterator[tuple[bool, st
 
 def _one_of(value: str, wanted: tuple[str, ...], what: str) -> tuple[bool, str]:
     holds = value in wanted
-    fact = f"{what} {isolated(value) or 'not given'}"
-    return holds, fact if holds else f"{fact}, not {isolated(' or '.join(wanted))}"
+    fact = f"{what} {value or 'not given'}"
+    return holds, fact if holds else f"{fact}, not {' or '.join(wanted)}"
 
 
 def _counted(value: int, wanted: str, what: tuple[str, str]) -> tuple[bool, str]:
@@ -176,7 +175,7 @@ def _counted(value: int, wanted: str, what: tuple[str, str]) -> tuple[bool, str]
         ">=": value >= number, "<=": value <= number, "==": value == number, "<": value < number, ">": value > number,
     }[match[1]]  # fmt: skip
     fact = counted(value, *what)
-    return holds, fact if holds else f"{fact}, not {isolated(wanted)}"
+    return holds, fact if holds else f"{fact}, not {wanted}"
 
 
 def _tight(target: Target, per_core: int) -> tuple[bool, str]:

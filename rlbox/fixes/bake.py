@@ -12,7 +12,6 @@ from jinja2 import Environment, StrictUndefined, Template, TemplateError
 from rlbox.errors import SpecError
 from rlbox.fixes.applies import Versions, has_package, judge, torch_cuda
 from rlbox.fixes.fix import Bake, Fix, RayWords
-from rlbox.printable import isolated, of_spec
 from rlbox.spec.kinds import Frozen
 from rlbox.target.target import Target
 
@@ -255,7 +254,7 @@ def _refuse(chosen: Iterable[Fix], target: Target, values: Mapping[str, Any]) ->
                 found.append((fill(row.says, values, _where(fix)), fill(row.next, values, _where(fix)), fix.id))
     if found:
         where = f"images/{target.name}/target.toml"
-        lines = [f"{of_spec(says)} (fix {isolated(fix_id)}): {of_spec(step)}" for says, step, fix_id in found]
+        lines = [f"{says} (fix {fix_id}): {step}" for says, step, fix_id in found]
         raise SpecError(
             lines[0] if len(lines) == 1 else "\n".join([f"{where}: {len(lines)} problems", *(f"  {x}" for x in lines)]),
             where=where,

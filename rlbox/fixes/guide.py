@@ -12,6 +12,7 @@ from rlbox.diagnose.read.line import read_row
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.manifest import SIGNED
 from rlbox.fixes.view import Judged
+from rlbox.i18n import _
 from rlbox.target.target import Target
 
 _WORD = re.compile(r"[^\W_]+")
@@ -50,17 +51,16 @@ def _lines(fix: Fix) -> Iterator[str]:
     return (row.example for row in fix.signature)
 
 
-def variables(judged: Iterable[Judged], target: Target, chinese: bool = False) -> tuple[Variable, ...]:
+def variables(judged: Iterable[Judged], target: Target) -> tuple[Variable, ...]:
     """Return every variable that fixes and the target set, by name; what the target itself sets holds."""
-    return tuple(sorted(_variables(judged, target, chinese), key=lambda row: (row.name, row.fix)))
+    return tuple(sorted(_variables(judged, target), key=lambda row: (row.name, row.fix)))
 
 
-def _variables(judged: Iterable[Judged], target: Target, chinese: bool) -> Iterator[Variable]:
+def _variables(judged: Iterable[Judged], target: Target) -> Iterator[Variable]:
     for one in judged:
-        title = one.fix.title_zh if chinese else one.fix.title
         for row in one.rows if one.applies else ():
             if row.kind in ("env", "path") and row.name not in target.env:
-                yield Variable(name=row.name, value=row.value, fix=one.fix.id, reason=title)
+                yield Variable(name=row.name, value=row.value, fix=one.fix.id, reason=_(one.fix.title))
     for name, value in target.env.items():
         reason = f"images/{target.name}/target.toml: env"
         yield Variable(name=name, value=value, fix="", reason=reason)

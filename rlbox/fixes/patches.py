@@ -13,7 +13,6 @@ from packaging.utils import canonicalize_name
 from rlbox.fixes.applies import Versions, git_names, has_package
 from rlbox.fixes.bake import fill, template_values
 from rlbox.fixes.fix import Fix
-from rlbox.printable import unmarked
 from rlbox.target.patch import FixPatch, added_lines
 from rlbox.target.target import GitSource, PatchFacts, Target
 
@@ -93,7 +92,7 @@ def chosen_package(patch: PatchFacts, target: Target, versions: Versions) -> tup
         if holds:
             return canonicalize_name(asked.name), ""
         against.append(fact)
-    return "", unmarked("; ".join(against))
+    return "", "; ".join(against)
 
 
 def git_part(name: str, target: Target) -> GitSource | None:

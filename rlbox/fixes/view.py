@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from rlbox.fixes.bake import filled_bake, template_values
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import chosen_package
 from rlbox.fixes.words import BakedRow, baked_rows, condition_words, kind_of
-from rlbox.printable import isolated, of_spec
+from rlbox.i18n import _, get_language, join, ngettext, translate
 from rlbox.target.target import Target
 
 _SIGNS = {"env": "=", "path": "=", "link": " -> "}
@@ -54,10 +54,10 @@ def list_json(fixes: Iterable[Fix]) -> dict[str, Any]:
     return {"fixes": [{**fix.model_dump(mode="json", include=keys), "kind": kind_of(fix)} for fix in fixes]}
 
 
-def list_text(fixes: Iterable[Fix], lang: str) -> str:
+def list_text(fixes: Iterable[Fix]) -> str:
     """Return a line for each fix: id, kind, title, the numbers that it covers."""
     rows = ((fix, f"  [{' '.join(fix.covers)}]" if fix.covers else "") for fix in fixes)
-    return "\n".join(columns((fix.id, kind_of(fix), _title(fix, lang) + covers) for fix, covers in rows))
+    return "\n".join(columns((fix.id, kind_of(fix), _title(fix) + covers) for fix, covers in rows))
 
 
 def fix_json(fix: Fix) -> dict[str, Any]:
@@ -67,30 +67,31 @@ def fix_json(fix: Fix) -> dict[str, Any]:
     return {"fix": {**data, "kind": kind_of(fix), "applies": applies, "bake": bake}}
 
 
-def fix_text(fix: Fix, lang: str, tell: Callable[[str], str] = str) -> str:
-    """Return everything of a fix as people read it; `tell` gives what the catalogue of messages knows of it."""
-    return "\n".join(_fix_lines(fix, lang, tell))
+def fix_text(fix: Fix) -> str:
+    """Return everything of a fix as people read it."""
+    return "\n".join(map(translate, _fix_lines(fix)))
 
 
-def _fix_lines(fix: Fix, language: str, tell: Callable[[str], str]) -> Iterator[str]:
-    yield f"# {fix.id}: {_title(fix, language)}"
-    yield tell(f"kind: {kind_of(fix)}")
-    for key, values in (("covers", fix.covers), ("heals", fix.heals)):
-        if values:
-            yield tell(f"{key}: {', '.join(values)}")
-    yield from ("", tell("## why"), *fix.why.strip().splitlines())
-    conditions = condition_words(fix.applies) or ("every target",)
-    yield from ("", tell("## applies when"), *(tell(f"- {text}") for text in conditions))
+def _fix_lines(fix: Fix) -> Iterator[str]:
+    yield f"# {fix.id}: {_title(fix)}"
+    yield _("kind: {kind}").format(kind=kind_of(fix))
+    if fix.covers:
+        yield _("covers: {ids}").format(ids=", ".join(fix.covers))
+    if fix.heals:
+        yield _("heals: {ids}").format(ids=", ".join(fix.heals))
+    yield from ("", _("## why"), *fix.why.strip().splitlines())
+    conditions = condition_words(fix.applies) or (_("every target"),)
+    yield from ("", _("## applies when"), *(join("", ("- ", text)) for text in conditions))
     rows = [line for row in baked_rows(fix, fix.bake) for line in _row_lines(row, whole=True)]
-    yield from ("", tell("## what is baked"), *(rows or [tell("nothing")]))
+    yield from ("", _("## what is baked"), *(rows or [_("nothing")]))
     if fix.check:
-        yield from ("", tell(f"## check ({isolated(', '.join(fix.check.when))})"), *_indented(fix.check.run))
+        yield from ("", _("## check ({when})").format(when=", ".join(fix.check.when)), *_indented(fix.check.run))
     if fix.signature:
-        yield from ("", tell("## what the log says"), *(f"  {row.example}" for row in fix.signature))
-    yield from ("", tell("## remedy"), *(fix.remedy_zh if language == "zh" else fix.remedy).strip().splitlines())
-    yield from ("", tell("## source"), *(f"- {text}" for text in fix.source))
+        yield from ("", _("## what the log says"), *(f"  {row.example}" for row in fix.signature))
+    yield from ("", _("## remedy"), *(fix.remedy_zh if get_language() == "zh" else fix.remedy).strip().splitlines())
+    yield from ("", _("## source"), *(f"- {text}" for text in fix.source))
     if fix.untested:
-        yield from ("", tell("## no fault test"), tell(of_spec(fix.untested)))
+        yield from ("", _("## no fault test"), fix.untested)
 
 
 def _indented(text: str) -> list[str]:
@@ -124,9 +125,7 @@ def explain_json(target: str, judged: Iterable[Judged], refused: str) -> dict[st
     }
 
 
-def explain_text(
-    target: str, judged: Iterable[Judged], lang: str, *, whole: bool, tell: Callable[[str], str] = str
-) -> str:
+def explain_text(target: str, judged: Iterable[Judged], *, whole: bool) -> str:
     """Return what a target gets and why as people read it; `whole` shows the lines of files and hooks."""
     rows = list(judged)
     given = [one for one in rows if one.applies and kind_of(one.fix) in ("baked", "check")]
@@ -134,20 +133,22 @@ def explain_text(
     left = [one for one in rows if not one.applies]
     count = len(given)
     lines = [
-        tell(
-            f"# {isolated(target)}: {count} fix applies" if count == 1 else f"# {isolated(target)}: {count} fixes apply"
+        ngettext("# {target}: {count} fix applies", "# {target}: {count} fixes apply", count).format(
+            target=target, count=count
         )
     ]
     for one in given:
-        lines += ["", f"{one.fix.id} ({kind_of(one.fix)}): {_title(one.fix, lang)}"]
-        lines += [tell(f"  because {'; '.join(one.reasons)}")]
+        lines += ["", f"{one.fix.id} ({kind_of(one.fix)}): {_title(one.fix)}"]
+        lines += [_("  because {reasons}").format(reasons=join("; ", one.reasons))]
         lines += [f"  {line}" for row in one.rows for line in _row_lines(row, whole=whole)]
-    lines += ["", tell(f"# {len(advice)} more only know a line of a log, and the remedy or that it is benign")]
-    lines += columns((one.fix.id, _title(one.fix, lang)) for one in advice)
-    lines += ["", tell(f"# {len(left)} fix is skipped" if len(left) == 1 else f"# {len(left)} fixes are skipped")]
-    lines += columns((one.fix.id, tell("; ".join(one.reasons))) for one in left)
-    return "\n".join(lines)
+    advises = _("# {count} more only know a line of a log, and the remedy or that it is benign")
+    lines += ["", advises.format(count=len(advice))]
+    lines += columns((one.fix.id, _title(one.fix)) for one in advice)
+    skips = ngettext("# {count} fix is skipped", "# {count} fixes are skipped", len(left))
+    lines += ["", skips.format(count=len(left))]
+    lines += columns((one.fix.id, translate(join("; ", one.reasons))) for one in left)
+    return "\n".join(map(translate, lines))
 
 
-def _title(fix: Fix, lang: str) -> str:
-    return fix.title_zh if lang == "zh" else fix.title
+def _title(fix: Fix) -> str:
+    return fix.title_zh if get_language() == "zh" else fix.title

@@ -11,7 +11,6 @@ from rlbox.job.gate_plan import BenignPlan, LinePlan, MetricPlan, ReadyPlan
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import Line
-from rlbox.printable import isolated
 
 RuleKind = Literal[
     "need",
@@ -55,22 +54,6 @@ class RuleState:
     def named(self) -> str:
         """The rule with its kind before it, where it does not begin with that word itself."""
         return self.rule if self.rule.startswith(self.kind) else f"{self.kind} {self.rule}"
-
-    @property
-    def shown(self) -> str:
-        """The rule for people: what the job wrote, a pattern, a path or a name, is marked."""
-        if self.kind in _OF_RLBOX:
-            return self.rule
-        if self.kind == "metric":
-            name, joint, conditions = self.rule.partition(": ")
-            return f"{isolated(name)}{joint}{conditions}"
-        conditions = found[0] if (found := _CONDITIONS.search(self.rule)) else ""
-        return f"{isolated(self.rule.removesuffix(conditions))}{conditions}"
-
-    @property
-    def shown_named(self) -> str:
-        """As `named`, for people."""
-        return self.shown if self.rule.startswith(self.kind) else f"{self.kind} {self.shown}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,6 @@ from rlbox.errors import NodeError, WorkFailed
 from rlbox.findings import Finding
 from rlbox.host.gpu_choice import choose_seen
 from rlbox.machine.act.identity import in_image
-from rlbox.printable import isolated
 
 
 def examine(app: App, name: str | None, *, fix: bool, data: str | None, gpus: str, budget_s: float) -> int:
@@ -28,7 +27,7 @@ def examine(app: App, name: str | None, *, fix: bool, data: str | None, gpus: st
         return _plan(app, report)
     done: list[str] = []
     if fix and any(finding.fixable for finding in report.findings):
-        done = [f"{isolated(finding.id)}: {text}" for finding, text in repair(report.findings)]
+        done = [f"{finding.id}: {text}" for finding, text in repair(report.findings)]
         for text in done:
             app.say(f"fix: {text}")
         report = _examine(app, name, data, gpus, budget_s or BUDGET_S)
@@ -39,9 +38,7 @@ def examine(app: App, name: str | None, *, fix: bool, data: str | None, gpus: st
 
 def _plan(app: App, report: Report) -> int:
     """Say what would be repaired, and whether errors are left then."""
-    rows = [
-        f"{isolated(finding.id)}: {isolated(' '.join(finding.repair))}" for finding in report.findings if finding.repair
-    ]
+    rows = [f"{finding.id}: {' '.join(finding.repair)}" for finding in report.findings if finding.repair]
     left = [finding for finding in report.findings if finding.level == "error" and not finding.repair]
     repairs = counted(len(rows), "repair", "repairs")
     would = f"make {repairs}" if rows else "repair nothing"

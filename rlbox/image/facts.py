@@ -10,7 +10,6 @@ from typing import Any
 from rlbox.amounts import duration_text, size_text
 from rlbox.image.build import Step
 from rlbox.image.layers import split_group
-from rlbox.printable import isolated
 from rlbox.target.lock import Lock
 
 # What the engine's history says of each `COPY --link --from=STAGE /out/LAYER/ /`, and of the lock's copy above them.
@@ -184,7 +183,7 @@ def _seconds(steps: Iterable[Step]) -> Mapping[str, float]:
 
 def layers_text(rows: Sequence[LayerTime]) -> str:
     """Return the layers and their sum as a table."""
-    lines = [f"{size_text(row.size):>9}  {_spent(row.seconds):>10}  {isolated(row.part)}" for row in rows]
+    lines = [f"{size_text(row.size):>9}  {_spent(row.seconds):>10}  {row.part}" for row in rows]
     return "\n".join([*lines, f"{size_text(sum(row.size for row in rows)):>9}  {'':>10}  in all, unpacked"])
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from rlbox.amounts import size_text
 from rlbox.image.facts import ImagePart, LayerFacts, LockChange, lock_groups
 from rlbox.image.labels import FORCED_LABEL
-from rlbox.printable import isolated, of_spec
 from rlbox.target.lock import Lock
 
 _WIDTH = 100
@@ -73,16 +72,14 @@ def image_text(facts: ImageFacts) -> str:
 
 
 def _head(facts: ImageFacts) -> Iterator[str]:
-    yield f"# image {isolated(facts.name)}"
-    yield f"title    {of_spec(facts.labels.get('org.opencontainers.image.title', ''))}"
-    yield from (
-        f"{label.removeprefix('rlbox.'):<8} {isolated(facts.labels.get(label, '')) or 'none'}" for label in _LABELS
-    )
+    yield f"# image {facts.name}"
+    yield f"title    {facts.labels.get('org.opencontainers.image.title', '')}"
+    yield from (f"{label.removeprefix('rlbox.'):<8} {facts.labels.get(label, '') or 'none'}" for label in _LABELS)
     if forced := facts.labels.get(FORCED_LABEL):
-        yield f"forced   its stack contradicts itself: {isolated(forced)}"
-    yield f"digest   {isolated(facts.digest) or _NO_DIGEST}"
-    yield f"id       {isolated(facts.identity)}"
-    yield f"tags     {isolated(', '.join(facts.tags)) or 'none'}"
+        yield f"forced   its stack contradicts itself: {forced}"
+    yield f"digest   {facts.digest or _NO_DIGEST}"
+    yield f"id       {facts.identity}"
+    yield f"tags     {', '.join(facts.tags) or 'none'}"
     yield f"created  {facts.created}"
     yield f"size     {size_text(facts.size)}"
 
@@ -90,7 +87,7 @@ def _head(facts: ImageFacts) -> Iterator[str]:
 def _layers(facts: ImageFacts) -> Iterator[str]:
     yield f"# {len(facts.layers)} layers, unpacked, the lowest first"
     for layer in facts.layers:
-        yield f"{size_text(layer.size):>9}  {isolated(layer.part or layer.command[:_WIDTH])}"
+        yield f"{size_text(layer.size):>9}  {layer.part or layer.command[:_WIDTH]}"
 
 
 def _packages(facts: ImageFacts) -> Iterator[str]:
@@ -99,10 +96,10 @@ def _packages(facts: ImageFacts) -> Iterator[str]:
         return
     yield "# packages by group"
     for group, rows in lock_groups(facts.lock).items():
-        yield f"{isolated(group)} ({len(rows)})"
+        yield f"{group} ({len(rows)})"
         named = ", ".join(f"{row.name}{_JOINED}{_shown(group, row)}" for row in rows)
         lines = textwrap.wrap(named, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
-        yield from (isolated(line.replace(_JOINED, " ")) for line in lines)
+        yield from (line.replace(_JOINED, " ") for line in lines)
 
 
 def _shown(group: str, row: ImagePart) -> str:
@@ -114,6 +111,6 @@ def _standing(standing: Standing) -> Iterator[str]:
     yield f"spec     {standing.spec}"
     if standing.lock:
         yield f"lock     {standing.lock}"
-    yield from (f"  {isolated(change)}" for change in standing.changes)
+    yield from (f"  {change}" for change in standing.changes)
     if "differs" in (standing.spec, standing.lock):
         yield f"next: rlbox build {standing.target}"

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from pydantic import PlainValidator, WithJsonSchema
 
 from rlbox.job.param import Param, ParamName, Scalar, check_scalar, range_problem, settle
-from rlbox.printable import isolated, of_spec
 from rlbox.spec.check import suggest
 
 INCLUDE = "include"
@@ -83,7 +82,7 @@ def _value_problems(name: str, param: Param, value: Scalar) -> list[str]:
         problem = range_problem(param, settled)
     except ValueError as error:
         return [str(error) + ("" if "(got " in str(error) else f" (got {value!r})")]
-    return [f"parameter {name} is {problem}: {of_spec(param.help)}"] if problem else []
+    return [f"parameter {name} is {problem}: {param.help}"] if problem else []
 
 
 def profile_problems(profiles: ParamSets, params: Mapping[str, Param]) -> list[str]:
@@ -97,7 +96,7 @@ def profile_problems(profiles: ParamSets, params: Mapping[str, Param]) -> list[s
             if under not in profiles
         ]
         if circle := _circle(profiles, name, ()):
-            problems.append(f"profiles.{name}.{INCLUDE}: profiles include each other: {isolated(' -> '.join(circle))}")
+            problems.append(f"profiles.{name}.{INCLUDE}: profiles include each other: {' -> '.join(circle)}")
     return problems
 
 

@@ -10,7 +10,6 @@ from rlbox.errors import SpecError
 from rlbox.job.job import Job
 from rlbox.job.param import Param, Scalar, parse_scalar, range_problem, settle
 from rlbox.job.param_sets import lay
-from rlbox.printable import isolated, of_spec
 from rlbox.spec.check import suggest
 
 DEFAULT = "default"
@@ -54,9 +53,7 @@ def plan_values(job: Job, profiles: str | Iterable[str], settings: Mapping[str, 
     problems = _Problems(job)
     given |= problems.parse(settings)
     missing = [name for name, param in job.params.items() if param.required and name not in given]
-    problems.lines += [
-        f"--set {name}=: parameter {name} has no value: {of_spec(job.params[name].help)}" for name in missing
-    ]
+    problems.lines += [f"--set {name}=: parameter {name} has no value: {job.params[name].help}" for name in missing]
     params = {name: problems.settle(name, *given[name]) for name in job.params if name in given}
     problems.check()
     origins = {name: given[name][1] for name in params}
@@ -117,12 +114,12 @@ class _Problems:
             if name not in params:
                 self._unknown = True
                 near = suggest(name, list(params))
-                self.lines.append(f"--set {name}: not a parameter of job {isolated(self._job.name)}{near}")
+                self.lines.append(f"--set {name}: not a parameter of job {self._job.name}{near}")
                 continue
             try:
                 found[name] = (parse_scalar(params[name], text), SET)
             except ValueError as error:
-                self.lines.append(f"--set {name}={text}: {error}: {of_spec(params[name].help)}")
+                self.lines.append(f"--set {name}={text}: {error}: {params[name].help}")
         return found
 
     def settle(self, name: str, value: Scalar, origin: str) -> Scalar:
@@ -133,17 +130,17 @@ class _Problems:
             problem = range_problem(param, settled)
         except ValueError as error:
             shown = f"--set {name}={value}" if origin == SET else f"{origin}: {name}"
-            self.lines.append(f"{shown}: {error}: {of_spec(param.help)}")
+            self.lines.append(f"{shown}: {error}: {param.help}")
             return value
         if problem:
-            self.lines.append(f"parameter {name} is {problem}: {of_spec(param.help)}")
+            self.lines.append(f"parameter {name} is {problem}: {param.help}")
         return settled
 
     def check(self) -> None:
         """Raise what was noted, if anything."""
         if not self.lines:
             return
-        known = f"parameters: {isolated(', '.join(sorted(self._job.params))) or 'none'}"
+        known = f"parameters: {', '.join(sorted(self._job.params)) or 'none'}"
         what = self.lines[0]
         if len(self.lines) > 1:
             what = "\n".join([f"job {self._job.name}: {len(self.lines)} problems", *(f"  {x}" for x in self.lines)])
@@ -208,7 +205,7 @@ def param_lines(params: Mapping[str, Scalar], origins: Mapping[str, str], units:
         unit = f" {units[name]}" if name in units else ""
         origin = origins.get(name, DEFAULT)
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        lines.append(isolated(f"{name} = {text}{unit}") + ("" if origin == DEFAULT else f"  ({origin})"))
+        lines.append(f"{name} = {text}{unit}" + ("" if origin == DEFAULT else f"  ({origin})"))
     return lines
 
 

@@ -6,7 +6,6 @@ from rlbox.job.job import Job
 from rlbox.job.param import show_scalar
 from rlbox.job.param_sets import included, lay
 from rlbox.job.params import describe_param
-from rlbox.printable import isolated, of_spec
 
 TOLD = ("params", "profiles", "resume", "secrets", "optional_secrets")
 """The keys of a job that `job_lines` tells."""
@@ -24,8 +23,8 @@ def _param_lines(job: Job) -> list[str]:
     lines = ["# parameters: --set NAME=VALUE"]
     for name, param in job.params.items():
         value = "" if param.default is None else show_scalar(param.default)
-        told = isolated(f"{name:<{width}} = {value:<10}")
-        lines.append(f"{told} # {of_spec(param.help)} ({describe_param(param)})")
+        told = f"{name:<{width}} = {value:<10}"
+        lines.append(f"{told} # {param.help} ({describe_param(param)})")
     return [*lines, ""]
 
 
@@ -33,9 +32,9 @@ def _profile_lines(job: Job) -> list[str]:
     lines = []
     for name, table in job.profiles.items():
         under = included(table)
-        lines.append(f"# {isolated(f'--profile {name}')}" + (f": changes profile {', '.join(under)}" if under else ""))
+        lines.append(f"# {f'--profile {name}'}" + (f": changes profile {', '.join(under)}" if under else ""))
         for key, (value, origin) in lay(job.profiles, [name]).items():
-            told = isolated(f"{key} = {show_scalar(value)}")
+            told = f"{key} = {show_scalar(value)}"
             lines.append(told + (f"  # of profile {origin}" if origin != name else ""))
         lines.append("")
     return lines
@@ -44,8 +43,8 @@ def _profile_lines(job: Job) -> list[str]:
 def _resume_lines(job: Job) -> list[str]:
     if not job.resume.params and not job.resume.says:
         return []
-    says = f": {of_spec(job.resume.says)}" if job.resume.says else ""
-    return [f"# --resume{says}", *(isolated(f"{name} = {show_scalar(v)}") for name, v in job.resume.params.items()), ""]
+    says = f": {job.resume.says}" if job.resume.says else ""
+    return [f"# --resume{says}", *(f"{name} = {show_scalar(v)}" for name, v in job.resume.params.items()), ""]
 
 
 def _secret_lines(job: Job) -> list[str]:
@@ -53,8 +52,5 @@ def _secret_lines(job: Job) -> list[str]:
     if not rows:
         return []
     given = [(part.name, part.secrets) for part in job.services] + [(part.name, part.secrets) for part in job.stages]
-    told = (
-        f"{isolated(name)}  # {what}, for {', '.join(part for part, names in given if name in names)}"
-        for name, what in rows
-    )
+    told = (f"{name}  # {what}, for {', '.join(part for part, names in given if name in names)}" for name, what in rows)
     return ["# secrets: from .env, --env-file or the environment", *told, ""]

@@ -9,14 +9,13 @@ from typing import Any
 from rlbox.amounts import counted, padded
 from rlbox.lint.drift import DriftRule
 from rlbox.lint.read.text import SEVERITIES, Defect
-from rlbox.printable import isolated, of_spec
 
 
 def findings_text(findings: Sequence[Defect]) -> str:
     """Return two lines for each finding: place and defect, and the form that works."""
     lines = []
     for one in findings:
-        lines.append(f"{isolated(one.file)}:{one.line}:{one.column}: {one.severity}: {one.what} [{one.rule}]")
+        lines.append(f"{one.file}:{one.line}:{one.column}: {one.severity}: {one.what} [{one.rule}]")
         lines.append(f"  next: {one.next_step}")
     return "\n".join(lines)
 
@@ -44,12 +43,12 @@ def table_text(rules: Sequence[DriftRule]) -> str:
     wide = max(len(rule.id) for rule in rules)
     lines = []
     for rule in rules:
-        versions = f"  ({isolated(rule.package)}: {_versions(rule)})" if rule.package else ""
-        lines.append(f"{padded(isolated(rule.id), wide)}  {rule.severity:7}  {of_spec(rule.what)}{versions}")
-        lines.append(f"{'':{wide}}           next: {of_spec(rule.next)}  [{rule.dated}]")
+        versions = f"  ({rule.package}: {_versions(rule)})" if rule.package else ""
+        lines.append(f"{padded(rule.id, wide)}  {rule.severity:7}  {rule.what}{versions}")
+        lines.append(f"{'':{wide}}           next: {rule.next}  [{rule.dated}]")
     return "\n".join(lines)
 
 
 def _versions(rule: DriftRule) -> str:
     ranges = {"works with": rule.works, "warns with": rule.warns, "fails with": rule.fails}
-    return ", ".join(f"{word} {isolated(text)}" for word, text in ranges.items() if text)
+    return ", ".join(f"{word} {text}" for word, text in ranges.items() if text)

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.foreign import parse_json
-from rlbox.printable import isolated
 from rlbox.target.lock import Lock
 
 _MOST_NAMED = 8
@@ -62,7 +61,7 @@ def lock_diff(old: str, new: str) -> str:
         return lines
 
     rows = difflib.unified_diff(short(old), short(new), "lock.json", "lock.json (now)", lineterm="", n=0)
-    return isolated("\n".join(line for line in rows if not line.startswith("@@")))
+    return "\n".join(line for line in rows if not line.startswith("@@"))
 
 
 def group_counts(lock: Lock) -> dict[str, int]:

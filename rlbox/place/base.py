@@ -10,7 +10,6 @@ from packaging.utils import canonicalize_name
 from rlbox.errors import NodeError
 from rlbox.findings import listed
 from rlbox.place.unpacked import BaseEnvironment
-from rlbox.printable import isolated
 from rlbox.target.target import Target
 
 _DRIVER = "libcuda.so.1"
@@ -101,7 +100,7 @@ def _gaps(target: Target, holds: Mapping[str, str], found: MachinePython, accept
         yield f"Python is {found.version}, and {target.python.version} is wanted"
     missing = [f"{name} {version}" for name, version in holds.items() if not found.packages.get(name)]
     if missing:
-        yield f"{len(missing)} of {len(holds)} packages are missing ({listed([*map(isolated, missing)], len(missing))})"
+        yield f"{len(missing)} of {len(holds)} packages are missing ({listed([*map(str, missing)], len(missing))})"
     for name, version in _others(holds, found, accepted).items():
         yield f"{name} is {version}, and {holds[name]} is wanted"
 
@@ -151,8 +150,8 @@ def judge_imports(base: AdoptedBase, found: tuple[TriedImport, ...], last: str) 
         A package cannot be imported.
     """
     broken = [row for row in found if row.error and _DRIVER not in row.error]
-    told = [f"{isolated(row.name)}: {isolated(row.error)}" for row in broken]
-    told += [f"{isolated(last)}: its import ended the interpreter"] if last else []
+    told = [f"{row.name}: {row.error}" for row in broken]
+    told += [f"{last}: its import ended the interpreter"] if last else []
     if told:
         words = "; ".join(told)
         raise NodeError(

@@ -10,7 +10,6 @@ from typing import Literal
 from rlbox.place.layout import Layout
 from rlbox.place.merged_lines import merged_text
 from rlbox.place.wanted import Laid, LeftOut, Wanted
-from rlbox.printable import isolated
 from rlbox.values import VENV
 
 UNPACKED = 4.0
@@ -142,9 +141,8 @@ class PathChange:
     def told(self) -> str:
         """Return it as one line."""
         kept = "; what is there is kept" if self.keep else ""
-        new = isolated(self.new) if self.kind in ("part", "packages", "base") else self.new
-        why = f" ({isolated(self.why)})" if self.why else ""
-        return f"{self.kind:<11} {isolated(self.path)}: {self.old} -> {new}{kept}{why}"
+        why = f" ({self.why})" if self.why else ""
+        return f"{self.kind:<11} {self.path}: {self.old} -> {self.new}{kept}{why}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +236,7 @@ def _packages(wanted: Wanted, facts: ApplyFacts) -> tuple[tuple[PathChange, ...]
         return (), ()
     text = " ".join(missing)
     if facts.why_no_packages:
-        return (), (LeftOut(what=f"apt packages {isolated(text)}", origin="apt", reason=facts.why_no_packages),)
+        return (), (LeftOut(what=f"apt packages {text}", origin="apt", reason=facts.why_no_packages),)
     return (PathChange(kind="packages", path="apt", old="not installed", new=text),), ()
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 from rlbox.errors import NodeError
 from rlbox.place.environment import is_of_shell
-from rlbox.printable import isolated
 
 ROOT, LIBRARIES, HEADERS, NOTE = "image", "lib", "include", "base.json"
 """In the folder of an unpacked image: its tree, links to libraries and headers, and the note that says what it is."""
@@ -101,7 +100,7 @@ def check_machine(target: str, platform: str, processor: str, libc: str) -> None
     which = ".".join(map(str, least))
     raise NodeError(
         f"the base image of target {target} cannot be unpacked here: it is for {platform.partition('-')[0]} with glibc "
-        f"{which} or newer, and this machine is {processor} with {isolated(libc) or 'another C library'}",
+        f"{which} or newer, and this machine is {processor} with {libc or 'another C library'}",
         next_step=ANOTHER_MACHINE,
     )
 

@@ -10,7 +10,6 @@ from typing import Any
 from rlbox.findings import Finding
 from rlbox.place.changes import ApplyPlan, PathChange
 from rlbox.place.wanted import LeftOut, Wanted
-from rlbox.printable import isolated
 
 _DIFF_BYTES = 1 << 16
 
@@ -20,7 +19,7 @@ def plan_lines(plan: ApplyPlan, *, differences: bool) -> Iterator[str]:
     for step in plan.steps:
         yield step.told()
         if differences:
-            yield from (f"    {isolated(line)}" for line in step_diff(step))
+            yield from (f"    {line}" for line in step_diff(step))
 
 
 def step_diff(step: PathChange) -> list[str]:
@@ -49,8 +48,7 @@ def finding_lines(findings: Iterable[Finding], left: Sequence[LeftOut]) -> Itera
     partial = {row.origin for row in left}
     for row in findings:
         note = " (only in part on this machine)" if row.id in partial else ""
-        shown = row.shown
-        yield f"fails       {isolated(row.id)}{note}: {shown.seen or row.title}\n            next: {shown.remedy}"
+        yield f"fails       {row.id}{note}: {row.seen or row.title}\n            next: {row.remedy}"
 
 
 def step_rows(steps: Iterable[PathChange]) -> list[dict[str, Any]]:
@@ -67,7 +65,7 @@ def left_rows(left: Iterable[LeftOut]) -> list[dict[str, str]]:
 def compared(wanted: Wanted, plan: ApplyPlan, *, differences: bool) -> tuple[dict[str, Any], str]:
     """Return what a machine lacks of what is wanted, as JSON types and as text."""
     layout, state = wanted.layout, "differs" if plan.steps else "unchanged"
-    lines = [f"{isolated(wanted.target)}  {state}: {len(plan.steps)} changes at {layout.prefix or '/'}"]
+    lines = [f"{wanted.target}  {state}: {len(plan.steps)} changes at {layout.prefix or '/'}"]
     lines += [*plan_lines(plan, differences=differences), *left_lines(plan.left)]
     data = {"target": wanted.target, "prefix": layout.prefix, "state": state}
     return {**data, "steps": step_rows(plan.steps), "left": left_rows(plan.left)}, "\n".join(lines)
@@ -84,8 +82,8 @@ def brought(
     layout, state = wanted.layout, "applied" if steps else "unchanged"
     count, findings = checks
     changes = f", {len(steps)} changes" if steps else ""
-    lines = [f"{isolated(wanted.target)}  {state}{changes}: {count - len(findings)} of {count} checks hold"]
-    lines += [f"kept        {isolated(path)}" for path in kept]
+    lines = [f"{wanted.target}  {state}{changes}: {count - len(findings)} of {count} checks hold"]
+    lines += [f"kept        {path}" for path in kept]
     lines += [*left_lines(left), *finding_lines(findings, left)]
     data = {
         "target": wanted.target,

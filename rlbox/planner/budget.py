@@ -16,7 +16,6 @@ from rlbox.job.param import Scalar
 from rlbox.job.params import Values
 from rlbox.job.plan import stages_of
 from rlbox.planner.needs import amounts_of, stage_amount
-from rlbox.printable import isolated
 from rlbox.target.target import Target
 
 _PRICE = re.compile(r"(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?")
@@ -110,7 +109,7 @@ def _measured(job: Job, stage: str, table: StageFits, values: Values, card: floa
         before = stage_amount(job, stage, "steps", table.steps, amounts_of(job, run.params, card))
     hours = run.seconds / 3600
     scaled = hours * now / before if now and before else hours
-    basis = f"measured, run {isolated(run.run)}"
+    basis = f"measured, run {run.run}"
     if scaled != hours:
         basis += f": {before:g} steps, scaled to {now:g}"
     return StageHours(stage=stage, low=min(hours, scaled), high=max(hours, scaled), basis=basis, measured=True)
@@ -157,7 +156,7 @@ def budget_json(hours: Sequence[StageHours], price: HourlyPrice | None) -> dict[
 def budget_lines(hours: Sequence[StageHours], price: HourlyPrice | None) -> list[str]:
     """Return the table of hours by stage, the total, and the cost."""
     rows = [("stage", "hours", "source")]
-    rows += [(isolated(row.stage), _range(row.low, row.high), row.basis) for row in hours]
+    rows += [(row.stage, _range(row.low, row.high), row.basis) for row in hours]
     return [*columns(rows), *_sums(hours, price)]
 
 
@@ -166,7 +165,7 @@ def _sums(hours: Sequence[StageHours], price: HourlyPrice | None) -> Iterator[st
     if not high:
         yield "total hours: not known; run the job once, or take a run of it: --calibrate RUN"
         return
-    unknown = [isolated(row.stage) for row in hours if row.low is None]
+    unknown = [row.stage for row in hours if row.low is None]
     yield f"total hours: {_range(low, high)}" + (f", without {', '.join(unknown)}" if unknown else "")
     if price is None:
         yield "cost: no price is known; say dollars an hour: --price 1.60-2.40"

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from rlbox.amounts import card_text, size_text
 from rlbox.planner.needs import RunNeeds, StageNeeds
 from rlbox.planner.room import CONTEXT, Room
-from rlbox.printable import of_spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +41,7 @@ def not_judged(needs: RunNeeds, room: Room) -> tuple[str, ...]:
 
 
 def _stage(row: StageNeeds, room: Room) -> Iterator[Lack]:
-    yield from (Lack(kind="rule", stage=row.stage, text=of_spec(text)) for text in row.broken)
+    yield from (Lack(kind="rule", stage=row.stage, text=text) for text in row.broken)
     if row.nodes > room.nodes:
         yield Lack(kind="nodes", stage=row.stage, text=f"{row.nodes} nodes, there are {room.nodes}")
     if room.gpus >= 0 and row.gpus > room.gpus:
@@ -62,5 +61,5 @@ def _stage(row: StageNeeds, room: Room) -> Iterator[Lack]:
 
 def _text(what: str, parts: Mapping[str, float], have: float, text: Callable[[float], str] = size_text) -> str:
     most = sorted(parts.items(), key=lambda part: -part[1])[:4]
-    shown = ", ".join(f"{of_spec(name.replace('_', ' '))} {text(size)}" for name, size in most if size)
+    shown = ", ".join(f"{name.replace('_', ' ')} {text(size)}" for name, size in most if size)
     return f"{what}: {text(sum(parts.values()))} needed ({shown}), {text(have)} there"

@@ -9,7 +9,6 @@ from rlbox.amounts import GIB, card_text, columns, size_text
 from rlbox.planner.judge import Lack, not_judged
 from rlbox.planner.needs import RunNeeds
 from rlbox.planner.room import Room
-from rlbox.printable import isolated, of_spec, unmarked
 
 _TOLD = {"target": "the target", "here": "this machine", "named": "--machine"}
 _SHOWN = 0.05 * GIB
@@ -37,7 +36,7 @@ def needs_json(needs: RunNeeds, room: Room, lacks: Sequence[Lack]) -> dict[str, 
         for row in needs.stages
     ]
     have = {"nodes": room.nodes, "gpus": room.gpus, "card": room.card, "host": room.host, "disk": room.disk}
-    wrong = [{"kind": lack.kind, "stage": lack.stage, "text": unmarked(lack.text)} for lack in lacks]
+    wrong = [{"kind": lack.kind, "stage": lack.stage, "text": lack.text} for lack in lacks]
     return {"stages": stages, "room": have, "lacks": wrong, "not_judged": list(not_judged(needs, room))}
 
 
@@ -46,7 +45,7 @@ def needs_lines(needs: RunNeeds, room: Room) -> list[str]:
     rows = [("stage", "nodes x GPUs", "a GPU", "host memory", "disk")]
     rows += [
         (
-            isolated(row.stage),
+            row.stage,
             f"{row.nodes} x {row.gpus}" if row.gpus else "-",
             _card(row.card_bytes),
             _size(row.host_bytes),
@@ -66,14 +65,14 @@ def part_lines(needs: RunNeeds) -> list[str]:
     for row in needs.stages:
         for kind, parts in (("a GPU", row.card), ("host", row.host), ("disk", row.disk)):
             text = _card if parts is row.card else _size
-            shown = ((of_spec(name.replace("_", " ")), size) for name, size in parts.items() if size >= _SHOWN)
-            found += [(isolated(row.stage), kind, text(size), name) for name, size in shown]
+            shown = ((name.replace("_", " "), size) for name, size in parts.items() if size >= _SHOWN)
+            found += [(row.stage, kind, text(size), name) for name, size in shown]
     return columns(found) if found else []
 
 
 def refusal(lacks: Sequence[Lack]) -> str:
     """Return all that does not fit, as one message."""
-    lines = [f"{isolated(lack.stage)}: {lack.text}" if lack.stage else lack.text for lack in lacks]
+    lines = [f"{lack.stage}: {lack.text}" if lack.stage else lack.text for lack in lacks]
     return (
         lines[0]
         if len(lines) == 1

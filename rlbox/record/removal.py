@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rlbox.amounts import size_text
-from rlbox.printable import isolated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +74,9 @@ def removal_lines(rows: Sequence[RunRemoval], *, done: bool) -> list[str]:
     lines = []
     for row in rows:
         if row.stays:
-            lines.append(f"run {isolated(row.run)} is kept, since {row.stays}")
+            lines.append(f"run {row.run} is kept, since {row.stays}")
             continue
-        run, size = isolated(row.run), size_text(row.size)
+        run, size = row.run, size_text(row.size)
         lines.append(f"removed run {run}, {size}" if done else f"would remove run {run}, {size}")
-        lines += [f"  with checkpoint {isolated(path)}" for path in row.loses]
+        lines += [f"  with checkpoint {path}" for path in row.loses]
     return lines

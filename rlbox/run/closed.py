@@ -16,7 +16,6 @@ from rlbox.files.act.beneath import read_bytes
 from rlbox.fixes.applies import has_package, stack_versions
 from rlbox.image.act.plans import image_plan
 from rlbox.job.plan import RunPlan
-from rlbox.printable import isolated, unmarked
 from rlbox.secrets.act.find import ENV_FILE
 from rlbox.secrets.env_file import parse_env_file
 from rlbox.target.load import load_target
@@ -109,7 +108,7 @@ def _published(plan: RunPlan, wanted: Collection[str]) -> dict[str, int]:
     services = {service.name: service for stage in plan.stages for service in stage.services}.values()
     ports = {name: port for service in services for name, port in service.ports.items()}
     if unknown := sorted({*wanted} - {*ports}):
-        step = f"choose one of: {isolated(', '.join(sorted(ports))) or 'it has none'}"
+        step = f"choose one of: {', '.join(sorted(ports)) or 'it has none'}"
         raise SpecError(f"no service of job {plan.job} has the port {unknown[0]!r}", next_step=step)
     names = {*wanted, *(name for service in services for name in service.publish)}
     return {name: port for name, port in ports.items() if name in names}
@@ -123,11 +122,7 @@ def _tokenless(app: App, plan: RunPlan, disk: Path) -> str:
     if _FIX in target.fixes.off:
         return f"its target leaves out the fix {_FIX}"
     held, fact = has_package(_HAS_TOKENS, stack_versions(target, load_lock(app.project.lock_file(plan.target))))
-    return (
-        _switched_off(plan, target.env, disk / ENV_FILE)
-        if held
-        else f"Ray's tokens came with 2.52, and {unmarked(fact)}"
-    )
+    return _switched_off(plan, target.env, disk / ENV_FILE) if held else f"Ray's tokens came with 2.52, and {fact}"
 
 
 def _switched_off(plan: RunPlan, baked: Mapping[str, str], env_file: Path) -> str:

@@ -17,7 +17,6 @@ from rlbox.job.names import EVIDENCE_FOLDER, REPORT_PAGE
 from rlbox.job.plan import RunPlan
 from rlbox.machine.act.identity import user_name
 from rlbox.machine.act.interrupt import Interrupt, signals_to
-from rlbox.printable import isolated
 from rlbox.record.act.disk_hold import Holder, held_by
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.state import RunState, load_run_state, run_cause
@@ -148,7 +147,7 @@ def follow(app: App, run_dir: Path, alive: Callable[[], bool]) -> None:
     A terminal that is gone ends the showing, not the run.
     """
     try:
-        with run_view(run_dir, live=app.interactive, quiet=app.verbosity < 0, tell=app.told) as show:
+        with run_view(run_dir, live=app.interactive, quiet=app.verbosity < 0) as show:
             _watch(run_dir, alive, show)
     except OSError:
         _watch(run_dir, alive, lambda state: None)
@@ -212,7 +211,7 @@ def _say_next(app: App, plan: RunPlan, state: RunState, cause: Cause | None) -> 
     """End with what to do: of a run that did not pass there is always something."""
     run = state.run_id
     if cause and cause.next_step:
-        app.say(f"next: {cause.shown_step}")
+        app.say(f"next: {cause.next_step}")
     elif state.state == "interrupted":
         app.say(f"next: {again(plan)}")
     else:
@@ -252,9 +251,9 @@ def cause_text(cause: Cause) -> str:
     """Return a cause as lines: what, the log line, where, the fix that knows it."""
     lines = [f"cause: {cause.what}"]
     if cause.line:
-        lines.append(f"  line:  {isolated(cause.line)}")
+        lines.append(f"  line:  {cause.line}")
     if cause.where:
-        lines.append(f"  where: {isolated(cause.where)}")
+        lines.append(f"  where: {cause.where}")
     if cause.known:
         lines.append(f"  known: {cause.known} (rlbox fixes show {cause.known})")
     return "\n".join(lines)

@@ -19,7 +19,6 @@ from rlbox.job.params import Values, override_entry
 from rlbox.job.plan import RunPlan
 from rlbox.job.resume import plan_resume
 from rlbox.planner.act.check import require_again, require_paths
-from rlbox.printable import isolated, of_spec
 from rlbox.record.act.folder import holder_of, record_overrides, write_plan
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.rebuild import first_open, plan_attempts
@@ -135,8 +134,8 @@ class _Again:
             if stage.name in attempts:
                 lines += [
                     "",
-                    f"# stage {stage.name}, attempt {attempts[stage.name]}: {of_spec(stage.title)}",
-                    isolated(shlex.join(stage.argv)),
+                    f"# stage {stage.name}, attempt {attempts[stage.name]}: {stage.title}",
+                    shlex.join(stage.argv),
                 ]
             else:
                 lines += ["", f"# stage {stage.name}: {'left out' if stage.name in now.skipped else 'has passed'}"]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from rlbox.app import App
 from rlbox.image.act.plans import image_plan
-from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.engine.container import ContainerPlan
@@ -97,7 +96,7 @@ def _show(app: App, name: str, plan: ContainerPlan, words: tuple[str, ...]) -> i
 
     before, after = network_words(plan)
     silent = [f"{shlex.join(part)} >/dev/null" if part else "" for part in (before, after)]
-    text = "\n".join(isolated(line) for line in (silent[0], shlex.join(words), silent[1]) if line)
+    text = "\n".join(line for line in (silent[0], shlex.join(words), silent[1]) if line)
     data = {"target": name, "command": words, "before": before, "after": after}
     return app.planned(data, text, f"start a container of {plan.image}")
 

@@ -25,7 +25,6 @@ from rlbox.machine.act.identity import user_name
 from rlbox.planner.act.check import Fit, declared_room, fit_of, measured_room, require_fit, require_paths
 from rlbox.planner.nearest import Asked
 from rlbox.planner.view import needs_json, needs_lines
-from rlbox.printable import isolated, of_spec
 from rlbox.record.act.folder import OVERRIDES_FILE, holder_of, load_plan, new_run_id, overrides_text
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.state import RunState
@@ -132,7 +131,7 @@ def _asked(job: str, options: RunOptions) -> Asked:
 def _show(app: App, job: Job, plan: RunPlan, fit: Fit | None) -> int:
     """Say what would run, what it needs, and whether it would start."""
     on = f"on {plan.target}, place {plan.place}"
-    lines = [f"# run of {plan.job} {on}, profile {isolated(plan.profile) or 'default'}"]
+    lines = [f"# run of {plan.job} {on}, profile {plan.profile or 'default'}"]
     lines += [f"# {line}" for line in param_lines(plan.params, plan.origins, units_of(job))]
     lines += [f"# secret {secret}" for secret in plan.secrets]
     lines += [f"# {line}" for line in needs_lines(fit.needs, fit.room)] if fit else []
@@ -140,10 +139,10 @@ def _show(app: App, job: Job, plan: RunPlan, fit: Fit | None) -> int:
         if stage.name in plan.skipped:
             lines += ["", f"# stage {stage.name}: left out"]
             continue
-        lines += ["", f"# stage {stage.name}: {of_spec(stage.title)}"]
-        lines += [f"{isolated(shlex.join(service.argv))}  # service {service.name}" for service in stage.services]
-        lines += [isolated(shlex.join(stage.argv))]
-        lines += [f"#   gate: {rule.shown_named}" for rule in GateJudge(stage).states()]
+        lines += ["", f"# stage {stage.name}: {stage.title}"]
+        lines += [f"{shlex.join(service.argv)}  # service {service.name}" for service in stage.services]
+        lines += [shlex.join(stage.argv)]
+        lines += [f"#   gate: {rule.named}" for rule in GateJudge(stage).states()]
         lines += ["#   gate: the first of these lines come in this order, log by log"] if stage.ordered else []
     needs = {"needs": needs_json(fit.needs, fit.room, fit.lacks)} if fit else {}
     count = len(plan.stages) - len(plan.skipped)
@@ -162,9 +161,7 @@ def check_stage(plan: RunPlan, name: str) -> tuple[str, ...]:
     if name and name not in names:
         near = difflib.get_close_matches(name, names, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise SpecError(
-            f"job {plan.job} has no stage {name!r}{hint}", next_step=f"choose one of: {isolated(', '.join(names))}"
-        )
+        raise SpecError(f"job {plan.job} has no stage {name!r}{hint}", next_step=f"choose one of: {', '.join(names)}")
     return tuple(names[: names.index(name)]) if name else ()
 
 

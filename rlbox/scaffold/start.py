@@ -11,7 +11,6 @@ from typing import Any
 
 from rlbox.errors import SpecError
 from rlbox.image.templates import render
-from rlbox.printable import isolated, of_spec
 from rlbox.spec.check import suggest
 from rlbox.spec.load import load_toml
 from rlbox.spec.project import Project
@@ -52,7 +51,7 @@ def machines_with(framework: str) -> dict[str, MachineChoice]:
     known = sorted({name for one in machines.values() for name in one.frameworks})
     raise SpecError(
         f"no target has a framework {framework!r}{suggest(framework, known)}",
-        next_step=f"choose one of: {isolated(', '.join(known))}",
+        next_step=f"choose one of: {', '.join(known)}",
     )
 
 
@@ -94,7 +93,7 @@ def choose_machine(name: str, arch: str, memory_gib: float, gpus: int = 0) -> Ma
     if name in machines:
         return replace(machines[name], hardware={**machines[name].hardware, **given})
     if not (arch and memory_gib):
-        known = isolated(", ".join(machines))
+        known = ", ".join(machines)
         raise SpecError(
             f"no machine {name!r} is known{suggest(name, [*machines])}",
             next_step=f"choose one of: {known}; or describe its GPU: --arch sm_XX --memory-gib N",
@@ -108,10 +107,10 @@ def choose_target(machine: MachineChoice, framework: str = "") -> str:
     if framework and framework not in machine.frameworks:
         machines = load_machines()
         elsewhere = [f"--machine {one.name}" for one in machines.values() if framework in one.frameworks]
-        there = f"; {isolated(framework)} is on {isolated(' and '.join(elsewhere))}" if elsewhere else ""
+        there = f"; {framework} is on {' and '.join(elsewhere)}" if elsewhere else ""
         raise SpecError(
-            f"no target has {isolated(framework)} on {of_spec(machine.title)}",
-            next_step=f"choose one of: {isolated(', '.join(machine.frameworks))}{there}",
+            f"no target has {framework} on {machine.title}",
+            next_step=f"choose one of: {', '.join(machine.frameworks)}{there}",
         )
     return machine.frameworks[framework or next(iter(machine.frameworks))]
 

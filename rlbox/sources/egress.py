@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 from packaging.utils import canonicalize_name
 
 from rlbox.engine.reference import parse_reference
-from rlbox.printable import isolated
 from rlbox.sources.mirrors import FileAddress, Machine, git_places, http_places, oci_places, places, suites_of
 from rlbox.sources.profile import HiddenHost, Profile
 from rlbox.target.artifact import Artifact, Kind
@@ -137,7 +136,7 @@ def _proxies(machine: Machine) -> Iterator[Contact]:
     for name, value in sorted(machine.site.proxies.items()):
         host = host_of(value if "://" in value else f"http://{value}")
         if name.upper() != "NO_PROXY" and host:
-            why = f"{isolated(name.upper())}: what follows goes through it"
+            why = f"{name.upper()}: what follows goes through it"
             yield Contact(host=host, kind="proxy", phases=_GETTING, declared="machine", why=why)
 
 
@@ -155,7 +154,7 @@ def _address(address: Address, facts: EgressFacts) -> Iterator[Contact]:
     yield contact(host, place.mirror + unknown if place.mirror != host else f"mirror{unknown}")
     for further in behind or ():
         if further != host:
-            yield contact(further, f"{isolated(host)} leads there")
+            yield contact(further, f"{host} leads there")
 
 
 def _rule(kind: str) -> str:
@@ -185,8 +184,8 @@ def _hidden(
         closed = next((condition for condition in row.unless if holds(condition, target.env)), "")
         host, why = row.host, row.why
         if row.replaced_by and (value := target.env.get(row.replaced_by)):
-            host, why = host_of(value) if "://" in value else "", f"{why} ({isolated(row.replaced_by)})"
-        shown = f"{isolated(', '.join(mine))}: {why}" if mine else why
+            host, why = host_of(value) if "://" in value else "", f"{why} ({row.replaced_by})"
+        shown = f"{', '.join(mine)}: {why}" if mine else why
         yield Contact(
             host=host, kind=row.kind, phases=(row.phase,), declared="hidden", why=shown, rule=row.rule, closed_by=closed
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlbox.errors import SpecError
-from rlbox.printable import isolated
 from rlbox.sources.profile import HiddenHost, HiddenHosts, Profile
 from rlbox.spec.check import check_spec, suggest
 from rlbox.spec.load import load_toml, shown_path, without_name
@@ -20,9 +19,7 @@ def load_profile(project: Project, name: str, above: tuple[str, ...] = ()) -> Pr
     Its errors are those of `load_target`; `above` are the profiles that include this one.
     """
     if name in above:
-        raise SpecError(
-            f"profiles include each other: {isolated(' -> '.join((*above, name)))}", next_step="break the circle"
-        )
+        raise SpecError(f"profiles include each other: {' -> '.join((*above, name))}", next_step="break the circle")
     path = project.source_file(name)
     data = without_name(load_toml(path, project), shown_path(path, project), "name")
     include = data.pop("include", None)
@@ -34,7 +31,7 @@ def load_profile(project: Project, name: str, above: tuple[str, ...] = ()) -> Pr
         near = suggest(str(include), known)
         raise SpecError(
             f"{shown_path(path, project)}: include: unknown sources profile {include!r}{near}",
-            next_step=f"choose one of: {isolated(', '.join(known))}",
+            next_step=f"choose one of: {', '.join(known)}",
         )
     under = load_profile(project, include, (*above, name))
     return profile.model_copy(update={"rule": profile.rule + under.rule, "egress": profile.egress + under.egress})

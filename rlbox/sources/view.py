@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rlbox.amounts import MIB, columns, fine_text, size_text
-from rlbox.printable import isolated
 from rlbox.sources.profile import Profile, Rule
 from rlbox.sources.ranking import Probed, choice_of, place_of
 
@@ -41,10 +40,10 @@ def mirrors_text(rows: Iterable[dict[str, str]]) -> str:
     """Return the rows as a table; empty when there is none."""
     cells = (
         (
-            isolated(row["kind"]),
-            isolated(row["mirror"]),
-            isolated(row["protocol"]),
-            isolated(row["url"] or "-"),
+            row["kind"],
+            row["mirror"],
+            row["protocol"],
+            (row["url"] or "-"),
             row["state"],
         )
         for row in rows
@@ -58,13 +57,13 @@ def probed_text(found: Iterable[Probed]) -> str:
 
 def _cells(one: Probed) -> tuple[str, ...]:
     if one.reason:
-        return (isolated(one.kind), isolated(one.mirror), "dead", "", "", one.reason)
+        return (one.kind, one.mirror, "dead", "", "", one.reason)
     speed = f"{size_text(one.mib_per_s * MIB)}/s" if one.mib_per_s else ""
     return (
-        isolated(one.kind),
-        isolated(one.mirror),
+        one.kind,
+        one.mirror,
         fine_text(one.total_s),
         fine_text(one.first_byte_s),
         speed,
-        f"{isolated(one.file)}: {one.verified}",
+        f"{one.file}: {one.verified}",
     )

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from rlbox.errors import SpecError
-from rlbox.printable import isolated
 
 Model = TypeVar("Model", bound=BaseModel)
 _SHOWN = 60  # characters of a wrong value that a message repeats
@@ -52,10 +51,10 @@ def check_spec(model: type[Model], data: Mapping[str, Any], where: str, known: t
     except ValidationError as error:
         items = [dict(item) for item in error.errors(include_url=False)]
         problems = sorted({line for item in items for line in _describe(model, item, known)})
-        lines = "\n".join(f"  {isolated(where)}: {problem}" for problem in problems)
+        lines = "\n".join(f"  {where}: {problem}" for problem in problems)
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise SpecError(
-            f"{isolated(where)}: {count}\n{lines}",
+            f"{where}: {count}\n{lines}",
             next_step=f"correct the file; `rlbox show --schema {model.__name__.lower()}` prints every key",
         ) from error
 
@@ -73,14 +72,14 @@ def _describe(model: type[BaseModel], item: dict[str, Any], known: tuple[str, ..
     if item["type"] == "value_error" and not loc:
         return str(item["ctx"]["error"]).splitlines()
     if item["type"] == "value_error" and isinstance(item["ctx"]["error"], Problems):
-        return [f"{isolated(_dotted(loc))}.{line}" for line in item["ctx"]["error"].lines]
+        return [f"{_dotted(loc)}.{line}" for line in item["ctx"]["error"].lines]
     if item["type"] == "too_short" and item["input"]:  # said because its items are wrong, which is said as well
         return []
     if item["type"] == "extra_forbidden":
-        return [f"{isolated(_dotted(loc))}: unknown key{suggest(str(loc[-1]), _keys_at(model, loc[:-1], known))}"]
+        return [f"{_dotted(loc)}: unknown key{suggest(str(loc[-1]), _keys_at(model, loc[:-1], known))}"]
     if loc[-1] == "[key]":
-        return [f"{isolated(_dotted(loc[:-1]))}: the name does not fit {item['ctx']['pattern']}"]
-    return [f"{isolated(_dotted(loc))}: {_problem(item)}"]
+        return [f"{_dotted(loc[:-1])}: the name does not fit {item['ctx']['pattern']}"]
+    return [f"{_dotted(loc)}: {_problem(item)}"]
 
 
 def _problem(item: dict[str, Any]) -> str:

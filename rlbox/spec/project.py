@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.errors import SpecError
-from rlbox.printable import isolated
 
 PACKAGE = Path(__file__).resolve().parent.parent
 SHIPPED = ("images", "jobs", "templates")
@@ -102,7 +101,7 @@ class Project:
         raise SpecError(
             f"unknown {kind} {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""),
             where=" and ".join(str(folder) for folder in self._folders(kind)),
-            next_step=f"choose one of: {isolated(', '.join(known)) or 'none'}",
+            next_step=f"choose one of: {', '.join(known) or 'none'}",
         )
 
     def _folders(self, kind: str) -> tuple[Path, ...]:

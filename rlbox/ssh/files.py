@@ -20,7 +20,6 @@ from rlbox.errors import NodeError, WorkFailed
 from rlbox.files.act.copies import sum_file
 from rlbox.foreign import parse_json
 from rlbox.machine.act.command import NOTHING, PIPE, Started
-from rlbox.printable import isolated
 from rlbox.ssh.connection import CONNECTION_LOST_CODE, ConnectionLost, RemoteShell
 
 _BLOCK = 1 << 20
@@ -307,6 +306,6 @@ def _check_exit(process: Started, what: str) -> None:
         lines = errors.decode("utf-8", "replace").strip().splitlines()
         failure = ConnectionLost if process.returncode == CONNECTION_LOST_CODE else NodeError
         raise failure(
-            f"{what} did not get through: {isolated(lines[-1]) if lines else f'exit code {process.returncode}'}",
+            f"{what} did not get through: {lines[-1] if lines else f'exit code {process.returncode}'}",
             next_step="the same command again: it goes on where it was cut",
         )

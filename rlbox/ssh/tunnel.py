@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 from rlbox.errors import EngineError
 from rlbox.machine.act.command import Started
-from rlbox.printable import isolated
 from rlbox.ssh.connection import SshMissing, parse_ssh_url, read_last_line, start_ssh
 
 ENGINE_SOCKET = "/var/run/docker.sock"
@@ -67,7 +66,7 @@ def open_engine_tunnel(url: str) -> EngineTunnel:
     if not all(lines):
         ssh.wait()
         raise EngineError(
-            f"the engine cannot be reached over ssh: {isolated(read_last_line(errors))}",
+            f"the engine cannot be reached over ssh: {read_last_line(errors)}",
             where=url,
             next_step=f"make `ssh -oBatchMode=yes {address.login} docker version` work: "
             "key, known host, right to the engine",

@@ -13,7 +13,6 @@ from packaging.version import InvalidVersion, Version
 from rlbox.errors import page
 from rlbox.fixes.applies import git_names, stack_versions
 from rlbox.foreign import parse_json
-from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.target.lock import Lock
@@ -46,7 +45,7 @@ class ProvenRun:
     def text(self) -> str:
         """Return it in one line: `sft (tiny), 1 x NVIDIA H100 80GB HBM3, in place, 2026-11-25`."""
         where = "in place" if self.place == "here" else "in a container"
-        run, cards = isolated(f"{self.job} ({self.profile})"), isolated(f"{self.gpus} x {self.gpu}")
+        run, cards = f"{self.job} ({self.profile})", f"{self.gpus} x {self.gpu}"
         return f"{run}, {cards}, {where}, {self.date}"
 
 
@@ -81,9 +80,9 @@ def proof_mark(target: Target, lock: Lock | None) -> str:
         return ""
     if found := runs_of(lock):
         run = max(found, key=lambda run: (run.date, run.gpus))
-        cards = isolated(f"{run.gpus} x {run.gpu}")
+        cards = f"{run.gpus} x {run.gpu}"
         return f"ran on {cards}, {run.date}"
-    gpu = isolated(target.hardware.gpu or "GPUs")
+    gpu = target.hardware.gpu or "GPUs"
     return f"untested on {gpu}"
 
 

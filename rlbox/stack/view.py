@@ -8,7 +8,6 @@ from typing import Any
 
 from rlbox.amounts import padded
 from rlbox.errors import page
-from rlbox.printable import isolated
 from rlbox.stack.explain import Verdict, WayOut
 from rlbox.stack.fact import Fact
 from rlbox.stack.facts import MACHINE, Problem, UnknownVersion
@@ -31,7 +30,7 @@ _TITLES = {
 
 
 def _title(name: str) -> str:
-    return _TITLES.get(name) or isolated(name)
+    return _TITLES.get(name) or name
 
 
 def stack_json(problem: Problem, verdict: Verdict) -> dict[str, Any]:
@@ -52,28 +51,24 @@ def stack_text(name: str, problem: Problem, verdict: Verdict, solved: bool) -> s
     """Return the verdict as lines: the versions and the facts that were looked at, or the contradiction."""
     unknown = [f"  {line}" for line in unknown_lines(problem)]
     if not verdict.fits:
-        lines = [f"{isolated(name)}  no solution, because these contradict each other:", *clash_lines(verdict)]
+        lines = [f"{name}  no solution, because these contradict each other:", *clash_lines(verdict)]
         lines += unknown
         return "\n".join([*lines, f"nearest change: {next_step(name, verdict)}"])
     where = {wish.name: wish.where for wish in problem.wishes}
     shown = [n for n, v in verdict.values.items() if v and (n in where or n in _drawn(problem, verdict))]
-    rows = [
-        f"  {padded(_title(n), 28)} {verdict.values[n]:<16} {isolated(where[n]) if n in where else 'follows'}"
-        for n in shown
-    ]
+    rows = [f"  {padded(_title(n), 28)} {verdict.values[n]:<16} {where.get(n, 'follows')}" for n in shown]
     applied = sorted(_applied(problem, verdict), key=lambda fact: fact.id)
-    kept = [f"  {_sentence(fact)}  [{isolated(fact.source)}]" for fact in applied]
+    kept = [f"  {_sentence(fact)}  [{fact.source}]" for fact in applied]
     head = "a set that fits" if solved else "fits together"
     said = f"{head}, as far as 1 fact says" if len(applied) == 1 else f"{head}, as far as {len(applied)} facts say"
     said = "nothing contradicts, but not all versions are known" if unknown else said
-    return "\n".join([f"{isolated(name)}  {said}", *unknown, *rows, "facts:", *kept])
+    return "\n".join([f"{name}  {said}", *unknown, *rows, "facts:", *kept])
 
 
 def unknown_lines(problem: Problem) -> list[str]:
     """Return a line for each version that is not known."""
     return [
-        f"not known: {isolated(f'{one.name} {one.version}')} (known: {isolated(', '.join(_shown_versions(one)))})"
-        for one in problem.unknown
+        f"not known: {one.name} {one.version} (known: {', '.join(_shown_versions(one))})" for one in problem.unknown
     ]
 
 
@@ -85,14 +80,14 @@ def _shown_versions(unknown: UnknownVersion) -> list[str]:
 
 def clash_lines(verdict: Verdict) -> list[str]:
     """Return the contradiction: what the target says, then the facts, each with its source."""
-    said = [f"{_title(w.name)} {isolated(w.range) or 'none'}  ({isolated(w.where)})" for w in verdict.clash_wishes]
-    return said + [f"{_sentence(fact)}  [{isolated(f'{fact.id}: {fact.source}')}]" for fact in verdict.clash_rules]
+    said = [f"{_title(w.name)} {w.range or 'none'}  ({w.where})" for w in verdict.clash_wishes]
+    return said + [f"{_sentence(fact)}  [{fact.id}: {fact.source}]" for fact in verdict.clash_rules]
 
 
 def next_step(name: str, verdict: Verdict) -> str:
     """Return the nearest changes, or how to leave a fact out."""
     ways = [_change(change) for change in verdict.changes[:3]]
-    facts = isolated(", ".join(rule.id for rule in verdict.clash_rules))
+    facts = ", ".join(rule.id for rule in verdict.clash_rules)
     off = f"a fact that is wrong here ({facts}) goes into [compat.off] of the spec with the reason"
     others = "".join(f"; or else {way}" for way in ways[1:])
     return f"{ways[0]}{others}; {off}" if ways else f"no change of versions helps; {off}"
@@ -121,9 +116,9 @@ def _one_change(name: str, version: str) -> str:
         case _ if name.endswith("-compiled") and version:
             return f"compile {name.removesuffix('-compiled')} beforehand ([[stack.compile]], {page('compile')})"
         case _ if not version:
-            return f"leave out {isolated(name)}"
+            return f"leave out {name}"
         case _:
-            return f"set {_title(name)} to {isolated(version)}"
+            return f"set {_title(name)} to {version}"
 
 
 def _compiler(cuda: str) -> str:
@@ -137,7 +132,7 @@ def _compiler(cuda: str) -> str:
 
 
 def _sentence(fact: Fact) -> str:
-    return fact.says or f"{isolated(' + '.join(map(str, fact.when)))} wants {isolated(', '.join(map(str, fact.needs)))}"
+    return fact.says or f"{' + '.join(map(str, fact.when))} wants {', '.join(map(str, fact.needs))}"
 
 
 def _applied(problem: Problem, verdict: Verdict) -> Iterator[Fact]:

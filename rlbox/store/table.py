@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlbox.amounts import padded, size_text
-from rlbox.printable import isolated
 from rlbox.target.artifact import Artifact, artifacts, artifacts_here
 from rlbox.target.lock import Lock
 
@@ -74,7 +73,7 @@ def _row(group: str, files: Sequence[Artifact], has: Callable[[str], bool]) -> G
 def table_text(rows: Sequence[GroupRow]) -> str:
     lines = [f"{'group':<16} {'files':>6} {'size':>10} {'present':>10} {'missing':>10}"]
     for row in (*rows, total_row(rows)):
-        shown = row.group if row.group == TOTAL else isolated(row.group)
+        shown = row.group
         sizes = (row.bytes, row.present_bytes, row.missing_bytes)
         lines.append(f"{padded(shown, 16)} {row.files:>6} " + " ".join(f"{size_text(size):>10}" for size in sizes))
     return "\n".join(lines)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.errors import SpecError
-from rlbox.printable import isolated
 from rlbox.spec.check import check_spec, suggest
 from rlbox.spec.keys import dotted
 from rlbox.spec.load import load_toml, merge, shown_path, without_name
@@ -61,7 +60,7 @@ def _load_included(project: Project, name: str, above: tuple[str, ...]) -> _Incl
         )
     if name in above:
         raise SpecError(
-            f"targets include each other: {isolated(' -> '.join((*above, name)))}",
+            f"targets include each other: {' -> '.join((*above, name))}",
             where=shown_path(path, project),
             next_step="include another target here, or none",
         )
@@ -75,7 +74,7 @@ def _load_included(project: Project, name: str, above: tuple[str, ...]) -> _Incl
         near = suggest(include, list(project.targets()))
         raise SpecError(
             f"{shown_path(path, project)}: include: unknown target {include!r}{near}",
-            next_step=f"choose one of: {isolated(', '.join(project.targets()))}",
+            next_step=f"choose one of: {', '.join(project.targets())}",
         )
     under, files, origins = _load_included(project, include, (*above, name))
     return merge(under, data), (path, *files), {**origins, **_origins(data, path, project)}

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
-from rlbox.printable import isolated
 from rlbox.spec.kinds import Frozen
 from rlbox.target.target import Group, Target
 
@@ -306,7 +305,7 @@ def parse_lock(text: str | bytes, where: str, next_step: str = "") -> Lock:
             compiled=tuple(map(_compiled, data.get("compiled", []))),
         )
     except (ValueError, KeyError, TypeError) as error:
-        why = isolated(f"{type(error).__name__}: {error}")
+        why = f"{type(error).__name__}: {error}"
         raise SpecError(f"{where}: not a lock file: {why}", next_step=next_step) from error
 
 

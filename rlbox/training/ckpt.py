@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rlbox.foreign import whole_number
-from rlbox.printable import isolated
 
 TRACKERS = ("latest_checkpointed_iteration.txt", "latest")
 """Files that name the checkpoint to resume from: of verl and Megatron, and of DeepSpeed."""
@@ -94,7 +93,7 @@ def problems_of(kind: Kind, entries: Sequence[Entry]) -> Iterator[str]:
     if not entries:
         yield "it is empty"
         return
-    yield from (f"{isolated(entry.path)}: {entry.damage}" for entry in entries if entry.damage)
+    yield from (f"{entry.path}: {entry.damage}" for entry in entries if entry.damage)
     yield from _ranks(entries)
     yield from _zero(entries)
     yield from _lists(entries)
@@ -110,10 +109,10 @@ def _beside(kind: Kind, entries: Sequence[Entry]) -> Iterator[str]:
     exports = {entry.folder for entry in entries if entry.weights and (kind == "hf" or entry.part == "hf")}
     for folder in sorted(exports):
         if not names & {_join(folder, "config.json"), _join(folder, "adapter_config.json")}:
-            yield f"{isolated(_join(folder, 'config.json'))} is missing"
+            yield f"{_join(folder, 'config.json')} is missing"
     for folder in sorted({entry.folder for entry in entries if entry.path.endswith(".distcp")}):
         if _join(folder, ".metadata") not in names:
-            yield f"{isolated(_join(folder, '.metadata'))} is missing, which is written last"
+            yield f"{_join(folder, '.metadata')} is missing, which is written last"
 
 
 def _ranks(entries: Sequence[Entry]) -> Iterator[str]:
@@ -124,13 +123,13 @@ def _ranks(entries: Sequence[Entry]) -> Iterator[str]:
             groups.setdefault((match[1] or "", match[2], int(match[3])), set()).add(int(match[4]))
     for (folder, what, world), ranks in groups.items():
         if missing := _missing(world, ranks):
-            name = isolated(f"{_join(folder, what)}_world_size_{world}_rank_*.pt")
+            name = f"{_join(folder, what)}_world_size_{world}_rank_*.pt"
             yield f"{name}: ranks missing: {_numbers(missing)} (of {world})"
     for folder in sorted({folder for folder, _, _ in groups}):
         worlds = sorted({world for name, _, world in groups if name == folder})
         if len(worlds) > 1:
-            some, last = isolated(", ".join(map(str, worlds[:-1]))), worlds[-1]
-            whose = f"files of {isolated(folder)} are of {some} and of {last} ranks"
+            some, last = ", ".join(map(str, worlds[:-1])), worlds[-1]
+            whose = f"files of {folder} are of {some} and of {last} ranks"
             yield whose if folder else f"its files are of {some} and of {last} ranks"
 
 
@@ -167,9 +166,9 @@ def _numbered(entries: Sequence[Entry]) -> Iterator[str]:
             continue  # which names all of them
         if missing := _missing(count, found):
             numbers = [number + 1 for number in missing]
-            yield f"{isolated(stem)}: shards missing: {_numbers(numbers)} (of {count})"
+            yield f"{stem}: shards missing: {_numbers(numbers)} (of {count})"
         else:
-            yield f"{isolated(index)} is missing, which is written last"
+            yield f"{index} is missing, which is written last"
 
 
 def _missing(count: int, ranks: Set[int]) -> list[int]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from rlbox.amounts import counted
 from rlbox.foreign import parse_json
-from rlbox.printable import isolated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +59,11 @@ def _facts(steps: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for row in steps:
         match row["step"]:
             case "file":
-                columns = isolated(", ".join(f"{name} ({kind})" for name, kind in row["columns"].items()))
-                chat = f", conversations in {isolated(row['chat'])}" if row["chat"] else ""
-                yield f"{isolated(row['name'])}: {counted(row['rows'], 'row', 'rows')}{chat}; columns: {columns}"
+                columns = ", ".join(f"{name} ({kind})" for name, kind in row["columns"].items())
+                chat = f", conversations in {row['chat']}" if row["chat"] else ""
+                yield f"{row['name']}: {counted(row['rows'], 'row', 'rows')}{chat}; columns: {columns}"
             case "tokens":
-                yield f"{isolated(row['name'])}: {row['middle']} tokens in the middle, {row['most']} at most"
+                yield f"{row['name']}: {row['middle']} tokens in the middle, {row['most']} at most"
 
 
 def _files(files: Mapping[str, Mapping[str, Any]], wish: DataWish) -> Iterator[str]:

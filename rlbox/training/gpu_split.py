@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlbox.printable import isolated
-
 _BUSY = 0.1  # of its memory; engines claim 90 %
 _GIB = 1 << 30
 
@@ -185,4 +183,4 @@ def _shown(visible: str) -> int:
 
 
 def _holders(gpu: GpuState) -> str:
-    return ", ".join(f"pid {row.pid} {isolated(row.who)}" for row in gpu.holders) or "someone outside this container"
+    return ", ".join(f"pid {row.pid} {row.who}" for row in gpu.holders) or "someone outside this container"

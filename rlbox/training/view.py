@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rlbox.amounts import card_text, columns, duration_text, size_text
-from rlbox.printable import isolated
 from rlbox.training.ckpt import Checkpoint, CheckpointSeries
 from rlbox.training.gpu_split import GpusHere, Split
 from rlbox.training.parts import Part
@@ -23,15 +22,15 @@ def series_text(found: Sequence[CheckpointSeries], *, removable: bool) -> str:
 
 
 def _lines(series: CheckpointSeries, removable: bool) -> Iterator[str]:
-    yield isolated(series.path)
+    yield series.path
     yield from (f"  {line}" for line in columns([_COLUMNS, *map(_row, series.checkpoints)]))
     for checkpoint in series.checkpoints:
         name = checkpoint.path.rpartition("/")[2]
-        yield from (f"  {isolated(name)}: {problem}" for problem in checkpoint.problems)
+        yield from (f"  {name}: {problem}" for problem in checkpoint.problems)
     yield from (f"  {problem}" for problem in series.problems)
     if removable and series.spare:
         yield f"  can be removed, {size_text(sum(row.size for row in series.spare))}:"
-        yield from (f"    {size_text(row.size):>9}  {isolated(row.path)}  ({row.why})" for row in series.spare)
+        yield from (f"    {size_text(row.size):>9}  {row.path}  ({row.why})" for row in series.spare)
 
 
 def _row(row: Checkpoint) -> tuple[str, ...]:
@@ -41,7 +40,7 @@ def _row(row: Checkpoint) -> tuple[str, ...]:
         sizes[1] = "with the model"
     exported = size_text(row.parts.get("hf", 0)) if row.exported else "-"
     step = "-" if row.step is None else str(row.step)
-    return (step, isolated(row.kind), state + (", latest" if row.latest else ""), size_text(row.size), *sizes, exported)
+    return (step, row.kind, state + (", latest" if row.latest else ""), size_text(row.size), *sizes, exported)
 
 
 def gpus_text(facts: GpusHere, split: Split) -> str:
@@ -52,11 +51,11 @@ def gpus_text(facts: GpusHere, split: Split) -> str:
 def _gpu_lines(facts: GpusHere, split: Split) -> Iterator[str]:
     for gpu in facts.gpus:
         state = "free" if gpu.free else "held"
-        yield f"GPU {gpu.index}  {state}  {isolated(gpu.name)}  {card_text(gpu.used)} of {card_text(gpu.total)}"
-        yield from (f"       pid {holder.pid}  {isolated(holder.who)}" for holder in gpu.holders)
+        yield f"GPU {gpu.index}  {state}  {gpu.name}  {card_text(gpu.used)} of {card_text(gpu.total)}"
+        yield from (f"       pid {holder.pid}  {holder.who}" for holder in gpu.holders)
     for node in facts.ray or ():
-        yield f"Ray    {'alive' if node.alive else 'lost'}  {isolated(node.address)}  {node.gpus} GPUs"
-    yield from (f"node {node}  {isolated(role)}: {count} GPUs" for role, node, count in split.placed)
+        yield f"Ray    {'alive' if node.alive else 'lost'}  {node.address}  {node.gpus} GPUs"
+    yield from (f"node {node}  {role}: {count} GPUs" for role, node, count in split.placed)
     yield from (f"note: {text}" for text in split.notes)
     yield from (f"wrong: {text}" for text in split.problems)
 

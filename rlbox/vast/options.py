@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rlbox.errors import SpecError, page
-from rlbox.printable import isolated
 from rlbox.secrets.masks import is_secret
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ def _split(text: str, where: str) -> Iterator[tuple[str, str]]:
     try:
         words = iter(shlex.split(text))
     except ValueError as error:
-        raise SpecError(f"{text!r}: {isolated(error)}", where=where, next_step="close the quotes") from error
+        raise SpecError(f"{text!r}: {error}", where=where, next_step="close the quotes") from error
     for word in words:
         if word.startswith("--"):
             option, equals, value = word.partition("=")

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
-from rlbox.printable import isolated
 from rlbox.training.ckpt import TRACKERS
 
 Then = Literal["keep", "stop"]
@@ -68,10 +67,10 @@ def check_notice(notify: str) -> None:
         else:
             why = "" if shlex.split(notify) or not notify else "no command"
     except ValueError as error:
-        why = f"no command: {isolated(error)}" if not colon else f"no address that can be told: {isolated(error)}"
+        why = f"no command: {error}" if not colon else f"no address that can be told: {error}"
     if why:
         raise SpecError(
-            f"--notify {isolated(notify)}: {why}",
+            f"--notify {notify}: {why}",
             next_step="give https://HOST/PATH, or a command of a shell on the instance",
         )
 

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlbox.amounts import columns
-from rlbox.printable import isolated
 from rlbox.vast.offers import Needs, Offer, gb_text
 from rlbox.vast.request import Request
 
@@ -29,14 +28,14 @@ class Deal:
     def lines(self) -> list[str]:
         """Return the request and its cost in words."""
         return [
-            f"image    {isolated(self.request.image)}",
+            f"image    {self.request.image}",
             *([f"setup    {self.setup}"] if self.setup else []),
             f"disk     {gb_text(self.request.disk)}",
-            f"label    {isolated(self.request.label)}",
-            f"mode     {isolated(self.request.mode)}",
-            *(f"env      {isolated(f'{name}={value}')}" for name, value in self.request.env.items()),
+            f"label    {self.request.label}",
+            f"mode     {self.request.mode}",
+            *(f"env      {f'{name}={value}'}" for name, value in self.request.env.items()),
             f"onstart  {len(self.request.onstart)} characters",
-            f"query    {isolated(self.needs.query())}",
+            f"query    {self.needs.query()}",
             *(f"cost     {line}" for line in self.cost_lines()),
         ]
 
@@ -47,7 +46,7 @@ class Deal:
             return [f"at most ${most:g} an hour, ${most * hours:.2f} for {hours:g} hours (assumed: the ceiling)"]
         running = f"${one.price * hours:.2f} for {hours:g} hours, ${one.price * 24:.2f} a day"
         return [
-            f"offer {one.id}: {one.gpus} x {isolated(one.gpu_name)}, {isolated(one.place) or 'somewhere'}",
+            f"offer {one.id}: {one.gpus} x {one.gpu_name}, {one.place or 'somewhere'}",
             f"${one.price:.3f} an hour while it runs: {running}",
             f"${one.storage:.3f} an hour for the disk when it is stopped, until it is destroyed",
             f"${one.traffic * 1000:.2f} at most for a TB of traffic, in either direction",
@@ -73,7 +72,7 @@ class Deal:
 def search_line(url: str, needs: Needs) -> str:
     """Return a search as a line for a shell that knows the API key."""
     heads = ('-H "Authorization: Bearer $VAST_API_KEY"', "-H 'Content-Type: application/json'")
-    return isolated(f"curl -sS {url} {' '.join(heads)} -d {shlex.quote(json.dumps(needs.body()))}")
+    return f"curl -sS {url} {' '.join(heads)} -d {shlex.quote(json.dumps(needs.body()))}"
 
 
 def offer_row(offer: Offer) -> dict[str, Any]:
@@ -88,14 +87,14 @@ def offer_table(offers: tuple[Offer, ...]) -> str:
         (
             str(offer.id),
             f"{offer.price:.3f}",
-            isolated(f"{offer.gpus} x {offer.gpu_name}"),
+            f"{offer.gpus} x {offer.gpu_name}",
             f"{offer.cores:g}",
             f"{offer.ram:.0f}",
             f"{offer.disk:.0f}",
             f"{offer.cuda:g}",
             f"{offer.reliability:.3f}",
             f"{offer.down_mbps:.0f}",
-            isolated(offer.place),
+            offer.place,
         )
         for offer in offers
     ]

@@ -29,7 +29,6 @@ from rlbox.evaluation.export import export_at
 from rlbox.evaluation.following.act.appearing import find_appearing
 from rlbox.evaluation.following.act.follow import Followed, Following
 from rlbox.machine.act.http import loopback_http
-from rlbox.printable import unmarked
 from rlbox.record.act.disk_hold import Holder, take_disk
 
 SETTLE_S = 0.4
@@ -124,17 +123,17 @@ def test_shards_count_when_all_are_there_and_their_index(tmp_path: Path) -> None
     names = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
     told = ["it holds no weights"]
     for name in names:
-        assert [unmarked(one.lacks) for one in find_appearing(tmp_path / "ckpts")] == told
+        assert [one.lacks for one in find_appearing(tmp_path / "ckpts")] == told
         (folder / name).write_bytes(data)
         left = ", ".join(str(number) for number in (1, 2, 3) if not (folder / names[number - 1]).exists())
         told = [f"model: shards missing: {left} (of 3)"]
-    assert [unmarked(one.lacks) for one in find_appearing(tmp_path / "ckpts")] == [
+    assert [one.lacks for one in find_appearing(tmp_path / "ckpts")] == [
         "model.safetensors.index.json is missing, which is written last"
     ]
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys("abc", names[0])}))
-    assert [unmarked(one.lacks) for one in find_appearing(tmp_path / "ckpts")] == [""]
+    assert [one.lacks for one in find_appearing(tmp_path / "ckpts")] == [""]
     (folder / "tokenizer.json").unlink()
-    assert [unmarked(one.lacks) for one in find_appearing(tmp_path / "ckpts")] == ["it has no tokenizer"]
+    assert [one.lacks for one in find_appearing(tmp_path / "ckpts")] == ["it has no tokenizer"]
 
 
 def test_exports_of_all_trainers_are_seen_and_folders_of_others_are_not(tmp_path: Path) -> None:
@@ -213,7 +212,7 @@ def test_what_is_torn_when_all_is_over_is_named(site: Path, sandbox_url: str, se
     )
     found: Followed = follow.follow()
     assert list(found.results) == ["step_100"]
-    assert unmarked(found.failed.pop("step_200")).startswith("model.safetensors: it ")
+    assert found.failed.pop("step_200").startswith("model.safetensors: it ")
     assert found.failed == {
         "global_step_300": "it has no export: no config.json",
         "step_100": "it has the name step_100, as global_step_100 has",

@@ -18,7 +18,6 @@ from supervised import wait_for
 
 from rlbox.errors import LockHeld, NodeError
 from rlbox.machine.act.process_table import probe_process
-from rlbox.printable import unmarked
 from rlbox.record.act.disk_hold import LOCK_FILE, Holder, disk_holder, take_disk
 from rlbox.record.act.folder import load_plan, write_plan
 from rlbox.record.act.host_record import HostRecords
@@ -102,9 +101,7 @@ def test_a_held_disk_two_stops_at_once_and_one_after_the_end(disk: Disk) -> None
     with pytest.raises(LockHeld) as refused:
         take_disk(disk.data, Holder(), 0.1, stage_of=lambda run: "second")
     who = f"started by tester (uid {os.getuid()}) on {socket.gethostname()}, since"
-    assert unmarked(refused.value.what).startswith(
-        f"run {run_dir.name} has the data disk: job job, stage second, {who}"
-    )
+    assert refused.value.what.startswith(f"run {run_dir.name} has the data disk: job job, stage second, {who}")
     assert refused.value.next_step == f"rlbox attach {run_dir.name}, or end it with: rlbox stop {run_dir.name}"
 
     def stop(user: str) -> None:

@@ -12,10 +12,10 @@ from rlbox.cli.clusters.cluster_status import status
 from rlbox.cli.clusters.cluster_stop import stop
 from rlbox.cli.clusters.cluster_submit import submit
 from rlbox.cli.clusters.cluster_up import up
-from rlbox.cli.told import ToldGroup
+from rlbox.cli.help import CommandGroup
 
 
-@click.group(cls=ToldGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")
+@click.group(cls=CommandGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")
 def verb() -> None:
     """Make several machines one closed Ray cluster, and take it away again.
 

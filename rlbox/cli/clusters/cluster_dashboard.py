@@ -10,7 +10,6 @@ from rlbox.app import App
 from rlbox.cli.clusters.cluster_options import cluster_options
 from rlbox.cli.options import shared
 from rlbox.cluster.wish import ClusterWish
-from rlbox.printable import isolated
 
 
 @click.command()
@@ -30,7 +29,7 @@ def dashboard(app: App, wish: ClusterWish, port: int) -> int:
     from rlbox.cluster.act.work.dashboard import dashboard as open_dashboard
 
     with open_dashboard(app, wish, port) as found, suppress(KeyboardInterrupt):
-        app.result({"url": found.url, "token_file": found.token_file, "head": found.head.name}, isolated(found.url))
+        app.result({"url": found.url, "token_file": found.token_file, "head": found.head.name}, found.url)
         if found.token_file:
             app.say(f"it asks for the cluster's token, which is in {found.token_file} on {found.head.name}")
         app.say("Ctrl-C closes it")

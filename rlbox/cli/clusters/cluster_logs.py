@@ -39,7 +39,7 @@ def logs(app: App, wish: ClusterWish, job: str, follow: bool, lines: int | None)
         if app.as_json:
             found.append(dataclasses.asdict(line))
         else:
-            app.show(line.shown(), verbatim=True)
+            app.show(line.shown())
 
     number = 10 if follow and lines is None else lines
     read_logs(app, LogsWish(**dataclasses.asdict(wish), job=job, lines=number, follow=follow), show)

@@ -10,7 +10,6 @@ import click
 from rlbox.app import App
 from rlbox.cli.offered import complete_target
 from rlbox.cli.options import shared, sources_option
-from rlbox.printable import isolated, of_spec, unmarked
 
 if TYPE_CHECKING:
     from rlbox.sources.egress import Contact
@@ -82,9 +81,9 @@ def _table(found: list[Contact]) -> str:
     lines = []
     for one in sorted(found, key=lambda one: (PHASES.index(one.phases[0]), one.kind, one.host)):
         mark = f"  [closed by {one.closed_by}]" if one.closed_by else ""
-        names = map(isolated, (one.host or "?", one.kind, "+".join(one.phases)))
-        lines.append((*names, one.declared, one.why + mark, of_spec(one.rule)))
-    width = max((len(unmarked(row[0])) for row in lines), default=0)
+        names = map(str, (one.host or "?", one.kind, "+".join(one.phases)))
+        lines.append((*names, one.declared, one.why + mark, one.rule))
+    width = max((len(row[0]) for row in lines), default=0)
     text = [
         head + (f"\n{'':{width}}    -> {rule}" if rule and declared == "hidden" else "")
         for head, (*_, declared, _why, rule) in zip(columns(row[:5] for row in lines), lines, strict=True)

@@ -10,7 +10,6 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_target
 from rlbox.cli.options import dry_run, shared
 from rlbox.image.forms.compose import WAYS
-from rlbox.printable import isolated
 
 
 @click.command()
@@ -48,11 +47,11 @@ def verb(app: App, name: str, form: str, image: str, gpus: str, way: str | None,
     text = export_text(app, name, form, image=image, gpus=gpus, way=way or "gpus")
     data = {"target": name, "form": form, "image": image, "file": output or "", "text": text}
     if app.dry_run:
-        would = f"write {isolated(output)}" if output else "print this, and write nothing"
-        return app.planned(data, output or text.rstrip("\n"), would, verbatim=True)
+        would = f"write {output}" if output else "print this, and write nothing"
+        return app.planned(data, output or text.rstrip("\n"), would)
     if output:
         write_atomic(Path(output), text)
-    app.result(data, output or text.rstrip("\n"), verbatim=True)
+    app.result(data, output or text.rstrip("\n"))
     app.say(f"next: {_next(name, form, output or 'FILE', image)}")
     return 0
 

@@ -10,14 +10,14 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.asked import confirm
+from rlbox.cli.help import CommandGroup
 from rlbox.cli.options import dry_run, shared
-from rlbox.cli.told import ToldGroup
 
 if TYPE_CHECKING:
     from rlbox.image.kept import KeptImage
 
 
-@click.group(cls=ToldGroup, invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @shared
 @click.pass_context
 def verb(ctx: click.Context, app: App) -> None:

@@ -8,7 +8,6 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.options import dry_run, shared
-from rlbox.printable import isolated
 
 
 @click.command()
@@ -41,8 +40,8 @@ def verb(app: App, file: Path) -> int:
         data = {"file": str(file), "images": tags, "digests": [item.digest for item in archive.manifests]}
         with app.checking("engine"):
             engine()
-        whole = "\n".join(f"{isolated(file)} is whole: {isolated(tag)}" for tag in tags)
-        return app.planned(data, whole, f"load {isolated(', '.join(tags))}")
+        whole = "\n".join(f"{file} is whole: {tag}" for tag in tags)
+        return app.planned(data, whole, f"load {', '.join(tags)}")
     with bytes_view(app, "loading", size) as on_bytes:
         loaded = load_archive(archive, lambda tag: own_tag(app.project, tag), on_bytes)
     data = {"file": str(file), "image": loaded.tag, "digest": loaded.digest, "id": loaded.identity}

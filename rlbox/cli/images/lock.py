@@ -12,7 +12,6 @@ from rlbox.cli.offered import complete_target
 from rlbox.cli.options import dry_run, shared, sources_option
 from rlbox.errors import WorkFailed
 from rlbox.image.act.plans import image_plan
-from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.lock.resolve import Upgrade
@@ -70,7 +69,7 @@ def _check(app: App, name: str, offline: bool, sources: str) -> int:
         raise WorkFailed(f"the lock of target {name} is {plan.lock}", next_step=lock_remedy(name, plan.lock))
     if not offline:
         refuse_drift(name, *_relock(app, name, Upgrade(), sources, again=True))
-    app.result({"target": name, "lock": plan.lock}, f"{isolated(name)}  lock is current")
+    app.result({"target": name, "lock": plan.lock}, f"{name}  lock is current")
     return 0
 
 
@@ -91,16 +90,13 @@ def _tell(app: App, lock: Lock, *, changed: bool) -> int:
     from rlbox.lock.changes import group_counts, group_sizes
 
     counts, sizes = group_counts(lock), group_sizes(lock)
-    lines = [
-        f"{padded(isolated(group), 12)} {count:>4} packages {size_text(sizes[group]):>9}"
-        for group, count in counts.items()
-    ]
+    lines = [f"{padded(group, 12)} {count:>4} packages {size_text(sizes[group]):>9}" for group, count in counts.items()]
     told = {"target": lock.target, "groups": counts, "bytes": sizes, "changed": changed}
     path = app.project.own_lock_file(lock.target)
     if app.dry_run:
-        would = f"write {isolated(path)}" if changed else f"leave {isolated(path.name)} as it is"
+        would = f"write {path}" if changed else f"leave {path.name} as it is"
         return app.planned(told, "\n".join(lines), would)
-    name = isolated(path.name)
+    name = path.name
     app.result(told, "\n".join([*lines, f"{name} written" if changed else f"{name} unchanged"]))
     app.say(f"next: rlbox {'compile' if lock.uncompiled() else 'build'} {lock.target}")
     return 0

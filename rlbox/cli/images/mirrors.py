@@ -11,7 +11,6 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_target
 from rlbox.cli.options import Action, shared, sources_option
 from rlbox.errors import WorkFailed
-from rlbox.printable import of_spec
 
 if TYPE_CHECKING:
     from rlbox.sources.profile import Profile
@@ -59,7 +58,7 @@ def _list(app: App, profile: Profile) -> None:
     today = datetime.datetime.now(datetime.timezone.utc).date()
     rows = mirror_rows(profile, remembered_ranking(profile) or (), today.isoformat())
     text = mirrors_text(rows) or "no rules: files come from wherever this machine's own clients are set to get them"
-    app.result({"sources": profile.name, "title": profile.title, "rules": rows}, f"# {of_spec(profile.title)}\n{text}")
+    app.result({"sources": profile.name, "title": profile.title, "rules": rows}, f"# {profile.title}\n{text}")
     app.say(f"next: rlbox mirrors probe --sources {profile.name}")
 
 

@@ -13,7 +13,6 @@ from rlbox.cli.own_files import write_own
 from rlbox.errors import WorkFailed
 from rlbox.image.act.plans import image_plan
 from rlbox.image.plan import ImagePlan
-from rlbox.printable import isolated
 
 
 @click.command()
@@ -46,7 +45,7 @@ def verb(app: App, names: tuple[str, ...], check: bool, context: str | None, her
         _write_context(app, plans[0], Path(context), hermetic=hermetic)
     files = sorted({name for plan in plans for name in plan.rendered})
     data = {"targets": [plan.target for plan in plans], "files": files, "changed": sorted(stale)}
-    text = "\n".join(f"{isolated(name)}  {_state(name in stale, check or app.dry_run)}" for name in files)
+    text = "\n".join(f"{name}  {_state(name in stale, check or app.dry_run)}" for name in files)
     if app.dry_run:
         return app.planned(data, text, _would(sorted(stale), context))
     app.result(data, text)
@@ -58,7 +57,7 @@ def _state(stale: bool, only_look: bool) -> str:
 
 
 def _would(stale: list[str], context: str | None) -> str:
-    names, folder = isolated(", ".join(stale)), isolated(context or "")
+    names, folder = ", ".join(stale), (context or "")
     if context and stale:
         return f"write {names}, and the build context to {folder}"
     if context:
@@ -99,4 +98,4 @@ def _diff(app: App, stale: dict[str, str]) -> str:
         path = app.project.folder / name
         old = path.read_text("utf-8", "replace").splitlines() if path.is_file() else []
         lines += difflib.unified_diff(old, text.splitlines(), name, f"{name} (rendered now)", lineterm="")
-    return "rendered files are stale\n" + isolated("\n".join(lines))
+    return "rendered files are stale\n" + "\n".join(lines)

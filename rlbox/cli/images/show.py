@@ -11,7 +11,6 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_target
 from rlbox.cli.options import shared
 from rlbox.errors import SpecError
-from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.job.job import Job
@@ -56,7 +55,7 @@ def verb(app: App, name: str | None, schema: str | None) -> None:
 
         told = job_lines(_job(app, name))
         rest = {key: value for key, value in data.items() if key not in TOLD or not value}
-    app.result({kind: data}, "\n".join([f"# {kind} {isolated(name)}", *told, *map(isolated, _lines(rest))]))
+    app.result({kind: data}, "\n".join([f"# {kind} {name}", *told, *map(str, _lines(rest))]))
 
 
 def _proof(app: App, name: str) -> list[str]:
@@ -85,7 +84,7 @@ def _load(app: App, name: str) -> tuple[str, dict[str, Any]]:
         known = [*targets, *jobs]
         raise SpecError(
             f"unknown target or job {name!r}{suggest(name, known)}",
-            next_step=f"choose one of: {isolated(', '.join(known))}",
+            next_step=f"choose one of: {', '.join(known)}",
         )
     return "target", load_fixed_target(app.project, name).target.model_dump(mode="json")
 

@@ -10,16 +10,15 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.asked import confirm
+from rlbox.cli.help import CommandGroup
 from rlbox.cli.options import dry_run, shared
-from rlbox.cli.told import ToldGroup
 from rlbox.errors import NodeError, SpecError
-from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.store.act.objects import Store
 
 
-@click.group(cls=ToldGroup, epilog="Each takes --store DIR, -v, --verbose, -q, --quiet, --json, --project DIR.")
+@click.group(cls=CommandGroup, epilog="Each takes --store DIR, -v, --verbose, -q, --quiet, --json, --project DIR.")
 def verb() -> None:
     """List the store's objects, show or remove some, verify them all, or prune those that no lock uses.
 
@@ -76,10 +75,10 @@ def show(app: App, store: Store, name: str) -> None:
     path, (file, targets) = store.path(digest), names(store).get(digest, (None, ()))
     size = path.stat().st_size
     rows = [
-        ("object", isolated(describe(file, targets))),
-        ("sha256", isolated(digest)),
+        ("object", describe(file, targets)),
+        ("sha256", digest),
         ("size", size_text(size)),
-        ("place", isolated(path)),
+        ("place", str(path)),
     ]
     data = {"digest": digest, "bytes": size, "path": str(path), "file": file and file.file, "targets": list(targets)}
     app.result(data, "\n".join(columns(rows)))
@@ -111,9 +110,9 @@ def remove(app: App, store: Store, wanted: tuple[str, ...], yes: bool) -> int:
     digests, known = _found(store, wanted), names(store)
     freed = sum(store.path(digest).stat().st_size for digest in digests)
     data = {"store": str(store.root), "objects": digests, "bytes": freed}
-    told = [f"{isolated(digest[:12])}  {describe(*known.get(digest, (None, ())))}" for digest in digests]
+    told = [f"{digest[:12]}  {describe(*known.get(digest, (None, ())))}" for digest in digests]
     if app.dry_run:
-        would = f"free {size_text(freed)} in {isolated(store.root)}"
+        would = f"free {size_text(freed)} in {store.root}"
         return app.planned(data, "\n".join(f"remove {line}" for line in told), would)
     for line in told:
         app.say(f"remove {line}")
@@ -158,11 +157,11 @@ def _list(app: App, store: Store) -> None:
         size = store.path(digest).stat().st_size
         facts = {key: getattr(file, key, None) for key in ("kind", "name", "file", "group")}
         rows.append({"digest": digest, "bytes": size, **facts, "targets": list(targets)})
-        lines.append(f"{isolated(digest[:12])} {size_text(size):>10}  {describe(file, targets)}")
+        lines.append(f"{digest[:12]} {size_text(size):>10}  {describe(file, targets)}")
     partials = {path.name: store.partial_bytes(path.name) for path in store.partials()}
     total = sum(store.path(digest).stat().st_size for digest in store.digests())
-    lines += [f"{isolated(digest[:12])} {size_text(size):>10}  half written" for digest, size in partials.items()]
-    lines.append(f"{len(rows)} objects, {size_text(total)} in {isolated(store.root)}")
+    lines += [f"{digest[:12]} {size_text(size):>10}  half written" for digest, size in partials.items()]
+    lines.append(f"{len(rows)} objects, {size_text(total)} in {store.root}")
     app.result({"store": str(store.root), "objects": rows, "bytes": total, "partial": partials}, "\n".join(lines))
 
 
@@ -195,13 +194,11 @@ def _prune(app: App, store: Store) -> int:
     known = names(store)
     done = prune(store, wanted_digests(store, app.project), dry_run=app.dry_run)
     done_to = "remove" if app.dry_run else "removed"
-    lines = [
-        f"{done_to} {isolated(digest[:12])}  {describe(*known.get(digest, (None, ())))}" for digest in done.objects
-    ]
-    lines += [f"{done_to} {isolated(digest[:12])}  half written" for digest in done.partials]
+    lines = [f"{done_to} {digest[:12]}  {describe(*known.get(digest, (None, ())))}" for digest in done.objects]
+    lines += [f"{done_to} {digest[:12]}  half written" for digest in done.partials]
     data = {"store": str(store.root), "objects": done.objects, "partial": done.partials, "bytes": done.freed}
     if app.dry_run:
-        would = f"free {size_text(done.freed)} in {isolated(store.root)}" if lines else "remove nothing"
+        would = f"free {size_text(done.freed)} in {store.root}" if lines else "remove nothing"
         return app.planned({**data, "removed": False}, "\n".join(lines), would)
     app.result({**data, "removed": True}, "\n".join([*lines, f"freed {size_text(done.freed)}"]))
     return 0

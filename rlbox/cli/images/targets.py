@@ -10,7 +10,6 @@ from rlbox.amounts import padded
 from rlbox.app import App
 from rlbox.cli.options import shared
 from rlbox.errors import SpecError
-from rlbox.printable import isolated, of_spec
 
 
 @click.command()
@@ -57,7 +56,7 @@ def _proof(app: App, name: str) -> tuple[bool, str]:
 
 
 def _line(row: dict[str, Any], width: int) -> str:
-    told = of_spec(row["title"]) or row["problem"]
+    told = row["title"] or row["problem"]
     if row["proof"]:
         told = f"{told} ({row['proof']})" if told else row["proof"]
-    return f"{row['kind']:<7} {padded(isolated(row['name']), width)}  {told}"
+    return f"{row['kind']:<7} {padded(row['name'], width)}  {told}"

@@ -17,7 +17,6 @@ from rlbox.cli.offered import complete_target
 from rlbox.cli.options import dry_run, shared, sources_option, stack_option
 from rlbox.errors import EngineError
 from rlbox.image.act.plans import image_plan
-from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.image.plan import ImagePlan
@@ -165,7 +164,7 @@ def _warn(app: App, target: str) -> None:
     )
     with contextlib.suppress(EngineError):
         engine()
-        place = isolated(engine_place())
+        place = engine_place()
         app.say(f"a Docker engine answers here ({place}): rlbox run JOB uses it, and changes nothing of this")
 
 
@@ -173,9 +172,9 @@ def _remove(app: App, name: str, layout: Layout) -> int:
     from rlbox.place.act.bring import take_away
 
     state, paths, notes = take_away(app, name, layout)
-    lines = [f"{isolated(name)}  {state}: {counted(len(paths), 'thing', 'things')} laid back", *notes]
+    lines = [f"{name}  {state}: {counted(len(paths), 'thing', 'things')} laid back", *notes]
     if app.dry_run:
-        lines = [f"remove      {isolated(path)}" for path in paths]
+        lines = [f"remove      {path}" for path in paths]
     data = {"target": name, "prefix": layout.prefix, "state": state, "paths": list(paths), "notes": list(notes)}
     if app.dry_run:
         would = (

@@ -47,7 +47,7 @@ def verb(app: App, name: str, added: str | None, options: str | None) -> None:
     flags = parse_options(target, options).as_flags()
     facts = {"target": name, "form": made.form, "characters": made.characters, "bytes": made.size, "limit": LIMIT}
     template = {"options": flags, "mode": target.vast.mode, "disk_gb": target.disk.need_gib}
-    app.result({**facts, **template, "script": made.text}, made.text.rstrip("\n"), verbatim=True)
+    app.result({**facts, **template, "script": made.text}, made.text.rstrip("\n"))
     app.say(f"{made.characters} of {LIMIT} characters ({made.form}); log: {target.disk.mount}/onstart.log")
     app.say(f"next: rlbox vast search {name}, or paste it into the On-start Script field of a template")
 

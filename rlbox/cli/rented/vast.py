@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import click
 
+from rlbox.cli.help import CommandGroup
 from rlbox.cli.rented.vast_create import create
 from rlbox.cli.rented.vast_destroy import destroy
 from rlbox.cli.rented.vast_fetch import fetch
 from rlbox.cli.rented.vast_instances import list_them, logs, ssh, start, stop
 from rlbox.cli.rented.vast_search import search
 from rlbox.cli.rented.vast_up import up
-from rlbox.cli.told import ToldGroup
 
 
-@click.group(cls=ToldGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --dry-run, --project DIR.")
+@click.group(cls=CommandGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --dry-run, --project DIR.")
 def verb() -> None:
     """Rent a machine on vast.ai, run a job there, fetch everything, and shut it down.
 

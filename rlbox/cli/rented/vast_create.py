@@ -13,7 +13,6 @@ from rlbox.app import App
 from rlbox.cli.asked import confirm
 from rlbox.cli.offered import complete_target
 from rlbox.cli.options import Amount, dry_run, shared
-from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.image.forms.onstart import OnStart
@@ -102,10 +101,8 @@ def create(app: App, name: str, terms: Terms, added: str | None) -> int:
         return app.planned(deal.as_json(), "\n".join(deal.lines()), would_rent(deal, terms))
     created = rent(app, deal, deal.offer, terms)
     ssh = wait_for(app, created, terms.timeout).ssh if terms.timeout else ""
-    app.result(
-        {**deal.as_json(), "created": True, "instance": created, "ssh": ssh}, f"{created}  {isolated(ssh)}".rstrip()
-    )
-    app.say(f"next: {isolated(ssh or 'rlbox vast ls')}")
+    app.result({**deal.as_json(), "created": True, "instance": created, "ssh": ssh}, f"{created}  {ssh}".rstrip())
+    app.say(f"next: {ssh or 'rlbox vast ls'}")
     return 0
 
 

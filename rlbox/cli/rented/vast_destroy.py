@@ -11,7 +11,6 @@ from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.cli.asked import confirm
 from rlbox.cli.options import dry_run, shared
-from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.vast.request import Instance
@@ -39,7 +38,7 @@ def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
     for one in chosen if not unfetched else ():
         with app.checking("what is on the disk"):
             _require_fetched(app, one)
-    lines = [f"{one.id}  {isolated(one.label)}  {one.status or 'created'}  ${one.price:.3f} an hour" for one in chosen]
+    lines = [f"{one.id}  {one.label}  {one.status or 'created'}  ${one.price:.3f} an hour" for one in chosen]
     data = {"instances": [one.id for one in chosen], "destroyed": not app.dry_run}
     count = counted(len(chosen), "instance", "instances")
     if app.dry_run:

@@ -11,7 +11,6 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.options import dry_run, shared
-from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.ssh.connection import SshConnection
@@ -93,7 +92,7 @@ def _would_fetch(app: App, home: DownloadDirectory, files: Sequence[RemoteFile])
     from rlbox.amounts import size_text
 
     lacking = home.find_missing(files)
-    lines = "\n".join(f"{size_text(file.size):>9}  {isolated(file.path)}" for file in lacking)
+    lines = "\n".join(f"{size_text(file.size):>9}  {file.path}" for file in lacking)
     would = f"bring {_summary(lacking, files)}, to {home.path}"
     return app.planned({"files": [vars(file) for file in lacking]}, lines, would)
 

@@ -9,7 +9,6 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.options import Amount, dry_run, shared
-from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.vast.request import Instance
@@ -30,10 +29,7 @@ def list_them(app: App) -> None:
     from rlbox.vast.act.account import list_instances
 
     own = [one for one in list_instances().values() if one.own]
-    rows = [
-        (str(one.id), isolated(one.label), one.status or "created", f"{one.price:.3f}", isolated(one.ssh))
-        for one in own
-    ]
+    rows = [(str(one.id), one.label, one.status or "created", f"{one.price:.3f}", one.ssh) for one in own]
     data = [{"id": one.id, "label": one.label, "status": one.status, "price": one.price, "ssh": one.ssh} for one in own]
     text = "\n".join(columns([("id", "label", "state", "$/h", "reached by"), *rows])) if rows else "no instance"
     app.result({"instances": data}, text)
@@ -94,9 +90,7 @@ def stop(app: App, number: int) -> int:
 
     one = read_own(number)
     if app.dry_run:
-        return app.planned(
-            {"instance": number}, f"{one.id}  {isolated(one.label)}  {one.status}", f"stop instance {number}"
-        )
+        return app.planned({"instance": number}, f"{one.id}  {one.label}  {one.status}", f"stop instance {number}")
     set_instance(number, "stopped")
     app.result({"instance": number, "state": "stopped"}, f"{number}  stops")
     app.say(f"next: rlbox vast start {number}, or rlbox vast destroy {number}: its disk is billed until then")
@@ -129,14 +123,12 @@ def start(app: App, number: int, timeout: float) -> int:
 
     one = read_own(number)
     if app.dry_run:
-        return app.planned(
-            {"instance": number}, f"{one.id}  {isolated(one.label)}  {one.status}", f"start instance {number}"
-        )
+        return app.planned({"instance": number}, f"{one.id}  {one.label}  {one.status}", f"start instance {number}")
     set_instance(number, "running")
     ready = wait_for(app, number, timeout, started=True)
     with SshConnection(address_of(ready), timeout) as connection:
         wait_ready(connection, disk_of(app, one), number, timeout, app.say)
-    app.result({"instance": number, "state": "running", "ssh": ready.ssh}, f"{number}  {isolated(ready.ssh)}")
+    app.result({"instance": number, "state": "running", "ssh": ready.ssh}, f"{number}  {ready.ssh}")
     app.say(f"next: rlbox vast logs {number} -f")
     return 0
 

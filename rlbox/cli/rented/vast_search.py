@@ -9,7 +9,6 @@ import click
 from rlbox.app import App
 from rlbox.cli.offered import complete_target
 from rlbox.cli.options import Amount, dry_run, shared
-from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.vast.offers import Needs, Offer
@@ -45,7 +44,7 @@ def search(app: App, name: str, price: float, disk: float) -> int:
             require_key()
         told = {"target": name, "query": needs.query(), "request": needs.body(), "offers": []}
         asked = search_line(f"{platform_url()}{SEARCH_PATH}", needs)
-        return app.planned(told, f"# offers with {isolated(needs.query())}\n{asked}", "ask vast.ai for its offers")
+        return app.planned(told, f"# offers with {needs.query()}\n{asked}", "ask vast.ai for its offers")
     fitting = fitting_offers(needs, cuda12_variant(app.project, name))
     rows = [offer_row(offer) for offer in fitting]
     app.result({"target": name, "query": needs.query(), "offers": rows}, offer_table(fitting))

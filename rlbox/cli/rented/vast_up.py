@@ -15,7 +15,6 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_job
 from rlbox.cli.options import dry_run, job_options, shared, stack_option
 from rlbox.cli.rented.vast_create import Terms, plan_deal, rent, rent_options, rented_onstart, wait_for, would_rent
-from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.ssh.connection import SshConnection
@@ -197,7 +196,7 @@ def _start(app: App, connection: SshConnection, rented: RentedRun) -> str:
 
 def _left(app: App, instance: Instance, rented: RentedRun, run: str) -> int:
     number = rented.number
-    app.result({"instance": number, "run": run, "ssh": instance.ssh}, f"{number}  {isolated(run)}")
+    app.result({"instance": number, "run": run, "ssh": instance.ssh}, f"{number}  {run}")
     app.say(f"next: rlbox vast logs {number} -f; at its end rlbox vast fetch {number}, rlbox vast destroy {number}")
     return 0
 
@@ -217,9 +216,9 @@ def _finish(app: App, connection: SshConnection, rented: RentedRun, run: str) ->
         done = fetch_files(app, connection, stay.disk, home, files, troubles)
     state, cause, code = str(end.get("state", "")), str(end.get("cause", "")), int(end.get("exit_code") or 0)
     if cause:
-        app.say(f"cause: {isolated(cause)}")
+        app.say(f"cause: {cause}")
     data = {"instance": number, "run": run, "state": state, "cause": cause, "folder": str(home.path)}
-    told = f"{number}  {isolated(run)}  {isolated(state)}: {home.path}  {done.summary}, proven"
+    told = f"{number}  {run}  {state}: {home.path}  {done.summary}, proven"
     app.result({**data, "files": done.files, "troubles": list(done.troubles)}, told)
     app.say(f"next: rlbox report --data {home.path}; rlbox vast destroy {number}")
     return code or (1 if done.troubles else 0)

@@ -12,7 +12,7 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_fix, complete_target
 from rlbox.cli.options import Action, shared
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.printable import isolated
+from rlbox.i18n import _, translate
 
 if TYPE_CHECKING:
     from rlbox.fixes.fix import Fix
@@ -63,7 +63,7 @@ def _list(app: App) -> int:
     from rlbox.fixes.view import list_json, list_text
 
     fixes, code = _readable(app)
-    app.result(list_json(fixes), list_text(fixes, app.language), verbatim=True)
+    app.result(list_json(fixes), list_text(fixes))
     app.say("next: rlbox fixes show ID")
     return code
 
@@ -76,7 +76,7 @@ def _show(app: App, name: str) -> int:
     known = {fix.id: fix for fix in fixes}
     if name not in known:
         raise SpecError(f"unknown fix {name!r}{suggest(name, list(known))}", next_step="rlbox fixes ls")
-    app.result(fix_json(known[name]), fix_text(known[name], app.language, app.told), verbatim=True)
+    app.result(fix_json(known[name]), fix_text(known[name]))
     return code
 
 
@@ -89,13 +89,13 @@ def _find(app: App, text: str) -> int:
     if not found and (speak := fixes_that_speak(fixes, text)):
         app.say(f"no fix knows that line; {len(speak)} share words with it")
         data = {"fixes": [], "near": [fix_json(fix)["fix"] for fix in speak]}
-        app.result(data, list_text(speak, app.language), verbatim=True)
+        app.result(data, list_text(speak))
         app.say("next: rlbox fixes show ID")
         return code
     if not found:
         raise WorkFailed("no fix knows that line", next_step="rlbox fixes ls, or check the whole log: rlbox lint FILE")
-    told = "\n\n".join(fix_text(fix, app.language, app.told) for fix in found)
-    app.result({"fixes": [fix_json(fix)["fix"] for fix in found]}, told, verbatim=True)
+    told = "\n\n".join(fix_text(fix) for fix in found)
+    app.result({"fixes": [fix_json(fix)["fix"] for fix in found]}, told)
     return code
 
 
@@ -105,7 +105,7 @@ def _readable(app: App) -> tuple[Sequence[Fix], int]:
 
     fixes, broken = readable_fixes(app.project)
     for error in broken:
-        app.say(f"left out: {error.shown}")
+        app.say(_("left out: {error}").format(error=error))
     return fixes, broken[0].exit_code if broken else 0
 
 
@@ -121,8 +121,8 @@ def _env(app: App, name: str) -> int:
 
     loaded = load_fixed_target(app.project, name)
     versions = stack_versions(loaded.target, load_lock(app.project.lock_file(name)))
-    rows = variables(judge_all(loaded.fixes, loaded.target, versions), loaded.target, app.language == "zh")
-    shown = columns(tuple(map(isolated, (row.name, row.fix or "-", row.reason, row.value))) for row in rows)
+    rows = variables(judge_all(loaded.fixes, loaded.target, versions), loaded.target)
+    shown = columns((row.name, row.fix or "-", translate(row.reason), row.value) for row in rows)
     app.result({"variables": [asdict(row) for row in rows]}, "\n".join(shown))
     return 0
 
@@ -143,7 +143,7 @@ def _explain(app: App, name: str) -> int:
         refusal = error
     judged = judge_all(loaded.fixes, loaded.target, versions)
     data = explain_json(name, judged, refusal.what if refusal else "")
-    app.result(data, explain_text(name, judged, app.language, whole=app.verbosity > 0, tell=app.told), verbatim=True)
+    app.result(data, explain_text(name, judged, whole=app.verbosity > 0))
     if refusal and not app.as_json:  # one object on stdout: `refused` says it there
         raise refusal
     if not refusal:

@@ -12,7 +12,6 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, dry_run, shared
 from rlbox.errors import RlboxError
-from rlbox.printable import isolated
 from rlbox.run.data_disk import bring_up_to_date, known_disk, run_masks
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, 
     if app.dry_run:
         masks = run_masks(app, run_dir)  # names of files may hold secrets, too
         told = {"run": run_dir.name, "file": str(out), **masks.tree(_plan(selection))}
-        return app.planned(told, masks.text(_table(selection)), f"write {isolated(out)}")
+        return app.planned(told, masks.text(_table(selection)), f"write {out}")
     total = sum(taken.keep for taken in selection.taken)
     app.say(f"bundling {len(selection.taken)} files, {size_text(total)}; {len(selection.left)} left out")
     texts = bundle_texts(run_dir, run_dir.name, _state(ledger, run_dir), selection)
@@ -93,8 +92,7 @@ def _table(selection: Selection) -> str:
     from rlbox.amounts import size_text
 
     rows = [
-        f"{size_text(taken.keep):>10}  {isolated(taken.name)}"
-        + ("" if taken.keep == taken.bytes else f" (end of {taken.bytes})")
+        f"{size_text(taken.keep):>10}  {taken.name}" + ("" if taken.keep == taken.bytes else f" (end of {taken.bytes})")
         for taken in selection.taken
     ]
-    return "\n".join((*rows, *(f"{'left out':>10}  {isolated(left.name)}: {left.why}" for left in selection.left)))
+    return "\n".join((*rows, *(f"{'left out':>10}  {left.name}: {left.why}" for left in selection.left)))

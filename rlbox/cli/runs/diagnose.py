@@ -16,7 +16,6 @@ from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, shared
 from rlbox.cli.runs import diagnose_learn
 from rlbox.errors import WorkFailed
-from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.diagnose.act.sources import Source
@@ -101,7 +100,7 @@ def verb(
     guess = {"guess": _guess(app, ask, found, excerpt)} if ask and found.fatal else {}
     text = "" if app.as_json else report(found, excerpt, why=why)
     if guess:
-        text += f"\n\nguess of that command, and no part of the verdict:\n{isolated(guess['guess'])}"
+        text += f"\n\nguess of that command, and no part of the verdict:\n{guess['guess']}"
     app.result({**found.as_json(), **guess}, text)
     return int(found.fatal)
 

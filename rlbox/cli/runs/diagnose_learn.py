@@ -57,19 +57,18 @@ def teach(
 
 
 def _report(lesson: Lesson, text: str, place: Path | None) -> str:
-    from rlbox.printable import isolated
 
     rows = [
         f"root: line {lesson.line}",
-        f"template: {isolated(lesson.template)}",
-        f"scope: {isolated(lesson.scope)}" if lesson.scope else "scope: anywhere",
-        f"near miss: line {lesson.near_miss_line}: {isolated(lesson.near_miss)}",
+        f"template: {lesson.template}",
+        f"scope: {lesson.scope}" if lesson.scope else "scope: anywhere",
+        f"near miss: line {lesson.near_miss_line}: {lesson.near_miss}",
     ]
     if not lesson.near_miss:
         rows[-1] = "near miss: none, for the log has no harmless line"
     rows += ["", "This is all that would leave this machine if you gave the file to somebody; nothing is sent:"]
-    rows += ["", isolated(text)]
-    rows += [f"written: {isolated(place)}"] if place else []
+    rows += ["", text]
+    rows += [f"written: {place}"] if place else []
     return "\n".join(rows)
 
 

@@ -15,7 +15,7 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_log_of_run, complete_run, complete_stage_of_run
 from rlbox.cli.options import disk_options, shared
 from rlbox.errors import NodeError, SpecError
-from rlbox.printable import PrintableStream, isolated
+from rlbox.printable import PrintableStream
 from rlbox.run.data_disk import bring_up_to_date, known_disk
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _no_log(run_dir: Path, attempt: int | None) -> SpecError:
     known: dict[str, list[str]] = {}
     for path in find_logs(run_dir, None, None, attempt):
         known.setdefault(path.relative_to(root).parts[0].partition("-")[2], []).append(path.stem)
-    there = isolated("; ".join(f"--stage {stage} --log {', --log '.join(logs)}" for stage, logs in known.items()))
+    there = "; ".join(f"--stage {stage} --log {', --log '.join(logs)}" for stage, logs in known.items())
     if not there:
         what = f"no log of attempt {attempt}: the latest is kept without a number" if attempt else "no log yet"
         return SpecError(what, where=str(root), next_step=f"rlbox logs {run_dir.name}" if attempt else "rlbox runs")
@@ -133,7 +133,7 @@ def _head(app: App, run_dir: Path, path: Path, *, several: bool, ended: bool) ->
     """
     head = f"==> {path.relative_to(run_dir)} <=="
     if several and app.verbosity >= 0:
-        app.show(head if ended else f"\n{head}", verbatim=True)
+        app.show(head if ended else f"\n{head}")
     else:
         app.say(head)
 
@@ -149,9 +149,7 @@ def _follow(app: App, ledger: Ledger, run_dir: Path, stage: str | None, log: str
     streams: dict[Path, PrintableStream] = {}
     with (
         contextlib.closing(follower),
-        status_view(
-            run_dir, live=app.interactive and sys.stdout.isatty(), quiet=app.verbosity < 0, tell=app.told
-        ) as status,
+        status_view(run_dir, live=app.interactive and sys.stdout.isatty(), quiet=app.verbosity < 0) as status,
     ):
         while True:
             quiet = True

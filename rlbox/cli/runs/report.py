@@ -63,7 +63,7 @@ def verb(
     beside = load_run_record(before, run_masks(app, before), points=POINTS) if before else None
     page = _scores_page(app, folder, out or f"{folder.name}.html") if scores else None
     linked = page.name if page else ""
-    html = render_report(record, made_at=utc_now(), language=app.language, other=beside, scores=linked)
+    html = render_report(record, made_at=utc_now(), other=beside, scores=linked)
     told = {"run": record.state.run_id, "state": record.state.state, **({"scores": str(page)} if page else {})}
     return write_page(app, html, out, f"{folder.name}.html", told, opened, record.gaps)
 
@@ -94,7 +94,7 @@ def _scores_page(app: App, folder: Path, beside: str) -> Path:
     with app.checking("file"):
         check_output(path, "another with --out")
     results, problems = [result for _, result in found], list(read_answers(found, run_masks(app, folder)))
-    html = render_scores(folder.name, results, problems, made_at=utc_now(), language=app.language)
+    html = render_scores(folder.name, results, problems, made_at=utc_now())
     if not app.dry_run:
         write_atomic(path, html.encode("utf-8", "replace"))
     return path

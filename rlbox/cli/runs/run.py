@@ -10,7 +10,6 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_job, complete_publish, complete_run, complete_stage
 from rlbox.cli.options import dry_run, gpus_option, job_options, run_place_option, shared
 from rlbox.errors import SpecError
-from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.run.place import RunOptions
@@ -125,7 +124,7 @@ def verb(
         _refuse_with_resume(name, options)
         return resume_run(app, run, options)
     if not name:
-        raise SpecError("no job is named", next_step=f"choose one of: {isolated(', '.join(app.project.jobs()))}")
+        raise SpecError("no job is named", next_step=f"choose one of: {', '.join(app.project.jobs())}")
     from rlbox.run.start import start_run
 
     return start_run(app, name, options)

@@ -9,19 +9,18 @@ from click.core import ParameterSource
 
 from rlbox.amounts import columns
 from rlbox.app import App
+from rlbox.cli.help import CommandGroup
 from rlbox.cli.options import disk_options, shared
 from rlbox.cli.runs.runs_diff import diff
 from rlbox.cli.runs.runs_rm import prune, remove
 from rlbox.cli.runs.runs_row import run_row
 from rlbox.cli.runs.runs_show import show
-from rlbox.cli.told import ToldGroup
-from rlbox.printable import isolated
 from rlbox.run.data_disk import bring_up_to_date, known_disk
 
 _COLUMNS = ("run", "state", "stage", "phase", "time", "cause")
 
 
-@click.group(cls=ToldGroup, invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @disk_options
 @shared
 @click.pass_context
@@ -61,5 +60,5 @@ for command in (ls, show, diff, remove, prune):
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    shown = ({**row, "run": isolated(row["run"]), "stage": isolated(row["stage"])} for row in rows)
+    shown = ({**row, "run": row["run"], "stage": row["stage"]} for row in rows)
     return "\n".join(columns([_COLUMNS, *([row[name] for name in _COLUMNS] for row in shown)]))

@@ -11,7 +11,6 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, shared
 from rlbox.cli.runs.runs_row import run_row
-from rlbox.printable import isolated
 from rlbox.run.data_disk import bring_up_to_date, known_disk
 
 _UNTOLD = ("notes", "run", "exit_code")
@@ -43,18 +42,18 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
     source = recorded_source(folder)
     found = {**row, "job": facts.job, "folder": str(folder), "bytes": facts.size, "stages": stages, "source": source}
     told = [(key, _shown(key, value)) for key, value in row.items() if value and key not in _UNTOLD]
-    told += [("job", isolated(facts.job)), ("folder", isolated(folder)), ("size", size_text(facts.size))]
+    told += [("job", facts.job), ("folder", str(folder)), ("size", size_text(facts.size))]
     told += [("source", source_text(source))] if source else []
-    lines = [isolated(row["run"]), *columns([(f"  {key}:", value) for key, value in told])]
+    lines = [row["run"], *columns([(f"  {key}:", value) for key, value in told])]
     lines += [f"  note: {note}" for note in row["notes"]]
-    lines += columns([(f"  stage {isolated(one['name'])}", one["state"]) for one in stages])
-    lines += [f"  checkpoint {isolated(path)}" for path in facts.checkpoints]
+    lines += columns([(f"  stage {one['name']}", one["state"]) for one in stages])
+    lines += [f"  checkpoint {path}" for path in facts.checkpoints]
     app.result({"run": found | {"checkpoints": list(facts.checkpoints)}}, "\n".join(lines))
     return 0
 
 
 def _shown(key: str, value: Any) -> str:
-    return isolated(value) if key in _NAMES else str(value)
+    return value if key in _NAMES else str(value)
 
 
 def _stages(ledger: Any, folder: Any) -> list[dict[str, str]]:

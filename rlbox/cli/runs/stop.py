@@ -10,7 +10,6 @@ from rlbox.amounts import limit_text
 from rlbox.app import App
 from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, dry_run, shared
-from rlbox.printable import isolated
 from rlbox.run.data_disk import bring_up_to_date, known_disk
 
 
@@ -40,24 +39,24 @@ def verb(app: App, name: str | None, grace: int, target: str, data: str | None) 
     if name is None and not going:
         none: dict[str, Any] = {"run": "", "state": "", "stopped": False, "data": str(ledger.folder)}
         if app.dry_run:
-            return app.planned(none, f"no run is in progress on {isolated(ledger.folder)}", "stop nothing")
-        app.result(none, f"no run is in progress on {isolated(ledger.folder)}")
+            return app.planned(none, f"no run is in progress on {ledger.folder}", "stop nothing")
+        app.result(none, f"no run is in progress on {ledger.folder}")
         return 0
     run_dir = ledger.find(going[0] if name is None else name)
     if run_dir.name not in going:
         row = run_row(ledger, run_dir, found)
         ended = {"run": row["run"], "state": row["state"], "stopped": False}
-        app.say(f"run {isolated(row['run'])} has already ended: there is nothing to stop")
+        app.say(f"run {row['run']} has already ended: there is nothing to stop")
         if app.dry_run:
-            return app.planned(ended, f"{isolated(row['run'])} {row['state']}", "stop nothing")
-        app.result(ended, f"{isolated(row['run'])} {row['state']}")
+            return app.planned(ended, f"{row['run']} {row['state']}", "stop nothing")
+        app.result(ended, f"{row['run']} {row['state']}")
         return 0
     if app.dry_run:
         told = {"run": run_dir.name, "state": "running", "stopped": False, "grace_s": grace}
-        would = f"ask run {isolated(run_dir.name)} to stop, and kill what is left of it after {limit_text(grace)}"
+        would = f"ask run {run_dir.name} to stop, and kill what is left of it after {limit_text(grace)}"
         return app.planned(told, "", would)
-    app.say(f"stopping run {isolated(run_dir.name)}")
+    app.say(f"stopping run {run_dir.name}")
     stop_run(ledger, run_dir, ledger.plan(run_dir), user=user_name(), by="rlbox stop", grace_s=grace)
     row = run_row(ledger, run_dir, bring_up_to_date(app, ledger))
-    app.result({"run": row["run"], "state": row["state"], "stopped": True}, f"{isolated(row['run'])} {row['state']}")
+    app.result({"run": row["run"], "state": row["state"], "stopped": True}, f"{row['run']} {row['state']}")
     return 0

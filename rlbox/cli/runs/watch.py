@@ -10,7 +10,6 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, open_browser, open_option, shared
 from rlbox.errors import NodeError
-from rlbox.printable import isolated
 from rlbox.run.data_disk import known_disk, run_masks
 
 POINTS = 400
@@ -43,7 +42,7 @@ def verb(app: App, name: str | None, port: int, opened: str, target: str, data: 
 
     def page() -> str:
         record = load_run_record(folder, run_masks(app, folder), points=POINTS)
-        return render_report(record, made_at=utc_now(), language=app.language, live=True)
+        return render_report(record, made_at=utc_now(), live=True)
 
     try:
         server = LivePage(folder, page, port)
@@ -53,18 +52,18 @@ def verb(app: App, name: str | None, port: int, opened: str, target: str, data: 
         ) from error
     address = f"http://127.0.0.1:{server.port}/"
     try:
-        app.result({"run": folder.name, "address": address}, isolated(address))
+        app.result({"run": folder.name, "address": address}, address)
         _tell(app, folder.name, server.port)
         open_browser(app, opened, address)
         server.serve_forever()
     except KeyboardInterrupt:
-        app.say(f"stopped showing run {isolated(folder.name)}")
+        app.say(f"stopped showing run {folder.name}")
     finally:
         server.server_close()
     return 0
 
 
 def _tell(app: App, run: str, port: int) -> None:
-    app.say(f"run {isolated(run)} is shown there until Ctrl-C")
+    app.say(f"run {run} is shown there until Ctrl-C")
     if os.environ.get("SSH_CONNECTION"):
         app.say(f"from your own machine: ssh -N -L {port}:127.0.0.1:{port} NAME, then the same address")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from rlbox.cli.help import CommandGroup
 from rlbox.cli.scores.eval_check import check
 from rlbox.cli.scores.eval_choose import choose
 from rlbox.cli.scores.eval_compare import compare
@@ -13,10 +14,9 @@ from rlbox.cli.scores.eval_prove import prove
 from rlbox.cli.scores.eval_report import report
 from rlbox.cli.scores.eval_show import show
 from rlbox.cli.scores.eval_suites import suites
-from rlbox.cli.told import ToldGroup
 
 
-@click.group(cls=ToldGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")
+@click.group(cls=CommandGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")
 def verb() -> None:
     """Judge checkpoints by suites of problems, say how sure a score is, and choose the best.
 

@@ -11,7 +11,6 @@ import click
 from rlbox.app import App
 from rlbox.cli.options import shared
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.printable import isolated
 
 _NAMED = 20
 """Faults that are named, at most; -v names all."""
@@ -70,9 +69,9 @@ def check(
         report = check_export(wish, lambda done, of: app.say(f"{done} of {of} tensors are compared"))
     except NoTorch as error:
         step = "name an interpreter that has torch with --python FILE"
-        raise SpecError(f"{own} has no torch: {isolated(error)}", next_step=step) from error
+        raise SpecError(f"{own} has no torch: {error}", next_step=step) from error
     except NotCompared as error:
-        raise WorkFailed(f"nothing was compared: {isolated(error)}", where=str(against)) from error
+        raise WorkFailed(f"nothing was compared: {error}", where=str(against)) from error
     except ValueError as error:
         raise SpecError(str(error)) from error
     named = len(report.faults) if app.verbosity > 0 else _NAMED

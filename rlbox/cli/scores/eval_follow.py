@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from rlbox.app import App
 from rlbox.errors import EngineError, SpecError
-from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.evaluation.act.judge import Judging, Suites
@@ -26,7 +25,7 @@ def follow_run(
 
     found = Following(folder, judging, suites, ended, settle_s).follow()
     for name, why in found.failed.items():
-        app.say(f"not judged: {isolated(name)}: {why}")
+        app.say(f"not judged: {name}: {why}")
     return found
 
 

@@ -12,7 +12,6 @@ from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, dry_run, shared
 from rlbox.cli.scores.eval_asked import locks_differ
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.cli.scores.results_disk import ResultsDisk
@@ -89,7 +88,7 @@ def _planned(app: App, disk: ResultsDisk, home: DownloadDirectory, where: list[s
     files = disk.lacking(home, where)
     if best:
         app.not_checked("which export it is, the results say when they are here", "best export")
-    lines = "\n".join(f"{size_text(file.size):>9}  {isolated(file.path)}" for file in files)
+    lines = "\n".join(f"{size_text(file.size):>9}  {file.path}" for file in files)
     brings = f"{len(files)} files, {size_text(total_bytes(files))}"
     return app.planned({"files": [vars(file) for file in files]}, lines, f"bring {brings}, to {home.path}")
 
@@ -127,7 +126,7 @@ def _proven(result: EvaluationResult, model: Path) -> Path:
     try:
         subject, _ = export_facts(model)
     except OSError as error:
-        raise WorkFailed(f"the export of {result.name} is not whole: {isolated(error)}", where=str(model)) from error
+        raise WorkFailed(f"the export of {result.name} is not whole: {error}", where=str(model)) from error
     if subject["weights"] != result.lock.subject.get("weights"):
         raise WorkFailed(
             f"the export of {result.name} has other weights than those that were judged",

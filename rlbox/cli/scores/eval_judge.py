@@ -15,7 +15,6 @@ from rlbox.cli.options import Amount, disk_options, dry_run, shared
 from rlbox.cli.scores.eval_asked import Sets, judged_by, problem_options, sets_of, told
 from rlbox.cli.scores.eval_follow import ends_with, follow_run, one_folder
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.evaluation.act.judge import Judging
@@ -106,7 +105,7 @@ def judge(app: App, exports: tuple[Path, ...], suites: tuple[str, ...], out: Pat
             raise NotJudged(*judged.failed.values())
     code = _show(app, judged.results, out, judged.failed)
     for name, why in judged.failed.items():
-        app.say(f"not judged: {isolated(name)}: {why}")
+        app.say(f"not judged: {name}: {why}")
     return WorkFailed.exit_code if judged.failed else code
 
 
@@ -129,7 +128,7 @@ def _follow(app: App, folder: Path, suites: tuple[str, ...], out: Path, asked: d
         app.not_checked("it is asked when it is judged", "server")
         there = [one for one in find_appearing(folder) if one.export]
         rows = [{"name": one.export.name, "path": str(one.folder), "lacks": one.lacks} for one in there if one.export]
-        text = "\n".join(f"{isolated(row['name'])}: {isolated(row['path'])}" for row in rows)
+        text = "\n".join(f"{row['name']}: {row['path']}" for row in rows)
         would = f"judge what appears in {folder} until run {run} has ended, and write results into {out}"
         return app.planned({"exports": rows, "out": str(out)}, text, would)
     with told(), judged_by(asked, sets) as sandbox, _serving(app, asked) as serve:

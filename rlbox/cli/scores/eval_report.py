@@ -50,6 +50,6 @@ def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -
         ]
         step = f"choose one of: {', '.join(near_names(problem, known))}"
         raise SpecError(f"no result has a problem {problem!r}", where=str(folder), next_step=step)
-    html = render_scores(folder.resolve().name, results, problems, made_at=utc_now(), language=app.language)
+    html = render_scores(folder.resolve().name, results, problems, made_at=utc_now())
     told = {"results": [one.name for one in results], "problems": len(problems)}
     return write_page(app, html, out, default_name(folder, problem), told, opened)

@@ -51,7 +51,7 @@ def _problem(app: App, folder: Path, result: EvaluationResult, problem: str) -> 
             where=str(folder),
             next_step=f"choose one of: {', '.join(near_names(problem, result.problem_names))}",
         )
-    app.result({"answers": [{"suite": suite, **row} for suite, row in found]}, _text(app, found), verbatim=True)
+    app.result({"answers": [{"suite": suite, **row} for suite, row in found]}, _text(app, found))
 
 
 def near_names(problem: str, known: list[str]) -> list[str]:
@@ -67,8 +67,8 @@ def _text(app: App, found: list[tuple[str, dict[str, Any]]]) -> str:
     parts = []
     for suite, row in found:
         head = f"{suite} {row['problem']}, answer {row['number'] + 1}: {row.get('outcome', 'not judged')}"
-        parts += [app.told(head), str(row.get("detail", "")), app.told("was asked:"), _indented(row.get("ask"))]
-        parts += [app.told("was answered:"), _indented(row.get("text"))]
+        parts += [head, str(row.get("detail", "")), "was asked:", _indented(row.get("ask"))]
+        parts += ["was answered:", _indented(row.get("text"))]
     return "\n".join(part for part in parts if part)
 
 

@@ -8,7 +8,6 @@ from rlbox.amounts import columns
 from rlbox.app import App
 from rlbox.cli.options import shared
 from rlbox.cli.scores.eval_asked import own_suites, told
-from rlbox.printable import isolated, of_spec
 
 
 @click.command("suites")
@@ -25,9 +24,6 @@ def suites(app: App) -> None:
 
     with told():
         found = load_suites(suite_names(own_suites(app)), own_suites(app))
-    lines = [
-        (isolated(one.name), str(one.rows or "any"), isolated(one.package or one.file), of_spec(one.title))
-        for one in found
-    ]
+    lines = [(one.name, str(one.rows or "any"), (one.package or one.file), one.title) for one in found]
     table = columns([("suite", "problems", "from", "what"), *lines])
     app.result({"suites": [one.model_dump(mode="json") for one in found]}, "\n".join(table))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
 from rlbox.errors import SpecError
-from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.ssh.connection import RemoteShell
@@ -93,7 +92,7 @@ class ResultsDisk:
         with bytes_view(app, "fetch", total_bytes(summed)) as tell:
             home.fetch(self.way, self.disk, summed, tell)
         for trouble in (*troubles, *more):
-            app.say(f"not brought: {isolated(trouble)}")
+            app.say(f"not brought: {trouble}")
             self.troubles.append(trouble)
         return len(files), len(summed)
 

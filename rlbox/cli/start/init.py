@@ -13,7 +13,6 @@ from rlbox.app import App
 from rlbox.cli.options import Amount, dry_run, shared
 from rlbox.cli.own_files import write_own
 from rlbox.errors import SpecError
-from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from rlbox.scaffold.start import MachineChoice
@@ -66,7 +65,7 @@ def verb(app: App, name: str, machine: str, arch: str, memory_gib: float, gpus: 
     files = first_files(name, found, target, {kind: schema_of(kind) for kind in SCHEMAS})
     states = {path: _write(app, path, text) for path, text in files.items()}
     told = {"name": name, "machine": found.name, "includes": target, "files": states}
-    lines = "\n".join(f"{isolated(path)}  {state}" for path, state in states.items())
+    lines = "\n".join(f"{path}  {state}" for path, state in states.items())
     if app.dry_run:
         return app.planned(told, lines, "write these files")
     app.result(told, lines)
@@ -121,7 +120,7 @@ def _asked(app: App, machine: str, framework: str) -> tuple[str, str]:
     app.say(f"{len(machines) + 1}  {_OTHER:<{width}}  a GPU that is not in this list")
     machine = _prompt(app, "machine", [*machines, _OTHER])
     if machine == _OTHER:
-        return str(click.prompt(app.told("name of the GPU"), err=True)), framework
+        return str(click.prompt("name of the GPU", err=True)), framework
     return machine, framework or _framework(app, machines[machine])
 
 
@@ -130,8 +129,8 @@ def _described(app: App, machine: str, arch: str, memory_gib: float) -> tuple[st
     from rlbox.scaffold.start import load_machines
 
     if machine not in load_machines() and sys.stdin.isatty() and app.interactive:
-        arch = arch or click.prompt(app.told("its architecture (sm_XX)"), value_proc=_parse_arch, err=True)
-        memory_gib = memory_gib or click.prompt(app.told("memory of one GPU, GiB"), type=Amount(), err=True)
+        arch = arch or click.prompt("its architecture (sm_XX)", value_proc=_parse_arch, err=True)
+        memory_gib = memory_gib or click.prompt("memory of one GPU, GiB", type=Amount(), err=True)
     return arch, memory_gib
 
 
@@ -144,7 +143,7 @@ def _framework(app: App, machine: MachineChoice) -> str:
 
 def _prompt(app: App, what: str, known: list[str]) -> str:
     """Ask for one of a list, by name or number; the first is the default."""
-    answer = click.prompt(app.told(what), type=Numbered(known), default=known[0], show_choices=False, err=True)
+    answer = click.prompt(what, type=Numbered(known), default=known[0], show_choices=False, err=True)
     return str(answer)
 
 

@@ -16,7 +16,6 @@ from rlbox.errors import EngineError, NodeError, RegistryError, SpecError
 from rlbox.files.act.progress import Row
 from rlbox.foreign import parse_json
 from rlbox.machine.act.site import site_ca
-from rlbox.printable import isolated
 from rlbox.registry.act.client import Registry, wrong_digest
 from rlbox.values import Secret
 
@@ -85,7 +84,7 @@ def _read(registry: Registry, repository: str, part: Descriptor) -> Any:
 def _require_target(config: Any, text: str, target: str) -> None:
     labels = config.get("config", {}).get("Labels") or {}
     if (found := labels.get(TARGET_LABEL, "")) != target:
-        whose = f"target {isolated(str(found))}" if found else "no target"
+        whose = f"target {found!s}" if found else "no target"
         raise SpecError(
             f"{text} is an image of {whose}, not of {target}", next_step=f"rlbox push {target} --to REF prints its name"
         )
@@ -130,7 +129,7 @@ def pull_image(
 
 def _refused(link: NodeLink, name: str, said: str) -> EngineError:
     return EngineError(
-        f"the engine of node {link.name} could not pull {name}: {isolated(said)}",
+        f"the engine of node {link.name} could not pull {name}: {said}",
         where=link.name,
         next_step="without --from it is sent from here; or let that node reach the registry",
     )

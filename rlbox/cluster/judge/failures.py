@@ -10,7 +10,6 @@ from rlbox.amounts import size_text
 from rlbox.cluster.facts import ClusterContainer, NodeDisk
 from rlbox.cluster.survey import Way
 from rlbox.findings import Finding
-from rlbox.printable import isolated
 
 _KILLED = 137
 _PART_KILLED = "-9"
@@ -85,7 +84,7 @@ def _failure(member: MemberFacts) -> Failure | None:
         title = "its container runs, and Ray does not have it: its way to the head is cut, or it hangs"
         if member.here:
             title = "its processes run, and Ray does not have it: its way to the head is cut, or it hangs"
-        return Failure(node=member.name, id="cut-off", title=title, seen=isolated(member.lost), follows=True)
+        return Failure(node=member.name, id="cut-off", title=title, seen=member.lost, follows=True)
     return None
 
 
@@ -97,15 +96,13 @@ def _unreached(member: MemberFacts) -> Failure:
             node=member.name,
             id="connection-cut",
             title=f"this machine does not reach it, {there[0].source} does: the cluster lives on",
-            seen=isolated(member.said),
+            seen=member.said,
             follows=True,
         )
     if member.ways:
         title = "neither this machine nor the other nodes reach it: it is off, or its cable is cut"
-        return Failure(node=member.name, id="host-gone", title=title, seen=isolated(member.said))
-    return Failure(
-        node=member.name, id="host-unknown", title="this machine does not reach it", seen=isolated(member.said)
-    )
+        return Failure(node=member.name, id="host-gone", title=title, seen=member.said)
+    return Failure(node=member.name, id="host-unknown", title="this machine does not reach it", seen=member.said)
 
 
 def _ended(member: MemberFacts, container: ClusterContainer) -> Failure:
@@ -118,8 +115,8 @@ def _ended(member: MemberFacts, container: ClusterContainer) -> Failure:
         (member.restarted, "host-restarted", "its machine was started anew: a restart, or its power was cut", ""),
         (_is_full(member.disk), "disk-full", "its data disk is full", _room(member.disk)),
         (container.exit_code == _KILLED, "container-killed", killed, ""),
-        (code == _PART_KILLED, "part-killed", "a part of its Ray was killed, by hand or for memory", isolated(part)),
-        (bool(member.lost), "cut-off", "Ray lost the way to it, and then it ended", isolated(member.lost)),
+        (code == _PART_KILLED, "part-killed", "a part of its Ray was killed, by hand or for memory", part),
+        (bool(member.lost), "cut-off", "Ray lost the way to it, and then it ended", member.lost),
     )
     id_, title, seen = next((row[1:] for row in rows if row[0]), ("ray-ended", ended, ""))
     return Failure(

@@ -10,7 +10,6 @@ from rlbox.cluster.nodes import LOCAL
 from rlbox.cluster.plan import ClusterPlan
 from rlbox.errors import LockHeld, NodeError
 from rlbox.findings import listed
-from rlbox.printable import isolated
 
 _SHOWN = 80
 
@@ -29,7 +28,7 @@ class GoingWork:
     @property
     def told(self) -> str:
         """It in words."""
-        jobs = [f"job {isolated(job.id)} ({isolated(job.entrypoint[:_SHOWN])})" for job in self.jobs]
+        jobs = [f"job {job.id} ({job.entrypoint[:_SHOWN]})" for job in self.jobs]
         return listed([*(f"run {run}" for run in self.runs), *jobs])
 
 

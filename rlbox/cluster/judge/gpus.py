@@ -12,7 +12,6 @@ from rlbox.cluster.labels import NODE_LABEL
 from rlbox.cluster.plan import plan_of_labels
 from rlbox.cluster.survey import Survey
 from rlbox.findings import Finding, listed
-from rlbox.printable import isolated
 
 _NEAR = 0.97  # a card reports a little less than its name says
 _IDLE = 0.05
@@ -116,7 +115,7 @@ def _given(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Finding]:
             yield Finding(
                 id="gpus-given",
                 title="another cluster has its GPUs",
-                seen=f"{plan.name} of {isolated(plan.maker)} has {member.gpus} of {len(facts.gpu.gpus)}",
+                seen=f"{plan.name} of {plan.maker} has {member.gpus} of {len(facts.gpu.gpus)}",
                 where=name,
                 remedy=f"wait, take another node, or end that one if it is yours: "
                 f"rlbox cluster down {plan.target} --name {plan.name}",

@@ -9,7 +9,6 @@ from rlbox.cluster.plan import ClusterPlan
 from rlbox.cluster.ports import STRIDE
 from rlbox.findings import Finding, listed
 from rlbox.job.ports import EPHEMERAL, allows
-from rlbox.printable import isolated
 
 
 def judge_listeners(
@@ -47,6 +46,6 @@ def judge_listeners(
 
 
 def _shown(one: Listener) -> str:
-    words = isolated(" ".join(one.words.split()[:3]))
+    words = " ".join(one.words.split()[:3])
     host = f"[{one.address}]" if ":" in one.address else one.address
     return f"{words} (pid {one.pid}) on {host}:{one.port}"

@@ -11,7 +11,6 @@ from typing import Any
 from rlbox.amounts import card_text, columns, size_text
 from rlbox.cluster.facts import NodeFacts, NodeGpu
 from rlbox.findings import Finding, listed
-from rlbox.printable import isolated
 
 _SLOW_GPU, _SLOW_CPU = 0.75, 0.33
 """Share of the median of devices of one kind: GPUs keep close together, processors have other work as well."""
@@ -136,7 +135,7 @@ def _device(one: DeviceProof, facts: NodeFacts | None) -> Iterator[Finding]:
         yield Finding(
             id="product-failed",
             title="a matrix product failed on it",
-            seen=isolated(one.said),
+            seen=one.said,
             where=where,
             remedy=_REPLACE,
         )
@@ -192,15 +191,13 @@ def _card(one: DeviceProof, facts: NodeFacts | None) -> NodeGpu | None:
 def _whose(one: DeviceProof, facts: NodeFacts | None) -> str:
     card = _card(one, facts)
     held = [row for row in facts.gpu.holders if card and row.uuid == card.uuid] if facts else []
-    words = [f"{row.user or 'somebody'} ({row.pid}, {isolated(row.words)})" for row in held]
+    words = [f"{row.user or 'somebody'} ({row.pid}, {row.words})" for row in held]
     return f": {listed(words)}" if words else ""
 
 
 def _broken(way: WayProof, where: str) -> Iterator[Finding]:
     if way.said:
-        yield Finding(
-            id="reduce-failed", title="an all-reduce failed there", seen=isolated(way.said), where=where, remedy=_WAY
-        )
+        yield Finding(id="reduce-failed", title="an all-reduce failed there", seen=way.said, where=where, remedy=_WAY)
     elif way.wrong:
         yield Finding(
             id="reduce-wrong",

@@ -17,7 +17,6 @@ from rlbox.errors import SpecError
 from rlbox.files.act.beneath import read_bytes
 from rlbox.files.act.folders import cache_folder, make_folder, write_atomic
 from rlbox.foreign import parse_json, toml_table
-from rlbox.printable import isolated
 from rlbox.version import __version__
 
 _FORM = 3
@@ -84,7 +83,7 @@ def _table(path: Path) -> dict[str, Any]:
     try:
         return toml_table(path.read_bytes()[:_MOST_BYTES].decode("utf-8", "replace"))
     except (OSError, ValueError) as error:
-        raise SpecError(f"broken TOML: {isolated(error)}", where=str(path), next_step="correct the file") from error
+        raise SpecError(f"broken TOML: {error}", where=str(path), next_step="correct the file") from error
 
 
 def _pack(folder: Path) -> tuple[LogSignature, ...]:
@@ -100,9 +99,7 @@ def _pack(folder: Path) -> tuple[LogSignature, ...]:
     rows: list[LogSignature] = []
     for fix in _fixes(files):
         for signature, row in zip(signatures_of([fix]), fix.get("signature", ()), strict=True):
-            problems += [
-                f"{isolated(fix['id'])}: {problem}" for problem in problems_of(signature, row.get("example", ""))
-            ]
+            problems += [f"{fix['id']}: {problem}" for problem in problems_of(signature, row.get("example", ""))]
             rows.append(signature)
     if problems:
         raise SpecError(f"{folder}: unsound signatures\n  " + "\n  ".join(problems), next_step="correct the pack")

@@ -11,7 +11,6 @@ from typing import Any
 from rlbox.amounts import columns
 from rlbox.diagnose.catalogue import SignatureSet
 from rlbox.diagnose.learn.template import cut, shown, template_of
-from rlbox.printable import isolated
 
 _SHOWN = 90
 
@@ -86,9 +85,7 @@ def _group(template: str, own: list[UnknownFailure]) -> UnknownGroup:
 def table(groups: list[UnknownGroup]) -> str:
     """Return groups for people: a row each, and below each what learns from it."""
     rows = [("GPU hours", "hours", "times", "what broke first")]
-    rows += [
-        (f"{one.gpu_hours:.1f}", f"{one.hours:.1f}", str(one.count), isolated(one.template[:_SHOWN])) for one in groups
-    ]
+    rows += [(f"{one.gpu_hours:.1f}", f"{one.hours:.1f}", str(one.count), one.template[:_SHOWN]) for one in groups]
     head, *lines = columns(rows)
     found = [head]
     for line, one in zip(lines, groups, strict=True):

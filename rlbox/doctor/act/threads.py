@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rlbox.findings import Finding
-from rlbox.printable import isolated
 
 Probe = Callable[[], Iterable[Finding]]
 
@@ -49,6 +48,6 @@ class Probes:
             self._found[name] = tuple(probe())
         except Exception as error:  # a probe that fails says nothing of the machine, and must not hide the others
             where = traceback.extract_tb(error.__traceback__)[-1]
-            self.unfinished.append(f"{name}: {isolated(f'{type(error).__name__}: {error} ({where.name})')}")
+            self.unfinished.append(f"{name}: {f'{type(error).__name__}: {error} ({where.name})'}")
         finally:
             self._ended.add(name)

@@ -10,7 +10,6 @@ from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.judge import Judge
 from rlbox.findings import Finding
 from rlbox.foreign import whole_number
-from rlbox.printable import isolated
 from rlbox.secrets.masks import SECRETS_VARIABLE
 
 _TOKEN = re.compile(r"TOKEN(?!IZER)|SECRET|PASSW|CREDENTIAL|(^|_)KEY($|_)|APIKEY", re.IGNORECASE)
@@ -86,7 +85,7 @@ def _not_exported(facts: EnvFacts, _: Demands) -> Iterator[Finding]:
             yield Finding(
                 id="env-not-exported", title="names of .env are not in the environment",
                 level="error" if any(map(sounds_secret, missing)) else "warning", seen=", ".join(missing),
-                where=file.path, remedy=isolated(f"set -a; . {file.path}; set +a"), breaks=("token-*",),
+                where=file.path, remedy=f"set -a; . {file.path}; set +a", breaks=("token-*",),
                 covers=("env-not-exported",),
             )  # fmt: skip
 

@@ -12,7 +12,6 @@ from rlbox.doctor.judge.judge import Judge
 from rlbox.doctor.judge.stack import ProgramFacts
 from rlbox.findings import Finding
 from rlbox.foreign import whole_number
-from rlbox.printable import isolated
 
 _STUB = 34  # CUDA_ERROR_STUB_LIBRARY
 # What cuInit's codes mean for who runs a container; source: cuda.h, and issues 803/804 of gpustack and vLLM.
@@ -63,7 +62,7 @@ def _managed(facts: ProgramFacts, _: Demands) -> Iterator[Finding]:
     for row in facts.steps:
         if row["step"] == "nvml":
             yield Finding(
-                id="gpu-nvml", title="the GPUs cannot be managed", seen=isolated(str(row.get("error"))),
+                id="gpu-nvml", title="the GPUs cannot be managed", seen=str(row.get("error")),
                 where="libnvidia-ml.so.1",
                 remedy="restart the container: a reload of systemd takes devices away from running ones",
                 covers=("cuda-after-restart", "driver-library-mismatch"),
@@ -104,7 +103,7 @@ def judge_gpu_kernels(facts: ProgramFacts, demands: Demands) -> Iterator[Finding
     for row in facts.steps:
         if row["step"] == "triton" and not row.get("ok"):
             yield Finding(
-                id="jit-triton", title="Triton cannot compile a kernel", seen=isolated(str(row.get("error"))),
+                id="jit-triton", title="Triton cannot compile a kernel", seen=str(row.get("error")),
                 where="triton",
                 remedy="it needs gcc, Python's headers and libcuda.so.1; TRITON_CACHE_DIR must be writable",
                 covers=("triton-cc-build-failed", "triton-launcher-compile", "triton-unsupported-gpu"),
@@ -120,7 +119,7 @@ def judge_gpu_kernels(facts: ProgramFacts, demands: Demands) -> Iterator[Finding
             )  # fmt: skip
         elif demands.wants_gpu or "count" not in row:
             yield Finding(
-                id="gpu-kernel", title="torch cannot calculate on a GPU", seen=isolated(str(row.get("error"))),
+                id="gpu-kernel", title="torch cannot calculate on a GPU", seen=str(row.get("error")),
                 where=f"GPU {row.get('number', '')}".rstrip(),
                 remedy="see the error; CUDA_LAUNCH_BLOCKING=1 names the kernel",
             )  # fmt: skip
@@ -140,7 +139,7 @@ def _add_up(facts: ProgramFacts, count: int) -> Iterator[Finding]:
     if hangs or (last is not None and not last.get("ok")):
         yield Finding(
             id="nccl-self-test", title=f"{count} GPUs cannot add up a tensor over NCCL",
-            seen=isolated(str(last.get("error"))) if last else f"no answer in {duration_text(facts.seconds)}",
+            seen=str(last.get("error")) if last else f"no answer in {duration_text(facts.seconds)}",
             where="NCCL",
             remedy="NCCL_DEBUG=INFO shows the transport that fails; try NCCL_P2P_DISABLE=1, then NCCL_SHM_DISABLE=1",
         )  # fmt: skip

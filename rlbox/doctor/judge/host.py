@@ -14,7 +14,6 @@ from rlbox.engine.container import GOING
 from rlbox.findings import Finding, listed
 from rlbox.foreign import whole_number
 from rlbox.machine.act.gpu import DriverFacts, GpuModel
-from rlbox.printable import isolated
 
 OLDEST_ENGINE = (20, 10)  # the oldest whose BuildKit mounts secrets, and the oldest that is tested
 _LEAST_ROOM = 5 * GIB
@@ -160,7 +159,7 @@ def _driver_new_enough(driver: DriverFacts, needs: ImageNeeds, demands: Demands)
             "workstation": "(a workstation card has no forward compatibility), ",
             "consumer": "(a consumer card has no forward compatibility), ",
         }.get(demands.grade, "")
-        variant = f"take the target {isolated(needs.variant)}, " if needs.variant else ""
+        variant = f"take the target {needs.variant}, " if needs.variant else ""
         branch = "" if len(wanted) > 1 else LEAST_DRIVERS.get(wanted[0], "")  # a minor version is NVIDIA_REQUIRE_CUDA's
         least = f" to {branch} or newer" if branch else ""
         yield Finding(

@@ -9,7 +9,6 @@ from rlbox.amounts import duration_text
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.judge import Judge
 from rlbox.findings import Finding
-from rlbox.printable import isolated
 
 SKEW_S = 300.0  # certificates and tokens are refused at about this; Kerberos' own limit is the same
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "UCX_NET_DEVICES")
@@ -152,7 +151,7 @@ def _reached(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
 
 def _dead(row: Reached) -> Finding:
     variable = row.name.isidentifier() and row.name.isupper()
-    where = isolated(f"{row.name}={row.url}" if variable else f"{row.name}: {row.url}")
+    where = f"{row.name}={row.url}" if variable else f"{row.name}: {row.url}"
     match row.kind:
         case "proxy":
             return Finding(

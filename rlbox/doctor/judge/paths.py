@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.judge import Judge
 from rlbox.findings import Finding
-from rlbox.printable import isolated
 
 _LISTS = ("LD_LIBRARY_PATH", "LIBRARY_PATH", "PATH", "PYTHONPATH", "CPATH")
 _COMPAT = ("/compat",)
@@ -80,7 +79,7 @@ def _lib64(facts: PathFacts, _: Demands) -> Iterator[Finding]:
             where=path,
             remedy=f"ln -sfn lib {path}"
             if facts.lib64 != "nested"
-            else isolated(f"rm {path}/lib && rmdir {path} && ln -s lib {path}"),
+            else f"rm {path}/lib && rmdir {path} && ln -s lib {path}",
             repair=("link", path, "lib") if facts.lib64 != "nested" else (),
             breaks=("jit-*",),
             covers=("lcudart-link",),
@@ -148,7 +147,7 @@ def _python_home(facts: PathFacts, _: Demands) -> Iterator[Finding]:
             title="PYTHONHOME points every Python at another standard library",
             seen=f"PYTHONHOME={home}",
             where="PYTHONHOME",
-            remedy=isolated("unset PYTHONHOME"),
+            remedy="unset PYTHONHOME",
             breaks=("torch-*", "ray-*", "path-in-every-shell", "libnuma-missing"),
             covers=("interpreter-in-the-way",),
         )

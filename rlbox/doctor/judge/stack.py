@@ -12,7 +12,6 @@ from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.judge import Judge
 from rlbox.files.rows import json_rows
 from rlbox.findings import Finding
-from rlbox.printable import isolated
 
 SIGILL = 4
 BY_HAND = {"torch": "import torch; torch.ones(2, 2) @ torch.ones(2, 2)", "Ray": "import ray; ray.init()"}
@@ -48,7 +47,7 @@ def _torch(facts: ProgramFacts, demands: Demands, prefix: str) -> Iterator[Findi
     if failed:
         yield Finding(
             id="torch-import" if failed[0]["step"] == "import" else "torch-op", title="torch does not calculate",
-            seen=isolated(str(failed[0].get("error"))), where=f"{prefix}/bin/python", remedy=remedy,
+            seen=str(failed[0].get("error")), where=f"{prefix}/bin/python", remedy=remedy,
             breaks=("extension-*", "gpu-*"), covers=("numpy2-abi", "unknown-uid"),
         )  # fmt: skip
     elif "cpu" not in steps:
@@ -78,7 +77,7 @@ def _extensions(facts: ProgramFacts) -> Iterator[Finding]:
     for reason, paths in reasons.items():
         names = ", ".join(path.rpartition("/")[2] for path in paths)
         yield Finding(
-            id="extension-load", title="a compiled extension cannot be loaded", seen=isolated(f"{names}: {reason}"),
+            id="extension-load", title="a compiled extension cannot be loaded", seen=f"{names}: {reason}",
             where=paths[0],
             remedy="install a build that fits this torch and this system, or the library that it names",
             covers=("torch-ext-abi-mismatch", "libnuma-missing", "opencv-needs-gl"),
@@ -91,7 +90,7 @@ def _ray(facts: ProgramFacts, _: Demands, prefix: str) -> Iterator[Finding]:
         yield from _no_answer(facts, "ray-task", "Ray", prefix, ())
     elif not last.get("ok"):
         yield Finding(
-            id="ray-task", title="Ray does not do a task", seen=isolated(f"{last['step']}: {last.get('error')}"),
+            id="ray-task", title="Ray does not do a task", seen=f"{last['step']}: {last.get('error')}",
             where=f"{prefix}/bin/python",
             remedy="start a new container; `ray start --head --block` shows more, in raylet.err of its session",
         )  # fmt: skip
@@ -112,7 +111,7 @@ def _no_answer(facts: ProgramFacts, name: str, who: str, prefix: str, breaks: tu
         )  # fmt: skip
     elif facts.exit_code is not None:
         ended = f"signal {-facts.exit_code}" if facts.exit_code < 0 else f"exit code {facts.exit_code}"
-        said = f": {isolated(facts.last_error)}" if facts.last_error else ""
+        said = f": {facts.last_error}" if facts.last_error else ""
         yield Finding(
             id=name, title=f"{who} ends without an answer", seen=f"{ended}{said}",
             where=f"{prefix}/bin/python", remedy="start a new container; if it is in the image, build it again",
@@ -155,7 +154,7 @@ def _link(facts: LinkFacts) -> Iterator[Finding]:
         return
     if facts.error:
         yield Finding(
-            id="jit-compile", title="the C compiler does not make a program", seen=isolated(facts.error),
+            id="jit-compile", title="the C compiler does not make a program", seen=facts.error,
             where=facts.compiler,
             remedy="install gcc and libc6-dev whole (build-essential)", covers=("triton-cc-build-failed",),
             breaks=("jit-link",),
@@ -165,7 +164,7 @@ def _link(facts: LinkFacts) -> Iterator[Finding]:
         names = " ".join(f"-l{name}" for name in failed)
         yield Finding(
             id="jit-link", title="a JIT object cannot be linked",
-            seen=isolated(f"{names}: {next(iter(failed.values()))}"),
+            seen=f"{names}: {next(iter(failed.values()))}",
             where=facts.compiler,
             remedy="put the folder of the library on LIBRARY_PATH, and the name without a version beside it",
             covers=tuple(_LINK_CAUSES[name] for name in failed if name in _LINK_CAUSES),

@@ -24,7 +24,6 @@ from rlbox.engine.container import GOING, LOOPBACK, OWN_NETWORK, ContainerPlan, 
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.engine.reference import Reference
 from rlbox.errors import EngineError, TimedOut
-from rlbox.printable import isolated
 from rlbox.secrets.act.hand_over import send_secrets
 from rlbox.values import Command, Outcome, Secret
 
@@ -346,9 +345,7 @@ class DockerEngine:
             what = f"this is no Docker engine: it answered {error.doc[:200]!r}"
             raise EngineError(what, where=self._address) from error
         except APIError as error:
-            raise EngineError(
-                f"the engine refused: {isolated(error.explanation or error)}", where=self._address
-            ) from error
+            raise EngineError(f"the engine refused: {error.explanation or error}", where=self._address) from error
         except (DockerException, OSError) as error:  # requests' errors are OSErrors
             raise engine_unreachable(self._address, error) from error
 
@@ -360,12 +357,10 @@ class DockerEngine:
         try:
             yield
         except APIError as error:
-            raise EngineError(
-                f"the engine refused: {isolated(error.explanation or error)}", where=self._address
-            ) from error
+            raise EngineError(f"the engine refused: {error.explanation or error}", where=self._address) from error
         except (DockerException, StreamParseError, HTTPException, OSError) as error:
             raise EngineError(
-                f"the engine broke off: {isolated(str(error) or type(error).__name__)}",
+                f"the engine broke off: {str(error) or type(error).__name__}",
                 where=self._address,
                 next_step="`docker info` shows whether it still runs; then repeat",
             ) from error
@@ -374,7 +369,7 @@ class DockerEngine:
 
 
 def _refused(plan: ContainerPlan, words: str) -> EngineError:
-    words = isolated(words)
+    words = words
     if "No such image" in words:
         target = plan.image.partition("/")[2].partition(":")[0]
         return EngineError(f"the engine has no image {plan.image}", next_step=f"rlbox build {target}")

@@ -28,7 +28,6 @@ from rlbox.engine.act.address import engine_unreachable, no_client
 from rlbox.errors import EngineError, NodeError
 from rlbox.machine.act.command import start_command
 from rlbox.machine.act.interrupt import signals_to
-from rlbox.printable import isolated
 from rlbox.spec.project import PACKAGE, Project
 from rlbox.ssh.tunnel import ENGINE_SOCKET, EngineTunnel
 from rlbox.values import Command
@@ -128,7 +127,7 @@ def _make(tunnel: EngineTunnel, project: Project, helper: Helper) -> Container:
         if "bind source path does not exist" in words:
             step = "make it over there, or name another with --data DIR"
             raise NodeError("the data disk is missing", where=helper.data, next_step=step) from error
-        raise EngineError(f"the engine refused the container: {isolated(words)}") from error
+        raise EngineError(f"the engine refused the container: {words}") from error
     except (DockerException, OSError) as error:
         raise engine_unreachable(tunnel.address, error) from error
 

@@ -12,7 +12,6 @@ from docker.errors import APIError
 from rlbox.engine.container import NETWORK_LABEL, OWNER_LABEL
 from rlbox.errors import EngineError
 from rlbox.foreign import whole_number
-from rlbox.printable import isolated
 
 _MADE_LABEL = "rlbox.made"
 _BRIDGE = "bridge"
@@ -49,7 +48,7 @@ def make_network(client: docker.DockerClient, name: str, labels: Mapping[str, st
             what, step = "the engine has no addresses for one more network", _NO_ROOM_STEP
         else:
             what, step = "the engine cannot make a network for the container", _FAILED_STEP
-        raise EngineError(f"{what}: {isolated(words)}", where=name, next_step=step) from error
+        raise EngineError(f"{what}: {words}", where=name, next_step=step) from error
 
 
 def drop_network(client: docker.DockerClient, name: str) -> None:

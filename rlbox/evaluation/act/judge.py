@@ -35,7 +35,6 @@ from rlbox.evaluation.problem import EvalProblem
 from rlbox.evaluation.result import EvaluationResult
 from rlbox.evaluation.suite import Suite
 from rlbox.machine.no_answer import NoAnswer
-from rlbox.printable import isolated
 
 Suites = Sequence[tuple[Suite, Sequence[EvalProblem]]]
 
@@ -164,7 +163,7 @@ class Judging:
         def tell(suite: str, done: int, whole: int) -> None:
             bar = bars.setdefault(suite, CountedBar(f"Evaluating {name} {suite}", whole))
             if line := bar.line(done):
-                self.say(isolated(line))
+                self.say(line)
 
         return tell
 

@@ -12,7 +12,6 @@ from rlbox.evaluation.suite import Decoding
 from rlbox.foreign import parse_json
 from rlbox.machine.act.http import Http
 from rlbox.machine.no_answer import NoAnswer
-from rlbox.printable import isolated
 
 _MOST_ANSWER = 64 << 20
 
@@ -77,7 +76,7 @@ class Policy:
         """Return what the server answers to what is no problem of a suite; `PolicyError` where it refuses."""
         status, found = self._post(path, content)
         if not 200 <= status < 300:
-            raise PolicyError(f"{self.url}{path}: status {status}: {isolated(str(found)[:200])}")
+            raise PolicyError(f"{self.url}{path}: status {status}: {str(found)[:200]}")
         return found
 
     def _made(self, ask: str) -> Prompt:
@@ -87,7 +86,7 @@ class Policy:
             if status == 200 and isinstance(found, dict) and isinstance(found.get("tokens"), list):
                 return Prompt(text=ask, tokens=tuple(int(token) for token in found["tokens"]))
             if status not in (404, 405):
-                raise PolicyError(f"{self.url}/tokenize: status {status}: {isolated(str(found)[:200])}")
+                raise PolicyError(f"{self.url}/tokenize: status {status}: {str(found)[:200]}")
             self._tokenizes = False
         return Prompt(text=ask)
 
@@ -114,7 +113,7 @@ class Policy:
 
     def _read(self, status: int, found: Any) -> ModelAnswer:
         if status != 200:
-            raise PolicyError(f"{self.url}: status {status}: {isolated(str(found)[:200])}")
+            raise PolicyError(f"{self.url}: status {status}: {str(found)[:200]}")
         try:
             said = str(found.get("model", self.name))
             choice = found["choices"][0]
@@ -134,7 +133,7 @@ class Policy:
             rows = found["data"]
             names = [str(row["id"]) for row in rows]
         except (KeyError, TypeError) as error:
-            raise PolicyError(f"{self.url}/v1/models: status {status}: {isolated(str(found)[:200])}") from error
+            raise PolicyError(f"{self.url}/v1/models: status {status}: {str(found)[:200]}") from error
         if len(names) != 1:
             raise PolicyError(f"{self.url} serves {len(names)} models ({', '.join(names)}): which would answer?")
         _, version = self._get("/version")

@@ -12,7 +12,6 @@ from rlbox.evaluation.verdict import AnswerVerdict, checked_verdict, code_of, ru
 from rlbox.foreign import parse_json
 from rlbox.machine.act.http import Http
 from rlbox.machine.no_answer import NoAnswer
-from rlbox.printable import isolated
 
 _PROGRAMS = Path(__file__).resolve().parent / "programs"
 SCORERS = {"math": _PROGRAMS / "math_score.py", "reasoning-gym": _PROGRAMS / "gym_score.py"}
@@ -62,7 +61,7 @@ class Sandbox:
             python = said[1] if len(said) > 1 else ""
             return {"strength": str(own.get("strength", "")), "version": own.get("version", ""), "python": python}
         told = reply.get("message") or (reply.get("run_result") or {}).get("stderr") or str(reply)
-        raise NoAnswer(f"it runs nothing: {isolated(str(told).strip()[-300:])}", "address", self.url)
+        raise NoAnswer(f"it runs nothing: {str(told).strip()[-300:]}", "address", self.url)
 
     def _score(self, problem: EvalProblem, answer: str, limits: JudgingLimits) -> AnswerVerdict:
         """Compare an answer that is no code, in a process with limits: what it writes may take for ever to read."""

@@ -18,7 +18,6 @@ from rlbox.evaluation.act.policy import Answering, Policy, PolicyError
 from rlbox.machine.act.command import WITH_OUTPUT, Started, start_command
 from rlbox.machine.act.http import Http
 from rlbox.machine.act.ports import probe_port
-from rlbox.printable import isolated
 from rlbox.values import Command
 
 Serve = Callable[[Path, Path], contextlib.AbstractContextManager[Answering]]
@@ -110,7 +109,7 @@ def _await_port(url: str) -> None:
     port, deadline = urlsplit(url).port or 0, time.monotonic() + _FREE_S
     while holder := probe_port(port):
         if time.monotonic() >= deadline:
-            raise PolicyError(f"port {port} of the inference server is taken: {isolated(holder)}")
+            raise PolicyError(f"port {port} of the inference server is taken: {holder}")
         time.sleep(_POLL_S)
 
 

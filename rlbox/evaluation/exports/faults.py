@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlbox.printable import isolated
-
 _UNTOLD = (
     *("transformers_version", "_name_or_path", "architectures", "use_cache", "dtype", "torch_dtype", "auto_map"),
     *("_attn_implementation", "attn_implementation", "pad_token_id", "bos_token_id", "eos_token_id"),
@@ -85,7 +83,7 @@ def report_lines(report: ExportReport, named: int) -> Iterator[str]:
     if report.logits:
         yield _logits_line(report.logits)
     for fault in report.faults[:named]:
-        yield f"[FAIL] {isolated(fault.of)}: {fault.says}"
+        yield f"[FAIL] {fault.of}: {fault.says}"
     if len(report.faults) > named:
         yield f"and {len(report.faults) - named} more"
 

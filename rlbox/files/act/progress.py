@@ -45,9 +45,9 @@ def progress_view(app: App, *, in_bytes: bool = True, whole: int = 0) -> Iterato
         yield lambda row: None
     elif app.interactive:
         with _bars(in_bytes=in_bytes) as bars:
-            yield _Live(bars, whole, app.told("all files")).show
+            yield _Live(bars, whole, "all files").show
     else:
-        yield _printer(app.told)
+        yield _printer()
 
 
 @contextmanager
@@ -57,17 +57,17 @@ def bytes_view(app: App, what: str, total: int) -> Iterator[Callable[[int], None
         yield lambda count: None
         return
     with _bars(in_bytes=True) as bars:
-        task = bars.add_task(app.told(what), total=total, mark="")
+        task = bars.add_task(what, total=total, mark="")
         yield lambda count: bars.advance(task, count)
 
 
-def _printer(tell: Callable[[str], str]) -> Callable[[Row], None]:
+def _printer() -> Callable[[Row], None]:
     told: set[tuple[object, str]] = set()
 
     def show(row: Row) -> None:
         if row.mark and (row.key, row.mark) not in told:
             told.add((row.key, row.mark))
-            sys.stderr.write(f"{row.mark} {printable(row.title)}  {printable(tell(row.told))}".rstrip() + "\n")
+            sys.stderr.write(f"{row.mark} {printable(row.title)}  {printable(row.told)}".rstrip() + "\n")
             sys.stderr.flush()
 
     return show

@@ -18,7 +18,6 @@ from rlbox.image.act.plans import image_plan
 from rlbox.image.build import LINKED_COPIES, Builder, BuildWish
 from rlbox.image.keys import KEYS_LABEL
 from rlbox.image.names import file_word
-from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -151,7 +150,7 @@ class ImageBuild:
         data: dict[str, Any] = {"target": target, "image": tag, "id": image, "state": state, "log": said}
         data |= {"layers": [asdict(row) for row in layers]} if layers else {}
         data |= {"forced": self._wish.forced} if self._wish.forced else {}
-        text = f"{isolated(tag)}  {isolated(image[:19])}  {state}"
+        text = f"{tag}  {image[:19]}  {state}"
         if self._app.dry_run:
             return self._app.planned(data, text, _NOTHING[state])
         remember_project(self._app.project)
@@ -227,5 +226,5 @@ class ImageBuild:
             run = BuildInputs(app, plan, self._wish).look()
             words = run.command(plan, builder, "SOURCES").argv
         shown = (f"{_KEYS}…" if word.startswith(_KEYS) else word for word in words)  # `--json` has it
-        lines = [isolated(shlex.join(shown)), _BY_HAND.format(target=plan.target)] if words else []
+        lines = [shlex.join(shown), _BY_HAND.format(target=plan.target)] if words else []
         return app.planned({**data, "command": words}, "\n".join(lines), would)

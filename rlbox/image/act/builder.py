@@ -23,7 +23,6 @@ from rlbox.image.build import Builder, BuildFiles, BuildLog, Step, passing_failu
 from rlbox.image.plan import ImagePlan
 from rlbox.machine.act.command import PIPE, WITH_OUTPUT, run_command, start_command
 from rlbox.machine.site import SiteFacts
-from rlbox.printable import isolated
 from rlbox.values import Command
 
 _ATTEMPTS = 3
@@ -188,8 +187,8 @@ def _build_error(text: str, failed: Step | None, code: int, log_path: Path) -> W
     if failed is None:
         text = "\n".join(lines[-5:])
         if "Cannot connect to the Docker daemon" in text or "permission denied" in text:
-            return EngineError(isolated(text), next_step="`docker info` shows whether this user reaches the engine")
-        return WorkFailed(f"the build failed (exit code {code})\n{isolated(text)}", next_step=f"whole log: {log_path}")
+            return EngineError(text, next_step="`docker info` shows whether this user reaches the engine")
+        return WorkFailed(f"the build failed (exit code {code})\n{text}", next_step=f"whole log: {log_path}")
     mine = [line for line in lines if line.startswith(f"#{failed.number} ") and " RUN --mount" not in line]
-    quoted = "\n".join(f"  | {isolated(line.partition(' ')[2])}" for line in mine[-12:])
-    return WorkFailed(f"build step failed: {isolated(failed.name)}\n{quoted}", next_step=f"whole log: {log_path}")
+    quoted = "\n".join(f"  | {line.partition(' ')[2]}" for line in mine[-12:])
+    return WorkFailed(f"build step failed: {failed.name}\n{quoted}", next_step=f"whole log: {log_path}")

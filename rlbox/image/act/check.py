@@ -94,7 +94,7 @@ def checked_key(plan: ImagePlan) -> str:
 
 
 def _line(finding: Finding) -> str:
-    return f"{finding.id}: {finding.shown.seen or finding.title}"
+    return f"{finding.id}: {finding.seen or finding.title}"
 
 
 def describe_image(app: App, plan: ImagePlan, *, hermetic: bool) -> None:

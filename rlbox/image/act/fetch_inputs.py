@@ -15,7 +15,6 @@ from rlbox.files.act.output import check_output_folder
 from rlbox.image.act.plans import image_plan
 from rlbox.image.plan import ImagePlan
 from rlbox.machine.act.site import probe_site
-from rlbox.printable import isolated
 from rlbox.sources.act.live import locator, unreached_explained
 from rlbox.store.act.base_image import base_files, fetch_base_image
 from rlbox.store.act.fetch import FetchReport, check_room, ensure, fetch_view, refuse_uncompiled
@@ -188,7 +187,7 @@ def _import(app: App, lock: Lock, store: Store, place: Path | Reference | None, 
             next_step=f"make it from the same lock: rlbox fetch {lock.target}{which} --export" + partly * enough,
         )
     data = {"target": lock.target, "store": str(store.root), "imported": done.taken, "present": done.present}
-    app.result(data, f"{isolated(lock.target)}  {len(files)} files: {done.present} present, {done.taken} imported")
+    app.result(data, f"{lock.target}  {len(files)} files: {done.present} present, {done.taken} imported")
     app.say(_next(lock.target, wish))
 
 
@@ -211,10 +210,10 @@ def _tell(app: App, name: str, store: Store, report: FetchReport, wish: FetchWis
     exported = wish.export_to
     whole = size_text(report.present_bytes + report.fetched_bytes)
     lines = [
-        f"{isolated(name)}  {report.present + report.fetched} files, {whole}: "
+        f"{name}  {report.present + report.fetched} files, {whole}: "
         f"{report.present} present, {report.fetched} fetched ({size_text(report.fetched_bytes)})"
     ]
-    lines += [f"  {size_text(count):>9} from {isolated(mirror)}" for mirror, count in report.by_mirror.items()]
+    lines += [f"  {size_text(count):>9} from {mirror}" for mirror, count in report.by_mirror.items()]
     lines += [f"exported to {exported}"] if exported else []
     data = {"target": name, "store": str(store.root), **asdict(report), "exported": exported}
     app.result(data, "\n".join(lines))

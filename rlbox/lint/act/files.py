@@ -11,7 +11,6 @@ from typing import BinaryIO
 
 from rlbox.amounts import size_text
 from rlbox.lint.documents import kind_by_name
-from rlbox.printable import isolated
 
 LARGEST = 1024 * 1024  # bytes; a larger file is data
 _SKIPPED = {"node_modules", "__pycache__", "site-packages", "build", "dist"}
@@ -39,7 +38,7 @@ def read_files(names: Sequence[str], problems: list[str]) -> Iterator[tuple[str,
                 yield shown, _text(None if name == "-" else file)
             except Unreadable as error:
                 if not (below and error.args[1:]):
-                    problems.append(f"{isolated(shown)}: {error.args[0]}")
+                    problems.append(f"{shown}: {error.args[0]}")
 
 
 def _below(folder: Path) -> Iterator[Path]:

@@ -12,7 +12,6 @@ from rlbox.lock.act.places import lock_places
 from rlbox.lock.act.resolve import refresh_lock, resolve_lock
 from rlbox.lock.changes import lock_diff
 from rlbox.lock.resolve import Upgrade
-from rlbox.printable import isolated
 from rlbox.sources.act.live import unreached_explained
 from rlbox.target.lock import Lock, load_lock
 from rlbox.target.target import Target
@@ -68,7 +67,7 @@ def write_lock(app: App, before: Lock | None, lock: Lock) -> bool:
     if not app.dry_run:
         changed = write_if_changed(app.project.own_lock_file(lock.target), lock.text()) or changed
     if before and before.text() != lock.text():
-        app.say(isolated(lock_diff(before.text(), lock.text())))
+        app.say(lock_diff(before.text(), lock.text()))
     if sdists := [package.file for package in lock.packages() if not package.is_wheel]:
         app.say(f"no wheel for {lock.platform}, built from source in every image: {', '.join(sdists)}")
     return changed

@@ -15,7 +15,6 @@ from rlbox.lock.compiled import with_wheels
 from rlbox.lock.resolve import Upgrade, kept_versions, plan_inputs, plan_lock
 from rlbox.machine.act.http import site_http
 from rlbox.machine.no_answer import NoAnswer, explain
-from rlbox.printable import isolated
 from rlbox.store.act.base_image import fetch_base
 from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, lock_checksum, lock_patch
 from rlbox.target.target import GitSource, HttpSource, Target
@@ -99,5 +98,5 @@ def _http(source: HttpSource, before: Lock | None, upgrade: Upgrade, places: Pla
                     return HttpFile(name=source.name, url=source.url, sha256=digest.hexdigest(), size=size)
             tries.append(f"\n  {link.mirror}: answered {answer.status}")
         except NoAnswer as error:
-            tries.append(f"\n  {isolated(link.mirror)}: {explain(error)}")
+            tries.append(f"\n  {link.mirror}: {explain(error)}")
     raise WorkFailed(f"{source.url}: no place has the file" + "".join(tries), where=f"http.{source.name}")

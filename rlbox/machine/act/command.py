@@ -15,7 +15,6 @@ from typing import IO, Any, TypeAlias, TypeVar
 
 from rlbox.amounts import limit_text
 from rlbox.errors import TimedOut, WorkFailed
-from rlbox.printable import isolated
 from rlbox.values import Command, Outcome
 
 Started: TypeAlias = "subprocess.Popen[bytes]"
@@ -153,7 +152,7 @@ def check_command(command: Command, what: str, next_step: str = "") -> Outcome:
         tail = "\n".join(f"  | {line}" for line in (outcome.stderr or outcome.stdout).strip().splitlines()[-15:])
         raise WorkFailed(
             f"{what} (exit code {outcome.exit_code})\n{tail}",
-            where=isolated(" ".join(command.argv[:6])),
+            where=" ".join(command.argv[:6]),
             next_step=next_step,
         )
     return outcome

@@ -22,7 +22,6 @@ from rlbox.foreign import parse_json, whole_number
 from rlbox.machine.act.site import site_logins
 from rlbox.machine.no_answer import Kind, NoAnswer, plain
 from rlbox.machine.site import SiteFacts
-from rlbox.printable import isolated
 
 if TYPE_CHECKING:
     from netrc import netrc
@@ -286,7 +285,7 @@ def again(
             if isinstance(error, NoAnswer) and error.kind == "address":
                 raise
             wait_s = pause_s(attempt, getattr(error, "retry_after", ""))
-            what = getattr(error, "what", "") or isolated(error)
+            what = getattr(error, "what", "") or error
             on_retry(f"attempt {attempt} of {attempts} failed: {what}; again in {limit_text(wait_s)}")
             pause(wait_s)
     return action()

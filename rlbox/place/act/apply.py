@@ -41,7 +41,6 @@ from rlbox.place.base import AdoptedBase
 from rlbox.place.changes import ApplyPlan, PartRecord, PathChange, Record, patch_sum
 from rlbox.place.layout import Layout
 from rlbox.place.wanted import LeftOut, Wanted
-from rlbox.printable import isolated
 from rlbox.store.act.objects import Store
 from rlbox.values import VENV
 
@@ -127,7 +126,7 @@ def _undone(plan: ApplyPlan) -> Iterator[LeftOut]:
     """Bring the apt packages here, and yield those that cannot be had: all else goes on without them."""
     for step in plan.steps:
         if step.kind == "packages" and (failed := download_packages(step.new.split())):
-            yield LeftOut(what=f"apt packages {isolated(step.new)}", origin="apt", reason=failed)
+            yield LeftOut(what=f"apt packages {step.new}", origin="apt", reason=failed)
 
 
 def _carry_out(plan: ApplyPlan, record: Record, step: PathChange, supplies: Supplies, supply: Supply) -> Record:

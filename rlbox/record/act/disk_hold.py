@@ -22,7 +22,6 @@ from rlbox.errors import LockHeld, NodeError
 from rlbox.files.act.beneath import open_handle
 from rlbox.files.act.lock import try_lock
 from rlbox.foreign import parse_json
-from rlbox.printable import isolated
 from rlbox.record.kinds import as_kind
 
 LOCK_FILE = ".rlbox-run.lock"
@@ -137,7 +136,7 @@ def disk_holder(data: Path) -> Holder | None:
 
 def held_by(holder: Holder, path: Path, stage: str = "") -> LockHeld:
     """Return the error for a disk that another one holds."""
-    who = f"{isolated(holder.user) or 'somebody'} (uid {holder.uid}) on {isolated(holder.host) or 'an unknown host'}"
+    who = f"{holder.user or 'somebody'} (uid {holder.uid}) on {holder.host or 'an unknown host'}"
     if not holder.run:
         what = f"another rlbox is busy with the runs of this data disk: {holder.what or 'unknown'}, {who}"
         return LockHeld(f"{what}, since {holder.since or '?'}", where=str(path), next_step="wait for it to end")

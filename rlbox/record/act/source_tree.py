@@ -23,7 +23,6 @@ from rlbox.errors import TimedOut, WorkFailed
 from rlbox.files.act.beneath import read_bytes
 from rlbox.foreign import toml_table
 from rlbox.machine.act.command import run_command
-from rlbox.printable import isolated
 from rlbox.secrets.masks import Masks
 from rlbox.values import Command
 
@@ -82,13 +81,13 @@ def recorded_source(run_dir: Path) -> dict[str, Any]:
 
 def source_text(record: Mapping[str, Any]) -> str:
     """Return one line about a recorded tree."""
-    name = isolated(f"{record.get('package', '')} {record.get('version') or ''}".strip())
-    folder, digest = isolated(record.get("folder", "")), isolated(str(record.get("digest", ""))[:12])
+    name = f"{record.get('package', '')} {record.get('version') or ''}".strip()
+    folder, digest = record.get("folder", ""), str(record.get("digest", ""))[:12]
     if not record.get("commit"):
         return f"{name}, no git commit, digest {digest}, {folder}"
     changed = record.get("files_changed", 0)
     branch = f" ({record['branch']})" if record.get("branch") else ""
-    commit = isolated(f"{str(record['commit'])[:12]}{branch}")
+    commit = f"{str(record['commit'])[:12]}{branch}"
     files = f"{counted(changed, 'file', 'files')} changed" if changed else "no changes"
     return f"{name}, commit {commit}, {files}, {folder}"
 

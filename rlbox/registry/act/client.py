@@ -28,7 +28,6 @@ from rlbox.engine.reference import Reference
 from rlbox.errors import RegistryError
 from rlbox.foreign import whole_number
 from rlbox.machine.act.http import Answer
-from rlbox.printable import isolated
 from rlbox.registry.act.wire import Content, Wire
 
 
@@ -54,7 +53,7 @@ class Registry(Wire):
             manifest = parse_manifest(response.read(), kind)
         except ValueError as error:
             raise RegistryError(
-                f"{self.host} answered {isolated(kind) or 'something'} where a manifest was asked for",
+                f"{self.host} answered {kind or 'something'} where a manifest was asked for",
                 where=f"{self.host}/{repository}:{reference}",
                 next_step="a proxy or a login page may stand in front of the registry",
             ) from error

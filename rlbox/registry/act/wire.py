@@ -16,7 +16,6 @@ from rlbox.errors import RegistryError
 from rlbox.foreign import parse_json
 from rlbox.machine.act.http import ATTEMPTS, PASSING, Answer, FileBody, Http, again
 from rlbox.machine.no_answer import NoAnswer
-from rlbox.printable import isolated
 from rlbox.registry.act.auth import Authorizer, MayPass, docker_login, refused_login
 
 _SILENCE_S = 60.0
@@ -186,16 +185,16 @@ class Wire:
         status, words = response.status, _words(response)
         if _is_full(response):
             return RegistryError(
-                f"{self.host} has no room left: {status} {isolated(words)}",
+                f"{self.host} has no room left: {status} {words}",
                 where=where,
                 next_step="free space in the registry; what it has already is not sent again",
             )
         if status == 401:
             return refused_login(self.host, login_known=docker_login(self.host) is not None, where=where)
         if status == 403:
-            known = f"this login may not {isolated(self._scope.rpartition(',')[2])} here"
+            known = f"this login may not {self._scope.rpartition(',')[2]} here"
             return RegistryError(
-                f"{self.host} refused: {known} ({isolated(words)})",
+                f"{self.host} refused: {known} ({words})",
                 where=where,
                 next_step=f"docker login {self.host} with an account that may",
             )

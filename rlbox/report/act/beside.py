@@ -29,7 +29,7 @@ def beside(record: RunRecord, other: RunRecord) -> Mapping[str, Any]:
         "after": record.state.run_id,
         "state": other.state.state,
         "same": not different(found),
-        "rows": [vars(difference.shown) for difference in found],
+        "rows": [vars(difference) for difference in found],
         "plots": _plots(record, other),
     }
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from rlbox.amounts import duration_text, moment, size_text
 from rlbox.logs.bars import ProgressBar
-from rlbox.printable import isolated
 from rlbox.record.act.state import ServiceState, StageState
 from rlbox.record.resources import Sample
 
@@ -94,5 +93,5 @@ def doing_text(doing: Doing, now_s: float, *, bar: bool) -> str:
     since = f", {duration_text(now_s - doing.since_s)}" if doing.since_s is not None else ""
     far = [] if doing.share is None else [bar_text(doing.share) if bar else f"{100 * doing.share:.0f} %"]
     left = [] if doing.left_s is None else [f"{duration_text(doing.left_s)} left"]
-    parts = [f"{isolated(doing.service)} starts{since}" if doing.service else "", *far, *left, *doing.facts]
-    return " · ".join(part for part in (*parts, isolated(doing.label)) if part)
+    parts = [f"{doing.service} starts{since}" if doing.service else "", *far, *left, *doing.facts]
+    return " · ".join(part for part in (*parts, doing.label) if part)

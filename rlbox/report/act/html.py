@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rlbox.amounts import duration_text, moment
 from rlbox.logs.throughput import REST, metric_rank
-from rlbox.messages.language import teller
-from rlbox.printable import of_spec, printable
+from rlbox.printable import printable
 from rlbox.record.act.state import RunState, StageState, run_cause
 from rlbox.report.act.beside import beside
 from rlbox.report.act.metric_series import Metric
@@ -45,7 +43,6 @@ def render_report(
     record: RunRecord,
     *,
     made_at: str,
-    language: str = "en",
     other: RunRecord | None = None,
     live: bool = False,
     scores: str = "",
@@ -56,8 +53,6 @@ def render_report(
     ----------
     made_at
         The time, ISO 8601 in UTC; what goes on ends there.
-    language
-        One of those of the catalogue of messages.
     other
         A run that is shown beside it, as the one before.
     live
@@ -70,7 +65,7 @@ def render_report(
     SpecError
         The plan of one of two runs cannot be read.
     """
-    text, template, words = "", page_template("report.html.j2", teller(language)), page_words(language)
+    text, template, words = "", page_template("report.html.j2"), page_words()
     known = {"live": live, "beside": beside(record, other) if other else None, "scores": scores}
     for level in _LEVELS:
         text = template.render(_context(record, made_at, words, level), **known)
@@ -141,7 +136,7 @@ def _stage(stage: StageState, now: float, seen: int, rules: int) -> dict[str, An
         "gate": [
             {
                 "kind": r.kind,
-                "rule": replace(r, rule=r.rule[:500]).shown,
+                "rule": r.rule[:500],
                 "state": r.state,
                 "count": r.count,
                 "seen": r.seen[:seen],
@@ -226,13 +221,12 @@ def _utc(iso: str) -> str:
     return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if at is not None else iso
 
 
-def page_words(language: str) -> dict[str, Any]:
-    """Return the labels of pages in a language of the catalogue of messages."""
-    return dict(load_toml(_DATA / "words.toml")[language])
+def page_words() -> dict[str, Any]:
+    """Return the labels of pages."""
+    return load_toml(_DATA / "words.toml")
 
 
-def page_template(name: str, tell: Callable[[str], str]) -> Any:
-    """Return a template of a page; `tell` says what we say in the language of the page."""
+def page_template(name: str) -> Any:
     environment = Environment(
         loader=FileSystemLoader(_DATA),
         autoescape=True,
@@ -243,8 +237,7 @@ def page_template(name: str, tell: Callable[[str], str]) -> Any:
     environment.filters |= {
         "utc": _utc,
         "seconds": moment,
-        "told": lambda text: printable(tell(text)),
-        "of_spec": of_spec,
+        "printable": printable,
     }
     return environment.get_template(name)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlbox.amounts import duration_text
 from rlbox.image.facts import lock_changes
 from rlbox.job.param import show_scalar
 from rlbox.job.plan import RunPlan, load_run_plan
-from rlbox.printable import isolated
 from rlbox.report.act.read import RunRecord
 
 TOLD = ("run", "parameters", "source", "job file", "target spec", "lock", "environment", "secrets", "commands")
@@ -29,13 +28,6 @@ class Difference:
     name: str
     before: str
     after: str
-
-    @property
-    def shown(self) -> Difference:
-        """It for people: all but how a stage or a rule ended is what somebody wrote, and marked."""
-        if self.part in _ENDED:
-            return replace(self, name=isolated(self.name))
-        return replace(self, name=isolated(self.name), before=isolated(self.before), after=isolated(self.after))
 
 
 def diff_runs(a: RunRecord, b: RunRecord) -> tuple[Difference, ...]:
@@ -78,8 +70,8 @@ def diff_json(names: tuple[str, str], differences: Iterable[Difference]) -> dict
 
 def diff_text(names: tuple[str, str], differences: Iterable[Difference]) -> str:
     """Return the differences for people, in the manner of `diff`: `-` the first run, `+` the second."""
-    found = [difference.shown for difference in differences]
-    lines = [f"--- {isolated(names[0])}", f"+++ {isolated(names[1])}"]
+    found = list(differences)
+    lines = [f"--- {names[0]}", f"+++ {names[1]}"]
     if not different(found):
         lines.append("the same: configuration, gates, outcome and metrics")
     elif not any(difference.part in TOLD for difference in found):

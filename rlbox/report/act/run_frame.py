@@ -9,7 +9,6 @@ from rich.text import Text
 from rlbox.amounts import card_text, duration_text, fine_text, moment, padded, size_text
 from rlbox.gate.rules import AT_END
 from rlbox.logs.throughput import eta_s, main_metrics
-from rlbox.printable import isolated, of_spec
 from rlbox.record.act.state import StageState
 from rlbox.record.resources import Sample
 from rlbox.report.act.doing import doing_text
@@ -58,7 +57,7 @@ def status_lines(facts: RunFacts, now_s: float, width: int) -> list[Text]:
     stage, sample = facts.stage, facts.sample
     if stage is None:
         return []
-    name = isolated(stage.name)
+    name = stage.name
     where = [
         f"{name} {stage.state.upper()}",
         _phase(facts),
@@ -66,7 +65,7 @@ def status_lines(facts: RunFacts, now_s: float, width: int) -> list[Text]:
         gate_count(stage),
     ]
     waits = _waits(stage)
-    metrics = [f"{isolated(name)} {value:.4g}" for name, value in main_metrics(facts.progress.metrics, 2).items()]
+    metrics = [f"{name} {value:.4g}" for name, value in main_metrics(facts.progress.metrics, 2).items()]
     used = (
         [_use(sample), *([f"gpu {_gpus(sample)}"] if sample.gpus else []), f"disk {_disk(facts, sample)}"]
         if sample
@@ -85,7 +84,7 @@ def _head(facts: RunFacts, now_s: float) -> Text:
     began = moment(state.started_at)
     parts = [
         f"run {state.run_id}",
-        isolated(state.target),
+        state.target,
         state.profile and f"profile {state.profile}",
     ]
     parts += [f"attempt {state.attempt}" if state.attempt > 1 else "", duration_text(now_s - began) if began else ""]
@@ -114,12 +113,12 @@ def _stages(facts: RunFacts, now_s: float, room: int) -> Iterable[Text]:
 def _stage(stage: StageState, width: int, now_s: float) -> Text:
     name = stage.name if len(stage.name) <= width else stage.name[: width - 1] + "…"
     begun = stage.state not in ("waiting", "not started", "skipped")
-    text = Text(f"  {padded(isolated(name), width)}  ")
+    text = Text(f"  {padded(name, width)}  ")
     text.append(f"{stage.state.upper():<11}", style=STYLES.get(stage.state, ""))
     text.append(f" {stage_time(stage, now_s):>12}  " if begun else "")
     text.append(gate_count(stage) if begun else "")
     if stage.state in ("starting", "running"):
-        text.append("".join(f"  {isolated(service.name)}:{service.state}" for service in stage.services))
+        text.append("".join(f"  {service.name}:{service.state}" for service in stage.services))
     return text
 
 
@@ -132,27 +131,27 @@ def _details(facts: RunFacts, now_s: float) -> Iterable[tuple[str, str]]:
         yield "speed", speed_text(facts)
         yield (
             "metrics",
-            " · ".join(f"{isolated(name)} {value:.4g}" for name, value in main_metrics(facts.progress.metrics).items()),
+            " · ".join(f"{name} {value:.4g}" for name, value in main_metrics(facts.progress.metrics).items()),
         )
     if sample:
         yield "use", _use(sample)
         yield "machine", pressure_text(sample)
         yield "gpu", _gpus(sample)
         yield "disk", _disk(facts, sample)
-    yield "log", isolated(facts.line)
+    yield "log", facts.line
 
 
 def _phase(facts: RunFacts) -> str:
     stage, sample = facts.stage, facts.sample
     if stage is None:
         return ""
-    return of_spec(stage.phase or (sample.phase if sample and sample.stage == stage.name else ""))
+    return stage.phase or (sample.phase if sample and sample.stage == stage.name else "")
 
 
 def _waits(stage: StageState) -> str:
-    broken = [f"{rule.shown_named} BROKEN" for rule in stage.gate if rule.state == "broken"]
+    broken = [f"{rule.named} BROKEN" for rule in stage.gate if rule.state == "broken"]
     waiting = [rule for rule in stage.gate if rule.state == "waiting" and rule.kind not in AT_END]
-    shown = [rule.shown_named + (f" ({rule.count} so far)" if rule.count else "") for rule in waiting]
+    shown = [rule.named + (f" ({rule.count} so far)" if rule.count else "") for rule in waiting]
     more = len(shown) - _WAITS_SHOWN
     return " · ".join([*broken, *shown[:_WAITS_SHOWN], *([f"{more} more"] if more > 0 else [])])
 

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from rlbox.amounts import padded
 from rlbox.errors import SpecError
-from rlbox.printable import isolated, printable
+from rlbox.printable import printable
 from rlbox.record.act.state import RunState, load_run_state
 from rlbox.report.act.doing import doing_text
 from rlbox.report.act.run_frame import gate_count, run_frame, speed_text, stage_time, status_lines
@@ -38,44 +38,40 @@ _QUOTED = 100
 
 
 @contextmanager
-def run_view(
-    run_dir: Path, *, live: bool, quiet: bool, tell: Callable[[str], str] = str
-) -> Iterator[Callable[[RunState], None]]:
+def run_view(run_dir: Path, *, live: bool, quiet: bool) -> Iterator[Callable[[RunState], None]]:
     """Yield a function to be given the run's state again and again; what it shows is gone when the block ends.
 
     Parameters
     ----------
     live
         Whether standard error is a terminal that a person looks at. One that cannot move its cursor gets lines.
-    tell
-        Gives a text in the language of who looks.
     """
     if quiet:
         yield lambda state: None
     elif live and can_paint():
-        painter = Painter(tell=tell)
+        painter = Painter()
         try:
             yield _Live(run_dir, painter).show
         finally:
             painter.clear()
     else:
-        yield _Lines(run_dir, tell).show
+        yield _Lines(run_dir).show
 
 
 class _Lines:
     """Off a terminal: a line for every change of a stage or of one of its services, and now and then how far it is."""
 
-    def __init__(self, run_dir: Path, tell: Callable[[str], str], clock: Callable[[], float] = time.monotonic) -> None:
-        self._watch, self._tell, self._clock = RunWatch(run_dir), tell, clock
+    def __init__(self, run_dir: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._watch, self._clock = RunWatch(run_dir), clock
         self._seen: dict[str, str] = {}
         self._told_s = clock()
 
     def show(self, state: RunState) -> None:
         for stage in state.stages:
-            name = isolated(stage.name)
+            name = stage.name
             self._change(stage.name, stage.state, name)
             for service in stage.services:
-                shown = f"{name}: service {isolated(service.name)}"
+                shown = f"{name}: service {service.name}"
                 self._change(f"{stage.name}/{service.name}", service.state, shown)
         if self._clock() - self._told_s >= _START_S:
             self._tell_far(state)
@@ -93,13 +89,13 @@ class _Lines:
         else:
             far = speed_text(facts) if self._clock() - self._told_s >= _STEPS_S else ""
         if facts.stage and far:
-            self._line(f"{isolated(facts.stage.name)}: {far}", facts.line if facts.doing else "")
+            self._line(f"{facts.stage.name}: {far}", facts.line if facts.doing else "")
 
     def _line(self, text: str, quoted: str = "") -> None:
         """Say something, and what a log says, which is nobody's to translate."""
         cut = f"{quoted[:_QUOTED]}…" if len(quoted) > _QUOTED else quoted
         behind = f" | {cut}" if cut else ""
-        sys.stderr.write(f"{datetime.now(timezone.utc):%H:%M:%S} {printable(self._tell(text) + behind)}\n")
+        sys.stderr.write(f"{datetime.now(timezone.utc):%H:%M:%S} {printable(text + behind)}\n")
         sys.stderr.flush()
         self._told_s = self._clock()
 
@@ -125,18 +121,18 @@ def summary_text(state: RunState) -> str:
     width = max((len(stage.name) for stage in state.stages), default=0)
     rows = [
         f"{padded(name, width)}  {stage.state.upper():<11}  {stage_time(stage, time.time()):>12}  {gate_count(stage)}"
-        for name, stage in ((isolated(stage.name), stage) for stage in state.stages)
+        for name, stage in ((stage.name, stage) for stage in state.stages)
     ]
     return "\n".join([*(row.rstrip() for row in rows), *(f"note: {note}" for note in state.notes)])
 
 
 @contextmanager
-def status_view(run_dir: Path, *, live: bool, quiet: bool, tell: Callable[[str], str] = str) -> Iterator[StatusView]:
+def status_view(run_dir: Path, *, live: bool, quiet: bool) -> Iterator[StatusView]:
     """Yield the status of a run that is followed; on a terminal (`live`) nothing of it is left when the block ends.
 
     Elsewhere it is a line on standard error for every change of stage, phase or gate.
     """
-    view = StatusView(run_dir, Painter(tell=tell) if live and can_paint() else None, quiet=quiet, tell=tell)
+    view = StatusView(run_dir, Painter() if live and can_paint() else None, quiet=quiet)
     try:
         yield view
     finally:
@@ -146,10 +142,7 @@ def status_view(run_dir: Path, *, live: bool, quiet: bool, tell: Callable[[str],
 class StatusView:
     """`hide` before anything is printed, `show` after it."""
 
-    def __init__(
-        self, run_dir: Path, painter: Painter | None, *, quiet: bool, tell: Callable[[str], str] = str
-    ) -> None:
-        self._say = tell
+    def __init__(self, run_dir: Path, painter: Painter | None, *, quiet: bool) -> None:
         self._run_dir = run_dir
         self._watch = RunWatch(run_dir)
         self._painter = painter
@@ -192,7 +185,7 @@ class StatusView:
             return
         self._told = now
         for line in status_lines(facts, time.time(), 10_000):
-            sys.stderr.write(f"-- {printable(self._say(line.plain.strip('─ ')))}\n")
+            sys.stderr.write(f"-- {printable(line.plain.strip('─ '))}\n")
         sys.stderr.flush()
 
 
@@ -208,8 +201,7 @@ class Painter:
     finds out.
     """
 
-    def __init__(self, stream: TextIO | None = None, *, tell: Callable[[str], str] = str) -> None:
-        self._tell = tell
+    def __init__(self, stream: TextIO | None = None) -> None:
         self._console = Console(file=stream or sys.stderr, highlight=False, markup=False, emoji=False)
         self._live: Live | None = None
         self._lines: list[Text] = []
@@ -224,7 +216,7 @@ class Painter:
     def paint(self, lines: Sequence[Text]) -> None:
         """Show `lines`, of which none may be wider and which may not be more than `size` says."""
         width = self.size[0]
-        lines = [told_line(line, self._tell, width) for line in lines]
+        lines = [_fit_line(line, width) for line in lines]
         if not lines:
             self.clear()
         elif [*lines] != self._lines or width != self._width:
@@ -256,12 +248,12 @@ class Painter:
             self._console.control(Control(*((ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)) * more))
 
 
-def told_line(line: Text, tell: Callable[[str], str], width: int) -> Text:
-    """Return a line in the language of who looks, its parts in their styles, and cut where it became wider."""
+def _fit_line(line: Text, width: int) -> Text:
+    """Return a line without control sequences, its parts in their styles, cut to a width."""
     ends = sorted({0, len(line), *(edge for span in line.spans for edge in (span.start, span.end))})
     parts = [line[begin:end] for begin, end in pairwise(ends)]
-    told = Text.assemble(
-        *((printable(tell(part.plain)), part.spans[0].style if part.spans else "") for part in parts), style=line.style
+    text = Text.assemble(
+        *((printable(part.plain), part.spans[0].style if part.spans else "") for part in parts), style=line.style
     )
-    told.truncate(width, overflow="ellipsis")
-    return told
+    text.truncate(width, overflow="ellipsis")
+    return text

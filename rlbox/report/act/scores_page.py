@@ -9,7 +9,6 @@ from typing import Any
 
 from rlbox.evaluation.result import EvaluationResult
 from rlbox.evaluation.results import ACCEPTED, RUNS
-from rlbox.messages.language import teller
 from rlbox.printable import printable
 from rlbox.report.act.html import MOST_BYTES, page_template, page_words
 from rlbox.report.act.read_answers import MOST_TEXT, ShownAnswer, ShownProblem, cut
@@ -20,7 +19,7 @@ _LOOKS = {"accepted": "passed", "timeout": "interrupted", "sandbox": "skipped", 
 
 
 def render_scores(
-    title: str, results: Sequence[EvaluationResult], problems: Sequence[ShownProblem], *, made_at: str, language: str
+    title: str, results: Sequence[EvaluationResult], problems: Sequence[ShownProblem], *, made_at: str
 ) -> str:
     """Return the page as one HTML document under `MOST_BYTES`, if need be with less of texts and problems.
 
@@ -32,11 +31,9 @@ def render_scores(
         What the results are called.
     made_at
         The time, ISO 8601 in UTC.
-    language
-        One of those of the catalogue of messages.
     """
-    words = page_words(language)
-    template, text = page_template("scores.html.j2", teller(language)), ""
+    words = page_words()
+    template, text = page_template("scores.html.j2"), ""
     known = {"w": words, "title": printable(title), "made_at": made_at, "alone": len(problems) == 1}
     rows = [_row(one, suite) for one in results for suite in one.scores]
     locks = sorted({one.lock.digest for one in results})

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from rlbox.app import App, own_requirements
 from rlbox.errors import SpecError
-from rlbox.printable import unmarked
 
 if TYPE_CHECKING:
     from rlbox.stack.facts import Problem
@@ -41,7 +40,7 @@ def refuse_clash(app: App, target: Target, lock: Lock | None, *, force: bool = F
     lines = clash_lines(verdict)
     if force:
         app.say(f"warning: the stack of target {target.name} contradicts itself: {'; '.join(lines)}")
-        return "; ".join(map(unmarked, lines))
+        return "; ".join(map(str, lines))
     raise SpecError(
         "\n  ".join((f"the stack of target {target.name} contradicts itself:", *lines)),
         where=f"images/{target.name}/target.toml",

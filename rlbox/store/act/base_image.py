@@ -14,7 +14,6 @@ from rlbox.errors import NodeError, RegistryError, RlboxError
 from rlbox.files.act.folders import cache_folder, write_atomic
 from rlbox.foreign import parse_json
 from rlbox.machine.act.site import probe_site
-from rlbox.printable import isolated
 from rlbox.registry.act.client import Registry, wrong_digest
 from rlbox.sources.load import load_profile
 from rlbox.sources.mirrors import FileAddress, oci_places
@@ -79,8 +78,8 @@ def fetch_base(
         except NodeError:
             raise
         except RlboxError as error:
-            tries.append(f"\n  {isolated(place.mirror)}: {error.what}")
-    raise RegistryError(f"the base image {base} cannot be fetched" + "".join(tries), where=isolated(missing[0].file))
+            tries.append(f"\n  {place.mirror}: {error.what}")
+    raise RegistryError(f"the base image {base} cannot be fetched" + "".join(tries), where=missing[0].file)
 
 
 def missing_files(store: Store, base: str, platform: str = "") -> list[Artifact]:

@@ -18,7 +18,6 @@ from rlbox.files.act.room import disk_full, free_bytes
 from rlbox.machine.act.http import site_http
 from rlbox.machine.act.site import probe_site
 from rlbox.machine.site import SiteFacts
-from rlbox.printable import isolated
 from rlbox.store.act.download import STALL_S, Downloader, Links, Try, Unfetched
 from rlbox.store.act.git_tree import fill_from_git
 from rlbox.store.act.objects import Draft, Store
@@ -48,7 +47,7 @@ def fetch_view(app: App, total: int) -> Iterator[Callable[[Progress], None]]:
             file, state = progress.artifact, progress.state
             title = file.file.rpartition("/")[2] + (" (another rlbox has it)" if state == "waiting" else "")
             done = file.size if state == "done" else progress.done
-            told = f"{size_text(file.size)}  {isolated(progress.mirror)}"
+            told = f"{size_text(file.size)}  {progress.mirror}"
             show(Row(key=file, title=title, mark=_MARKS.get(state, ""), told=told, done=done, total=file.size))
 
         yield on_progress
@@ -215,7 +214,7 @@ def refuse_uncompiled(missing: Sequence[Artifact], store: Store, target: str) ->
 def lacking(missing: Sequence[Artifact], store: Store, words: str) -> WorkFailed:
     """Return the error for files that only the store may give and that it lacks; `rlbox fetch WORDS` brings them."""
     shown = [file.file if file.kind == "oci" else file.name for file in missing[:5]]
-    names = ", ".join(map(isolated, shown)) + (f" and {len(missing) - 5} more" if missing[5:] else "")
+    names = ", ".join(map(str, shown)) + (f" and {len(missing) - 5} more" if missing[5:] else "")
     return WorkFailed(
         f"the store lacks {len(missing)} files of the lock: {names}",
         where=str(store.root),
@@ -265,7 +264,7 @@ def fetch_failed(failures: Mapping[Artifact, tuple[Try, ...]], target: str) -> W
         names = ", ".join(artifact.file.rpartition("/")[2] for artifact in files)
         gone = all(one.status in (404, 410) for one in tries)
         lines.append(f"no source offers {names} any more (yanked or superseded)" if gone else names)
-        lines += [f"  {isolated(one.mirror)}: {one.why}" for one in tries]
+        lines += [f"  {one.mirror}: {one.why}" for one in tries]
         outdated += [f"rlbox lock {target} --upgrade {artifact.name}" for artifact in files if gone]
     return WorkFailed(
         f"{counted(len(failures), 'file', 'files')} cannot be fetched\n" + "\n".join(f"  {line}" for line in lines),

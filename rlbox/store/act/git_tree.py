@@ -14,7 +14,6 @@ from typing import IO, Protocol
 
 from rlbox.errors import RlboxError, WorkFailed
 from rlbox.machine.act.command import NOTHING, PIPE, run_command, start_command
-from rlbox.printable import isolated
 from rlbox.sources.mirrors import FileAddress
 from rlbox.store.act.download import Try, Unfetched, mask_urls
 from rlbox.store.act.objects import Draft
@@ -69,7 +68,7 @@ def lock_git(url: str, ref: str, places: Iterable[FileAddress], ca_bundle: str =
                 write_tree(repository, commit, total)
                 return TreeFacts(commit=commit, tree=tree, sha256=total.sha256.hexdigest(), size=total.size)
         except _NotThere as error:
-            tries.append(f"\n  {isolated(place.mirror)}: {error}")
+            tries.append(f"\n  {place.mirror}: {error}")
     raise WorkFailed(f"{mask_urls(url)}: no place has {ref}" + "".join(tries))
 
 

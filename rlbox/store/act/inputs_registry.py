@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from rlbox.engine.oci import MANIFEST, TITLE, Descriptor
 from rlbox.engine.reference import Reference
 from rlbox.errors import RegistryError
-from rlbox.printable import isolated
 from rlbox.registry.act.client import Registry
 from rlbox.store.act.base_image import fill_from_registry
 from rlbox.store.act.inputs_folder import Imported
@@ -63,7 +62,7 @@ def import_registry(
                     draft.keep()
                     taken += 1
                 except RegistryError as error:
-                    bad.append(f"{isolated(file.file)}: {error.what}")
+                    bad.append(f"{file.file}: {error.what}")
         lock = registry.retry(lambda: _lock_text(registry, source, config))
     return Imported(taken=taken, present=len(manifest.layers) - taken - len(bad), bad=tuple(bad), lock=lock)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from rlbox.errors import SpecError
 from rlbox.files.act.folders import write_atomic
 from rlbox.foreign import parse_json
-from rlbox.printable import isolated
 from rlbox.spec.project import Project
 from rlbox.store.act.base_image import base_digests
 from rlbox.store.act.objects import Store, not_writable
@@ -67,7 +66,7 @@ def names(store: Store) -> dict[str, tuple[Artifact, tuple[str, ...]]]:
 def describe(artifact: Artifact | None, targets: Iterable[str]) -> str:
     if artifact is None:
         return "unknown: no lock that was fetched names it"
-    return isolated(f"{artifact.file.rpartition('/')[2]} ({artifact.kind}, {artifact.group}; {', '.join(targets)})")
+    return f"{artifact.file.rpartition('/')[2]} ({artifact.kind}, {artifact.group}; {', '.join(targets)})"
 
 
 def wanted_digests(store: Store, project: Project) -> set[str]:

@@ -13,7 +13,6 @@ from rlbox.app import App
 from rlbox.doctor.act.stack_place import Stack, find_stack
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.files.act.output import check_output
-from rlbox.printable import isolated
 from rlbox.training.act.parts import stack_probe
 from rlbox.training.data_check import DataWish, judge_data
 
@@ -58,9 +57,7 @@ def make_tiny(app: App, file: Path, to: Path | None, rows: int, python: str, tim
     asked = {"tiny": facts["from"], "to": facts["to"], "rows": rows}
     (step,) = ask_of_data(find_stack(python, _NEXT), dict(os.environ), asked, timeout_s)
     if not step["ok"]:
-        raise WorkFailed(
-            f"no tiny set was made: {isolated(step['error'])}", where=str(file), next_step="name a larger file"
-        )
+        raise WorkFailed(f"no tiny set was made: {step['error']}", where=str(file), next_step="name a larger file")
     app.result(facts, str(made))
     return 0
 
@@ -100,7 +97,7 @@ def ask_of_data(
         raise TimedOut("the data were not read in time", where=stack.python, next_step="give more with --timeout")
     if "ModuleNotFoundError" in error or not facts.steps:
         raise NodeError(
-            f"the interpreter cannot read the data: {isolated(error or facts.last_error)}", where=stack.python,
+            f"the interpreter cannot read the data: {error or facts.last_error}", where=stack.python,
             next_step="name one with pyarrow and transformers: --python FILE",
         )  # fmt: skip
     return [row for row in facts.steps if row["step"] != "end"]

@@ -18,7 +18,6 @@ from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.machine.act.http import Answer, Http, again, site_trust
 from rlbox.machine.act.site import site_ca
 from rlbox.machine.no_answer import NoAnswer, explain
-from rlbox.printable import isolated
 from rlbox.vast.offers import Needs
 from rlbox.vast.request import DEAD, Instance, Request, own_instances, read_instance
 
@@ -119,15 +118,13 @@ def wait_running(number: int, timeout_s: float, say: Callable[[str], None], *, s
         if row is None:
             raise WorkFailed(f"instance {number} is gone", next_step=_SEARCH)
         one = read_instance({"id": number, **row})
-        if (state := f"{one.status or 'created'} {isolated(one.message)}".strip()) != told:
+        if (state := f"{one.status or 'created'} {one.message}".strip()) != told:
             told = state
             say(f"instance {number}: {state}")
         if one.status == "running":
             return one
         if one.status in DEAD and not started:
-            raise WorkFailed(
-                f"instance {number} is {one.status}: {isolated(one.message) or 'no reason given'}", next_step=ending
-            )
+            raise WorkFailed(f"instance {number} is {one.status}: {one.message or 'no reason given'}", next_step=ending)
         if time.monotonic() >= end:
             raise TimedOut(f"instance {number} did not run within {limit_text(timeout_s)}: {state}", next_step=ending)
         time.sleep(_POLL_S)
@@ -201,7 +198,7 @@ def _told(answer: Answer) -> dict[str, Any]:
 
 
 def _refused(what: str, answer: Mapping[str, Any], status: int = 200) -> WorkFailed:
-    told = isolated(answer.get("msg") or answer.get("detail") or answer.get("error") or "") or "no reason given"
+    told = (answer.get("msg") or answer.get("detail") or answer.get("error") or "") or "no reason given"
     gone = _SEARCH if what == _CREATION else "rlbox vast ls tells what instances there are"
     steps = {
         401: f"the API key is not taken; export VAST_API_KEY=KEY: {_KEYS}",

@@ -18,7 +18,6 @@ from rlbox.files.act.folders import state_folder
 from rlbox.foreign import parse_json
 from rlbox.image.act.wheel import write_wheel
 from rlbox.machine.act.command import NOTHING
-from rlbox.printable import isolated
 from rlbox.spec.project import Project
 from rlbox.ssh.connection import SshAddress, SshConnection
 from rlbox.ssh.download import DownloadDirectory
@@ -78,14 +77,14 @@ def wait_ready(connection: SshConnection, disk: str, number: int, timeout_s: flo
         state = connection.run(f"cat {shlex.quote(disk)}/onstart.status").stdout.strip()
         if state != told:
             told = state
-            say(f"instance {number}: on-start {isolated(state) or 'begins'}")
+            say(f"instance {number}: on-start {state or 'begins'}")
         if state.startswith("ready"):
             return
         if state.startswith("failed"):
             raise WorkFailed(f"the on-start script of instance {number} {state}", next_step=look)
         if time.monotonic() >= end:
             raise TimedOut(
-                f"instance {number} was not ready within {limit_text(timeout_s)}: {isolated(state) or 'nothing'}",
+                f"instance {number} was not ready within {limit_text(timeout_s)}: {state or 'nothing'}",
                 next_step=look,
             )
         time.sleep(_POLL_S)
@@ -232,7 +231,7 @@ def follow_run(connection: SshConnection, stay: Stay, run: str, say: Say) -> Map
         now = next((str(one["name"]) for one in stages if one.get("state") in ("starting", "running")), "")
         if now and now != told:
             told = now
-            say(f"run {isolated(run)}: stage {isolated(now)}")
+            say(f"run {run}: stage {now}")
         time.sleep(_POLL_S)
 
 

@@ -30,7 +30,6 @@ from rlbox.files.act.rows import read_table
 from rlbox.findings import Finding
 from rlbox.host.examine import repair
 from rlbox.machine.act.process_table import probe_process
-from rlbox.printable import unmarked
 
 WHOLE = next(Path(path) for path in (sys.executable, "/bin/ls") if Path(path).resolve().is_file()).resolve()
 
@@ -204,7 +203,7 @@ def test_probes_that_hang_or_fail_are_named() -> None:
     probes.start({"fine": lambda: [fine], "fails": fail, "hangs": hang})
     probes.wait()
     assert probes.findings == {"fine": (fine,)}
-    assert sorted(map(unmarked, probes.unfinished)) == [
+    assert sorted(map(str, probes.unfinished)) == [
         "fails: ValueError: no such thing (fail)",
         "hangs: not done in time",
     ]

@@ -31,7 +31,6 @@ from rlbox.doctor.judge.stack import (
     unfinished,
 )
 from rlbox.findings import Finding
-from rlbox.printable import unmarked
 
 TARGET = Demands(target="mine", gpu="NVIDIA H200", gpus=2)
 IMPORT = {"step": "import", "ok": True, "file": "/opt/venv/lib/torch/__init__.py"}
@@ -91,9 +90,9 @@ def test_ray() -> None:
     assert ids(judge_ray(ProgramFacts(steps=(done,)), TARGET, "/v")) == []
     failed = done | {"ok": False, "error": "RuntimeError: raylet died"}
     (finding,) = judge_ray(ProgramFacts(steps=(failed,)), TARGET, "/v")
-    assert unmarked(finding.seen) == "task: RuntimeError: raylet died"
+    assert finding.seen == "task: RuntimeError: raylet died"
     (finding,) = judge_ray(ProgramFacts(exit_code=1, last_error="ImportError: grpc"), TARGET, "/v")
-    assert unmarked(finding.seen) == "exit code 1: ImportError: grpc"
+    assert finding.seen == "exit code 1: ImportError: grpc"
 
 
 def test_link() -> None:
@@ -102,7 +101,7 @@ def test_link() -> None:
     assert ids(judge_link(LinkFacts(compiler="/cc", error="no stdio.h"))) == ["jit-compile"]
     facts = LinkFacts(compiler="/cc", libraries={"cudart": "cannot find -lcudart", "cuda": ""})
     (finding,) = judge_link(facts)
-    assert (finding.id, unmarked(finding.seen), finding.covers) == (
+    assert (finding.id, finding.seen, finding.covers) == (
         "jit-link", "-lcudart: cannot find -lcudart", ("lcudart-link",),
     )  # fmt: skip
 

@@ -19,7 +19,6 @@ from rlbox.fixes.manifest import fix_manifest
 from rlbox.image.act.plans import image_plan
 from rlbox.image.labels import image_labels
 from rlbox.image.machine import container_defaults
-from rlbox.printable import unmarked
 from rlbox.spec.check import check_spec
 from rlbox.spec.project import Project
 from rlbox.target.load import load_target
@@ -89,13 +88,13 @@ def target(folder: Folder, text: str = "") -> Target:
 def test_when_a_fix_applies(folder: Folder, applies: dict[str, Any], text: str, holds: bool, reason: str) -> None:
     spec = target(folder, text)
     verdict = judge(fix(applies=applies), spec, stack_versions(spec, None))
-    assert (verdict.applies, reason in map(unmarked, verdict.reasons)) == (holds, True), verdict
+    assert (verdict.applies, reason in map(str, verdict.reasons)) == (holds, True), verdict
 
 
 def test_every_fact_against_a_fix_is_told(folder: Folder) -> None:
     spec = target(folder)
     verdict = judge(fix(applies={"gpu": True, "nodes": ">=2", "stack": ["vllm"]}), spec, {})
-    assert tuple(map(unmarked, verdict.reasons)) == ("no GPU", "1 node, not >=2", "vllm is not in the stack")
+    assert tuple(map(str, verdict.reasons)) == ("no GPU", "1 node, not >=2", "vllm is not in the stack")
 
 
 def test_versions_come_from_the_spec_and_then_from_the_lock(folder: Folder) -> None:
@@ -107,7 +106,7 @@ def test_versions_come_from_the_spec_and_then_from_the_lock(folder: Folder) -> N
     }  # fmt: skip
     assert has_package("ray>=9", stack_versions(spec, lock))[0]
     holds, why = has_package("a==1", {"a": "no version"})
-    assert (holds, unmarked(why)) == (False, "a has the version 'no version', which cannot be compared")
+    assert (holds, why) == (False, "a has the version 'no version', which cannot be compared")
 
 
 def test_what_is_baked(folder: Folder) -> None:
@@ -214,11 +213,11 @@ def test_every_refusal_is_told_at_once(folder: Folder) -> None:
     bake_fixes((never,), spec, {})
     with pytest.raises(SpecError) as one:
         bake_fixes((fix("one", bake={"refuse": [row]}), never), spec, {})
-    assert unmarked(one.value.what) == "A is 1 (fix one): unset it"
+    assert one.value.what == "A is 1 (fix one): unset it"
     assert one.value.next_step == 'correct the spec, or switch the fix off: fixes.off.one = "why"'
     with pytest.raises(SpecError) as two:
         bake_fixes((fix("one", bake={"refuse": [row]}), fix("two", bake={"refuse": [row]})), spec, {})
-    assert unmarked(two.value.what).splitlines() == [
+    assert two.value.what.splitlines() == [
         "images/mine/target.toml: 2 problems", "  A is 1 (fix one): unset it", "  A is 1 (fix two): unset it",
     ]  # fmt: skip
 
@@ -265,7 +264,7 @@ def test_a_wrong_fix_file_is_named(folder: Folder, text: str, message: str) -> N
     folder.write("templates/fixes/mine.toml", text)
     with pytest.raises(SpecError) as caught:
         load_fixes(folder.project)
-    assert message in unmarked(caught.value.what)
+    assert message in caught.value.what
     assert "templates/fixes/mine.toml" in caught.value.what
 
 

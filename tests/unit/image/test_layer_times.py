@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rlbox.image.build import Step
 from rlbox.image.facts import LayerFacts, layer_times, layers_text
-from rlbox.printable import unmarked
 
 LAYERS = [
     LayerFacts(part="os", size=500_000_000, command="ADD rootfs.tar /"),
@@ -37,7 +36,7 @@ def test_each_layer_has_the_steps_of_its_stage() -> None:
 
 
 def test_the_table_ends_with_the_sum() -> None:
-    assert unmarked(layers_text(layer_times(LAYERS, STEPS))).splitlines() == [
+    assert layers_text(layer_times(LAYERS, STEPS)).splitlines() == [
         " 500.0 MB       cache  os",
         "   1.8 GB  3 min 01 s  torch.torch",
         " 600.0 MB  3 min 01 s  torch.triton",

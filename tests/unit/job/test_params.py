@@ -15,7 +15,6 @@ from rlbox.job.param_sets import lay
 from rlbox.job.params import Values, default_params, override_entry, param_lines, parse_settings, plan_values, units_of
 from rlbox.job.plan import RunPlan, plan_run
 from rlbox.job.resume import plan_resume
-from rlbox.printable import unmarked
 
 JOB = """
 title = "full and resume of seed 000"
@@ -180,7 +179,7 @@ def test_what_was_typed_stands_for_itself(job: Job) -> None:
 def test_everything_that_is_wrong_at_once(job: Job, settings: dict[str, str], lines: list[str]) -> None:
     with pytest.raises(SpecError) as caught:
         plan_values(job, (), settings)
-    assert unmarked(caught.value.what).splitlines() == lines
+    assert caught.value.what.splitlines() == lines
 
 
 def test_profiles_that_are_not_there(job: Job) -> None:
@@ -193,7 +192,7 @@ def test_profiles_that_are_not_there(job: Job) -> None:
 
 def test_parameters_for_people(job: Job) -> None:
     values = plan_values(job, "smoke", {"dynamic": "on"})
-    lines = map(unmarked, param_lines(values.params, values.origins, units_of(job)))
+    lines = map(str, param_lines(values.params, values.origins, units_of(job)))
     assert {"dynamic = true  (--set)", "timeout = 600 seconds", "data = /data/x  (profile base)"} < set(lines)
 
 

@@ -25,7 +25,6 @@ from rlbox.place.changes import (
 from rlbox.place.layout import Layout, check_prefix
 from rlbox.place.merged_lines import merged_text, unmerged_text
 from rlbox.place.wanted import Laid, LaidPart, Wanted
-from rlbox.printable import unmarked
 
 HOOK = Laid(path="/opt/rlbox/hooks/05-a.sh", origin="a", text="hook\n")
 LINK = Laid(path="/usr/bin/ray", origin="ray-not-on-path", to="/opt/venv/bin/ray")
@@ -165,9 +164,7 @@ def test_apt_packages_that_cannot_be_installed_are_named() -> None:
     wanted = replace(WANTED, debs=("git", "tmux"))
     plan = plan_apply(wanted, at_lock(debs=frozenset(["git"]), why_no_packages="only root can install them"))
     assert plan.steps == ()
-    assert [(unmarked(row.what), row.reason) for row in plan.left] == [
-        ("apt packages tmux", "only root can install them")
-    ]
+    assert [(row.what, row.reason) for row in plan.left] == [("apt packages tmux", "only root can install them")]
     assert kinds(at_lock(debs=frozenset(["git"])), wanted) == [("packages", "apt")]
 
 

@@ -22,7 +22,6 @@ from rlbox.planner.needs import RunNeeds, needs_of
 from rlbox.planner.paths import off_disk
 from rlbox.planner.room import Room, parse_machine, room_of, usable_bytes
 from rlbox.planner.view import refusal, seed_shard_gb
-from rlbox.printable import unmarked
 from rlbox.spec.project import Project
 from rlbox.target.load import load_target
 
@@ -127,7 +126,7 @@ def test_the_size_of_another_model_must_be_said() -> None:
 def test_fewer_gpus_than_the_job_wants() -> None:
     room = Room(where="", gpus=2, card=CARD)
     job = load_job(SHIPPED, "sft")
-    assert unmarked(refusal(judge_fit(needs("sft"), room))) == "train: 4 GPUs of a machine, there are 2"
+    assert refusal(judge_fit(needs("sft"), room)) == "train: 4 GPUs of a machine, there are 2"
     assert nearest_fit(job, Asked(), room) == Asked(settings={"gpus": "2"})
     assert judge_fit(needs("sft"), replace(room, gpus=-1)) == ()  # all there are, however many
 

@@ -8,7 +8,6 @@ import pytest
 
 from rlbox.errors import NodeError
 from rlbox.files.act.folders import write_atomic
-from rlbox.printable import unmarked
 from rlbox.record.act import removing
 from rlbox.record.act.ledger import Ledger
 from rlbox.record.act.removing import remove_run, size_of
@@ -57,7 +56,7 @@ def test_each_that_stays_says_why() -> None:
 def test_what_is_named_goes_with_its_checkpoints() -> None:
     found = named_removals([facts("a", 1, ckpts=1), facts("b", 2, held=True)])
     assert [row.stays for row in found] == ["", "it has not ended"]
-    assert [*map(unmarked, removal_lines(found, done=True))] == [
+    assert [*map(str, removal_lines(found, done=True))] == [
         "removed run a, 1.0 kB",
         "  with checkpoint ckpt/global_step_0",
         "run b is kept, since it has not ended",

@@ -19,7 +19,6 @@ from rlbox.engine.act.login import find_login
 from rlbox.engine.oci import INDEX, MANIFEST, Descriptor, describe, fallback_tag, image_manifest, parse_manifest
 from rlbox.engine.reference import Reference
 from rlbox.errors import RegistryError
-from rlbox.printable import unmarked
 from rlbox.registry.act.attach import attach, find_attachments
 from rlbox.registry.act.auth import docker_login
 from rlbox.registry.act.client import Destination, Registry
@@ -59,7 +58,7 @@ def blob_of(data: bytes = BLOB) -> Descriptor:
 
 def refused(error: pytest.ExceptionInfo[RegistryError]) -> tuple[str, str]:
     assert error.value.exit_code == 6
-    return unmarked(error.value.what), unmarked(error.value.next_step)
+    return error.value.what, error.value.next_step
 
 
 # ---- logins -------------------------------------------------------------------------------------------------------
@@ -239,7 +238,7 @@ def test_not_allowed(server: RegistryServer, registry: Registry) -> None:
     with pytest.raises(RegistryError) as error:
         registry.put_blob("team/x", blob_of(), BLOB)
     what, step = refused(error)
-    assert unmarked(what) == f"{server.host} refused: this login may not push here (DENIED read only)"
+    assert what == f"{server.host} refused: this login may not push here (DENIED read only)"
     assert step == f"docker login {server.host} with an account that may"
 
 

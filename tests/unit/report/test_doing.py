@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from rlbox.logs.bars import ProgressBar
-from rlbox.printable import unmarked
 from rlbox.record.act.state import RunState, ServiceState, StageState
 from rlbox.record.resources import RESOURCES_FILE, PartSample, Sample
 from rlbox.report.act.doing import Doing, bar_text, doing_text, find_doing
@@ -30,7 +29,7 @@ def row(second: int, read: int, cpu: float = 90.0) -> Sample:
 def text(stage: StageState, samples: list[Sample], bars: dict[str, ProgressBar | None], *, bar: bool = False) -> str:
     found = find_doing(stage, samples, bars)
     assert found
-    return unmarked(doing_text(found, NOW, bar=bar))
+    return doing_text(found, NOW, bar=bar)
 
 
 def test_weights_of_a_known_size() -> None:
@@ -61,7 +60,7 @@ def test_a_bar_of_the_stage() -> None:
     bar = ProgressBar(label="Evaluating step 40", done=41, total=164, left_s=75)
     found = find_doing(starting(state="ready"), [], {"stage": bar})
     assert found == Doing(share=0.25, left_s=75, label="Evaluating step 40")
-    assert unmarked(doing_text(found, NOW, bar=False)) == "25 % · 1 min 15 s left · Evaluating step 40"
+    assert doing_text(found, NOW, bar=False) == "25 % · 1 min 15 s left · Evaluating step 40"
 
 
 @pytest.mark.parametrize(("share", "shown"), [(0.0, "░" * 16 + " 0 %"), (1.0, "█" * 16 + " 100 %")])
@@ -86,7 +85,7 @@ def run(stage: StageState) -> RunState:
 
 def test_off_a_terminal_a_start_is_told_of_now_and_then(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
-    lines = _Lines(run_dir, str, lambda: now)
+    lines = _Lines(run_dir, lambda: now)
     state = run(starting())
     told = []
     for now in (0.0, 19.0, 21.0, 40.0, 42.0):  # noqa: B007 - the clock that the lines look at
@@ -97,14 +96,14 @@ def test_off_a_terminal_a_start_is_told_of_now_and_then(run_dir: Path, capsys: p
 
 def test_the_line_quotes_the_log_as_it_is(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
-    lines = _Lines(run_dir, str.upper, lambda: now)
+    lines = _Lines(run_dir, lambda: now)
     lines.show(run(starting()))
     capsys.readouterr()
     now = 30.0
     lines.show(run(starting()))
     told = capsys.readouterr().err
-    assert "ROLLOUT: VLLM STARTS, " in told
-    assert "1.2 GB READ · 0.9 CORES" in told
+    assert "rollout: vllm starts, " in told
+    assert "1.2 GB read · 0.9 cores" in told
     assert told.endswith("| vllm: INFO Starting to load model /m\n")
 
 
@@ -112,7 +111,7 @@ def test_steps_are_told_each_minute(run_dir: Path, capsys: pytest.CaptureFixture
     now = 0.0
     stage = StageState(name="train", title="", directory="stages/2-rollout", state="running", started_at=BEGAN)
     (run_dir / "stages/2-rollout/stage.log").write_text(" 25%|##  | 50/200 [10:00<05:00, 2.0s/it]\n")
-    lines = _Lines(run_dir, str, lambda: now)
+    lines = _Lines(run_dir, lambda: now)
     lines.show(run(stage))
     capsys.readouterr()
     for now in (30.0, 59.0):  # noqa: B007

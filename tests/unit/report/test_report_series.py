@@ -50,7 +50,7 @@ def test_merged_samples_tell_the_same_story(count: int) -> None:
 
 
 def test_what_others_had_is_drawn_and_what_was_got_where_it_was_less() -> None:
-    words = load_toml(CHECKOUT / "rlbox/report/page/words.toml")["en"]
+    words = load_toml(CHECKOUT / "rlbox/report/page/words.toml")
     at = [dataclasses.replace(sample(n), t=f"2026-01-01T00:00:0{n}+00:00", others_pct=190.0) for n in range(3)]
     plots = {plot.title: [line.name for line in plot.lines] for plot in resource_plots(at, words)}
     assert plots[words["cpu"]][:2] == [words["all_parts"], words["others"]]

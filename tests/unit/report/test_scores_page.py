@@ -15,7 +15,6 @@ from rlbox.report.act.html import MOST_BYTES
 from rlbox.report.act.read_answers import MOST_TEXT, cut, read_answers, results_at
 from rlbox.report.act.scores_page import default_name, render_scores
 from rlbox.secrets.masks import Masks
-from rlbox.spec.load import load_toml
 
 NO_MASKS = Masks({})
 MADE = "2026-11-26T06:00:00Z"
@@ -43,10 +42,10 @@ def write_results(
     return out
 
 
-def page(out: Path, problem: str = "", language: str = "en", masks: Masks = NO_MASKS) -> str:
+def page(out: Path, problem: str = "", masks: Masks = NO_MASKS) -> str:
     found = results_at(out)
     results, problems = [result for _, result in found], list(read_answers(found, masks, problem))
-    return render_scores(out.name, results, problems, made_at=MADE, language=language)
+    return render_scores(out.name, results, problems, made_at=MADE)
 
 
 class Tags(HTMLParser):
@@ -135,17 +134,6 @@ def test_two_locks_are_warned_of(tmp_path: Path) -> None:
     row["lock"] = EvaluationLock(parts=parts, subject=row["lock"]["subject"]).as_json()
     path.write_text(json.dumps(row))
     assert "made with different evaluation locks" in page(tmp_path / "eval")
-
-
-def test_it_speaks_chinese(tmp_path: Path) -> None:
-    html = page(write_results(tmp_path / "eval"), language="zh")
-    found = Tags(html)
-    assert found.all("html")[0]["lang"] == "zh-CN"
-    for text in ("分数", "题目", "提问", "检查点之间不同", "答错", "通过", "次运行正确"):
-        assert text in found.text
-    both = load_toml(Path("rlbox/report/page/words.toml"))
-    for table in ("outcomes", "finishes"):
-        assert both["en"][table].keys() == both["zh"][table].keys()
 
 
 def test_a_long_text_keeps_its_beginning_and_its_end() -> None:

@@ -9,7 +9,6 @@ from fakes import Folder
 from mirrorbox import Answer, artifact, mirrors
 
 from rlbox.machine.site import SiteFacts
-from rlbox.printable import unmarked
 from rlbox.sources.act.egress import probe_egress
 from rlbox.sources.egress import Contact, EgressFacts, contacted, holds, host_of, plan_addresses, plan_egress
 from rlbox.sources.load import load_hidden_hosts
@@ -61,7 +60,7 @@ def plan(
 
 
 def shown(found: tuple[Contact, ...]) -> list[tuple[str, str, str]]:
-    return [(one.host, one.declared, unmarked(one.why)) for one in found]
+    return [(one.host, one.declared, one.why) for one in found]
 
 
 def test_the_machines_settings_and_where_they_lead(target: Target) -> None:
@@ -91,7 +90,7 @@ def test_what_could_not_be_asked_is_said(target: Target) -> None:
         ("", "python", "default of the client (not asked: no network)"),
     ]
     assert contacted(found)["build"] == []
-    assert unmarked(plan(target)[1].why) == "this machine's index (not asked where it leads: no network)"
+    assert plan(target)[1].why == "this machine's index (not asked where it leads: no network)"
 
 
 def test_rules_name_every_host_of_the_fail_over(target: Target) -> None:

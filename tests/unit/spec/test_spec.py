@@ -13,7 +13,6 @@ from rlbox.cli.schema import schema_of
 from rlbox.errors import SpecError
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
-from rlbox.printable import unmarked
 from rlbox.spec.check import check_spec, suggest
 from rlbox.spec.load import load_toml, merge
 from rlbox.spec.project import Project
@@ -134,7 +133,7 @@ def test_defaults_are_a_target_but_for_what_has_none() -> None:
     data = load_toml(DEFAULTS)
     with pytest.raises(SpecError) as caught:
         check_spec(Target, {**data, "name": "x"}, "defaults.toml")
-    assert unmarked(caught.value.what).splitlines()[1:] == [
+    assert caught.value.what.splitlines()[1:] == [
         "  defaults.toml: base: set exactly one of bootstrap and image",
         "  defaults.toml: stack: missing",
         "  defaults.toml: title: missing",

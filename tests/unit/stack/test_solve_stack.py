@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.printable import unmarked
 from rlbox.spec.check import check_spec
 from rlbox.spec.load import load_toml, merge
 from rlbox.spec.project import Project
@@ -184,8 +183,8 @@ def test_programs_that_compile_want_a_compiler_in_the_base() -> None:
 def test_a_version_that_no_fact_speaks_of_is_not_known() -> None:
     problem = plan_problem(TABLE, target("torch==2.11.0", "vllm==0.99.0", "numpy==2.3.1"), None)
     assert [(one.name, one.version) for one in problem.unknown] == [("vllm", "0.99.0")]
-    assert unmarked(unknown_lines(problem)[0]).startswith("not known: vllm 0.99.0 (known: 0.")
-    text = unmarked(stack_text("t", problem, judge(problem), False))
+    assert unknown_lines(problem)[0].startswith("not known: vllm 0.99.0 (known: 0.")
+    text = stack_text("t", problem, judge(problem), False)
     assert "fits" not in text
     assert stack_json(problem, judge(problem))["fits"] is None
 
@@ -255,12 +254,12 @@ def test_cuda_13_wants_driver_580_or_forward_compatibility(
 def test_the_words_of_a_contradiction() -> None:
     found = verdict("torch==2.8.0", "vllm==0.12.0")
     day = load_releases().date
-    assert [*map(unmarked, clash_lines(found))] == [
+    assert [*map(str, clash_lines(found))] == [
         "torch ==2.8.0  (stack.s)",
         "vllm ==0.12.0  (stack.s)",
         f"vllm>=0.11.1,<=0.13.0 wants torch==2.9.0  [vllm-0-11-1-torch: metadata of {day}]",
     ]
-    assert unmarked(next_step("t", found)) == (
+    assert next_step("t", found) == (
         "set torch to 2.9.0; or else set vllm to 0.11.0; "
         "a fact that is wrong here (vllm-0-11-1-torch) goes into [compat.off] of the spec with the reason"
     )
@@ -305,9 +304,7 @@ def test_what_is_compiled_beforehand_wants_no_compiler(
 
 def test_a_compiler_of_cuda_13_is_for_a_torch_of_cuda_13() -> None:
     found = compiles("torch==2.9.1", entries=(KERNELS,))
-    assert {"CUDA of torch >=13,<14  (stack.s.compile)", "torch ==2.9.1  (stack.s)"} <= {
-        *map(unmarked, clash_lines(found))
-    }
+    assert {"CUDA of torch >=13,<14  (stack.s.compile)", "torch ==2.9.1  (stack.s)"} <= {*map(str, clash_lines(found))}
 
 
 def test_a_driver_too_old_for_what_is_compiled() -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from rlbox.app import project_of
-from rlbox.printable import unmarked
 from rlbox.spec.check import check_spec
 from rlbox.spec.load import load_toml, merge
 from rlbox.stack.proof import ProvenRun, is_unproven, proof_lines, proof_mark, proven_runs, runs_with
@@ -43,7 +42,7 @@ def test_a_lock_that_never_ran_is_unproven_whatever_its_versions(name: str, monk
         "unproven: no kept run on GPUs had this lock: https://github.com/rlbox-dev/rlbox/blob/main/docs/proof.md"
     )
     assert all(line.startswith("the same versions by another lock: ") for line in others)
-    assert unmarked(proof_mark(target, lock)) == f"untested on {target.hardware.gpu}"
+    assert proof_mark(target, lock) == f"untested on {target.hardware.gpu}"
 
 
 @pytest.mark.parametrize(
@@ -82,10 +81,10 @@ def test_a_lock_that_ran_names_its_runs_until_it_changes(monkeypatch: pytest.Mon
     run = replace(RUN, target="vast-5090", lock=lock.content_digest(), place="docker")
     monkeypatch.setattr("rlbox.stack.proof.proven_runs", lambda: (run,))
     assert not is_unproven(target, lock)
-    assert [*map(unmarked, proof_lines(target, lock))] == [
+    assert [*map(str, proof_lines(target, lock))] == [
         "proven: sft (tiny), 1 x NVIDIA H100 80GB HBM3, in a container, 2026-11-25"
     ]
-    assert unmarked(proof_mark(target, lock)) == "ran on 1 x NVIDIA H100 80GB HBM3, 2026-11-25"
+    assert proof_mark(target, lock) == "ran on 1 x NVIDIA H100 80GB HBM3, 2026-11-25"
     assert not is_unproven(target, replace(lock, target="another", spec="0" * 64))
     assert is_unproven(target, replace(lock, debs=lock.debs[1:]))
     assert is_unproven(target, None)

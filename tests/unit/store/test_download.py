@@ -10,7 +10,6 @@ import pytest
 from mirror import Answer, FakeLocator, Mirror, Request, artifact_of, serving
 
 from rlbox.errors import WorkFailed
-from rlbox.printable import unmarked
 from rlbox.store.act.download import Try, Unfetched, mask_urls
 from rlbox.store.act.fetch import FetchReport, Progress, ensure
 from rlbox.store.act.objects import Store
@@ -252,7 +251,7 @@ def test_all_failures_are_told_together(store: Store, mirror: Mirror) -> None:
     mirror.answers |= {files[0].file: refuse(403), files[1].file: refuse(403), files[2].file: Request.page}
     with pytest.raises(WorkFailed) as caught:
         fetch(store, *files, a=mirror.url)
-    assert unmarked(caught.value.what) == (
+    assert caught.value.what == (
         "3 files cannot be fetched\n"
         "  p0-1.whl, p1-1.whl\n    a: answered 403\n"
         "  p2-1.whl\n    a: answered with a web page instead of the file"

@@ -11,7 +11,6 @@ import pytest
 from rlbox.doctor.act.programs.probe_installed import is_there
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.stack import LinkFacts, ProgramFacts
-from rlbox.printable import unmarked
 from rlbox.training.parts import (
     NO_GPU,
     Component,
@@ -63,7 +62,7 @@ def test_torch_without_a_gpu_is_no_fault() -> None:
 def test_a_gpu_that_torch_does_not_see_is_a_fault() -> None:
     torch, gpus, triton = torch_parts(said(IMPORT, CPU, NO_CUDA), GPUS)
     assert (torch.state, gpus.state, triton.state) == ("ok", "failed", "failed")
-    assert unmarked(gpus.detail) == "torch cannot calculate on a GPU: torch.cuda.is_available() is False"
+    assert gpus.detail == "torch cannot calculate on a GPU: torch.cuda.is_available() is False"
 
 
 def test_torch_on_two_gpus() -> None:

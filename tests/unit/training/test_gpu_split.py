@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from rlbox.printable import unmarked
 from rlbox.training.gpu_split import GpusHere, GpuState, GpuUser, RayNode, SplitWish, plan_split
 from rlbox.training.view import gpus_text
 
@@ -64,11 +63,11 @@ def test_a_gpu_that_someone_holds_is_named() -> None:
     held = replace(FREE[1], used=70 * GIB, holders=(GpuUser(pid=42, who="ann: python serve.py"),))
     facts = GpusHere(gpus=(FREE[0], held, replace(FREE[2], used=9 * GIB)), why_no_ray="no head answers at U")
     split = plan_split(facts, SplitWish(actor=1, rollout=1))
-    assert tuple(map(unmarked, split.problems)) == (
+    assert tuple(map(str, split.problems)) == (
         "2 GPUs are needed here, 1 are free: GPU 1: pid 42 ann: python serve.py; GPU 2: someone outside this container",
     )
     assert split.notes == ("Ray is not up, so its view is not known: no head answers at U",)
-    assert unmarked(gpus_text(facts, split)).splitlines()[:3] == [
+    assert gpus_text(facts, split).splitlines()[:3] == [
         "GPU 0  free  A800  1.0 GiB of 80.0 GiB",
         "GPU 1  held  A800  70.0 GiB of 80.0 GiB",
         "       pid 42  ann: python serve.py",

@@ -18,7 +18,6 @@ from rlbox.cluster.ray import TOKEN_FILE
 from rlbox.cluster.wish import ClusterWish
 from rlbox.errors import NodeError, SpecError, TimedOut
 from rlbox.foreign import parse_json
-from rlbox.printable import isolated
 
 _PIECE = 1 << 20
 _STOPPED_S, _PAUSE_S = 60.0, 0.5
@@ -44,7 +43,7 @@ class JobsApi:
             return None
         if answer["status"] >= 400:
             lines = str(answer["text"]).strip().splitlines() or [f"HTTP {answer['status']}"]
-            raise RayRefused(f"Ray refuses it: {isolated(lines[-1][:300])}", where=self._head.name)
+            raise RayRefused(f"Ray refuses it: {lines[-1][:300]}", where=self._head.name)
         try:
             return parse_json(answer["text"]) if str(answer["text"]).strip() else {}
         except ValueError:
@@ -66,7 +65,7 @@ class JobsApi:
         if row is None:
             known = ", ".join(one.id for one in self.jobs())
             raise SpecError(
-                f"cluster {self.plan.name} has no job {isolated(id_)}",
+                f"cluster {self.plan.name} has no job {id_}",
                 next_step=f"choose one of: {known}" if known else "rlbox cluster submit TARGET -- COMMAND, first",
             )
         return read_job(row)

@@ -22,7 +22,6 @@ from rlbox.machine.act.http import Http, site_trust
 from rlbox.machine.act.ports import probe_port
 from rlbox.machine.act.site import probe_site, site_ca
 from rlbox.machine.no_answer import NoAnswer, explain
-from rlbox.printable import isolated
 from rlbox.values import Command
 
 ASK_S = 4.0
@@ -125,7 +124,7 @@ def _connect(host: str, port: int) -> str:
         with socket.create_connection((host, port), timeout=ASK_S):
             return ""
     except OSError as error:
-        return isolated(f"{host}:{port}: {error.strerror or error}")
+        return f"{host}:{port}: {error.strerror or error}"
 
 
 def _addresses(name: str) -> tuple[str, ...]:

@@ -20,7 +20,6 @@ from rlbox.evaluation.serving.act.exchange import (
     probe,
 )
 from rlbox.evaluation.serving.proof import Probed, differs, proof_key
-from rlbox.printable import isolated
 
 Start = Callable[[Path, Path], contextlib.AbstractContextManager[Ready]]
 """Starts an engine for an export, gives what waits until it answers, and ends it behind the block."""
@@ -113,7 +112,7 @@ class KeptUp:
         try:
             now = self._reloaded(self._policy, export)
         except PolicyError as error:
-            self._say(f"weights cannot be exchanged, the engine is started anew: {isolated(str(error))}")
+            self._say(f"weights cannot be exchanged, the engine is started anew: {error!s}")
             return None
         if now is None:
             self._say(f"the engine answers with {_name(export)} as it did before: it is started anew")
@@ -148,4 +147,4 @@ def _identity(export: Path) -> tuple[str, Marks]:
 
 
 def _name(export: Path) -> str:
-    return isolated(export.name)
+    return export.name

@@ -1,0 +1,123 @@
+"""The language of a command line, and help in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+
+import click
+
+from rlbox.i18n import _, detect_language, get_language, ngettext, set_language, translate
+
+for module in (click.core, click.decorators, click.exceptions, click.formatting, click.parser, click.types):
+    vars(module).update(_=_, ngettext=ngettext)  # click's gettext would translate at once, and by the locale alone
+
+_SENTENCE = re.compile(r"(?<=。)|(?<=\.) ")
+_PIECE = re.compile(r"[!-\u10ff]+|\s+|.[、。，；：？！）」』”]*", re.DOTALL)
+"""What is not broken: a word of letters one cell wide, a gap, another letter with signs that begin no line."""
+_MIN_WIDTH = 20
+
+
+def choose_language(argv: Sequence[str]) -> None:
+    """Set the language that a command line, the environment or the locale asks for; English where letters lack."""
+    language = detect_language(argv, os.environ)
+    try:
+        "，的".encode(sys.stderr.encoding)
+    except (UnicodeEncodeError, LookupError):
+        language = "en"
+    set_language(language)
+
+
+class TranslatedContext(click.Context):
+    """Formats help in the language of this process."""
+
+    def make_formatter(self) -> click.HelpFormatter:
+        """Return what lays out the help of a command."""
+        if get_language() == "en":
+            return super().make_formatter()
+        return TranslatedFormatter(width=self.terminal_width, max_width=self.max_content_width)
+
+
+class CommandGroup(click.Group):
+    """Lists its commands with the whole first sentence of each, which click would cut."""
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """As click's."""
+        cmd.context_class = TranslatedContext
+        super().add_command(cmd, name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click's."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _summary(self.commands[name])) for name in self.list_commands(ctx)])
+
+
+def _summary(command: click.Command) -> str:
+    paragraph = next(paragraphs(command.help or ""), "")
+    return _SENTENCE.split(_translated(paragraph))[0].rstrip("。.")
+
+
+class TranslatedFormatter(click.HelpFormatter):
+    """Translates each paragraph before it is broken into lines, which count what letters are wide."""
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        """As click's."""
+        super().write_usage(prog, args, prefix=f"{_translated(prefix or 'Usage:')} ")
+
+    def write_heading(self, heading: str) -> None:
+        """As click's."""
+        self.write(f"{'':>{self.current_indent}}{_translated(heading)}：\n")
+
+    def write_text(self, text: str) -> None:
+        """As click's."""
+        for number, paragraph in enumerate(paragraphs(text)):
+            self.write("\n" if number else "")
+            text = _translated(paragraph)
+            lines = text.split("\n") if "\n" in text else self._wrap(text, self.current_indent)
+            self.write("".join(f"{'':>{self.current_indent}}{line}\n" for line in lines))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """As click's, of two columns."""
+        rows = list(rows)
+        first = min(max((len(name) for name, __ in rows), default=0), col_max) + col_spacing
+        for name, text in rows:
+            help_text, bracket, extra = text.partition("  [")
+            for word in (_("default"), _("required")):
+                extra = extra.replace(word, translate(word))
+            lines = self._wrap(_translated(help_text) + bracket + extra, self.current_indent + first)
+            if lines and len(name) <= first - col_spacing:
+                lines[0] = f"{name:<{first}}{lines[0]}"
+            else:
+                lines.insert(0, name)
+            lines[1:] = [f"{'':>{first}}{line}" for line in lines[1:]]
+            self.write("".join(f"{'':>{self.current_indent}}{line}".rstrip() + "\n" for line in lines))
+
+    def _wrap(self, text: str, indent: int) -> list[str]:
+        return wrap(text, max(self.width - indent, _MIN_WIDTH))
+
+
+def _translated(text: str) -> str:
+    return translate(_(text))
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    r"""Yield the paragraphs of a help text, each of one line; one below `\b` keeps its lines."""
+    for block in re.split(r"\n\s*\n", text.strip("\n")):
+        kept = block.lstrip().startswith("\b")
+        yield block.lstrip()[1:].lstrip("\n") if kept else " ".join(block.split())
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Return a paragraph as lines of at most `width` cells, but for a word that is longer."""
+    from rich.cells import cell_len
+
+    lines, line = [], ""
+    for piece in _PIECE.findall(" ".join(text.split())):
+        if cell_len(line + piece.rstrip()) > width and line.strip():
+            lines.append(line.rstrip())
+            line = piece.lstrip()
+        else:
+            line += piece
+    return [*lines, line.rstrip()] if line.strip() else lines
