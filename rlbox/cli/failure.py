@@ -138,7 +138,7 @@ def _usage_text(error: click.UsageError) -> str:
         return join("", [message])
     lines = [error.ctx.get_usage()] if error.ctx else []
     if error.ctx and error.ctx.command.get_help_option(error.ctx):
-        path, option = error.ctx.command_path, error.ctx.help_option_names[0]
+        path, option = error.ctx.command_path, error.ctx.help_option_names[-1]
         lines += [_("Try '{command} {option}' for help.").format(command=path, option=option)]
     lines += [""] if error.ctx else []
     return join("\n", [*lines, _("Error: {message}").format(message=message)])

@@ -186,9 +186,6 @@ def test_what_stayed_unknown(rlbox: Rlbox, folder: Folder, disk: Path) -> None:
         "48.0       6.0    2      AssertionError: the kettle is cold today",
         f"  next:  {groups[0]['teach']}",
     ]
-    chinese = rlbox("diagnose", "--unknowns", "--lang", "zh").out
-    assert chinese.startswith("GPU 小时")
-    assert "AssertionError: the kettle is cold today\n" in chinese
 
 
 def test_what_a_signature_knows_by_now_is_unknown_no_more(rlbox: Rlbox, folder: Folder) -> None:
@@ -227,14 +224,6 @@ def test_words_that_do_not_fit(rlbox: Rlbox, folder: Folder, words: tuple[str, .
     folder.write("train.log", UNKNOWN)
     said = rlbox("diagnose", *words)
     assert (said.code, says in said.err) == (2, True)
-
-
-def test_chinese(rlbox: Rlbox, folder: Folder) -> None:
-    folder.write("train.log", UNKNOWN)
-    said = rlbox("diagnose", "train.log", "--teach", "--lang", "zh")
-    assert said.out.startswith("根源：第 8 行\n模板：")
-    assert "\n范围：verl\n" in said.out
-    assert r"pattern = 'ValueError: reward shards at \S{1,200} do not fit" in said.out
 
 
 def _failed(disk: Path, name: str, *, line: str, hours: float, gpus: int) -> None:

@@ -304,11 +304,6 @@ def test_a_sandbox_that_fails_proves_nothing(site: Path, rlbox: Rlbox) -> None:
     assert "the code sandbox does not work" in said.err
 
 
-def test_in_chinese(judged: Path, rlbox: Rlbox) -> None:
-    assert "新对" in rlbox("eval", "compare", "eval/step_200", "eval/step_100", "--lang", "zh").out
-    assert "最佳检查点：第 200 步" in rlbox("eval", "choose", "eval", "--by", "adding", "--lang", "zh").out
-
-
 def test_the_sandbox_ends_with_its_block() -> None:
     from rlbox.evaluation.act.sandbox import Sandbox
     from rlbox.machine.act.http import loopback_http

@@ -218,7 +218,3 @@ def test_a_run_without_an_evaluation_is_a_folder_instead(disk: Path, follow: Fol
     (disk / f"runs/{RUN}/plan.json").write_text('{"stages": []}')
     step = follow("eval", "get", RUN)
     follow.instead(step, RUN, RESULTS)
-
-
-def test_in_chinese(disk: Path, rlbox: Rlbox) -> None:
-    assert "最佳检查点：step_200，" in rlbox("eval", "get", RUN, "--best", "--lang", "zh").out

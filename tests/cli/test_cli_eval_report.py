@@ -42,10 +42,6 @@ def test_a_problem_is_chosen(judged: Path, follow: Follow) -> None:
     follow.instead(step, "Add/l0", "Add/10")
 
 
-def test_in_chinese(judged: Path, rlbox: Rlbox) -> None:
-    assert "检查点之间不同" in rlbox("eval", "report", "eval", "--out", "-", "--lang", "zh").out
-
-
 def test_what_has_no_results_is_chosen(judged: Path, rlbox: Rlbox) -> None:
     said = rlbox("eval", "report", "problems")
     assert (said.code, "there is no result of an evaluation" in said.err) == (2, True)

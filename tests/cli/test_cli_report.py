@@ -31,9 +31,8 @@ def test_the_latest_run_into_the_working_folder(
 
 def test_json(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
     path = tmp_path / "x.html"
-    said = rlbox("report", "holdem", "--out", str(path), "--json", "--lang", "zh")
+    said = rlbox("report", "holdem", "--out", str(path), "--json")
     assert said.data == {"schema": 1, "run": "holdem-1", "state": "failed", "report": str(path)}
-    assert "运行报告" in path.read_text()
 
 
 def test_a_dry_run_writes_nothing(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:

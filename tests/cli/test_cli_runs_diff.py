@@ -182,6 +182,6 @@ def test_an_equal_one_in_one_page(rlbox: Rlbox, folder: Folder, disk: Path, tmp_
     for name in ("two-1", "two-2"):
         make_run(folder, disk, plan_of(folder, disk, name))
     page = tmp_path / "both.html"
-    words = ("report", "two-2", "two-1", "--out", str(page), "--target", "mine", "--data", str(disk), "--lang", "zh")
+    words = ("report", "two-2", "two-1", "--out", str(page), "--target", "mine", "--data", str(disk))
     assert rlbox(*words).code == 0
     assert "相同：配置、验收门、结果和指标。" in page.read_text()
