@@ -184,4 +184,4 @@ def test_an_equal_one_in_one_page(rlbox: Rlbox, folder: Folder, disk: Path, tmp_
     page = tmp_path / "both.html"
     words = ("report", "two-2", "two-1", "--out", str(page), "--target", "mine", "--data", str(disk))
     assert rlbox(*words).code == 0
-    assert "相同：配置、验收门、结果和指标。" in page.read_text()
+    assert "The same: configuration, gates, outcome and metrics." in page.read_text()
