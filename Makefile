@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test next-steps sandbox-attack sandbox-humaneval sandbox-speed cluster cluster-chaos cluster-speed test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose fuzz-covering faults busy job-mutants bench render docs pictures site relock gpu-images gpu-check gpu-proof-pack gpu-hangs gpu-fits fault-logs fault-orders diagnose-score inventory compat eval-shows eval-overhead
+.PHONY: smoke test next-steps sandbox-attack sandbox-humaneval sandbox-speed cluster cluster-chaos cluster-speed test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose fuzz-covering faults busy job-mutants bench render docs pictures site relock gpu-images gpu-check gpu-proof-pack gpu-hangs gpu-fits fault-logs fault-orders diagnose-score compat eval-shows eval-overhead
 
 # a user's Python compiles a module once, and so does that of the tests
 unexport PYTHONDONTWRITEBYTECODE
@@ -157,12 +157,6 @@ diagnose-score: .venv/rlbox.stamp
 compat: .venv/rlbox.stamp
 	$(PY) scripts/compat.py
 
-# The inventory of messages, out of the packages that scripts/inventory.toml pins: 5 GB of downloads, a wheel at a time.
-# What an upgrade kills: scripts/inventory.py diff PACKAGE OLD NEW.
-inventory: .venv/rlbox.stamp
-	$(PY) scripts/inventory.py walk $(ARGS)
-	$(PY) scripts/inventory.py build
-
 # The smoke and ten faults while sixteen processes burn the cores; half an hour. Writes tests/engine/BUSY.md.
 busy: .venv/rlbox.stamp
 	$(RLBOX) engine up
@@ -224,7 +218,7 @@ site: .venv/rlbox.stamp
 relock:
 	@test -x .venv/bin/uv || scripts/ensure-python.sh
 	.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
-	    --no-annotate --no-header --extra scan --group dev pyproject.toml -o requirements.lock
+	    --no-annotate --no-header --group dev pyproject.toml -o requirements.lock
 	.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
 	    --no-annotate --no-header --group pyproject.toml:site -o scripts/site.lock
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import functools
 import json
-from collections import defaultdict
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from rlbox.diagnose.literals import anchors
 from rlbox.diagnose.read.event import Event
+from rlbox.diagnose.read.words import words
 from rlbox.logs.patterns import compile_pattern
-from rlbox.spec.pattern import check_pattern
+from rlbox.spec.pattern import check_pattern, re2_options
 
 Role = Literal["root", "relayed", "victim", "death", "benign"]
 _ORDER: dict[str, int] = {"root": 0, "victim": 1, "death": 2, "relayed": 3, "benign": 4}
 _TAIL = 12
+_SET_MEMORY = 256 << 20
+"""Bytes that RE2 may use for all signatures at once: with its own 8 MiB it gives up, and finds nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +27,7 @@ class LogSignature:
 
     `near` is an expression that a frame of the traceback, the lane or the statement's own place must fit, `far` one
     that none of them may. Of two that fit one statement the one of higher `rank` counts, then the one that asks for
-    more. `needs` are the texts of which a line that it fits holds one, where somebody has worked them out. `anchor` are
-    texts that a scan looks for, where the line holds none of those that it looks for anyway.
+    more. `anchor` are texts that a scan looks for, where the line holds none of those that it looks for anyway.
     """
 
     cause: str
@@ -41,17 +42,11 @@ class LogSignature:
     rank: int = 0
     after: str = ""
     anchor: tuple[str, ...] = ()
-    needs: tuple[str, ...] | None = None
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """The texts of which a line that it fits holds one."""
-        return anchors(self.pattern) if self.needs is None else self.needs
 
     @property
     def exactness(self) -> tuple[int, int, int]:
-        """How much it asks for: its rank, whether it asks for a place, and the length of the text that it needs."""
-        return self.rank, bool(self.near), max(map(len, self.needed), default=0)
+        """How much it asks for: its rank, whether it asks for a place, and the length of its pattern."""
+        return self.rank, bool(self.near), len(self.pattern)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,42 +63,42 @@ class Match:
 
 
 class SignatureSet:
-    """All signatures, found by the text that each of them needs."""
+    """Signatures, all of which are looked for at once."""
 
     def __init__(self, signatures: Iterable[LogSignature]) -> None:
         self.signatures = tuple(signatures)
-        self._by_anchor: dict[str, list[LogSignature]] = defaultdict(list)
-        self._always: list[LogSignature] = []
-        for signature in self.signatures:
-            for anchor in signature.needed:
-                self._by_anchor[anchor].append(signature)
-            if not signature.needed:
-                self._always.append(signature)
-        self._anchors = tuple(sorted(self._by_anchor))
 
     @functools.cached_property
     def _set(self) -> Any:
-        """The anchors as a set of RE2, which takes longer to make than a healthy log of some MB to read."""
-        return _set_of(self._anchors)
+        """The patterns as one set of RE2; 70 ms for the 450 shipped ones, which a log without errors never needs."""
+        import re2
 
-    @property
-    def anchors(self) -> tuple[str, ...]:
-        """The texts of which a line holds one when a signature fits it."""
-        return self._anchors
+        options = re2_options(capture=False)
+        options.max_mem = _SET_MEMORY
+        patterns = re2.Set.SearchSet(options)
+        for signature in self.signatures:
+            patterns.Add(signature.pattern)
+        patterns.Compile()
+        return patterns
 
-    @property
-    def scanned(self) -> tuple[str, ...]:
-        """The texts that a scan looks for besides those that it looks for anyway; what is harmless it need not find."""
-        sought = (one for one in self.signatures if one.role != "benign")
-        return tuple(sorted({anchor for signature in sought for anchor in signature.anchor}))
+    @functools.cached_property
+    def scan_expressions(self) -> tuple[str, ...]:
+        """What a scan looks for, so that it reads few lines of a log: words of failures, and anchors of signatures.
+
+        What is harmless need not be found.
+        """
+        anchors = {anchor for one in self.signatures if one.role != "benign" for anchor in one.anchor}
+        return tuple(_expression(text) for text in (*words("scan", "triggers"), *sorted(anchors)))
 
     def fitting(self, text: str) -> list[LogSignature]:
-        """Return the signatures whose expressions fit a text, wherever that stands."""
-        found = list(self._always)
-        text = f"{text}\n{text.replace(chr(10), ' ')}" if "\n" in text else text
-        for index in sorted(self._set.Match(text) or ()) if self._set else ():
-            found += self._by_anchor[self._anchors[index]]
-        return [one for one in dict.fromkeys(found) if _fits(one, text)]
+        """Return the signatures whose expressions fit a text: one of its lines, or all of them joined by blanks."""
+        if not self.signatures:
+            return []
+        lines = [*text.split("\n"), text.replace("\n", " ")] if "\n" in text else [text]
+        indexes = sorted({index for line in lines for index in self._set.Match(line) or ()})
+        fitting = (self.signatures[index] for index in indexes)
+        whole = "\n".join(lines)
+        return [one for one in fitting if not (one.unless and compile_pattern(one.unless).fits(whole))]
 
     def knows(self, text: str) -> bool:
         """Whether any signature fits a text."""
@@ -130,33 +125,16 @@ class SignatureSet:
         return sorted(found, key=_precedence)
 
 
-def _set_of(texts: Sequence[str]) -> Any:
-    """Return texts as a set of RE2, which tells those that a line holds; None of none."""
-    import re2
-
-    if not texts:
-        return None
-    options = re2.Options()
-    options.never_capture = True
-    options.max_mem = 256 << 20
-    found = re2.Set.SearchSet(options)
-    for text in texts:
-        found.Add(re2.escape(text))
-    found.Compile()
-    return found
+def _expression(text: str) -> str:
+    """Return a text as an expression; a line feed at one of its ends stands for that end of a line."""
+    begins, ends = "^" * text.startswith("\n"), "$" * text.endswith("\n")
+    return f"{begins}{re.escape(text.strip(chr(10)))}{ends}"
 
 
 def _precedence(match: Match) -> tuple[int, ...]:
     signature = match.signature
     less = (-int(value) for value in signature.exactness)
     return (_ORDER[signature.role], match.statement, not signature.cause, *less)
-
-
-def _fits(signature: LogSignature, text: str) -> bool:
-    pattern, unless = compile_pattern(signature.pattern), signature.unless
-    if not any(pattern.fits(line) for line in text.split("\n")):
-        return False
-    return not (unless and compile_pattern(unless).fits(text))
 
 
 def _is_at_home(signature: LogSignature, around: tuple[str, ...]) -> bool:
@@ -204,21 +182,18 @@ def signatures_of(fixes: Iterable[Mapping[str, Any]]) -> tuple[LogSignature, ...
     return tuple(found)
 
 
-def rows_of(data: object, *, own: bool = False) -> tuple[LogSignature, ...]:
+def rows_of(data: object) -> tuple[LogSignature, ...]:
     """Return signatures that a run carries as `rows_json` wrote them; none of what is no list.
 
-    `own`: they are of this user's cache, where nobody else writes.
+    Keys that this version does not know are left out: runs of earlier versions carry `needs`.
     """
     if not isinstance(data, list):
         return ()
+    known = {field.name for field in fields(LogSignature)}
     try:
-        found = tuple(
-            LogSignature(
-                **{**row, "anchor": tuple(row.get("anchor", ())), "needs": tuple(row.get("needs") or ()) or None}
-            )
-            for row in data
-        )
-        return found if own else tuple(replace(one, needs=None) for one in found if check_pattern(one.pattern))
+        rows = ({**row, "anchor": tuple(row.get("anchor", ()))} for row in data)
+        found = [LogSignature(**{key: value for key, value in row.items() if key in known}) for row in rows]
+        return tuple(one for one in found if check_pattern(one.pattern))
     except (TypeError, AttributeError, ValueError):
         return ()
 

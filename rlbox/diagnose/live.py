@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,10 +11,8 @@ from rlbox.diagnose.assess import Case
 from rlbox.diagnose.catalogue import SignatureSet
 from rlbox.diagnose.judge import RootJudge
 from rlbox.diagnose.read.reader import EventReader
-from rlbox.diagnose.read.triggers import triggers
 from rlbox.diagnose.verdict import shown_text
 from rlbox.logs.lines import Texts
-from rlbox.logs.patterns import find_hits
 
 Grade = Literal["fatal", "noticed", "wrapper"]
 """How much a line tells: what failed; that somebody else is gone or that the end is near; that something failed."""
@@ -53,26 +50,14 @@ class FatalSpot:
     known: KnownCause | None = None
 
 
-def scan_texts(catalogue: SignatureSet) -> tuple[str, ...]:
-    """Return what is looked for in a log, as expressions for `find_hits`: the ends of lines are asked for as such."""
-    return tuple(_expression(text) for text in (*triggers(), *catalogue.scanned))
-
-
-def _expression(text: str) -> str:
-    begins, ends = "^" * text.startswith("\n"), "$" * text.endswith("\n")
-    return f"{begins}{re.escape(text.strip(chr(10)))}{ends}"
-
-
 class FirstFatal:
     """Looks for the first fatal line of one log while it grows, in flat memory.
 
-    A block whose `hits` somebody has found already, for `scan_texts` and other patterns at once, is not searched again.
     The same lines give the same answer however they are cut into blocks.
     """
 
     def __init__(self, benign: Benign | None = None, catalogue: SignatureSet = NOTHING) -> None:
         self._catalogue = catalogue
-        self._texts = scan_texts(catalogue)
         self._benign = benign
         self._judge = RootJudge(catalogue)
         self._found: FatalSpot | None = None
@@ -97,11 +82,8 @@ class FirstFatal:
         self._begin()
 
     def _begin(self) -> None:
-        self._reader = EventReader(self._hits, known=self._catalogue.knows, excused=self._benign)
+        self._reader = EventReader(self._catalogue, excused=self._benign)
         self._found, self._seen = None, ()
-
-    def _hits(self, block: Texts) -> Sequence[int]:
-        return find_hits(self._texts, block) if block.hits is None else block.hits
 
 
 @functools.cache

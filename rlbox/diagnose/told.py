@@ -78,9 +78,7 @@ def _cause(diagnosis: Diagnosis) -> str:
     if diagnosis.fix:
         return f"{diagnosis.fix}: {diagnosis.title} (sure to {sure})"
     if diagnosis.placed:
-        placed = diagnosis.placed
-        version = f"{placed['package']} {placed['versions']}".strip()
-        return f"unknown: raised in {placed['where']}, {version}; no signature knows it"
+        return f"unknown: raised in {diagnosis.placed.where}; no signature knows it"
     return "unknown: no signature knows this line"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from rlbox.diagnose.assess import Case
@@ -12,7 +12,7 @@ from rlbox.diagnose.fetch import log_to_fetch
 from rlbox.diagnose.judge import Ruling
 from rlbox.diagnose.links import Link, chain_of
 from rlbox.diagnose.read.reader import Read
-from rlbox.diagnose.where import Place, place_of
+from rlbox.diagnose.where import CodeLocation, Place, find_raising_code, place_of
 
 Ending = Literal["failed", "survived", "clean", "unseen"]
 TEXT_LIMIT = 2000
@@ -47,7 +47,7 @@ class Diagnosis:
     signatures: int = 0
     fetch: str = ""
     place: Place = field(default_factory=Place)
-    placed: dict[str, str] | None = field(default=None)
+    placed: CodeLocation | None = None
 
     @property
     def fatal(self) -> bool:
@@ -108,7 +108,7 @@ class Diagnosis:
                 {"file": one.name, "lines": one.lines, "bytes": one.bytes, "skew_s": round(one.skew_s, 3)}
                 for one in self.files
             ],
-            "placed": self.placed,
+            "placed": asdict(self.placed) if self.placed else None,
             "signatures": self.signatures,
         }
 
@@ -183,6 +183,7 @@ def diagnosis_of(ruling: Ruling, reads: Sequence[Read], files: Sequence[LogFacts
         signatures=signatures,
         fetch=log_to_fetch(ruling.root, place) if ruling.root else "",
         place=place,
+        placed=find_raising_code(ruling.root) if ruling.root else None,
     )
 
 

@@ -21,6 +21,9 @@ _LOCAL_IN_LINE = re.compile(r"\blocal_rank: ?(\d+)(?: \(pid: (\d+)\))?")
 _GATHERING = re.compile(r"waiting for clients|clients joined|RendezvousTimeoutError|store based barrier")
 """What a process says that waited for others at the start of a job."""
 _SUMMED = re.compile(r"^(host|rank|exitcode) +: +(.*)$")
+_IN_PACKAGE = re.compile(r"(?:site|dist)-packages/((\w+)/(?:.*/)?\w+\.\w+)$")
+_PACKAGES = re.compile(r"(?:site|dist)-packages/")
+_INTERPRETER = re.compile(r"^<|/lib/python\d[\d.]*/")
 
 
 @dataclass(slots=True)
@@ -49,6 +52,28 @@ class Place:
     node: str = ""
     rank: int | None = None
     missing: Missing | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CodeLocation:
+    """The code that raised an exception: the package as it is imported, and `file.py: function` below its parent."""
+
+    package: str
+    where: str
+
+
+def find_raising_code(root: Case) -> CodeLocation | None:
+    """Return the package code that raised the root's exception; None without a traceback, or when user code raised it.
+
+    Frames of the interpreter are passed over: `json` raises for whoever calls it.
+    """
+    frames = [frame for one in root.event.raised if one.number <= root.number for frame in one.frames]
+    for frame in reversed(frames):
+        if found := _IN_PACKAGE.search(frame.file):
+            return CodeLocation(found.group(2), f"{found.group(1)}: {frame.function}")
+        if _PACKAGES.search(frame.file) or not _INTERPRETER.search(frame.file):
+            return None
+    return None
 
 
 def place_of(root: Case, cases: Sequence[Case], reads: Sequence[Read], names: Sequence[str]) -> Place:

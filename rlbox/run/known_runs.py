@@ -1,4 +1,4 @@
-"""What is known of the runs of a data disk: before some are removed, of unknown failures, and how long stages took."""
+"""What is known of the runs of a data disk: before some are removed, and how long stages took."""
 
 from __future__ import annotations
 
@@ -7,22 +7,17 @@ from pathlib import Path
 
 from rlbox.amounts import moment
 from rlbox.app import App
-from rlbox.diagnose.learn.unknowns import UnknownFailure
 from rlbox.errors import RlboxError
-from rlbox.files.act.rows import read_rows
 from rlbox.planner.budget import StageMeasurement
 from rlbox.record.act.folder import load_plan
 from rlbox.record.act.ledger import Ledger, Settled
 from rlbox.record.act.removing import size_of
-from rlbox.record.act.state import RunState, run_cause
+from rlbox.record.act.state import RunState
 from rlbox.record.removal import KeptRun
-from rlbox.record.resources import RESOURCES_FILE, read_sample
 from rlbox.run.data_disk import bring_up_to_date, disk_here
 from rlbox.training.act.ckpt_files import find_checkpoints
 
 _OF_NO_JOB = "?"
-_BYTES = 1 << 20
-"""Of the samples of a run: its last ones say how many GPUs it had."""
 
 
 def run_facts(ledger: Ledger, app: App, folders: Iterable[Path]) -> list[KeptRun]:
@@ -44,23 +39,6 @@ def _facts(ledger: Ledger, folder: Path, found: Settled) -> KeptRun:
         held=holder or run in found.alive or run in found.unsettled or ledger.goes_on(run),
         checkpoints=tuple(sorted(str(Path(path).relative_to(folder)) for path in paths)),
     )
-
-
-def unknown_runs(ledger: Ledger, words: tuple[str, ...] = ()) -> Iterator[UnknownFailure]:
-    """Yield the failed runs whose cause quotes a line that was unknown; `words` are options that name their disk."""
-    for folder in ledger.runs():
-        state = _state(ledger, folder)
-        cause = run_cause(state) if state and state.state == "failed" else None
-        if state and cause and cause.line and not cause.known:
-            began = moment(state.started_at) or 0.0
-            ended = moment(state.ended_at) or began
-            yield UnknownFailure(
-                text=cause.line,
-                of=(folder.name, *words),
-                hours=_hours(state, ended - began),
-                gpus=_gpus(folder),
-                at=ended,
-            )
 
 
 def measured_stages(app: App, job: str, target: str, data: str | None) -> tuple[StageMeasurement, ...]:
@@ -93,13 +71,3 @@ def _state(ledger: Ledger, folder: Path) -> RunState | None:
         return ledger.state(folder, load_plan(folder))
     except RlboxError:
         return None  # a run of another rlbox, or one whose plan is torn
-
-
-def _hours(state: RunState, seconds: float) -> float:
-    """Return how long a run went: by a clock that cannot be set where its stages have that."""
-    return max(sum(stage.seconds for stage in state.stages), seconds, 0.0) / 3600
-
-
-def _gpus(folder: Path) -> int:
-    samples = (read_sample(row) for row in read_rows(folder / RESOURCES_FILE, _BYTES))
-    return max((len(sample.gpus) for sample in samples if sample), default=0)

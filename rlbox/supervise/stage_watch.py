@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlbox.causes.cause import ended
 from rlbox.diagnose.act.fatals import run_catalogue
-from rlbox.diagnose.live import FatalSpot, FirstFatal, read_ahead, scan_texts
+from rlbox.diagnose.live import FatalSpot, FirstFatal, read_ahead
 from rlbox.files.act.tail import Tail
 from rlbox.gate.causes import broken_rule, forbidden_line
 from rlbox.gate.gate import GateJudge
@@ -55,7 +55,7 @@ class StageWatch:
         self._recorded = -1
         self._begun = time.monotonic()
         catalogue = run_catalogue(bench.run_dir)
-        self._scanned = scan_texts(catalogue)
+        self._scanned = catalogue.scan_expressions
         read_ahead()
         self._finders = {name: FirstFatal(partial(self.gate.excuses, name), catalogue) for name in names}
         self._metric_files = MetricFiles(self.gate)

@@ -65,7 +65,6 @@ def test_an_example_works(rlbox: Rlbox, line: str) -> None:
     missing |= words[0] == "eval" and words[1] not in ("suites", "--help")  # no result and no export yet
     missing |= words[0] == "stop" and words[1:2] != [] and not words[1].startswith("-")
     missing |= words[:2] in (["vast", "create"], ["vast", "up"], ["vast", "search"])  # an API key
-    missing &= "--unknowns" not in words  # about what there is, also where there is nothing
     no_gpu = words[0] == "gpus"
     asked = words[:2] == ["cluster", "doctor"] and "--prove" not in words  # which there is nobody to give work to
     wrong = no_gpu or line in NEED_ENGINE or {"--import", "--hermetic"} & {*words} or asked

@@ -1,4 +1,4 @@
-"""The exception lines of a log, with the frame that raised each: what the inventory's places are held against."""
+"""The exception lines of a log, with the frame that raised each."""
 
 from __future__ import annotations
 

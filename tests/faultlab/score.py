@@ -1,6 +1,6 @@
-"""How well `rlbox diagnose` and the inventory do on the fault lab, by half.
+"""How well `rlbox diagnose` does on the fault lab, by half.
 
-    python tests/faultlab/score.py [--half open|held] [--wrong] [--placed-only]
+    python tests/faultlab/score.py [--half open|held] [--wrong]
 
 Cause and line are told right as the corpus tells it: the cause or one of `also`; the labelled line, or another
 exception of the same chained traceback. A healthy run is right when nothing is called fatal. Of a cascade every line
@@ -25,7 +25,6 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 
 from exceptions import bare, raised_lines  # noqa: E402
 from faultrecipe import HALVES, Half, Recipe, recipes  # noqa: E402
-from placed import share  # noqa: E402
 from record import labels_of, logs_of  # noqa: E402
 
 from rlbox.diagnose.act.catalogue import load_catalogue  # noqa: E402
@@ -184,15 +183,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--half", choices=HALVES)
     parser.add_argument("--wrong", action="store_true", help="name the cases of the open half that are wrong")
-    parser.add_argument("--placed-only", action="store_true")
     asked = parser.parse_args()
     for half in HALVES if asked.half is None else (asked.half,):
-        count, missed = share(cases(half))
-        print(f"{half}: exception lines: {dict(sorted(count.items()))}")
-        if asked.wrong and half == "open":
-            print(*(f"  {line}" for line in missed), sep="\n")
-        if asked.placed_only:
-            continue
         good, all_asked, wrong = table(half, shipped_judge)
         print("\n".join(f"{half}: {key}: {good[key]} of {all_asked[key]}" for key in sorted(all_asked)))
         if asked.wrong and half == "open":

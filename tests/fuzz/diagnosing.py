@@ -25,16 +25,12 @@ from rlbox.diagnose.act.catalogue import load_catalogue
 from rlbox.diagnose.act.diagnose import verdict_of
 from rlbox.diagnose.act.follow import GrowingLogs
 from rlbox.diagnose.act.read import LogReader
-from rlbox.diagnose.act.scanner import Scanner
 from rlbox.diagnose.act.sources import Source
-from rlbox.diagnose.act.teach import teach
 from rlbox.diagnose.catalogue import SignatureSet
-from rlbox.diagnose.learn.written import file_text
 from rlbox.diagnose.read.reader import EventReader, Read
 from rlbox.diagnose.told import report
 from rlbox.diagnose.verdict import Diagnosis, LogFacts
-from rlbox.errors import WorkFailed
-from rlbox.foreign import parse_json, toml_table
+from rlbox.foreign import parse_json
 from rlbox.spec.project import Project
 
 ROUND = 500
@@ -137,17 +133,16 @@ class Judged:
 
     def __init__(self, folder: Path) -> None:
         self.catalogue: SignatureSet = load_catalogue(Project(folder=CHECKOUT).fix_files())
-        self.scanner = Scanner(self.catalogue.scanned)
         self.told: Counter[str] = Counter()
         self.slowest = 0.0
         self._file = folder / "train.log"
 
     def whole(self, logs: list[bytes], cuts: list[int]) -> None:
-        """Read logs in pieces, judge them, tell of them, and learn from what stayed unknown."""
+        """Read logs in pieces, judge them and tell of them."""
         begun = time.process_time()
         reads: list[Read] = []
         for place, data in enumerate(logs):
-            reader = LogReader(EventReader(self.scanner.hits, place, known=self.catalogue.knows, several=len(logs) > 1))
+            reader = LogReader(EventReader(self.catalogue, place, several=len(logs) > 1))
             edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
             for first, last in itertools.pairwise(edges):
                 reader.take(data[first:last])
@@ -155,7 +150,6 @@ class Judged:
         facts = [LogFacts(name=str(place), lines=0, bytes=len(data)) for place, data in enumerate(logs)]
         found = verdict_of(reads, facts, self.catalogue)
         self._holds(found, logs)
-        self._learns(found, logs)
         spent = time.process_time() - begun
         self.slowest = max(self.slowest, spent)
         assert spent < MOST_S, f"took {spent:.1f} s of CPU"
@@ -187,18 +181,6 @@ class Judged:
             lines = logs[int(first["file"])].count(b"\n") + 1
             assert 1 <= first["line"] <= lines, (first, lines)
             assert [link["class"] for link in answer["chain"]][:1] == ["root"]
-
-    def _learns(self, found: Diagnosis, logs: list[bytes]) -> None:
-        self._file.write_bytes(logs[found.root.event.file] if found.root else b"")
-        sources = [Source(name=str(place), path=self._file) for place in range(len(logs))]
-        try:
-            lesson = teach(found, sources, self.catalogue, {})
-        except WorkFailed:
-            return
-        table = toml_table(file_text(lesson, ""))
-        assert table["signature"][0]["pattern"] == lesson.signature.pattern
-        assert SignatureSet([lesson.signature]).fitting(lesson.example)
-        self.told["learnt"] += 1
 
 
 def round_of(judged: Judged, number: int, cases: int) -> None:
@@ -237,8 +219,8 @@ def campaign(cases: int, first: int, progress: Path | None = None, seconds: floa
                 progress.write_text(json.dumps({"seed": first, "done": done}))
             known = sum(judged.told.values())
             sys.stdout.write(
-                f"{done} logs of seed {first}: nothing fell; {len(judged.told)} answers of {known}, "
-                f"{judged.told['learnt']} learnt; slowest {judged.slowest:.2f} s of CPU\n"
+                f"{done} logs of seed {first}: nothing fell; {len(judged.told)} answers of {known}; "
+                f"slowest {judged.slowest:.2f} s of CPU\n"
             )
             sys.stdout.flush()
     return done

@@ -11,13 +11,11 @@ from fakes import CHECKOUT
 from rlbox.diagnose.act.catalogue import load_catalogue
 from rlbox.diagnose.act.diagnose import verdict_of
 from rlbox.diagnose.act.read import LogReader
-from rlbox.diagnose.act.scanner import Scanner
 from rlbox.diagnose.read.reader import EventReader
 from rlbox.diagnose.verdict import Diagnosis, LogFacts
 from rlbox.spec.project import Project
 
 CATALOGUE = load_catalogue(Project(folder=CHECKOUT).fix_files())
-SCANNER = Scanner(CATALOGUE.scanned)
 PROCESSES = 100_000
 MOST_BYTES = 200e6
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
@@ -26,7 +24,7 @@ FRAME = '  File "/opt/venv/lib/python3.11/site-packages/torch/nn.py", line 3, in
 
 def found_in(blocks: Iterable[bytes]) -> Diagnosis:
     """Return the diagnosis of a log that comes in blocks."""
-    reader = LogReader(EventReader(SCANNER.hits, known=CATALOGUE.knows))
+    reader = LogReader(EventReader(CATALOGUE))
     for block in blocks:
         reader.take(block)
     read = reader.close()
@@ -72,7 +70,7 @@ def test_as_many_processes_that_fall(lines: tuple[str, ...], number: int) -> Non
 def test_a_line_of_a_gigabyte(piece: bytes) -> None:
     before = peak()
     block = piece * ((1 << 20) // len(piece))
-    reader = LogReader(EventReader(SCANNER.hits, known=CATALOGUE.knows))
+    reader = LogReader(EventReader(CATALOGUE))
     for _ in range((1 << 30) // len(block)):
         reader.take(block)
     reader.take(f"\n{OOM}\n".encode())

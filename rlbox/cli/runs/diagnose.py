@@ -14,7 +14,6 @@ import click
 from rlbox.app import App
 from rlbox.cli.offered import complete_run
 from rlbox.cli.options import disk_options, shared
-from rlbox.cli.runs import diagnose_learn
 from rlbox.errors import WorkFailed
 
 if TYPE_CHECKING:
@@ -43,14 +42,6 @@ _ASKED_S = 300.0
 @click.option(
     "--ask", metavar="CMD", help="Give a masked extract to a command's standard input; print the answer as a guess."
 )
-@click.option("--teach", is_flag=True, help="Make a signature of what broke first, where no signature knows it.")
-@click.option(
-    "--write",
-    metavar="FILE|DIR",
-    type=click.Path(path_type=Path),
-    help="Write what --teach makes to a .toml file, or into a folder.",
-)
-@click.option("--unknowns", is_flag=True, help="List what stayed unknown on this machine, the costliest first.")
 @disk_options
 @shared
 def verb(
@@ -60,9 +51,6 @@ def verb(
     packs: tuple[Path, ...],
     grow: bool,
     ask: str | None,
-    teach: bool,
-    write: Path | None,
-    unknowns: bool,
     target: str,
     data: str | None,
 ) -> int:
@@ -79,23 +67,14 @@ def verb(
       rlbox diagnose train.log --follow
       rlbox diagnose train.log --ask 'llm -s "be brief"'
       rlbox diagnose smoke-20260101
-      rlbox diagnose train.log --teach --write signatures
-      rlbox diagnose --unknowns
     """
     from rlbox.diagnose.act.catalogue import load_catalogue
     from rlbox.diagnose.act.diagnose import diagnose_sources
-    from rlbox.diagnose.act.unknowns import keep
     from rlbox.diagnose.told import report
 
-    _check_words(logs, teach=teach, write=write, unknowns=unknowns, grow=grow)
     catalogue = load_catalogue(app.project.fix_files(), packs)
-    if unknowns:
-        return diagnose_learn.unknowns(app, catalogue, target, data)
     sources, may_grow = _sources(app, logs, target, data)
-    found = _placed(_follow(app, sources, catalogue, may_grow) if grow else diagnose_sources(sources, catalogue))
-    keep(found, sources, [name for name in logs if Path(name).exists()], os.environ)
-    if teach:
-        return diagnose_learn.teach(app, found, sources, catalogue, logs, write)
+    found = _follow(app, sources, catalogue, may_grow) if grow else diagnose_sources(sources, catalogue)
     excerpt = _excerpt(found, sources)
     guess = {"guess": _guess(app, ask, found, excerpt)} if ask and found.fatal else {}
     text = "" if app.as_json else report(found, excerpt, why=why)
@@ -103,15 +82,6 @@ def verb(
         text += f"\n\nguess of that command, and no part of the verdict:\n{guess['guess']}"
     app.result({**found.as_json(), **guess}, text)
     return int(found.fatal)
-
-
-def _check_words(logs: tuple[str, ...], *, teach: bool, write: Path | None, unknowns: bool, grow: bool) -> None:
-    if write and not teach:
-        raise click.UsageError("--write says where --teach writes: give both.")
-    if unknowns and (logs or teach or grow):
-        raise click.UsageError("--unknowns is about all logs of this machine: give no log and no other way with it.")
-    if teach and grow:
-        raise click.UsageError("--teach learns from a log that has ended: leave --follow out.")
 
 
 def _guess(app: App, command: str, found: Diagnosis, excerpt: str) -> str:
@@ -171,18 +141,6 @@ def _follow(app: App, sources: list[Source], catalogue: SignatureSet, may_grow: 
         if (quiet_s >= QUIET_S and found.ended) or (quiet_s and not growing):
             return found
         time.sleep(_PAUSE_S)
-
-
-def _placed(found: Diagnosis) -> Diagnosis:
-    """Return a diagnosis with what the inventory of messages knows of its root."""
-    root = found.root
-    if root is None:
-        return found
-    from rlbox.inventory.place import place_raised
-
-    own = [frame for one in root.event.raised if one.number <= root.number for frame in one.frames]
-    known = place_raised(root.text, [(frame.file, frame.function) for frame in own])
-    return replace(found, placed=known.as_json() if known else None)
 
 
 def _excerpt(found: Diagnosis, sources: list[Source]) -> str:

@@ -1,27 +1,19 @@
-"""The catalogue as a diagnosis needs it: from the files of fixes, kept ready so that it is read in milliseconds."""
+"""The catalogue of signatures, from the files of fixes and of packs."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlbox.diagnose.catalogue import LogSignature, SignatureSet, rows_json, rows_of, signatures_of
-from rlbox.diagnose.literals import anchors
-from rlbox.diagnose.soundness import problems_of
+from rlbox.diagnose.catalogue import LogSignature, SignatureSet, rows_of, signatures_of
 from rlbox.errors import SpecError
 from rlbox.files.act.beneath import read_bytes
-from rlbox.files.act.folders import cache_folder, make_folder, write_atomic
 from rlbox.foreign import parse_json, toml_table
-from rlbox.version import __version__
+from rlbox.logs.lines import block_of
+from rlbox.logs.patterns import find_hits
+from rlbox.spec.pattern import check_pattern
 
-_FORM = 3
-_OWN, _PACK = "signatures", "pack"
-"""What is kept of them: those of a pack were looked at, and found sound."""
 _MOST_BYTES = 4 << 20
 
 
@@ -34,45 +26,12 @@ def load_catalogue(files: Mapping[str, Path], packs: Sequence[Path] = ()) -> Sig
     Raises
     ------
     SpecError
-        A file cannot be read, or a signature of a pack is unsound; all that is wrong is named.
+        A file cannot be read, or a signature of a pack is wrong; all that is wrong is named.
     """
-    rows = _kept(files)
+    rows = signatures_of(_fixes(files))
     for pack in packs:
         rows = (*rows, *_pack(pack))
     return SignatureSet(rows)
-
-
-def _kept(files: Mapping[str, Path]) -> tuple[LogSignature, ...]:
-    """Return the signatures of files, from this user's cache while none of them changed."""
-    return _read_kept(files, _OWN) or _keep(files, _OWN, signatures_of(_fixes(files)))
-
-
-def _read_kept(files: Mapping[str, Path], kind: str) -> tuple[LogSignature, ...]:
-    with contextlib.suppress(OSError, ValueError):
-        return rows_of(parse_json(_place_of(files, kind).read_bytes()), own=True)
-    return ()
-
-
-def _keep(files: Mapping[str, Path], kind: str, signatures: Sequence[LogSignature]) -> tuple[LogSignature, ...]:
-    """Keep the signatures of files, with the texts that each needs, which take longest to work out; return them."""
-    rows = tuple(replace(one, needs=anchors(one.pattern)) for one in signatures)
-    with contextlib.suppress(OSError):
-        if make_folder(_place_of(files, kind).parent):
-            write_atomic(_place_of(files, kind), rows_json(rows), mode=0o600)
-    return rows
-
-
-def _place_of(files: Mapping[str, Path], kind: str) -> Path:
-    return cache_folder("diagnose", f"{kind}-{_digest(files)}.json")
-
-
-def _digest(files: Mapping[str, Path]) -> str:
-    facts = []
-    for name, path in sorted(files.items()):
-        with contextlib.suppress(OSError):
-            stat = os.stat(path)
-            facts.append(f"{name} {path} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}")
-    return hashlib.sha256("\n".join((f"{_FORM} {__version__}", *facts)).encode()).hexdigest()[:24]
 
 
 def _fixes(files: Mapping[str, Path]) -> list[dict[str, Any]]:
@@ -87,23 +46,33 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def _pack(folder: Path) -> tuple[LogSignature, ...]:
-    """Return the signatures of a pack; what is kept of it was sound."""
+    """Return the signatures of a pack."""
     files = {path.stem: path for path in sorted(folder.glob("*.toml"))}
     if not files:
         raise SpecError(
             f"{folder}: no signatures in it", next_step="name a folder with files like templates/fixes/*.toml"
         )
-    if kept := _read_kept(files, _PACK):
-        return kept
-    problems: list[str] = []
-    rows: list[LogSignature] = []
-    for fix in _fixes(files):
-        for signature, row in zip(signatures_of([fix]), fix.get("signature", ()), strict=True):
-            problems += [f"{fix['id']}: {problem}" for problem in problems_of(signature, row.get("example", ""))]
-            rows.append(signature)
+    fixes = _fixes(files)
+    problems = [f"{fix['id']}: {problem}" for fix in fixes for problem in _problems_of(fix)]
     if problems:
-        raise SpecError(f"{folder}: unsound signatures\n  " + "\n  ".join(problems), next_step="correct the pack")
-    return _keep(files, _PACK, rows)
+        raise SpecError(f"{folder}: wrong signatures\n  " + "\n  ".join(problems), next_step="correct the pack")
+    return signatures_of(fixes)
+
+
+def _problems_of(fix: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the signatures of a pack's fix: shipped ones are held against their model instead."""
+    for signature, row in zip(signatures_of([fix]), fix.get("signature", ()), strict=True):
+        example = row.get("example", "")
+        try:
+            check_pattern(signature.pattern)
+        except ValueError as error:
+            yield str(error)
+            continue
+        known = SignatureSet([signature])
+        if example and not known.knows(example):
+            yield f"{signature.pattern!r} does not fit its own example"
+        elif example and signature.role != "benign" and not find_hits(known.scan_expressions, block_of([example])):
+            yield "no scan finds its example: name a text of it as `anchor`"
 
 
 def read_run_catalogue(path: Path) -> SignatureSet:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlbox.diagnose.act.quiet import pass_quiet
 from rlbox.diagnose.act.read import LogReader
-from rlbox.diagnose.act.scanner import Scanner
 from rlbox.diagnose.act.sources import Source, find_sources, read_blocks
 from rlbox.diagnose.catalogue import SignatureSet
 from rlbox.diagnose.judge import rule
@@ -15,13 +13,8 @@ from rlbox.diagnose.read.reader import EventReader, Read
 from rlbox.diagnose.verdict import Diagnosis, LogFacts, diagnosis_of
 
 
-def diagnose(paths: Sequence[Path | str], catalogue: SignatureSet, *, engine: str = "") -> Diagnosis:
+def diagnose(paths: Sequence[Path | str], catalogue: SignatureSet) -> Diagnosis:
     """Return what logs say: files, folders or archives, all of one job.
-
-    Parameters
-    ----------
-    engine
-        `re2`: without Hyperscan, where that is installed.
 
     Raises
     ------
@@ -30,18 +23,16 @@ def diagnose(paths: Sequence[Path | str], catalogue: SignatureSet, *, engine: st
     NodeError
         One cannot be opened.
     """
-    return diagnose_sources(find_sources([str(path) for path in paths]), catalogue, engine=engine)
+    return diagnose_sources(find_sources([str(path) for path in paths]), catalogue)
 
 
-def diagnose_sources(sources: Sequence[Source], catalogue: SignatureSet, *, engine: str = "") -> Diagnosis:
+def diagnose_sources(sources: Sequence[Source], catalogue: SignatureSet) -> Diagnosis:
     """Return what logs say."""
-    scanner = Scanner(catalogue.scanned, engine=engine)
     reads: list[Read] = []
     facts: list[LogFacts] = []
     for place, source in enumerate(sources):
-        reader = LogReader(EventReader(scanner.hits, place, known=catalogue.knows, several=len(sources) > 1))
-        pass_quiet(source, reader, scanner)
-        for block in read_blocks(source, reader.offset):
+        reader = LogReader(EventReader(catalogue, place, several=len(sources) > 1))
+        for block in read_blocks(source):
             reader.take(block)
         reads.append(reader.close())
         facts.append(LogFacts(name=source.name, lines=reader.lines, bytes=reader.offset))

@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 
 from rlbox.diagnose.act.read import LogReader
-from rlbox.diagnose.act.scanner import Scanner
 from rlbox.diagnose.act.sources import BLOCK, Source
 from rlbox.diagnose.catalogue import SignatureSet
 from rlbox.diagnose.judge import RootJudge
@@ -22,13 +21,13 @@ _MOST_BLOCKS = 256
 class _Growing:
     """One log that grows: one that was cut short or taken away begins anew, with the file that has its name now."""
 
-    def __init__(self, source: Source, place: int, scanner: Scanner, catalogue: SignatureSet) -> None:
+    def __init__(self, source: Source, place: int, catalogue: SignatureSet) -> None:
         self.source, self.place = source, place
-        self._scanner, self._catalogue = scanner, catalogue
+        self._catalogue = catalogue
         self._begin()
 
     def _begin(self) -> None:
-        events = EventReader(self._scanner.hits, self.place, known=self._catalogue.knows, several=True)
+        events = EventReader(self._catalogue, self.place, several=True)
         self.reader, self._file = LogReader(events), (0, 0)
 
     def read(self) -> int:
@@ -52,10 +51,9 @@ class _Growing:
 class GrowingLogs:
     """Logs of one job that grow; `diagnosis` is what they say so far."""
 
-    def __init__(self, sources: Sequence[Source], catalogue: SignatureSet, *, engine: str = "") -> None:
+    def __init__(self, sources: Sequence[Source], catalogue: SignatureSet) -> None:
         self._catalogue = catalogue
-        scanner = Scanner(catalogue.scanned, engine=engine)
-        self._logs = [_Growing(source, place, scanner, catalogue) for place, source in enumerate(sources)]
+        self._logs = [_Growing(source, place, catalogue) for place, source in enumerate(sources)]
         self._judge = RootJudge(catalogue)
         self._known: tuple[tuple[object, ...], Diagnosis] | None = None
 

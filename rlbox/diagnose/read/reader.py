@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from rlbox.diagnose.catalogue import SignatureSet
 from rlbox.diagnose.read.event import Event, from_line, from_trace
 from rlbox.diagnose.read.foreign_prefix import ForeignPrefixes
 from rlbox.diagnose.read.forms import LAST_WORD, STATED, goes_on, weight
@@ -15,6 +16,7 @@ from rlbox.diagnose.read.recurring import LinesAround, Recurring
 from rlbox.diagnose.read.spoken import BEGINNING, spoken_in
 from rlbox.diagnose.read.trace import Trace, begins_trace, links_traces, raised_in, stripped_ends
 from rlbox.logs.lines import Texts, block_of
+from rlbox.logs.patterns import find_hits
 
 MOST_EVENTS = 4000
 """Events that are kept of one log: the first ones, and of further ones the last."""
@@ -51,10 +53,7 @@ _WRITTEN = "Traceback (most recent call last):\\n"
 _BEHIND_TEXT = re.compile(r"[\"'](?:\s*[,})\]].*)?$")
 _DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
-Known = Callable[[str], bool]
 Excused = Callable[[int, str], bool]
-Hits = Callable[[Texts], Sequence[int]]
-"""Finds, ascending, the indexes of the lines of a block that may say that something failed."""
 
 
 @dataclass(slots=True)
@@ -79,8 +78,8 @@ class EventReader:
     ----------
     file
         The place of this log among those that are read.
-    known
-        Whether a catalogue knows a line that states no failure by its form.
+    catalogue
+        What it knows is a statement, though it states no failure by its form.
     several
         There are other logs, with which this one's steps are compared: signs of work are kept from the start on.
     excused
@@ -89,17 +88,15 @@ class EventReader:
 
     def __init__(
         self,
-        hits: Hits,
+        catalogue: SignatureSet,
         file: int = 0,
-        known: Known | None = None,
         *,
         several: bool = False,
         excused: Excused | None = None,
     ) -> None:
         self.read = Read()
-        self._hits = hits
+        self._catalogue = catalogue
         self._file = file
-        self._known = known
         self._several = several
         self._excused = excused
         self._open: dict[str, Trace] = {}
@@ -126,7 +123,7 @@ class EventReader:
         self._around.take(first, block)
         if offset < BEGINNING:
             self.read.spoken |= spoken_in(block.joined[: BEGINNING - offset])
-        hits = iter(self._hits(block))
+        hits = iter(find_hits(self._catalogue.scan_expressions, block) if block.hits is None else block.hits)
         hit = next(hits, -1)
         index, count = 0, len(block)
         while index < count:
@@ -144,11 +141,6 @@ class EventReader:
             self._mark(first, block)
         else:
             self._unmarked = first, block
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether lines in which nothing is found would leave no trace behind here, but for their number."""
-        return not (self._several or self.read.events or self._open) and self._until <= self.read.lines
 
     def close(self) -> Read:
         """End all tracebacks, and return what was read."""
@@ -302,7 +294,7 @@ class EventReader:
             self._tails[row.lane] = event
 
     def _is_known(self, row: LogRow) -> bool:
-        return self._known is not None and self._known(row.body)
+        return self._catalogue.knows(row.body)
 
     def _dressed(self, event: Event) -> Event:
         """Return an event with what is around it: its log, its block, the time, and whether somebody excuses it."""

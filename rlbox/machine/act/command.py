@@ -1,17 +1,16 @@
 """The one place that starts processes.
 
-`run_command` waits for a short one, `start_command` leaves a long one be, `on_all_cores` copies this one.
+`run_command` waits for a short one, `start_command` leaves a long one be.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO, Any, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, TypeAlias
 
 from rlbox.amounts import limit_text
 from rlbox.errors import TimedOut, WorkFailed
@@ -19,12 +18,6 @@ from rlbox.values import Command, Outcome
 
 Started: TypeAlias = "subprocess.Popen[bytes]"
 Stream: TypeAlias = "int | IO[bytes] | None"
-Piece = TypeVar("Piece")
-Found = TypeVar("Found")
-
-_MOST_COPIES = 8
-_work: Callable[[Any], Any]
-"""What a copy of this process does with each piece."""
 
 PIPE, NOTHING, WITH_OUTPUT = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
 """What a stream of a process may be beside an open file: a pipe to here, nothing, the same as its standard output."""
@@ -160,38 +153,3 @@ def check_command(command: Command, what: str, next_step: str = "") -> Outcome:
 
 def _environment(command: Command, environ: Mapping[str, str] | None) -> dict[str, str]:
     return {**(os.environ if environ is None else environ), **command.env}
-
-
-def on_all_cores(work: Callable[[Piece], Found], pieces: Sequence[Piece]) -> Iterator[Found]:
-    """Yield what `work` makes of each piece in copies of this process, in their order, as many as there are cores.
-
-    What `work` holds is there, and is not sent. A piece whose result is not asked for any more is not begun.
-
-    It ends early where no process can be started, or one of them was killed: what is left is for the caller to do.
-    The processes end with this one, and Ctrl-C reaches this one alone.
-    """
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-    from multiprocessing import get_context
-
-    from rlbox.machine.act.limits import usable_cores
-
-    with contextlib.suppress(OSError, ImportError, BrokenProcessPool):  # no room for a process or a semaphore
-        at_once = max(1, min(int(usable_cores()), _MOST_COPIES, len(pieces)))
-        pool = ProcessPoolExecutor(at_once, get_context("fork"), _begin_piecework, (work, _end_with_parent()))
-        try:
-            yield from pool.map(_carry_out, pieces)
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _begin_piecework(work: Callable[[Any], Any], end_with_parent: Callable[[], None]) -> None:
-    """Begin a process: what it is to do is what its parent held, and was never copied."""
-    global _work
-    end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _work = work
-
-
-def _carry_out(piece: Any) -> Any:
-    return _work(piece)

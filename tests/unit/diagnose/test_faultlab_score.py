@@ -10,7 +10,6 @@ from fakes import CHECKOUT
 from rlbox.diagnose.act.catalogue import load_catalogue
 from rlbox.diagnose.act.diagnose import verdict_of
 from rlbox.diagnose.act.read import LogReader
-from rlbox.diagnose.act.scanner import Scanner
 from rlbox.diagnose.read.reader import EventReader
 from rlbox.diagnose.verdict import LogFacts
 from rlbox.spec.project import Project
@@ -20,7 +19,6 @@ LEAST = {"cause": 0.95, "line": 0.94, "rank": 0.85, "victims linked": 0.95, **di
 """Shares of right answers."""
 ORDERS = 3
 CATALOGUE = load_catalogue(Project(folder=CHECKOUT).fix_files())
-SCANNER = Scanner(CATALOGUE.scanned)
 TRACEBACK = (
     "Traceback (most recent call last):",
     '  File "/data/job/train.py", line 3, in <module>',
@@ -59,7 +57,7 @@ def test_steps_of_the_other_ranks_do_not_acquit_the_one_that_fell() -> None:
     steps = "".join(f"gpu-b  | [default{n}]:[rank {n}] INFO step {step} done\n" for step in (1, 2, 3) for n in (0, 1))
     fell = "".join(f"gpu-b  | [default0]:[rank0]: {line}\n" for line in TRACEBACK)
     behind = "".join(f"gpu-b  | [default1]:[rank 1] INFO step {step} done\n" for step in (4, 5, 6))
-    reader = EventReader(SCANNER.hits, known=CATALOGUE.knows)
+    reader = EventReader(CATALOGUE)
     reading = LogReader(reader)
     reading.take((steps + fell + behind).encode())
     found = verdict_of([reading.close()], [LogFacts(name="a.log", lines=reading.lines)], CATALOGUE)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.diagnose.live import NOTHING, FatalSpot, FirstFatal, scan_texts
+from rlbox.diagnose.live import NOTHING, FatalSpot, FirstFatal
 from rlbox.logs.lines import LineCutter
 
 TRACEBACK = """\
@@ -218,7 +218,7 @@ def spot_of(data: bytes, cuts: list[int]) -> FatalSpot | None:
 def test_candidates_that_others_found_give_the_same_line(lines: list[str], others: set[int]) -> None:
     text = "".join(f"{line}\n" for line in lines).encode()
     block, searched = LineCutter().feed(text), LineCutter().feed(text)
-    fatal = {index for index, line in enumerate(block) if re.search("|".join(scan_texts(NOTHING)), f"\n{line}\n")}
+    fatal = {index for index, line in enumerate(block) if re.search("|".join(NOTHING.scan_expressions), f"\n{line}\n")}
     searched.hits = sorted(fatal | {index for index in others if index < len(block)})
     found = []
     for texts in (block, searched):

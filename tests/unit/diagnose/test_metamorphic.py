@@ -16,7 +16,6 @@ from test_cases import cases
 from rlbox.diagnose.act.catalogue import load_catalogue
 from rlbox.diagnose.act.diagnose import diagnose, verdict_of
 from rlbox.diagnose.act.read import LogReader
-from rlbox.diagnose.act.scanner import Scanner
 from rlbox.diagnose.catalogue import SignatureSet
 from rlbox.diagnose.read.reader import EventReader
 from rlbox.diagnose.verdict import LogFacts
@@ -44,14 +43,13 @@ CHANGES: dict[str, Callable[[str], str]] = {
 }
 
 
-def answer(log: str, engine: str = "") -> dict[str, Any]:
-    return read(log.encode("utf-8", "surrogateescape"), engine)
+def answer(log: str) -> dict[str, Any]:
+    return read(log.encode("utf-8", "surrogateescape"))
 
 
-def read(data: bytes, engine: str = "", at: int = 1 << 20, catalogue: SignatureSet = CATALOGUE) -> dict[str, Any]:
+def read(data: bytes, at: int = 1 << 20, catalogue: SignatureSet = CATALOGUE) -> dict[str, Any]:
     """Return the answer to bytes that come in pieces."""
-    scanner = Scanner(catalogue.scanned, engine=engine)
-    reader = LogReader(EventReader(scanner.hits, known=catalogue.knows))
+    reader = LogReader(EventReader(catalogue))
     for begin in range(0, len(data), at):
         reader.take(data[begin : begin + at])
     facts = LogFacts(name="a.log", lines=reader.lines, bytes=len(data))
@@ -73,10 +71,6 @@ def test_the_answer_stays(name: str, plain: list[tuple[str, dict[str, Any]]]) ->
         right = after["cause"] == before["cause"] and said in (after["first_fatal"] or {}).get("text", "")
         other += [] if right else [(before["cause"], said, after["cause"], after["first_fatal"])]
     assert len(other) <= (1 - LEAST) * len(plain), other
-
-
-def test_both_engines_find_the_same(plain: list[tuple[str, dict[str, Any]]]) -> None:
-    assert [before["cause"] for log, before in plain if answer(log, engine="re2") != before] == []
 
 
 def test_a_log_without_its_end_says_so_or_the_same(plain: list[tuple[str, dict[str, Any]]]) -> None:

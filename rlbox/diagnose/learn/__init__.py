@@ -1,1 +1,0 @@
-"""Make a signature of a failure that nobody knows, out of its own log."""
