@@ -12,16 +12,16 @@ from pathlib import Path
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
 from benchmarks.watching import bare_run, bare_stage
-from rlbox.diagnose.act.excerpt import scan_log
+from rlbox.diagnose.excerpt import scan_log
 from rlbox.diagnose.live import FatalSpot
-from rlbox.evidence.act.explain import explain_failure, write_evidence
-from rlbox.evidence.act.snapshot import StageFailure
-from rlbox.files.act.folders import write_atomic
 from rlbox.gate.causes import failed_exit
-from rlbox.machine.act.clock import utc_now
-from rlbox.record.act.folder import write_plan
-from rlbox.record.act.state import StageState
+from rlbox.record.folder import write_plan
+from rlbox.record.state import StageState
 from rlbox.secrets.masks import Masks
+from rlbox.supervise.explain import explain_failure, write_evidence
+from rlbox.supervise.snapshot import StageFailure
+from rlbox.system.clock import utc_now
+from rlbox.system.folders import write_atomic
 
 LOG_BYTES, FEW_BYTES = 1 << 30, 4 << 20
 FAILURE = b'Traceback (most recent call last):\n  File "train.py", line 3, in step\nValueError: no data\n'

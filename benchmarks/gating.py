@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
-from rlbox.files.act.tail import BLOCK
+from rlbox.config.project import Project
 from rlbox.gate.gate import GateJudge
 from rlbox.job.filler import Paths
 from rlbox.job.gate_plan import LinePlan
@@ -19,7 +19,7 @@ from rlbox.job.load import load_job
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.params import plan_values
 from rlbox.job.plan import StagePlan, plan_run
-from rlbox.spec.project import Project
+from rlbox.system.tail import BLOCK
 
 SIZE, SMALL = 256 << 20, 8 << 20
 SPEED = 200e6  # bytes a second that must be caught up with

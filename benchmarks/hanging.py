@@ -18,7 +18,7 @@ from rlbox.hang.judge import HangJudge, Stall
 from rlbox.hang.phases import load_phases, phases_of
 from rlbox.job.phase import plan_phases
 from rlbox.logs.lines import LineCutter
-from rlbox.machine.counters import Rates
+from rlbox.system.counters import Rates
 
 NCCL_TIMEOUT_S = 600.0
 """What a silent hang takes to be found today: the time-out of the process group, verl's default."""

@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from benchmarks.pairs import Case, NotHere, Sample, Unusable, interleave, time_process
-from rlbox.files.act.folders import cache_folder
+from rlbox.artifacts.objects import store_folder
+from rlbox.config.project import Project
 from rlbox.image.names import image_tag
-from rlbox.spec.project import Project
-from rlbox.store.act.objects import store_folder
+from rlbox.system.folders import cache_folder
 from rlbox.target.lock import load_lock
 
 SMALLEST = """\

@@ -18,9 +18,9 @@ from benchmarks.pairs import Case, NotHere, Unusable, time_process
 from benchmarks.place import Place, run
 from benchmarks.registry import Registry, running_registry
 from benchmarks.wheels import BOTTOM, LEAF, group_pins, spec_file, stack_text, wheel_digests, wheel_folder
+from rlbox.artifacts.objects import store_folder
+from rlbox.config.project import Project
 from rlbox.image.names import file_word
-from rlbox.spec.project import Project
-from rlbox.store.act.objects import store_folder
 
 NEED_GIB, FEW_GIB = 10, 2
 PROFILE = """\

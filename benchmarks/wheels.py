@@ -17,8 +17,8 @@ from pathlib import Path
 
 from benchmarks.place import Place, run, smallest_target
 from rlbox.app import own_requirements
-from rlbox.files.act.folders import cache_folder, write_atomic
-from rlbox.store.act.objects import Store, store_folder
+from rlbox.artifacts.objects import Store, store_folder
+from rlbox.system.folders import cache_folder, write_atomic
 from rlbox.target.lock import load_lock
 
 TARGET = "stack"

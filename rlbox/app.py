@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlbox.config.project import Project
 from rlbox.errors import NotAnswered, RlboxError, SpecError
 from rlbox.foreign import parse_json
 from rlbox.i18n import get_language, translate
 from rlbox.printable import printable
-from rlbox.spec.project import Project
 
 
 @dataclass(frozen=True, kw_only=True)

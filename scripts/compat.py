@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write what package metadata says of the stacks: `rlbox/stack/requirements.json`, out of this machine's package index.
+"""Write what the metadata of packages says of stacks: `rlbox/planner/requirements.json`, out of the package index.
 
 Of each package in `READ`, every final release of the last 18 months and those of `OLDER`: which Pythons and which glibc
 its files are for, and what it requires of the packages here. Of those in `LISTED` only the versions, and so of an older
@@ -34,10 +34,10 @@ from packaging.version import InvalidVersion, Version
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from rlbox.machine.act.site import probe_site  # noqa: E402
-from rlbox.sources.act.mirrors import default_index  # noqa: E402
+from rlbox.artifacts.mirror_search import default_index  # noqa: E402
+from rlbox.system.site import probe_site  # noqa: E402
 
-OUT = HERE.parent / "rlbox/stack/requirements.json"
+OUT = HERE.parent / "rlbox/planner/requirements.json"
 KEPT = Path.home() / ".cache/rlbox/compat"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 MONTHS, MONTHS_OF_TOOLS = 18, 42

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Ask uv which sets of packages can be installed together, and keep its answers: `tests/cases/stack/uv_sets.json`.
+"""Ask uv which sets of packages can be installed together, and keep its answers: `tests/cases/planner/uv_sets.json`.
 
-`tests/unit/stack/test_uv_sets.py` compares the solver's word with them, without a network.
+`tests/unit/planner/test_uv_sets.py` compares the solver's word with them, without a network.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from uv import find_uv_bin
 
-OUT = Path(__file__).resolve().parents[1] / "tests/cases/stack/uv_sets.json"
+OUT = Path(__file__).resolve().parents[1] / "tests/cases/planner/uv_sets.json"
 PYTHON, PLATFORM, BEFORE = "3.12", "x86_64-manylinux_2_36", "2026-11-22"
 SETS = (
     "torch==2.10.0 vllm==0.20.1",

@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rlbox.docs.cause_docs import PAGE as CAUSES
-from rlbox.docs.cause_docs import cause_page, cause_rows
-from rlbox.docs.fix_docs import fix_pages, load_catalogue
-from rlbox.docs.reader_docs import load_reader_test, reader_pages
-from rlbox.docs.seed_docs import PAGE, load_seeds, seed_page
-from rlbox.spec.project import Project
+from rlbox.config.project import Project
+from scripts.docs.cause_docs import PAGE as CAUSES
+from scripts.docs.cause_docs import cause_page, cause_rows
+from scripts.docs.fix_docs import fix_pages, load_catalogue
+from scripts.docs.reader_docs import load_reader_test, reader_pages
+from scripts.docs.seed_docs import PAGE, load_seeds, seed_page
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 

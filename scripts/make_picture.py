@@ -9,9 +9,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from rlbox.record.act.journal import EVENTS_FILE
-from rlbox.record.act.state import load_run_state
-from rlbox.report.act.run_view import summary_text
+from rlbox.record.journal import EVENTS_FILE
+from rlbox.record.state import load_run_state
+from rlbox.report.run_view import summary_text
 
 SHOWN = ("Final collected", "[holdem][rollout", "weights of step")
 

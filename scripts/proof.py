@@ -1,4 +1,4 @@
-"""docs/proof.md and rlbox/stack/proven.json from the kept runs of tests/gpu/kept; `--check`: are they of these runs?
+"""docs/proof.md and rlbox/planner/proven.json from the kept runs of tests/gpu/kept; `--check`: are they of these runs?
 
 A kept run is a folder: `run.json` as the run wrote it, `stages.log.xz` with what its stages said, `about.json` with
 what neither tells: GPU, date, the versions of the stack, what stopped a run that no longer writes its end; and
@@ -17,7 +17,7 @@ from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 KEPT, PAGE = CHECKOUT / "tests/gpu/kept", CHECKOUT / "docs/proof.md"
-PROVEN = CHECKOUT / "rlbox/stack/proven.json"
+PROVEN = CHECKOUT / "rlbox/planner/proven.json"
 JOBS = ("sft", "grpo", "gkd", "xdan", "holdem", "learn")
 HEAD = """<!-- made by: python scripts/proof.py -->
 # What has run on GPUs

@@ -30,8 +30,8 @@ from fakes import CHECKOUT
 
 import rlbox
 from rlbox.cli import main
+from rlbox.config.project import Project
 from rlbox.fixes.load import load_fixes
-from rlbox.spec.project import Project
 
 ANEW = os.environ.get("RLBOX_TEST_ANEW")
 MODULE = [sys.executable, "-m", "rlbox"]

@@ -18,11 +18,11 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 
 from rlbox.app import own_requirements
+from rlbox.artifacts.objects import Store, store_folder
+from rlbox.config.project import Project
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.image.plan import ImagePlan
-from rlbox.machine.counters import GpuFacts
-from rlbox.spec.project import Project
-from rlbox.store.act.objects import Store, store_folder
+from rlbox.system.counters import GpuFacts
 from rlbox.target.load import load_target
 from rlbox.target.lock import Deb, Lock, LockedGroup, Package, lock_checksum
 from rlbox.target.target import Target

@@ -24,11 +24,14 @@ from typing import Any
 
 from fakes import CHECKOUT
 
+from rlbox.config.check import check_spec
+from rlbox.config.load import load_toml
+from rlbox.config.project import Project
 from rlbox.fixes.load import load_fixes
 from rlbox.fixes.manifest import known_benign
-from rlbox.gate.act.before import Before
-from rlbox.gate.act.file_facts import probe_file
 from rlbox.gate.answers import judge_answer
+from rlbox.gate.before import Before
+from rlbox.gate.file_facts import probe_file
 from rlbox.gate.gate import GateJudge
 from rlbox.gate.rules import RuleState
 from rlbox.job.filler import Paths
@@ -36,9 +39,6 @@ from rlbox.job.job import Job
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.params import plan_values
 from rlbox.job.plan import StagePlan, plan_run
-from rlbox.spec.check import check_spec
-from rlbox.spec.load import load_toml
-from rlbox.spec.project import Project
 
 CASES = sorted((CHECKOUT / "tests/cases/gate").glob("*.toml"))
 KNOWN = known_benign(load_fixes(Project(folder=CHECKOUT)))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rlbox.engine import oci
-from rlbox.files.act.compression import zstd
+from rlbox.system.compression import zstd
 
 Entry = tuple[str, str]
 """A path and its text; `-> TO` is a link, `= PATH` a second name, `/` a folder, `!c` a device, `!p` a pipe."""

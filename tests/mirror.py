@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from rlbox.sources.mirrors import FileAddress
+from rlbox.artifacts.mirrors import FileAddress
 from rlbox.target.artifact import Artifact, Kind
 
 Answer = Callable[["Request"], None]

@@ -26,10 +26,10 @@ _made: set[tuple[Place, str]] = set()
 def pytest_configure(config: pytest.Config) -> None:
     """Look into all that carries a next step."""
     from rlbox.app import App
-    from rlbox.causes.cause import Cause
+    from rlbox.diagnose.cause import Cause
     from rlbox.errors import RlboxError
+    from rlbox.evaluation.components import Part
     from rlbox.findings import Finding
-    from rlbox.training.parts import Part
 
     for made in (RlboxError, Cause, Finding, Part):
         made.__init__ = _noting(made.__init__, lambda words: words.get("next_step") or words.get("remedy") or "")  # type: ignore[misc]

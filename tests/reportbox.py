@@ -10,11 +10,11 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from rlbox.causes.cause import Cause
+from rlbox.diagnose.cause import Cause
 from rlbox.gate.rules import RuleState
 from rlbox.job.filler import Paths
 from rlbox.job.plan import RunPlan
-from rlbox.record.act.state import RunState, ServiceState, StageState, write_run_state
+from rlbox.record.state import RunState, ServiceState, StageState, write_run_state
 from rlbox.secrets.masks import Masks
 
 BEGAN = datetime(2026, 11, 20, 8, 0, tzinfo=timezone.utc)

@@ -11,9 +11,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from rlbox.evaluation.act.outputs import SUMMARY, export_of, read_results, read_summary, write_json
 from rlbox.evaluation.best import best_json, best_lines, find_best
 from rlbox.evaluation.choice import look_for_regression
+from rlbox.evaluation.outputs import SUMMARY, export_of, read_results, read_summary, write_json
 from rlbox.evaluation.paired import compare_pairs
 from rlbox.evaluation.result import EvaluationResult, NotComparable
 from rlbox.evaluation.results import ACCEPTED

@@ -14,21 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.evaluation.act.judge import Judging
-from rlbox.evaluation.act.outputs import read_results
-from rlbox.evaluation.act.policy import Policy
-from rlbox.evaluation.act.sandbox import Sandbox
-from rlbox.evaluation.act.server import EngineSettings, Serve, engine_facts, served
-from rlbox.evaluation.act.suites import load_sets
 from rlbox.evaluation.export import Export
+from rlbox.evaluation.judge import Judging
+from rlbox.evaluation.outputs import read_results
+from rlbox.evaluation.policy import Policy
 from rlbox.evaluation.problem import EvalProblem, ProblemError
 from rlbox.evaluation.result import table
-from rlbox.evaluation.serving.act.engines import WantedEngine, serving
-from rlbox.evaluation.serving.act.in_turn import WantedResult, judge_all
+from rlbox.evaluation.sandbox import Sandbox
+from rlbox.evaluation.server import EngineSettings, Serve, engine_facts, served
+from rlbox.evaluation.serving.engines import WantedEngine, serving
+from rlbox.evaluation.serving.in_turn import WantedResult, judge_all
 from rlbox.evaluation.suite import Suite
+from rlbox.evaluation.suites import load_sets
 from rlbox.evaluation.winner import HISTORY
-from rlbox.machine.act.http import loopback_http
-from rlbox.machine.no_answer import NoAnswer
+from rlbox.system.http import loopback_http
+from rlbox.system.no_answer import NoAnswer
 from sft import eval_config
 from sft.checkpoints import find_checkpoints, one_checkpoint, what_is_missing
 

@@ -13,9 +13,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from rlbox.app import App, project_of
+from rlbox.config.project import Project
 from rlbox.errors import RlboxError
 from rlbox.run.places import DEFAULT_TARGET
-from rlbox.spec.project import Project
 
 if TYPE_CHECKING:
     from rlbox.job.job import Job
@@ -58,7 +58,7 @@ def _name(ctx: click.Context) -> str:
 
 def _runs(ctx: click.Context) -> Sequence[Path]:
     """Return the runs, the latest first; none where the engine, and so the data disk, is on another machine."""
-    from rlbox.engine.act.address import engine_is_here
+    from rlbox.engine.address import engine_is_here
     from rlbox.run.data_disk import disk_here
 
     if not engine_is_here():
@@ -104,7 +104,7 @@ def _logs_of_run(ctx: click.Context) -> Iterable[_Told]:
 
 
 def _logs(ctx: click.Context) -> Sequence[Path]:
-    from rlbox.logs.act.follow import find_logs
+    from rlbox.logs.follow import find_logs
 
     run = _run(ctx)
     return find_logs(run, ctx.params.get("stage"), None, None) if run else ()

@@ -15,10 +15,10 @@ from rlbox.app import App, project_of
 from rlbox.cli.failure import RefusedDry
 from rlbox.cli.interrupts import interruptible
 from rlbox.cli.offered import complete_profile, complete_setting, complete_sources, complete_target
+from rlbox.config.project import Project
 from rlbox.errors import NotAnswered, RlboxError, SpecError
 from rlbox.i18n import LANGUAGES
 from rlbox.run.places import CLUSTER, DEFAULT, DEFAULT_TARGET, MACHINES, PLACES
-from rlbox.spec.project import Project
 
 
 def lang_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,7 +108,7 @@ class Age(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """As a duration of a spec."""
-        from rlbox.spec.units import parse_quantity
+        from rlbox.config.units import parse_quantity
 
         try:
             return float(parse_quantity("duration", value)) if value else 0.0
@@ -227,8 +227,8 @@ def write_page(
     app: App, html: str, out: str | None, default: str, told: dict[str, Any], opened: str, gaps: Iterable[str] = ()
 ) -> int:
     """Write a page to `out` (`-`: standard output) or to `default` here, say what is not in it, and open it."""
-    from rlbox.files.act.folders import write_atomic
-    from rlbox.files.act.output import check_output
+    from rlbox.system.folders import write_atomic
+    from rlbox.system.output import check_output
 
     data = html.encode("utf-8", "replace")
     if out in ("-", "/dev/stdout"):

@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from rlbox.artifacts.profile import Profile
+from rlbox.config.load import load_toml
 from rlbox.fixes.fix import TOLD, Fix
 from rlbox.job.job import Job
-from rlbox.sources.profile import Profile
-from rlbox.spec.load import load_toml
 from rlbox.target.load import DEFAULTS
 from rlbox.target.target import Target
 

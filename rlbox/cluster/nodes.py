@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rlbox.config.kinds import NAME
 from rlbox.errors import SpecError
-from rlbox.spec.kinds import NAME
 from rlbox.target.cluster import NODE, ClusterNode
 
 if TYPE_CHECKING:

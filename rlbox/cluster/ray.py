@@ -20,7 +20,7 @@ from rlbox.cluster.labels import (
 from rlbox.cluster.plan import ClusterMember, ClusterPlan
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan, plan_container
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
-from rlbox.place.environment import shell_rule
+from rlbox.provision.environment import shell_rule
 from rlbox.values import OWN, VENV
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _OWN_GRPC = Version("2.45")
 """Until then the dashboard listened on one more port, of the kernel's choice."""
 _SLOW_START_S = 300
 _HEAD_S = 30
-_JOIN = Path(__file__).with_name("act") / "inside/join.py"
+_JOIN = Path(__file__).with_name("inside") / "join.py"
 
 
 def has_tokens(version: str) -> bool:

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
+from rlbox.config.pattern import check_pattern, re2_options
 from rlbox.diagnose.read.event import Event
 from rlbox.diagnose.read.words import words
 from rlbox.logs.patterns import compile_pattern
-from rlbox.spec.pattern import check_pattern, re2_options
 
 Role = Literal["root", "relayed", "victim", "death", "benign"]
 _ORDER: dict[str, int] = {"root": 0, "victim": 1, "death": 2, "relayed": 3, "benign": 4}

@@ -10,22 +10,22 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlbox.evaluation.act.choosing import choose_best, compare_two
-from rlbox.evaluation.act.judge import Judging
-from rlbox.evaluation.act.outputs import read_results
-from rlbox.evaluation.act.policy import PolicyError
-from rlbox.evaluation.act.prove import prove
-from rlbox.evaluation.act.sandbox import Sandbox
-from rlbox.evaluation.act.say import say
-from rlbox.evaluation.act.server import engine_facts, setting
-from rlbox.evaluation.act.suites import load_sets
+from rlbox.evaluation.choosing import choose_best, compare_two
 from rlbox.evaluation.export import Export
+from rlbox.evaluation.judge import Judging
+from rlbox.evaluation.outputs import read_results
+from rlbox.evaluation.policy import PolicyError
 from rlbox.evaluation.problem import EvalProblem, ProblemError
+from rlbox.evaluation.prove import prove
 from rlbox.evaluation.result import NotComparable, table
-from rlbox.evaluation.serving.act.engines import WantedEngine, serving
-from rlbox.evaluation.serving.act.in_turn import WantedResult, judge_all
+from rlbox.evaluation.sandbox import Sandbox
+from rlbox.evaluation.say import say
+from rlbox.evaluation.server import engine_facts, setting
+from rlbox.evaluation.serving.engines import WantedEngine, serving
+from rlbox.evaluation.serving.in_turn import WantedResult, judge_all
 from rlbox.evaluation.suite import Suite
-from rlbox.machine.act.http import loopback_http
+from rlbox.evaluation.suites import load_sets
+from rlbox.system.http import loopback_http
 
 _SILENT_S = 1800.0
 

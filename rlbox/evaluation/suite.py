@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
+from rlbox.config.kinds import Frozen
 from rlbox.evaluation.lock import content_digest
 from rlbox.evaluation.problem import ANSWER, FUNCTION, PROGRAM, Asking, EvalProblem, ProblemError
-from rlbox.spec.kinds import Frozen
 
 
 class Decoding(Frozen):

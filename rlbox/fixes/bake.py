@@ -9,10 +9,10 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template, TemplateError
 
+from rlbox.config.kinds import Frozen
 from rlbox.errors import SpecError
 from rlbox.fixes.applies import Versions, has_package, judge, torch_cuda
 from rlbox.fixes.fix import Bake, Fix, RayWords
-from rlbox.spec.kinds import Frozen
 from rlbox.target.target import Target
 
 HOOKS = "/opt/rlbox/hooks"

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from rlbox.spec.kinds import AbsolutePath, AptPackage, Cover, EnvName, Frozen, Line, MaybePattern, Name, PatternText
-from rlbox.spec.pattern import fits_but
+from rlbox.config.kinds import AbsolutePath, AptPackage, Cover, EnvName, Frozen, Line, MaybePattern, Name, PatternText
+from rlbox.config.pattern import fits_but
 from rlbox.target.patch import FixPatch
 
 Text = Annotated[str, StringConstraints(min_length=1)]

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlbox.config.check import check_spec
+from rlbox.config.load import parse_toml, read_text, shown_path, without_name
+from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import fix_packages
 from rlbox.fixes.fix import Fix
-from rlbox.spec.check import check_spec
-from rlbox.spec.load import parse_toml, read_text, shown_path, without_name
-from rlbox.spec.project import Project
 from rlbox.target.load import load_target
 from rlbox.target.target import Target
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlbox.causes.cause import Cause, CauseKind, ended, log_path, stage_log
+from rlbox.diagnose.cause import Cause, CauseKind, ended, log_path, stage_log
 from rlbox.gate.rules import Breach, probe_text
 from rlbox.job.gate_plan import FilePlan, LinePlan, ProbePlan
 from rlbox.job.names import FileFact

@@ -18,7 +18,7 @@ from rlbox.hang.phases import PhaseFinder, PhaseLine, unnamed_phase
 from rlbox.hang.ranks import Deadlock
 from rlbox.hang.steps import StepClock
 from rlbox.job.phase import FLOORS, PhasePlan
-from rlbox.machine.counters import Rates
+from rlbox.system.counters import Rates
 
 TRAINING = "training"
 _STEPS_FLOOR_S = 25.0

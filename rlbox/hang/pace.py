@@ -12,7 +12,7 @@ from collections import deque
 
 from rlbox.hang.slowness import Slowness, find_slowness
 from rlbox.job.phase import FLOORS
-from rlbox.machine.counters import Pace, Rates
+from rlbox.system.counters import Pace, Rates
 
 _MOST = 4096
 _SEEN_S, _LEAST_SEEN_S, _DISK_SEEN_S = 5.0, 1.0, 30.0

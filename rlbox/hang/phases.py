@@ -10,12 +10,12 @@ from pathlib import Path
 
 from pydantic import Field
 
+from rlbox.config.check import check_spec
+from rlbox.config.kinds import Frozen
+from rlbox.config.load import load_toml
 from rlbox.job.phase import FLOORS, Phase, PhasePlan
 from rlbox.logs.lines import bare_text
 from rlbox.logs.patterns import pattern_set
-from rlbox.spec.check import check_spec
-from rlbox.spec.kinds import Frozen
-from rlbox.spec.load import load_toml
 
 PHASES = Path(__file__).with_name("phases.toml")
 

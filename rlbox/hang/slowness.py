@@ -12,7 +12,7 @@ from typing import Literal
 
 from rlbox.amounts import duration_text, size_text
 from rlbox.job.phase import FLOORS
-from rlbox.machine.counters import WAITS_CORES, Pace
+from rlbox.system.counters import WAITS_CORES, Pace
 
 _By = Literal["limit", "cores", "disk"]
 _LEAST_S, _MOSTLY = 5.0, 2 / 3

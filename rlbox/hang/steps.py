@@ -10,8 +10,8 @@ from statistics import median
 
 import re2
 
+from rlbox.config.pattern import re2_options
 from rlbox.logs.lines import bare_text
-from rlbox.spec.pattern import re2_options
 
 _COUNTERS = (
     r"(?i)(?:^|[^a-z0-9_]|global_)(?:steps?|iteration|iter|rollout|epoch|episode|update|batch)"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rlbox.amounts import duration_text, fine_text, limit_text
-from rlbox.causes.cause import Cause, stage_log
+from rlbox.diagnose.cause import Cause, stage_log
 from rlbox.hang.judge import Stall, tail_of
 from rlbox.hang.phases import PhaseLine
 from rlbox.job.names import EVIDENCE_FOLDER, HANG_PAGE, STAGE_LOG

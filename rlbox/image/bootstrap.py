@@ -1,74 +1,81 @@
-"""The command that makes a bootstrapped operating system from its locked packages, and what it reads."""
+"""Make the operating system layer from locked apt packages, with mmdebstrap: the same packages give the same bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 
-from rlbox.target.lock import Deb
+from rlbox.artifacts.apt_query import architecture_of
+from rlbox.artifacts.objects import Store
+from rlbox.errors import NodeError
+from rlbox.image.bootstrap_command import RECIPE, deb_file, plan_bootstrap, plan_package_list, plan_release
+from rlbox.system.command import check_command
+from rlbox.system.folders import cache_folder
+from rlbox.target.lock import Deb, Lock
 from rlbox.values import Command
 
-# What no container needs: three quarters of the files, a third of the bytes.
-_LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/lintian/*")
-# State that names a moment or a machine: without these the archive differs between two runs.
-_REMOVED = (
-    "var/log/apt",
-    "var/log/dpkg.log",
-    "var/log/alternatives.log",
-    "var/cache/ldconfig/aux-cache",
-    "etc/machine-id",
-    "etc/hostname",  # the host's; the engine gives a container its own
-    "etc/resolv.conf",
-)
-_SOURCES_LIST = "# made from locked packages; name an archive here to install more"
-RECIPE = repr((_LEFT_OUT, _REMOVED, _SOURCES_LIST))
+_HOOKS = Path("/usr/share/mmdebstrap/hooks/merged-usr")
 
 
-def deb_file(deb: Deb) -> str:
-    """Return the file name of a package in the archive that mmdebstrap reads."""
-    return deb.path.rpartition("/")[2]
+def rootfs_path(checksum: str) -> Path:
+    """Return where the archive of a bootstrapped system lies, or will lie; `checksum` as in `ImagePlan.rootfs`."""
+    recipe = hashlib.sha256((checksum + RECIPE).encode()).hexdigest()
+    return cache_folder("bootstrap", recipe[:24] + ".tar")
 
 
-def plan_package_list(debs: Sequence[Deb], controls: Mapping[str, str]) -> str:
-    """Return the index `Packages` of an archive that holds exactly `debs`; `controls` maps sha256 to control text."""
-    return "".join(
-        f"{controls[deb.sha256].rstrip()}\nFilename: ./{deb_file(deb)}\nSize: {deb.size}\nSHA256: {deb.sha256}\n\n"
-        for deb in debs
-    )
+def make_rootfs(lock: Lock, checksum: str, epoch: int, store: Store) -> Path:
+    """Return the archive of the system, made now from the store's packages unless it is there already.
 
-
-def plan_release(suite: str, architecture: str, package_list_sha256: str, package_list_bytes: int) -> str:
-    """Return the file `Release` of that archive; mmdebstrap tells essential packages by its code name."""
-    return (
-        f"Codename: {suite}\nSuite: {suite}\nArchitectures: {architecture}\n"
-        f"SHA256:\n {package_list_sha256} {package_list_bytes} Packages\n"
-    )
-
-
-def plan_bootstrap(base: str, debs: Sequence[Deb], epoch: int, archive: str, hooks: str, out: str) -> Command:
-    """Return the mmdebstrap command.
-
-    Parameters
-    ----------
-    archive
-        Folder with the packages and their index; the only place that packages are taken from.
-    hooks
-        mmdebstrap's own hooks for a system whose /bin, /lib and /sbin are links from the start.
+    Raises
+    ------
+    NodeError
+        mmdebstrap is not installed.
+    WorkFailed
+        It failed; its last lines are quoted. Nothing is left half-written.
     """
-    _, _, suite = base.partition(":")
-    excludes = tuple(f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT)
-    removals = tuple(f'--customize-hook=rm -rf "$1/{path}"' for path in _REMOVED)
-    source = f"--customize-hook=echo '{_SOURCES_LIST}' >\"$1/etc/apt/sources.list\""
-    argv = (
-        "mmdebstrap",
-        "--variant=minbase",
-        "--quiet",
-        f"--hook-dir={hooks}",
-        f"--include={','.join(deb.name for deb in debs)}",
-        *excludes,
-        *removals,
-        source,
-        suite,
-        out,
-        f"deb [trusted=yes] copy:{archive} ./",
-    )
-    return Command(argv=argv, env={"SOURCE_DATE_EPOCH": str(epoch), "LC_ALL": "C"}, timeout_s=1800)
+    path = rootfs_path(checksum)
+    if path.exists():
+        return path
+    require_mmdebstrap()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.stem}.{os.getpid()}.tar")
+    try:
+        with tempfile.TemporaryDirectory(prefix="rlbox-debs-") as folder:
+            Path(folder).chmod(0o755)  # apt reads it as a user of its own
+            _write_archive(lock.debs, lock.base, architecture_of(lock.platform), store, Path(folder))
+            command = plan_bootstrap(lock.base, lock.debs, epoch, folder, str(_HOOKS), str(draft))
+            check_command(command, f"mmdebstrap failed for {lock.base}")
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return path
+
+
+def require_mmdebstrap() -> None:
+    """Raise `NodeError` where mmdebstrap is not installed."""
+    if shutil.which("mmdebstrap") is None or not _HOOKS.is_dir():
+        raise NodeError(
+            "mmdebstrap is not installed, and the target's base is bootstrapped from apt",
+            where="base.bootstrap",
+            next_step="apt-get install mmdebstrap (or set base.image to an image by digest)",
+        )
+
+
+def _write_archive(debs: Sequence[Deb], base: str, architecture: str, store: Store, folder: Path) -> None:
+    """Lay the packages into `folder` with an index of exactly these."""
+    controls = {}
+    for deb in debs:
+        path = folder / deb_file(deb)
+        store.link(deb.sha256, path)
+        field = Command(argv=("dpkg-deb", "--field", str(path)))
+        controls[deb.sha256] = check_command(field, f"{path.name} is no Debian package").stdout
+    index = plan_package_list(debs, controls).encode()
+    (folder / "Packages").write_bytes(index)
+    release = plan_release(base.partition(":")[2], architecture, hashlib.sha256(index).hexdigest(), len(index))
+    (folder / "Release").write_text(release)
+    for path in (folder / "Packages", folder / "Release"):
+        path.chmod(0o644)

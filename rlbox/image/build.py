@@ -1,178 +1,230 @@
-"""The build command, and the reading of what BuildKit says while it runs."""
+"""What `rlbox build` does."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from rlbox.image.plan import ImagePlan
-from rlbox.values import Command
+from rlbox.amounts import duration_text
+from rlbox.engine.address import engine_address
+from rlbox.engine.api import engine, engine_version, find_image
+from rlbox.errors import EngineError, NotAnswered, WorkFailed
+from rlbox.image.adopt import adopt, told_of_old
+from rlbox.image.buildkit import LINKED_COPIES, Builder, BuildWish
+from rlbox.image.context import outdated
+from rlbox.image.keys import KEYS_LABEL
+from rlbox.image.named import remember_project
+from rlbox.image.names import file_word
+from rlbox.image.plans import image_plan
 
-BASE_CONTEXT = "rlbox-base"
-LINKED_COPIES = (23,)  # the first engine whose BuildKit has them (0.10; source: Docker Engine 23.0 release notes)
+if TYPE_CHECKING:
+    from pathlib import Path
 
-# zstd at level 3 makes smaller layers than gzip in half of its time. Provenance inside the image would give every build
-# another digest. Clients with BuildKit built in refuse these options.
-_OUTPUT = ("--output=type=image,compression=zstd,compression-level=3,oci-mediatypes=true", "--provenance=false")
-
-
-def dockerfile_for(text: str, engine: tuple[int, ...], base: str = "") -> str:
-    """Return the Dockerfile as an engine's own BuildKit reads it: before 23 it knows no linked copies.
-
-    The image has the same files then, but a changed layer takes all above it along, and the engine promises no digest.
-
-    Parameters
-    ----------
-    base
-        The base image, when it is to be taken from the named context `BASE_CONTEXT`; empty otherwise.
-    """
-    if base:
-        text = text.replace(f"FROM {base} AS", f"FROM {BASE_CONTEXT} AS")
-    return text.replace("COPY --link ", "COPY ") if engine and engine < LINKED_COPIES else text
+    from rlbox.app import App
+    from rlbox.image.builder import BuildRun
+    from rlbox.image.buildkit import Step
+    from rlbox.image.facts import LayerTime
+    from rlbox.image.plan import ImagePlan
 
 
-@dataclass(frozen=True, kw_only=True)
-class Builder:
-    """What can drive BuildKit, as the words before `build`; `integrated` is a client before 23 without buildx."""
-
-    words: tuple[str, ...]
-    integrated: bool
+def build_target(app: App, name: str, wish: BuildWish) -> int:
+    """Build the image of a target, unless its label proves that it is what the specs say now; return the exit code."""
+    return ImageBuild(app, image_plan(app.project, name), wish).carry_out()
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildFiles:
-    """What the build command reads and writes, as paths; an empty one is not used.
-
-    `base` is where BuildKit gets the base image: `docker-image://NAME@…` or `oci-layout://FOLDER@…`.
-    """
-
-    context: str
-    sources: str
-    ca: str
-    metadata: str = ""
-    base: str = ""
+def require_built(app: App, name: str) -> None:
+    """Build the image of a target where there is none, or an outdated one; there is no result but the image."""
+    ImageBuild(app, image_plan(app.project, name), BuildWish()).require()
 
 
-def plan_build(
-    plan: ImagePlan,
-    builder: Builder,
-    files: BuildFiles,
-    labels: Mapping[str, str],
-    *,
-    tag: str = "",
-    cache: bool = True,
-    network: str = "",
-    proxies: Mapping[str, str],
-) -> Command:
-    """Return the command that builds and tags the image.
-
-    The mirror settings and the CA bundle are secrets: they are part of no layer, no history and no cache key.
-
-    Parameters
-    ----------
-    labels
-        Those of `build_labels`, by which an unchanged image is recognised.
-    tag
-        The plan's own unless given.
-    cache
-        False: every step is run again.
-    network
-        Of every step, the plan's own unless given: `host`, `default`, `none`.
-    """
-    program = (*builder.words, "build", *(() if builder.integrated else _OUTPUT))
-    secrets = [("sources", files.sources), ("ca", files.ca)]
-    argv = [
-        *program,
-        "--progress=plain",
-        f"--network={network or plan.network}",
-        f"--tag={tag or plan.tag}",
-        *(f"--label={name}={value}" for name, value in labels.items()),
-        f"--build-arg=SOURCE_DATE_EPOCH={plan.epoch}",
-        *(("--metadata-file", files.metadata) if files.metadata and not builder.integrated else ()),
-        *((f"--build-context={BASE_CONTEXT}={files.base}",) if files.base else ()),
-        *(f"--build-arg={name}" for name in sorted(proxies)),  # values stay in the environment: they may hold passwords
-        *(word for name, path in secrets if path for word in ("--secret", f"id={name},src={path}")),
-        *(() if cache else ("--no-cache",)),
-        files.context,
-    ]
-    env = {"DOCKER_BUILDKIT": "1"} if builder.integrated else {}
-    return Command(argv=tuple(argv), env=env)
+_NOTHING = {
+    "unchanged": "build nothing: the image is what its specs say now",
+    "adopted": "build nothing: an image that is what its specs say gets this project's name",
+}
+"""What a dry run says of an image that need not be built."""
+_KEYS = f"--label={KEYS_LABEL}="
+_BY_HAND = "# what this line names is made by the build alone; by hand: rlbox render {target} --context FOLDER"
+_MOMENT_S = 5.0
+"""How long to wait for another build of the target, which may have nothing to do; one that builds takes minutes."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """One step of a build; `state` is running, done, cached or failed, `seconds` is known once it ended."""
+class ImageBuild:
+    """The build of one image: the plan of it, what was asked for, and the steps in their order."""
 
-    number: int
-    name: str
-    state: str = "running"
-    seconds: float | None = None
+    def __init__(self, app: App, plan: ImagePlan, wish: BuildWish) -> None:
+        self._app, self._plan, self._wish = app, plan, wish
+        self._steps: dict[int, Step] = {}
 
+    def carry_out(self) -> int:
+        """Build, check, describe and report the image; an image that is current is only reported."""
+        app, plan, wish = self._app, self._plan, self._wish
+        with app.checking("lock"):
+            plan.require_lock()
+        app.project.source_file(wish.sources or plan.sources)  # met before anything is prepared
+        asked, why, image = wish.rebuild or wish.no_cache or wish.verify, "", None
+        with app.checking("image"):
+            image = find_image(plan.tag)  # an engine that does not answer is met before anything is prepared
+            why = outdated(plan, image) if image and not asked else ""
+        if image and not asked and not why and not app.dry.refused:
+            return self._report(image["Id"], "unchanged", None)
+        if not asked and not app.dry.refused and not app.dry.unchecked and (fits := adopt(app, plan)):
+            return self._report(fits["Id"], "adopted", None)
+        if app.dry_run:
+            return self._look(why)
+        log = self._build(self._anew(why) if image else told_of_old(plan))
+        image = find_image(plan.tag)
+        if image is None:
+            what = f"the build ended well, but the engine has no image {plan.tag}"
+            raise WorkFailed(what, next_step=f"whole log: {log}")
+        return self._report(image["Id"], "verified" if wish.verify else "built", log, self._layers(image))
 
-class BuildLog:
-    """Follows BuildKit's plain progress, line by line.
+    def require(self) -> None:
+        """Build, check and describe the image unless it is current."""
+        if self._app.dry_run:
+            self._look_first()
+            return
+        self._plan.require_lock()
+        image = find_image(self._plan.tag)
+        why = outdated(self._plan, image) if image else ""
+        if (why or not image) and not adopt(self._app, self._plan):
+            self._build(self._anew(why) if image else told_of_old(self._plan))
 
-    Source: the plain format is the same from BuildKit 0.8 (Docker 20.10) on: `#5 [base 2/6] RUN …`, `#5 CACHED`,
-    `#5 DONE 1.2s`, `#5 ERROR: …`, and `#5 0.123 text` for a step's own output.
-    """
+    def _anew(self, why: str) -> str:
+        return f"{self._plan.tag} is built anew: {why}" if why else ""
 
-    _LINE = re.compile(r"^#(?P<number>\d+) (?P<rest>.*)$")
-    _DONE = re.compile(r"^DONE (?P<seconds>[0-9.]+)s$")
-    _MOUNT = re.compile(r"--(?:mount|network|security)=\S+\s+")
+    def _build(self, why: str) -> Path:
+        """Build the image until it is checked and described, and verified where that is asked; return the log.
 
-    def __init__(self) -> None:
-        self.steps: dict[int, Step] = {}
+        `why` is a line that says why an image that is there is not good enough, or empty.
+        """
+        from rlbox.artifacts.live import unreached_explained
+        from rlbox.image.builder import find_builder
+        from rlbox.image.check import check_image, describe_image
+        from rlbox.system.lock import hold
 
-    def feed(self, line: str) -> Step | None:
-        """Take one line; return the step that began or ended with it, if one did."""
-        match = self._LINE.match(line.rstrip())
-        if not match:
-            return None
-        number, rest = int(match["number"]), match["rest"]
-        if number == 0:  # the client speaks of itself: `#0 building with "default" instance using docker driver`
-            return None
-        known = self.steps.get(number)
-        if known is None:
-            return self._set(Step(number=number, name=self._MOUNT.sub("", rest)))
-        if done := self._DONE.match(rest):
-            return self._set(Step(number=number, name=known.name, state="done", seconds=float(done["seconds"])))
-        if rest == "CACHED":
-            return self._set(Step(number=number, name=known.name, state="cached"))
-        if rest.startswith("ERROR"):
-            return self._set(Step(number=number, name=known.name, state="failed"))
-        return None
+        app, plan, wish = self._app, self._plan, self._wish
+        began = time.monotonic()
+        self._check_engine()
+        if why:
+            app.say(why)
+        find_builder()  # a missing tool is met before anything is fetched
+        with hold(*self._lock, patience_s=_MOMENT_S, tell=app.say):
+            with unreached_explained(wish.sources or plan.sources):
+                run, log, digest = self._run_builder()
+            check_image(plan, again=wish.no_cache or wish.verify)
+            app.say(f"built in {duration_text(time.monotonic() - began)}; log: {log}")
+            describe_image(app, plan, hermetic=wish.hermetic)
+            if wish.verify:
+                from rlbox.image.verify import verify_image
 
-    def _set(self, step: Step) -> Step | None:
-        """Remember `step`; BuildKit may end a step, take it up again and end it once more, which is told once."""
-        known = self.steps.get(step.number)
-        self.steps[step.number] = step
-        return None if known and known.state == step.state else step
+                verify_image(app, plan, run, digest)
+        return log
 
+    def _run_builder(self) -> tuple[BuildRun, Path, str]:
+        """Write the context and build from it; return how, the log, and the digest of the image's manifest."""
+        from rlbox.image.builder import build_image, build_view
+        from rlbox.image.inputs import BuildInputs
 
-_PASSING = (
-    (r"context canceled", "another build of the same steps was stopped, and the engine stopped them for both"),
-    # Source: moby/buildkit#6521, under load.
-    (r"parent snapshot \S+ does not exist", "the engine lost a layer while it unpacked the image"),
-)
+        app = self._app
+        run = BuildInputs(app, self._plan, self._wish).write()
+        with build_view(app) as show:
 
+            def on_step(step: Step) -> None:
+                self._steps[step.number] = step
+                show(step)
 
-def passing_failure(text: str) -> str:
-    """Return why a build that said `text` failed, if that was none of its own doing; empty otherwise.
+            return (run, *build_image(self._plan, run, on_step, app.say))
 
-    Only the client's last word counts, never what a step wrote.
-    """
-    last = "\n".join(re.findall(r"^(?:ERROR: )?failed to .*", text, re.M))
-    return next((why for sign, why in _PASSING if re.search(sign, last)), "")
+    @property
+    def _lock(self) -> tuple[Path, str]:
+        """What one build of a target at a time holds, and the word for it."""
+        from rlbox.system.folders import cache_folder
 
+        return cache_folder("locks", f"build-{file_word(self._plan.tag)}.lock"), f"build of {self._plan.target}"
 
-@dataclass(frozen=True, kw_only=True)
-class BuildWish:
-    """What was asked of a build; `forced` is the contradiction of its stack that `--force` overrides."""
+    def _report(self, image: str, state: str, log: Path | None, layers: Sequence[LayerTime] = ()) -> int:
+        target, tag = self._plan.target, self._plan.tag
+        said = str(log) if log else None
+        data: dict[str, Any] = {"target": target, "image": tag, "id": image, "state": state, "log": said}
+        data |= {"layers": [asdict(row) for row in layers]} if layers else {}
+        data |= {"forced": self._wish.forced} if self._wish.forced else {}
+        text = f"{tag}  {image[:19]}  {state}"
+        if self._app.dry_run:
+            return self._app.planned(data, text, _NOTHING[state])
+        remember_project(self._app.project)
+        self._app.result(data, text)
+        self._app.say("next: rlbox run smoke" if target == "local" else f"next: rlbox shell {target}")
+        return 0
 
-    no_cache: bool = False
-    rebuild: bool = False
-    hermetic: bool = False
-    verify: bool = False
-    sources: str = ""
-    forced: str = ""
+    def _layers(self, image: dict[str, Any]) -> tuple[LayerTime, ...]:
+        """Return what each layer of the new image took, nothing where the engine does not tell; `-v` shows it."""
+        from rlbox.image.facts import image_layers, layer_times, layers_text
+        from rlbox.target.lock import load_lock
+
+        labels = (image.get("Config") or {}).get("Labels") or {}
+        try:
+            history = engine().history(image["Id"])
+        except EngineError:
+            return ()
+        lock = load_lock(self._app.project.lock_file(self._plan.target))
+        layers = image_layers(history, lock, patched=bool(labels.get("rlbox.patches")))
+        rows = layer_times(layers, self._steps.values())
+        if self._app.verbosity > 0:
+            self._app.say(layers_text(rows))
+        return rows
+
+    def _look_first(self) -> None:
+        """Note in a dry run that the image is built, where it is missing or outdated; it counts as made then."""
+        from rlbox.image.inputs import BuildInputs
+
+        app, plan = self._app, self._plan
+        with app.checking("lock"):
+            plan.require_lock()
+            try:
+                image = find_image(plan.tag)
+                why = "there is none" if image is None else outdated(plan, image)
+            except NotAnswered:
+                why = "there is no engine yet"
+            if why:
+                app.dry.first.append(f"the image {plan.tag} is built: {why}")
+                app.dry.made.add(plan.tag)
+                BuildInputs(app, plan, self._wish).look()
+
+    def _check_engine(self) -> None:
+        """Say what an old engine cannot promise; refuse to verify on it."""
+        version = engine_version()
+        if not version or version >= LINKED_COPIES:
+            return
+        told = f"Docker {'.'.join(map(str, version))} cannot promise the same bytes for the same lock; 23 and newer can"
+        if self._wish.verify:
+            raise EngineError(told, where=engine_address(), next_step="build without --verify, or on another engine")
+        self._app.say(told)
+
+    def _look(self, why: str) -> int:
+        """Show the build that would be carried out, and whether it would; `why` an image that is there will not do."""
+        import shlex
+
+        from rlbox.image.builder import find_builder
+        from rlbox.image.inputs import BuildInputs
+        from rlbox.system.lock import require_free
+
+        app, plan = self._app, self._plan
+        data: dict[str, Any] = {"target": plan.target, "image": plan.tag, "why": why}
+        data |= {"forced": self._wish.forced} if self._wish.forced else {}
+        would = f"build {plan.tag}" + (f": {why}" if why else "")
+        with app.checking("engine"):
+            self._check_engine()
+        builder = Builder(words=("docker", "buildx"), integrated=False)
+        with app.checking("docker client"):
+            builder = find_builder()
+        with app.checking("other builds"):
+            require_free(*self._lock)
+        words: tuple[str, ...] = ()
+        with app.checking("lock"):
+            run = BuildInputs(app, plan, self._wish).look()
+            words = run.command(plan, builder, "SOURCES").argv
+        shown = (f"{_KEYS}…" if word.startswith(_KEYS) else word for word in words)  # `--json` has it
+        lines = [shlex.join(shown), _BY_HAND.format(target=plan.target)] if words else []
+        return app.planned({**data, "command": words}, "\n".join(lines), would)

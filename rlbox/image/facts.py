@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlbox.amounts import duration_text, size_text
-from rlbox.image.build import Step
+from rlbox.image.buildkit import Step
 from rlbox.image.layers import split_group
 from rlbox.target.lock import Lock
 

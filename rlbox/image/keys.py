@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rlbox.config.keys import dotted
 from rlbox.foreign import parse_json
 from rlbox.secrets.masks import is_secret
-from rlbox.spec.keys import dotted
 
 if TYPE_CHECKING:
     from rlbox.fixes.bake import Baked

@@ -1,6 +1,6 @@
 """The gate: what a stage must have shown before the next one may start. The schema of `[stages.gate]`.
 
-Every rule with an example: docs/gates.md. Patterns are RE2 (`rlbox.spec.pattern`); they are looked for anywhere in a
+Every rule with an example: docs/gates.md. Patterns are RE2 (`rlbox.config.pattern`); they are looked for anywhere in a
 line, colours removed, also behind Ray's `(Actor pid=…)` and a progress bar.
 """
 
@@ -11,6 +11,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from rlbox.config.kinds import Frozen, PatternText
+from rlbox.config.pattern import check_pattern, compile_re2, tokens
 from rlbox.job.gate_rule import (
     BenignRule,
     FileRule,
@@ -21,8 +23,6 @@ from rlbox.job.gate_rule import (
     RequireRule,
     raise_problems,
 )
-from rlbox.spec.kinds import Frozen, PatternText
-from rlbox.spec.pattern import check_pattern, compile_re2, tokens
 
 
 class Gate(Frozen):

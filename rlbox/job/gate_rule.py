@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
+from rlbox.config.check import Problems
+from rlbox.config.kinds import Frozen, MaybePattern, PatternText
+from rlbox.config.pattern import compile_re2, tokens
+from rlbox.config.units import Seconds
 from rlbox.job.param import Value
-from rlbox.spec.check import Problems
-from rlbox.spec.kinds import Frozen, MaybePattern, PatternText
-from rlbox.spec.pattern import compile_re2, tokens
-from rlbox.spec.units import Seconds
 
 WILD = re.compile(r"[*?\[]")
 _PATH = re.compile(r"(?:[^.\[\]\s]+|\[\d+\])(?:\.[^.\[\]\s]+|\[\d+\])*")

@@ -13,6 +13,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
+from rlbox.config.check import suggest
+from rlbox.config.kinds import EnvName, Frozen, MaybePattern, Name
+from rlbox.config.units import Seconds
 from rlbox.errors import page
 from rlbox.job.fits.table import Fits, fits_problems
 from rlbox.job.gate import Gate
@@ -22,9 +25,6 @@ from rlbox.job.param import Param, ParamName, Value, param_problems, placeholder
 from rlbox.job.param_sets import INCLUDE, ParamSet, profile_problems, set_problems
 from rlbox.job.phase import Phase
 from rlbox.job.ports import Listen, Port
-from rlbox.spec.check import suggest
-from rlbox.spec.kinds import EnvName, Frozen, MaybePattern, Name
-from rlbox.spec.units import Seconds
 
 Word = Annotated[str, StringConstraints(min_length=1)]
 

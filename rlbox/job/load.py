@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
+from rlbox.config.check import check_spec
+from rlbox.config.load import parse_toml, read_text, shown_path, without_name
+from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.job.ports import HIGHEST, LOWEST, Port
-from rlbox.spec.check import check_spec
-from rlbox.spec.load import parse_toml, read_text, shown_path, without_name
-from rlbox.spec.project import Project
 
 if TYPE_CHECKING:
     from rlbox.job.job import Job

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from rlbox.spec.check import suggest
-from rlbox.spec.kinds import Frozen
-from rlbox.spec.units import WANTED, Unit, in_unit, number_text, parse_quantity
+from rlbox.config.check import suggest
+from rlbox.config.kinds import Frozen
+from rlbox.config.units import WANTED, Unit, in_unit, number_text, parse_quantity
 
 ParamName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 ParamType = Literal["int", "float", "str", "bool", "duration", "size", "fraction"]

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator, WithJsonSchema
 
+from rlbox.config.check import suggest
 from rlbox.job.param import Param, ParamName, Scalar, check_scalar, range_problem, settle
-from rlbox.spec.check import suggest
 
 INCLUDE = "include"
 """The key of a profile that names one profile, or several, which lie under it."""

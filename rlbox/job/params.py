@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlbox.config.check import suggest
 from rlbox.errors import SpecError
 from rlbox.job.job import Job
 from rlbox.job.param import Param, Scalar, parse_scalar, range_problem, settle
 from rlbox.job.param_sets import lay
-from rlbox.spec.check import suggest
 
 DEFAULT = "default"
 SET = "--set"

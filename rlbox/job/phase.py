@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from rlbox.spec.check import suggest
-from rlbox.spec.kinds import Frozen, Name, PatternText
-from rlbox.spec.units import Seconds
+from rlbox.config.check import suggest
+from rlbox.config.kinds import Frozen, Name, PatternText
+from rlbox.config.units import Seconds
 
 FLOORS: Mapping[str, float] = {
     "read": 16 * 1024,

@@ -12,10 +12,10 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from rlbox.config.check import check_spec
+from rlbox.config.kinds import Cover, Frozen, Line, Name
+from rlbox.config.load import load_toml
 from rlbox.lint.read.text import Severity
-from rlbox.spec.check import check_spec
-from rlbox.spec.kinds import Cover, Frozen, Line, Name
-from rlbox.spec.load import load_toml
 from rlbox.target.target import Pattern
 
 TABLE = Path(__file__).with_name("drift.toml")

@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from rlbox.config.load import load_toml
+from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.fixes.applies import stack_versions
 from rlbox.lint.hits import Where
-from rlbox.spec.load import load_toml
-from rlbox.spec.project import Project
 from rlbox.target.load import load_target
 from rlbox.target.lock import load_lock
 

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from rlbox.config.pattern import compile_re2, re2_options, tokens
 from rlbox.logs.lines import Texts
-from rlbox.spec.pattern import compile_re2, re2_options, tokens
 
 _ANCHORS = ("^", "$", r"\A", r"\z")
 

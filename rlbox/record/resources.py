@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from rlbox.machine.counters import Activity, Pressure, ProcessActivity, pace_between, rates_between
 from rlbox.record.kinds import as_kind
+from rlbox.system.counters import Activity, Pressure, ProcessActivity, pace_between, rates_between
 
 RESOURCES_FILE = "resources.jsonl"
 _FOREVER_S = 366 * 24 * 3600.0

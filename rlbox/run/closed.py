@@ -12,12 +12,12 @@ from pathlib import Path
 from rlbox.app import App
 from rlbox.engine.container import LOOPBACK, OWN_NETWORK
 from rlbox.errors import SpecError
-from rlbox.files.act.beneath import read_bytes
 from rlbox.fixes.applies import has_package, stack_versions
-from rlbox.image.act.plans import image_plan
+from rlbox.image.plans import image_plan
 from rlbox.job.plan import RunPlan
-from rlbox.secrets.act.find import ENV_FILE
 from rlbox.secrets.env_file import parse_env_file
+from rlbox.secrets.find import ENV_FILE
+from rlbox.system.beneath import read_bytes
 from rlbox.target.load import load_target
 from rlbox.target.lock import load_lock
 

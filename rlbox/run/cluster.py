@@ -19,28 +19,28 @@ from typing import Any
 import click
 
 from rlbox.app import App
-from rlbox.cluster.act.work.beside import BESIDE, BesideWish, carry_out_beside, look_beside
 from rlbox.cluster.labels import CLUSTER_LABEL, ID_LABEL, ROLE_LABEL
 from rlbox.cluster.nodes import cluster_name, wished_nodes
 from rlbox.cluster.plan import ClusterPlan, own_plan
 from rlbox.cluster.ray import HEAD, container_name, ray_env
 from rlbox.cluster.wish import ClusterWish
-from rlbox.engine.act.api import engine
-from rlbox.engine.act.data_disk import check_disk
-from rlbox.engine.act.devices import check_devices
+from rlbox.cluster.work.beside import BESIDE, BesideWish, carry_out_beside, look_beside
+from rlbox.doctor.gpu_choice import check_gpus, choose_gpus, image_env
+from rlbox.engine.api import engine
+from rlbox.engine.data_disk import check_disk
+from rlbox.engine.devices import check_devices
 from rlbox.errors import EngineError, NodeError, SpecError
-from rlbox.host.gpu_choice import check_gpus, choose_gpus, image_env
-from rlbox.image.act.context import outdated
-from rlbox.image.act.named import VARIABLE
-from rlbox.image.act.plans import image_plan
+from rlbox.image.context import outdated
+from rlbox.image.named import VARIABLE
 from rlbox.image.names import split_tag
+from rlbox.image.plans import image_plan
 from rlbox.job.clustered import ClusterGives, on_cluster
 from rlbox.job.job import Job
 from rlbox.job.params import Values
 from rlbox.job.plan import ClusterRun, NodePlan, RunPlan
-from rlbox.record.act.folder import new_run_id
-from rlbox.record.act.host_record import CarrierNote
-from rlbox.record.act.ledger import Ledger
+from rlbox.record.folder import new_run_id
+from rlbox.record.host_record import CarrierNote
+from rlbox.record.ledger import Ledger
 from rlbox.run.data_disk import BESIDE_HERE, disk_here, without
 from rlbox.run.docker import Docker, ReadyDocker, RunContainer
 from rlbox.run.place import Given, RunOptions, RunPlace

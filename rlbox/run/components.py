@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.doctor.act.stack_place import find_stack, stack_here
+from rlbox.doctor.stack_place import find_stack, stack_here
 from rlbox.errors import NodeError, TimedOut, WorkFailed
+from rlbox.evaluation.components import Part
+from rlbox.evaluation.run_components import probe_components
+from rlbox.evaluation.training_view import part_text, parts_data, parts_summary
 from rlbox.run.places import place_named
-from rlbox.training.act.parts import probe_components
-from rlbox.training.parts import Part
-from rlbox.training.view import part_text, parts_data, parts_summary
 
 
 def components_here(app: App, python: str, files: Sequence[str], timeout_s: float) -> int:

@@ -15,19 +15,19 @@ from pathlib import Path
 import click
 
 from rlbox.app import App
-from rlbox.engine.act.address import engine_is_here, engine_place
-from rlbox.engine.act.data_disk import data_folder
+from rlbox.engine.address import engine_is_here, engine_place
+from rlbox.engine.data_disk import data_folder
 from rlbox.errors import EngineError, NodeError, NotAnswered, RlboxError, SpecError
-from rlbox.image.act.plans import image_plan
-from rlbox.machine.act.identity import user_name
-from rlbox.record.act.disk_hold import Holder
-from rlbox.record.act.folder import load_plan
-from rlbox.record.act.ledger import Ledger, Settled
+from rlbox.image.plans import image_plan
+from rlbox.record.disk_hold import Holder
+from rlbox.record.folder import load_plan
+from rlbox.record.ledger import Ledger, Settled
 from rlbox.run.places import reach, seek
-from rlbox.secrets.act.find import ENV_FILE
 from rlbox.secrets.env_file import parse_env_file
+from rlbox.secrets.find import ENV_FILE
 from rlbox.secrets.masks import SECRETS_VARIABLE, Masks
 from rlbox.secrets.strength import weakness
+from rlbox.system.identity import user_name
 from rlbox.values import Secret
 
 BESIDE_HERE = ("--project", "--data", "--env-file")
@@ -127,9 +127,9 @@ def go_over(app: App, target: str, data: str | None, env: Mapping[str, str] | No
 
 def on_remote(app: App, target: str, data: str | None, words: Sequence[str], env: Mapping[str, str]) -> int:
     """Run `rlbox WORDS` in a container of the target's image beside the remote engine; return its exit code."""
-    from rlbox.engine.act.helper_container import Helper, run_helper
-    from rlbox.image.act.adopt import own_image
-    from rlbox.image.act.named import VARIABLE
+    from rlbox.engine.helper_container import Helper, run_helper
+    from rlbox.image.adopt import own_image
+    from rlbox.image.named import VARIABLE
     from rlbox.image.names import split_tag
     from rlbox.ssh.tunnel import open_engine_tunnel
 

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
-from rlbox.causes.cause import LastWord, container_end
-from rlbox.engine.act.address import engine_address, engine_is_here, engine_place
-from rlbox.engine.act.api import engine
-from rlbox.engine.act.data_disk import check_disk
-from rlbox.engine.act.devices import check_devices
+from rlbox.diagnose.cause import LastWord, container_end
+from rlbox.doctor.gpu_choice import check_gpus, choose_gpus, image_env
+from rlbox.engine.address import engine_address, engine_is_here, engine_place
+from rlbox.engine.api import engine
 from rlbox.engine.container import (
     GOING,
     LOOPBACK,
@@ -24,35 +23,36 @@ from rlbox.engine.container import (
     ContainerPlan,
     plan_container,
 )
+from rlbox.engine.data_disk import check_disk
+from rlbox.engine.devices import check_devices
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError, NodeError, NotAnswered, SpecError
-from rlbox.files.act.beneath import names_in
-from rlbox.files.act.trees import remove_tree
-from rlbox.host.gpu_choice import check_gpus, choose_gpus, image_env
-from rlbox.image.act.adopt import own_image
-from rlbox.image.act.context import outdated
-from rlbox.image.act.plans import image_plan
+from rlbox.image.adopt import own_image
+from rlbox.image.context import outdated
 from rlbox.image.plan import ImagePlan
+from rlbox.image.plans import image_plan
 from rlbox.job.job import Job
 from rlbox.job.names import SOURCE
 from rlbox.job.params import Values
 from rlbox.job.plan import RunPlan
-from rlbox.machine.act.identity import caller
-from rlbox.machine.act.site import site_ca
-from rlbox.record.act.folder import write_plan
-from rlbox.record.act.host_record import CarrierNote
-from rlbox.record.act.ledger import Ledger
-from rlbox.record.act.settle import CarrierStatus
+from rlbox.record.folder import write_plan
+from rlbox.record.host_record import CarrierNote
+from rlbox.record.ledger import Ledger
+from rlbox.record.settle import CarrierStatus
 from rlbox.run.closed import unpublish
 from rlbox.run.data_disk import disk_here, go_over
 from rlbox.run.inputs import container_plan
 from rlbox.run.place import OneMachine, RunPlace, Start
 from rlbox.run.shell import open_shell
 from rlbox.secrets.masks import SECRETS_VARIABLE
+from rlbox.system.beneath import names_in
+from rlbox.system.identity import caller
+from rlbox.system.site import site_ca
+from rlbox.system.trees import remove_tree
 from rlbox.values import Mount, Secret
 
 if TYPE_CHECKING:  # docker-py is slow to import, and a place is looked at where no engine is asked
-    from rlbox.engine.act.docker import DockerEngine
+    from rlbox.engine.docker import DockerEngine
 
 # The image holds no bytecode, which would be a sixth of it: the first run on a disk compiles what it imports. Time
 # stamps in an image are all alike, so the folder is named after the image.
@@ -76,8 +76,8 @@ class Docker(OneMachine):
 
     def make(self, app: App, target: str) -> None:
         """Start an engine where none answers, and build the image where there is none, or an outdated one."""
-        from rlbox.engine.act.bring import bring_engine, plan_engine
-        from rlbox.image.act.build import require_built
+        from rlbox.engine.bring import bring_engine, plan_engine
+        from rlbox.image.build import require_built
 
         if not self.near:
             what = f"--build is for an engine on this machine: this one is at {engine_place()}"
@@ -118,13 +118,13 @@ class Docker(OneMachine):
 
     def carrier(self, note: CarrierNote) -> RunContainer:
         """Return the container of a run, on the engine that it was made on."""
-        from rlbox.engine.act.docker import DockerEngine
+        from rlbox.engine.docker import DockerEngine
 
         return RunContainer(engine=DockerEngine.connect(note.engine), note=note)
 
     def seek(self, plan: RunPlan, data: Path) -> CarrierNote | None:
         """Return the note of the container whose labels and mounts say that it is that of the run."""
-        from rlbox.engine.act.docker import DockerEngine
+        from rlbox.engine.docker import DockerEngine
 
         for found in DockerEngine.connect().list_containers(f"{RUN_LABEL}={plan.run_id}"):
             names = found.get("Names") or ()  # null for a container that is just being made or removed
@@ -277,7 +277,7 @@ class ReadyDocker:
         secrets: Mapping[str, Secret],
     ) -> None:
         """Start the container; a port that is taken on the engine's machine, as by another run, is not published."""
-        from rlbox.engine.act.docker import PortTaken
+        from rlbox.engine.docker import PortTaken
 
         while True:
             self.ledger.write_note(note, plan)

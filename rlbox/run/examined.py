@@ -6,10 +6,10 @@ import os
 from dataclasses import replace
 
 from rlbox.app import App
-from rlbox.doctor.act.stack_place import own_folder
+from rlbox.doctor.stack_place import own_folder
 from rlbox.errors import NodeError, SpecError
-from rlbox.place.act.facts import read_record
-from rlbox.place.layout import Layout
+from rlbox.provision.facts import read_record
+from rlbox.provision.layout import Layout
 from rlbox.run.here import applied_layout, call_at
 from rlbox.values import OWN
 

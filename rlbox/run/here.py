@@ -11,30 +11,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.engine.act.data_disk import check_disk
+from rlbox.doctor.gpu_choice import choose_seen
+from rlbox.engine.data_disk import check_disk
 from rlbox.errors import NodeError, SpecError
-from rlbox.files.act.beneath import open_handle
-from rlbox.host.gpu_choice import choose_seen
-from rlbox.image.act.plans import image_plan
+from rlbox.image.plans import image_plan
 from rlbox.job.filler import Paths
 from rlbox.job.job import Job
 from rlbox.job.names import SOURCE
 from rlbox.job.params import Values
 from rlbox.job.plan import RunPlan, plan_run
-from rlbox.machine.act.command import NOTHING, PIPE, run_in_foreground, start_command
-from rlbox.place.act.bring import BroughtPlace, place_at, prepare_place
-from rlbox.place.act.facts import read_record
-from rlbox.place.act.whereabouts import find_layout
-from rlbox.place.layout import Layout
-from rlbox.record.act.disk_hold import DiskHold
-from rlbox.record.act.host_record import CarrierNote
-from rlbox.record.act.ledger import Ledger
-from rlbox.record.act.settle import Carrier
+from rlbox.provision.bring import BroughtPlace, place_at, prepare_place
+from rlbox.provision.facts import read_record
+from rlbox.provision.layout import Layout
+from rlbox.provision.whereabouts import find_layout
+from rlbox.record.disk_hold import DiskHold
+from rlbox.record.host_record import CarrierNote
+from rlbox.record.ledger import Ledger
+from rlbox.record.settle import Carrier
 from rlbox.run.data_disk import disk_here, folder_of
 from rlbox.run.place import OneMachine, RunPlace, Start
-from rlbox.secrets.act.hand_over import send_secrets
+from rlbox.secrets.hand_over import send_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.supervise.warden import LOG_FILE
+from rlbox.system.beneath import open_handle
+from rlbox.system.command import NOTHING, PIPE, run_in_foreground, start_command
 from rlbox.values import Command, Secret
 
 

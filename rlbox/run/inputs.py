@@ -17,8 +17,8 @@ from pathlib import Path
 from packaging.version import Version
 
 from rlbox.app import App
-from rlbox.causes.cause import Cause, taken_port
-from rlbox.diagnose.act.fatals import SIGNATURES_FILE
+from rlbox.diagnose.cause import Cause, taken_port
+from rlbox.diagnose.fatals import SIGNATURES_FILE
 from rlbox.errors import NodeError, SpecError
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.manifest import signature_list
@@ -28,15 +28,15 @@ from rlbox.job.names import SOURCE
 from rlbox.job.param import Scalar
 from rlbox.job.params import Values
 from rlbox.job.plan import RunPlan, plan_run
-from rlbox.machine.act.clock import utc_now
-from rlbox.machine.act.identity import user_name
-from rlbox.machine.act.ports import probe_port
-from rlbox.record.act.source_tree import SourceTree, probe_source, source_text
-from rlbox.record.act.state import change_stage, load_run_state, new_run_state, write_run_state
-from rlbox.report.act.run_view import summary_text
+from rlbox.record.source_tree import SourceTree, probe_source, source_text
+from rlbox.record.state import change_stage, load_run_state, new_run_state, write_run_state
+from rlbox.report.run_view import summary_text
 from rlbox.run.data_disk import folder_of
 from rlbox.run.places import new_run
 from rlbox.secrets.masks import Masks
+from rlbox.system.clock import utc_now
+from rlbox.system.identity import user_name
+from rlbox.system.ports import probe_port
 from rlbox.values import VENV, Secret
 
 SPEC = "spec/"
@@ -78,7 +78,7 @@ def job_secrets(
         return {}
     from rlbox.fixes.bake import secret_aliases
     from rlbox.fixes.load import load_fixes
-    from rlbox.secrets.act.find import find_secrets
+    from rlbox.secrets.find import find_secrets
 
     folders = (app.project.folder, folder_of(app, target, data))
     with app.checking("secrets"):

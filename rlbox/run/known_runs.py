@@ -8,14 +8,14 @@ from pathlib import Path
 from rlbox.amounts import moment
 from rlbox.app import App
 from rlbox.errors import RlboxError
+from rlbox.evaluation.ckpt_files import find_checkpoints
 from rlbox.planner.budget import StageMeasurement
-from rlbox.record.act.folder import load_plan
-from rlbox.record.act.ledger import Ledger, Settled
-from rlbox.record.act.removing import size_of
-from rlbox.record.act.state import RunState
+from rlbox.record.folder import load_plan
+from rlbox.record.ledger import Ledger, Settled
 from rlbox.record.removal import KeptRun
+from rlbox.record.removing import size_of
+from rlbox.record.state import RunState
 from rlbox.run.data_disk import bring_up_to_date, disk_here
-from rlbox.training.act.ckpt_files import find_checkpoints
 
 _OF_NO_JOB = "?"
 

@@ -11,20 +11,20 @@ from pathlib import Path
 from types import FrameType
 
 from rlbox.app import App
-from rlbox.causes.cause import Cause
+from rlbox.diagnose.cause import Cause
 from rlbox.errors import EngineError, Interrupted, NodeError, SpecError, WorkFailed
 from rlbox.job.names import EVIDENCE_FOLDER, REPORT_PAGE
 from rlbox.job.plan import RunPlan
-from rlbox.machine.act.identity import user_name
-from rlbox.machine.act.interrupt import Interrupt, signals_to
-from rlbox.record.act.disk_hold import Holder, held_by
-from rlbox.record.act.ledger import Ledger
-from rlbox.record.act.state import RunState, load_run_state, run_cause
-from rlbox.report.act.run_view import run_view, summary_text
-from rlbox.report.act.status import write_status
+from rlbox.record.disk_hold import Holder, held_by
+from rlbox.record.ledger import Ledger
+from rlbox.record.state import RunState, load_run_state, run_cause
+from rlbox.report.run_view import run_view, summary_text
+from rlbox.report.status import write_status
 from rlbox.run.place import Start
 from rlbox.run.places import again
 from rlbox.run.stop import stop_run
+from rlbox.system.identity import user_name
+from rlbox.system.interrupt import Interrupt, signals_to
 from rlbox.target.load import load_target
 
 _ENGINE_S = 60.0

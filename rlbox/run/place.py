@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from rlbox.job.job import Job
     from rlbox.job.params import Values
     from rlbox.job.plan import ClusterRun, RunPlan
-    from rlbox.record.act.disk_hold import DiskHold
-    from rlbox.record.act.host_record import CarrierNote
-    from rlbox.record.act.ledger import Ledger
-    from rlbox.record.act.settle import Carrier
+    from rlbox.record.disk_hold import DiskHold
+    from rlbox.record.host_record import CarrierNote
+    from rlbox.record.ledger import Ledger
+    from rlbox.record.settle import Carrier
     from rlbox.values import Secret
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rlbox.job.plan import RunPlan
-    from rlbox.record.act.host_record import CarrierNote
-    from rlbox.record.act.settle import Carrier
+    from rlbox.record.host_record import CarrierNote
+    from rlbox.record.settle import Carrier
     from rlbox.run.place import RunPlace
 
 CLUSTER = "cluster"

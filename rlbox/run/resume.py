@@ -9,22 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.app import App
+from rlbox.doctor.gpu_choice import wished
 from rlbox.errors import SpecError
-from rlbox.files.act.beneath import is_file, make_folder_at, move, names_in, read_bytes, remove_file, write_file
 from rlbox.fixes.load import load_fixes
-from rlbox.host.gpu_choice import wished
 from rlbox.job.load import load_job, shift_ports
 from rlbox.job.names import ATTEMPT
 from rlbox.job.params import Values, override_entry
 from rlbox.job.plan import RunPlan
 from rlbox.job.resume import plan_resume
-from rlbox.planner.act.check import require_again, require_paths
-from rlbox.record.act.folder import holder_of, record_overrides, write_plan
-from rlbox.record.act.ledger import Ledger
-from rlbox.record.act.rebuild import first_open, plan_attempts
-from rlbox.record.act.settle import ENDED
-from rlbox.record.act.state import RunState
-from rlbox.record.act.supervisor_file import STOP_FILE, SUPERVISOR_FILE
+from rlbox.planner.check import require_again, require_paths
+from rlbox.record.folder import holder_of, record_overrides, write_plan
+from rlbox.record.ledger import Ledger
+from rlbox.record.rebuild import first_open, plan_attempts
+from rlbox.record.settle import ENDED
+from rlbox.record.state import RunState
+from rlbox.record.supervisor_file import STOP_FILE, SUPERVISOR_FILE
 from rlbox.run.closed import close_plan
 from rlbox.run.data_disk import known_disk, project_masks
 from rlbox.run.inputs import SPEC, check_ports, check_source_again, job_secrets, run_files, specs_digest
@@ -32,6 +31,7 @@ from rlbox.run.launch import launch
 from rlbox.run.place import Given, ReadyPlace, RunOptions, Start
 from rlbox.run.places import CLUSTER, DEFAULT_TARGET, new_run, place_named
 from rlbox.run.start import DONE, check_stage, look_ahead, unpassed
+from rlbox.system.beneath import is_file, make_folder_at, move, names_in, read_bytes, remove_file, write_file
 
 
 def resume_run(app: App, name: str, options: RunOptions) -> int:

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from rlbox.app import App
-from rlbox.image.act.plans import image_plan
+from rlbox.image.plans import image_plan
 
 if TYPE_CHECKING:
     from rlbox.engine.container import ContainerPlan
@@ -23,12 +23,12 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
     data, gpus
         `--data` and `--gpus`, if they were given.
     """
-    from rlbox.engine.act.address import engine_is_here
-    from rlbox.engine.act.data_disk import check_disk, data_folder
-    from rlbox.engine.act.devices import check_devices
+    from rlbox.engine.address import engine_is_here
     from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, client_words, plan_container
+    from rlbox.engine.data_disk import check_disk, data_folder
+    from rlbox.engine.devices import check_devices
     from rlbox.engine.gpu_access import GPUS_VARIABLE, NO_GPUS
-    from rlbox.machine.act.site import site_ca
+    from rlbox.system.site import site_ca
 
     image = image_plan(app.project, name)
     folder = data_folder(image.container.host, data)
@@ -37,7 +37,7 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
         check_devices(app, image.container)
     access = NO_GPUS
     if gpus or image.container.gpus or GPUS_VARIABLE in os.environ:
-        from rlbox.host.gpu_choice import choose_gpus
+        from rlbox.doctor.gpu_choice import choose_gpus
 
         access = choose_gpus(app, image, gpus)
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -64,8 +64,8 @@ def _require_image(app: App, image: ImagePlan) -> None:
     """Refuse what the docker client would refuse in its own words, or could not: there is no image, or no client."""
     import shutil
 
-    from rlbox.engine.act.address import no_client
-    from rlbox.image.act.adopt import own_image
+    from rlbox.engine.address import no_client
+    from rlbox.image.adopt import own_image
 
     with app.checking("docker client"):
         if shutil.which("docker") is None:
@@ -76,7 +76,7 @@ def _require_image(app: App, image: ImagePlan) -> None:
 
 def _limits(app: App, image: ImagePlan) -> ContainerDefaults:
     """Return the limits of the target with a network that the engine has; what opens the shell is said."""
-    from rlbox.engine.act.api import engine
+    from rlbox.engine.api import engine
 
     limits = image.container
     with app.checking("network"):
@@ -103,9 +103,9 @@ def _show(app: App, name: str, plan: ContainerPlan, words: tuple[str, ...]) -> i
 
 def _run(plan: ContainerPlan, words: tuple[str, ...]) -> int:
     """Run the docker client in the foreground, with the container's network, and return the container's exit code."""
-    from rlbox.engine.act.address import engine_address
-    from rlbox.engine.act.api import engine
-    from rlbox.machine.act.command import run_in_foreground
+    from rlbox.engine.address import engine_address
+    from rlbox.engine.api import engine
+    from rlbox.system.command import run_in_foreground
     from rlbox.values import Command
 
     with engine().network(plan):

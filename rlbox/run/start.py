@@ -10,31 +10,31 @@ import socket
 
 from rlbox.amounts import counted
 from rlbox.app import App
+from rlbox.doctor.gpu_choice import wished
 from rlbox.errors import NodeError, RlboxError, SpecError
 from rlbox.fixes.bake import secret_aliases
 from rlbox.fixes.load import load_fixes
 from rlbox.fixes.manifest import known_benign
 from rlbox.gate.gate import GateJudge
-from rlbox.host.gpu_choice import wished
 from rlbox.job.clustered import require_cluster
 from rlbox.job.job import Job
 from rlbox.job.load import load_job, shift_ports
 from rlbox.job.params import Values, default_params, override_entry, param_lines, plan_values, units_of
 from rlbox.job.plan import RunPlan
-from rlbox.machine.act.identity import user_name
-from rlbox.planner.act.check import Fit, declared_room, fit_of, measured_room, require_fit, require_paths
+from rlbox.planner.check import Fit, declared_room, fit_of, measured_room, require_fit, require_paths
 from rlbox.planner.nearest import Asked
+from rlbox.planner.stack_check import require_stack
 from rlbox.planner.view import needs_json, needs_lines
-from rlbox.record.act.folder import OVERRIDES_FILE, holder_of, load_plan, new_run_id, overrides_text
-from rlbox.record.act.ledger import Ledger
-from rlbox.record.act.state import RunState
+from rlbox.record.folder import OVERRIDES_FILE, holder_of, load_plan, new_run_id, overrides_text
+from rlbox.record.ledger import Ledger
+from rlbox.record.state import RunState
 from rlbox.run.closed import close_plan
 from rlbox.run.data_disk import project_masks
 from rlbox.run.inputs import check_ports, check_source, job_secrets, programs, run_files, specs_digest, taken_ports
 from rlbox.run.launch import launch
 from rlbox.run.place import ReadyPlace, RunOptions, RunPlace, Start
 from rlbox.run.places import CLUSTER, DEFAULT, new_run, place_named
-from rlbox.stack.act.check import require_stack
+from rlbox.system.identity import user_name
 
 DONE = ("passed", "skipped")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rlbox.errors import NodeError
 from rlbox.job.plan import RunPlan
-from rlbox.record.act.ledger import Ledger
-from rlbox.record.act.supervisor_file import SupervisorFacts, ask_to_stop, load_supervisor, supervisor_lives
+from rlbox.record.ledger import Ledger
+from rlbox.record.supervisor_file import SupervisorFacts, ask_to_stop, load_supervisor, supervisor_lives
 
 GRACE_S = 20
 """Seconds between asking and killing: a supervisor ends a stage and its services within 12 s."""

@@ -38,11 +38,11 @@ def main(words: list[str]) -> int:
     """Run a verb; exit status 1: programs have no wall here."""
     asked = options(words)
     if asked.verb == "keepers":
-        from rlbox.sandbox.act.keepers import make_keepers
+        from rlbox.sandbox.keepers import make_keepers
 
         make_keepers(socket.socket(fileno=0))
         return 0
-    from rlbox.sandbox.act.pool import Pool, Settings
+    from rlbox.sandbox.pool import Pool, Settings
 
     limits = ProgramLimits(
         cpu_s=asked.cpu_s,
@@ -67,7 +67,7 @@ def main(words: list[str]) -> int:
         if wrong:
             return 1
         if asked.verb == "serve":
-            from rlbox.sandbox.act.server import serve
+            from rlbox.sandbox.server import serve
 
             pool.get_ready()
             serve(pool, asked.port)

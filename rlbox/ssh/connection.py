@@ -11,7 +11,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from rlbox.errors import NodeError
-from rlbox.machine.act.command import PIPE, Started, run_command, run_in_foreground, start_command
+from rlbox.system.command import PIPE, Started, run_command, run_in_foreground, start_command
 from rlbox.values import Command, Outcome
 
 CONNECTION_LOST_CODE = 255

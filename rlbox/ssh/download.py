@@ -8,12 +8,12 @@ from pathlib import Path
 
 from rlbox.amounts import size_text
 from rlbox.errors import NodeError
-from rlbox.files.act.copies import sum_file
-from rlbox.files.act.folders import write_atomic
-from rlbox.files.act.room import free_bytes
-from rlbox.files.act.rows import read_table
 from rlbox.ssh.connection import RemoteShell
 from rlbox.ssh.files import RemoteFile, ReportBytes, fetch_file, fetch_small_files, total_bytes
+from rlbox.system.copies import sum_file
+from rlbox.system.folders import write_atomic
+from rlbox.system.json_files import read_table
+from rlbox.system.room import free_bytes
 
 _BYTES_PER_RECORD_WRITE = 1 << 26
 _SMALL_BYTES = 1 << 20  # up to here the round trip of a call of its own costs more than the file

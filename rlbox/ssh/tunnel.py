@@ -11,8 +11,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rlbox.errors import EngineError
-from rlbox.machine.act.command import Started
 from rlbox.ssh.connection import SshMissing, parse_ssh_url, read_last_line, start_ssh
+from rlbox.system.command import Started
 
 ENGINE_SOCKET = "/var/run/docker.sock"
 # The user's own ControlMaster would keep the forward open after this process has ended.

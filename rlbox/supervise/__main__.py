@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlbox.errors import RlboxError, SpecError
-from rlbox.machine.act.interrupt import Interrupt
-from rlbox.machine.act.processes import FIRST, guard_memory
+from rlbox.system.interrupt import Interrupt
+from rlbox.system.processes import FIRST, guard_memory
 
 if TYPE_CHECKING:
-    from rlbox.causes.cause import Cause
-    from rlbox.evidence.act.snapshot import StageFailure
+    from rlbox.diagnose.cause import Cause
     from rlbox.job.plan import RunPlan
+    from rlbox.supervise.snapshot import StageFailure
 
 _START_S = 30.0
 """How long the command line that started this process may still have the disk."""
@@ -46,9 +46,9 @@ def main(argv: list[str]) -> int:
 
 
 def _supervise(argv: list[str], interrupt: Interrupt) -> int:
-    from rlbox.record.act.folder import load_plan
-    from rlbox.secrets.act.hand_over import keep_apart, receive_secrets
+    from rlbox.record.folder import load_plan
     from rlbox.secrets.grants import Grants
+    from rlbox.secrets.hand_over import keep_apart, receive_secrets
     from rlbox.secrets.masks import Masks
     from rlbox.supervise.supervisor import carry_out_run
 
@@ -73,7 +73,7 @@ def _supervise(argv: list[str], interrupt: Interrupt) -> int:
 
 def collect_evidence(failure: StageFailure) -> Cause:
     """Quote the first fatal line and write the evidence; a disk that is too full for it does not hide the cause."""
-    from rlbox.evidence.act.explain import explain_failure, write_evidence
+    from rlbox.supervise.explain import explain_failure, write_evidence
 
     explained = explain_failure(failure)
     try:
@@ -91,9 +91,9 @@ def _begin(plan: RunPlan, run_dir: Path, interrupt: Interrupt, *, inherited: boo
     """
     import contextlib
 
-    from rlbox.record.act.disk_hold import take_disk
-    from rlbox.record.act.folder import holder_of
-    from rlbox.record.act.supervisor_file import stop_asked, write_supervisor
+    from rlbox.record.disk_hold import take_disk
+    from rlbox.record.folder import holder_of
+    from rlbox.record.supervisor_file import stop_asked, write_supervisor
 
     if not inherited:
         take_disk(Path(plan.paths.data).resolve(), holder_of(plan), _START_S)  # kept until this process ends
@@ -110,7 +110,7 @@ def _begin(plan: RunPlan, run_dir: Path, interrupt: Interrupt, *, inherited: boo
 
 
 def _check_patterns(plan: RunPlan) -> None:
-    from rlbox.spec.pattern import compile_re2
+    from rlbox.config.pattern import compile_re2
 
     for stage in plan.stages:
         for rule in (*stage.require, *stage.forbid):

@@ -8,20 +8,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from rlbox.causes.cause import Cause, CauseKind, full_disk, interrupted, removed_folder, unwritable
-from rlbox.files.act.room import disk_full, free_bytes
+from rlbox.diagnose.cause import Cause, CauseKind, full_disk, interrupted, removed_folder, unwritable
 from rlbox.hang.watched import Watched
 from rlbox.job.names import EVIDENCE_FOLDER
 from rlbox.job.plan import RunPlan, StagePlan
-from rlbox.machine.act.interrupt import Interrupt
-from rlbox.machine.act.limits import probe_memory
-from rlbox.machine.act.processes import RunProcesses
-from rlbox.record.act.journal import Journal
-from rlbox.record.act.supervisor_file import stop_asked
+from rlbox.record.journal import Journal
+from rlbox.record.supervisor_file import stop_asked
 from rlbox.secrets.grants import Grants
 from rlbox.supervise.causes import missing_program, out_of_memory
 from rlbox.supervise.nodes import RunNodes
 from rlbox.supervise.pace_watch import PaceWatch
+from rlbox.system.interrupt import Interrupt
+from rlbox.system.limits import probe_memory
+from rlbox.system.processes import RunProcesses
+from rlbox.system.room import disk_full, free_bytes
 
 if TYPE_CHECKING:
     from rlbox.supervise.services import RunningService

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlbox.amounts import duration_text, limit_text, size_text
-from rlbox.causes.cause import Cause, ended, log_path, stage_log
+from rlbox.diagnose.cause import Cause, ended, log_path, stage_log
 from rlbox.job.gate_plan import ReadyPlan
 from rlbox.job.plan import ClusterRun, NodePlan, RayPlan, ServicePlan, StagePlan
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from functools import partial
 
 from rlbox.amounts import duration_text
-from rlbox.causes.cause import Cause
+from rlbox.diagnose.cause import Cause
 from rlbox.job.plan import ClusterRun, NodePlan, StagePlan
-from rlbox.machine.act.poller import Poller
 from rlbox.supervise.causes import lost_node
+from rlbox.system.poller import Poller
 
 _PAUSE_S, _CONNECT_S = 0.5, 3.0
 _REFUSED, _SILENT, _SILENT_S = 2, 3, 10.0

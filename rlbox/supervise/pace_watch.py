@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from rlbox.amounts import size_text
-from rlbox.causes.cause import BY_TIME, Cause, CauseKind
-from rlbox.hang.act.watch import Probe
+from rlbox.diagnose.cause import BY_TIME, Cause, CauseKind
 from rlbox.hang.pace import PaceClock, StartClock
 from rlbox.hang.slowness import REMEDIES, Slowness
-from rlbox.machine.act.counters import GroupFiles, probe_activity, probe_process_activity
-from rlbox.machine.act.limits import usable_cores
-from rlbox.machine.act.process_table import probe_processes
-from rlbox.machine.act.processes import Child, RunProcesses
-from rlbox.machine.counters import Activity, ProcessActivity, pace_between, rates_between
+from rlbox.hang.watch import Probe
+from rlbox.system.counter_reader import GroupFiles, probe_activity, probe_process_activity
+from rlbox.system.counters import Activity, ProcessActivity, pace_between, rates_between
+from rlbox.system.limits import usable_cores
+from rlbox.system.process_table import probe_processes
+from rlbox.system.processes import Child, RunProcesses
 
 _EVERY_S = 1.0
 _CPU_SHARE = 0.002

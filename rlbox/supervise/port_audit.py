@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from rlbox.job.plan import StagePlan
 from rlbox.job.ports import allows
-from rlbox.machine.act.ports import TcpSocket, ephemeral_ports, tcp_sockets
 from rlbox.supervise.bench import Bench, StageStopped
 from rlbox.supervise.causes import undeclared_listener
 from rlbox.supervise.stage_watch import StageWatch
+from rlbox.system.ports import TcpSocket, ephemeral_ports, tcp_sockets
 
 _EVERY_S, _SHARE = 1.0, 20
 """How often at most, and that looking takes a twentieth of the time at most."""

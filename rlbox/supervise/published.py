@@ -17,7 +17,7 @@ from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any
 
 from rlbox.job.plan import ServicePlan
-from rlbox.machine.act.ports import HOST, probe_gateway
+from rlbox.system.ports import HOST, probe_gateway
 
 _MOST = 64
 """Connections at once; a browser has six to a server."""

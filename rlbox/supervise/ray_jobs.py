@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.doctor.act.ray_facts import own_session, ray_http
-from rlbox.files.act.beneath import write_file
+from rlbox.doctor.ray_facts import own_session, ray_http
 from rlbox.job.plan import RayPlan, RunPlan
-from rlbox.machine.act.poller import Poller
-from rlbox.machine.no_answer import NoAnswer, explain
+from rlbox.system.beneath import write_file
+from rlbox.system.no_answer import NoAnswer, explain
+from rlbox.system.poller import Poller
 
 PENDING = "PENDING"
 SUCCEEDED = "SUCCEEDED"

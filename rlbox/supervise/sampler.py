@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlbox.files.act.room import free_bytes
-from rlbox.files.act.rows import RowFile
-from rlbox.machine.act.clock import utc_now
-from rlbox.machine.act.counters import GroupFiles, probe_activity, probe_pressure
-from rlbox.machine.act.limits import usable_cores
-from rlbox.machine.counters import Activity
-from rlbox.record.act.state import RunState
 from rlbox.record.resources import RESOURCES_FILE, make_sample
+from rlbox.record.state import RunState
+from rlbox.system.clock import utc_now
+from rlbox.system.counter_reader import GroupFiles, probe_activity, probe_pressure
+from rlbox.system.counters import Activity
+from rlbox.system.json_files import RowFile
+from rlbox.system.limits import usable_cores
+from rlbox.system.room import free_bytes
 
 PAUSE_S = 5.0
 _LEAST_PAUSE_S = 0.1

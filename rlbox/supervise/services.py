@@ -6,13 +6,13 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 
-from rlbox.gate.act.http_probe import REFUSED, probe_http
+from rlbox.gate.http_probe import REFUSED, probe_http
 from rlbox.job.gate_plan import ReadyPlan
 from rlbox.job.plan import ServicePlan
 from rlbox.logs.lines import Texts, views
 from rlbox.logs.patterns import compile_pattern, pattern_set
-from rlbox.machine.act.poller import Poller
-from rlbox.machine.act.processes import Child, RunProcesses
+from rlbox.system.poller import Poller
+from rlbox.system.processes import Child, RunProcesses
 from rlbox.values import Command
 
 _PAUSE_S = 0.2

@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rlbox.causes.cause import Cause, ended, log_path
+from rlbox.diagnose.cause import Cause, ended, log_path
 from rlbox.diagnose.live import FatalSpot
-from rlbox.evidence.act.snapshot import Snapshot, probe_snapshot
-from rlbox.files.act.beneath import make_own_folders, remove_file
-from rlbox.gate.act.before import Before
-from rlbox.gate.act.file_facts import probe_file
-from rlbox.gate.act.http_probe import await_answer
+from rlbox.gate.before import Before
 from rlbox.gate.causes import failed_exit, failed_probe, missing_file, missing_line, needed_file, wrong_exit
+from rlbox.gate.file_facts import probe_file
+from rlbox.gate.http_probe import await_answer
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
-from rlbox.logs.act.watch import STAGE_LOG_FILE
-from rlbox.machine.act.clock import utc_now
-from rlbox.machine.act.limits import probe_memory
-from rlbox.machine.act.processes import Child
+from rlbox.logs.watch import STAGE_LOG_FILE
 from rlbox.supervise.bench import Bench, StageStopped
 from rlbox.supervise.causes import failed_ray
 from rlbox.supervise.port_audit import PortAudit
 from rlbox.supervise.published import Published
 from rlbox.supervise.ray_jobs import SUCCEEDED, RunningRayJob, driver_log, handed_over
 from rlbox.supervise.services import RunningService
+from rlbox.supervise.snapshot import Snapshot, probe_snapshot
 from rlbox.supervise.stage_services import StageServices, end_kept
 from rlbox.supervise.stage_watch import TOLD_TO_STOP, StageWatch
+from rlbox.system.beneath import make_own_folders, remove_file
+from rlbox.system.clock import utc_now
+from rlbox.system.limits import probe_memory
+from rlbox.system.processes import Child
 from rlbox.values import Command
 
 MAIN = "main"

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from rlbox.causes.cause import ended, taken_port
-from rlbox.doctor.act.ray_facts import auth_headers
+from rlbox.diagnose.cause import ended, taken_port
+from rlbox.doctor.ray_facts import auth_headers
 from rlbox.job.plan import ServicePlan, StagePlan
-from rlbox.machine.act.clock import utc_now
-from rlbox.machine.act.ports import probe_port
 from rlbox.supervise.bench import Bench, KeptService, StageStopped
 from rlbox.supervise.causes import lost_service, never_ready
 from rlbox.supervise.services import RunningService
 from rlbox.supervise.stage_watch import StageWatch
 from rlbox.supervise.weights import weights_bytes
+from rlbox.system.clock import utc_now
+from rlbox.system.ports import probe_port
 from rlbox.values import Command
 
 

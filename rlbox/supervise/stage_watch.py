@@ -8,24 +8,24 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
-from rlbox.causes.cause import ended
-from rlbox.diagnose.act.fatals import run_catalogue
+from rlbox.diagnose.cause import ended
+from rlbox.diagnose.fatals import run_catalogue
 from rlbox.diagnose.live import FatalSpot, FirstFatal, read_ahead
-from rlbox.files.act.tail import Tail
 from rlbox.gate.causes import broken_rule, forbidden_line
 from rlbox.gate.gate import GateJudge
-from rlbox.hang.act.watch import HangWatch
+from rlbox.hang.watch import HangWatch
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
-from rlbox.logs.act.pump import LogPump
-from rlbox.logs.act.watch import LogWatch
 from rlbox.logs.lines import Texts
 from rlbox.logs.patterns import find_hits
-from rlbox.machine.act.processes import Child
+from rlbox.logs.pump import LogPump
+from rlbox.logs.watch import LogWatch
 from rlbox.supervise.bench import Bench, StageStopped
 from rlbox.supervise.causes import dead_service, mute_service, silent_service, too_long
 from rlbox.supervise.ray_jobs import RunningRayJob
 from rlbox.supervise.services import RunningService
+from rlbox.system.processes import Child
+from rlbox.system.tail import Tail
 
 _LOOK_S = 0.05
 """How often the stage is looked at while its logs are still; new output is looked at when it comes."""

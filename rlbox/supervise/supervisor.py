@@ -10,25 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlbox.amounts import limit_text
-from rlbox.causes.cause import Cause, ended, exit_code
-from rlbox.doctor.act.fix_checks import ENGINE_PERCENT, PLACE, probe_fixes
+from rlbox.diagnose.cause import Cause, ended, exit_code
+from rlbox.doctor.run_fix_checks import ENGINE_PERCENT, PLACE, probe_fixes
 from rlbox.errors import NodeError
-from rlbox.evidence.act.snapshot import StageFailure
-from rlbox.files.act.beneath import write_file
-from rlbox.files.act.trees import find_files
 from rlbox.job.fits.engine_memory import engine_memory_percent
 from rlbox.job.names import METRICS_FILE
 from rlbox.job.plan import RunPlan, StagePlan
-from rlbox.logs.act.pump import LogPump
-from rlbox.machine.act.cgroup import OwnCgroup
-from rlbox.machine.act.clock import utc_now
-from rlbox.machine.act.interrupt import Interrupt
-from rlbox.machine.act.processes import RunProcesses, become_subreaper
-from rlbox.record.act.folder import PLAN_FILE, write_plan
-from rlbox.record.act.journal import Event, Journal
-from rlbox.record.act.rebuild import begin_attempt
-from rlbox.record.act.state import PlotResult, RunStatus, StageStatus
-from rlbox.record.act.supervisor_file import ProcessRecord
+from rlbox.logs.pump import LogPump
+from rlbox.record.folder import PLAN_FILE, write_plan
+from rlbox.record.journal import Event, Journal
+from rlbox.record.rebuild import begin_attempt
+from rlbox.record.state import PlotResult, RunStatus, StageStatus
+from rlbox.record.supervisor_file import ProcessRecord
 from rlbox.secrets.grants import Grants
 from rlbox.secrets.masks import Masks
 from rlbox.supervise.bench import Bench
@@ -37,8 +30,15 @@ from rlbox.supervise.nodes import RunNodes
 from rlbox.supervise.pace_watch import PaceWatch
 from rlbox.supervise.ray_jobs import RayFolders
 from rlbox.supervise.sampler import Sampler
+from rlbox.supervise.snapshot import StageFailure
 from rlbox.supervise.stage import StageEnd, carry_out_stage
 from rlbox.supervise.stage_services import end_kept
+from rlbox.system.beneath import write_file
+from rlbox.system.cgroup import OwnCgroup
+from rlbox.system.clock import utc_now
+from rlbox.system.interrupt import Interrupt
+from rlbox.system.processes import RunProcesses, become_subreaper
+from rlbox.system.trees import find_files
 from rlbox.values import Command
 
 BUG_FILE = "supervisor-error.log"

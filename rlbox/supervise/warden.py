@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from rlbox.machine.act.command import Started, start_command
-from rlbox.machine.act.interrupt import Interrupt
-from rlbox.machine.act.processes import RunProcesses, become_subreaper
+from rlbox.system.command import Started, start_command
+from rlbox.system.interrupt import Interrupt
+from rlbox.system.processes import RunProcesses, become_subreaper
 from rlbox.values import Command
 
 _LAST_BYTES = 2000
@@ -66,11 +66,11 @@ def _stay(number: int, frame: FrameType | None) -> None:
 
 def _settle(run_dir: Path, code: int) -> None:
     """Write down how the run ended when its supervisor did not."""
-    from rlbox.causes.cause import process_end
+    from rlbox.diagnose.cause import process_end
     from rlbox.errors import RlboxError
-    from rlbox.files.act.tail import read_end
-    from rlbox.record.act.folder import load_plan
-    from rlbox.record.act.settle import settle_run
+    from rlbox.record.folder import load_plan
+    from rlbox.record.settle import settle_run
+    from rlbox.system.tail import read_end
 
     with contextlib.suppress(OSError, RlboxError):  # a disk that is full or gone: the next verb tries again
         said = read_end(run_dir / LOG_FILE, _LAST_BYTES).decode("utf-8", "replace")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from rlbox.spec.kinds import NAME, Frozen, Line
+from rlbox.config.kinds import NAME, Frozen, Line
 
 NODE = r"^[A-Za-z0-9_.:\[][A-Za-z0-9_.:%\[\]@-]{0,252}$"
 """What ssh takes as a destination: a name of its configuration, a host, an address, with a user before it."""

@@ -8,7 +8,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pydantic import Field, StringConstraints, model_validator
 
-from rlbox.spec.kinds import AptPackage, EnvName, Frozen, Line
+from rlbox.config.kinds import AptPackage, EnvName, Frozen, Line
 
 Arch = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]
 Distribution = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlbox.config.check import check_spec, suggest
+from rlbox.config.keys import dotted
+from rlbox.config.load import load_toml, merge, shown_path, without_name
+from rlbox.config.project import Project
 from rlbox.errors import SpecError
-from rlbox.spec.check import check_spec, suggest
-from rlbox.spec.keys import dotted
-from rlbox.spec.load import load_toml, merge, shown_path, without_name
-from rlbox.spec.project import Project
 from rlbox.target.target import Target
 
 DEFAULTS = Path(__file__).with_name("defaults.toml")

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rlbox.config.kinds import Frozen
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
-from rlbox.spec.kinds import Frozen
 from rlbox.target.target import Group, Target
 
 SCHEMA = 2

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, model_validator
 
-from rlbox.spec.kinds import Line, Name
+from rlbox.config.kinds import Line, Name
 from rlbox.target.target import PatchFacts
 
 _HUNK = re.compile(r"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement as Asked
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from rlbox.spec.kinds import AbsolutePath, AptPackage, EnvName, Frozen, Line, Name
+from rlbox.config.kinds import AbsolutePath, AptPackage, EnvName, Frozen, Line, Name
 from rlbox.target.cluster import Cluster
 from rlbox.target.compiled import Compile
 

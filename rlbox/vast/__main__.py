@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rlbox.vast.act.keeper import keep
+from rlbox.vast.keeper import keep
 
 if __name__ == "__main__":
     raise SystemExit(keep(Path(sys.argv[1])))

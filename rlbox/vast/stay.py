@@ -12,8 +12,8 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from rlbox.errors import SpecError
+from rlbox.evaluation.ckpt import TRACKERS
 from rlbox.foreign import parse_json
-from rlbox.training.ckpt import TRACKERS
 
 Then = Literal["keep", "stop"]
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 
 from ground import LAST, PATIENCE_S, Attempt, Ground, sleepers
 
-from rlbox.record.act.supervisor_file import load_supervisor
+from rlbox.record.supervisor_file import load_supervisor
 
 JOB = r"""
 title = "a stage with every rule, after one that leaves files"

@@ -192,8 +192,8 @@ def forged(ground: Ground, chance: random.Random) -> Iterator[Attempt]:
 
 def _forge(ground: Ground, shape: str, seed: int) -> None:
     """Write a list of processes as rlbox would, with the bystander and others in it."""
-    from rlbox.machine.act.identity import probe_machine_life
-    from rlbox.machine.act.process_table import probe_process
+    from rlbox.system.identity import probe_machine_life
+    from rlbox.system.process_table import probe_process
 
     life, pid = probe_machine_life(), ground.bystander
     process = probe_process(pid)

@@ -24,9 +24,9 @@ from copied import copied
 from fakes import CHECKOUT, ON_IMAGE, Folder
 from launched import BARE
 
-from rlbox.files.act.trees import remove_tree
-from rlbox.machine.act.process_table import probe_process
-from rlbox.record.act.supervisor_file import load_supervisor
+from rlbox.record.supervisor_file import load_supervisor
+from rlbox.system.process_table import probe_process
+from rlbox.system.trees import remove_tree
 
 PATIENCE_S = 60.0
 BUG = 3

@@ -19,11 +19,11 @@ from fcntl import ioctl
 from pathlib import Path
 from typing import Any
 
-from rlbox.machine.act.process_table import carries, probe_process, probe_processes
-from rlbox.record.act.disk_hold import disk_holder
-from rlbox.record.act.ledger import Ledger
-from rlbox.record.act.supervisor_file import SupervisorFacts, load_supervisor
+from rlbox.record.disk_hold import disk_holder
+from rlbox.record.ledger import Ledger
+from rlbox.record.supervisor_file import SupervisorFacts, load_supervisor
 from rlbox.run.places import reach
+from rlbox.system.process_table import carries, probe_process, probe_processes
 
 PATIENCE_S = 90.0
 ONLY = os.environ.get("RLBOX_CHAOS_ONLY", "")

@@ -18,7 +18,7 @@ up() {
   ip netns list | grep -qw "$namespace" || ip netns add "$namespace"
   ip -n "$namespace" link set lo up
   # the network alone is its own: disks that a round mounts later must be seen by its containers
-  RLBOX_ENGINE_DIR=$dir nsenter --net="/run/netns/$namespace" "$here/rlbox/engine/act/programs/ensure-engine.sh"
+  RLBOX_ENGINE_DIR=$dir nsenter --net="/run/netns/$namespace" "$here/rlbox/engine/programs/ensure-engine.sh"
 }
 
 gone() { # waits for the engine that was told to end

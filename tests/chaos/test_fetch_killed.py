@@ -17,8 +17,8 @@ from fakes import CHECKOUT, Folder
 from mirror import Mirror, serving
 
 from rlbox.app import own_requirements
-from rlbox.store.act.care import verify_objects
-from rlbox.store.act.objects import Store
+from rlbox.artifacts.care import verify_objects
+from rlbox.artifacts.objects import Store
 from rlbox.target.load import load_target
 from rlbox.target.lock import HttpFile, Lock, LockedGroup, lock_checksum
 

@@ -212,7 +212,7 @@ def wait_until_over(round: Round, log: Path) -> None:
 
 
 def still_there(round: Round) -> bool:
-    from rlbox.record.act.disk_hold import disk_holder
+    from rlbox.record.disk_hold import disk_holder
 
     if disk_holder(round.data):
         return True

@@ -11,12 +11,12 @@ from typing import NoReturn
 import pytest
 from fakes import CHECKOUT
 
+from rlbox.artifacts.egress import EgressFacts
+from rlbox.artifacts.mirrors import Machine
+from rlbox.config.project import Project
 from rlbox.errors import NotAnswered
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.load import load_fixes
-from rlbox.sources.egress import EgressFacts
-from rlbox.sources.mirrors import Machine
-from rlbox.spec.project import Project
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine on which no engine answers; docker-py is not even imported."""
     module = ModuleType("docker")
     module.DockerEngine = Away  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "rlbox.engine.act.docker", module)
+    monkeypatch.setitem(sys.modules, "rlbox.engine.docker", module)
 
 
 @pytest.fixture
@@ -71,18 +71,18 @@ def as_declared(no_engine: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setattr("rlbox.run.start.measured_room", lambda app, target, room, folder, gpus: room)
     monkeypatch.setattr("rlbox.run.docker.check_gpus", lambda *asked: None)
     monkeypatch.setattr("rlbox.run.docker.check_devices", lambda *asked: None)
-    monkeypatch.setattr("rlbox.engine.act.devices.check_devices", lambda *asked: None)
-    monkeypatch.setattr("rlbox.image.act.inputs.require_mmdebstrap", lambda: None)
+    monkeypatch.setattr("rlbox.engine.devices.check_devices", lambda *asked: None)
+    monkeypatch.setattr("rlbox.image.inputs.require_mmdebstrap", lambda: None)
     monkeypatch.setattr("rlbox.run.inputs.probe_port", lambda number: "")
 
 
 @pytest.fixture
 def unasked(as_declared: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `egress` and `mirrors probe` ask the network, `show` and `components` the engine, is not asked here."""
-    monkeypatch.setattr("rlbox.engine.act.bring.bring_engine", lambda say: None)
-    monkeypatch.setattr("rlbox.vast.act.account.api_key", str)  # that client takes seconds to import
-    monkeypatch.setattr("rlbox.image.act.show.find_image", lambda name: None)
-    monkeypatch.setattr("rlbox.sources.act.probe.probe_machine", lambda site: Machine(site=site))
-    monkeypatch.setattr("rlbox.sources.act.probe.probe_mirrors", lambda *asked: ())
-    monkeypatch.setattr("rlbox.sources.act.mirrors.probe_machine", lambda site: Machine(site=site))
-    monkeypatch.setattr("rlbox.sources.act.egress.probe_egress", lambda *asked: EgressFacts())
+    monkeypatch.setattr("rlbox.engine.bring.bring_engine", lambda say: None)
+    monkeypatch.setattr("rlbox.vast.account.api_key", str)  # that client takes seconds to import
+    monkeypatch.setattr("rlbox.image.show.find_image", lambda name: None)
+    monkeypatch.setattr("rlbox.artifacts.mirror_probe.probe_machine", lambda site: Machine(site=site))
+    monkeypatch.setattr("rlbox.artifacts.mirror_probe.probe_mirrors", lambda *asked: ())
+    monkeypatch.setattr("rlbox.artifacts.mirror_search.probe_machine", lambda site: Machine(site=site))
+    monkeypatch.setattr("rlbox.artifacts.egress_probe.probe_egress", lambda *asked: EgressFacts())

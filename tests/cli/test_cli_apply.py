@@ -24,15 +24,15 @@ from mirrorbox import mirrors
 from wheelbox import Index, make_wheel
 
 from rlbox.app import App
-from rlbox.files.act.folders import cache_folder
-from rlbox.image.act.plans import image_plan
-from rlbox.place.act.apply import NOTHING, Applied, lay_back
-from rlbox.place.act.bring import carry_out, look, prepare
-from rlbox.place.act.facts import STAMP
-from rlbox.place.act.supplies import ApplyWish, Prepared
-from rlbox.place.changes import ApplyPlan
-from rlbox.place.layout import Layout
-from rlbox.store.act.objects import Store
+from rlbox.artifacts.objects import Store
+from rlbox.image.plans import image_plan
+from rlbox.provision.apply import NOTHING, Applied, lay_back
+from rlbox.provision.bring import carry_out, look, prepare
+from rlbox.provision.changes import ApplyPlan
+from rlbox.provision.facts import STAMP
+from rlbox.provision.layout import Layout
+from rlbox.provision.supplies import ApplyWish, Prepared
+from rlbox.system.folders import cache_folder
 
 pytestmark = pytest.mark.allow("processes")
 FIRST = {"alpha": "1.0", "beta": "2.0"}
@@ -411,9 +411,9 @@ def at_root(monkeypatch: pytest.MonkeyPatch, folder: Folder, store: Store, tmp_p
         done.append(f"{len(plan.steps)} changes")
         return NOTHING
 
-    monkeypatch.setattr("rlbox.place.act.bring.carry_out", carry_out)
-    monkeypatch.setattr("rlbox.place.act.bring.check_place", lambda layout: (0, ()))
-    monkeypatch.setattr("rlbox.place.act.bring.with_room", lambda prepared, layout: layout)
+    monkeypatch.setattr("rlbox.provision.bring.carry_out", carry_out)
+    monkeypatch.setattr("rlbox.provision.bring.check_place", lambda layout: (0, ()))
+    monkeypatch.setattr("rlbox.provision.bring.with_room", lambda prepared, layout: layout)
     return done
 
 

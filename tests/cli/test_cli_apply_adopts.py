@@ -14,8 +14,8 @@ from applybox import IMAGE, PYTHON, give, hold, lay_package
 from fakes import Folder, Rlbox, Said
 from following import Follow
 
-from rlbox.files.act.folders import cache_folder
-from rlbox.store.act.objects import Store
+from rlbox.artifacts.objects import Store
+from rlbox.system.folders import cache_folder
 
 pytestmark = pytest.mark.allow("processes")
 

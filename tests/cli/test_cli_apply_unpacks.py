@@ -19,9 +19,9 @@ from layerbox import Entry, files_layer, image_of, layer, package, python_files
 from registry_server import Fault, RegistryServer
 from registry_server import running as running_registry
 
+from rlbox.artifacts.objects import Store
 from rlbox.engine import oci
-from rlbox.files.act.folders import cache_folder
-from rlbox.store.act.objects import Store
+from rlbox.system.folders import cache_folder
 
 pytestmark = pytest.mark.allow("processes", "sockets")
 
@@ -178,11 +178,11 @@ def _check_environment(prefix: Path, root: Path) -> None:
 
 
 KILLS = {
-    "in the first layer": ("rlbox.store.act.layers", "_Tree.lay", 200),
-    "before the second layer is noted": ("rlbox.place.act.unpack", "write_note", 2),
-    "in the last layer": ("rlbox.place.act.unpack", "lay_layer", 3),
-    "before the files lead there": ("rlbox.place.act.unpack", "_settle", 1),
-    "before it is there": ("rlbox.place.act.unpack", "remove_tree", 3),
+    "in the first layer": ("rlbox.artifacts.layers", "_Tree.lay", 200),
+    "before the second layer is noted": ("rlbox.provision.unpack", "write_note", 2),
+    "in the last layer": ("rlbox.provision.unpack", "lay_layer", 3),
+    "before the files lead there": ("rlbox.provision.unpack", "_settle", 1),
+    "before it is there": ("rlbox.provision.unpack", "remove_tree", 3),
 }
 KILLED = """
 import importlib, os, signal, sys
@@ -263,7 +263,7 @@ def test_a_registry_that_breaks_or_lies_leaves_nothing_half(
 def test_a_disk_without_room_is_told_before_a_layer_comes(
     apply: Apply, prefix: Path, registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlbox.place.act.unpack.free_bytes", lambda path: 20_000_000)
+    monkeypatch.setattr("rlbox.provision.unpack.free_bytes", lambda path: 20_000_000)
     said = apply("--unpack")
     assert said.code == 5
     assert "the disk is too full for the base image: 20.0 MB free, about " in said.err
@@ -405,7 +405,7 @@ def test_another_disk_has_room_for_the_image(follow: Follow, prefix: Path, tmp_p
 
 def test_a_machine_whose_system_is_as_new(follow: Follow, prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as old:
-        old.setattr("rlbox.place.act.base._libc", lambda: "glibc 2.5")
+        old.setattr("rlbox.provision.base_probe._libc", lambda: "glibc 2.5")
         step = follow(*held(prefix, "--unpack", "--dry-run"))
     follow.again(step)  # on this one
 

@@ -17,11 +17,11 @@ import pytest
 from fakes import CASES, CHECKOUT, ON_IMAGE, TARGET, UV, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
 from following import Follow
 
-from rlbox.files.act.folders import cache_folder
-from rlbox.image.act.bootstrap import rootfs_path
-from rlbox.image.act.context import build_labels, context_entries
-from rlbox.image.act.plans import image_plan
-from rlbox.store.act.objects import Store, store_folder
+from rlbox.artifacts.objects import Store, store_folder
+from rlbox.image.bootstrap import rootfs_path
+from rlbox.image.context import build_labels, context_entries
+from rlbox.image.plans import image_plan
+from rlbox.system.folders import cache_folder
 from rlbox.target.lock import LockedGroup, Package, lock_patch
 
 TAG = "rlbox/mine:tests"
@@ -64,7 +64,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
             plugin.write_text(program.read_text())
             plugin.chmod(0o755)
         monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "config"))
-        monkeypatch.setattr("rlbox.image.act.builder._PLUGIN_FOLDERS", ())
+        monkeypatch.setattr("rlbox.image.builder._PLUGIN_FOLDERS", ())
         monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.defpath}")
         return noted
 
@@ -270,7 +270,7 @@ def test_an_unknown_sources_profile(rlbox: Rlbox, mine: Folder, more: list[str])
         code=2,
         out="",
         err="rlbox: error: unknown sources profile 'direkt' (did you mean 'direct'?)\n"
-        f"  where: {mine.path}/sources and {CHECKOUT}/rlbox/sources/profiles\n  next:  choose one of: cn, direct\n",
+        f"  where: {mine.path}/sources and {CHECKOUT}/rlbox/artifacts/profiles\n  next:  choose one of: cn, direct\n",
     )
 
 
@@ -479,7 +479,7 @@ def test_a_build_that_made_nothing(
 
 @pytest.mark.allow("sockets")
 def test_two_builds_at_once(rlbox: Rlbox, mine: Folder, engine: EngineSocket) -> None:
-    from rlbox.files.act.lock import hold
+    from rlbox.system.lock import hold
 
     with hold(cache_folder("locks", "build-mine.tests.lock"), "build of mine"):
         said = rlbox("build", "mine")
@@ -550,10 +550,10 @@ def test_an_engine_is_brought(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{mine.path}/none.sock")
     step = follow("build", "mine")
     monkeypatch.setattr(
-        "rlbox.engine.act.bring.bring_engine", lambda say: monkeypatch.setenv("DOCKER_HOST", engine.address)
+        "rlbox.engine.bring.bring_engine", lambda say: monkeypatch.setenv("DOCKER_HOST", engine.address)
     )
     ready = SimpleNamespace(ready=True, as_json=dict, text=str)  # what a machine's engine is asked for elsewhere
-    monkeypatch.setattr("rlbox.engine.act.bring.probe_status", lambda: ready)
+    monkeypatch.setattr("rlbox.engine.bring.probe_status", lambda: ready)
     follow.types(step)
     follow.again(step)
 
@@ -672,7 +672,7 @@ def test_a_lock_that_changed_while_it_was_read(
     client()
     engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr("rlbox.image.act.inputs.load_lock", lambda path: None)
+        meanwhile.setattr("rlbox.image.inputs.load_lock", lambda path: None)
         step = follow("build", "mine")
     follow.types(step)
 

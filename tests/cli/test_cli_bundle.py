@@ -14,13 +14,13 @@ from typing import BinaryIO, NoReturn
 import pytest
 from fakes import Folder, Rlbox, Said
 
-from rlbox.causes.cause import Cause
-from rlbox.files.act.beneath import open_file
-from rlbox.files.act.folders import write_atomic
+from rlbox.diagnose.cause import Cause
 from rlbox.job.filler import Paths
 from rlbox.job.plan import RunPlan, StagePlan
-from rlbox.record.act.state import new_run_state, write_run_state
+from rlbox.record.state import new_run_state, write_run_state
 from rlbox.secrets.masks import Masks
+from rlbox.system.beneath import open_file
+from rlbox.system.folders import write_atomic
 
 SECRET = "planted-5ecret-value"
 
@@ -132,7 +132,7 @@ def test_what_became_a_secret_since_is_masked(rlbox: Rlbox, folder: Folder, disk
 def test_long_logs_keep_their_end_and_the_fatal_line(
     rlbox: Rlbox, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlbox.evidence.bundle.LOG_TAIL_BYTES", 500_000)
+    monkeypatch.setattr("rlbox.supervise.bundle_plan.LOG_TAIL_BYTES", 500_000)
     count = 7000
     run(disk, log="ValueError: early\n" + ("x" * 99 + "\n") * count)
     assert rlbox("bundle").code == 0
@@ -174,7 +174,7 @@ def test_what_cannot_be_read_is_named(
             raise PermissionError(errno.EACCES, "Permission denied")
         return open_file(path)
 
-    monkeypatch.setattr("rlbox.evidence.act.bundle.open_file", refuse)
+    monkeypatch.setattr("rlbox.supervise.bundle.open_file", refuse)
     assert rlbox("bundle").code == 0
     left = json.loads(read(tmp_path / "smoke-1.tar.gz")["smoke-1/manifest.json"])["left_out"]
     name = "stages/1-train/stage.log"

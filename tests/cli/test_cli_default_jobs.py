@@ -9,12 +9,12 @@ import pytest
 from fakes import CHECKOUT, EngineSocket, Rlbox
 
 from rlbox.amounts import GIB
-from rlbox.image.act.context import build_labels, context_entries
-from rlbox.image.act.plans import image_plan
+from rlbox.config.project import Project
+from rlbox.image.context import build_labels, context_entries
+from rlbox.image.plans import image_plan
 from rlbox.job.load import load_job
-from rlbox.machine.act.gpu import DriverFacts, GpuModel
-from rlbox.machine.counters import GpuFacts
-from rlbox.spec.project import Project
+from rlbox.system.counters import GpuFacts
+from rlbox.system.gpu import DriverFacts, GpuModel
 from rlbox.target.load import load_target
 from rlbox.target.target import Target
 
@@ -45,13 +45,13 @@ def machine(target: Target, engine: EngineSocket, tmp_path: Path, monkeypatch: p
         for number in range(hardware.gpus)
     )  # fmt: skip
     driver = DriverFacts(present=True, devices=len(cards), cuda=(13, 0))
-    monkeypatch.setattr("rlbox.planner.act.check.probe_gpus", lambda: cards)
-    monkeypatch.setattr("rlbox.planner.act.check.total_memory", lambda: int((hardware.memory_gib or 1024) * GIB))
+    monkeypatch.setattr("rlbox.planner.check.probe_gpus", lambda: cards)
+    monkeypatch.setattr("rlbox.planner.check.total_memory", lambda: int((hardware.memory_gib or 1024) * GIB))
     for name in ("planner.act.check", "engine.act.data_disk"):
         monkeypatch.setattr(f"rlbox.{name}.free_bytes", lambda path: int(target.disk.need_gib * GIB))
-    monkeypatch.setattr("rlbox.host.gpu_choice.probe_driver", lambda: driver)
+    monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_driver", lambda: driver)
     models = (GpuModel(name=hardware.gpu, arch=hardware.arch),)
-    monkeypatch.setattr("rlbox.host.gpu_choice.probe_gpu_models", lambda: models)
+    monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_gpu_models", lambda: models)
     monkeypatch.setattr("rlbox.run.inputs.probe_port", lambda number: "")
     info = {"ServerVersion": "28.2.2", "Runtimes": {"nvidia": {}}, "CgroupVersion": "2"}
     engine.answers["/info"] = (200, json.dumps(info).encode())

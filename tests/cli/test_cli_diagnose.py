@@ -13,7 +13,7 @@ from fakes import Folder, Rlbox
 from following import Follow
 from test_cli_bundle import run
 
-from rlbox.files.act.compression import zstd
+from rlbox.system.compression import zstd
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 FAILED = f"""step 1 loss 1.0
@@ -188,7 +188,7 @@ def test_a_name_that_is_right(folder: Folder, follow: Follow, monkeypatch: pytes
     folder.write("many/a/one.log", FAILED)
     folder.write("many/b/two.log", FAILED)
     folder.write("many/other/notes.md", FAILED)
-    monkeypatch.setattr("rlbox.diagnose.act.sources.MOST_FILES", 1)
+    monkeypatch.setattr("rlbox.diagnose.sources.MOST_FILES", 1)
     many = follow("diagnose", "many")
     follow.instead(many, "many", "many/a", code=1)
     none = follow("diagnose", "many/other")

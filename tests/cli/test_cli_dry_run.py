@@ -14,11 +14,11 @@ import pytest
 from fakes import CHECKOUT, ON_IMAGE, TARGET, UV_WHEEL, EngineSocket, Folder, Rlbox, hold, tree
 from test_cli_run import JOB, PORT, current_image
 
-from rlbox.files.act.folders import cache_folder
-from rlbox.files.act.lock import hold as hold_lock
-from rlbox.place.act.bring import BroughtPlace
-from rlbox.record.act.disk_hold import Holder, take_disk
-from rlbox.store.act.objects import store_folder
+from rlbox.artifacts.objects import store_folder
+from rlbox.provision.bring import BroughtPlace
+from rlbox.record.disk_hold import Holder, take_disk
+from rlbox.system.folders import cache_folder
+from rlbox.system.lock import hold as hold_lock
 
 pytestmark = pytest.mark.allow("sockets", "processes")
 TAG = "rlbox/mine:tests"

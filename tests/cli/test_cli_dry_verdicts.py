@@ -93,8 +93,8 @@ def ground(two: Folder, ready: EngineSocket, tmp_path: Path, monkeypatch: pytest
     two.write("text.txt", "text\n")
     write_run(tmp_path / "disk/runs/own-1", samples=2, steps=2)
     monkeypatch.setenv("VAST_API_KEY", KEY)
-    monkeypatch.setattr("rlbox.lock.act.relock.lock_places", lambda app, target, sources: sources)
-    monkeypatch.setattr("rlbox.lock.act.relock.resolve_lock", lambda target, own, *rest: fitting_lock(target, own))
+    monkeypatch.setattr("rlbox.artifacts.relock.lock_places", lambda app, target, sources: sources)
+    monkeypatch.setattr("rlbox.artifacts.relock.resolve_lock", lambda target, own, *rest: fitting_lock(target, own))
     return two
 
 
@@ -164,7 +164,7 @@ def test_a_build_comes_first(
     ]
     monkeypatch.setenv("DOCKER_HOST", f"unix://{ground.path}/none.sock")
     monkeypatch.setattr("rlbox.run.docker.plan_engine", lambda: ("start the engine",), raising=False)
-    monkeypatch.setattr("rlbox.engine.act.bring.plan_engine", lambda: ("start the engine",))
+    monkeypatch.setattr("rlbox.engine.bring.plan_engine", lambda: ("start the engine",))
     found = verdict(rlbox, "run", "two", "--build")
     assert found["first"][:2] == [
         "an engine: start the engine",
@@ -180,7 +180,7 @@ def test_what_doctor_would_repair(
     from rlbox.findings import Finding
 
     found: list[Finding] = [Finding(id="a", title="a", repair=("folder", str(tmp_path / "made")))]
-    monkeypatch.setattr("rlbox.host.examine._examine", lambda *asked: Report(findings=tuple(found), checks=1))
+    monkeypatch.setattr("rlbox.doctor.examine._examine", lambda *asked: Report(findings=tuple(found), checks=1))
     said = rlbox("doctor", "--fix", "--dry-run")
     assert (said.code, said.out.splitlines()[-1]) == (0, "# verdict: this would make 1 repair")
     assert f"a: folder {tmp_path}/made" in said.out

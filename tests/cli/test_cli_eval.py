@@ -16,7 +16,7 @@ from playbox import Player, adding, export, playing, write_rows
 from reportbox import write_run
 
 from rlbox.evaluation.__main__ import main
-from rlbox.evaluation.act.own_sandbox import sandbox_here
+from rlbox.evaluation.own_sandbox import sandbox_here
 
 pytestmark = pytest.mark.allow("processes", "sockets")
 
@@ -305,9 +305,9 @@ def test_a_sandbox_that_fails_proves_nothing(site: Path, rlbox: Rlbox) -> None:
 
 
 def test_the_sandbox_ends_with_its_block() -> None:
-    from rlbox.evaluation.act.sandbox import Sandbox
-    from rlbox.machine.act.http import loopback_http
-    from rlbox.machine.no_answer import NoAnswer
+    from rlbox.evaluation.sandbox import Sandbox
+    from rlbox.system.http import loopback_http
+    from rlbox.system.no_answer import NoAnswer
 
     before = threading.active_count()
     with sandbox_here("", 10, 1024) as url:

@@ -62,8 +62,8 @@ def test_what_is_refused(rlbox: Rlbox, folder: Folder, words: tuple[str, ...], c
 
 def test_targets_of_a_project_without_any(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in an image, whose rlbox has no targets."""
-    monkeypatch.setattr("rlbox.spec.project.Project.targets", lambda self: {})
-    monkeypatch.setattr("rlbox.spec.project.Project.jobs", lambda self: {})
+    monkeypatch.setattr("rlbox.config.project.Project.targets", lambda self: {})
+    monkeypatch.setattr("rlbox.config.project.Project.jobs", lambda self: {})
     assert rlbox("targets").code == 0
 
 

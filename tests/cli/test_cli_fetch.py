@@ -18,9 +18,9 @@ from registry_server import Fault, RegistryServer
 from registry_server import running as running_registry
 
 from rlbox.app import own_requirements
+from rlbox.artifacts.objects import Store
 from rlbox.engine import oci
-from rlbox.files.act.folders import cache_folder
-from rlbox.store.act.objects import Store
+from rlbox.system.folders import cache_folder
 from rlbox.target.artifact import artifacts_here
 from rlbox.target.load import load_target
 from rlbox.target.lock import Deb, HttpFile, Lock, LockedGroup, Package, lock_checksum
@@ -56,9 +56,9 @@ def mirror() -> Iterator[Mirror]:
 @pytest.fixture
 def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lock]:
     """Write target and lock; this machine has no sources of its own."""
-    monkeypatch.setattr("rlbox.sources.act.mirrors.machine_archives", dict, raising=False)
-    monkeypatch.setattr("rlbox.sources.act.mirrors.machine_archives", dict)
-    monkeypatch.setattr("rlbox.sources.act.mirrors.default_index", lambda: "", raising=False)
+    monkeypatch.setattr("rlbox.artifacts.mirror_search.machine_archives", dict, raising=False)
+    monkeypatch.setattr("rlbox.artifacts.mirror_search.machine_archives", dict)
+    monkeypatch.setattr("rlbox.artifacts.mirror_search.default_index", lambda: "", raising=False)
 
     def write(
         base: str = BOOTSTRAP, packages: tuple[Package, ...] = (), platform: str = "x86_64-unknown-linux-gnu"
@@ -374,7 +374,7 @@ def test_what_was_pruned_meanwhile_is_fetched(
     assert follow.rlbox("fetch", "mine").code == 0
     (tmp_path / "out").mkdir()
     with monkeypatch.context() as prunes:
-        prunes.setattr("rlbox.store.act.inputs_folder._is_object", lambda path, source, file: source.unlink())
+        prunes.setattr("rlbox.artifacts.inputs_folder._is_object", lambda path, source, file: source.unlink())
         step = follow("fetch", "mine", "--export", str(tmp_path / "out"))
     follow.types(step, TARGET="mine")
     follow.again(step)
@@ -475,8 +475,8 @@ def test_what_is_gone_is_locked_anew(
     del mirror.files["two.bin"]
     step = follow("fetch", "mine", "-q")
     left = replace(lock, http=tuple(file for file in lock.http if file.name != "two"))
-    monkeypatch.setattr("rlbox.lock.act.relock.lock_places", lambda app, target, sources: sources)
-    monkeypatch.setattr("rlbox.lock.act.relock.resolve_lock", lambda *asked: left)
+    monkeypatch.setattr("rlbox.artifacts.relock.lock_places", lambda app, target, sources: sources)
+    monkeypatch.setattr("rlbox.artifacts.relock.resolve_lock", lambda *asked: left)
     follow.types(step)
     follow.again(step)
 
@@ -564,7 +564,7 @@ def test_a_full_store_is_pruned(
     old = store.path("e" * 64)
     old.parent.mkdir(parents=True)
     old.write_bytes(b"old")
-    monkeypatch.setattr("rlbox.store.act.fetch.free_bytes", lambda path: 0 if old.exists() else 1 << 40)
+    monkeypatch.setattr("rlbox.artifacts.fetch.free_bytes", lambda path: 0 if old.exists() else 1 << 40)
     step = follow("fetch", "mine")
     follow.types(step)
     follow.again(step)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT, Folder, Rlbox
 
+from rlbox.config.project import Project
 from rlbox.job.load import load_job
-from rlbox.place.act.bring import BroughtPlace
-from rlbox.spec.project import Project
+from rlbox.provision.bring import BroughtPlace
 
 pytestmark = pytest.mark.usefixtures("as_declared")
 PROJECT = Project(folder=CHECKOUT)

@@ -8,11 +8,11 @@ import re
 import pytest
 from fakes import CHECKOUT, TARGET, Folder, Rlbox, Said
 
+from rlbox.config.load import parse_toml
+from rlbox.config.project import Project
 from rlbox.fixes.load import load_fixes
 from rlbox.fixes.manifest import fix_manifest, signature_list
 from rlbox.fixes.view import fix_json, fix_text
-from rlbox.spec.load import parse_toml
-from rlbox.spec.project import Project
 from rlbox.target.load import load_target
 
 FIX = """

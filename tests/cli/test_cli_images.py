@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from fakes import ON_IMAGE, UV_WHEEL, EngineSocket, Folder, Rlbox, hold
 
-from rlbox.files.act.folders import cache_folder, state_folder, write_atomic
-from rlbox.image.act.context import build_labels, context_entries
-from rlbox.image.act.plans import image_plan
+from rlbox.image.context import build_labels, context_entries
+from rlbox.image.plans import image_plan
+from rlbox.system.folders import cache_folder, state_folder, write_atomic
 
 pytestmark = [pytest.mark.allow("sockets", "processes"), pytest.mark.usefixtures("remembering")]
 OWN, THEIRS, GONE, OLD = "rlbox/mine:tests", "rlbox/mine:ann-0a1b2c", "rlbox/mine:left-0a1b2c", "rlbox/mine:latest"

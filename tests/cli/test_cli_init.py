@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT, Folder, Rlbox
 
-from rlbox.scaffold.start import load_machines, shipped_as
+from rlbox.cli.scaffold import load_machines, shipped_as
 from rlbox.target.load import load_target
 
 FILES = [".rlbox/job.schema.json", ".rlbox/target.schema.json", "images/mine/target.toml", "jobs/mine.toml"]
@@ -137,7 +137,7 @@ def test_what_rlbox_ships_is_not_hidden(rlbox: Rlbox, folder: Folder, name: str)
 def test_in_a_checkout_it_may_be_said_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There all are of one folder, and what was begun stands beside what is shipped."""
     folder = Folder(tmp_path)
-    monkeypatch.setattr("rlbox.spec.project._shipped", lambda: folder.path)
+    monkeypatch.setattr("rlbox.config.project._shipped", lambda: folder.path)
     folder.target("both")
     folder.job("both")
     folder.target("half")

@@ -11,9 +11,9 @@ from fakes import CHECKOUT, DEB, PACKAGE, TARGET, UV, Folder, Rlbox, Said, fitti
 from following import Follow
 
 from rlbox.app import own_requirements
+from rlbox.artifacts.python_resolution import Upgrade
+from rlbox.config.project import Project
 from rlbox.errors import WorkFailed
-from rlbox.lock.resolve import Upgrade
-from rlbox.spec.project import Project
 from rlbox.target.lock import GitTree, Lock, LockedGroup, Package, load_lock, lock_patch
 from rlbox.target.target import Target
 
@@ -50,8 +50,8 @@ class Resolver:
 def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
     """A resolver that finds six for every group."""
     made = Resolver()
-    monkeypatch.setattr("rlbox.lock.act.relock.resolve_lock", made.resolve)
-    monkeypatch.setattr("rlbox.lock.act.relock.lock_places", lambda app, target, sources: sources)
+    monkeypatch.setattr("rlbox.artifacts.relock.resolve_lock", made.resolve)
+    monkeypatch.setattr("rlbox.artifacts.relock.lock_places", lambda app, target, sources: sources)
     return made
 
 
@@ -275,7 +275,7 @@ def test_sources(rlbox: Rlbox, folder: Folder, resolver: Resolver, monkeypatch: 
         code=2,
         out="",
         err="rlbox: error: unknown sources profile 'wan' (did you mean 'lan'?)\n"
-        f"  where: {folder.path}/sources and {CHECKOUT}/rlbox/sources/profiles\n"
+        f"  where: {folder.path}/sources and {CHECKOUT}/rlbox/artifacts/profiles\n"
         "  next:  choose one of: cn, direct, lan\n",
     )
 
@@ -344,8 +344,8 @@ def test_no_solution(rlbox: Rlbox, folder: Folder, resolver: Resolver, monkeypat
     def none(*args: Any) -> None:
         raise WorkFailed("uv finds no set of packages for the stack of target mine (exit code 1)\n  | because six==9")
 
-    monkeypatch.setattr("rlbox.lock.act.relock.resolve_lock", none)
-    monkeypatch.setattr("rlbox.sources.act.mirrors.default_index", lambda: "")
+    monkeypatch.setattr("rlbox.artifacts.relock.resolve_lock", none)
+    monkeypatch.setattr("rlbox.artifacts.mirror_search.default_index", lambda: "")
     folder.target("mine")
     assert rlbox("lock", "mine") == Said(
         code=1,

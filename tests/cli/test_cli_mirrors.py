@@ -9,7 +9,7 @@ from fakes import Folder, Rlbox, Said
 from following import Follow
 from mirrorbox import MirrorServer, artifact, mirrors
 
-from rlbox.sources.mirrors import Machine
+from rlbox.artifacts.mirrors import Machine
 from rlbox.target.artifact import Artifact
 
 BODY = b"the wheel" * 100
@@ -21,9 +21,9 @@ RULE = '[[rule]]\nkind = "{kind}"\nprotocol = "{protocol}"\nurl = "{url}"\nname 
 @pytest.fixture
 def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[MirrorServer]]:
     """Two hosts; the target's lock has two files, and this machine has no settings."""
-    monkeypatch.setattr("rlbox.sources.act.probe.locked_files", lambda app, target: (SIX, DEB))
-    monkeypatch.setattr("rlbox.sources.act.probe.probe_machine", lambda site: Machine(site=site))
-    monkeypatch.setattr("rlbox.sources.act.probe._SILENT_S", 0.3)
+    monkeypatch.setattr("rlbox.artifacts.mirror_probe.locked_files", lambda app, target: (SIX, DEB))
+    monkeypatch.setattr("rlbox.artifacts.mirror_probe.probe_machine", lambda site: Machine(site=site))
+    monkeypatch.setattr("rlbox.artifacts.mirror_probe._SILENT_S", 0.3)
     with mirrors(2) as servers:
         servers[0].index("/good/six/", {SIX.file: f"/{SIX.file}"})
         servers[0].file(f"/{SIX.file}", BODY)

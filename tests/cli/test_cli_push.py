@@ -12,7 +12,7 @@ from following import Follow
 from registry_server import RegistryServer, running
 
 from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, describe, image_manifest, sha256_of
-from rlbox.files.act.folders import cache_folder
+from rlbox.system.folders import cache_folder
 
 TAG = "rlbox/mine:tests"
 TARGET = """
@@ -159,8 +159,8 @@ def test_what_explains_another_image_is_not_attached(
 def test_an_address_that_means_two_machines(
     rlbox: Rlbox, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlbox.registry.act.push.engine_is_here", lambda: False)
-    monkeypatch.setattr("rlbox.registry.act.push.engine_place", lambda: "ssh://gpu001")
+    monkeypatch.setattr("rlbox.engine.push.engine_is_here", lambda: False)
+    monkeypatch.setattr("rlbox.engine.push.engine_place", lambda: "ssh://gpu001")
     engine.images[TAG] = {"Id": "sha256:1"}
     assert rlbox("push", "mine", "--to", "127.0.0.1:5000/x") == Said(
         code=6,
@@ -174,8 +174,8 @@ def test_the_engine_insists_on_tls(
     rlbox: Rlbox, mine: Folder, engine: EngineSocket, server: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another machine's registry without TLS: refused, or allowed here and not by the engine."""
-    for module in ("act.push", "act.wire", "push_log"):
-        monkeypatch.setattr(f"rlbox.registry.{module}.is_loopback", lambda host: False)
+    for module in ("push", "registry_wire", "push_log"):
+        monkeypatch.setattr(f"rlbox.engine.{module}.is_loopback", lambda host: False)
     engine.images[TAG] = {"Id": "sha256:1"}
     engine.answers["/info"] = (200, json.dumps({"RegistryConfig": {"InsecureRegistryCIDRs": ["10.0.0.0/8"]}}).encode())
     said = rlbox("push", "mine", "--to", f"{server.host}/x")
@@ -224,8 +224,8 @@ def test_plain_http_is_allowed_where_it_will_do(
     follow: Follow, mine: Folder, engine: EngineSocket, server: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then the engine wants its own word for it."""
-    for module in ("act.push", "act.wire", "push_log"):
-        monkeypatch.setattr(f"rlbox.registry.{module}.is_loopback", lambda host: False)
+    for module in ("push", "registry_wire", "push_log"):
+        monkeypatch.setattr(f"rlbox.engine.{module}.is_loopback", lambda host: False)
     engine.images[TAG] = {"Id": "sha256:1"}
     engine.answers["/info"] = (200, json.dumps({"RegistryConfig": {"InsecureRegistryCIDRs": ["10.0.0.0/8"]}}).encode())
     step = follow("push", "mine", "--to", f"{server.host}/x")

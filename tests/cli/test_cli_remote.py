@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from rlbox.cli import main
-from rlbox.engine.act.address import engine_is_here, engine_place
-from rlbox.engine.act.helper_container import Helper, archive_for
+from rlbox.config.project import Project
+from rlbox.engine.address import engine_is_here, engine_place
+from rlbox.engine.helper_container import Helper, archive_for
 from rlbox.errors import EngineError
 from rlbox.run.data_disk import without
-from rlbox.spec.project import Project
 from rlbox.ssh.tunnel import EngineTunnel, open_engine_tunnel
 
 pytestmark = pytest.mark.allow("processes", "sockets")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from fakes import CHECKOUT, TARGET, UV, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
 
-from rlbox.image.act.bootstrap import rootfs_path
-from rlbox.image.act.plans import image_plan
+from rlbox.image.bootstrap import rootfs_path
+from rlbox.image.plans import image_plan
 
 BASE, LOCAL, MINE = "Dockerfile.base", "images/local/Dockerfile", "images/mine/Dockerfile"
 COMPOSE = "images/mine/compose.yaml"

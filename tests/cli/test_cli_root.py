@@ -14,6 +14,7 @@ from following import Follow
 
 from rlbox import __version__
 from rlbox.cli.verbs import OTHER_WORDS, SECTIONS, TITLES, VERBS
+from rlbox.config.project import Project
 from rlbox.errors import (
     ISSUES,
     EngineError,
@@ -25,15 +26,14 @@ from rlbox.errors import (
     TimedOut,
     WorkFailed,
 )
-from rlbox.files.act.folders import cache_folder
-from rlbox.spec.project import Project
+from rlbox.system.folders import cache_folder
 
 
 def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def fail(project: Project, name: str) -> NoReturn:
         raise error
 
-    monkeypatch.setattr("rlbox.image.act.plans.Recipe.load", fail)
+    monkeypatch.setattr("rlbox.image.plans.Recipe.load", fail)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import pytest
 from fakes import CHECKOUT, ON_IMAGE, EngineSocket, Folder, Rlbox, Said
 from freeport import free_port
 
-from rlbox.engine.act.data_disk import data_folder
-from rlbox.image.act.context import build_labels, context_entries
-from rlbox.image.act.plans import image_plan
+from rlbox.engine.data_disk import data_folder
+from rlbox.image.context import build_labels, context_entries
+from rlbox.image.plans import image_plan
 
 PORT = free_port()  # one that nothing else on this machine has; a fixed one is somebody's sooner or later
 JOB = """
@@ -180,7 +180,7 @@ DISKS: dict[str, Any] = {
     "full": (
         "the data disk is too full: 4.1 kB free, 3.2 GB (3 GiB) needed",
         "free space, or name another with --data DIR",
-        lambda disk, patch: patch.setattr("rlbox.engine.act.data_disk.free_bytes", lambda path: 4096),
+        lambda disk, patch: patch.setattr("rlbox.engine.data_disk.free_bytes", lambda path: 4096),
     ),
 }
 

@@ -15,8 +15,8 @@ from rlbox.job.filler import Paths
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.job.plan import RunPlan, plan_run
-from rlbox.record.act.ledger import Ledger
-from rlbox.record.act.state import RunState, change_stage, new_run_state, write_run_state
+from rlbox.record.ledger import Ledger
+from rlbox.record.state import RunState, change_stage, new_run_state, write_run_state
 from rlbox.run.places import reach
 from rlbox.secrets.masks import Masks
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from fakes import ON_IMAGE, Folder, Rlbox, Said
 
-from rlbox.files.act.folders import write_atomic
 from rlbox.job.filler import Paths
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.job.plan import plan_run
-from rlbox.record.act.folder import fill_folder
-from rlbox.record.act.state import change_stage, new_run_state, write_run_state
+from rlbox.record.folder import fill_folder
+from rlbox.record.state import change_stage, new_run_state, write_run_state
 from rlbox.secrets.masks import Masks
+from rlbox.system.folders import write_atomic
 
 JOB = """
 title = "learns"

@@ -11,7 +11,7 @@ from fakes import CHECKOUT, Rlbox
 from typedbox import Typed, typed_of
 
 from rlbox.app import App
-from rlbox.docs.seed_docs import SeedRow, load_seeds
+from rlbox.config.project import Project
 from rlbox.fixes.applies import judge, stack_versions
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.load import load_fixes
@@ -19,13 +19,13 @@ from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.lint.documents import lint_text
 from rlbox.lint.drift import load_drift
-from rlbox.record.act.folder import write_plan
-from rlbox.record.act.state import RunState, StageState, StageStatus, write_run_state
+from rlbox.record.folder import write_plan
+from rlbox.record.state import RunState, StageState, StageStatus, write_run_state
 from rlbox.run.inputs import container_plan, run_files, specs_digest
 from rlbox.secrets.masks import Masks
-from rlbox.spec.project import Project
 from rlbox.target.load import load_target
 from rlbox.target.lock import load_lock
+from scripts.docs.seed_docs import SeedRow, load_seeds
 
 SHIPPED = Project(folder=CHECKOUT)
 SEEDS = load_seeds(CHECKOUT)

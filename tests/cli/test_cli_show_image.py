@@ -79,7 +79,7 @@ def mine(folder: Folder) -> Folder:
 def inside(monkeypatch: pytest.MonkeyPatch) -> Inside:
     """What is inside of every image."""
     made = Inside()
-    monkeypatch.setattr("rlbox.engine.act.docker.DockerEngine.read_file", lambda _, *words: made.read_file(*words))
+    monkeypatch.setattr("rlbox.engine.docker.DockerEngine.read_file", lambda _, *words: made.read_file(*words))
     return made
 
 
@@ -256,7 +256,7 @@ def test_an_image_that_is_outdated_is_built(
     mine.target("mine", ON_IMAGE + '[env]\nA = "1"\n')
     mine.lock("mine")
     step = follow("show", TAG)
-    monkeypatch.setattr("rlbox.image.act.build.ImageBuild.carry_out", lambda *words, **more: built())
+    monkeypatch.setattr("rlbox.image.build.ImageBuild.carry_out", lambda *words, **more: built())
     follow.types(step)
     assert "next: " not in rlbox("show", TAG).out
 

@@ -9,7 +9,7 @@ import pytest
 from fakes import EngineSocket, Folder, Rlbox
 from following import Follow
 
-from rlbox.stack.requirements import load_releases
+from rlbox.planner.requirements import load_releases
 
 SPEC = """
 title = "t"

@@ -12,10 +12,10 @@ from fakes import EngineSocket, Folder, Rlbox, Said
 from following import Follow
 from mirror import artifact_of
 
-from rlbox.files.act.folders import cache_folder
-from rlbox.files.act.lock import hold
-from rlbox.store.act.names import remember
-from rlbox.store.act.objects import Store
+from rlbox.artifacts.names import remember
+from rlbox.artifacts.objects import Store
+from rlbox.system.folders import cache_folder
+from rlbox.system.lock import hold
 from rlbox.target.lock import HttpFile, Lock, LockedGroup
 
 ONE, TWO, LOST = b"one", b"two" * 1000, b"lost"

@@ -9,10 +9,10 @@ import pytest
 from fakes import Folder, Rlbox
 from following import Follow
 
-from rlbox.machine.act import page_cache
-from rlbox.machine.act.page_cache import resident_bytes
-from rlbox.training.act.warm import find_files, look_at
-from rlbox.training.warm import FileRange
+from rlbox.evaluation.prefetch import find_files, look_at
+from rlbox.evaluation.prefetch_plan import FileRange
+from rlbox.system import page_cache
+from rlbox.system.page_cache import resident_bytes
 
 SIZE = (8 << 20) + 5
 
@@ -72,7 +72,7 @@ def test_part_of_a_file_is_counted_in_bytes(model: Path) -> None:
 def test_more_than_the_memory_is_refused_before_anything_is_read(
     rlbox: Rlbox, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlbox.machine.act.limits.available_memory", lambda: 1 << 20)
+    monkeypatch.setattr("rlbox.system.limits.available_memory", lambda: 1 << 20)
     if rlbox("warm", str(model), "--dry-run", "--json").data["warm"]:
         pytest.skip("this file system keeps its files in memory")
     said = rlbox("warm", str(model))
@@ -83,7 +83,7 @@ def test_more_than_the_memory_is_refused_before_anything_is_read(
 def test_what_does_not_stay_is_read_again_and_then_said(
     rlbox: Rlbox, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlbox.training.act.warm.resident_bytes", lambda handle, offset, length: length // 2)
+    monkeypatch.setattr("rlbox.evaluation.prefetch.resident_bytes", lambda handle, offset, length: length // 2)
     said = rlbox("warm", str(model), "--json")
     assert said.code == 1
     assert (said.data["read"], said.data["resident"], said.data["warm"]) == (6 * SIZE, 2 * (SIZE // 2), False)
@@ -104,7 +104,7 @@ def test_a_name_that_is_too_long(follow: Follow, folder: Folder) -> None:
 
 
 def test_fewer_files_are_warmed(follow: Follow, rlbox: Rlbox, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.machine.act.limits.available_memory", lambda: SIZE + (1 << 20))
+    monkeypatch.setattr("rlbox.system.limits.available_memory", lambda: SIZE + (1 << 20))
     if rlbox("warm", str(model), "--dry-run", "--json").data["warm"]:
         pytest.skip("this file system keeps its files in memory")
     step = follow("warm", str(model))

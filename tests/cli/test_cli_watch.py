@@ -15,7 +15,7 @@ from fakes import CHECKOUT, Folder, Rlbox
 from following import Follow
 from reportbox import write_run
 
-from rlbox.report.act.live import LivePage
+from rlbox.report.live import LivePage
 
 pytestmark = pytest.mark.allow("processes", "sockets")
 

@@ -20,7 +20,7 @@ from groundbox import write_ground
 
 from rlbox.cli.root import root
 from rlbox.cli.verbs import VERBS
-from rlbox.spec.load import load_toml
+from rlbox.config.load import load_toml
 
 TABLE = Path(__file__).with_name("wrong.toml")
 ROWS: list[dict[str, Any]] = load_toml(TABLE)["rows"]

@@ -19,10 +19,10 @@ from following import Follow
 from test_cli_apply import FIRST, prefix, store, words
 
 from rlbox.app import own_requirements
-from rlbox.files.act.folders import cache_folder
+from rlbox.artifacts.objects import Store
 from rlbox.fixes.load import load_fixed_target
-from rlbox.place.act import base
-from rlbox.store.act.objects import Store
+from rlbox.provision import base_probe as base
+from rlbox.system.folders import cache_folder
 from rlbox.target.lock import lock_checksum
 
 pytestmark = pytest.mark.allow("processes")

@@ -25,23 +25,23 @@ from following import Follow, Step
 from next_table import proven_by
 
 from rlbox.app import App
-from rlbox.cluster.act.images import Sending, _Sent
-from rlbox.cluster.act.keys import make_certificates
-from rlbox.cluster.act.reach.fleet import Fleet
-from rlbox.cluster.act.reach.link import NodeLink
-from rlbox.cluster.act.reach.starts import Starts
 from rlbox.cluster.facts import NodeGpus, PortUse
 from rlbox.cluster.image import SentImage
+from rlbox.cluster.images import Sending, _Sent
 from rlbox.cluster.judge.needs import needs_of
 from rlbox.cluster.judge.proof import DeviceProof, Proof, judge_proof
+from rlbox.cluster.keys import make_certificates
 from rlbox.cluster.nodes import NodeWish
+from rlbox.cluster.reach.fleet import Fleet
+from rlbox.cluster.reach.link import NodeLink
+from rlbox.cluster.reach.starts import Starts
 from rlbox.cluster.state import RayState
 from rlbox.cluster.survey import Survey
 from rlbox.cluster.view import status_of
 from rlbox.cluster.wish import ClusterWish
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import RlboxError
-from rlbox.files.act.progress import Row
+from rlbox.system.progress import Row
 from rlbox.target.load import load_target
 
 GPUS = f"""
@@ -108,7 +108,7 @@ def nodes(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Nodes:
             needs=lambda paths: needs_of(target, "pair", "", paths),
         )
 
-    there = "rlbox.cluster.act.examine"
+    there = "rlbox.cluster.examine"
     monkeypatch.setattr(f"{there}.story_of", story_of)
     monkeypatch.setattr(f"{there}.probe_ways", lambda fleet, survey: survey)
     monkeypatch.setattr(f"{there}.status_here", lambda *told: status_of(plan(), RayState(), {}, {}))
@@ -151,7 +151,7 @@ def test_what_work_shows_is_mended(
     sound = Proof(devices=devices)
     proofs = [replace(sound, missing=("b",) if planted == "no torch" else ()), sound]
     monkeypatch.setattr(
-        "rlbox.cluster.act.examine.prove",
+        "rlbox.cluster.examine.prove",
         lambda story, made, known: (proofs[0], judge_proof(proofs.pop(0), known)),
     )
     cards = NodeGpus(gpus=(gpu(0), gpu(1, busy=97 if planted == "busy" else 0)))

@@ -16,12 +16,12 @@ from reportbox import write_run
 from test_cli_build import image_of
 
 from rlbox.doctor.judge.host import ImageNeeds
-from rlbox.engine.act.login import find_login
+from rlbox.engine.login import find_login
 from rlbox.errors import RegistryError
-from rlbox.files.act.copies import whole_file
-from rlbox.files.act.folders import cache_folder
-from rlbox.files.act.lock import hold
-from rlbox.machine.act.gpu import DriverFacts, GpuModel
+from rlbox.system.copies import whole_file
+from rlbox.system.folders import cache_folder
+from rlbox.system.gpu import DriverFacts, GpuModel
+from rlbox.system.lock import hold
 
 pytestmark = pytest.mark.allow("sockets", "processes")
 TAG = "rlbox/mine:tests"
@@ -46,7 +46,7 @@ def mine(folder: Folder, engine: EngineSocket, tmp_path: Path, monkeypatch: pyte
     folder.write("bin/docker", "#!/bin/sh\nexit 0\n").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder.path}/bin:/usr/bin:/bin")
     monkeypatch.setenv("RLBOX_DATA", str(tmp_path))
-    monkeypatch.setattr("rlbox.engine.act.gpu_access.glob.glob", lambda pattern: real_files(pattern))
+    monkeypatch.setattr("rlbox.engine.gpu_probe.glob.glob", lambda pattern: real_files(pattern))
     engine.images[TAG] = {"Id": "sha256:0", "Config": {"Labels": {}}}
     tells(engine)
     return folder
@@ -88,7 +88,7 @@ def test_cdi_is_switched_on(
     follow: Follow, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = mine.write("cdi/nvidia.yaml", SPEC.format(file=mine.path / "images"))
-    monkeypatch.setattr("rlbox.engine.act.gpu_access.CDI_FOLDERS", (str(file.parent),))
+    monkeypatch.setattr("rlbox.engine.gpu_probe.CDI_FOLDERS", (str(file.parent),))
     step = follow(*SHELL)
     assert json.loads(step.text[step.text.index("{") : step.text.rindex("}") + 1]) == {"features": {"cdi": True}}
     tells(engine, CDISpecDirs=[str(file.parent)])  # as it does with that in its daemon.json
@@ -105,7 +105,7 @@ def test_a_specification_is_made_anew(follow: Follow, mine: Folder, engine: Engi
 
 
 def test_fewer_gpus_in_place(follow: Follow, mine: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.host.gpu_choice.probe_driver", lambda: DriverFacts(present=True, devices=2))
+    monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_driver", lambda: DriverFacts(present=True, devices=2))
     mine.job("own")
     step = follow("run", "own", "--place", "here", "--gpus", "3", "--dry-run")
     follow.again(step, *step.options({}))
@@ -140,10 +140,10 @@ def test_another_driver(
     """It is loaded again, a newer one is installed, or the machine is one that has it."""
     tells(engine, Runtimes={"nvidia": {}})
     needs = ImageNeeds(require="cuda>=12.4")
-    monkeypatch.setattr("rlbox.host.host.stack_needs", lambda *asked: needs)
-    monkeypatch.setattr("rlbox.doctor.act.checks.probe_driver", lambda: DriverFacts(**DRIVERS[finding]))
+    monkeypatch.setattr("rlbox.doctor.host.stack_needs", lambda *asked: needs)
+    monkeypatch.setattr("rlbox.doctor.checks.probe_driver", lambda: DriverFacts(**DRIVERS[finding]))
     follow.found(("doctor", "mine"), follow.rlbox("doctor", "mine"), finding)
-    monkeypatch.setattr("rlbox.doctor.act.checks.probe_driver", lambda: DriverFacts(**GPU))
+    monkeypatch.setattr("rlbox.doctor.checks.probe_driver", lambda: DriverFacts(**GPU))
     assert finding not in findings(follow.rlbox("doctor", "mine"))
 
 
@@ -151,8 +151,10 @@ def test_the_target_is_that_of_this_gpu(
     follow: Follow, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tells(engine, **gpus("0"))
-    monkeypatch.setattr("rlbox.host.gpu_choice.probe_driver", lambda: DriverFacts(**GPU))
-    monkeypatch.setattr("rlbox.host.gpu_choice.probe_gpu_models", lambda: (GpuModel(name="NVIDIA H200", arch="sm_90"),))
+    monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_driver", lambda: DriverFacts(**GPU))
+    monkeypatch.setattr(
+        "rlbox.doctor.gpu_choice.probe_gpu_models", lambda: (GpuModel(name="NVIDIA H200", arch="sm_90"),)
+    )
     lay(mine, engine, '[hardware]\ngpus = 1\narch = "sm_80"\n')
     mine.job("own")
     step = follow("run", "own", "--dry-run")
@@ -170,7 +172,7 @@ def test_a_missing_driver_says_how_many_gpus_are_wanted(
     words: tuple[str, ...],
     wanted: str,
 ) -> None:
-    monkeypatch.setattr("rlbox.host.gpu_choice.probe_driver", DriverFacts)
+    monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_driver", DriverFacts)
     lay(mine, engine, '[hardware]\ngpu = "H200"\ngpus = 4\narch = "sm_90"\n')
     mine.job("own")
     said = rlbox("run", "own", *words, "--dry-run")
@@ -198,7 +200,7 @@ def test_the_engine_is_mended(
     follow: Follow, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch, finding: str
 ) -> None:
     driver = DriverFacts(present=True, devices=1, cuda=(99, 0))
-    monkeypatch.setattr("rlbox.doctor.act.checks.probe_driver", lambda: driver)
+    monkeypatch.setattr("rlbox.doctor.checks.probe_driver", lambda: driver)
     wrong, right = WRONG[finding]
     tells(engine, **wrong)
     follow.found(("doctor", "mine"), follow.rlbox("doctor", "mine"), finding)
@@ -210,7 +212,7 @@ def test_the_target_asks_for_fewer_gpus(
     follow: Follow, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = DriverFacts(present=True, devices=1, cuda=(99, 0))
-    monkeypatch.setattr("rlbox.doctor.act.checks.probe_driver", lambda: driver)
+    monkeypatch.setattr("rlbox.doctor.checks.probe_driver", lambda: driver)
     lay(mine, engine, "[hardware]\ngpus = 2\n")
     follow.found(("doctor", "mine"), follow.rlbox("doctor", "mine"), "gpu-count")
     lay(mine, engine, "[hardware]\ngpus = 1\n")
@@ -334,7 +336,7 @@ def test_an_engine_is_brought(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{mine.path}/none.sock")
     step = follow("engine", "status")
     monkeypatch.setattr(
-        "rlbox.engine.act.bring.bring_engine", lambda say: monkeypatch.setenv("DOCKER_HOST", engine.address)
+        "rlbox.engine.bring.bring_engine", lambda say: monkeypatch.setenv("DOCKER_HOST", engine.address)
     )
     said = follow.types(step, code=4)  # the version that this one says has no buildx beside it
     assert "engine 28.2.2" in said.out

@@ -76,7 +76,7 @@ def test_the_log_of_an_on_start_script_is_read(
     monkeypatch: pytest.MonkeyPatch,
     state: str,
 ) -> None:
-    monkeypatch.setattr("rlbox.vast.act.instance.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("rlbox.vast.instance.time.sleep", lambda seconds: None)
     (disk / "onstart.status").write_text(state)
     step = follow(*UP, "--timeout", "1")
     (disk / "onstart.log").write_text("why\n")
@@ -106,7 +106,7 @@ def test_the_log_of_what_keeps_a_job_is_read(
     disk: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rlbox.vast.act.instance._STARTED_S", 0.3)
+    monkeypatch.setattr("rlbox.vast.instance._STARTED_S", 0.3)
     (disk / "opt/rlbox/bin/python").write_text("#!/bin/sh\n")
     follow.types(follow(*UP))
 
@@ -132,7 +132,7 @@ def test_what_is_no_spec_is_brought_as_data(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is known before anything is rented."""
-    monkeypatch.setattr("rlbox.vast.act.instance._MOST_PROJECT", 2000)
+    monkeypatch.setattr("rlbox.vast.instance._MOST_PROJECT", 2000)
     big = folder.write("jobs/data.txt", "x" * 2000)
     step = follow("vast", "up", "own", *IMAGE, "--detach", "--yes")
     assert list(platform.instances) == [NUMBER]

@@ -35,7 +35,7 @@ packages = ["alpha"]
 @pytest.fixture
 def servers(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[MirrorServer]]:
     """Two hosts with one wheel each, for which there are the profiles `one` and `two`; rlbox needs that wheel alone."""
-    monkeypatch.setattr("rlbox.lock.act.relock.own_requirements", lambda: ("alpha",))
+    monkeypatch.setattr("rlbox.artifacts.relock.own_requirements", lambda: ("alpha",))
     name, body = make_wheel("alpha", "1.0")
     with mirrors(2) as made:
         for profile, server in zip(("one", "two"), made, strict=True):

@@ -15,12 +15,12 @@ from following import Follow
 from registry_server import PASSWORD, USER, RegistryServer, running
 from test_next_cluster import Said, told
 
-from rlbox.cluster.act.pulled import RegistryImage, find_in_registry, pull_image
-from rlbox.cluster.act.reach.fleet import Fleet
+from rlbox.cluster.pulled import RegistryImage, find_in_registry, pull_image
+from rlbox.cluster.reach.fleet import Fleet
 from rlbox.engine.oci import CONFIG, INDEX, MANIFEST, describe, document, image_manifest
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import EngineError, RegistryError, RlboxError
-from rlbox.files.act.progress import Row
+from rlbox.system.progress import Row
 
 pytestmark = pytest.mark.allow("sockets")
 KEEP = parse_reference("rlbox/mine:tests")
@@ -72,7 +72,7 @@ def test_the_login_of_this_machine_goes_with_the_pull(
     registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     login = {"username": USER, "password": PASSWORD}
-    monkeypatch.setattr("rlbox.cluster.act.pulled.find_login", lambda host: login)
+    monkeypatch.setattr("rlbox.cluster.pulled.find_login", lambda host: login)
     image = find(registry, ":v1")
     assert PASSWORD not in repr(image)
     node = Node(image.identity)

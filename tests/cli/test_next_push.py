@@ -14,7 +14,7 @@ from registry_server import Fault, RegistryServer, log_in, running
 from vastbox import KEY, Platform, serving
 
 from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, describe, image_manifest, sha256_of
-from rlbox.files.act.folders import cache_folder
+from rlbox.system.folders import cache_folder
 
 pytestmark = pytest.mark.allow("sockets", "processes")
 TAG = "rlbox/mine:tests"
@@ -23,7 +23,7 @@ MAKE = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -su
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[RegistryServer]:
-    monkeypatch.setattr("rlbox.machine.act.http.pause_s", lambda *words: 0)
+    monkeypatch.setattr("rlbox.system.http.pause_s", lambda *words: 0)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     with running() as server:
         yield server
@@ -50,8 +50,8 @@ def explained(put: Callable[[], str]) -> None:
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """The registry counts as one of another machine."""
-    for module in ("act.push", "act.wire", "push_log"):
-        monkeypatch.setattr(f"rlbox.registry.{module}.is_loopback", lambda host: False)
+    for module in ("push", "registry_wire", "push_log"):
+        monkeypatch.setattr(f"rlbox.engine.{module}.is_loopback", lambda host: False)
 
 
 def push(server: RegistryServer, name: str = "team/mine") -> tuple[str, ...]:
@@ -109,10 +109,10 @@ def test_a_page_in_the_place_of_a_manifest(follow: Follow, server: RegistryServe
 
 @pytest.mark.usefixtures("explained")
 def test_a_network_that_is_slow(follow: Follow, server: RegistryServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.registry.act.wire._SILENCE_S", 0.1)
+    monkeypatch.setattr("rlbox.engine.registry_wire._SILENCE_S", 0.1)
     server.faults = [Fault("GET", "/v2/", times=4, late_s=0.3)]
     step = follow(*push(server))
-    monkeypatch.setattr("rlbox.registry.act.wire._SILENCE_S", 60.0)
+    monkeypatch.setattr("rlbox.engine.registry_wire._SILENCE_S", 60.0)
     server.faults.clear()
     follow.again(step)
 
@@ -217,7 +217,7 @@ def test_an_address_that_means_the_same_on_both(
     follow: Follow, server: RegistryServer, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.answers["/info"] = 200, b'{"RegistryConfig": {"InsecureRegistryCIDRs": ["0.0.0.0/0"]}}'
-    monkeypatch.setattr("rlbox.registry.act.push.engine_is_here", lambda: False)
-    monkeypatch.setattr("rlbox.registry.act.push.engine_place", lambda: "ssh://gpu001")
+    monkeypatch.setattr("rlbox.engine.push.engine_is_here", lambda: False)
+    monkeypatch.setattr("rlbox.engine.push.engine_place", lambda: "ssh://gpu001")
     step = follow(*push(server), "--plain-http")
     follow.instead(step, "127.0.0.1", "0.0.0.0")

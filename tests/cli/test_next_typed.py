@@ -21,7 +21,7 @@ from fakes import TARGET, Folder, fitting_lock
 from following import Follow, Step
 from groundbox import write_ground
 
-from rlbox.spec.load import load_toml
+from rlbox.config.load import load_toml
 
 ROWS: list[dict[str, Any]] = load_toml(Path(__file__).with_name("next_typed.toml"))["rows"]
 
@@ -45,8 +45,8 @@ def ground(pattern: Path, tmp_path: Path, remembering: None, monkeypatch: pytest
     shutil.copytree(pattern, place, symlinks=True)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{place}/none.sock")
     monkeypatch.setattr(sys, "stdin", open(os.devnull))  # noqa: SIM115
-    monkeypatch.setattr("rlbox.lock.act.relock.lock_places", lambda app, target, sources: sources)
-    monkeypatch.setattr("rlbox.lock.act.relock.resolve_lock", lambda target, own, *rest: fitting_lock(target, own))
+    monkeypatch.setattr("rlbox.artifacts.relock.lock_places", lambda app, target, sources: sources)
+    monkeypatch.setattr("rlbox.artifacts.relock.resolve_lock", lambda target, own, *rest: fitting_lock(target, own))
     return place
 
 

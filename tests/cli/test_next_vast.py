@@ -20,8 +20,8 @@ from reportbox import write_run
 from vastbox import KEY, Platform, recorded, serving
 
 from rlbox.app import own_requirements
+from rlbox.config.project import Project
 from rlbox.fixes.load import load_fixed_target
-from rlbox.spec.project import Project
 from rlbox.target.lock import load_lock, lock_checksum
 
 pytestmark = pytest.mark.allow("sockets", "processes")
@@ -75,8 +75,8 @@ def platform(disk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
         monkeypatch.setenv("VAST_API_KEY", KEY)
         monkeypatch.setenv("VAST_URL", served.url)
         for name in ("account", "instance"):
-            monkeypatch.setattr(f"rlbox.vast.act.{name}._POLL_S", 0.01)
-        monkeypatch.setattr("rlbox.vast.act.instance._HAS_IMAGE", "true")  # this machine gets no other rlbox
+            monkeypatch.setattr(f"rlbox.vast.{name}._POLL_S", 0.01)
+        monkeypatch.setattr("rlbox.vast.instance._HAS_IMAGE", "true")  # this machine gets no other rlbox
         monkeypatch.setattr("rlbox.fixes.load.load_fixes", lambda project: ())
         monkeypatch.setattr("rlbox.cli.rented.published.require_published", lambda app, image: None)
         yield served
@@ -215,7 +215,7 @@ def test_without_an_image_rlbox_is_sent(
     assert lock
     spec = lock_checksum(load_fixed_target(project, "rented").target, own_requirements())
     folder.write("images/rented/lock.json", replace(lock, target="rented", spec=spec).text())
-    monkeypatch.setattr("rlbox.vast.act.instance._HAS_IMAGE", "false")
+    monkeypatch.setattr("rlbox.vast.instance._HAS_IMAGE", "false")
     (disk / "onstart.status").write_text("waiting for rlbox")
     ready = f"case $last in echo*sent.sha256) echo ready >{disk}/onstart.status; esac\nexec"
     (disk.parent / "bin/ssh").write_text(SSH.replace("exec", ready))
@@ -230,7 +230,7 @@ def test_without_an_image_rlbox_is_sent(
     (wheel,) = (disk / ".rlbox-up").glob("rlbox-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert {"rlbox/cli/__init__.py", "rlbox/_shipped/jobs/sft.toml", "rlbox/sources/profiles/cn.toml"} <= set(names)
+    assert {"rlbox/cli/__init__.py", "rlbox/_shipped/jobs/sft.toml", "rlbox/artifacts/profiles/cn.toml"} <= set(names)
     assert (disk / ".rlbox-up/project/images/rented/lock.json").is_file()
     again = follow.rlbox("vast", "up", "own", "--yes", "--json", "--instance", str(said.data["instance"]))
     assert again.code == 0, again.err

@@ -18,11 +18,11 @@ from copied import copied
 from fakes import CHECKOUT, Folder, Said, fitting_lock
 
 from rlbox.app import own_requirements
-from rlbox.compile.act.build import probe_spaces
+from rlbox.artifacts.objects import Store
 from rlbox.errors import NodeError
-from rlbox.files.act.copies import sum_file
 from rlbox.fixes.load import load_fixed_target
-from rlbox.store.act.objects import Store
+from rlbox.image.compile_run import probe_spaces
+from rlbox.system.copies import sum_file
 from rlbox.target.lock import Compiled, Package
 from rlbox.target.recipe import recipe_digest
 
@@ -97,7 +97,7 @@ class Box:
     @property
     def cache(self) -> Path:
         """What rlbox keeps of builds."""
-        return Path(self.env["XDG_CACHE_HOME"], "rlbox/compile")
+        return Path(self.env["XDG_CACHE_HOME"], "rlbox/image")
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
         """Start a command line in the project."""

@@ -10,8 +10,8 @@ import pytest
 from compilebox import Box, needs_spaces
 from fakes import CHECKOUT, Folder
 
-from rlbox.compile.act.wheel import kernel_archs
-from rlbox.store.act.objects import Store
+from rlbox.artifacts.objects import Store
+from rlbox.image.compile_wheel import kernel_archs
 
 SOURCE = Path(__file__).with_name("tiny")
 SPEC = """

@@ -19,8 +19,8 @@ from following import Follow
 from test_next_compile import SITUATIONS
 from wheelbox import make_wheel
 
+from rlbox.artifacts.objects import Store
 from rlbox.engine.oci import CONFIG, LAYER, describe, image_manifest, sha256_of
-from rlbox.store.act.objects import Store
 
 pytestmark = pytest.mark.usefixtures("spaces")
 NO_SPACES = """

@@ -16,19 +16,19 @@ from pathlib import Path
 
 from enginebox import CHECKOUT
 
+from rlbox.config.check import check_spec
+from rlbox.config.load import load_toml, merge
+from rlbox.config.project import Project
 from rlbox.engine.container import limit_words
 from rlbox.errors import SpecError
-from rlbox.files.act.folders import cache_folder
 from rlbox.fixes.applies import judge, stack_versions
 from rlbox.fixes.bake import Baked, ImageFile, bake_fixes
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import needs_patching, patch_manifest, patch_rows
 from rlbox.foreign import toml_table
-from rlbox.image.act.named import tag_of
 from rlbox.image.machine import container_defaults
-from rlbox.spec.check import check_spec
-from rlbox.spec.load import load_toml, merge
-from rlbox.spec.project import Project
+from rlbox.image.named import tag_of
+from rlbox.system.folders import cache_folder
 from rlbox.target.load import DEFAULTS
 from rlbox.target.target import Target
 

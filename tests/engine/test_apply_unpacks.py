@@ -23,8 +23,8 @@ from registrybox import Proxy, proxied, registry_running
 from rentedbox import HOSTILE, ODD, Machine, rented
 from wheelbox import Index
 
+from rlbox.artifacts.objects import Store
 from rlbox.engine import oci
-from rlbox.store.act.objects import Store
 
 OWN = "/opt/micromamba/envs/slime"
 DATA = "/root/autodl-tmp"

@@ -27,8 +27,8 @@ from typing import Any
 import pytest
 from enginebox import CHECKOUT, docker
 
-from rlbox.evaluation.act.outputs import read_summary
-from rlbox.evaluation.act.own_sandbox import sandbox_here
+from rlbox.evaluation.outputs import read_summary
+from rlbox.evaluation.own_sandbox import sandbox_here
 from rlbox.evaluation.paired import compare_pairs
 from rlbox.evaluation.results import ACCEPTED
 

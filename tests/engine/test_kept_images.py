@@ -12,9 +12,9 @@ from enginebox import Box, docker
 from following import Follow
 from projectbox import PROJECT
 
-from rlbox.files.act.folders import state_folder
-from rlbox.image.act.named import VARIABLE, remember_project
-from rlbox.spec.project import Project
+from rlbox.config.project import Project
+from rlbox.image.named import VARIABLE, remember_project
+from rlbox.system.folders import state_folder
 
 CONTAINER, NAME = "rlbox-test-kept", f"rlbox/kept:{PROJECT}"
 GONE = "kept-0a1b2c"

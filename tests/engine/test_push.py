@@ -18,7 +18,7 @@ from projectbox import own
 from registry_server import listed_by
 from registrybox import SAID, SHARED, TARGET, Proxy, build, proxied, registry_running
 
-from rlbox.registry.act.client import Registry
+from rlbox.engine.registry_client import Registry
 
 ENGINES = os.environ.get("RLBOX_TEST_ENGINES", "").split()
 needs_other = pytest.mark.elsewhere

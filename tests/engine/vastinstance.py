@@ -18,14 +18,14 @@ from typing import Any
 from enginebox import CHECKOUT, docker
 from faultbox import SPEC, STACK, _tar, lab_env, tag
 
+from rlbox.config.check import check_spec
+from rlbox.config.load import load_toml, merge
+from rlbox.config.project import Project
 from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import ImageFile, bake_fixes
 from rlbox.fixes.load import load_fixes
 from rlbox.foreign import toml_table
 from rlbox.image.forms.onstart import plan_onstart
-from rlbox.spec.check import check_spec
-from rlbox.spec.load import load_toml, merge
-from rlbox.spec.project import Project
 from rlbox.target.load import DEFAULTS
 from rlbox.target.target import Target
 

@@ -30,9 +30,9 @@ HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
 sys.path.insert(0, str(CHECKOUT))
 
-from rlbox.evaluation.act.policy import Policy, PolicyError  # noqa: E402
-from rlbox.evaluation.act.server import EngineSettings, served, setting, vllm_argv  # noqa: E402
-from rlbox.machine.act.http import loopback_http  # noqa: E402
+from rlbox.evaluation.policy import Policy, PolicyError  # noqa: E402
+from rlbox.evaluation.server import EngineSettings, served, setting, vllm_argv  # noqa: E402
+from rlbox.system.http import loopback_http  # noqa: E402
 
 SUITE = 'title = "sums"\nfile = "sums.jsonl"\nask_program = "{statement}"\n[decoding]\nmax_tokens = 320\n'
 DEVELOPER = {"VLLM_SERVER_DEV_MODE": "1"}

@@ -13,14 +13,14 @@ import pytest
 from playbox import Player, export, playing, write_rows
 
 from rlbox.evaluation.__main__ import main
-from rlbox.evaluation.act.own_sandbox import sandbox_here
-from rlbox.evaluation.act.prove import prove
-from rlbox.evaluation.act.sandbox import Sandbox
-from rlbox.evaluation.act.suites import load_sets
+from rlbox.evaluation.own_sandbox import sandbox_here
 from rlbox.evaluation.problem import ProblemError
+from rlbox.evaluation.prove import prove
+from rlbox.evaluation.sandbox import Sandbox
 from rlbox.evaluation.suite import JudgingLimits
-from rlbox.machine.act.http import loopback_http
-from rlbox.machine.no_answer import NoAnswer
+from rlbox.evaluation.suites import load_sets
+from rlbox.system.http import loopback_http
+from rlbox.system.no_answer import NoAnswer
 
 ROWS = [
     {"unique_id": "half", "problem": "Half as a fraction?", "answer": "\\frac{1}{2}"},

@@ -21,15 +21,15 @@ import pytest
 from playbox import Player, export, playing
 from reportbox import write_run
 
-from rlbox.evaluation.act.judge import Judging
-from rlbox.evaluation.act.policy import Policy
-from rlbox.evaluation.act.sandbox import Sandbox
-from rlbox.evaluation.act.suites import load_sets
 from rlbox.evaluation.export import export_at
-from rlbox.evaluation.following.act.appearing import find_appearing
-from rlbox.evaluation.following.act.follow import Followed, Following
-from rlbox.machine.act.http import loopback_http
-from rlbox.record.act.disk_hold import Holder, take_disk
+from rlbox.evaluation.following.appearing import find_appearing
+from rlbox.evaluation.following.follow import Followed, Following
+from rlbox.evaluation.judge import Judging
+from rlbox.evaluation.policy import Policy
+from rlbox.evaluation.sandbox import Sandbox
+from rlbox.evaluation.suites import load_sets
+from rlbox.record.disk_hold import Holder, take_disk
+from rlbox.system.http import loopback_http
 
 SETTLE_S = 0.4
 RUN = "sft-1"

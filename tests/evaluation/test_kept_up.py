@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from playbox import Player, export, playing
 
-from rlbox.evaluation.act.policy import Policy, PolicyError
-from rlbox.evaluation.act.server import Ready
-from rlbox.evaluation.serving.act.kept_up import EXCHANGED, STARTED, KeptUp
-from rlbox.evaluation.serving.act.together import Together
+from rlbox.evaluation.policy import Policy, PolicyError
+from rlbox.evaluation.server import Ready
+from rlbox.evaluation.serving.kept_up import EXCHANGED, STARTED, KeptUp
+from rlbox.evaluation.serving.together import Together
 from rlbox.evaluation.suite import Suite
-from rlbox.machine.act.http import loopback_http
+from rlbox.system.http import loopback_http
 
 
 def weight(folder: str | Path) -> int:

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 from playbox import Player, adding, export, playing, write_rows
 
+from rlbox.evaluation import locking
 from rlbox.evaluation.__main__ import main
-from rlbox.evaluation.act import locking
-from rlbox.evaluation.act.sandbox import Sandbox
+from rlbox.evaluation.sandbox import Sandbox
 
 ROWS = adding(1)
 
@@ -148,7 +148,7 @@ def test_the_same_is_comparable(
 
 
 def test_variables_of_vllm_are_locked_where_it_is_started_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlbox.evaluation.act.server import engine_facts
+    from rlbox.evaluation.server import engine_facts
 
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
     monkeypatch.setenv("VLLM_API_KEY", "a secret")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from playbox import write_rows
 
-from rlbox.evaluation.overlap.act.training_rows import find_overlap
 from rlbox.evaluation.overlap.grams import Overlap, texts_of
+from rlbox.evaluation.overlap.training_rows import find_overlap
 from rlbox.evaluation.problem import Asking, EvalProblem, ProblemError, read_problems
 
 TEXT = "count the {what} that a traveller meets between two towns when every third one of them turns back at noon"

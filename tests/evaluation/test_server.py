@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from freeport import free_port
 
-from rlbox.evaluation.act.policy import Policy, PolicyError
-from rlbox.evaluation.act.server import EngineSettings, served, setting, vllm_argv
-from rlbox.evaluation.serving.act.engines import WantedEngine, serving
-from rlbox.machine.act.http import loopback_http
+from rlbox.evaluation.policy import Policy, PolicyError
+from rlbox.evaluation.server import EngineSettings, served, setting, vllm_argv
+from rlbox.evaluation.serving.engines import WantedEngine, serving
+from rlbox.system.http import loopback_http
 
 STUB = """
 import json, subprocess, sys

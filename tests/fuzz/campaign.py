@@ -16,23 +16,23 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from rlbox.diagnose.act.excerpt import scan_log
-from rlbox.diagnose.act.fatals import SIGNATURES_FILE, find_known_cause, run_catalogue
+from rlbox.diagnose.excerpt import scan_log
+from rlbox.diagnose.fatals import SIGNATURES_FILE, find_known_cause, run_catalogue
 from rlbox.diagnose.live import FirstFatal
 from rlbox.engine.oci import parse_manifest
 from rlbox.errors import RlboxError
-from rlbox.files.act.rows import read_rows, read_table
 from rlbox.foreign import parse_json, toml_table
-from rlbox.gate.act.tensors import tensors_problem
 from rlbox.gate.answers import judge_answer
 from rlbox.gate.gate import GateJudge
+from rlbox.gate.tensors import tensors_problem
 from rlbox.hang.steps import StepClock
 from rlbox.job.gate_plan import LinePlan, MetricPlan, ReadyPlan
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineCutter
 from rlbox.logs.throughput import find_candidates, read_progress, read_record
 from rlbox.printable import PrintableStream, printable
-from rlbox.record.act.state import load_run_state
+from rlbox.record.state import load_run_state
+from rlbox.system.json_files import read_rows, read_table
 from rlbox.target.lock import parse_lock
 
 MOST_S = 1.0

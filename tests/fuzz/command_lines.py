@@ -36,7 +36,7 @@ from reportbox import write_run  # noqa: E402
 from rlbox.cli import main  # noqa: E402
 from rlbox.cli.root import root  # noqa: E402
 from rlbox.cli.verbs import VERBS  # noqa: E402
-from rlbox.spec.load import load_toml  # noqa: E402
+from rlbox.config.load import load_toml  # noqa: E402
 
 DOCUMENTED = {0, 1, 2, 4, 5, 6, 7, 8, 130, 141}
 MOST_S = 30
@@ -206,7 +206,7 @@ def _alone(folder: Path) -> Iterator[None]:
         for name in ("fork", "posix_spawn", "execv", "execve", "kill", "killpg"):
             stack.enter_context(mock.patch.object(os, name, _no_program))
         stack.enter_context(mock.patch("webbrowser.open", return_value=True))
-        stack.enter_context(mock.patch("rlbox.report.act.live.LivePage.serve_forever", side_effect=KeyboardInterrupt))
+        stack.enter_context(mock.patch("rlbox.report.live.LivePage.serve_forever", side_effect=KeyboardInterrupt))
         pause = mock.Mock(sleep=mock.Mock(side_effect=KeyboardInterrupt))  # a followed log that never ends
         stack.enter_context(mock.patch("rlbox.cli.runs.diagnose.time", pause))
         stack.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, _late))

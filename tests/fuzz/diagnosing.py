@@ -21,17 +21,17 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from rlbox.diagnose.act.catalogue import load_catalogue
-from rlbox.diagnose.act.diagnose import verdict_of
-from rlbox.diagnose.act.follow import GrowingLogs
-from rlbox.diagnose.act.read import LogReader
-from rlbox.diagnose.act.sources import Source
+from rlbox.config.project import Project
 from rlbox.diagnose.catalogue import SignatureSet
+from rlbox.diagnose.diagnose import verdict_of
+from rlbox.diagnose.follow import GrowingLogs
+from rlbox.diagnose.load_catalogue import load_catalogue
+from rlbox.diagnose.log_reader import LogReader
 from rlbox.diagnose.read.reader import EventReader, Read
+from rlbox.diagnose.sources import Source
 from rlbox.diagnose.told import report
 from rlbox.diagnose.verdict import Diagnosis, LogFacts
 from rlbox.foreign import parse_json
-from rlbox.spec.project import Project
 
 ROUND = 500
 MOST_S = 1.0

@@ -35,9 +35,9 @@ def test_a_sample_of_command_lines() -> None:
 
 
 def test_a_verb_that_breaks_falls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.spec.project.Project.jobs", lambda project: {}["nothing"])
+    monkeypatch.setattr("rlbox.config.project.Project.jobs", lambda project: {}["nothing"])
     fell, _ = command_lines.campaign(60, seed=7)
     assert any("rlbox: bug: KeyError" in text for text in fell)
-    monkeypatch.setattr("rlbox.spec.project.Project.jobs", lambda project: sys.exit(3))
+    monkeypatch.setattr("rlbox.config.project.Project.jobs", lambda project: sys.exit(3))
     fell, _ = command_lines.campaign(60, seed=7)
     assert any("SystemExit: 3" in text for text in fell)

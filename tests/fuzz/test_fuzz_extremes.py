@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.diagnose.act.catalogue import load_catalogue
-from rlbox.diagnose.act.diagnose import verdict_of
-from rlbox.diagnose.act.read import LogReader
+from rlbox.config.project import Project
+from rlbox.diagnose.diagnose import verdict_of
+from rlbox.diagnose.load_catalogue import load_catalogue
+from rlbox.diagnose.log_reader import LogReader
 from rlbox.diagnose.read.reader import EventReader
 from rlbox.diagnose.verdict import Diagnosis, LogFacts
-from rlbox.spec.project import Project
 
 CATALOGUE = load_catalogue(Project(folder=CHECKOUT).fix_files())
 PROCESSES = 100_000

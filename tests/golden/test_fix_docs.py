@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.docs.fix_docs import NAMES, fix_pages, load_catalogue
+from rlbox.config.project import Project
 from rlbox.fixes.bake import template_values
-from rlbox.spec.project import Project
 from rlbox.target.load import load_target
+from scripts.docs.fix_docs import NAMES, fix_pages, load_catalogue
 
 sys.path.insert(0, str(CHECKOUT / "scripts"))
 from make_docs import main, stale_pages

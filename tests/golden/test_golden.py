@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT, PACKAGE, Folder, Rlbox
 
-from rlbox.image.act.plans import image_plan
+from rlbox.config.project import Project
 from rlbox.image.layers import layer_folder, layer_stage, part_files
 from rlbox.image.plan import ImagePlan
-from rlbox.spec.project import Project
+from rlbox.image.plans import image_plan
 from rlbox.target.lock import GitTree, HttpFile, LockedGroup, load_lock, lock_patch
 
 SHIPPED = Project(folder=CHECKOUT)

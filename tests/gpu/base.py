@@ -21,10 +21,10 @@ from typing import IO, Any
 from backports import zstd
 
 from rlbox.app import own_requirements
+from rlbox.artifacts.objects import Store, store_folder
+from rlbox.config.project import Project
 from rlbox.engine.oci import CONFIG, LAYER, MANIFEST
-from rlbox.files.act.copies import sum_file
-from rlbox.spec.project import Project
-from rlbox.store.act.objects import Store, store_folder
+from rlbox.system.copies import sum_file
 from rlbox.target.load import load_target
 from rlbox.target.lock import lock_checksum
 

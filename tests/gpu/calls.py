@@ -20,8 +20,8 @@ import pack
 import stack
 import tomllib
 
-from rlbox.spec.project import Project
-from rlbox.store.act.objects import Store, store_folder
+from rlbox.artifacts.objects import Store, store_folder
+from rlbox.config.project import Project
 from rlbox.target.lock import Lock, load_lock
 
 HERE = Path(__file__).resolve().parent

@@ -23,8 +23,8 @@ from typing import Any
 
 from nodepair import Pair, nodes
 
-from rlbox.image.act.named import tag_of
-from rlbox.spec.project import Project
+from rlbox.config.project import Project
+from rlbox.image.named import tag_of
 
 HERE = Path(__file__).resolve().parent
 REDUCED = HERE / "reduced.py"

@@ -18,7 +18,7 @@ from bigimage import BigImage, built, empty_box
 from enginebox import CHECKOUT
 from gitmirror import git_mirror
 
-from rlbox.spec.load import load_toml
+from rlbox.config.load import load_toml
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(5400)]
 
@@ -42,7 +42,7 @@ def repositories() -> dict[str, str]:
 
 
 def mirror_host() -> str:
-    rules = load_toml(CHECKOUT / "rlbox/sources/profiles/cn.toml")["rule"]
+    rules = load_toml(CHECKOUT / "rlbox/artifacts/profiles/cn.toml")["rule"]
     return urlsplit(next(rule["url"] for rule in rules if rule["kind"] == "git")).hostname or ""
 
 

@@ -6,12 +6,12 @@ import functools
 from collections.abc import Mapping
 from pathlib import Path
 
+from rlbox.config.project import Project
 from rlbox.job.filler import Paths
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.job.plan import RunPlan, StagePlan, plan_run
-from rlbox.spec.project import Project
 
 PATHS = Paths(run="/data/runs/one", job="/data/runs/one/job", data="/data", python="python")
 

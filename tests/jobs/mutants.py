@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlbox.config.check import check_spec
 from rlbox.errors import SpecError
 from rlbox.foreign import toml_table
 from rlbox.job.job import Job
-from rlbox.spec.check import check_spec
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 JOBS = CHECKOUT / "jobs"

@@ -8,12 +8,12 @@ from jobplan import job_of, overrides, plan_of, settings_of, stage_of
 from sft import plan as sft_plan
 
 from rlbox.amounts import GIB
+from rlbox.config.project import Project
 from rlbox.job.params import plan_values
 from rlbox.planner.judge import judge_fit
 from rlbox.planner.nearest import Asked, nearest_fit
 from rlbox.planner.needs import RunNeeds, needs_of
 from rlbox.planner.room import Room, room_of
-from rlbox.spec.project import Project
 from rlbox.target.load import load_target
 
 PROJECT = Project(folder=CHECKOUT)

@@ -8,7 +8,7 @@ import pytest
 from gkd import check
 from jobplan import overrides, plan_of, settings_of, stage_of
 
-from rlbox.spec.pattern import compile_re2
+from rlbox.config.pattern import compile_re2
 
 MODULE = "verl.trainer.main_ppo"
 TEACHER = "distillation.teacher_models.teacher_model.inference"

@@ -10,11 +10,11 @@ from fakes import CHECKOUT, Folder
 from jobplan import plan_of, stage_of
 from optionbox import Refused, parser_of, read
 
+from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.job.load import load_job
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.job.resume import plan_resume
-from rlbox.spec.project import Project
 from rlbox.target.load import load_target
 
 OPTIONS = Path(__file__).with_name("slime-0.3.1-options.txt")

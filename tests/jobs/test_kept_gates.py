@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from jobplan import PATHS, job_of
 
+from rlbox.config.pattern import compile_re2
 from rlbox.job.params import plan_values
 from rlbox.job.plan import plan_run
-from rlbox.spec.pattern import compile_re2
 
 KEPT = Path(__file__).parents[1] / "gpu/kept"
 JOBS = ("gkd", "grpo", "holdem", "sft", "xdan")

@@ -16,13 +16,13 @@ from playbox import Player, playing
 from sft import choose, eval_config, evaluate, tiny
 from sft.checkpoints import find_checkpoints
 
-from rlbox.evaluation.act.outputs import read_results
-from rlbox.evaluation.act.own_sandbox import sandbox_here
-from rlbox.evaluation.act.policy import Policy
-from rlbox.evaluation.act.suites import load_sets, load_suites
+from rlbox.evaluation.outputs import read_results
+from rlbox.evaluation.own_sandbox import sandbox_here
+from rlbox.evaluation.policy import Policy
 from rlbox.evaluation.problem import ProblemError
+from rlbox.evaluation.suites import load_sets, load_suites
 from rlbox.evaluation.winner import BEST, HISTORY
-from rlbox.machine.act.http import loopback_http
+from rlbox.system.http import loopback_http
 
 TIERS = {1: 317, 2: 817, 3: 1146}
 

@@ -13,9 +13,9 @@ from fakes import CHECKOUT
 from jobplan import plan_of, stage_of
 from optionbox import parser_of, read
 
+from rlbox.config.project import Project
 from rlbox.job.load import load_job
 from rlbox.job.resume import plan_resume
-from rlbox.spec.project import Project
 
 VERSION = "0.10.4"
 OPTIONS = Path(__file__).with_name(f"openrlhf-{VERSION}-options.txt")

@@ -17,18 +17,18 @@ from copied import copied
 from fakes import CHECKOUT, ON_IMAGE, Folder
 from supervised import Bench, file_rule, wait_for
 
-from rlbox.causes.cause import Cause
+from rlbox.diagnose.cause import Cause
 from rlbox.errors import SpecError
 from rlbox.job.plan import RunPlan
-from rlbox.machine.act.process_table import carries, probe_process, probe_processes
-from rlbox.place.act.bring import BroughtPlace
-from rlbox.record.act.disk_hold import Holder, disk_holder, take_disk
-from rlbox.record.act.folder import holder_of, load_plan, write_plan
-from rlbox.record.act.ledger import Ledger, Settled
-from rlbox.record.act.state import RunState, load_run_state, run_cause
-from rlbox.record.act.supervisor_file import SupervisorFacts, load_supervisor, supervisor_lives
+from rlbox.provision.bring import BroughtPlace
+from rlbox.record.disk_hold import Holder, disk_holder, take_disk
+from rlbox.record.folder import holder_of, load_plan, write_plan
+from rlbox.record.ledger import Ledger, Settled
+from rlbox.record.state import RunState, load_run_state, run_cause
+from rlbox.record.supervisor_file import SupervisorFacts, load_supervisor, supervisor_lives
 from rlbox.run.here import ReadyHere
 from rlbox.run.places import reach
+from rlbox.system.process_table import carries, probe_process, probe_processes
 
 # `rlbox`, with this interpreter as the place of all targets
 BARE = """

@@ -15,13 +15,13 @@ from typing import Any
 from copied import enter
 from freeport import free_port as free_port
 
-import rlbox.evidence.act.explain  # noqa: F401
+import rlbox.supervise.explain  # noqa: F401
 from rlbox.job.filler import Paths
 from rlbox.job.gate_plan import FilePlan, LinePlan, ReadyPlan
 from rlbox.job.plan import ClusterRun, RayPlan, RunPlan, ServicePlan, StagePlan
-from rlbox.machine.act.process_table import carries, probe_processes
-from rlbox.record.act.state import RunState, StageState, load_run_state
+from rlbox.record.state import RunState, StageState, load_run_state
 from rlbox.supervise import __main__ as supervise
+from rlbox.system.process_table import carries, probe_processes
 
 PATIENCE_S = 120.0
 

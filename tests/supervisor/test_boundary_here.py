@@ -15,14 +15,14 @@ from launched import Disk
 from supervised import wait_for
 
 from rlbox.errors import NodeError
-from rlbox.machine.act.identity import probe_machine_life
-from rlbox.machine.act.process_table import probe_process
-from rlbox.record.act.disk_hold import disk_holder, take_disk
-from rlbox.record.act.folder import holder_of, write_plan
-from rlbox.record.act.state import load_run_state, new_run_state, write_run_state
-from rlbox.record.act.supervisor_file import load_supervisor, supervisor_lives, write_supervisor
+from rlbox.record.disk_hold import disk_holder, take_disk
+from rlbox.record.folder import holder_of, write_plan
+from rlbox.record.state import load_run_state, new_run_state, write_run_state
+from rlbox.record.supervisor_file import load_supervisor, supervisor_lives, write_supervisor
 from rlbox.run.stop import stop_run
 from rlbox.secrets.masks import Masks
+from rlbox.system.identity import probe_machine_life
+from rlbox.system.process_table import probe_process
 
 COUNTS = "echo x >> {run}/starts; echo two > {run}/made-only"
 STAYS = "echo there; sleep 600"
@@ -113,9 +113,9 @@ def test_a_plan_that_is_another_runs_is_told(disk: Disk) -> None:
 
 ORPHANS = """
 import os, pathlib, time
-from rlbox.machine.act.interrupt import Interrupt
-from rlbox.machine.act.process_table import probe_processes
-from rlbox.machine.act.processes import RunProcesses, become_subreaper
+from rlbox.system.interrupt import Interrupt
+from rlbox.system.process_table import probe_processes
+from rlbox.system.processes import RunProcesses, become_subreaper
 from rlbox.values import Command
 become_subreaper()
 processes = RunProcesses(pathlib.Path("/d/runs/r"), Interrupt())

@@ -18,8 +18,8 @@ from launched import Site
 from supervised import SERVER, Bench, free_port, python, service
 
 from rlbox.job.plan import ServicePlan
-from rlbox.machine.act.cgroup import own_groups
 from rlbox.record.resources import RESOURCES_FILE
+from rlbox.system.cgroup import own_groups
 
 BURN = """
 import hashlib, signal, threading

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from supervised import Bench, free_port, python, service
 
 from rlbox.diagnose.catalogue import LogSignature, rows_json
-from rlbox.evidence.act.failure_report import FailureReport
+from rlbox.supervise.failure_report import FailureReport
 
 FAILURE = 'Traceback (most recent call last):\n  File "train.py", line 3, in step\nValueError: no data'
 NOISY = f"""
@@ -204,9 +204,9 @@ def test_parts_that_hang_or_break_are_named(bench: Bench, monkeypatch: pytest.Mo
     def broken() -> str:
         raise RuntimeError("driver is gone")
 
-    monkeypatch.setattr("rlbox.evidence.act.contents.gpu_text", broken)
-    monkeypatch.setattr("rlbox.evidence.act.contents.limit_text", lambda: __import__("time").sleep(600))
-    monkeypatch.setattr("rlbox.evidence.act.explain.GATHER_S", 1.0)
+    monkeypatch.setattr("rlbox.supervise.evidence_contents.gpu_text", broken)
+    monkeypatch.setattr("rlbox.supervise.evidence_contents.limit_text", lambda: __import__("time").sleep(600))
+    monkeypatch.setattr("rlbox.supervise.explain.GATHER_S", 1.0)
     bench.stage("train", python(NOISY))
     assert bench.run() == 1
     missing = manifest(bench)["missing"]
@@ -216,7 +216,7 @@ def test_parts_that_hang_or_break_are_named(bench: Bench, monkeypatch: pytest.Mo
 
 
 def test_a_mistake_in_the_evidence_does_not_lose_the_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.evidence.act.explain.make_report", lambda *facts: 1 / 0)
+    monkeypatch.setattr("rlbox.supervise.explain.make_report", lambda *facts: 1 / 0)
     bench.stage("train", python(NOISY))
     bench.start()
     code, told = bench.finish()

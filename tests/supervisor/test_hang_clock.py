@@ -13,21 +13,21 @@ import pytest
 from supervised import Bench as Made
 from supervised import python
 
-from rlbox.causes.cause import Cause
-from rlbox.hang.act.watch import HangWatch
+from rlbox.diagnose.cause import Cause
+from rlbox.hang.watch import HangWatch
 from rlbox.job.plan import load_run_plan
 from rlbox.logs.lines import block_of
-from rlbox.machine.act.interrupt import Interrupt
-from rlbox.machine.act.process_table import Process
-from rlbox.machine.act.processes import RunProcesses
-from rlbox.machine.counters import Activity, ProcessActivity
-from rlbox.record.act.journal import Journal
-from rlbox.record.act.state import new_run_state
+from rlbox.record.journal import Journal
+from rlbox.record.state import new_run_state
 from rlbox.secrets.grants import Grants
 from rlbox.secrets.masks import Masks
 from rlbox.supervise.bench import Bench
 from rlbox.supervise.nodes import RunNodes
 from rlbox.supervise.pace_watch import PaceWatch
+from rlbox.system.counters import Activity, ProcessActivity
+from rlbox.system.interrupt import Interrupt
+from rlbox.system.process_table import Process
+from rlbox.system.processes import RunProcesses
 
 MIB = 1 << 20
 PROCESS = ProcessActivity(

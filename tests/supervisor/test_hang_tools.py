@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from supervised import wait_for
 
-import rlbox.hang.act.stacks
-import rlbox.machine.act.gpu
-from rlbox.hang.act.nccl import collect_nccl
-from rlbox.hang.act.stacks import NO_PERMISSION, add_stacks
-from rlbox.hang.act.waits import probe_waits
-from rlbox.machine.act.counters import probe_activity, probe_process_activity
-from rlbox.machine.act.gpu import probe_gpus
-from rlbox.machine.counters import GpuFacts, rates_between
+import rlbox.hang.stacks
+import rlbox.system.gpu
+from rlbox.hang.nccl import collect_nccl
+from rlbox.hang.stacks import NO_PERMISSION, add_stacks
+from rlbox.hang.wait_probe import probe_waits
+from rlbox.system.counter_reader import probe_activity, probe_process_activity
+from rlbox.system.counters import GpuFacts, rates_between
+from rlbox.system.gpu import probe_gpus
 
 REPORT = "NCCL version 2.27.5\nJob summary\nMissing ranks: 3 (pid 77 on node b)\n"
 
@@ -58,7 +58,7 @@ def test_ras_is_asked_as_ncclras_does(tmp_path: Path, monkeypatch: pytest.Monkey
     thread.start()
     monkeypatch.setenv("NCCL_RAS_ADDR", f"localhost:{server.getsockname()[1]}")
     monkeypatch.setattr(
-        "rlbox.hang.act.nccl.environment_of", lambda pid: {"NCCL_RAS_ADDR": f"127.0.0.1:{server.getsockname()[1]}"}
+        "rlbox.hang.nccl.environment_of", lambda pid: {"NCCL_RAS_ADDR": f"127.0.0.1:{server.getsockname()[1]}"}
     )
     facts = collect_nccl([os.getpid()], tmp_path / "nccl", time.time())
     thread.join()
@@ -83,7 +83,7 @@ def test_the_ras_of_another_job_is_not_asked(sleeper: subprocess.Popen[bytes], t
 def test_dumps_of_the_flight_recorder_are_asked_for_and_copied(
     sleeper: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlbox.hang.act.nccl._DUMP_S", 0.0)
+    monkeypatch.setattr("rlbox.hang.nccl._DUMP_S", 0.0)
     (tmp_path / "trace-0").write_bytes(b"new")
     (tmp_path / "trace-1").write_bytes(b"of an earlier run")
     os.utime(tmp_path / "trace-1", (1, 1))
@@ -111,8 +111,8 @@ def test_a_stack_that_cannot_be_had_is_said_and_the_kernel_says_the_rest(
     spy = tmp_path / "py-spy"
     spy.write_text(f"#!/bin/sh\n{words}\n")
     spy.chmod(0o755)
-    monkeypatch.setattr(rlbox.hang.act.stacks, "_program", lambda: str(spy))
-    monkeypatch.setattr(rlbox.hang.act.stacks, "_DUMP_S", 0.3)
+    monkeypatch.setattr(rlbox.hang.stacks, "_program", lambda: str(spy))
+    monkeypatch.setattr(rlbox.hang.stacks, "_DUMP_S", 0.3)
     (found,) = add_stacks(
         probe_waits([sleeper.pid]), tmp_path / "stacks", lambda text: text, until_s=time.monotonic() + 20
     )
@@ -176,7 +176,7 @@ class Driver:
 def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver()
     monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
-    monkeypatch.setattr(rlbox.machine.act.gpu, "_nvml", rlbox.machine.act.gpu._Nvml())
+    monkeypatch.setattr(rlbox.system.gpu, "_nvml", rlbox.system.gpu._Nvml())
     card = GpuFacts(
         index=0,
         name="NVIDIA A800",
@@ -191,13 +191,13 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert probe_gpus() == (card,)
     driver.stuck.clear()
-    monkeypatch.setattr(rlbox.machine.act.gpu, "_SAMPLE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(rlbox.system.gpu, "_SAMPLE_TIMEOUT_S", 0.05)
     assert probe_gpus() == ()
     assert probe_gpus() == ()
     driver.stuck.set()
 
 
 def test_no_driver_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rlbox.machine.act.gpu, "_nvml", rlbox.machine.act.gpu._Nvml())
+    monkeypatch.setattr(rlbox.system.gpu, "_nvml", rlbox.system.gpu._Nvml())
     assert probe_gpus() == ()
     assert probe_gpus() == ()

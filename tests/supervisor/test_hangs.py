@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from supervised import Bench, free_port, python, service
 
+from rlbox.config.load import load_toml
 from rlbox.job.phase import Phase, plan_phases
-from rlbox.spec.load import load_toml
 
 CASES = Path(__file__).parents[1] / "cases" / "hang"
 TABLE = {path.stem: load_toml(path) for path in sorted(CASES.glob("*.toml"))}

@@ -16,7 +16,7 @@ from supervised import Bench, free_port, line_rule, python, service, wait_for
 from test_ray_stage import HEAD
 
 from rlbox.job.plan import RayPlan
-from rlbox.logs.act.pump import LogPump
+from rlbox.logs.pump import LogPump
 from rlbox.secrets.masks import Masks
 
 SECRET = "planted-5ecret"

@@ -19,7 +19,7 @@ from following import Follow
 from launched import FIRST, JOB, SECOND, Site
 from supervised import free_port, wait_for
 
-from rlbox.record.act.disk_hold import Holder, take_disk
+from rlbox.record.disk_hold import Holder, take_disk
 
 AGAIN = ("run", "two", "--place", "here")
 FAILS_ONCE = "[ {attempt} = 2 ] && echo two > {run}/made-2"
@@ -168,7 +168,7 @@ def test_a_disk_that_cannot_lock(site: Site, follow: Follow, monkeypatch: pytest
     """As one of Lustre's that is mounted without -o flock."""
     site.job()
     without = f"""
-import rlbox.record.act.disk_hold as disk
+import rlbox.record.disk_hold as disk
 whole = disk.try_lock
 def try_lock(handle, **more):
     if os.readlink(f"/proc/self/fd/{{handle}}").startswith({str(site.data)!r}):

@@ -15,11 +15,11 @@ import pytest
 from supervised import PATIENCE_S, Bench, free_port, python, wait_for
 
 from rlbox.job.plan import RayPlan, load_run_plan
-from rlbox.machine.act.cgroup import OwnCgroup
-from rlbox.machine.act.interrupt import Interrupt
-from rlbox.machine.act.process_table import carries
-from rlbox.machine.act.processes import RunProcesses
 from rlbox.supervise.ray_jobs import RayFolders
+from rlbox.system.cgroup import OwnCgroup
+from rlbox.system.interrupt import Interrupt
+from rlbox.system.process_table import carries
+from rlbox.system.processes import RunProcesses
 
 # A process that has left tree, session and environment behind: only the control group still knows it.
 HIDDEN = """
@@ -36,7 +36,7 @@ time.sleep(600)
 GROUP = """
 import os, subprocess, sys
 from pathlib import Path
-from rlbox.machine.act.cgroup import OwnCgroup
+from rlbox.system.cgroup import OwnCgroup
 group = OwnCgroup(Path("/d/runs", sys.argv[1]))
 print(group.enter(), flush=True)
 child = subprocess.Popen(["sleep", "600"], start_new_session=True, env={})
@@ -71,7 +71,7 @@ def word() -> Iterator[str]:
 
 def may_make_groups() -> bool:
     code = (
-        "import sys; from pathlib import Path; from rlbox.machine.act.cgroup import OwnCgroup as G; "
+        "import sys; from pathlib import Path; from rlbox.system.cgroup import OwnCgroup as G; "
         "g = G(Path(sys.argv[1])); print(g.enter()); g.leave()"
     )
     argv = [sys.executable, "-c", code, f"probe-{os.getpid()}"]
@@ -108,7 +108,7 @@ def test_what_hides_is_known_even_when_the_supervisor_was_killed(bench: Bench, w
 def test_without_a_group_nothing_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for bases in ((), (tmp_path / "none",)):
         found = [("", base) for base in bases]
-        monkeypatch.setattr("rlbox.machine.act.cgroup.own_groups", lambda kinds, found=found: found)
+        monkeypatch.setattr("rlbox.system.cgroup.own_groups", lambda kinds, found=found: found)
         group = OwnCgroup(Path("/d/runs/r"))
         assert group.enter() is False
         assert group.members() == set()

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from supervised import SERVER, Bench, free_port, line_rule, python, service
 
+from rlbox.config.project import Project
 from rlbox.job.filler import Paths
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.job.plan import plan_run
-from rlbox.spec.project import Project
 
 LISTEN = """
 import os, socket, sys, time

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from supervised import Bench, file_rule
 
-from rlbox.causes.cause import Cause
+from rlbox.diagnose.cause import Cause
 from rlbox.errors import SpecError
-from rlbox.files.act.tail import Tail
-from rlbox.gate.act.file_facts import probe_file
+from rlbox.gate.file_facts import probe_file
 from rlbox.job.plan import load_run_plan
-from rlbox.record.act.state import RUN_FILE, change_stage, load_run_state, new_run_state, write_run_state
+from rlbox.record.state import RUN_FILE, change_stage, load_run_state, new_run_state, write_run_state
 from rlbox.secrets.masks import Masks
+from rlbox.system.tail import Tail
 
 
 def sum_of(data: bytes) -> str:

@@ -20,15 +20,15 @@ from supervised import SERVER, Bench, Supervisor, free_port, line_rule, python, 
 from test_ray_stage import HEAD
 
 from rlbox.job.plan import RayPlan
-from rlbox.machine.act.interrupt import Interrupt
-from rlbox.machine.act.processes import RunProcesses
-from rlbox.place.act.bring import BroughtPlace
-from rlbox.record.act.disk_hold import Holder, take_disk
-from rlbox.record.act.folder import load_plan
-from rlbox.record.act.ledger import Ledger
+from rlbox.provision.bring import BroughtPlace
+from rlbox.record.disk_hold import Holder, take_disk
+from rlbox.record.folder import load_plan
+from rlbox.record.ledger import Ledger
 from rlbox.run.here import ReadyHere
 from rlbox.run.places import reach
-from rlbox.secrets.act.hand_over import secrets_line
+from rlbox.secrets.hand_over import secrets_line
+from rlbox.system.interrupt import Interrupt
+from rlbox.system.processes import RunProcesses
 from rlbox.values import Secret
 
 TOKEN = "wk+9/pl4nted=Q7zR'x"

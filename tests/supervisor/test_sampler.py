@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from supervised import Bench, free_port, python, service, wait_for
 
-from rlbox.files.act.rows import RowFile
-from rlbox.record.act.state import RunState
 from rlbox.record.resources import RESOURCES_FILE, Sample, read_sample
+from rlbox.record.state import RunState
 from rlbox.supervise.sampler import Sampler
+from rlbox.system.json_files import RowFile
 
 SPIN = "import time\nheld = bytearray(50 << 20)\nend = time.process_time() + 0.7\nwhile time.process_time() < end: pass"
 IDLE = RunState(run_id="r", job="j", target="t", place="here", profile="", supervisor_pid=1)

@@ -17,14 +17,14 @@ from launched import Disk
 from supervised import wait_for
 
 from rlbox.errors import LockHeld, NodeError
-from rlbox.machine.act.process_table import probe_process
-from rlbox.record.act.disk_hold import LOCK_FILE, Holder, disk_holder, take_disk
-from rlbox.record.act.folder import load_plan, write_plan
-from rlbox.record.act.host_record import HostRecords
-from rlbox.record.act.rebuild import begin_attempt, last_state
-from rlbox.record.act.state import RUN_FILE
-from rlbox.record.act.supervisor_file import SUPERVISOR_FILE
+from rlbox.record.disk_hold import LOCK_FILE, Holder, disk_holder, take_disk
+from rlbox.record.folder import load_plan, write_plan
+from rlbox.record.host_record import HostRecords
+from rlbox.record.rebuild import begin_attempt, last_state
+from rlbox.record.state import RUN_FILE
+from rlbox.record.supervisor_file import SUPERVISOR_FILE
 from rlbox.run.stop import stop_run
+from rlbox.system.process_table import probe_process
 
 MAKES = "echo one > {run}/made-first"
 HANGS = "echo there; sleep 600"

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from rlbox.files.rows import json_rows
 from rlbox.foreign import DEEPEST, LONGEST_NUMBER, decimal, parse_json, toml_table, whole_number
+from rlbox.system.json_lines import json_rows
 
 HOSTILE = {
     "deep list": "[" * 200_000,

@@ -13,11 +13,11 @@ import pytest
 from fakes import CHECKOUT
 
 import rlbox
+from rlbox.config.pattern import linear
+from rlbox.config.project import Project
 from rlbox.fixes.load import load_fixes
 from rlbox.gate.search import views
 from rlbox.logs.throughput import find_candidates, read_progress
-from rlbox.spec.pattern import linear
-from rlbox.spec.project import Project
 
 LENGTH = 4_000
 RATIO = 120
@@ -43,8 +43,8 @@ WHOLE = {
     "rlbox.hang.ras._MANY",
     "rlbox.hang.ras._MISSING",
     "rlbox.hang.ras._ONE",
-    "rlbox.training.ckpt._RANK",
-    "rlbox.training.ckpt._WEIGHTS",
+    "rlbox.evaluation.ckpt._RANK",
+    "rlbox.evaluation.ckpt._WEIGHTS",
 }
 """Those that are only held against the beginning of a text."""
 ROOMS = ("causes", "doctor", "evidence", "gate", "hang", "logs", "registry", "report", "secrets", "sources", "training")

@@ -14,12 +14,13 @@ from typing import NamedTuple
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.image.act.context import INSIDE
+from rlbox.image.context import decides_image
 
 PACKAGE = CHECKOUT / "rlbox"
-TABLE_ROW = re.compile(r"^\| (\w+) \| `(\w+)` \|", re.M)
-LAYERS = {package: layer for layer, package in TABLE_ROW.findall((CHECKOUT / "ARCHITECTURE.md").read_text("utf-8"))}
-RANKS = {package: rank for rank, package in enumerate(LAYERS)}
+TABLE_ROW = re.compile(r"^\| \w+ \| `(\w+)` \|", re.M)
+PACKAGES = TABLE_ROW.findall((CHECKOUT / "ARCHITECTURE.md").read_text("utf-8"))
+RANKS = {package: rank for rank, package in enumerate(PACKAGES)}
+ENTRY_POINTS = ("doctor", "evaluation", "sandbox", "supervise")
 
 
 class Import(NamedTuple):
@@ -57,14 +58,14 @@ def imported_modules(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names if alias.name in find_modules())
     elif isinstance(node, ast.ImportFrom):
-        modules = {f"{node.module}.{alias.name}" for alias in node.names} & set(find_modules())
-        yield from sorted(modules)
+        modules = [name for alias in node.names if (name := f"{node.module}.{alias.name}") in find_modules()]
+        yield from modules
         if node.module in find_modules() and len(modules) < len(node.names):
             yield node.module
 
 
 def test_packages_have_a_row_each() -> None:
-    assert {package_of(module) for module in find_modules()} == set(LAYERS)
+    assert {package_of(module) for module in find_modules()} == set(PACKAGES)
 
 
 def test_packages_import_only_packages_above_them() -> None:
@@ -86,5 +87,16 @@ def test_modules_import_in_no_circle() -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
-def test_packages_that_decide_an_image_are_the_lower_layers() -> None:
-    assert {*INSIDE, "rlbox", "app"} == {package for package, layer in LAYERS.items() if layer in ("ground", "inside")}
+def test_what_a_container_runs_decides_its_image() -> None:
+    targets: dict[str, set[str]] = defaultdict(set)
+    for found in find_imports():
+        targets[found.source].add(found.target)
+    reached: set[str] = set()
+    waiting = [f"rlbox.{package}.__main__" for package in ENTRY_POINTS]
+    while waiting:
+        module = waiting.pop()
+        if module not in reached:
+            reached.add(module)
+            waiting += targets[module]
+    files = [find_modules()[module].relative_to(PACKAGE).as_posix() for module in sorted(reached)]
+    assert [name for name in files if not decides_image(name)] == ["version.py"]

@@ -26,7 +26,7 @@ def dashboard(app: App, wish: ClusterWish, port: int) -> int:
     Example:
       rlbox cluster dashboard cluster-2node --nodes gpu005,gpu006 --port 8265
     """
-    from rlbox.cluster.act.work.dashboard import dashboard as open_dashboard
+    from rlbox.cluster.work.dashboard import dashboard as open_dashboard
 
     with open_dashboard(app, wish, port) as found, suppress(KeyboardInterrupt):
         app.result({"url": found.url, "token_file": found.token_file, "head": found.head.name}, found.url)

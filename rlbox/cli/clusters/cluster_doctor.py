@@ -26,7 +26,7 @@ def doctor(app: App, wish: ClusterWish, paths: tuple[str, ...], prove: bool) -> 
       rlbox cluster doctor cluster-2node --nodes gpu005,gpu006
       rlbox cluster doctor cluster-2node --nodes gpu005,gpu006 --prove
     """
-    from rlbox.cluster.act.examine import examine
+    from rlbox.cluster.examine import examine
     from rlbox.cluster.preflight import problems_text
     from rlbox.errors import WorkFailed
 

@@ -24,7 +24,7 @@ def down(app: App, wish: ClusterWish, force: bool) -> int:
     Example:
       rlbox cluster down cluster-2node --nodes gpu005,gpu006
     """
-    from rlbox.cluster.act.down import take_down
+    from rlbox.cluster.down import take_down
 
     done = take_down(app, wish, force=force)
     lines = [f"{node}: {', '.join(gone)}" for node, gone in done.gone.items() if gone]

@@ -28,8 +28,8 @@ def logs(app: App, wish: ClusterWish, job: str, follow: bool, lines: int | None)
     Example:
       rlbox cluster logs cluster-2node --nodes gpu005,gpu006 --job job-1a2b3c4d -f
     """
-    from rlbox.cluster.act.work.logs import LogsWish, read_logs
     from rlbox.cluster.merge import LogLine
+    from rlbox.cluster.work.logs import LogsWish, read_logs
 
     if follow and app.as_json:
         raise click.UsageError("--follow does not go with --json.")

@@ -22,7 +22,7 @@ def status(app: App, wish: ClusterWish) -> int:
     Example:
       rlbox cluster status cluster-2node --nodes gpu005,gpu006
     """
-    from rlbox.cluster.act.status import probe_cluster
+    from rlbox.cluster.status import probe_cluster
     from rlbox.errors import NodeError
 
     found = probe_cluster(app, wish)

@@ -21,7 +21,7 @@ def stop(app: App, wish: ClusterWish, job: str) -> int:
     Example:
       rlbox cluster stop cluster-2node --nodes gpu005,gpu006 job-1a2b3c4d
     """
-    from rlbox.cluster.act.work.jobs import stop_job
+    from rlbox.cluster.work.jobs import stop_job
 
     ended, stopped = stop_job(app, wish, job)
     if not stopped:

@@ -44,8 +44,8 @@ def submit(
       rlbox cluster submit cluster-2node --nodes gpu005,gpu006 -- python -c 'import ray; ray.init()'
       rlbox cluster submit cluster-2node --nodes gpu005,gpu006 --working-dir . --exclude data -- python train.py
     """
-    from rlbox.cluster.act.work.submit import SubmitWish, look_at
-    from rlbox.cluster.act.work.submit import submit as submit_job
+    from rlbox.cluster.work.submit import SubmitWish, look_at
+    from rlbox.cluster.work.submit import submit as submit_job
 
     wanted = SubmitWish(
         **dataclasses.asdict(wish),

@@ -45,7 +45,7 @@ def up(
       rlbox cluster up cluster-2node --nodes gpu005,gpu006
       rlbox cluster up cluster-2node --nodes gpu005,gpu006 --from registry.example/team/cluster-2node:v1
     """
-    from rlbox.cluster.act.up import UpWish, bring_up, look_at
+    from rlbox.cluster.up import UpWish, bring_up, look_at
 
     wanted = UpWish(
         **dataclasses.asdict(wish),

@@ -32,10 +32,10 @@ def verb(
       rlbox build local --hermetic
       rlbox build local --verify
     """
-    from rlbox.host.gpu_choice import least_driver
-    from rlbox.image.act.build import build_target
-    from rlbox.image.build import BuildWish
-    from rlbox.stack.act.check import require_stack
+    from rlbox.doctor.gpu_choice import least_driver
+    from rlbox.image.build import build_target
+    from rlbox.image.buildkit import BuildWish
+    from rlbox.planner.stack_check import require_stack
 
     if app.dry_run and (driver := least_driver(app, name)):
         app.say(f"driver: {driver} or newer on the machine that runs it")

@@ -12,8 +12,8 @@ from rlbox.cli.offered import complete_target
 from rlbox.cli.options import shared, sources_option
 
 if TYPE_CHECKING:
-    from rlbox.sources.egress import Contact
-    from rlbox.spec.project import Project
+    from rlbox.artifacts.egress import Contact
+    from rlbox.config.project import Project
     from rlbox.target.artifact import Artifact
     from rlbox.target.target import Target
 
@@ -34,7 +34,7 @@ def verb(app: App, name: str, closed: bool, sources: str) -> None:
       rlbox egress local
       rlbox egress local --sources cn --json
     """
-    from rlbox.sources.egress import contacted
+    from rlbox.artifacts.egress import contacted
 
     profile, found = find_contacts(app, name, sources)
     shown = [one for one in found if closed or not one.closed_by]
@@ -47,11 +47,11 @@ def verb(app: App, name: str, closed: bool, sources: str) -> None:
 
 def find_contacts(app: App, name: str, sources: str) -> tuple[str, tuple[Contact, ...]]:
     """Return a sources profile, the target's own when `sources` is empty, and the contacts of the target by it."""
-    from rlbox.machine.act.site import probe_site
-    from rlbox.sources.act.egress import probe_egress
-    from rlbox.sources.act.mirrors import probe_machine
-    from rlbox.sources.egress import plan_egress
-    from rlbox.sources.load import load_hidden_hosts, load_profile
+    from rlbox.artifacts.egress import plan_egress
+    from rlbox.artifacts.egress_probe import probe_egress
+    from rlbox.artifacts.load_profile import load_hidden_hosts, load_profile
+    from rlbox.artifacts.mirror_search import probe_machine
+    from rlbox.system.site import probe_site
 
     target, files = as_built(app.project, name)
     profile = load_profile(app.project, sources or target.sources)
@@ -76,7 +76,7 @@ def as_built(project: Project, name: str) -> tuple[Target, tuple[Artifact, ...]]
 
 def _table(found: list[Contact]) -> str:
     from rlbox.amounts import columns
-    from rlbox.sources.egress import PHASES
+    from rlbox.artifacts.egress import PHASES
 
     lines = []
     for one in sorted(found, key=lambda one: (PHASES.index(one.phases[0]), one.kind, one.host)):

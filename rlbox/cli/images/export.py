@@ -35,9 +35,9 @@ def verb(app: App, name: str, form: str, image: str, gpus: str, way: str | None,
       rlbox export local --to apptainer --output local.def
       rlbox export vast-5090 --to apptainer --image registry.example/team/vast-5090:v1
     """
-    from rlbox.files.act.folders import write_atomic
-    from rlbox.files.act.output import check_output
-    from rlbox.image.act.export import export_text
+    from rlbox.image.export import export_text
+    from rlbox.system.folders import write_atomic
+    from rlbox.system.output import check_output
 
     if (gpus or way) and form != "compose":
         raise click.UsageError("--gpus and --way are for --to compose: apptainer takes --nv when it starts")

@@ -44,7 +44,7 @@ def verb(
       rlbox fetch local --import ./inputs
       rlbox fetch local --place here --export ./kit
     """
-    from rlbox.image.act.fetch_inputs import FetchWish, fetch_target
+    from rlbox.image.fetch_inputs import FetchWish, fetch_target
 
     if export_to and import_from:
         raise click.UsageError("--export and --import exclude each other.")

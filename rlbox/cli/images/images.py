@@ -14,7 +14,7 @@ from rlbox.cli.help import CommandGroup
 from rlbox.cli.options import dry_run, shared
 
 if TYPE_CHECKING:
-    from rlbox.image.kept import KeptImage
+    from rlbox.image.image_use import KeptImage
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
@@ -56,7 +56,7 @@ def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
       rlbox images rm rlbox/local:work-0a1b2c --yes
     """
     from rlbox.errors import EngineError
-    from rlbox.image.act.kept import find_kept, kept_images
+    from rlbox.image.prune import find_kept, kept_images
 
     rows = find_kept(app.project, kept_images(app.project), names)
     if held := [row for row in rows if row.containers]:
@@ -82,15 +82,15 @@ def prune(app: App, yes: bool) -> int:
       rlbox images prune --dry-run
       rlbox images prune --yes
     """
-    from rlbox.image.act.kept import kept_images
-    from rlbox.image.kept import image_fate
+    from rlbox.image.image_use import image_fate
+    from rlbox.image.prune import kept_images
 
     return _carry_out(app, [(row, image_fate(row)) for row in kept_images(app.project)], yes=yes)
 
 
 def _list(app: App) -> None:
-    from rlbox.image.act.kept import kept_images
-    from rlbox.image.kept import image_lines
+    from rlbox.image.image_use import image_lines
+    from rlbox.image.prune import kept_images
 
     rows = kept_images(app.project)
     told = "\n".join(image_lines(rows)) if rows else "no image yet"
@@ -99,8 +99,8 @@ def _list(app: App) -> None:
 
 def _carry_out(app: App, rows: Sequence[tuple[KeptImage, str]], *, yes: bool) -> int:
     from rlbox.amounts import size_text
-    from rlbox.image.act.kept import remove_images
-    from rlbox.image.kept import fate_lines, freed_bytes
+    from rlbox.image.image_use import fate_lines, freed_bytes
+    from rlbox.image.prune import remove_images
 
     going = [row for row, stays in rows if not stays]
     freed = freed_bytes(going)

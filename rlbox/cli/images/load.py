@@ -26,11 +26,11 @@ def verb(app: App, file: Path) -> int:
       rlbox load local.oci.tar
     """
     from rlbox.amounts import size_text
-    from rlbox.archive.act.check import check_archive
-    from rlbox.archive.act.load import load_archive
-    from rlbox.engine.act.api import engine
-    from rlbox.files.act.progress import bytes_view
-    from rlbox.image.act.named import own_tag
+    from rlbox.engine.api import engine
+    from rlbox.engine.archive_check import check_archive
+    from rlbox.engine.archive_load import load_archive
+    from rlbox.image.named import own_tag
+    from rlbox.system.progress import bytes_view
 
     size = file.stat().st_size
     with bytes_view(app, "verifying", size) as on_bytes:

@@ -11,10 +11,10 @@ from rlbox.app import App
 from rlbox.cli.offered import complete_target
 from rlbox.cli.options import dry_run, shared, sources_option
 from rlbox.errors import WorkFailed
-from rlbox.image.act.plans import image_plan
+from rlbox.image.plans import image_plan
 
 if TYPE_CHECKING:
-    from rlbox.lock.resolve import Upgrade
+    from rlbox.artifacts.python_resolution import Upgrade
     from rlbox.target.lock import Lock
 
 
@@ -45,9 +45,9 @@ def verb(
     """
     if (packages and not upgrade) or (check and upgrade) or (offline and not check):
         raise click.UsageError("names go with --upgrade, --offline with --check, and --check without --upgrade")
-    from rlbox.lock.act.relock import write_lock
-    from rlbox.lock.changes import refuse_unknown
-    from rlbox.lock.resolve import Upgrade
+    from rlbox.artifacts.changes import refuse_unknown
+    from rlbox.artifacts.python_resolution import Upgrade
+    from rlbox.artifacts.relock import write_lock
 
     if check:
         return _check(app, name, offline, sources)
@@ -58,9 +58,9 @@ def verb(
 
 
 def _check(app: App, name: str, offline: bool, sources: str) -> int:
-    from rlbox.lock.changes import refuse_drift
-    from rlbox.lock.resolve import Upgrade
-    from rlbox.stack.act.check import require_stack
+    from rlbox.artifacts.changes import refuse_drift
+    from rlbox.artifacts.python_resolution import Upgrade
+    from rlbox.planner.stack_check import require_stack
     from rlbox.target.lock import lock_remedy
 
     require_stack(app, name)
@@ -74,9 +74,9 @@ def _check(app: App, name: str, offline: bool, sources: str) -> int:
 
 
 def _relock(app: App, name: str, moved: Upgrade, sources: str, *, again: bool = False) -> tuple[Lock | None, Lock]:
+    from rlbox.artifacts.relock import relock
     from rlbox.fixes.load import load_fixed_target
-    from rlbox.lock.act.relock import relock
-    from rlbox.stack.act.check import refuse_clash
+    from rlbox.planner.stack_check import refuse_clash
 
     loaded = load_fixed_target(app.project, name)
     refuse_clash(app, loaded.target, None)
@@ -87,7 +87,7 @@ def _relock(app: App, name: str, moved: Upgrade, sources: str, *, again: bool = 
 
 def _tell(app: App, lock: Lock, *, changed: bool) -> int:
     from rlbox.amounts import size_text
-    from rlbox.lock.changes import group_counts, group_sizes
+    from rlbox.artifacts.changes import group_counts, group_sizes
 
     counts, sizes = group_counts(lock), group_sizes(lock)
     lines = [f"{padded(group, 12)} {count:>4} packages {size_text(sizes[group]):>9}" for group, count in counts.items()]

@@ -13,7 +13,7 @@ from rlbox.cli.options import Action, shared, sources_option
 from rlbox.errors import WorkFailed
 
 if TYPE_CHECKING:
-    from rlbox.sources.profile import Profile
+    from rlbox.artifacts.profile import Profile
 
 
 @click.command()
@@ -38,7 +38,7 @@ def verb(app: App, action: str, target: str, sources: str) -> int:
       rlbox mirrors ls --sources cn
       rlbox mirrors probe --sources direct
     """
-    from rlbox.sources.load import load_profile
+    from rlbox.artifacts.load_profile import load_profile
     from rlbox.target.load import load_target
 
     spec = load_target(app.project, target).target
@@ -52,8 +52,8 @@ def verb(app: App, action: str, target: str, sources: str) -> int:
 def _list(app: App, profile: Profile) -> None:
     import datetime
 
-    from rlbox.sources.act.probe import remembered_ranking
-    from rlbox.sources.view import mirror_rows, mirrors_text
+    from rlbox.artifacts.mirror_probe import remembered_ranking
+    from rlbox.artifacts.sources_view import mirror_rows, mirrors_text
 
     today = datetime.datetime.now(datetime.timezone.utc).date()
     rows = mirror_rows(profile, remembered_ranking(profile) or (), today.isoformat())
@@ -63,9 +63,9 @@ def _list(app: App, profile: Profile) -> None:
 
 
 def _probe(app: App, profile: Profile, target: str) -> int:
-    from rlbox.sources.act.probe import measure_mirrors
-    from rlbox.sources.ranking import dead_kinds
-    from rlbox.sources.view import probed_text
+    from rlbox.artifacts.mirror_probe import measure_mirrors
+    from rlbox.artifacts.ranking import dead_kinds
+    from rlbox.artifacts.sources_view import probed_text
 
     found = measure_mirrors(app, profile, target)
     dead = dead_kinds(found)

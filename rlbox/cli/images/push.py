@@ -29,11 +29,11 @@ def verb(app: App, name: str, destination: str, plain_http: bool, force: bool) -
       rlbox push local --to registry.example/team/
       rlbox push local --to 127.0.0.1:5000/team/local:v1
     """
+    from rlbox.engine.push_target import ImagePush
     from rlbox.engine.reference import push_reference
-    from rlbox.image.act.adopt import own_image
-    from rlbox.image.act.plans import image_plan
-    from rlbox.registry.act.push_target import ImagePush
-    from rlbox.stack.act.check import require_stack
+    from rlbox.image.adopt import own_image
+    from rlbox.image.plans import image_plan
+    from rlbox.planner.stack_check import require_stack
 
     forced = require_stack(app, name, force=force)
     reference, plan = push_reference(destination, name), image_plan(app.project, name)

@@ -11,8 +11,8 @@ from rlbox.cli.offered import complete_target
 from rlbox.cli.options import dry_run, shared
 from rlbox.cli.own_files import write_own
 from rlbox.errors import WorkFailed
-from rlbox.image.act.plans import image_plan
 from rlbox.image.plan import ImagePlan
+from rlbox.image.plans import image_plan
 
 
 @click.command()
@@ -74,10 +74,10 @@ def _differs(app: App, name: str, text: str) -> bool:
 
 def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -> None:
     """Write the build context; a dry run checks what could be in its way."""
-    from rlbox.files.act.output import check_output_folder
-    from rlbox.image.act.context import check_context_folder
-    from rlbox.image.act.inputs import BuildInputs
-    from rlbox.image.build import BuildWish
+    from rlbox.image.buildkit import BuildWish
+    from rlbox.image.context import check_context_folder
+    from rlbox.image.inputs import BuildInputs
+    from rlbox.system.output import check_output_folder
 
     wish = BuildWish(hermetic=hermetic)
     with app.checking("folder"):

@@ -11,8 +11,8 @@ import click
 from rlbox.app import App
 from rlbox.cli.offered import complete_target
 from rlbox.cli.options import dry_run, shared
-from rlbox.image.act.plans import image_plan
 from rlbox.image.names import NO_PROJECT, image_tag
+from rlbox.image.plans import image_plan
 
 
 @click.command()
@@ -31,10 +31,10 @@ def verb(app: App, name: str, file: Path) -> int:
       rlbox save local local.oci.tar
     """
     from rlbox.amounts import size_text
-    from rlbox.archive.act.save import save_image
-    from rlbox.files.act.output import check_output
-    from rlbox.files.act.progress import bytes_view
-    from rlbox.image.act.adopt import own_image
+    from rlbox.engine.archive_save import save_image
+    from rlbox.image.adopt import own_image
+    from rlbox.system.output import check_output
+    from rlbox.system.progress import bytes_view
 
     plan = image_plan(app.project, name)
     tag = plan.tag

@@ -25,8 +25,8 @@ def verb(app: App, name: str, command: tuple[str, ...], data: str | None, gpus: 
       rlbox shell local
       rlbox shell local -- python -c 'import torch; print(torch.__version__)'
     """
+    from rlbox.planner.stack_check import require_stack
     from rlbox.run.shell import open_shell
-    from rlbox.stack.act.check import require_stack
 
     require_stack(app, name, force=force)
     return open_shell(app, name, command, data, gpus)

@@ -42,7 +42,7 @@ def verb(app: App, name: str | None, schema: str | None) -> None:
     if not name:
         raise click.UsageError("name a target, a job or an image, or give --schema")
     if name not in app.project.targets() and name not in app.project.jobs():
-        from rlbox.image.act.show import show_image
+        from rlbox.image.show import show_image
 
         if show_image(app, name):
             return
@@ -60,7 +60,7 @@ def verb(app: App, name: str | None, schema: str | None) -> None:
 
 def _proof(app: App, name: str) -> list[str]:
     from rlbox.fixes.load import load_fixed_target
-    from rlbox.stack.proof import proof_lines
+    from rlbox.planner.stack_proof import proof_lines
     from rlbox.target.lock import load_lock
 
     return proof_lines(load_fixed_target(app.project, name).target, load_lock(app.project.lock_file(name)))
@@ -79,7 +79,7 @@ def _load(app: App, name: str) -> tuple[str, dict[str, Any]]:
     if name in jobs and name not in targets:
         return "job", _job(app, name).model_dump(mode="json")
     if name not in targets:
-        from rlbox.spec.check import suggest
+        from rlbox.config.check import suggest
 
         known = [*targets, *jobs]
         raise SpecError(

@@ -15,7 +15,7 @@ from rlbox.cli.options import dry_run, shared
 from rlbox.errors import NodeError, SpecError
 
 if TYPE_CHECKING:
-    from rlbox.store.act.objects import Store
+    from rlbox.artifacts.objects import Store
 
 
 @click.group(cls=CommandGroup, epilog="Each takes --store DIR, -v, --verbose, -q, --quiet, --json, --project DIR.")
@@ -37,7 +37,7 @@ def _of_store(function: Callable[..., Any]) -> Callable[..., Any]:
     @shared
     @functools.wraps(function)
     def with_store(app: App, folder: str | None, **rest: Any) -> Any:
-        from rlbox.store.act.objects import Store, store_folder
+        from rlbox.artifacts.objects import Store, store_folder
 
         store = Store(store_folder(folder))
         if folder and not store.root.is_dir():
@@ -69,7 +69,7 @@ def show(app: App, store: Store, name: str) -> None:
       rlbox store show 0a1b2c3d
     """
     from rlbox.amounts import columns, size_text
-    from rlbox.store.act.names import describe, names
+    from rlbox.artifacts.names import describe, names
 
     (digest,) = _found(store, (name,))
     path, (file, targets) = store.path(digest), names(store).get(digest, (None, ()))
@@ -105,7 +105,7 @@ def remove(app: App, store: Store, wanted: tuple[str, ...], yes: bool) -> int:
       rlbox store rm 0a1b2c3d --dry-run
     """
     from rlbox.amounts import counted, size_text
-    from rlbox.store.act.names import describe, names
+    from rlbox.artifacts.names import describe, names
 
     digests, known = _found(store, wanted), names(store)
     freed = sum(store.path(digest).stat().st_size for digest in digests)
@@ -133,7 +133,7 @@ def prune(app: App, store: Store) -> int:
 
 def _found(store: Store, wanted: tuple[str, ...]) -> list[str]:
     """Return the digests that were named, each once."""
-    from rlbox.store.act.names import names
+    from rlbox.artifacts.names import names
 
     files = {digest: file.file.rpartition("/")[2] for digest, (file, _) in names(store).items()}
     found: dict[str, None] = {}
@@ -148,7 +148,7 @@ def _found(store: Store, wanted: tuple[str, ...]) -> list[str]:
 
 def _list(app: App, store: Store) -> None:
     from rlbox.amounts import size_text
-    from rlbox.store.act.names import describe, names
+    from rlbox.artifacts.names import describe, names
 
     known = names(store)
     rows, lines = [], []
@@ -166,9 +166,9 @@ def _list(app: App, store: Store) -> None:
 
 
 def _verify(app: App, store: Store, *, fix: bool) -> None:
+    from rlbox.artifacts.care import verify_objects
+    from rlbox.artifacts.names import describe, names
     from rlbox.errors import WorkFailed
-    from rlbox.store.act.care import verify_objects
-    from rlbox.store.act.names import describe, names
 
     damaged = verify_objects(store)
     known = names(store)
@@ -188,8 +188,8 @@ def _verify(app: App, store: Store, *, fix: bool) -> None:
 
 def _prune(app: App, store: Store) -> int:
     from rlbox.amounts import size_text
-    from rlbox.store.act.care import prune
-    from rlbox.store.act.names import describe, names, wanted_digests
+    from rlbox.artifacts.care import prune
+    from rlbox.artifacts.names import describe, names, wanted_digests
 
     known = names(store)
     done = prune(store, wanted_digests(store, app.project), dry_run=app.dry_run)

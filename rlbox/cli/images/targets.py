@@ -24,7 +24,7 @@ def verb(app: App) -> int:
       rlbox targets
       rlbox targets --json
     """
-    from rlbox.spec.load import load_toml
+    from rlbox.config.load import load_toml
 
     rows: list[dict[str, Any]] = []
     for kind, found in (("target", app.project.targets()), ("job", app.project.jobs())):
@@ -44,7 +44,7 @@ def verb(app: App) -> int:
 
 def _proof(app: App, name: str) -> tuple[bool, str]:
     """Return whether a target's lock never ran on GPUs, and where it did; nothing of one that cannot be loaded."""
-    from rlbox.stack.proof import is_unproven, proof_mark
+    from rlbox.planner.stack_proof import is_unproven, proof_mark
     from rlbox.target.load import load_target
     from rlbox.target.lock import load_lock
 

@@ -16,12 +16,12 @@ from rlbox.cli.asked import confirm
 from rlbox.cli.offered import complete_target
 from rlbox.cli.options import dry_run, shared, sources_option, stack_option
 from rlbox.errors import EngineError
-from rlbox.image.act.plans import image_plan
+from rlbox.image.plans import image_plan
 
 if TYPE_CHECKING:
     from rlbox.image.plan import ImagePlan
-    from rlbox.place.act.supplies import ApplyWish
-    from rlbox.place.layout import Layout
+    from rlbox.provision.layout import Layout
+    from rlbox.provision.supplies import ApplyWish
 
 
 def _here_it_is_remove(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
@@ -78,8 +78,8 @@ def verb(
       rlbox apply local --dry-run
       rlbox apply local --prefix /root/autodl-tmp/rlbox --dry-run
     """
-    from rlbox.place.act.supplies import ApplyWish
-    from rlbox.place.act.whereabouts import chosen_layout
+    from rlbox.provision.supplies import ApplyWish
+    from rlbox.provision.whereabouts import chosen_layout
 
     if check and remove:
         raise click.UsageError("--check and --remove exclude each other.")
@@ -89,7 +89,7 @@ def verb(
     layout = chosen_layout(image, prefix, data)
     if remove:
         return _remove(app, name, layout)
-    from rlbox.stack.act.check import require_stack
+    from rlbox.planner.stack_check import require_stack
 
     wish = ApplyWish(
         forced=require_stack(app, name, force=force),
@@ -120,8 +120,8 @@ def _accepted(rows: tuple[str, ...]) -> dict[str, str]:
 
 def _apply(app: App, image: ImagePlan, layout: Layout, wish: ApplyWish, *, check: bool, yes: bool) -> int:
     """Say what differs, or was brought; a machine that is at the lock is at it only if its checks pass."""
-    from rlbox.place.act.bring import bring_target, check_place
-    from rlbox.place.view import brought, compared
+    from rlbox.provision.bring import bring_target, check_place
+    from rlbox.provision.view import brought, compared
 
     def consent(changes: int) -> None:
         if not layout.prefix:
@@ -155,8 +155,8 @@ def _would(app: App, layout: Layout, target: str, changes: int, *, yes: bool) ->
 
 def _warn(app: App, target: str) -> None:
     """Say what changes with the machine's own paths, and whether an engine would do instead."""
-    from rlbox.engine.act.address import engine_place
-    from rlbox.engine.act.api import engine
+    from rlbox.engine.address import engine_place
+    from rlbox.engine.api import engine
 
     app.say(
         "the machine's own paths are changed: every shell on it gets the target's python, ray and PATH; "
@@ -169,7 +169,7 @@ def _warn(app: App, target: str) -> None:
 
 
 def _remove(app: App, name: str, layout: Layout) -> int:
-    from rlbox.place.act.bring import take_away
+    from rlbox.provision.bring import take_away
 
     state, paths, notes = take_away(app, name, layout)
     lines = [f"{name}  {state}: {counted(len(paths), 'thing', 'things')} laid back", *notes]

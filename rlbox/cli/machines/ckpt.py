@@ -29,9 +29,9 @@ def verb(app: App, action: str, paths: tuple[Path, ...], target: str, data: str 
       rlbox ckpt check /data/ckpts/holdem
     """
     from rlbox.errors import SpecError, WorkFailed
-    from rlbox.training.act.ckpt_files import find_checkpoints, read_tracker
-    from rlbox.training.ckpt import plan_series
-    from rlbox.training.view import series_text
+    from rlbox.evaluation.ckpt import plan_series
+    from rlbox.evaluation.ckpt_files import find_checkpoints, read_tracker
+    from rlbox.evaluation.training_view import series_text
 
     roots = [path.absolute() for path in paths] or [known_disk(app, target, data).folder]
     if missing := [str(path) for path in paths if not path.is_dir()]:

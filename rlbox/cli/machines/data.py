@@ -58,8 +58,8 @@ def verb(
       rlbox data check data/sft_train.parquet --val data/sft_val.parquet --rows 2020 --val-rows 200
       rlbox data tiny data/train.parquet --to data/train_tiny.parquet
     """
-    from rlbox.training.act.data_here import check_data, make_tiny
-    from rlbox.training.data_check import DataWish
+    from rlbox.evaluation.data_check import DataWish
+    from rlbox.evaluation.data_here import check_data, make_tiny
 
     if action == "tiny":
         return make_tiny(app, file, to, rows or 2, python, timeout)

@@ -37,7 +37,7 @@ def verb(
       rlbox shell local -- rlbox doctor
       rlbox doctor --json
     """
-    from rlbox.host.examine import examine
+    from rlbox.doctor.examine import examine
     from rlbox.run.examined import examine_place, place_to_examine
 
     if app.dry_run and not fix:

@@ -24,7 +24,7 @@ def verb(app: App, action: str) -> int:
       rlbox engine status
       rlbox engine up
     """
-    from rlbox.engine.act.bring import bring_engine, plan_engine, probe_status
+    from rlbox.engine.bring import bring_engine, plan_engine, probe_status
     from rlbox.errors import EngineError
 
     if app.dry_run:

@@ -31,9 +31,9 @@ def verb(app: App, actor: int, rollout: int, total: int, nodes: int, colocated: 
     import os
 
     from rlbox.errors import WorkFailed
-    from rlbox.training.act.gpu_holders import probe_gpu_facts
-    from rlbox.training.gpu_split import SplitWish, plan_split
-    from rlbox.training.view import gpus_text
+    from rlbox.evaluation.gpu_holders import probe_gpu_facts
+    from rlbox.evaluation.gpu_split import SplitWish, plan_split
+    from rlbox.evaluation.training_view import gpus_text
 
     wish = SplitWish(actor=actor, rollout=rollout, total=total, nodes=nodes, colocated=colocated)
     facts = probe_gpu_facts(os.environ, ray)

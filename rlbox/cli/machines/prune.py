@@ -11,7 +11,7 @@ from rlbox.cli.asked import confirm
 from rlbox.cli.options import dry_run, shared
 
 if TYPE_CHECKING:
-    from rlbox.image.kept import KeptImage
+    from rlbox.image.image_use import KeptImage
 
 
 UNUSED_S = 30 * 86_400.0
@@ -33,12 +33,12 @@ def verb(app: App, yes: bool) -> int:
       rlbox prune --yes
     """
     from rlbox.amounts import size_text
-    from rlbox.image.act.kept import remove_images
-    from rlbox.image.kept import fate_lines, freed_bytes
-    from rlbox.store.act.care import prune
-    from rlbox.store.act.names import wanted_digests
-    from rlbox.store.act.objects import Store, store_folder
-    from rlbox.store.act.old_caches import find_unused_entries, remove_entries
+    from rlbox.artifacts.care import prune
+    from rlbox.artifacts.names import wanted_digests
+    from rlbox.artifacts.objects import Store, store_folder
+    from rlbox.artifacts.old_caches import find_unused_entries, remove_entries
+    from rlbox.image.image_use import fate_lines, freed_bytes
+    from rlbox.image.prune import remove_images
 
     images, store = _spare_images(app), Store(store_folder(""))
     wanted = wanted_digests(store, app.project)
@@ -69,8 +69,8 @@ def verb(app: App, yes: bool) -> int:
 def _spare_images(app: App) -> list[KeptImage]:
     """Return the images that can go; none, with a word, where no engine answers."""
     from rlbox.errors import EngineError
-    from rlbox.image.act.kept import kept_images
-    from rlbox.image.kept import image_fate
+    from rlbox.image.image_use import image_fate
+    from rlbox.image.prune import kept_images
 
     try:
         return [row for row in kept_images(app.project) if not image_fate(row)]

@@ -27,10 +27,10 @@ def verb(app: App, paths: tuple[Path, ...]) -> int:
     """
     from rlbox.amounts import size_text
     from rlbox.errors import WorkFailed
-    from rlbox.files.act.progress import bytes_view
-    from rlbox.machine.act.limits import available_memory
-    from rlbox.training.act.warm import find_files, look_at, warm_files
-    from rlbox.training.warm import check_room, warmed_text
+    from rlbox.evaluation.prefetch import find_files, look_at, warm_files
+    from rlbox.evaluation.prefetch_plan import check_room, warmed_text
+    from rlbox.system.limits import available_memory
+    from rlbox.system.progress import bytes_view
 
     found = look_at(find_files(paths))
     missing = sum(piece.length for piece in found.pieces if not piece.whole)

@@ -11,9 +11,9 @@ def require_published(app: App, image: str) -> None:
     A registry that wants a login, or is not reached from here, may answer the platform.
     """
     from rlbox.engine.reference import parse_reference
+    from rlbox.engine.registry_client import Registry
     from rlbox.errors import RegistryError
-    from rlbox.machine.act.site import site_ca
-    from rlbox.registry.act.client import Registry
+    from rlbox.system.site import site_ca
 
     reference = parse_reference(image)
     try:

@@ -148,7 +148,7 @@ def rented_onstart(app: App, name: str, added: str = "", *, sent: bool, force: b
 def _setup_line(app: App, name: str) -> str:
     """Return what is done on an instance with a plain image; the lock must be there, and fresh."""
     from rlbox.amounts import counted, size_text
-    from rlbox.image.act.plans import image_plan
+    from rlbox.image.plans import image_plan
     from rlbox.target.lock import load_lock
 
     with app.checking("lock"):
@@ -170,7 +170,7 @@ def would_rent(deal: Deal, terms: Terms) -> str:
 
 def rent(app: App, deal: Deal, offer: Offer, terms: Terms) -> int:
     """Say what it costs, ask, and rent; return the number of the instance."""
-    from rlbox.vast.act.account import create_instance
+    from rlbox.vast.account import create_instance
 
     for line in deal.cost_lines():
         app.say(line)
@@ -183,7 +183,7 @@ def rent(app: App, deal: Deal, offer: Offer, terms: Terms) -> int:
 def wait_for(app: App, number: int, timeout: float, *, started: bool = False) -> Instance:
     """Wait until an instance runs; Ctrl-C leaves it."""
     from rlbox.errors import Interrupted
-    from rlbox.vast.act.account import wait_running
+    from rlbox.vast.account import wait_running
 
     try:
         return wait_running(number, timeout, app.say, started=started)

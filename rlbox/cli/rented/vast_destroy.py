@@ -31,7 +31,7 @@ def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
     Example:
       rlbox vast destroy --help
     """
-    from rlbox.vast.act.account import destroy_instance, list_instances
+    from rlbox.vast.account import destroy_instance, list_instances
     from rlbox.vast.request import own_instances
 
     chosen = own_instances(list_instances(), tuple(dict.fromkeys(ids)))
@@ -60,7 +60,7 @@ def _require_fetched(app: App, one: Instance) -> None:
     from rlbox.errors import NodeError
     from rlbox.ssh.connection import SshConnection
     from rlbox.ssh.files import total_bytes
-    from rlbox.vast.act.instance import address_of, home_of, wanted_files
+    from rlbox.vast.instance import address_of, home_of, wanted_files
 
     step = f"rlbox vast fetch {one.id}, or --unfetched to lose it"
     if one.status != "running":
@@ -80,7 +80,7 @@ def _require_fetched(app: App, one: Instance) -> None:
 
 def _require_gone(chosen: Sequence[Instance]) -> None:
     from rlbox.errors import WorkFailed
-    from rlbox.vast.act.account import list_instances
+    from rlbox.vast.account import list_instances
 
     if left := sorted(set(list_instances()) & {one.id for one in chosen}):
         raise WorkFailed(

@@ -52,11 +52,11 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
       rlbox vast fetch --help
     """
     from rlbox.cli.rented.vast_instances import disk_of
-    from rlbox.files.act.output import check_output_folder
     from rlbox.ssh.connection import SshConnection
     from rlbox.ssh.files import list_files
-    from rlbox.vast.act.account import read_own
-    from rlbox.vast.act.instance import address_of, wanted_files
+    from rlbox.system.output import check_output_folder
+    from rlbox.vast.account import read_own
+    from rlbox.vast.instance import address_of, wanted_files
     from rlbox.vast.stay import below
 
     if only and not paths:
@@ -80,7 +80,7 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
 
 def choose_home(number: int, folder: Path | None = None) -> DownloadDirectory:
     """Return where what is fetched of an instance goes: the folder that is named, else the one used before."""
-    from rlbox.vast.act.instance import home_of
+    from rlbox.vast.instance import home_of
 
     home = home_of(number, folder.absolute() if folder else None)
     if not home.was_used and folder is None:
@@ -106,8 +106,8 @@ def fetch_files(
     troubles: Sequence[str],
 ) -> FetchResult:
     """Bring home what is not there yet of the listed files; say what cannot be brought."""
-    from rlbox.files.act.progress import bytes_view
     from rlbox.ssh.files import list_files, total_bytes
+    from rlbox.system.progress import bytes_view
 
     lacking = home.find_missing(files)
     summary = _summary(lacking, files)

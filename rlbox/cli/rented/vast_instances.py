@@ -26,7 +26,7 @@ def list_them(app: App) -> None:
       rlbox vast ls --help
     """
     from rlbox.amounts import columns
-    from rlbox.vast.act.account import list_instances
+    from rlbox.vast.account import list_instances
 
     own = [one for one in list_instances().values() if one.own]
     rows = [(str(one.id), one.label, one.status or "created", f"{one.price:.3f}", one.ssh) for one in own]
@@ -47,8 +47,8 @@ def ssh(app: App, number: int, words: tuple[str, ...]) -> int:
       rlbox vast ssh --help
     """
     from rlbox.ssh.connection import run_terminal
-    from rlbox.vast.act.account import read_own
-    from rlbox.vast.act.instance import address_of
+    from rlbox.vast.account import read_own
+    from rlbox.vast.instance import address_of
 
     return run_terminal(address_of(read_own(number)), words[0] if len(words) == 1 else shlex.join(words))
 
@@ -65,8 +65,8 @@ def logs(app: App, number: int, follow: bool) -> int:
       rlbox vast logs --help
     """
     from rlbox.ssh.connection import run_terminal
-    from rlbox.vast.act.account import read_own
-    from rlbox.vast.act.instance import address_of
+    from rlbox.vast.account import read_own
+    from rlbox.vast.instance import address_of
     from rlbox.vast.stay import find_tool
 
     one = read_own(number)
@@ -86,7 +86,7 @@ def stop(app: App, number: int) -> int:
     Example:
       rlbox vast stop --help
     """
-    from rlbox.vast.act.account import read_own, set_instance
+    from rlbox.vast.account import read_own, set_instance
 
     one = read_own(number)
     if app.dry_run:
@@ -118,8 +118,8 @@ def start(app: App, number: int, timeout: float) -> int:
     """
     from rlbox.cli.rented.vast_create import wait_for
     from rlbox.ssh.connection import SshConnection
-    from rlbox.vast.act.account import read_own, set_instance
-    from rlbox.vast.act.instance import address_of, wait_ready
+    from rlbox.vast.account import read_own, set_instance
+    from rlbox.vast.instance import address_of, wait_ready
 
     one = read_own(number)
     if app.dry_run:

@@ -32,7 +32,7 @@ def search(app: App, name: str, price: float, disk: float) -> int:
     """
     from rlbox.cli.rented.onstart import require_rented
     from rlbox.target.load import cuda12_variant
-    from rlbox.vast.act.account import SEARCH_PATH, platform_url, require_key
+    from rlbox.vast.account import SEARCH_PATH, platform_url, require_key
     from rlbox.vast.offers import offer_needs
     from rlbox.vast.options import parse_options
     from rlbox.vast.view import offer_row, offer_table, search_line
@@ -58,7 +58,7 @@ def fitting_offers(needs: Needs, variant: str = "") -> tuple[Offer, ...]:
     `variant` is the target of the same stack for older drivers, where there is one.
     """
     from rlbox.errors import WorkFailed
-    from rlbox.vast.act.account import search_offers
+    from rlbox.vast.account import search_offers
     from rlbox.vast.offers import rank, read_offer
 
     rows = search_offers(needs)

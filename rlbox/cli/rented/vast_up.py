@@ -94,8 +94,8 @@ def up(
     """
     from rlbox.cli.rented.onstart import require_rented
     from rlbox.job.load import load_job
-    from rlbox.stack.act.check import require_stack
-    from rlbox.vast.act.instance import project_files
+    from rlbox.planner.stack_check import require_stack
+    from rlbox.vast.instance import project_files
     from rlbox.vast.stay import Stay, check_notice
 
     name = target or load_job(app.project, job).target
@@ -151,7 +151,7 @@ def _carry_out(app: App, rented: RentedRun) -> int:
     """
     from rlbox.errors import Interrupted
     from rlbox.ssh.connection import ConnectionLost, SshConnection
-    from rlbox.vast.act.instance import address_of
+    from rlbox.vast.instance import address_of
 
     number, run, breaks = rented.number, "", 0
     try:
@@ -181,8 +181,8 @@ def _carry_out(app: App, rented: RentedRun) -> int:
 
 def _start(app: App, connection: SshConnection, rented: RentedRun) -> str:
     """Bring all that the job needs, and start it, unless all that was done before; return its run."""
-    from rlbox.files.act.progress import bytes_view
-    from rlbox.vast.act.instance import bring_data, bring_rlbox, bring_stay, start_keeper, wait_ready
+    from rlbox.system.progress import bytes_view
+    from rlbox.vast.instance import bring_data, bring_rlbox, bring_stay, start_keeper, wait_ready
 
     number, stay = rented.number, rented.stay
     bring_rlbox(connection, stay, app.project, rented.onstart, number, app.say)
@@ -204,7 +204,7 @@ def _left(app: App, instance: Instance, rented: RentedRun, run: str) -> int:
 def _finish(app: App, connection: SshConnection, rented: RentedRun, run: str) -> int:
     """Follow the run to its end, fetch what it made, and return its exit code."""
     from rlbox.cli.rented.vast_fetch import choose_home, fetch_files
-    from rlbox.vast.act.instance import follow_run, followed, wait_ready, wanted_files
+    from rlbox.vast.instance import follow_run, followed, wait_ready, wanted_files
 
     number, stay = rented.number, rented.stay
     wait_ready(connection, stay.disk, number, rented.timeout, app.say)  # after a stop of the instance it takes a while
@@ -233,7 +233,7 @@ def _wait_again(app: App, number: int, timeout: float) -> Instance:
         Somebody stopped it.
     """
     from rlbox.errors import NodeError, WorkFailed
-    from rlbox.vast.act.account import read_own
+    from rlbox.vast.account import read_own
 
     end = time.monotonic() + timeout
     while True:
@@ -274,7 +274,7 @@ def _require_fit(
     """Raise `SpecError` when no run can be planned from the job, `NodeError` when it does not fit its target."""
     from rlbox.job.load import load_job
     from rlbox.job.params import parse_settings, plan_values
-    from rlbox.planner.act.check import declared_room, fit_of, require_fit
+    from rlbox.planner.check import declared_room, fit_of, require_fit
     from rlbox.planner.nearest import Asked
     from rlbox.run.inputs import check_source, container_plan
 

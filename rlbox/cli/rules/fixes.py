@@ -69,8 +69,8 @@ def _list(app: App) -> int:
 
 
 def _show(app: App, name: str) -> int:
+    from rlbox.config.check import suggest
     from rlbox.fixes.view import fix_json, fix_text
-    from rlbox.spec.check import suggest
 
     fixes, code = _readable(app)
     known = {fix.id: fix for fix in fixes}

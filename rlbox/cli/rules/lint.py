@@ -43,8 +43,8 @@ def verb(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
         app.result({"rules": [rule.model_dump(mode="json") for rule in rules]}, table_text(rules))
         return 0
     from rlbox.errors import SpecError
-    from rlbox.lint.act.files import read_files
     from rlbox.lint.documents import lint_text
+    from rlbox.lint.files import read_files
     from rlbox.lint.owners import Owners
 
     owners = Owners(app.project, target)

@@ -15,9 +15,9 @@ from rlbox.errors import RlboxError
 from rlbox.run.data_disk import bring_up_to_date, known_disk, run_masks
 
 if TYPE_CHECKING:
-    from rlbox.evidence.bundle import Selection
-    from rlbox.record.act.ledger import Ledger
-    from rlbox.record.act.state import RunState
+    from rlbox.record.ledger import Ledger
+    from rlbox.record.state import RunState
+    from rlbox.supervise.bundle_plan import Selection
 
 
 @click.command()
@@ -38,10 +38,10 @@ def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, 
       rlbox bundle smoke-20260101 --out /tmp/smoke.tar.gz --full
     """
     from rlbox.amounts import size_text
-    from rlbox.evidence.act.bundle import check_place, list_files, write_bundle
-    from rlbox.evidence.act.bundle_texts import bundle_texts
-    from rlbox.evidence.bundle import select_files
-    from rlbox.files.act.progress import bytes_view
+    from rlbox.supervise.bundle import check_place, list_files, write_bundle
+    from rlbox.supervise.bundle_plan import select_files
+    from rlbox.supervise.bundle_texts import bundle_texts
+    from rlbox.system.progress import bytes_view
 
     ledger = known_disk(app, target, data)
     run_dir = ledger.find(name)
@@ -70,8 +70,8 @@ def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, 
 
 
 def _state(ledger: Ledger, run_dir: Path) -> RunState | None:
-    from rlbox.record.act.folder import load_plan
-    from rlbox.record.act.state import load_run_state
+    from rlbox.record.folder import load_plan
+    from rlbox.record.state import load_run_state
 
     try:
         return ledger.state(run_dir, load_plan(run_dir))

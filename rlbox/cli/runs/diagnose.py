@@ -17,8 +17,8 @@ from rlbox.cli.options import disk_options, shared
 from rlbox.errors import WorkFailed
 
 if TYPE_CHECKING:
-    from rlbox.diagnose.act.sources import Source
     from rlbox.diagnose.catalogue import SignatureSet
+    from rlbox.diagnose.sources import Source
     from rlbox.diagnose.verdict import Diagnosis
 
 QUIET_S = 30.0
@@ -68,8 +68,8 @@ def verb(
       rlbox diagnose train.log --ask 'llm -s "be brief"'
       rlbox diagnose smoke-20260101
     """
-    from rlbox.diagnose.act.catalogue import load_catalogue
-    from rlbox.diagnose.act.diagnose import diagnose_sources
+    from rlbox.diagnose.diagnose import diagnose_sources
+    from rlbox.diagnose.load_catalogue import load_catalogue
     from rlbox.diagnose.told import report
 
     catalogue = load_catalogue(app.project.fix_files(), packs)
@@ -87,7 +87,7 @@ def verb(
 def _guess(app: App, command: str, found: Diagnosis, excerpt: str) -> str:
     """Return what a command of the user's answers to a masked extract; empty, and said, where it fails."""
     from rlbox.diagnose.private import evidence_pack
-    from rlbox.machine.act.command import run_command
+    from rlbox.system.command import run_command
     from rlbox.values import Command
 
     asked = evidence_pack(found, excerpt, os.environ)
@@ -106,7 +106,7 @@ def _sources(app: App, logs: tuple[str, ...], target: str, data: str | None) -> 
 
     What is no run's name is a path; without words they are the last run's.
     """
-    from rlbox.diagnose.act.sources import find_sources, run_sources
+    from rlbox.diagnose.sources import find_sources, run_sources
 
     paths = [name for name in logs if name == "-" or "/" in name or "." in name or Path(name).exists()]
     names = [name for name in logs if name not in paths] if logs else [None]
@@ -123,8 +123,8 @@ def _sources(app: App, logs: tuple[str, ...], target: str, data: str | None) -> 
 
 def _follow(app: App, sources: list[Source], catalogue: SignatureSet, may_grow: Callable[[], bool]) -> Diagnosis:
     """Read logs as they grow, and tell what broke first whenever that changes, until it has ended and nothing comes."""
-    from rlbox.diagnose.act.follow import GrowingLogs
-    from rlbox.diagnose.act.sources import is_packed
+    from rlbox.diagnose.follow import GrowingLogs
+    from rlbox.diagnose.sources import is_packed
     from rlbox.diagnose.told import report
 
     if any(source.path is None or source.member or is_packed(source.path) for source in sources):
@@ -144,6 +144,6 @@ def _follow(app: App, sources: list[Source], catalogue: SignatureSet, may_grow: 
 
 
 def _excerpt(found: Diagnosis, sources: list[Source]) -> str:
-    from rlbox.diagnose.act.excerpt import excerpt_of
+    from rlbox.diagnose.excerpt import excerpt_of
 
     return excerpt_of(found, sources)

@@ -19,7 +19,7 @@ from rlbox.printable import PrintableStream
 from rlbox.run.data_disk import bring_up_to_date, known_disk
 
 if TYPE_CHECKING:
-    from rlbox.record.act.ledger import Ledger
+    from rlbox.record.ledger import Ledger
 
 _PAUSE_S = 0.1
 _ASK_S = 1.0
@@ -64,7 +64,7 @@ def verb(
       rlbox logs -f
       rlbox logs smoke-20260101 --stage rollout-only --log vllm
     """
-    from rlbox.logs.act.follow import find_logs
+    from rlbox.logs.follow import find_logs
 
     if grow and attempt:
         raise click.UsageError("--attempt is about stages that have ended: --follow does not go with it.")
@@ -90,7 +90,7 @@ def _may_come(ledger: Ledger, run_dir: Path, stage: str | None) -> bool:
 
 def _no_log(run_dir: Path, attempt: int | None) -> SpecError:
     """Return the error that says which logs there are."""
-    from rlbox.logs.act.follow import find_logs
+    from rlbox.logs.follow import find_logs
 
     root = run_dir / "stages"
     known: dict[str, list[str]] = {}
@@ -105,7 +105,7 @@ def _no_log(run_dir: Path, attempt: int | None) -> SpecError:
 
 def _print(app: App, run_dir: Path, paths: Sequence[Path], lines: int | None) -> None:
     """Print logs, or the last lines of each; of one that cannot be read nothing, and that is said at the end."""
-    from rlbox.files.act.tail import Tail, last_lines
+    from rlbox.system.tail import Tail, last_lines
 
     problem: NodeError | None = None
     ended = True
@@ -140,8 +140,8 @@ def _head(app: App, run_dir: Path, path: Path, *, several: bool, ended: bool) ->
 
 def _follow(app: App, ledger: Ledger, run_dir: Path, stage: str | None, log: str | None, lines: int) -> None:
     """Print what the logs gain until nothing more can come: the run, or the one stage that was asked for, has ended."""
-    from rlbox.logs.act.follow import LogFollower
-    from rlbox.report.act.run_view import status_view
+    from rlbox.logs.follow import LogFollower
+    from rlbox.report.run_view import status_view
 
     bring_up_to_date(app, ledger)
     follower, shown, asked, over = LogFollower(run_dir, stage, log, lines), None, 0.0, False
@@ -175,7 +175,7 @@ def _follow(app: App, ledger: Ledger, run_dir: Path, stage: str | None, log: str
 
 
 def _more_may_come(ledger: Ledger, run_dir: Path, stage: str | None) -> bool:
-    from rlbox.record.act.state import load_run_state
+    from rlbox.record.state import load_run_state
 
     try:
         state = load_run_state(run_dir)

@@ -46,8 +46,8 @@ def verb(
     """
     from rlbox.job.load import load_job
     from rlbox.job.params import parse_settings
-    from rlbox.planner.act.plan import BudgetOptions, plan_job
     from rlbox.planner.nearest import Asked
+    from rlbox.planner.plan import BudgetOptions, plan_job
     from rlbox.run.known_runs import measured_stages, stages_of_run
 
     wish = Asked(profiles=profiles, settings=parse_settings(settings))

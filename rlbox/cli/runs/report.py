@@ -47,9 +47,9 @@ def verb(
       rlbox report smoke-20260102 smoke-20260101
       rlbox report sft-20260101 --scores
     """
-    from rlbox.machine.act.clock import utc_now
-    from rlbox.report.act.html import render_report
-    from rlbox.report.act.read import load_run_record
+    from rlbox.report.html import render_report
+    from rlbox.report.read import load_run_record
+    from rlbox.system.clock import utc_now
 
     folder = _run_folder(app, name, target, data)
     record = load_run_record(folder, run_masks(app, folder), points=POINTS)
@@ -76,11 +76,11 @@ def _scores_page(app: App, folder: Path, beside: str) -> Path:
     SpecError
         It judged none, or the page is to go to standard output.
     """
-    from rlbox.files.act.folders import write_atomic
-    from rlbox.files.act.output import check_output
-    from rlbox.machine.act.clock import utc_now
-    from rlbox.report.act.read_answers import read_answers, results_of_run
-    from rlbox.report.act.scores_page import render_scores
+    from rlbox.report.read_answers import read_answers, results_of_run
+    from rlbox.report.scores_page import render_scores
+    from rlbox.system.clock import utc_now
+    from rlbox.system.folders import write_atomic
+    from rlbox.system.output import check_output
 
     if beside in ("-", "/dev/stdout"):
         raise click.UsageError("--scores is a second file: name the first one with --out FILE.")

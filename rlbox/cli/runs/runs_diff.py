@@ -25,8 +25,8 @@ def diff(app: App, before: str, after: str, target: str, data: str | None) -> in
       rlbox runs diff smoke-20250101-100000-abcd smoke-20250102-100000-ef01
       rlbox runs diff smoke-20250101 smoke-20250102 --json
     """
-    from rlbox.report.act.read import load_run_record
-    from rlbox.report.act.run_diff import diff_json, diff_runs, diff_text, different
+    from rlbox.report.read import load_run_record
+    from rlbox.report.run_diff import diff_json, diff_runs, diff_text, different
     from rlbox.run.data_disk import run_masks
 
     ledger = known_disk(app, target, data)

@@ -15,7 +15,7 @@ from rlbox.cli.options import Age, disk_options, dry_run, shared
 from rlbox.run.data_disk import known_disk
 
 if TYPE_CHECKING:
-    from rlbox.record.act.ledger import Ledger
+    from rlbox.record.ledger import Ledger
     from rlbox.record.removal import RunRemoval
 
 _WHAT = "the removal of runs"
@@ -81,8 +81,8 @@ def prune(app: App, older: float, checkpoints: bool, yes: bool, target: str, dat
 
 def _carry_out(app: App, ledger: Ledger, rows: Sequence[RunRemoval], *, yes: bool) -> int:
     from rlbox.amounts import counted, size_text
-    from rlbox.record.act.removing import remove_run
     from rlbox.record.removal import removal_lines
+    from rlbox.record.removing import remove_run
     from rlbox.run.data_disk import myself
 
     going = [row for row in rows if not row.stays]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rlbox.amounts import duration_text, moment
 
 if TYPE_CHECKING:
-    from rlbox.record.act.ledger import Ledger, Settled
-    from rlbox.record.act.state import RunState, StageState
+    from rlbox.record.ledger import Ledger, Settled
+    from rlbox.record.state import RunState, StageState
 
 _GOING = ("starting", "running")
 
@@ -18,8 +18,8 @@ _GOING = ("starting", "running")
 def run_row(ledger: Ledger, run_dir: Path, found: Settled) -> dict[str, Any]:
     """Return what `rlbox runs` says of one run; its `state` is never a guess."""
     from rlbox.errors import RlboxError
-    from rlbox.record.act.folder import load_plan
-    from rlbox.record.act.state import run_cause
+    from rlbox.record.folder import load_plan
+    from rlbox.record.state import run_cause
 
     row: dict[str, Any] = dict.fromkeys(("run", "state", "stage", "phase", "time", "cause", "started_at"), "")
     row |= {"run": run_dir.name, "attempt": 1, "exit_code": None, "notes": []}

@@ -31,7 +31,7 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
       rlbox runs show
       rlbox runs show smoke-20250101 --json
     """
-    from rlbox.record.act.source_tree import recorded_source, source_text
+    from rlbox.record.source_tree import recorded_source, source_text
     from rlbox.run.known_runs import run_facts
 
     ledger = known_disk(app, target, data)
@@ -58,7 +58,7 @@ def _shown(key: str, value: Any) -> str:
 
 def _stages(ledger: Any, folder: Any) -> list[dict[str, str]]:
     from rlbox.errors import RlboxError
-    from rlbox.record.act.folder import load_plan
+    from rlbox.record.folder import load_plan
 
     try:
         state = ledger.state(folder, load_plan(folder))

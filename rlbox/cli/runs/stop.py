@@ -30,8 +30,8 @@ def verb(app: App, name: str | None, grace: int, target: str, data: str | None) 
       rlbox stop smoke-20260101 --grace 60
     """
     from rlbox.cli.runs.runs_row import run_row
-    from rlbox.machine.act.identity import user_name
     from rlbox.run.stop import stop_run
+    from rlbox.system.identity import user_name
 
     ledger = known_disk(app, target, data)
     found = bring_up_to_date(app, ledger)

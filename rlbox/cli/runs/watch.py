@@ -33,10 +33,10 @@ def verb(app: App, name: str | None, port: int, opened: str, target: str, data: 
       rlbox watch
       rlbox watch smoke-20260101 --port 8300 --open no
     """
-    from rlbox.machine.act.clock import utc_now
-    from rlbox.report.act.html import render_report
-    from rlbox.report.act.live import LivePage
-    from rlbox.report.act.read import load_run_record
+    from rlbox.report.html import render_report
+    from rlbox.report.live import LivePage
+    from rlbox.report.read import load_run_record
+    from rlbox.system.clock import utc_now
 
     folder = known_disk(app, target, data).find(name)
 

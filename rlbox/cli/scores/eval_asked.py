@@ -50,8 +50,8 @@ def sets_of(app: App, names: tuple[str, ...], where: dict[str, Any]) -> Sets:
     SpecError
         A suite or its problems are not there, or are none.
     """
-    from rlbox.evaluation.act.suites import load_sets, suite_names
     from rlbox.evaluation.problem import ProblemError
+    from rlbox.evaluation.suites import load_sets, suite_names
 
     known = suite_names(own_suites(app))
     for name in names:
@@ -76,7 +76,7 @@ def sets_of(app: App, names: tuple[str, ...], where: dict[str, Any]) -> Sets:
 @contextlib.contextmanager
 def judged_by(where: dict[str, Any], sets: Sets) -> Iterator[str]:
     """Yield the address of the sandbox that is named, or of one that lasts as long as the block."""
-    from rlbox.evaluation.act.own_sandbox import sandbox_here
+    from rlbox.evaluation.own_sandbox import sandbox_here
 
     if where["sandbox_url"]:
         yield where["sandbox_url"]
@@ -95,7 +95,7 @@ def result_at(path: Path) -> EvaluationResult:
     SpecError
         There is none; the message names those below.
     """
-    from rlbox.evaluation.act.outputs import SUMMARY, read_summary
+    from rlbox.evaluation.outputs import SUMMARY, read_summary
 
     file = path / SUMMARY if path.is_dir() else path
     if not file.is_file():
@@ -126,9 +126,9 @@ def told() -> Iterator[None]:
     WorkFailed
         A server or the sandbox failed.
     """
-    from rlbox.evaluation.act.judge import NotJudged
-    from rlbox.evaluation.act.policy import PolicyError
-    from rlbox.machine.no_answer import NoAnswer
+    from rlbox.evaluation.judge import NotJudged
+    from rlbox.evaluation.policy import PolicyError
+    from rlbox.system.no_answer import NoAnswer
 
     try:
         yield

@@ -30,8 +30,8 @@ def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[
       rlbox eval choose outputs/phase1 --baseline outputs/phase0/step_0
       rlbox eval choose eval --by mine --guard mine
     """
-    from rlbox.evaluation.act.outputs import export_of, read_results
     from rlbox.evaluation.best import best_json, best_lines, find_best, rule_of
+    from rlbox.evaluation.outputs import export_of, read_results
     from rlbox.evaluation.result import NotComparable
 
     try:

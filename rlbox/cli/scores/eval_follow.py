@@ -10,8 +10,8 @@ from rlbox.app import App
 from rlbox.errors import EngineError, SpecError
 
 if TYPE_CHECKING:
-    from rlbox.evaluation.act.judge import Judging, Suites
-    from rlbox.evaluation.following.act.follow import Followed
+    from rlbox.evaluation.following.follow import Followed
+    from rlbox.evaluation.judge import Judging, Suites
 
 _GONE_LOOKS = 3
 """Looks in a row at which a run that has not said how it ended must be carried out by nobody."""
@@ -21,7 +21,7 @@ def follow_run(
     app: App, folder: Path, judging: Judging, suites: Suites, ended: Callable[[], bool], settle_s: float
 ) -> Followed:
     """Judge the checkpoints of a folder until the run that writes them has ended; say what was not judged."""
-    from rlbox.evaluation.following.act.follow import Following
+    from rlbox.evaluation.following.follow import Following
 
     found = Following(folder, judging, suites, ended, settle_s).follow()
     for name, why in found.failed.items():
@@ -37,7 +37,7 @@ def ends_with(app: App, run: str, target: str, data: str | None) -> Callable[[],
     SpecError
         There is no such run.
     """
-    from rlbox.record.act.settle import has_ended
+    from rlbox.record.settle import has_ended
     from rlbox.run.data_disk import bring_up_to_date, known_disk
 
     ledger = known_disk(app, target, data)

@@ -57,7 +57,7 @@ def get(
       rlbox eval get eval --best --by human-eval
     """
     from rlbox.cli.scores.results_disk import disk_with_results
-    from rlbox.files.act.output import check_output_folder
+    from rlbox.system.output import check_output_folder
 
     with disk_with_results(app, instance, target, data) as disk:
         where = disk.results(run)
@@ -97,11 +97,11 @@ def _best(
     home: DownloadDirectory, where: list[str], disk: ResultsDisk, by: tuple[str, ...]
 ) -> tuple[EvaluationResult, str]:
     """Return the best of the results that are here, and its export below the data disk."""
-    from rlbox.evaluation.act.outputs import SUMMARY, export_of, read_results, read_summary
     from rlbox.evaluation.best import find_best, rule_of
+    from rlbox.evaluation.outputs import SUMMARY, export_of, read_results, read_summary
     from rlbox.evaluation.result import NotComparable
     from rlbox.evaluation.winner import BEST, below_disk, best_of
-    from rlbox.files.act.rows import read_table
+    from rlbox.system.json_files import read_table
 
     chosen = next((folder for one in where if (folder := home.path / one).joinpath(BEST).is_file()), None)
     folder = home.path / where[0] if chosen is None or by else chosen
@@ -121,7 +121,7 @@ def _best(
 
 def _proven(result: EvaluationResult, model: Path) -> Path:
     """Return the export that is here; `WorkFailed` where it is not what was judged."""
-    from rlbox.evaluation.act.weights import export_facts
+    from rlbox.evaluation.weights import export_facts
 
     try:
         subject, _ = export_facts(model)

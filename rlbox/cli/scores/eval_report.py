@@ -31,10 +31,10 @@ def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -
       rlbox eval report eval
       rlbox eval report eval --problem HumanEval/32 --lang zh
     """
-    from rlbox.machine.act.clock import utc_now
-    from rlbox.report.act.read_answers import read_answers, results_at
-    from rlbox.report.act.scores_page import default_name, render_scores
+    from rlbox.report.read_answers import read_answers, results_at
+    from rlbox.report.scores_page import default_name, render_scores
     from rlbox.run.data_disk import run_masks
+    from rlbox.system.clock import utc_now
 
     try:
         found = results_at(folder)

@@ -20,7 +20,7 @@ def suites(app: App) -> None:
       rlbox eval suites
       rlbox eval suites --json
     """
-    from rlbox.evaluation.act.suites import load_suites, suite_names
+    from rlbox.evaluation.suites import load_suites, suite_names
 
     with told():
         found = load_suites(suite_names(own_suites(app)), own_suites(app))

@@ -37,7 +37,7 @@ class ResultsDisk:
     def home(self, folder: Path | None, name: str) -> DownloadDirectory:
         """Return where files come to: `folder`, the one used before for an instance, or one called `name`."""
         from rlbox.ssh.download import DownloadDirectory
-        from rlbox.vast.act.instance import home_of
+        from rlbox.vast.instance import home_of
 
         if self.instance is None:
             whole = (folder or Path(name)).absolute()
@@ -80,8 +80,8 @@ class ResultsDisk:
     def bring(self, app: App, home: DownloadDirectory, roots: Sequence[str]) -> tuple[int, int]:
         """Bring the files of folders below the disk; return how many they are, and how many were not here."""
         from rlbox.amounts import size_text
-        from rlbox.files.act.progress import bytes_view
         from rlbox.ssh.files import list_files, total_bytes
+        from rlbox.system.progress import bytes_view
 
         files, troubles = list_files(self.way, self.disk, roots)
         lacking = home.find_missing(files)
@@ -128,14 +128,14 @@ class ResultsDisk:
 @contextlib.contextmanager
 def disk_with_results(app: App, instance: int | None, target: str, data: str | None) -> Iterator[ResultsDisk]:
     """Yield the data disk of an instance, of the machine whose engine is reached over ssh, or of this machine."""
-    from rlbox.engine.act.address import engine_place
+    from rlbox.engine.address import engine_place
     from rlbox.run.data_disk import known_disk
     from rlbox.ssh.connection import LocalShell, SshConnection, parse_ssh_url
 
     if instance is not None:
         from rlbox.cli.rented.vast_instances import disk_of
-        from rlbox.vast.act.account import read_own
-        from rlbox.vast.act.instance import address_of
+        from rlbox.vast.account import read_own
+        from rlbox.vast.instance import address_of
 
         one = read_own(instance)
         with SshConnection(address_of(one)) as connection:

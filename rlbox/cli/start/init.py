@@ -15,7 +15,7 @@ from rlbox.cli.own_files import write_own
 from rlbox.errors import SpecError
 
 if TYPE_CHECKING:
-    from rlbox.scaffold.start import MachineChoice
+    from rlbox.cli.scaffold import MachineChoice
 
 
 def _parse_arch(text: str) -> str:
@@ -53,8 +53,8 @@ def verb(app: App, name: str, machine: str, arch: str, memory_gib: float, gpus: 
       rlbox init mine --framework openrlhf
       rlbox init mine --machine l40s --arch sm_89 --memory-gib 48
     """
+    from rlbox.cli.scaffold import SCHEMAS, choose_machine, choose_target, first_files, refuse_arm64
     from rlbox.cli.schema import schema_of
-    from rlbox.scaffold.start import SCHEMAS, choose_machine, choose_target, first_files, refuse_arm64
 
     refuse_arm64(machine, platform.machine())
     name = _checked(app, name or re.sub(r"[^a-z0-9]+", "-", app.project.folder.resolve().name.lower()).strip("-"))
@@ -74,8 +74,8 @@ def verb(app: App, name: str, machine: str, arch: str, memory_gib: float, gpus: 
 
 
 def _checked(app: App, name: str) -> str:
-    from rlbox.scaffold.start import shipped_as
-    from rlbox.spec.kinds import NAME
+    from rlbox.cli.scaffold import shipped_as
+    from rlbox.config.kinds import NAME
 
     if not re.fullmatch(NAME, name):
         raise SpecError(
@@ -105,7 +105,7 @@ class Numbered(click.Choice):  # type: ignore[type-arg,unused-ignore]
 
 def _asked(app: App, machine: str, framework: str) -> tuple[str, str]:
     """Return machine and framework as told, as one follows from the other, or as the user answers."""
-    from rlbox.scaffold.start import load_machines, machines_with
+    from rlbox.cli.scaffold import load_machines, machines_with
 
     if machine:
         return machine, framework
@@ -126,7 +126,7 @@ def _asked(app: App, machine: str, framework: str) -> tuple[str, str]:
 
 def _described(app: App, machine: str, arch: str, memory_gib: float) -> tuple[str, float]:
     """Return architecture and memory as given; asked for on a terminal when the machine is not known without."""
-    from rlbox.scaffold.start import load_machines
+    from rlbox.cli.scaffold import load_machines
 
     if machine not in load_machines() and sys.stdin.isatty() and app.interactive:
         arch = arch or click.prompt("its architecture (sm_XX)", value_proc=_parse_arch, err=True)

@@ -13,7 +13,7 @@ from rlbox.doctor.judge.processes import live_runs
 from rlbox.engine.container import GOING
 from rlbox.findings import Finding, listed
 from rlbox.foreign import whole_number
-from rlbox.machine.act.gpu import DriverFacts, GpuModel
+from rlbox.system.gpu import DriverFacts, GpuModel
 
 OLDEST_ENGINE = (20, 10)  # the oldest whose BuildKit mounts secrets, and the oldest that is tested
 _LEAST_ROOM = 5 * GIB

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlbox.training.gpu_split import GpuState
+from rlbox.evaluation.gpu_split import GpuState
 
 SEEN = "CUDA_VISIBLE_DEVICES"
 _SPLITS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")

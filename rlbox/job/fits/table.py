@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from pydantic import Field
 
+from rlbox.config.check import suggest
+from rlbox.config.kinds import Frozen, Line, Name
 from rlbox.job.fits.formula import Formula, names_in
 from rlbox.job.param import Param, ParamName
-from rlbox.spec.check import suggest
-from rlbox.spec.kinds import Frozen, Line, Name
 
 CARD = "card"
 """What a formula calls the memory of one GPU in bytes, as its driver tells it; 0 where nobody says."""

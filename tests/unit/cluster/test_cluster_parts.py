@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.cluster.act.programs.node_blobs import Blobs
+from rlbox.cluster.programs.node_blobs import Blobs
 
 DIGEST = f"sha256:{'0a' * 32}"
 

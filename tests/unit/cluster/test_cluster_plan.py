@@ -9,7 +9,7 @@ import pytest
 from clusterfacts import PORTS, plan
 from fakes import LIMITS
 
-from rlbox.cluster.act.keys import make_certificates, make_token
+from rlbox.cluster.keys import make_certificates, make_token
 from rlbox.cluster.nodes import NodeWish, same_machine, wished_nodes
 from rlbox.cluster.plan import load_cluster, own_plan
 from rlbox.cluster.ports import PortPlan, choose_ports

@@ -8,10 +8,10 @@ from typing import Any
 
 from clusterfacts import plan
 
-from rlbox.cluster.act.inside.ray_state import are_there, told_of
-from rlbox.cluster.act.status import _identity
 from rlbox.cluster.facts import ClusterContainer
+from rlbox.cluster.inside.ray_state import are_there, told_of
 from rlbox.cluster.state import RayState, lacking, read_state
+from rlbox.cluster.status import _identity
 from rlbox.cluster.view import status_of
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from clusterfacts import plan
 
-from rlbox.cluster.act.story import StandingCluster
-from rlbox.cluster.act.work.going import refuse_in_use
 from rlbox.cluster.facts import ClusterContainer
 from rlbox.cluster.job import ClusterJob
 from rlbox.cluster.judge.going import GoingWork, refuse_going
+from rlbox.cluster.story import StandingCluster
 from rlbox.cluster.wish import ClusterWish
+from rlbox.cluster.work.going import refuse_in_use
 from rlbox.errors import LockHeld, NodeError
 
 JOB = ClusterJob(id="job-1", status="RUNNING", entrypoint="python train.py")

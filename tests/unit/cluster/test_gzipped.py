@@ -12,14 +12,14 @@ from typing import cast
 
 import pytest
 
-from rlbox.cluster.act.gzipped import GzipSource
-from rlbox.cluster.act.images import ImageSource
-from rlbox.cluster.act.spool import Spool
+from rlbox.cluster.gzipped import GzipSource
 from rlbox.cluster.image import SentImage, unpacks_zstd
+from rlbox.cluster.images import ImageSource
+from rlbox.cluster.spool import Spool
 from rlbox.engine.oci import CONFIG, INDEX, LAYER, MANIFEST, Descriptor, document, sha256_of
 from rlbox.errors import EngineError
-from rlbox.files.act.compression import zstd_packed
-from rlbox.files.act.folders import cache_folder
+from rlbox.system.compression import zstd_packed
+from rlbox.system.folders import cache_folder
 
 PLAIN = random.Random(1).randbytes(3 << 20)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.cluster.act.programs import node_engine, node_files
-from rlbox.cluster.act.programs.node_lives import Carried
+from rlbox.cluster.programs import node_engine, node_files
+from rlbox.cluster.programs.node_lives import Carried
 
 pytestmark = pytest.mark.allow("sockets")
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -93,7 +93,7 @@ def test_an_engine_that_is_started_anew_is_heard_again(engine: Engine, tmp_path:
 
 def test_a_disk_that_fills_is_told_and_one_that_has_room_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free, ended, parts = [1000], threading.Event(), list[dict[str, dict[str, int]]]()
-    monkeypatch.setattr("rlbox.cluster.act.programs.node_lives._LOOK_S", 0.01)
+    monkeypatch.setattr("rlbox.cluster.programs.node_lives._LOOK_S", 0.01)
     monkeypatch.setattr(node_files, "disk_facts", lambda path: {"there": True, "free": free[0], "size": 1000})
 
     def take(part: dict[str, dict[str, int]]) -> None:

@@ -12,11 +12,11 @@ import pytest
 from clusterfacts import facts, gpu, plan
 
 from rlbox.amounts import GIB
-from rlbox.cluster.act import prove as acting
-from rlbox.cluster.act.prove import prove, require_proof
-from rlbox.cluster.act.story import Story
+from rlbox.cluster import prove as acting
 from rlbox.cluster.facts import GpuProcess, NodeAddress, NodeFacts, NodeGpus
 from rlbox.cluster.judge.proof import DeviceProof, Proof, WayProof, judge_proof
+from rlbox.cluster.prove import prove, require_proof
+from rlbox.cluster.story import Story
 from rlbox.errors import NodeError
 from rlbox.findings import Finding
 

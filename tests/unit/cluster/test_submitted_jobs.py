@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from rlbox.amounts import MIB
-from rlbox.cluster.act.reach.doorway import admitted
-from rlbox.cluster.act.work.package import find_files, packed
 from rlbox.cluster.job import read_job
 from rlbox.cluster.merge import LogClock, dated, merged
+from rlbox.cluster.reach.doorway import admitted
+from rlbox.cluster.work.package import find_files, packed
 from rlbox.cluster.workdir import MOST, check_size, is_excluded
 from rlbox.errors import SpecError
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.diagnose.act.catalogue import load_catalogue
-from rlbox.diagnose.act.diagnose import diagnose
+from rlbox.config.project import Project
 from rlbox.diagnose.catalogue import SignatureSet
-from rlbox.spec.project import Project
+from rlbox.diagnose.diagnose import diagnose
+from rlbox.diagnose.load_catalogue import load_catalogue
 
 CASES = CHECKOUT / "tests/cases/diagnose"
 LEAST_LINES = 0.96

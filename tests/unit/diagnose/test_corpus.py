@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.diagnose.act.catalogue import load_catalogue
-from rlbox.diagnose.act.diagnose import diagnose
-from rlbox.diagnose.act.excerpt import scan_log
+from rlbox.config.project import Project
 from rlbox.diagnose.catalogue import SignatureSet
+from rlbox.diagnose.diagnose import diagnose
+from rlbox.diagnose.excerpt import scan_log
+from rlbox.diagnose.load_catalogue import load_catalogue
 from rlbox.logs.codes import clean_text
-from rlbox.spec.project import Project
 
 CORPUS = Path(os.environ.get("RLBOX_CORPUS") or "no-corpus").resolve()  # no log is read through a link or `..`
 LEAST_CAUSES, LEAST_LINES = 0.95, 0.96

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.causes.cause import Cause
-from rlbox.diagnose.act.excerpt import FatalLine
-from rlbox.diagnose.act.fatals import LogFatal, culprit, order_fatals
+from rlbox.diagnose.cause import Cause
+from rlbox.diagnose.excerpt import FatalLine
+from rlbox.diagnose.fatals import LogFatal, culprit, order_fatals
 from rlbox.diagnose.live import Grade
 
 STAGE, VLLM = "stages/1-train/stage.log", "stages/1-train/vllm.log"

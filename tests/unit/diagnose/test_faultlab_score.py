@@ -7,12 +7,12 @@ import sys
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.diagnose.act.catalogue import load_catalogue
-from rlbox.diagnose.act.diagnose import verdict_of
-from rlbox.diagnose.act.read import LogReader
+from rlbox.config.project import Project
+from rlbox.diagnose.diagnose import verdict_of
+from rlbox.diagnose.load_catalogue import load_catalogue
+from rlbox.diagnose.log_reader import LogReader
 from rlbox.diagnose.read.reader import EventReader
 from rlbox.diagnose.verdict import LogFacts
-from rlbox.spec.project import Project
 
 ALWAYS = ("fatal", "quiet", "unknown kept", "node", "answer no victim")
 LEAST = {"cause": 0.95, "line": 0.94, "rank": 0.85, "victims linked": 0.95, **dict.fromkeys(ALWAYS, 1.0)}

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.diagnose.act.fatals import SIGNATURES_FILE, find_known_cause, run_catalogue
+from rlbox.config.project import Project
+from rlbox.diagnose.fatals import SIGNATURES_FILE, find_known_cause, run_catalogue
 from rlbox.diagnose.live import FirstFatal, KnownCause
 from rlbox.fixes.load import load_fixes
 from rlbox.fixes.manifest import signature_list
-from rlbox.spec.project import Project
 
 FIXES = load_fixes(Project(folder=CHECKOUT))
 BY_ID = {fix.id: fix for fix in FIXES}

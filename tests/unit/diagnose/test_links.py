@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.diagnose.act.catalogue import load_catalogue
-from rlbox.diagnose.act.diagnose import diagnose
+from rlbox.config.project import Project
+from rlbox.diagnose.diagnose import diagnose
+from rlbox.diagnose.load_catalogue import load_catalogue
 from rlbox.diagnose.verdict import Diagnosis
-from rlbox.spec.project import Project
 
 CATALOGUE = load_catalogue(Project(folder=CHECKOUT).fix_files())
 FELL = """\

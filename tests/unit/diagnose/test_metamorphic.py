@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_cases import cases
 
-from rlbox.diagnose.act.catalogue import load_catalogue
-from rlbox.diagnose.act.diagnose import diagnose, verdict_of
-from rlbox.diagnose.act.read import LogReader
+from rlbox.config.project import Project
 from rlbox.diagnose.catalogue import SignatureSet
+from rlbox.diagnose.diagnose import diagnose, verdict_of
+from rlbox.diagnose.load_catalogue import load_catalogue
+from rlbox.diagnose.log_reader import LogReader
 from rlbox.diagnose.read.reader import EventReader
 from rlbox.diagnose.verdict import LogFacts
-from rlbox.spec.project import Project
 
 LEAST = 0.98
 CATALOGUE = load_catalogue(Project(folder=CHECKOUT).fix_files())

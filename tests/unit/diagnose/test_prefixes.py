@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.diagnose.act.catalogue import load_catalogue
-from rlbox.diagnose.act.diagnose import diagnose
+from rlbox.config.project import Project
+from rlbox.diagnose.diagnose import diagnose
+from rlbox.diagnose.load_catalogue import load_catalogue
 from rlbox.diagnose.read.classes import class_of
 from rlbox.diagnose.read.clock import moment_of
 from rlbox.diagnose.read.line import read_row
-from rlbox.spec.project import Project
 
 ERRORS = (
     "[2024-01-02 03:04:05,678] torch.distributed.elastic.multiprocessing.api: [ERROR] boom",

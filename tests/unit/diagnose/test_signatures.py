@@ -6,6 +6,7 @@ import re
 
 from fakes import CHECKOUT
 
+from rlbox.config.project import Project
 from rlbox.diagnose.assess import assess
 from rlbox.diagnose.catalogue import LogSignature, SignatureSet, signatures_of
 from rlbox.diagnose.read.event import from_line
@@ -14,7 +15,6 @@ from rlbox.fixes.load import load_fixes
 from rlbox.foreign import toml_table
 from rlbox.logs.lines import block_of
 from rlbox.logs.patterns import find_hits
-from rlbox.spec.project import Project
 
 NEAR_MISSES = CHECKOUT / "tests/cases/diagnose/near_misses.txt"
 

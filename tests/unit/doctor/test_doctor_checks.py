@@ -11,14 +11,14 @@ import pytest
 
 import rlbox.doctor.judge
 from rlbox.doctor import fix_checks
-from rlbox.doctor.act.checks import ROWS, Where, rows_of
-from rlbox.doctor.act.probe.stack import StackProbe
-from rlbox.doctor.act.scene import Scene
+from rlbox.doctor.checks import ROWS, Where, rows_of
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.host import ImageNeeds
 from rlbox.doctor.judge.judge import Judge
+from rlbox.doctor.probe.stack import StackProbe
+from rlbox.doctor.scene import Scene
 from rlbox.findings import Finding
-from rlbox.machine.act.gpu import DriverFacts
+from rlbox.system.gpu import DriverFacts
 
 SCENE = Scene(
     environ={}, demands=Demands(), end=0.0, folders=(), places=[("data", "/data"), ("tmp", "/tmp")],

@@ -15,21 +15,21 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.doctor.act.fix_checks import probe_fixes
-from rlbox.doctor.act.probe.disks import places_of, probe_places
-from rlbox.doctor.act.probe.elf import BrokenElf, check_elf, read_symbols
-from rlbox.doctor.act.probe.limits import probe_limits
-from rlbox.doctor.act.probe.network import ray_ports
-from rlbox.doctor.act.probe.packages import probe_packages
-from rlbox.doctor.act.probe.paths import probe_environment, probe_paths
-from rlbox.doctor.act.probe.processes import probe_running
-from rlbox.doctor.act.probe.programs import MARK, Program
-from rlbox.doctor.act.threads import Probes
+from rlbox.doctor.examine import repair
 from rlbox.doctor.facts import Demands
-from rlbox.files.act.rows import read_table
+from rlbox.doctor.probe.disks import places_of, probe_places
+from rlbox.doctor.probe.elf import BrokenElf, check_elf, read_symbols
+from rlbox.doctor.probe.limits import probe_limits
+from rlbox.doctor.probe.network import ray_ports
+from rlbox.doctor.probe.packages import probe_packages
+from rlbox.doctor.probe.paths import probe_environment, probe_paths
+from rlbox.doctor.probe.processes import probe_running
+from rlbox.doctor.probe.programs import MARK, Program
+from rlbox.doctor.run_fix_checks import probe_fixes
+from rlbox.doctor.threads import Probes
 from rlbox.findings import Finding
-from rlbox.host.examine import repair
-from rlbox.machine.act.process_table import probe_process
+from rlbox.system.json_files import read_table
+from rlbox.system.process_table import probe_process
 
 WHOLE = next(Path(path) for path in (sys.executable, "/bin/ls") if Path(path).resolve().is_file()).resolve()
 
@@ -285,7 +285,7 @@ def test_a_kernel_that_wrote_nothing_did_not_run(tmp_path: Path, launched: bool,
     """A launch that fails says nothing by itself; torch is a stand-in of three functions."""
     (tmp_path / "torch.py").write_text(TORCH)
     lines = f"got, want = torch.Numbers([0.0, 0.0]), 1.0\nif {launched}: got[:] = [1.0, 1.0]"
-    program = files("rlbox.doctor.act.programs").joinpath("probe_import.py")
+    program = files("rlbox.doctor.programs").joinpath("probe_import.py")
     argv = [sys.executable, str(program), lines, "json"]
     done = subprocess.run(argv, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=True)
     last = json.loads(done.stdout.splitlines()[-1])

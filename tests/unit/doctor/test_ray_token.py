@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.doctor.act.ray_facts import auth_headers
+from rlbox.doctor.ray_facts import auth_headers
 
 
 def test_the_token_of_the_environment_comes_first(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from fakes import LIMITS
 
 from rlbox.doctor.facts import Demands, with_gpus
 from rlbox.doctor.judge.host import ImageNeeds, judge_cards, judge_driver, stack_cuda
-from rlbox.engine.act.gpu_access import devices, host_paths, probe_offer
 from rlbox.engine.container import client_words, engine_options, plan_container
 from rlbox.engine.gpu_access import (
     ALL,
@@ -25,8 +24,9 @@ from rlbox.engine.gpu_access import (
     parse_gpus,
     seen_gpus,
 )
+from rlbox.engine.gpu_probe import devices, host_paths, probe_offer
 from rlbox.errors import EngineError, NodeError, SpecError
-from rlbox.machine.act.gpu import DriverFacts, GpuModel
+from rlbox.system.gpu import DriverFacts, GpuModel
 from rlbox.values import Mount
 
 # As nvidia-ctk 1.17 writes it, shortened; two GPUs and `all`.

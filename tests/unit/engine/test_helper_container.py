@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 import pytest
 from docker.errors import APIError
 
-from rlbox.engine.act import helper_container
-from rlbox.engine.act.helper_container import Helper, run_helper
+from rlbox.config.project import Project
+from rlbox.engine import helper_container
+from rlbox.engine.helper_container import Helper, run_helper
 from rlbox.errors import EngineError, NodeError
-from rlbox.spec.project import Project
 
 HELPER = Helper(
     target="mine", image="rlbox/mine:latest", data="/nosuch", create=False, words=("runs",), env={}, terminal=False

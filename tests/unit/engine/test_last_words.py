@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from rlbox.engine.act.docker import DockerEngine
+from rlbox.engine.docker import DockerEngine
 
 LINES = ["rlbox: first: passed", *(f"rlbox: other: service s{number} ready" for number in range(5000))]
 

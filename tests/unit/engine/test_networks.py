@@ -11,8 +11,8 @@ import pytest
 from docker.errors import APIError
 from fakes import LIMITS
 
-from rlbox.engine.act.docker import DockerEngine, PortTaken
 from rlbox.engine.container import ContainerPlan
+from rlbox.engine.docker import DockerEngine, PortTaken
 from rlbox.errors import EngineError
 
 PLAN = ContainerPlan(image="i", name="n", argv=(), labels={}, network="own", publish=(8101, 8102))

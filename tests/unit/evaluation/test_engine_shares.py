@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from rlbox.evaluation.gpu_split import GpuState
 from rlbox.evaluation.serving.proof import differs, probe_request, probed_of, proof_key
 from rlbox.evaluation.serving.shares import share_gpus
-from rlbox.training.gpu_split import GpuState
 
 GIB = 1 << 30
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from rlbox.evaluation import problem, verdict
-from rlbox.evaluation.act.sandbox import SCORERS, Sandbox
+from rlbox.evaluation.sandbox import SCORERS, Sandbox
 from rlbox.sandbox import answer
 
-PROGRAMS = Path(answer.__file__).parent / "act/programs"
+PROGRAMS = Path(answer.__file__).parent / "programs"
 KNOWN = {
     "extraction": (verdict.EXTRACTION, (verdict.code_of, verdict._BLOCK, verdict._CODE)),
     "scoring": (

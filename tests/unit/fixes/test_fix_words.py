@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from rlbox.config.check import check_spec
+from rlbox.config.load import load_toml, merge
 from rlbox.fixes.bake import filled_bake, template_values
 from rlbox.fixes.fix import Applies, Bake, BakedRun, Fix, RayWords
 from rlbox.fixes.words import baked_rows, condition_words, kind_of
-from rlbox.spec.check import check_spec
-from rlbox.spec.load import load_toml, merge
 from rlbox.target.load import DEFAULTS
 from rlbox.target.target import Target
 

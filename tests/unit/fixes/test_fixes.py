@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT, PACKAGE, TARGET, Folder, fitting_lock
 
+from rlbox.config.check import check_spec
+from rlbox.config.project import Project
 from rlbox.engine.container import limit_words
 from rlbox.errors import SpecError
 from rlbox.fixes.applies import has_package, judge, stack_versions
@@ -16,11 +18,9 @@ from rlbox.fixes.bake import applicable, bake_fixes
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.load import load_fixed_target, load_fixes
 from rlbox.fixes.manifest import fix_manifest
-from rlbox.image.act.plans import image_plan
 from rlbox.image.labels import image_labels
 from rlbox.image.machine import container_defaults
-from rlbox.spec.check import check_spec
-from rlbox.spec.project import Project
+from rlbox.image.plans import image_plan
 from rlbox.target.load import load_target
 from rlbox.target.lock import LockedGroup
 from rlbox.target.target import Target

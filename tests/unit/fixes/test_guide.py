@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from fakes import CHECKOUT
 
+from rlbox.config.project import Project
 from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import bake_fixes
 from rlbox.fixes.guide import fixes_that_know, variables
 from rlbox.fixes.load import load_fixed_target, load_fixes
 from rlbox.fixes.view import judge_all
-from rlbox.spec.project import Project
 from rlbox.target.lock import load_lock
 
 PROJECT = Project(folder=CHECKOUT)

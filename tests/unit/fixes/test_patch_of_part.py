@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT, Folder
 
+from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.fixes.patches import patch_manifest, patch_rows
-from rlbox.machine.act.command import run_command
-from rlbox.spec.project import Project
+from rlbox.system.command import run_command
 from rlbox.target.load import load_target
 from rlbox.values import Command, Outcome
 

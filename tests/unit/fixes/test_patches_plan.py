@@ -12,13 +12,13 @@ import pytest
 from fakes import CHECKOUT
 from patchbox import SCRIPTS, Box, patch, scripts
 
+from rlbox.config.check import check_spec
+from rlbox.config.load import load_toml, merge
 from rlbox.errors import SpecError
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import PatchRow, needs_patching, patch_lines, patch_manifest, patch_notes, patch_rows
 from rlbox.foreign import toml_table
 from rlbox.image.templates import render
-from rlbox.spec.check import check_spec
-from rlbox.spec.load import load_toml, merge
 from rlbox.target.load import DEFAULTS
 from rlbox.target.patch import FixPatch
 from rlbox.target.target import Target

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT
 
+from rlbox.config.project import Project
 from rlbox.fixes.bake import bake_fixes
 from rlbox.fixes.load import load_fixes
-from rlbox.spec.project import Project
 from rlbox.target.load import load_target
 
 SHIPPED = Project(folder=CHECKOUT)

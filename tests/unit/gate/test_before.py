@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.files.act import origin
-from rlbox.gate.act import before as module
-from rlbox.gate.act.before import Before
-from rlbox.gate.act.file_facts import probe_file
+from rlbox.gate import before as module
+from rlbox.gate.before import Before
+from rlbox.gate.file_facts import probe_file
 from rlbox.job.gate_plan import FilePlan
+from rlbox.system import origin
 
 AS_IT_WAS = "is as it was before the stage, which has not written it"
 TOMORROW = time.time() + 86400
@@ -100,12 +100,12 @@ def test_a_clock_that_is_set_back_makes_no_file_old(old: Path, monkeypatch: pyte
     born = 10**18
     clock = [born + 10, born - 10]  # before the stage, and after it
     monkeypatch.setattr(module, "clock_of", lambda folder: (folder.stat().st_dev, clock.pop(0)))
-    monkeypatch.setattr("rlbox.files.act.origin.birth_ns", lambda path: born)
+    monkeypatch.setattr("rlbox.system.origin.birth_ns", lambda path: born)
     assert problem(old.with_name("fresh"), lambda: old.with_name("fresh").write_bytes(b"x")) == ""
 
 
 def test_without_births_a_second_name_is_no_proof(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.files.act.origin.birth_ns", lambda path: 0)
+    monkeypatch.setattr("rlbox.system.origin.birth_ns", lambda path: 0)
     fresh, link = old.with_name("fresh"), old.with_name("link")
     assert problem(fresh, lambda: fresh.write_bytes(b"x")) == ""
     assert problem(link, lambda: os.link(old, link)) == "has another name, by which it may be older than the stage"

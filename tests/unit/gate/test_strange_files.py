@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.files.act.tail import BLOCK, Tail
-from rlbox.files.act.trees import remove_tree
-from rlbox.gate.act.before import Before
-from rlbox.gate.act.file_facts import probe_file
-from rlbox.gate.act.fitting import fitting
+from rlbox.gate.before import Before
+from rlbox.gate.file_facts import probe_file
+from rlbox.gate.fitting import fitting
 from rlbox.gate.metric import number_of
 from rlbox.job.gate_plan import FilePlan
+from rlbox.system.tail import BLOCK, Tail
+from rlbox.system.trees import remove_tree
 
 ENDLESS = 1 << 42
 

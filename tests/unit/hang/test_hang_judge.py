@@ -11,7 +11,7 @@ from benchmarks.hanging import LOGS, replay
 from rlbox.hang.judge import HangJudge, Stall
 from rlbox.hang.phases import load_phases, phases_of
 from rlbox.job.phase import PhasePlan, plan_phases
-from rlbox.machine.counters import Rates
+from rlbox.system.counters import Rates
 
 MIB = 1 << 20
 SHIPPED = plan_phases(load_phases().phases, str)

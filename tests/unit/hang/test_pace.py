@@ -8,7 +8,7 @@ import pytest
 
 from rlbox.hang.pace import PaceClock, StartClock
 from rlbox.hang.slowness import find_slowness
-from rlbox.machine.counters import Activity, CpuLimit, Pace, ProcessActivity, Rates, pace_between
+from rlbox.system.counters import Activity, CpuLimit, Pace, ProcessActivity, Rates, pace_between
 
 
 def process(pid: int, cpu_s: float, waited_s: float) -> ProcessActivity:

@@ -8,11 +8,11 @@ import sys
 import pytest
 from fakes import CHECKOUT
 
+from rlbox.config.check import check_spec
 from rlbox.errors import SpecError
 from rlbox.hang.phases import PhaseFinder, load_phases
 from rlbox.job.job import Stage
 from rlbox.job.phase import FLOORS, Phase, plan_phases
-from rlbox.spec.check import check_spec
 
 if sys.version_info >= (3, 11):
     from tomllib import loads as parse_toml

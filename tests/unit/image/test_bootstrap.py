@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from fakes import DEB, Folder
 
+from rlbox.artifacts.objects import Store
 from rlbox.errors import NodeError
-from rlbox.files.act.folders import cache_folder
-from rlbox.image.act.bootstrap import make_rootfs, rootfs_path
-from rlbox.image.bootstrap import RECIPE, deb_file, plan_bootstrap, plan_package_list, plan_release
+from rlbox.image.bootstrap import make_rootfs, rootfs_path
+from rlbox.image.bootstrap_command import RECIPE, deb_file, plan_bootstrap, plan_package_list, plan_release
 from rlbox.image.labels import rootfs_checksum
-from rlbox.store.act.objects import Store
+from rlbox.system.folders import cache_folder
 from rlbox.values import Command
 
 BASH = replace(DEB, name="bash", version="1:5", path="pool/main/b/bash/bash_5_amd64.deb", sha256="e" * 64, size=7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fakes import CASES, image_plan
 
-from rlbox.image.build import Builder, BuildFiles, BuildLog, Step, plan_build
+from rlbox.image.buildkit import Builder, BuildFiles, BuildLog, Step, plan_build
 from rlbox.values import Command
 
 FILES = BuildFiles(context="/c", sources="/s/sources.env", ca="/etc/ca.crt", metadata="/s/metadata.json")

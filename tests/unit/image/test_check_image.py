@@ -6,10 +6,10 @@ from typing import Any
 
 from fakes import CHECKOUT, TARGET, Folder, fitting_lock
 
+from rlbox.config.check import check_spec
 from rlbox.fixes.fix import Fix
-from rlbox.image.act.check import checked_key
+from rlbox.image.check import checked_key
 from rlbox.image.plan import plan_image
-from rlbox.spec.check import check_spec
 from rlbox.target.load import load_target
 
 TEXT = {"title": "t", "title_zh": "t", "why": "w", "source": ["s"], "remedy": "r", "remedy_zh": "r"}

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from fakes import image_plan
 
+from rlbox.config.project import PACKAGE
 from rlbox.errors import NodeError, SpecError
-from rlbox.image.act.context import (
+from rlbox.image.context import (
     INSIDE,
     build_labels,
     carried_entries,
@@ -24,7 +25,6 @@ from rlbox.image.act.context import (
 )
 from rlbox.image.labels import BUILD_LABEL
 from rlbox.image.plan import ImagePlan
-from rlbox.spec.project import PACKAGE
 
 LIB, OTHER = "files/opt/rlbox/lib/rlbox/", "other/opt/rlbox/lib/rlbox/"
 SEAL = 315_532_800  # the time stamp of every object of the store
@@ -100,7 +100,7 @@ FILES = ("__init__.py", "app.py", "errors.py", "values.py", "version.py", "__mai
 def test_an_idle_line_of_code_changes_an_image_only_where_a_container_runs_it(
     part: str, package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlbox.image.act.context.PACKAGE", package)
+    monkeypatch.setattr("rlbox.image.context.PACKAGE", package)
     plan = image_plan()
     before = build_digest(context_entries(plan), plan)
     path = package / part / "__init__.py" if part in ROOMS else package / part
@@ -113,7 +113,7 @@ def test_an_idle_line_of_code_changes_an_image_only_where_a_container_runs_it(
 
 
 def test_a_new_version_number_keeps_the_image(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.image.act.context.PACKAGE", package)
+    monkeypatch.setattr("rlbox.image.context.PACKAGE", package)
     plan = image_plan()
     before = build_digest(context_entries(plan), plan)
     (package / "version.py").write_text('__version__ = "99"\n')
@@ -171,7 +171,7 @@ def test_the_ca_bundle_of_the_site_decides_the_image_when_it_is_kept(
 
 
 def test_a_ca_bundle_that_nobody_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.image.act.context.site_ca", lambda: "")
+    monkeypatch.setattr("rlbox.image.context.site_ca", lambda: "")
     with pytest.raises(NodeError) as caught:
         context_entries(image_plan(bake_ca=True))
     assert str(caught.value) == (
@@ -216,15 +216,15 @@ def test_what_is_carried_is_no_part_of_the_digest(tmp_path: Path) -> None:
 def test_leftovers_of_editors_and_interpreters_are_no_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a.py", "data/b.toml", ".a.py.swp", "a.pyc", "__pycache__/a.cpython-311.pyc", "_shipped/images/x"):
         source(tmp_path / name, "x")
-    monkeypatch.setattr("rlbox.image.act.context.PACKAGE", tmp_path)
+    monkeypatch.setattr("rlbox.image.context.PACKAGE", tmp_path)
     found = {name for name in {**context_entries(image_plan()), **other_entries()} if name.startswith((LIB, OTHER))}
     own = {name for name in found if not name.startswith(f"{OTHER}_shipped/")}  # which lies beside the package here
     assert own == {f"{LIB}a.py", f"{OTHER}data/b.toml"}
 
 
 def test_an_image_knows_no_mirrors() -> None:
-    found = {name for name in other_entries() if name.startswith(f"{OTHER}sources/profiles/")}
-    assert found == {f"{OTHER}sources/profiles/direct.toml"}
+    found = {name for name in other_entries() if name.startswith(f"{OTHER}artifacts/profiles/")}
+    assert found == {f"{OTHER}artifacts/profiles/direct.toml"}
 
 
 def test_what_changes_the_digest(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.machine.act.command import run_command
+from rlbox.system.command import run_command
 from rlbox.values import Command
 
 HADOLINT = Path(sys.executable).with_name("hadolint")

@@ -12,14 +12,14 @@ from deffile import Definition, parse_definition
 from fakes import CHECKOUT, ON_IMAGE, TARGET, Folder, fitting_lock
 
 from rlbox.app import App
+from rlbox.config.project import Project
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.errors import SpecError
 from rlbox.fixes.load import load_fixed_target, load_fixes
-from rlbox.image.act.export import export_text
+from rlbox.image.export import export_text
 from rlbox.image.forms.apptainer import plan_apptainer
 from rlbox.image.forms.compose import plan_compose
 from rlbox.image.templates import quote_definition
-from rlbox.spec.project import Project
 from rlbox.target.load import load_target
 
 SHIPPED = Project(folder=CHECKOUT)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from rlbox.files.act.compression import zstd
-from rlbox.image.act.diff import PathDifference, compare_images, differences
+from rlbox.image.diff import PathDifference, compare_images, differences
+from rlbox.system.compression import zstd
 
 COPY = "COPY /out/ / # buildkit"
 TITLE = "layer 2 (COPY /out/ /)"

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from fakes import TARGET, Folder
 
-from rlbox.image.act.context import build_labels, context_entries, outdated
-from rlbox.image.act.plans import Recipe
+from rlbox.config.keys import dotted
+from rlbox.image.context import build_labels, context_entries, outdated
 from rlbox.image.keys import KEYS_LABEL, changed_keys, keys_text, read_keys
 from rlbox.image.plan import ImagePlan
-from rlbox.spec.keys import dotted
+from rlbox.image.plans import Recipe
 
 ENV = '[env]\nOMP_NUM_THREADS = "2"\n'
 DIFF = "--- a/six.py\n+++ b/six.py\n@@ -1 +1 @@\n-one\n+two\n"
@@ -184,7 +184,7 @@ def test_keys_of_a_spec(value: Any, keys: dict[str, Any]) -> None:
 
 
 def test_the_shipped_targets_have_labels_that_fit_on_a_command_line() -> None:
-    from rlbox.spec.project import Project
+    from rlbox.config.project import Project
 
     project = Project(folder=Path("/nowhere"))
     for name in project.targets():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlbox.image.build import Step
+from rlbox.image.buildkit import Step
 from rlbox.image.facts import LayerFacts, layer_times, layers_text
 
 LAYERS = [

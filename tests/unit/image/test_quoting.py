@@ -9,11 +9,11 @@ from fakes import CHECKOUT, TARGET, Folder
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from rlbox.config.check import check_spec
+from rlbox.config.load import load_toml, merge
 from rlbox.errors import SpecError
 from rlbox.image.plan import plan_image
 from rlbox.image.templates import quote_dockerfile, render
-from rlbox.spec.check import check_spec
-from rlbox.spec.load import load_toml, merge
 from rlbox.target.load import DEFAULTS, load_target
 from rlbox.target.target import Target
 

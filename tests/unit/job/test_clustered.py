@@ -10,6 +10,7 @@ import pytest
 from fakes import CHECKOUT
 from pydantic import ValidationError
 
+from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.job.clustered import ClusterGives, on_cluster
 from rlbox.job.filler import Paths
@@ -17,7 +18,6 @@ from rlbox.job.job import Job
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.job.plan import ClusterRun, NodePlan, RunPlan, load_run_plan, plan_run
-from rlbox.spec.project import Project
 
 PATHS = Paths(run="/data/runs/r", job="/data/runs/r/job", data="/data", python="python")
 GIVES = ClusterGives(

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from rlbox.config.project import Project
 from rlbox.job.filler import Paths
 from rlbox.job.fits.engine_memory import engine_memory_percent
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.job.plan import RunPlan, plan_run
-from rlbox.spec.project import Project
 
 SHIPPED = Project(folder=Path(__file__).parents[3])
 PATHS = Paths(run="/r", job="/r/job", data="/d", python="python", rlbox="rlbox")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT
 
+from rlbox.config.check import check_spec
 from rlbox.job.gate import Gate
 from rlbox.job.gate_rule import BenignRule, FileRule, ForbidRule, MetricRule, ProbeRule, RequireRule
-from rlbox.spec.check import check_spec
 
 if sys.version_info >= (3, 11):
     import tomllib

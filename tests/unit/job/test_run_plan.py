@@ -10,6 +10,7 @@ from fakes import CHECKOUT, Folder
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.job.filler import Paths
 from rlbox.job.gate_plan import FilePlan, LinePlan, ReadyPlan
@@ -17,7 +18,6 @@ from rlbox.job.job import Job
 from rlbox.job.load import load_job
 from rlbox.job.params import Values, plan_values
 from rlbox.job.plan import RayPlan, RunPlan, ServicePlan, StagePlan, load_run_plan, plan_run
-from rlbox.spec.project import Project
 
 JOB = """
 title = "two stages"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from fakes import CHECKOUT
 
+from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.job.job import Job
 from rlbox.job.load import load_job, shift_ports
 from rlbox.job.params import plan_values
 from rlbox.job.plan import Paths, plan_run
 from rlbox.job.ports import allows
-from rlbox.spec.project import Project
 
 
 def shipped(name: str) -> Job:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from fakes import CHECKOUT, Folder
 
+from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.job.filler import Paths, source_mount
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.job.plan import RunPlan, plan_run
 from rlbox.run.inputs import container_plan
-from rlbox.spec.project import Project
 
 JOB = """
 title = "trains"

@@ -6,11 +6,11 @@ import datetime
 
 import pytest
 
+from rlbox.config.check import check_spec
 from rlbox.errors import SpecError
 from rlbox.lint.checks import CHECKS
 from rlbox.lint.documents import lint_text
 from rlbox.lint.drift import Drift, DriftRule, load_drift
-from rlbox.spec.check import check_spec
 
 
 def rule(**changes: object) -> DriftRule:

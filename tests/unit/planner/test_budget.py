@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from fakes import CHECKOUT
 
+from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
@@ -20,7 +21,6 @@ from rlbox.planner.budget import (
     target_price,
     total,
 )
-from rlbox.spec.project import Project
 from rlbox.target.load import load_target
 
 PROJECT = Project(folder=CHECKOUT)

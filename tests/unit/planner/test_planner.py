@@ -10,19 +10,19 @@ from fakes import CHECKOUT, Folder
 
 from rlbox.amounts import GIB
 from rlbox.app import App
+from rlbox.config.project import Project
 from rlbox.errors import NodeError, SpecError
 from rlbox.job.filler import Paths
 from rlbox.job.load import load_job
 from rlbox.job.params import change_values, plan_values
 from rlbox.job.plan import plan_run
-from rlbox.planner.act.check import require_again
+from rlbox.planner.check import require_again
 from rlbox.planner.judge import judge_fit, not_judged
 from rlbox.planner.nearest import Asked, nearest_fit
 from rlbox.planner.needs import RunNeeds, needs_of
 from rlbox.planner.paths import off_disk
 from rlbox.planner.room import Room, parse_machine, room_of, usable_bytes
 from rlbox.planner.view import refusal, seed_shard_gb
-from rlbox.spec.project import Project
 from rlbox.target.load import load_target
 
 SHIPPED = Project(folder=CHECKOUT)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.errors import LockHeld, NodeError
-from rlbox.record.act.disk_hold import LOCK_FILE, NO_WORD, Holder, disk_holder, take_disk
+from rlbox.record.disk_hold import LOCK_FILE, NO_WORD, Holder, disk_holder, take_disk
 
 REPLACED: dict[str, Callable[[Path], object]] = {
     "removed": lambda path: path.unlink(),
@@ -43,7 +43,7 @@ def test_who_inherited_one_of_its_files_holds_it_too(tmp_path: Path) -> None:
 
 
 def test_where_folders_cannot_be_locked_the_file_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlbox.record.act import disk_hold
+    from rlbox.record import disk_hold
 
     real = disk_hold.try_lock
 

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.causes.cause import LastWord
+from rlbox.diagnose.cause import LastWord
 from rlbox.errors import EngineError, SpecError
 from rlbox.job.filler import Paths
 from rlbox.job.plan import RunPlan
-from rlbox.record.act.disk_hold import Holder
-from rlbox.record.act.folder import write_plan
-from rlbox.record.act.host_record import CarrierNote, HostRecords
-from rlbox.record.act.ledger import Ledger
-from rlbox.record.act.settle import CarrierStatus
-from rlbox.record.act.state import StageState, load_run_state, new_run_state, run_cause, write_run_state
+from rlbox.record.disk_hold import Holder
+from rlbox.record.folder import write_plan
+from rlbox.record.host_record import CarrierNote, HostRecords
+from rlbox.record.ledger import Ledger
+from rlbox.record.settle import CarrierStatus
+from rlbox.record.state import StageState, load_run_state, new_run_state, run_cause, write_run_state
 from rlbox.run.places import PLACES, reach
 from rlbox.secrets.masks import Masks
 

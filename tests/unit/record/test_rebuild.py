@@ -11,9 +11,9 @@ import pytest
 from test_ledger import PLAN
 
 from rlbox.job.plan import StagePlan
-from rlbox.record.act.journal import EVENTS_FILE
-from rlbox.record.act.rebuild import rebuild_state
-from rlbox.record.act.state import load_run_state, write_run_state
+from rlbox.record.journal import EVENTS_FILE
+from rlbox.record.rebuild import rebuild_state
+from rlbox.record.state import load_run_state, write_run_state
 from rlbox.secrets.masks import Masks
 
 STAGE = StagePlan(

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from rlbox.errors import NodeError
-from rlbox.files.act.folders import write_atomic
-from rlbox.record.act import removing
-from rlbox.record.act.ledger import Ledger
-from rlbox.record.act.removing import remove_run, size_of
+from rlbox.record import removing
+from rlbox.record.ledger import Ledger
 from rlbox.record.removal import KeptRun, named_removals, removal_lines, spare_removals
+from rlbox.record.removing import remove_run, size_of
 from rlbox.run.places import reach
+from rlbox.system.folders import write_atomic
 
 
 def facts(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.machine.act.counters import probe_pressure
-from rlbox.machine.counters import Activity, GpuFacts, Pressure, ProcessActivity
 from rlbox.record.resources import disk_full_in, make_sample, read_sample
+from rlbox.system.counter_reader import probe_pressure
+from rlbox.system.counters import Activity, GpuFacts, Pressure, ProcessActivity
 
 CALM = Pressure()
 GPU = GpuFacts(

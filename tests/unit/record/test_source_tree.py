@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.foreign import toml_table
-from rlbox.record.act.source_tree import RECORD, probe_source, recorded_source, source_text, tree_version
+from rlbox.record.source_tree import RECORD, probe_source, recorded_source, source_text, tree_version
 from rlbox.secrets.masks import Masks
 
 pytestmark = pytest.mark.allow("processes")

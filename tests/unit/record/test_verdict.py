@@ -7,9 +7,9 @@ from typing import get_args
 
 import pytest
 
-from rlbox.causes.cause import End, LastWord
-from rlbox.record.act.state import RunState, StageState, StageStatus, run_cause
-from rlbox.record.act.verdict import BEGUN_LINE, RunEnd, believed, checked, passed_line, verdict_of
+from rlbox.diagnose.cause import End, LastWord
+from rlbox.record.state import RunState, StageState, StageStatus, run_cause
+from rlbox.record.verdict import BEGUN_LINE, RunEnd, believed, checked, passed_line, verdict_of
 
 SAID = "\n".join((BEGUN_LINE, "rlbox: a: running", passed_line("a"), "rlbox: b: running"))
 

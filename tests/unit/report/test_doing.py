@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from rlbox.logs.bars import ProgressBar
-from rlbox.record.act.state import RunState, ServiceState, StageState
 from rlbox.record.resources import RESOURCES_FILE, PartSample, Sample
-from rlbox.report.act.doing import Doing, bar_text, doing_text, find_doing
-from rlbox.report.act.run_view import _Lines
+from rlbox.record.state import RunState, ServiceState, StageState
+from rlbox.report.doing import Doing, bar_text, doing_text, find_doing
+from rlbox.report.run_view import _Lines
 
 BEGAN, NOW = "2027-01-15T08:00:00.000+00:00", 1_800_000_030.0
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.errors import SpecError
-from rlbox.report.act.live import LivePage
+from rlbox.report.live import LivePage
 
 pytestmark = pytest.mark.allow("sockets")
 

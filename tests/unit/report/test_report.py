@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from reportbox import FATAL, iso, write_run, write_wide_run
 
+from rlbox.config.project import PACKAGE
 from rlbox.errors import SpecError
-from rlbox.record.act.state import RunState, write_run_state
-from rlbox.report.act.html import MOST_BYTES, render_report
-from rlbox.report.act.read import load_run_record
-from rlbox.report.act.timeline import make_timeline, time_range
+from rlbox.record.state import RunState, write_run_state
+from rlbox.report.html import MOST_BYTES, render_report
+from rlbox.report.read import load_run_record
+from rlbox.report.timeline import make_timeline, time_range
 from rlbox.secrets.masks import Masks
-from rlbox.spec.project import PACKAGE
 
 NOW = iso(30000)
 NO_MASKS = Masks({})

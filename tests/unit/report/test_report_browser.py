@@ -16,9 +16,9 @@ from browserbox import find_chromium
 from reportbox import iso, plan_of, write_run
 from test_scores_page import page, write_results
 
-from rlbox.report.act.html import render_report
-from rlbox.report.act.live import LivePage
-from rlbox.report.act.read import RunRecord, load_run_record
+from rlbox.report.html import render_report
+from rlbox.report.live import LivePage
+from rlbox.report.read import RunRecord, load_run_record
 from rlbox.secrets.masks import Masks
 
 CHROMIUM = find_chromium()

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.logs.act import metrics as log_metrics
-from rlbox.logs.act.metrics import read_log
+from rlbox.config.load import load_toml
+from rlbox.logs import metrics as log_metrics
+from rlbox.logs.metrics import read_log
 from rlbox.record.resources import GpuSample, PartSample, Sample
 from rlbox.report.plots import Series, draw_plot, merge_samples, thin_points, ticks
 from rlbox.report.used import resource_plots
-from rlbox.spec.load import load_toml
 
 
 def sample(number: int) -> Sample:

@@ -21,11 +21,11 @@ import pytest
 from rlbox.amounts import duration_text
 from rlbox.gate.rules import RuleState
 from rlbox.printable import printable
-from rlbox.record.act.state import RunState, ServiceState, StageState, write_run_state
 from rlbox.record.resources import RESOURCES_FILE
-from rlbox.report.act.run_frame import run_frame
-from rlbox.report.act.run_view import Painter, StatusView, run_view, status_view, summary_text
-from rlbox.report.act.tails import RunWatch
+from rlbox.record.state import RunState, ServiceState, StageState, write_run_state
+from rlbox.report.run_frame import run_frame
+from rlbox.report.run_view import Painter, StatusView, run_view, status_view, summary_text
+from rlbox.report.tails import RunWatch
 from rlbox.secrets.masks import Masks
 
 pytestmark = pytest.mark.allow("processes")
@@ -162,7 +162,7 @@ def test_a_broken_rule_is_named_first(tmp_path: Path) -> None:
 def test_files_that_did_not_grow_are_not_read_again(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = RunWatch(run_dir)
     first = watch.look(STATE)
-    monkeypatch.setattr("rlbox.report.act.tails.read_end", lambda path: pytest.fail(f"{path} was read again"))
+    monkeypatch.setattr("rlbox.report.tails.read_end", lambda path: pytest.fail(f"{path} was read again"))
     assert watch.look(STATE) == first
 
 
@@ -311,8 +311,8 @@ def test_a_terminal_that_cannot_move_gets_lines(
 FOLLOW = """
 import sys, time
 from pathlib import Path
-from rlbox.record.act.state import load_run_state
-from rlbox.report.act.run_view import run_view
+from rlbox.record.state import load_run_state
+from rlbox.report.run_view import run_view
 folder = Path(sys.argv[1])
 with run_view(folder, live=sys.stderr.isatty(), quiet=False) as show:
     while not (folder / "end").exists():
@@ -381,7 +381,7 @@ def test_the_status_stands_below_the_logs_and_leaves_nothing(run_dir: Path, term
 def test_off_a_terminal_the_status_is_a_line_for_every_change(
     run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlbox.report.act.run_view._LOOK_S", 0.0)
+    monkeypatch.setattr("rlbox.report.run_view._LOOK_S", 0.0)
     write_run_state(run_dir, STATE, Masks({}))
     with status_view(run_dir, live=False, quiet=False) as view:
         for _ in range(3):

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.evaluation.act.kept import KeptRows, rows_keys
-from rlbox.evaluation.act.outputs import make_result, write_outputs
+from rlbox.evaluation.kept import KeptRows, rows_keys
 from rlbox.evaluation.lock import PARTS, EvaluationLock
-from rlbox.report.act.html import MOST_BYTES
-from rlbox.report.act.read_answers import MOST_TEXT, cut, read_answers, results_at
-from rlbox.report.act.scores_page import default_name, render_scores
+from rlbox.evaluation.outputs import make_result, write_outputs
+from rlbox.report.html import MOST_BYTES
+from rlbox.report.read_answers import MOST_TEXT, cut, read_answers, results_at
+from rlbox.report.scores_page import default_name, render_scores
 from rlbox.secrets.masks import Masks
 
 NO_MASKS = Masks({})

@@ -11,19 +11,19 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.app import App
+from rlbox.config.project import Project
 from rlbox.job.filler import Paths
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.job.plan import RunPlan, plan_run
-from rlbox.record.act.disk_hold import Holder
-from rlbox.record.act.journal import EVENTS_FILE
-from rlbox.record.act.ledger import Ledger
-from rlbox.record.act.state import RunState, change_stage, new_run_state, write_run_state
-from rlbox.report.act.status import write_status
+from rlbox.record.disk_hold import Holder
+from rlbox.record.journal import EVENTS_FILE
+from rlbox.record.ledger import Ledger
+from rlbox.record.state import RunState, change_stage, new_run_state, write_run_state
+from rlbox.report.status import write_status
 from rlbox.run.launch import finish
 from rlbox.run.places import reach
 from rlbox.secrets.masks import Masks
-from rlbox.spec.project import Project
 
 PROJECT = Project(folder=CHECKOUT)
 
@@ -93,6 +93,6 @@ def test_a_disk_that_is_full_costs_the_page_alone(
     plan, state = passed(tmp_path / "runs/h-1")
     run_dir = ledger.make(plan, None, {})
     write_run_state(run_dir, state, Masks({}))
-    monkeypatch.setattr("rlbox.report.act.status.write_file", full)
+    monkeypatch.setattr("rlbox.report.status.write_file", full)
     assert finish(App(project=PROJECT), ledger, run_dir, plan, Holder(what="a test")) == 0
     assert "status: not written: No space left on device\n" in capsys.readouterr().err

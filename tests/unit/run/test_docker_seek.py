@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlbox.engine.act.docker import DockerEngine
+from rlbox.engine.docker import DockerEngine
 from rlbox.run.docker import PLACE
 
 ROWS: tuple[dict[str, Any], ...] = (

@@ -10,15 +10,15 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.app import App
+from rlbox.config.project import Project
 from rlbox.job.filler import Paths
 from rlbox.job.plan import RunPlan
-from rlbox.record.act.disk_hold import Holder
-from rlbox.record.act.ledger import Ledger
-from rlbox.record.act.state import RunState, StageState, new_run_state, write_run_state
+from rlbox.record.disk_hold import Holder
+from rlbox.record.ledger import Ledger
+from rlbox.record.state import RunState, StageState, new_run_state, write_run_state
 from rlbox.run.launch import finish
 from rlbox.run.places import reach
 from rlbox.secrets.masks import Masks
-from rlbox.spec.project import Project
 
 PLAN = RunPlan(
     run_id="r-1",

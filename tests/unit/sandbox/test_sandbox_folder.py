@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.sandbox.act.folder import weigh
+from rlbox.sandbox.folder import weigh
 
 PAGE = 4096
 NOBODY = 65534

@@ -24,7 +24,7 @@ from rlbox.sandbox.strength import Strength
 
 
 def _wire() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("wire", CHECKOUT / "rlbox/sandbox/act/programs/wire.py")
+    spec = importlib.util.spec_from_file_location("wire", CHECKOUT / "rlbox/sandbox/programs/wire.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)

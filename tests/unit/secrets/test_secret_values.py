@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT
 
+from rlbox.config.project import Project
 from rlbox.errors import Interrupted, SpecError, TimedOut
 from rlbox.fixes.bake import secret_aliases
 from rlbox.fixes.load import load_fixes
-from rlbox.secrets.act.find import find_secrets
-from rlbox.secrets.act.hand_over import keep_apart, receive_secrets, secrets_line, send_secrets
+from rlbox.secrets.find import find_secrets
 from rlbox.secrets.grants import Grants
-from rlbox.spec.project import Project
+from rlbox.secrets.hand_over import keep_apart, receive_secrets, secrets_line, send_secrets
 from rlbox.values import Secret
 
 ALIASES = secret_aliases(load_fixes(Project(folder=CHECKOUT)))

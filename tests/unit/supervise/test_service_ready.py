@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT
 
+from rlbox.config.check import check_spec
 from rlbox.errors import SpecError
 from rlbox.foreign import toml_table
 from rlbox.job.filler import Paths
@@ -21,7 +22,6 @@ from rlbox.job.job import Job, Service
 from rlbox.job.params import plan_values
 from rlbox.job.plan import ServicePlan, plan_run
 from rlbox.logs.lines import LineCutter
-from rlbox.spec.check import check_spec
 from rlbox.supervise.services import RunningService, probe_ready
 from rlbox.values import Command
 

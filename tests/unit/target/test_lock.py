@@ -13,8 +13,8 @@ from fakes import CHECKOUT, PACKAGE, TARGET, Folder, fitting_lock
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlbox.config.project import Project
 from rlbox.errors import SpecError
-from rlbox.spec.project import Project
 from rlbox.target.load import load_target
 from rlbox.target.lock import (
     Deb,

@@ -1,4 +1,4 @@
-"""vast/act/keeper: what is told of a run, and when the machine is stopped. The rest is tried on a real instance."""
+"""vast/keeper: what is told of a run, and when the machine is stopped. The rest is tried on a real instance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.errors import WorkFailed
-from rlbox.vast.act import keeper
+from rlbox.vast import keeper
 from rlbox.vast.stay import REFUSED, RUN, STAY, Stay
 
 pytestmark = pytest.mark.allow("processes", "sockets")
@@ -49,7 +49,7 @@ def test_an_address_gets_json(hook: tuple[str, list[dict[str, Any]]], monkeypatc
 
 
 def test_nobody_listens_and_nothing_ends(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.machine.act.http.pause_s", lambda *words: 0.0)
+    monkeypatch.setattr("rlbox.system.http.pause_s", lambda *words: 0.0)
     keeper._notify(Stay(job="sft", disk="/d", notify="http://127.0.0.1:9/x"), FACTS)
     assert "nobody answers the notice" in capsys.readouterr().out
 

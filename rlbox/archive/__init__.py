@@ -1,1 +1,0 @@
-"""An image as one file."""

@@ -1,0 +1,217 @@
+"""Bring a base image into the store: its manifest and every blob, each under its own sha256."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from rlbox.amounts import size_text
+from rlbox.app import App
+from rlbox.artifacts.fetch import Progress, check_room, fetch_view
+from rlbox.artifacts.load_profile import load_profile
+from rlbox.artifacts.mirrors import FileAddress, oci_places
+from rlbox.artifacts.objects import Draft, Store
+from rlbox.engine.oci import INDEXES, LAYOUT, LAYOUT_FILE, Manifest, parse_manifest
+from rlbox.engine.reference import parse_reference
+from rlbox.engine.registry_client import Registry, wrong_digest
+from rlbox.errors import NodeError, RegistryError, RlboxError
+from rlbox.foreign import parse_json
+from rlbox.system.folders import cache_folder, write_atomic
+from rlbox.system.site import probe_site
+from rlbox.target.artifact import Artifact
+from rlbox.target.lock import Lock
+
+_PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def base_files(store: Store, base: str, platform: str = "") -> tuple[Artifact, ...]:
+    """Return the files of a base image as far as the store knows them: none before its manifest was fetched.
+
+    Parameters
+    ----------
+    base
+        `NAME@sha256:DIGEST`; a bootstrapped base has no files.
+    platform
+        uv's name of the platform, which chooses from an image for several; all of them when empty.
+    """
+    _, at, digest = base.partition("@sha256:")
+    return tuple(_walk(store, base, digest, platform)) if at else ()
+
+
+def base_digests(store: Store, base: str) -> set[str]:
+    """Return the objects that a base image is made of, as far as the store knows them."""
+    return {file.sha256 for file in base_files(store, base)}
+
+
+def fetch_base(
+    base: str,
+    platform: str,
+    store: Store,
+    places: Iterable[FileAddress],
+    ca_bundle: str = "",
+    on_bytes: Callable[[Artifact, int], None] = lambda artifact, done: None,
+    before: Callable[[Sequence[Artifact]], None] = lambda missing: None,
+) -> tuple[Artifact, ...]:
+    """Return the files of a base image when the store holds all of them; a place that fails is passed over.
+
+    `on_bytes` is told how much of a file is there, each time some came; `before` of the files that are known to be
+    missing, before they are fetched.
+
+    Raises
+    ------
+    NodeError
+        The store's disk has no room for them.
+    RegistryError
+        No place gives the image; each is named with why.
+    """
+    if not (missing := missing_files(store, base, platform)):
+        return base_files(store, base, platform)
+    tries = []
+    for place in places:
+        try:
+            while missing := missing_files(store, base, platform):
+                before(missing)
+                check_room(store, missing)
+                _fetch_from(place.url, missing, store, ca_bundle, on_bytes)
+            return base_files(store, base, platform)
+        except NodeError:
+            raise
+        except RlboxError as error:
+            tries.append(f"\n  {place.mirror}: {error.what}")
+    raise RegistryError(f"the base image {base} cannot be fetched" + "".join(tries), where=missing[0].file)
+
+
+def missing_files(store: Store, base: str, platform: str = "") -> list[Artifact]:
+    """Return the files of a base image that are known and that the store lacks; its manifest, where that is one."""
+    digest = base.rpartition(":")[2]
+    if not store.intact(digest):
+        return [_file(base, "manifest", digest, 0)]
+    return [file for file in base_files(store, base, platform) if not store.intact(file.sha256, file.size)]
+
+
+def _walk(store: Store, base: str, digest: str, platform: str) -> Iterator[Artifact]:
+    if not store.has(digest):
+        return
+    manifest = parse_manifest(store.path(digest).read_bytes())
+    yield _file(base, "manifest", digest, len(manifest.body))
+    for number, layer in enumerate((manifest.config, *manifest.layers)):
+        if layer:
+            kind = f"layer {number}" if number else "config"
+            yield _file(base, kind, layer.digest.removeprefix("sha256:"), layer.size)
+    for child, size in _children(manifest, platform):
+        if store.has(child):
+            yield from _walk(store, base, child, platform)
+        elif platform:
+            yield _file(base, "manifest", child, size)
+
+
+def _children(manifest: Manifest, platform: str) -> Iterator[tuple[str, int]]:
+    """Yield digest and size of the manifests in an index that are for `platform`."""
+    if manifest.descriptor.media_type not in INDEXES:
+        return
+    processor = platform.partition("-")[0]
+    for row in parse_json(manifest.body)["manifests"]:
+        made_for = row.get("platform", {})
+        fits = (made_for.get("os"), made_for.get("architecture")) == ("linux", _PROCESSORS.get(processor, processor))
+        if fits or not platform:
+            yield row["digest"].removeprefix("sha256:"), row["size"]
+
+
+def _file(base: str, part: str, digest: str, size: int) -> Artifact:
+    name = base.partition("@")[0]
+    return Artifact(kind="oci", name=name, file=f"{name} {part}", sha256=digest, size=size, group="base", origin=base)
+
+
+def _fetch_from(
+    url: str, files: Iterable[Artifact], store: Store, ca_bundle: str, on_bytes: Callable[[Artifact, int], None]
+) -> None:
+    reference = parse_reference(url)
+    with Registry(reference.host, ca_bundle=ca_bundle) as registry:
+        for file in files:
+            with store.draft(file.sha256) as draft:
+                if store.intact(file.sha256):
+                    continue
+                if file.file.endswith("manifest"):
+                    draft.restart()
+                    draft.write(registry.get_manifest(reference.repository, f"sha256:{file.sha256}").body)
+                else:
+                    fill_from_registry(registry, reference.repository, file, draft, on_bytes)
+                draft.keep()
+
+
+def fill_from_registry(
+    registry: Registry,
+    repository: str,
+    file: Artifact,
+    draft: Draft,
+    on_bytes: Callable[[Artifact, int], None] = lambda artifact, done: None,
+) -> None:
+    """Fill `draft` with a blob, going on where it ends; `RegistryError` when its bytes are wrong."""
+
+    def append() -> None:
+        with registry.open_blob(repository, f"sha256:{file.sha256}", start=draft.size) as (start, blocks):
+            if start != draft.size:
+                draft.restart()
+            for block in blocks:
+                draft.write(block)
+                on_bytes(file, draft.size)
+
+    resumed = draft.size > 0
+    if draft.size < file.size:
+        registry.retry(append)
+    if draft.digest != file.sha256 and resumed:
+        draft.restart()
+        registry.retry(append)
+    if draft.digest != file.sha256:
+        found = draft.digest
+        draft.restart()
+        raise wrong_digest(f"{registry.host}/{repository}", f"sha256:{file.sha256}", f"sha256:{found}")
+
+
+def fetch_base_image(
+    app: App,
+    lock: Lock,
+    store: Store,
+    sources: str,
+    before: Callable[[Sequence[Artifact]], None] = lambda missing: None,
+) -> tuple[Artifact, ...]:
+    """Return the files of the lock's base image when the store holds them all; none for a bootstrapped base.
+
+    `before` is told what is missing, as in `fetch_base`.
+    """
+    if "@" not in lock.base:
+        return ()
+    places = oci_places(lock.base, load_profile(app.project, sources))
+
+    def tell(missing: Sequence[Artifact]) -> None:
+        before(missing)
+        if whole := sum(file.size for file in missing):
+            app.say(f"fetching {len(missing)} files of {lock.base.partition('@')[0]}, {size_text(whole)}")
+
+    with fetch_view(app, 0) as show:
+
+        def on_bytes(file: Artifact, done: int) -> None:
+            show(Progress(artifact=file, state="done" if done == file.size else "running", done=done))
+
+        return fetch_base(lock.base, lock.platform, store, places, probe_site().ca_bundle, on_bytes, tell)
+
+
+def write_base_layout(base: str, platform: str, store: Store) -> Path:
+    """Return a folder with the base image `NAME@sha256:DIGEST` as an OCI image layout; its blobs are links.
+
+    The store must hold the image. A folder that is there already is used as it is.
+    """
+    digest = base.rpartition("@sha256:")[2]
+    folder = cache_folder("bases", f"{digest[:24]}-{platform.partition('-')[0]}")
+    index = folder / "index.json"
+    if index.is_file():
+        return folder
+    blobs = folder / "blobs/sha256"
+    for file in base_files(store, base, platform):
+        store.link(file.sha256, blobs / file.sha256)
+    write_atomic(folder / LAYOUT_FILE, LAYOUT)
+    manifest = parse_manifest(store.path(digest).read_bytes())
+    row = {"mediaType": manifest.descriptor.media_type, "digest": f"sha256:{digest}", "size": len(manifest.body)}
+    write_atomic(index, json.dumps({"schemaVersion": 2, "manifests": [row]}))
+    return folder

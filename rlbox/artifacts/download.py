@@ -1,0 +1,247 @@
+"""Download one file from the first mirror that has the right bytes: resumed, verified, failing over."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from rlbox.amounts import limit_text
+from rlbox.artifacts.mirrors import FileAddress, refusal
+from rlbox.artifacts.objects import Draft
+from rlbox.errors import Interrupted, RlboxError
+from rlbox.system.http import PASSING, Answer, Http, pause_s
+from rlbox.system.no_answer import NoAnswer, explain
+from rlbox.target.artifact import Artifact
+
+STALL_S = 30.0
+"""Seconds without a byte after which a mirror counts as stalled."""
+
+_ROUNDS = 3
+_BLOCK = 1 << 18
+_SHY_AFTER, _DEAD_AFTER = 3, 16
+_CREDENTIALS = re.compile(r"(?<=//)[^/@\s]+(?=@)")
+
+
+class Links(Protocol):
+    """Who knows where files are; asked by several threads at once.
+
+    `skipped` are mirror and reason of each place that was passed over by now.
+    """
+
+    skipped: list[tuple[str, str]]
+
+    def skip(self, mirror: str, reason: str) -> None:
+        """Tell that a mirror is passed over, and why."""
+
+    def links(self, artifact: Artifact) -> Iterable[FileAddress]:
+        """Return where a file may be, the best place first."""
+
+    def git_urls(self, url: str) -> Iterable[FileAddress]:
+        """Return where the repository at `url` may be cloned from, the best place first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Try:
+    """One place that did not give a file; `status` is the answer's, 0 when there was none."""
+
+    mirror: str
+    why: str
+    status: int = 0
+
+
+class Unfetched(Exception):
+    def __init__(self, tries: tuple[Try, ...]) -> None:
+        super().__init__("; ".join(f"{one.mirror}: {one.why}" for one in tries))
+        self.tries = tries
+
+
+class _LinkFailed(Exception):
+    def __init__(self, why: str, *, status: int = 0, transient: bool = False) -> None:
+        super().__init__(why)
+        self.status, self.transient = status, transient
+
+
+class _Cut(_LinkFailed):
+    """The stream ended early; what came is good."""
+
+
+class _Restart(_LinkFailed):
+    """What is there is of no use for going on."""
+
+
+def mask_urls(text: str) -> str:
+    """Return `text` with `user:password@` of every address replaced by `***@`."""
+    return _CREDENTIALS.sub("***", text)
+
+
+class Downloader:
+    """Downloads files over one pool of connections; its methods may be called by several threads.
+
+    Places that failed for a passing reason are tried again after a pause, three rounds in all.
+
+    Parameters
+    ----------
+    stall_s
+        Seconds without a byte after which the next place is tried.
+    stop
+        Set by whoever wants all downloads to end soon.
+    on_skip
+        Told the mirror and the reason when one has been silent so often that its turn comes last.
+    """
+
+    def __init__(
+        self,
+        http: Http,
+        *,
+        stop: threading.Event,
+        on_skip: Callable[[str, str], None] = lambda mirror, reason: None,
+        stall_s: float = STALL_S,
+    ) -> None:
+        self._http, self._stop, self._stall_s, self._on_skip = http, stop, stall_s, on_skip
+        self._silent: dict[str, int] = {}
+        self._last: dict[str, str] = {}
+
+    def download(
+        self, artifact: Artifact, links: Iterable[FileAddress], draft: Draft, tell: Callable[[str, int], None]
+    ) -> str:
+        """Fill `draft` and keep it; return the mirror that gave the last byte.
+
+        `tell` is called with the mirror's name and the bytes of every block that came.
+
+        Raises
+        ------
+        Unfetched
+            No link gave the right bytes; what came of them stays in the draft.
+        """
+        failed: dict[str, Try] = {}
+        again: list[FileAddress] = []
+        for number in range(_ROUNDS):
+            if number:
+                self._pause(pause_s(number))
+            places, again = (_guarded(links, failed) if number == 0 else again), []
+            for link in self._shy_last(places):
+                try:
+                    self._from_link(artifact, link, draft, tell)
+                    self._silent[link.mirror] = 0
+                    return link.mirror
+                except _LinkFailed as error:
+                    failed[link.url] = Try(mirror=link.mirror, why=mask_urls(str(error)), status=error.status)
+                    again += [link] if error.transient else []
+            if not again:
+                break
+        raise Unfetched(tuple(failed.values()))
+
+    def _shy_last(self, links: Iterable[FileAddress]) -> Iterator[FileAddress]:
+        """Yield the links; those of a mirror that has been silent lately come after the others."""
+        later = []
+        for link in links:
+            if self._silent.get(link.mirror, 0) >= _SHY_AFTER:
+                later.append(link)
+            else:
+                yield link
+        yield from later
+
+    def _pause(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise Interrupted("stopped")
+
+    def _from_link(self, artifact: Artifact, link: FileAddress, draft: Draft, tell: Callable[[str, int], None]) -> None:
+        """Fill and keep the draft; a stream that is cut is continued once, bytes of other origin are dropped once."""
+        cuts = restarts = 0
+        while True:
+            foreign = draft.size > 0
+            try:
+                if not artifact.size or draft.size != artifact.size:
+                    self._stream(artifact, link, draft, tell)
+                if draft.digest == artifact.sha256:
+                    draft.keep()
+                    return
+                raise _Restart(f"wrong bytes: sha256 {draft.digest[:12]}…, locked is {artifact.sha256[:12]}…")
+            except _Cut:
+                cuts += 1
+                if cuts > 1:
+                    raise
+            except _Restart:
+                draft.restart()
+                restarts += 1
+                if restarts > 1 or not foreign:
+                    raise
+
+    def _stream(self, artifact: Artifact, link: FileAddress, draft: Draft, tell: Callable[[str, int], None]) -> None:
+        local = link.url.startswith("file:")
+        with closing(_local_blocks(link, draft) if local else self._remote_blocks(artifact, link, draft)) as blocks:
+            for block in blocks:
+                if self._stop.is_set():
+                    raise Interrupted("stopped")
+                if artifact.size and draft.size + len(block) > artifact.size:
+                    raise _Restart(f"has more than the locked {artifact.size} bytes")
+                draft.write(block)
+                tell(link.mirror, len(block))
+        if draft.size < artifact.size:
+            raise _Cut(f"ends after {draft.size} of {artifact.size} bytes", transient=True)
+
+    def _remote_blocks(self, artifact: Artifact, link: FileAddress, draft: Draft) -> Generator[bytes, None, None]:
+        if self._silent.get(link.mirror, 0) >= _DEAD_AFTER:
+            raise _LinkFailed(f"not tried after {_DEAD_AFTER} failures in a row: {self._last[link.mirror]}")
+        headers = {"Range": f"bytes={draft.size}-"} if draft.size else {}
+        began = False
+        try:
+            with self._http.ask("GET", link.url, headers=headers) as answer:
+                _check_answer(artifact, draft, answer)
+                for block in answer.blocks():
+                    began = True
+                    yield block
+        except NoAnswer as error:
+            if began and error.kind == "cut":
+                raise _Cut(f"cut after {draft.size} of {artifact.size} bytes", transient=True) from error
+            self._silent[link.mirror] = count = self._silent.get(link.mirror, 0) + 1
+            self._last[link.mirror] = why = mask_urls(self._reason(error))
+            if count == _SHY_AFTER:
+                self._on_skip(link.mirror, why)
+            raise _LinkFailed(why, transient=error.kind != "address") from error
+
+    def _reason(self, error: NoAnswer) -> str:
+        if error.kind == "late":
+            return "no connection in time"
+        return f"no byte for {limit_text(self._stall_s)}" if error.kind == "silent" else explain(error)
+
+
+def _guarded(links: Iterable[FileAddress], failed: dict[str, Try]) -> Iterator[FileAddress]:
+    """Yield `links`; that no more can be found is one of the failures."""
+    try:
+        yield from links
+    except RlboxError as error:
+        failed[""] = Try(mirror="sources", why=mask_urls(error.what))
+
+
+def _check_answer(artifact: Artifact, draft: Draft, answer: Answer) -> None:
+    """Raise unless the answer's body is the file, or the rest of it; a whole body empties the draft."""
+    status = answer.status
+    if status == 206 and draft.size:
+        if answer.headers.get("content-range", "").startswith(f"bytes {draft.size}-"):
+            return
+        raise _Restart("answers with another range than was asked for")
+    if status == 416 and draft.size:
+        raise _Restart("has no such range")
+    size = None if "content-encoding" in answer.headers else answer.length
+    if why := refusal(status, answer.headers.get("content-type", ""), size, artifact):
+        raise _LinkFailed(why, status=status, transient=status in PASSING)
+    if draft.size:
+        draft.restart()
+
+
+def _local_blocks(link: FileAddress, draft: Draft) -> Generator[bytes, None, None]:
+    path = Path(unquote(urlsplit(link.url).path))
+    try:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(draft.size)
+            while block := file.read(_BLOCK):
+                yield block
+    except OSError as error:
+        raise _LinkFailed(f"{path}: {error.strerror}") from error

@@ -1,0 +1,203 @@
+"""Which hosts a target's lock, fetch, build and run contact, and who decided so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from packaging.utils import canonicalize_name
+
+from rlbox.artifacts.mirrors import FileAddress, Machine, git_places, http_places, oci_places, places, suites_of
+from rlbox.artifacts.profile import HiddenHost, Profile
+from rlbox.engine.reference import parse_reference
+from rlbox.target.artifact import Artifact, Kind
+from rlbox.target.target import Target
+
+NOT_ASKED = "default of the client (not asked: no network)"
+PHASES = ("lock", "fetch", "build", "run")
+_GETTING = PHASES[:3]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contact:
+    """One host and why it is contacted.
+
+    `declared` says who decided it: `profile`, `machine` (settings of this machine), `target` (an address of the spec),
+    `default` (a client's own), `hidden` (software that nobody told to). `rule` is what changes or closes it;
+    `closed_by` is the setting of the target that closes it already, and then it is not contacted. The host is empty
+    for a default that could not be asked for.
+    """
+
+    host: str
+    kind: str
+    phases: tuple[str, ...]
+    declared: str
+    why: str
+    rule: str = ""
+    closed_by: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """An address that files are got from, and the one that shows where its answers lead."""
+
+    kind: str
+    place: FileAddress
+    artifact: Artifact | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EgressFacts:
+    """What asking the machine and its sources gave.
+
+    `behind` maps an address to the further hosts that its answers lead to (files that an index lists, redirects); what
+    is not in it could not be asked.
+    """
+
+    machine: Machine = field(default_factory=Machine)
+    behind: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def plan_addresses(
+    target: Target, artifacts: Sequence[Artifact], profile: Profile, machine: Machine
+) -> tuple[Address, ...]:
+    """Return every address that the target's files may be got from, with one file to look up at each.
+
+    `artifacts` are those of the lock; before there is one, the spec says which kinds there will be.
+    """
+    found = []
+    for artifact in _samples(target, artifacts):
+        mine = tuple(places(artifact, profile, machine))
+        if not any(place.url.startswith("file:") and not place.page for place in mine):  # else it lies on this machine
+            found += [Address(kind=artifact.kind, place=place, artifact=artifact) for place in mine]
+    found += [Address(kind="http", place=p) for file in target.http for p in http_places(file.url, profile)]
+    found += [Address(kind="git", place=p) for tree in target.git for p in git_places(tree.url, profile)]
+    found += [
+        Address(kind="oci", place=p) for p in (oci_places(target.base.image, profile) if target.base.image else ())
+    ]
+    return tuple(one for one in found if not one.place.url.startswith("file:"))
+
+
+def _samples(target: Target, artifacts: Sequence[Artifact]) -> Iterator[Artifact]:
+    """Yield the smallest file of every kind and origin; torch wheels all of them, for some may lie on this machine."""
+    smallest: dict[tuple[str, str], Artifact] = {}
+    for artifact in sorted(artifacts or _assumed(target), key=lambda one: (one.kind, one.size, one.file)):
+        if artifact.kind == "torch-wheels":
+            yield artifact
+        elif artifact.kind in ("apt", "python"):
+            smallest.setdefault((artifact.kind, artifact.origin), artifact)
+    yield from smallest.values()
+
+
+def _assumed(target: Target) -> Iterator[Artifact]:
+    def artifact(kind: Kind, name: str, file: str, origin: str) -> Artifact:
+        return Artifact(kind=kind, name=name, file=file, sha256="", size=0, group="", origin=origin)
+
+    for suite, archive in suites_of(target.base).items() if target.base.bootstrap else ():
+        yield artifact("apt", suite, f"dists/{suite}/InRelease", archive)
+    yield artifact("python", "uv", "", "")
+    for group in target.stack:
+        for requirement in group.packages if group.source == "torch-wheels" else ():
+            yield artifact("torch-wheels", _distribution_name(requirement), "", group.channel)
+
+
+def plan_egress(
+    target: Target,
+    artifacts: Sequence[Artifact],
+    profile: Profile,
+    hidden: Iterable[HiddenHost],
+    facts: EgressFacts,
+) -> tuple[Contact, ...]:
+    """Return every host with its reasons, each reason once: what gets files first, then what runs."""
+    addresses = plan_addresses(target, artifacts, profile, facts.machine)
+    found = [*_proxies(facts.machine), *(one for address in addresses for one in _address(address, facts))]
+    found += _unasked(target, artifacts, addresses)
+    found += _hidden(target, artifacts, hidden, {one.host for one in found if one.kind == "oci"})
+    found += [
+        Contact(host=one.host, kind="http", phases=(one.phase,), declared="profile", why=one.why)
+        for one in profile.egress
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def contacted(found: Iterable[Contact]) -> dict[str, list[str]]:
+    """Return phase to the hosts that it contacts, sorted; those that a setting closes are not among them."""
+    known = [one for one in found if one.host and not one.closed_by]
+    return {phase: sorted({one.host for one in known if phase in one.phases}) for phase in PHASES}
+
+
+def host_of(url: str) -> str:
+    return (urlsplit(url).hostname or "") if "://" in url else parse_reference(url).host.partition(":")[0]
+
+
+def _proxies(machine: Machine) -> Iterator[Contact]:
+    for name, value in sorted(machine.site.proxies.items()):
+        host = host_of(value if "://" in value else f"http://{value}")
+        if name.upper() != "NO_PROXY" and host:
+            why = f"{name.upper()}: what follows goes through it"
+            yield Contact(host=host, kind="proxy", phases=_GETTING, declared="machine", why=why)
+
+
+def _address(address: Address, facts: EgressFacts) -> Iterator[Contact]:
+    place = address.place
+    host = host_of(place.url)
+    behind = facts.behind.get(place.url)
+    unknown = "" if behind is not None or address.kind in ("git", "oci") else " (not asked where it leads: no network)"
+
+    def contact(where: str, why: str) -> Contact:
+        return Contact(
+            host=where, kind=address.kind, phases=_GETTING, declared=place.by, why=why, rule=_rule(address.kind)
+        )
+
+    yield contact(host, place.mirror + unknown if place.mirror != host else f"mirror{unknown}")
+    for further in behind or ():
+        if further != host:
+            yield contact(further, f"{host} leads there")
+
+
+def _rule(kind: str) -> str:
+    return f"a rule of kind {kind!r} in a sources profile"
+
+
+def _unasked(target: Target, artifacts: Sequence[Artifact], addresses: Sequence[Address]) -> Iterator[Contact]:
+    known = {address.kind for address in addresses}
+    for kind in dict.fromkeys(artifact.kind for artifact in _samples(target, artifacts)):
+        if kind in ("apt", "python") and kind not in known:
+            yield Contact(host="", kind=kind, phases=_GETTING, declared="default", why=NOT_ASKED, rule=_rule(kind))
+
+
+def _hidden(
+    target: Target, artifacts: Sequence[Artifact], hidden: Iterable[HiddenHost], registries: Collection[str]
+) -> Iterator[Contact]:
+    locked = {_distribution_name(artifact.name): artifact for artifact in artifacts}
+    named = {_distribution_name(line) for group in target.stack for line in group.packages}
+    for row in hidden:
+        mine = [name for name in row.packages if name in locked or (not artifacts and name in named)]
+        if row.sdist:
+            mine = [name for name in mine if name not in locked or not locked[name].file.endswith(".whl")]
+        if (row.packages and not mine) or (row.registry and row.registry not in registries):
+            continue
+        if row.when and not any(holds(condition, target.env) for condition in row.when):
+            continue
+        closed = next((condition for condition in row.unless if holds(condition, target.env)), "")
+        host, why = row.host, row.why
+        if row.replaced_by and (value := target.env.get(row.replaced_by)):
+            host, why = host_of(value) if "://" in value else "", f"{why} ({row.replaced_by})"
+        shown = f"{', '.join(mine)}: {why}" if mine else why
+        yield Contact(
+            host=host, kind=row.kind, phases=(row.phase,), declared="hidden", why=shown, rule=row.rule, closed_by=closed
+        )
+
+
+def holds(condition: str, env: Mapping[str, str]) -> bool:
+    """Return whether `NAME` is set to anything, or `NAME=VALUE|VALUE` to one of the values, in any case."""
+    name, equals, values = condition.partition("=")
+    given = env.get(name, "")
+    return given.lower() in values.lower().split("|") if equals else bool(given)
+
+
+def _distribution_name(requirement: str) -> str:
+    name = re.split(r"[\[=<>!~; ]", requirement, maxsplit=1)[0]
+    return canonicalize_name(name)

@@ -1,0 +1,272 @@
+"""Bring files into the store: several at once, each once, all failures together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from rlbox.amounts import counted, size_text
+from rlbox.app import App
+from rlbox.artifacts.download import STALL_S, Downloader, Links, Try, Unfetched
+from rlbox.artifacts.git_tree import fill_from_git
+from rlbox.artifacts.objects import Draft, Store
+from rlbox.errors import NodeError, WorkFailed
+from rlbox.system.http import site_http
+from rlbox.system.progress import Row, progress_view
+from rlbox.system.room import disk_full, free_bytes
+from rlbox.system.site import probe_site
+from rlbox.system.site_settings import SiteFacts
+from rlbox.target.artifact import Artifact
+
+JOBS = 8
+State = Literal["running", "waiting", "done", "failed"]
+_MARKS = {"done": "✓", "failed": "✗"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Where one file is: `done` of its bytes are here; `mirror` gives them."""
+
+    artifact: Artifact
+    state: State
+    done: int = 0
+    mirror: str = ""
+
+
+@contextmanager
+def fetch_view(app: App, total: int) -> Iterator[Callable[[Progress], None]]:
+    """Yield a function to be told of every progress; `total` is the bytes that are missing."""
+    with progress_view(app, whole=total) as show:
+
+        def on_progress(progress: Progress) -> None:
+            file, state = progress.artifact, progress.state
+            title = file.file.rpartition("/")[2] + (" (another rlbox has it)" if state == "waiting" else "")
+            done = file.size if state == "done" else progress.done
+            told = f"{size_text(file.size)}  {progress.mirror}"
+            show(Row(key=file, title=title, mark=_MARKS.get(state, ""), told=told, done=done, total=file.size))
+
+        yield on_progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchReport:
+    """What a fetch did: counts and bytes of files; `by_mirror` has the bytes that came from each."""
+
+    present: int = 0
+    present_bytes: int = 0
+    fetched: int = 0
+    fetched_bytes: int = 0
+    by_mirror: Mapping[str, int]
+    seconds: float = 0.0
+
+
+def ensure(
+    artifacts: Sequence[Artifact],
+    locator: Links,
+    store: Store,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    *,
+    site: SiteFacts | None = None,
+    target: str = "TARGET",
+    jobs: int = JOBS,
+    stall_s: float = STALL_S,
+) -> FetchReport:
+    """Return when the store holds every one of `artifacts`, whole and verified.
+
+    `on_progress` is called by several threads, one call at a time. `site` is probed unless given; `target` is the name
+    that messages use.
+
+    Raises
+    ------
+    NodeError
+        The disk has no room for what is missing, or became full.
+    WorkFailed
+        Some files cannot be had: each is named, with every mirror and why.
+    """
+    began = time.monotonic()
+    wanted = list({artifact.sha256: artifact for artifact in artifacts}.values())
+    missing = [artifact for artifact in wanted if not store.intact(artifact.sha256, artifact.size)]
+    refuse_uncompiled(missing, store, target)
+    check_room(store, missing)
+    fetch = _Fetch(locator, store, on_progress, site or probe_site())
+    if missing:
+        fetch.run(missing, jobs=jobs, stall_s=stall_s)
+    if fetch.failures:
+        failed = [artifact for artifact in wanted if artifact in fetch.failures]
+        tries = {
+            artifact: fetch.failures[artifact].tries or _skips(artifact, missing, locator.skipped)
+            for artifact in failed
+        }
+        raise fetch_failed(tries, target)
+    fetched = sum(artifact.size for artifact in fetch.fetched)
+    return FetchReport(
+        present=len(wanted) - len(fetch.fetched),
+        present_bytes=sum(artifact.size for artifact in wanted) - fetched,
+        fetched=len(fetch.fetched),
+        fetched_bytes=fetched,
+        by_mirror=dict(sorted(fetch.by_mirror.items())),
+        seconds=time.monotonic() - began,
+    )
+
+
+class _Fetch:
+    def __init__(self, locator: Links, store: Store, on_progress: Callable[[Progress], None], site: SiteFacts) -> None:
+        self._locator, self._store, self._on_progress, self._site = locator, store, on_progress, site
+        self._missing: tuple[Artifact, ...] = ()
+        self._waiting: deque[Artifact] = deque()
+        self._stop, self._turn = threading.Event(), threading.Lock()
+        self._broken: BaseException | None = None
+        self.fetched: list[Artifact] = []
+        self.failures: dict[Artifact, Unfetched] = {}
+        self.by_mirror: Counter[str] = Counter()
+
+    def run(self, missing: Sequence[Artifact], *, jobs: int, stall_s: float) -> None:
+        """Fetch `missing`, the largest first, so that no large one is left alone at the end."""
+        self._missing = tuple(missing)
+        self._waiting.extend(sorted(missing, key=lambda artifact: -artifact.size))
+        with site_http(self._site, connections=jobs, silent_s=stall_s) as http:
+            downloader = Downloader(http, stop=self._stop, on_skip=self._locator.skip, stall_s=stall_s)
+            threads = [
+                threading.Thread(target=self._work, name="fetch", args=(downloader,), daemon=True)
+                for _ in range(min(jobs, len(missing)))
+            ]
+            try:
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    while thread.is_alive():
+                        thread.join(0.2)
+            finally:
+                self._stop.set()
+        if self._broken:
+            raise self._broken
+
+    def _work(self, downloader: Downloader) -> None:
+        while not self._stop.is_set() and self._waiting:
+            try:
+                artifact = self._waiting.popleft()
+            except IndexError:  # another thread took the last
+                return
+            try:
+                if not self._fetch(artifact, downloader):
+                    self._waiting.append(artifact)
+                    self._stop.wait(0.05)
+            except Unfetched as error:
+                self.failures[artifact] = error
+                self._tell(artifact, "failed")
+            except BaseException as error:
+                self._broken = self._broken or self._explained(error)
+                self._stop.set()
+
+    def _fetch(self, artifact: Artifact, downloader: Downloader) -> bool:
+        """Fetch one file; return False when another fetch is at it."""
+        draft = self._store.try_draft(artifact.sha256)
+        if draft is None:
+            self._tell(artifact, "waiting")
+            return False
+        with draft:
+            if self._store.intact(artifact.sha256, artifact.size):
+                self._tell(artifact, "done", artifact.size)
+                return True
+            self._tell(artifact, "running", draft.size)
+            mirror = self._fill(artifact, draft, downloader)
+        self.fetched.append(artifact)
+        self._tell(artifact, "done", artifact.size, mirror)
+        return True
+
+    def _fill(self, artifact: Artifact, draft: Draft, downloader: Downloader) -> str:
+        def tell(mirror: str, count: int) -> None:
+            with self._turn:
+                self.by_mirror[mirror] += count
+            self._tell(artifact, "running", draft.size, mirror)
+
+        if artifact.kind == "git":
+            urls = self._locator.git_urls(artifact.origin.rpartition(" ")[0])
+            return fill_from_git(artifact, urls, draft, self._site.ca_bundle)
+        return downloader.download(artifact, self._locator.links(artifact), draft, tell)
+
+    def _tell(self, artifact: Artifact, state: State, done: int = 0, mirror: str = "") -> None:
+        with self._turn:
+            self._on_progress(Progress(artifact=artifact, state=state, done=done, mirror=mirror))
+
+    def _explained(self, error: BaseException) -> BaseException:
+        if disk_full(error):
+            return full_disk(self._store, needed_bytes(self._store, self._missing))
+        return error
+
+
+def refuse_uncompiled(missing: Sequence[Artifact], store: Store, target: str) -> None:
+    """Raise `WorkFailed` where a compiled wheel is `missing`: no source has it, and nobody else compiles it."""
+    names = [artifact.name for artifact in missing if artifact.kind == "compiled"]
+    if names:
+        raise WorkFailed(
+            f"the store has no wheel of {', '.join(names)}, which is compiled, and fetched from nowhere",
+            where=str(store.root),
+            next_step=f"rlbox compile {target}, or rlbox fetch {target} --import an export of a machine that did",
+        )
+
+
+def lacking(missing: Sequence[Artifact], store: Store, words: str) -> WorkFailed:
+    """Return the error for files that only the store may give and that it lacks; `rlbox fetch WORDS` brings them."""
+    shown = [file.file if file.kind == "oci" else file.name for file in missing[:5]]
+    names = ", ".join(map(str, shown)) + (f" and {len(missing) - 5} more" if missing[5:] else "")
+    return WorkFailed(
+        f"the store lacks {len(missing)} files of the lock: {names}",
+        where=str(store.root),
+        next_step=f"rlbox fetch {words}; without a network, with --import DIR",
+    )
+
+
+def check_room(store: Store, missing: Sequence[Artifact]) -> None:
+    """Raise `NodeError` unless the store's disk has room for `missing`."""
+    needed = needed_bytes(store, missing)
+    if needed and free_bytes(store.root) < needed:
+        raise full_disk(store, needed)
+
+
+def needed_bytes(store: Store, artifacts: Sequence[Artifact]) -> int:
+    """Return the bytes that the store still lacks of `artifacts`."""
+    missing = (artifact for artifact in artifacts if not store.has(artifact.sha256))
+    return sum(max(0, artifact.size - store.partial_bytes(artifact.sha256)) for artifact in missing)
+
+
+def full_disk(store: Store, needed: int) -> NodeError:
+    free = free_bytes(store.root)
+    return NodeError(
+        f"the store's disk is full: {size_text(needed)} needed, {size_text(free)} free",
+        where=str(store.root),
+        next_step="rlbox store prune, or name another disk with --store DIR",
+    )
+
+
+def _skips(artifact: Artifact, missing: Sequence[Artifact], skipped: Sequence[tuple[str, str]]) -> tuple[Try, ...]:
+    """Return why no mirror lists a file: what was said of it, and of mirrors as a whole."""
+    files = {other.file for other in missing} - {artifact.file}
+    return tuple(
+        Try(mirror=mirror, why=reason, status=404 if artifact.file in reason else 0)
+        for mirror, reason in skipped
+        if artifact.file in reason or not any(file in reason for file in files)
+    )
+
+
+def fetch_failed(failures: Mapping[Artifact, tuple[Try, ...]], target: str) -> WorkFailed:
+    """Return the error that names every file that could not be had, those with the same reasons together."""
+    alike: dict[tuple[Try, ...], list[Artifact]] = {}
+    for artifact, tries in failures.items():
+        alike.setdefault(tries, []).append(artifact)
+    lines, outdated = [], []
+    for tries, files in alike.items():
+        names = ", ".join(artifact.file.rpartition("/")[2] for artifact in files)
+        gone = all(one.status in (404, 410) for one in tries)
+        lines.append(f"no source offers {names} any more (yanked or superseded)" if gone else names)
+        lines += [f"  {one.mirror}: {one.why}" for one in tries]
+        outdated += [f"rlbox lock {target} --upgrade {artifact.name}" for artifact in files if gone]
+    return WorkFailed(
+        f"{counted(len(failures), 'file', 'files')} cannot be fetched\n" + "\n".join(f"  {line}" for line in lines),
+        next_step=" && ".join(outdated) or f"rlbox fetch {target} goes on where this one stopped",
+    )

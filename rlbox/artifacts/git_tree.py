@@ -1,0 +1,193 @@
+"""The tree of one commit as a tar that is the same bytes on every machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Protocol
+
+from rlbox.artifacts.download import Try, Unfetched, mask_urls
+from rlbox.artifacts.mirrors import FileAddress
+from rlbox.artifacts.objects import Draft
+from rlbox.artifacts.plain_tar import END, FILE, FOLDER, SYMLINK, padding, tar_header
+from rlbox.errors import RlboxError, WorkFailed
+from rlbox.system.command import NOTHING, PIPE, run_command, start_command
+from rlbox.target.artifact import Artifact
+from rlbox.values import Command
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_FETCH_S = 3600.0
+_STALL_S = 30
+_BLOCK = 1 << 20
+
+
+class _Sink(Protocol):
+    def write(self, data: bytes, /) -> object:
+        """Take `data`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeFacts:
+    """A commit, its tree, and sha256 and bytes of the tree's tar."""
+
+    commit: str
+    tree: str
+    sha256: str
+    size: int
+
+
+class _Sum:
+    def __init__(self) -> None:
+        self.sha256, self.size = hashlib.sha256(), 0
+
+    def write(self, data: bytes, /) -> None:
+        self.sha256.update(data)
+        self.size += len(data)
+
+
+def lock_git(url: str, ref: str, places: Iterable[FileAddress], ca_bundle: str = "") -> TreeFacts:
+    """Return the facts of what `ref` (branch, tag or commit) means now at the first of `places` that has it.
+
+    Raises
+    ------
+    WorkFailed
+        No place has it, or its tree has submodules.
+    """
+    tries = []
+    for place in places:
+        try:
+            with _fetched(place.url, ref, ca_bundle) as (repository, commit):
+                tree = _git(repository, "rev-parse", f"{commit}^{{tree}}")
+                total = _Sum()
+                write_tree(repository, commit, total)
+                return TreeFacts(commit=commit, tree=tree, sha256=total.sha256.hexdigest(), size=total.size)
+        except _NotThere as error:
+            tries.append(f"\n  {place.mirror}: {error}")
+    raise WorkFailed(f"{mask_urls(url)}: no place has {ref}" + "".join(tries))
+
+
+def fill_from_git(artifact: Artifact, places: Iterable[FileAddress], draft: Draft, ca_bundle: str) -> str:
+    """Fill and keep the draft of a `git` artifact; return the mirror that had the commit.
+
+    A mirror that has not copied the commit yet is passed over. `Unfetched` when none has it.
+    """
+    tries = []
+    for place in places:
+        draft.restart()
+        try:
+            with _fetched(place.url, artifact.origin.rpartition(" ")[2], ca_bundle) as (repository, commit):
+                write_tree(repository, commit, draft)
+            if draft.digest == artifact.sha256:
+                draft.keep()
+                return place.mirror
+            tries.append(Try(mirror=place.mirror, why=f"another tree: sha256 {draft.digest[:12]}…"))
+        except (_NotThere, RlboxError) as error:
+            tries.append(Try(mirror=place.mirror, why=mask_urls(str(error))))
+    draft.restart()
+    raise Unfetched(tuple(tries))
+
+
+def write_tree(repository: Path, commit: str, sink: _Sink) -> None:
+    """Write the tar of a commit's tree: sorted, owned by root, modes 644 and 755, links kept, no attribute applied.
+
+    `WorkFailed` when the tree has a submodule, or a name that is not UTF-8.
+    """
+    rows = [_row(line) for line in _git(repository, "ls-tree", "-rtz", "--full-tree", commit).split("\0") if line]
+    if strange := [name for _, _, name in rows if "\ufffd" in name]:
+        raise WorkFailed(f"the repository has a file whose name is not UTF-8: {strange[0]}")
+    if modules := [name for mode, _, name in rows if mode == "160000"]:
+        raise WorkFailed(
+            f"the repository has the submodule {modules[0]}, which an archive of its tree cannot hold",
+            next_step="name a fork in url that has the submodule's files in its own tree",
+        )
+    with _blobs(repository, [sha for mode, sha, _ in rows if mode != "040000"]) as blobs:
+        for mode, _, name in rows:
+            if mode == "040000":
+                sink.write(tar_header(name, FOLDER, 0o755))
+                continue
+            size = int(blobs.readline().split()[2])
+            if mode == "120000":
+                sink.write(tar_header(name, SYMLINK, 0o777, link=blobs.read(size).decode()))
+            else:
+                sink.write(tar_header(name, FILE, 0o755 if mode == "100755" else 0o644, size))
+                _copy(blobs, sink, size)
+                sink.write(padding(size))
+            blobs.read(1)  # the line end behind each blob
+    sink.write(END)
+
+
+def _copy(source: IO[bytes], sink: _Sink, size: int) -> None:
+    while size and (block := source.read(min(size, _BLOCK))):
+        sink.write(block)
+        size -= len(block)
+
+
+def _row(line: str) -> tuple[str, str, str]:
+    facts, _, name = line.partition("\t")
+    mode, _, sha = facts.split(" ")
+    return mode, sha, name
+
+
+@contextmanager
+def _blobs(repository: Path, names: list[str]) -> Iterator[IO[bytes]]:
+    """Yield git's answer to a request for every blob of `names`, in that order."""
+    with tempfile.TemporaryFile() as asked:
+        asked.write("".join(f"{name}\n" for name in names).encode())
+        asked.seek(0)
+        command = Command(argv=("git", "-C", str(repository), "cat-file", "--batch"))
+        with start_command(command, stdin=asked, stdout=PIPE, stderr=NOTHING, session=False) as process:
+            assert process.stdout is not None  # noqa: S101  (asked for above)
+            yield process.stdout
+
+
+class _NotThere(Exception):
+    """A place does not have the commit, or does not answer."""
+
+
+@contextmanager
+def _fetched(url: str, ref: str, ca_bundle: str) -> Iterator[tuple[Path, str]]:
+    """Yield a repository that has the commit which `ref` means at `url`, and that commit."""
+    with tempfile.TemporaryDirectory(prefix="rlbox-git-") as folder:
+        repository = Path(folder)
+        _git(repository, "init", "--quiet", "--bare")
+        remote = ("fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-auto-gc")
+        wanted = "FETCH_HEAD"
+        try:
+            _git(repository, *remote, "--depth=1", "--", url, ref, ca_bundle=ca_bundle)
+        except _NotThere:  # a server that hands out no single commits, or a short commit: take all there is
+            _git(repository, *remote, "--", url, "+refs/*:refs/*", ca_bundle=ca_bundle)
+            wanted = ref
+        commit = _git(repository, "rev-parse", "--verify", "--end-of-options", f"{wanted}^{{commit}}")
+        if _COMMIT.fullmatch(ref) and commit != ref:
+            raise _NotThere(f"gives {commit[:12]} for {ref[:12]}")
+        yield repository, commit
+
+
+def _git(repository: Path, *words: str, ca_bundle: str = "") -> str:
+    outcome = run_command(
+        Command(argv=("git", "-C", str(repository), *words), env=_environment(ca_bundle), timeout_s=_FETCH_S)
+    )
+    if not outcome.ok:
+        lines = [line for line in outcome.stderr.strip().splitlines() if line.startswith(("fatal:", "error:"))]
+        raise _NotThere(
+            mask_urls((lines or [f"git {words[0]} failed"])[0].partition(": ")[2] or f"git {words[0]} failed")
+        )
+    return outcome.stdout.strip("\n")
+
+
+def _environment(ca_bundle: str) -> dict[str, str]:
+    settings = {
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ASKPASS": "true",
+        "GIT_SSH_COMMAND": os.environ.get("GIT_SSH_COMMAND", "ssh -oBatchMode=yes"),
+        "GIT_HTTP_LOW_SPEED_LIMIT": "1",
+        "GIT_HTTP_LOW_SPEED_TIME": str(_STALL_S),
+        "LC_ALL": "C",
+    }
+    return settings | ({"GIT_SSL_CAINFO": ca_bundle} if ca_bundle else {})

@@ -1,0 +1,197 @@
+"""Measure the mirrors of a profile with files of a lock, comparing what comes with the lock's digests."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from rlbox.app import App
+from rlbox.artifacts.fetch_pages import Unusable
+from rlbox.artifacts.mirror_search import Locator, probe_machine
+from rlbox.artifacts.mirrors import FileAddress, Machine, git_places, oci_places, refusal
+from rlbox.artifacts.profile import Profile, Rule
+from rlbox.artifacts.ranking import Probed, place_of, probe_object, rank, ranking_json, read_ranking
+from rlbox.artifacts.settings import Choice
+from rlbox.engine.reference import parse_reference
+from rlbox.engine.registry_client import Registry
+from rlbox.errors import RlboxError, SpecError
+from rlbox.foreign import whole_number
+from rlbox.system.command import run_command
+from rlbox.system.copies import sum_file
+from rlbox.system.folders import cache_folder, write_atomic
+from rlbox.system.http import Http, site_http
+from rlbox.system.json_files import read_table
+from rlbox.system.no_answer import NoAnswer, explain
+from rlbox.system.site import probe_site
+from rlbox.target.artifact import Artifact, artifacts, base_artifact
+from rlbox.target.lock import load_lock
+from rlbox.values import Command
+
+_AT_ONCE = 8
+_SILENT_S = 10.0
+_WHOLE_BYTES = 8 << 20  # a larger file is not downloaded whole
+_PART_BYTES = 1 << 20
+_TELLING_BYTES = 64 << 10  # less says nothing about throughput
+_GIT_S = 60.0
+
+
+def probe_mirrors(profile: Profile, machine: Machine, artifacts: Sequence[Artifact]) -> tuple[Probed, ...]:
+    """Return how every rule did for which `artifacts` have a file, ranked; several are asked at once.
+
+    Rules of kinds that the lock has no file of are left out. The machine's own settings are asked where the profile
+    has no rule.
+    """
+    kinds = dict.fromkeys([rule.kind for rule in profile.rule] + [artifact.kind for artifact in artifacts])
+    pairs = [(rule, probe_object(rule, artifacts)) for kind in kinds for rule in profile.rules(kind)]
+    with site_http(machine.site, silent_s=_SILENT_S) as http, ThreadPoolExecutor(_AT_ONCE) as pool:
+        jobs = [pool.submit(_probe, rule, artifact, profile, machine, http) for rule, artifact in pairs if artifact]
+        return rank(job.result() for job in jobs)
+
+
+def _probe(rule: Rule, artifact: Artifact, profile: Profile, machine: Machine, http: Http) -> Probed:
+    blank = Probed(kind=rule.kind, mirror=rule.title, place=place_of(rule), file=artifact.file.rpartition("/")[2])
+    choice = Choice(profile=profile.name, rules={rule.kind: (rule,)})
+    if rule.protocol != "direct":  # files of this machine say nothing about a mirror
+        machine = replace(machine, site=replace(machine.site, find_links={}, extra_index_urls=()))
+    began = time.monotonic()
+    try:
+        match artifact.kind:
+            case "git":
+                done = _probe_git(blank, artifact, profile, choice)
+            case "oci":
+                done = _probe_oci(blank, artifact, profile, choice, machine)
+            case _:
+                done = _probe_file(blank, artifact, Locator(profile, machine, http, choice=choice), http)
+    except Unusable as error:
+        return replace(blank, reason=str(error))
+    return replace(done, total_s=time.monotonic() - began)
+
+
+def _probe_file(blank: Probed, artifact: Artifact, locator: Locator, http: Http) -> Probed:
+    reasons: list[str] = []
+    locator.on_skip = lambda mirror, reason: reasons.append(reason)
+    for link in locator.links(artifact):
+        try:
+            if link.url.startswith("file:"):
+                return _on_this_machine(blank, artifact, link)
+            return _measure(blank, artifact, link, http)
+        except Unusable as error:
+            reasons.append(str(error))
+    raise Unusable("; ".join(reasons) or "no address is known")
+
+
+def _on_this_machine(blank: Probed, artifact: Artifact, link: FileAddress) -> Probed:
+    path = Path(unquote(urlsplit(link.url).path))
+    try:
+        digest = sum_file(path)
+    except OSError as error:
+        raise Unusable(f"{path}: {error.strerror}") from error
+    if digest != artifact.sha256:
+        raise Unusable(f"{path} has other bytes than the lock")
+    return replace(blank, mirror=link.mirror, verified="sha256 of the file on this machine")
+
+
+def _measure(blank: Probed, artifact: Artifact, link: FileAddress, http: Http) -> Probed:
+    part = artifact.size > _WHOLE_BYTES
+    headers = {"Range": f"bytes=0-{_PART_BYTES - 1}"} if part else {}
+    digest, count, first = hashlib.sha256(), 0, 0.0
+    began = time.monotonic()
+    try:
+        with http.ask("GET", link.url, headers=headers) as answer:
+            if reason := refusal(answer.status, answer.headers.get("content-type", ""), answer.length, artifact):
+                raise Unusable(reason)
+            for piece in answer.blocks():
+                first = first or time.monotonic()
+                digest.update(piece)
+                count += len(piece)
+                if count >= (_PART_BYTES if part else artifact.size + 1):
+                    break
+            total = answer.headers.get("content-range", "").rpartition("/")[2] or str(answer.length)
+    except NoAnswer as error:
+        raise Unusable(explain(error)) from error
+    spent = max(time.monotonic() - first, 1e-6)
+    verified = _verified(artifact, link, digest.hexdigest(), part=part, total=total)
+    speed = count / (1 << 20) / spent if count >= _TELLING_BYTES else 0.0
+    return replace(blank, verified=verified, first_byte_s=max(first - began, 0.0), mib_per_s=speed)
+
+
+def _verified(artifact: Artifact, link: FileAddress, digest: str, *, part: bool, total: str) -> str:
+    """Return how far the bytes were compared with the lock; `Unusable` when they are wrong."""
+    if not part:
+        if digest != artifact.sha256:
+            raise Unusable(f"gives wrong bytes for {artifact.file}: sha256 {digest[:12]}…, the lock has another")
+        return "sha256 of the file"
+    if total.isdigit() and whole_number(total) != artifact.size:
+        raise Unusable(f"offers {total} bytes of {artifact.file}, the lock says {artifact.size}")
+    return "sha256 on its page, first MiB read" if link.sha256 else "length, first MiB read (its page has no sha256)"
+
+
+def _probe_git(blank: Probed, artifact: Artifact, profile: Profile, choice: Choice) -> Probed:
+    """Fetch the locked commit without its files: git itself compares the commit's bytes with its id."""
+    url, _, commit = artifact.origin.partition(" ")
+    address = git_places(url, profile, choice)[0].url
+    with tempfile.TemporaryDirectory(prefix="rlbox-probe-") as folder:
+        steps = (
+            ("git", "init", "--quiet", "--bare", folder),
+            ("git", "-C", folder, "fetch", "--quiet", "--depth=1", "--filter=tree:0", address, commit),
+        )
+        for argv in steps:
+            try:
+                outcome = run_command(Command(argv=argv, env={"GIT_TERMINAL_PROMPT": "0"}, timeout_s=_GIT_S))
+            except RlboxError as error:
+                raise Unusable(error.what) from error
+            if not outcome.ok:
+                raise Unusable((outcome.stderr.strip().splitlines() or ["git failed"])[-1])
+    return replace(blank, file=commit[:12], verified="commit id")
+
+
+def _probe_oci(blank: Probed, artifact: Artifact, profile: Profile, choice: Choice, machine: Machine) -> Probed:
+    place = oci_places(artifact.origin, profile, choice)[0]
+    if place.by != "profile" and blank.place != "direct":
+        raise Unusable(f"has no {artifact.origin.partition('@')[0]} (allow-list)")
+    reference = parse_reference(place.url)
+    try:
+        with Registry(reference.host, ca_bundle=machine.site.ca_bundle) as registry:
+            registry.get_manifest(reference.repository, reference.digest)
+    except RlboxError as error:
+        raise Unusable(error.what) from error
+    return replace(blank, verified="sha256 of the manifest")
+
+
+def measure_mirrors(app: App, profile: Profile, target: str) -> tuple[Probed, ...]:
+    """Return how every mirror did for a file of the target's lock, ranked; the order is remembered."""
+    files = locked_files(app, target)
+    found = probe_mirrors(profile, probe_machine(probe_site()), files)
+    remember_ranking(profile, found)
+    return found
+
+
+def locked_files(app: App, target: str) -> tuple[Artifact, ...]:
+    lock = load_lock(app.project.lock_file(target))
+    if lock is None:
+        raise SpecError(f"target {target} has no lock, and so no known file", next_step=f"rlbox lock {target}")
+    return (*artifacts(lock), *base_artifact(lock.base))
+
+
+def remember_ranking(profile: Profile, found: Sequence[Probed], *, quick: bool = False) -> None:
+    """Remember a ranking for the verbs that follow; a full or read-only cache folder is no error."""
+    try:
+        write_atomic(_memory(profile), json.dumps(ranking_json(profile, found, time.time(), quick=quick)))
+    except OSError:
+        return
+
+
+def remembered_ranking(profile: Profile) -> tuple[Probed, ...] | None:
+    data = read_table(_memory(profile), links=True)
+    return read_ranking(data, profile, time.time()) if data else None
+
+
+def _memory(profile: Profile) -> Path:
+    return cache_folder("mirrors", f"{profile.name}.json")

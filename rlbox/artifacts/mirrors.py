@@ -1,0 +1,227 @@
+"""Where the files of a lock may be: from a profile's rules and the machine's settings to ordered places, purely."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import quote, unquote
+
+from rlbox.artifacts.profile import Profile, Rule
+from rlbox.artifacts.settings import NO_CHOICE, Choice
+from rlbox.engine.reference import parse_reference
+from rlbox.errors import SpecError
+from rlbox.system.site_settings import SiteFacts
+from rlbox.target.artifact import TORCH_WHEELS, Artifact
+from rlbox.target.target import Base
+
+_PER_FILE = ("http", "huggingface", "cuda-apt", "conda")  # kinds whose rules stand for a part of any file's address
+_NAME = re.compile(r"[-_.]+")
+SHARED_ARCHIVES = ("debian", "debian-security", "ubuntu")
+"""Archives that mirrors have under their own names; a lock names any other by its address."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What the machine's own clients are set to.
+
+    `default_index` is uv's own Python index, empty when nobody asked for it; `archives` maps names of apt archives
+    (`debian`, `debian-security`) to their addresses.
+    """
+
+    site: SiteFacts = field(default_factory=SiteFacts)
+    default_index: str = ""
+    archives: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileAddress:
+    """One place to look for a file.
+
+    `page` says what is at `url`: an `index` page of one package (PEP 503 or 691), a `flat` page of links, or nothing
+    but the file itself (empty). `mirror` is what people call the place; `by` is who named it: a rule of the `profile`,
+    a setting of the `machine`, the `target`, or a client's own `default`. `sha256` is what a mirror's page says of the
+    file, empty when it says nothing: never trusted, useful to skip a liar unread.
+    """
+
+    mirror: str
+    url: str
+    page: Literal["", "flat", "index"] = ""
+    by: Literal["default", "machine", "profile", "target"] = "profile"
+    sha256: str = ""
+
+
+def places(artifact: Artifact, profile: Profile, machine: Machine, choice: Choice = NO_CHOICE) -> Iterator[FileAddress]:
+    """Yield the places of a file in the order in which they are to be tried; a `git` artifact has none.
+
+    Local folders of wheels come first, then the live mirrors of `choice`, or the profile's rules in their own order.
+    """
+    match artifact.kind:
+        case "python" | "torch-wheels":
+            yield from _local_wheels(artifact, machine.site)
+            for rule in ordered(artifact.kind, profile, choice):
+                yield from _package_places(artifact, rule, machine)
+        case "apt":
+            for rule in ordered("apt", profile, choice):
+                base = archive_url(rule, artifact.origin, machine)
+                if base:
+                    yield FileAddress(
+                        mirror=_apt_title(rule), url=f"{base}/{quote(artifact.file)}", by=_by(rule, "machine")
+                    )
+        case "http":
+            yield from http_places(artifact.origin, profile, choice)
+        case "oci" | "git" | "compiled":
+            return
+
+
+def _apt_title(rule: Rule) -> str:
+    return "this machine's apt sources" if rule.protocol == "direct" else rule.title
+
+
+def ordered(kind: str, profile: Profile, choice: Choice) -> tuple[Rule, ...]:
+    return tuple(choice.rules.get(kind) or profile.rules(kind))
+
+
+def archive_url(rule: Rule, archive: str, machine: Machine) -> str:
+    """Return the address of an apt archive by one rule; empty when the machine does not know it."""
+    name = archive.rpartition("/")[2]
+    if rule.protocol != "direct":
+        return f"{rule.base}/{name}"
+    return archive if "://" in archive else machine.archives.get(archive, "")
+
+
+def archives(names: Iterable[str], profile: Profile, machine: Machine, choice: Choice = NO_CHOICE) -> dict[str, str]:
+    """Return the address of each apt archive from the best rule that has one; the machine's others stay as they are."""
+    found = dict(machine.archives)
+    for name in names:
+        urls = (archive_url(rule, name, machine) for rule in ordered("apt", profile, choice))
+        if url := next(filter(None, urls), ""):
+            found[name] = url
+    return found
+
+
+def suites_of(base: Base) -> dict[str, str]:
+    """Return the suites that a bootstrapped base is made from, each with the archive it stands in."""
+    distribution, _, suite = base.bootstrap.partition(":")
+    for further in base.suites:
+        if further.partition("-")[0] != suite:
+            raise SpecError(f"base.suites: {further!r} is no suite of {base.bootstrap}")
+    security = {further for further in base.suites if further.endswith("-security")}
+    return {name: distribution + ("-security" if name in security else "") for name in (suite, *base.suites)}
+
+
+def _local_wheels(artifact: Artifact, site: SiteFacts) -> Iterator[FileAddress]:
+    for folder, names in sorted(site.find_links.items()):
+        for name in names:
+            if same_file(name, artifact.file):
+                yield FileAddress(mirror=folder, url=f"file://{quote(folder)}/{quote(name)}", by="machine")
+
+
+def _package_places(artifact: Artifact, rule: Rule, machine: Machine) -> Iterator[FileAddress]:
+    name = _NAME.sub("-", artifact.name).lower()
+    if rule.protocol == "direct":
+        yield from (
+            FileAddress(mirror=title, url=f"{base.rstrip('/')}/{name}/", page="index", by=by)
+            for title, base, by in _machine_indexes(artifact, machine)
+        )
+        return
+    base = f"{rule.base}/{artifact.origin}" if artifact.kind == "torch-wheels" else rule.base
+    if rule.protocol == "flat":
+        yield FileAddress(mirror=rule.title, url=f"{base}/", page="flat")
+    else:
+        yield FileAddress(mirror=rule.title, url=f"{base}/{name}/", page="index")
+
+
+def _machine_indexes(artifact: Artifact, machine: Machine) -> Iterator[tuple[str, str, Literal["default", "machine"]]]:
+    site = machine.site
+    if artifact.kind == "torch-wheels":
+        yield "the torch wheel index", f"{TORCH_WHEELS}/{artifact.origin}", "default"
+    elif site.index_url:
+        yield "this machine's index", site.index_url, "machine"
+    elif machine.default_index:
+        yield "uv's default index", machine.default_index, "default"
+    for url in site.extra_index_urls:
+        yield "an extra index of this machine", url, "machine"
+
+
+def _by(rule: Rule, direct: Literal["machine", "target"]) -> Literal["machine", "profile", "target"]:
+    return direct if rule.protocol == "direct" else "profile"
+
+
+def http_places(url: str, profile: Profile, choice: Choice = NO_CHOICE) -> tuple[FileAddress, ...]:
+    """Return the places of the file at `url`; without a rule that stands for it, that address alone."""
+    return _rewritten_places(_PER_FILE, url, profile, choice)
+
+
+def git_places(url: str, profile: Profile, choice: Choice = NO_CHOICE) -> tuple[FileAddress, ...]:
+    """Return the addresses that the repository at `url` may be cloned from, in order."""
+    return _rewritten_places(("git",), url, profile, choice)
+
+
+def _rewritten_places(kinds: Iterable[str], url: str, profile: Profile, choice: Choice) -> tuple[FileAddress, ...]:
+    written = [rule for kind in kinds for rule in ordered(kind, profile, choice) if rule in profile.rule]
+    found = [
+        FileAddress(mirror=rule.title, url=rewritten(rule, url), by=_by(rule, "target"))
+        for rule in written
+        if url.startswith(rule.match)
+    ]
+    return tuple(found) or (FileAddress(mirror="direct", url=url, by="target"),)
+
+
+def rewritten(rule: Rule, url: str) -> str:
+    """Return `url` as one rule changes it."""
+    match rule.protocol:
+        case "url-prefix":
+            return f"{rule.base}/{url}"
+        case "host" | "git-instead-of":
+            rest = url.removeprefix(rule.match)
+            return rule.url.rstrip("/") + ("/" if rule.url.endswith("/") and not rest.startswith("/") else "") + rest
+        case _:
+            return url
+
+
+def oci_places(image: str, profile: Profile, choice: Choice = NO_CHOICE) -> tuple[FileAddress, ...]:
+    """Return the references that the image `NAME@sha256:…` may be pulled by, in order."""
+    wanted = parse_reference(image)
+    tail = (f":{wanted.tag}" if wanted.tag else "") + (f"@{wanted.digest}" if wanted.digest else "")
+    found = []
+    for rule in ordered("oci", profile, choice):
+        base = rule.base.partition("://")[2]
+        if rule.protocol == "direct":
+            found.append(FileAddress(mirror="direct", url=image, by="target"))
+        elif rule.match not in ("", wanted.host) or (rule.allow and not is_allowed(wanted.name, rule.allow)):
+            continue
+        else:
+            name = wanted.repository if rule.protocol == "host" else wanted.name
+            found.append(FileAddress(mirror=rule.title, url=f"{base}/{name}{tail}"))
+    return tuple(found) or (FileAddress(mirror="direct", url=image, by="target"),)
+
+
+def is_allowed(image: str, patterns: Iterable[str]) -> bool:
+    """Return whether an allow-list has `HOST/NAME`: `*` stands for a part of a name, `**` for any number of parts."""
+    return any(re.fullmatch(_regex(pattern), image) for pattern in patterns)
+
+
+def _regex(pattern: str) -> str:
+    parts = re.split(r"(\*\*|\*)", pattern)
+    return "".join({"**": ".*", "*": "[^/]*"}.get(part, re.escape(part)) for part in parts)
+
+
+def same_file(given: str, wanted: str) -> bool:
+    """Return whether two file names are one; addresses write the plus of a local version as `%2B`."""
+    return unquote(given) == unquote(wanted)
+
+
+def refusal(status: int, content_type: str, size: int | None, artifact: Artifact) -> str:
+    """Return why an answer cannot be the file, or nothing: its status, a page instead of a file, its length.
+
+    `size` is the answer's content length, None when it does not say.
+    """
+    if status not in (200, 206):
+        return f"answered {status}"
+    if "html" in content_type.lower() and not artifact.file.endswith((".html", ".htm")):
+        return "answered with a web page instead of the file"
+    if status == 200 and artifact.size and size is not None and size != artifact.size:
+        return f"offers {size} bytes, the lock says {artifact.size}"
+    return ""

@@ -1,0 +1,161 @@
+"""A sources profile: where files come from instead of the machine's own settings; schema of `sources/<name>.toml`.
+
+Beside it that of the shipped `egress.toml`: hosts that software contacts without being asked to.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from rlbox.config.kinds import EnvName, Frozen, Line, Name
+
+Kind = Literal["apt", "conda", "cuda-apt", "git", "http", "huggingface", "npm", "oci", "python", "torch-wheels"]
+Protocol = Literal["archive", "direct", "flat", "git-instead-of", "host", "index", "registry-prefix", "url-prefix"]
+Phase = Literal["lock", "fetch", "build", "run"]
+
+# What a rule of each kind may be, besides `direct`.
+PROTOCOLS: dict[str, tuple[str, ...]] = {
+    "apt": ("archive",),
+    "conda": ("host",),
+    "cuda-apt": ("host",),
+    "git": ("git-instead-of", "url-prefix"),
+    "http": ("host", "url-prefix"),
+    "huggingface": ("host",),
+    "npm": ("index",),
+    "oci": ("host", "registry-prefix"),
+    "python": ("flat", "index"),
+    "torch-wheels": ("flat", "index"),
+}
+# What replaces a part of an address must say which part.
+_NEED_MATCH = ("git-instead-of", "host")
+
+
+def _address(text: str) -> str:
+    if not text:
+        return text
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https", "file") or (parts.scheme != "file" and not parts.hostname):
+        raise ValueError(f"{text!r} is no address: http://, https:// or file://")
+    if parts.username or parts.password:
+        raise ValueError("holds a user or password: put them into ~/.netrc")
+    return text
+
+
+Address = Annotated[str, AfterValidator(_address)]
+Host = Annotated[str, StringConstraints(pattern=r"^(\*\.)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
+
+
+class Rule(Frozen):
+    """One place for files of one kind. The rules of a kind are tried in order."""
+
+    kind: Kind = Field(description="what it is for")
+    protocol: Protocol = Field(description="how an address is made; `direct` stands for the machine's own settings")
+    url: Address = Field("", description="base of the addresses; for oci `https://REGISTRY[/PATH]`")
+    name: Line = Field("", description="what messages call it; the host of `url` unless given")
+    match: Line = Field("", description="beginning of the addresses that it stands for; for oci the registry")
+    allow: tuple[Line, ...] = Field((), description="oci: images it has; * is a part of a name, ** any number of parts")
+    checked: datetime.date | None = Field(None, description="day on which this was found to be so")
+    expires: datetime.date | None = Field(None, description="day after which it is used, but said to be old")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Rule:
+        problems = list(self._problems())
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def _problems(self) -> list[str]:
+        if self.protocol == "direct":
+            return [f"protocol 'direct' takes no {key}" for key in ("url", "allow") if getattr(self, key)]
+        known = PROTOCOLS[self.kind]
+        problems = []
+        if self.protocol not in known:
+            problems.append(f"protocol {self.protocol!r} is not for kind {self.kind!r} ({' or '.join(known)})")
+        if not self.url:
+            problems.append("url is missing")
+        if self.protocol in _NEED_MATCH and not self.match:
+            problems.append(f"match is missing: the beginning of the addresses that {self.url or 'it'} stands for")
+        if self.allow and self.protocol != "registry-prefix":
+            problems.append("allow is for protocol 'registry-prefix' only")
+        return problems
+
+    @property
+    def title(self) -> str:
+        return self.name or (urlsplit(self.url).hostname or self.url if self.url else "direct")
+
+    @property
+    def base(self) -> str:
+        """`url` without a slash at its end."""
+        return self.url.rstrip("/")
+
+
+class Declared(Frozen):
+    """A host that a user knows to be contacted; `rlbox egress` lists it."""
+
+    host: Host
+    why: Line = Field(min_length=1)
+    phase: Phase = Field("build", description="when it is contacted")
+
+
+class Profile(Frozen):
+    """A table of sources. A kind without a rule comes from where the machine's own clients get it."""
+
+    name: Name
+    title: Line
+    rule: tuple[Rule, ...] = ()
+    egress: tuple[Declared, ...] = ()
+
+    @model_validator(mode="after")
+    def _rules_differ(self) -> Profile:
+        seen: dict[tuple[str, str, str], int] = {}
+        problems = []
+        for number, rule in enumerate(self.rule):
+            first = seen.setdefault((rule.kind, rule.base, rule.match), number)
+            if first != number:
+                problems.append(f"rule[{number}]: the same place as rule[{first}]")
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    def has(self, kind: str) -> bool:
+        return any(rule.kind == kind for rule in self.rule)
+
+    def rules(self, kind: str) -> tuple[Rule, ...]:
+        """Return the rules of a kind in order; a profile without one has the machine's own settings."""
+        return tuple(rule for rule in self.rule if rule.kind == kind) or (direct_rule(kind),)
+
+
+def direct_rule(kind: str) -> Rule:
+    return Rule.model_validate({"kind": kind, "protocol": "direct"})
+
+
+# `NAME` (set to anything), or `NAME=VALUE|VALUE`, compared without regard to case.
+Condition = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(=[^|]+(\|[^|]+)*)?$")]
+
+
+class HiddenHost(Frozen):
+    """One host that something contacts by itself, and what makes it stop."""
+
+    host: Host
+    kind: Kind = "http"
+    phase: Phase
+    packages: tuple[Line, ...] = Field((), description="any of them in the lock; empty: whatever the lock holds")
+    sdist: bool = Field(False, description="only when the lock has the package as a source archive")
+    registry: Line = Field("", description="only when the base image comes from this registry")
+    when: tuple[Condition, ...] = Field((), description="any of these in the target's environment; empty: always")
+    unless: tuple[Condition, ...] = Field((), description="any of these in the target's environment closes it")
+    replaced_by: EnvName | None = Field(None, description="variable whose address takes the host's place")
+    why: Line
+    rule: Line = Field(description="what closes it, or where else its bytes can come from")
+    source: Line
+    checked: datetime.date
+
+
+class HiddenHosts(Frozen):
+    """The table of hidden hosts."""
+
+    row: tuple[HiddenHost, ...]

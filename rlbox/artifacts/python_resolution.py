@@ -1,0 +1,250 @@
+"""How a target's Python packages are pinned: one resolution by uv, split into layer groups by who needs what."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from rlbox.artifacts.settings import SourcePlan
+from rlbox.artifacts.wheel_tags import best_wheel
+from rlbox.errors import WorkFailed
+from rlbox.target.lock import Deb, Lock, LockedGroup, Package, lock_checksum
+from rlbox.target.target import Group, Target
+from rlbox.values import Command
+
+_PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(?P<version>[^\s;\\]+)(?:\s*;.*)?$")
+_VIA = re.compile(r"^\s+#\s+(?:via\s+)?(\S.*)$")
+PINS, PYLOCK = "pins.txt", "pylock.toml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upgrade:
+    """What may leave the version of the lock before: everything, or the packages named."""
+
+    everything: bool = False
+    names: frozenset[str] = frozenset()
+
+    def moves(self, name: str) -> bool:
+        return self.everything or name in self.names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolution:
+    """What uv printed: `pins` as a requirements file with notes of who asked, `files` as a parsed pylock.toml.
+
+    `sizes` maps the sha256 of a file to its bytes.
+    """
+
+    pins: str
+    files: Mapping[str, Any]
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What is resolved together: the files uv reads, by name; `.in` files are roots, one for each group."""
+
+    name: str
+    files: Mapping[str, str]
+
+
+def plan_inputs(target: Target, runtime: tuple[str, ...], kept: Mapping[str, Mapping[str, str]]) -> tuple[Inputs, ...]:
+    """Return what has to be resolved: the stack, rlbox's own environment, the tools that build source archives.
+
+    Each group's roots are a file of their own, so that uv's notes say which group asked for a package. `kept` maps
+    the name of a resolution to package versions of the lock before, which uv prefers.
+    """
+    stack = {f"{group.name}.in": "".join(f"{line}\n" for line in group.packages) for group in target.stack}
+    left_out = (*target.python.exclude, *target.base.holds, *(entry.distribution for _, entry in target.compiled))
+    stack["excluded.txt"] = "".join(f"{name} ; python_version < '0'\n" for name in left_out)
+    own = {"runtime.in": "".join(f"{line}\n" for line in sorted(runtime))}
+    tools = {"build.in": "".join(f"{line}\n" for line in sorted(target.python.build))}
+    return tuple(
+        Inputs(name=name, files={**files, PINS: _pins(kept.get(name, {}))})
+        for name, files in (("stack", stack), ("runtime", own), ("build", tools))
+    )
+
+
+def _pins(versions: Mapping[str, str]) -> str:
+    return "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
+
+
+def kept_versions(lock: Lock | None, upgrade: Upgrade) -> dict[str, dict[str, str]]:
+    """Return the versions that a new lock keeps, by what they are for: `stack`, `runtime`, `build`, `apt`."""
+    if lock is None or upgrade.everything:
+        return {}
+    stack = [package for group in lock.groups for package in group.packages if package.indexed]
+    rows: dict[str, Iterable[Package | Deb]] = {
+        "stack": stack,
+        "runtime": lock.runtime.packages,
+        "build": lock.build.packages,
+        "apt": lock.debs,
+    }
+    return {
+        name: {row.name: row.version for row in found if not upgrade.moves(row.name)} for name, found in rows.items()
+    }
+
+
+def plan_compile(
+    target: Target, inputs: Inputs, uv: str, sources: SourcePlan, cwd: str, upgrade: Upgrade
+) -> tuple[Command, Command]:
+    """Return the uv commands that pin versions (`pins.txt`) and that find the files of those (`pylock.toml`)."""
+    overrides = ("--override", "excluded.txt") if "excluded.txt" in inputs.files else ()
+    roots = sorted(name for name in inputs.files if name.endswith(".in"))
+    local = [
+        word for folder in sorted({w.rsplit("/", 1)[0] for w in sources.wheels}) for word in ("--find-links", folder)
+    ]
+    python = ("--python-version", target.python.version, "--python-platform", target.python.platform)
+    moved = [word for name in sorted(upgrade.names) for word in ("--upgrade-package", name)]
+    moved += ["--upgrade"] if upgrade.everything else []
+    before = ("--exclude-newer", target.python.before) if inputs.name == "stack" and target.python.before else ()
+    compile_ = (uv, "pip", "compile", "--quiet", "--no-header", *python, *local, *before)
+    return (
+        Command(argv=(*compile_, *overrides, *moved, *roots, "-o", PINS), env=sources.env, cwd=cwd, timeout_s=600),
+        Command(
+            argv=(*compile_, "--no-deps", "--format", "pylock.toml", PINS, "-o", PYLOCK),
+            env=sources.env,
+            cwd=cwd,
+            timeout_s=600,
+        ),
+    )
+
+
+def plan_lock(target: Target, runtime: tuple[str, ...], resolved: Mapping[str, Resolution]) -> Lock:
+    """Return the lock of what was resolved, Python packages alone; no `build` when each of them is a wheel."""
+    order = [group.name for group in target.stack]
+    _, parents = parse_pins(resolved["stack"].pins)
+    owner = _first_group(order, parents)
+    packages = locked_packages(target, resolved["stack"])
+    own = locked_packages(target, resolved["runtime"])
+    sdists = [package for package in (*packages.values(), *own.values()) if not package.is_wheel]
+    tools = locked_packages(target, resolved["build"]) if sdists else {}
+    return Lock(
+        target=target.name,
+        spec=lock_checksum(target, runtime),
+        python=target.python.version,
+        platform=target.python.platform,
+        base=target.base.bootstrap or target.base.image,
+        runtime=LockedGroup(name="runtime", packages=_sorted(own.values())),
+        build=LockedGroup(name="build", packages=_sorted(tools.values())),
+        groups=tuple(
+            LockedGroup(
+                name=spec.name,
+                packages=_sorted((*(p for key, p in packages.items() if owner[key] == spec.name), *_wheels(spec))),
+            )
+            for spec in target.stack
+        ),
+    )
+
+
+def _wheels(group: Group) -> Iterator[Package]:
+    for wheel in group.wheels:
+        yield Package(
+            name=wheel.distribution,
+            version=wheel.version,
+            file=wheel.file,
+            sha256=wheel.sha256,
+            size=wheel.size,
+            source=wheel.url,
+        )
+
+
+def locked_packages(target: Target, resolution: Resolution) -> dict[str, Package]:
+    """Return the packages of a resolution by name, each with the one file that is installed.
+
+    Raises
+    ------
+    WorkFailed
+        One is not pinned by version, has no sha256, or no file for the target's interpreter and platform.
+    """
+    versions, _ = parse_pins(resolution.pins)
+    channels = {group.channel for group in target.stack if group.channel}
+    found = {}
+    for row in resolution.files.get("packages", ()):
+        file = _chosen_file(row, target)
+        name, version = str(row["name"]), str(row["version"])
+        local = version.partition("+")[2]
+        found[name] = Package(
+            name=name,
+            version=version,
+            file=file_name(file),
+            sha256=str(file["hashes"]["sha256"]),
+            size=resolution.sizes.get(str(file["hashes"]["sha256"]), 0),
+            source=f"torch-wheels/{local}" if local in channels else "python",
+        )
+    if missing := sorted(set(versions) - set(found)):
+        raise WorkFailed(f"uv found no file for {', '.join(missing)}")
+    return found
+
+
+def chosen_files(target: Target, files: Mapping[str, Any]) -> dict[str, str]:
+    chosen = [_chosen_file(row, target) for row in files.get("packages", ())]
+    return {str(file["hashes"]["sha256"]): str(file.get("url") or file.get("path")) for file in chosen}
+
+
+def _chosen_file(row: Mapping[str, Any], target: Target) -> Mapping[str, Any]:
+    wheels = {file_name(wheel): wheel for wheel in row.get("wheels", ())}
+    best = best_wheel(wheels, target.python.version, target.python.platform)
+    file = wheels[best] if best else row.get("sdist") or row.get("archive")
+    what = f"{row['name']} {row.get('version', '')}".strip()
+    if file is None:
+        raise WorkFailed(
+            f"{what} has no file for Python {target.python.version} on {target.python.platform}",
+            where="python.version and python.platform",
+        )
+    if "version" not in row or "sha256" not in file.get("hashes", {}):
+        raise WorkFailed(f"{what} is not pinned by version and sha256: {file}")
+    return dict(file)
+
+
+def file_name(file: Mapping[str, Any]) -> str:
+    place = str(file.get("name") or file.get("path") or urlsplit(str(file["url"])).path)
+    return unquote(place.rpartition("/")[2])
+
+
+def parse_pins(text: str) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Return the versions of `uv pip compile`'s output by package, and for each package who asked for it.
+
+    Raises
+    ------
+    WorkFailed
+        There is none, or one is not pinned by version (an address, a folder).
+    """
+    versions: dict[str, str] = {}
+    parents: dict[str, list[str]] = {}
+    name = ""
+    for line in text.splitlines():
+        if pin := _PIN.match(line):
+            name = pin["name"]
+            versions[name], parents[name] = pin["version"], []
+        elif (via := _VIA.match(line)) and via[1] != "via":
+            parents[name].append(via[1])
+        elif line and line[0] not in " #":
+            raise WorkFailed(f"uv resolved a package that is not pinned by version: {line}")
+    if not versions:
+        raise WorkFailed("uv resolved no package", next_step="name packages in the groups of the target's stack")
+    return versions, parents
+
+
+def _first_group(order: list[str], parents: Mapping[str, list[str]]) -> dict[str, str]:
+    children: dict[str, list[str]] = {}
+    for child, asked_by in parents.items():
+        for parent in asked_by:
+            children.setdefault(parent, []).append(child)
+    owner: dict[str, str] = {}
+    for group in order:
+        queue = deque(children.get(f"-r {group}.in", ()))
+        while queue:
+            package = queue.popleft()
+            if package not in owner:
+                owner[package] = group
+                queue.extend(children.get(package, ()))
+    return owner | {name: order[-1] for name in parents if name not in owner}
+
+
+def _sorted(packages: Iterable[Package]) -> tuple[Package, ...]:
+    return tuple(sorted(packages, key=lambda package: package.name))

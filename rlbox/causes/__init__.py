@@ -1,1 +1,0 @@
-"""The sentence that says why a stage ended, and the exit code that belongs to it."""

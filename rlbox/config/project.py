@@ -1,0 +1,110 @@
+"""Where specs, jobs and templates are found: the user's project folder first, then what rlbox ships."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlbox.errors import SpecError
+
+PACKAGE = Path(__file__).resolve().parent.parent
+SHIPPED = ("images", "jobs", "templates")
+"""Folders beside the package in a checkout, and within it in a wheel and an image."""
+SHIPPED_PROFILES = PACKAGE / "artifacts" / "profiles"
+
+
+def _shipped() -> Path:
+    packed = PACKAGE / "_shipped"  # made by the wheel; a checkout has the folders beside the package
+    return packed if packed.is_dir() else PACKAGE.parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """A folder whose `images/`, `jobs/`, `sources/` and `templates/` extend or override the shipped ones."""
+
+    folder: Path
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        shipped = _shipped()
+        return (self.folder,) if self.folder == shipped else (self.folder, shipped)
+
+    def target_file(self, name: str) -> Path:
+        """Return the `target.toml` of a target.
+
+        Raises
+        ------
+        SpecError
+            No such target; the message suggests the nearest and lists all.
+        """
+        return self._find("target", name, self.targets())
+
+    def job_file(self, name: str) -> Path:
+        """Return the file of a job; `SpecError` when there is none."""
+        return self._find("job", name, self.jobs())
+
+    def source_file(self, name: str) -> Path:
+        """Return the file of a sources profile; `SpecError` when there is none."""
+        return self._find("sources profile", name, self.source_profiles())
+
+    def source_profiles(self) -> dict[str, Path]:
+        """Return the file of every sources profile, by name: `sources/` of the project over what is shipped."""
+        folders = (SHIPPED_PROFILES, self.folder / "sources")
+        found = {path.stem: path for folder in folders for path in folder.glob("*.toml")}
+        return dict(sorted(found.items()))
+
+    def targets(self) -> dict[str, Path]:
+        return {path.parent.name: path for path in self._files("images/*/target.toml")}
+
+    def jobs(self) -> dict[str, Path]:
+        return {path.stem: path for path in self._files("jobs/*.toml")}
+
+    def fix_files(self) -> dict[str, Path]:
+        return {path.stem: path for path in self._files("templates/fixes/*.toml")}
+
+    def lock_file(self, name: str) -> Path:
+        """Return where a target's lock is read: the project's own, else beside the spec."""
+        spec = self.target_file(name)
+        own = self.own_lock_file(name)
+        return own if own.is_file() else spec.with_name("lock.json")
+
+    def own_lock_file(self, name: str) -> Path:
+        """Return where a target's lock is written: the project's folder, also for a target that rlbox ships."""
+        return self.folder / "images" / name / "lock.json"
+
+    def patches(self, name: str, files: Sequence[str]) -> list[Path]:
+        """Return a target's patches, in the folder `patches/` beside its spec; `SpecError` when one is missing."""
+        folder = self.target_file(name).with_name("patches")
+        if missing := [file for file in files if not (folder / file).is_file()]:
+            raise SpecError(f"patches: there is no file {', '.join(missing)}", where=str(folder))
+        return [folder / file for file in files]
+
+    def template_folders(self) -> list[Path]:
+        return [root / "templates" for root in self.roots if (root / "templates").is_dir()]
+
+    def _files(self, pattern: str) -> list[Path]:
+        """Return the files of that form in their order; one of the project takes the place of a shipped one."""
+        found = {path.relative_to(root): path for root in reversed(self.roots) for path in root.glob(pattern)}
+        return [found[name] for name in sorted(found, key=lambda name: name.with_suffix(""))]
+
+    def _find(self, kind: str, name: str, known: dict[str, Path]) -> Path:
+        if name in known:
+            return known[name]
+        import difflib
+
+        if kind == "target" and name in self.jobs():
+            raise SpecError(f"{name} is a job, not a target", next_step=f"rlbox run {name}")
+        if kind == "job" and name in self.targets():
+            raise SpecError(f"{name} is a target, not a job", next_step=f"rlbox build {name}, rlbox shell {name}")
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        raise SpecError(
+            f"unknown {kind} {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""),
+            where=" and ".join(str(folder) for folder in self._folders(kind)),
+            next_step=f"choose one of: {', '.join(known) or 'none'}",
+        )
+
+    def _folders(self, kind: str) -> tuple[Path, ...]:
+        if kind == "sources profile":
+            return (self.folder / "sources", SHIPPED_PROFILES)
+        return tuple(root / ("images" if kind == "target" else "jobs") for root in self.roots)

@@ -1,0 +1,100 @@
+"""What `rlbox doctor` does: examine, repair if asked, examine again, tell.
+
+Repairs are links, folders, modes: no process is ended, nothing that holds data removed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+
+from rlbox.amounts import counted
+from rlbox.app import App
+from rlbox.doctor.gpu_choice import choose_seen
+from rlbox.doctor.inside import BUDGET_S, examine_inside
+from rlbox.doctor.report import Report, report_text, summary_line
+from rlbox.doctor.stack_place import stack_here
+from rlbox.errors import NodeError, WorkFailed
+from rlbox.findings import Finding
+from rlbox.system.identity import in_image
+
+
+def examine(app: App, name: str | None, *, fix: bool, data: str | None, gpus: str, budget_s: float) -> int:
+    """Examine where this runs, print what was found, and return rlbox's exit code."""
+    report = _examine(app, name, data, gpus, budget_s or BUDGET_S)
+    if app.dry_run:
+        return _plan(app, report)
+    done: list[str] = []
+    if fix and any(finding.fixable for finding in report.findings):
+        done = [f"{finding.id}: {text}" for finding, text in repair(report.findings)]
+        for text in done:
+            app.say(f"fix: {text}")
+        report = _examine(app, name, data, gpus, budget_s or BUDGET_S)
+    app.result({**report.as_json(), **({"fixed": done} if fix else {})}, report_text(report, verbose=app.verbosity > 0))
+    app.say(summary_line(report))
+    return WorkFailed.exit_code if report.failed else 0
+
+
+def _plan(app: App, report: Report) -> int:
+    """Say what would be repaired, and whether errors are left then."""
+    rows = [f"{finding.id}: {' '.join(finding.repair)}" for finding in report.findings if finding.repair]
+    left = [finding for finding in report.findings if finding.level == "error" and not finding.repair]
+    repairs = counted(len(rows), "repair", "repairs")
+    would = f"make {repairs}" if rows else "repair nothing"
+    code = WorkFailed.exit_code if left else 0
+    if left:
+        errors = counted(len(left), "error", "errors")
+        would = f"make {repairs}, and leave {errors}" if rows else f"repair nothing, and leave {errors}"
+    return app.planned({**report.as_json(), "repairs": rows}, "\n".join(rows), would, code=code)
+
+
+def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: float) -> Report:
+    if (here := stack_here()) or in_image():
+        if name and here and here.demands.target != name:
+            raise NodeError(
+                f"the stack here is that of target {here.demands.target!r}",
+                where=here.python,
+                next_step=f"rlbox doctor, or rlbox doctor {name} outside of this container",
+            )
+        return examine_inside({**os.environ, **(choose_seen(app, gpus) if gpus else {})}, budget_s)
+    from rlbox.doctor.host import examine_host
+
+    return examine_host(app, name, data, gpus, budget_s)
+
+
+def repair(findings: Iterable[Finding]) -> Iterator[tuple[Finding, str]]:
+    """Carry out what can safely be done and yield each finding with what was done, or why it was not."""
+    for finding in findings:
+        if finding.repair:
+            try:
+                yield finding, _carry_out(finding.repair)
+            except OSError as error:
+                yield finding, f"not repaired: {error.filename}: {error.strerror}"
+
+
+def _carry_out(words: tuple[str, ...]) -> str:
+    match words:
+        case ("link", path, to):
+            return _link(path, to)
+        case ("folder", path):
+            os.makedirs(path, exist_ok=True)
+            return f"made the folder {path}"
+        case ("mode", path, mode):
+            os.chmod(path, int(mode, 8))
+            return f"gave {path} the mode {mode}"
+        case ("empty-lock", path):
+            os.truncate(path, 0)
+            return f"emptied {path}, whose rlbox has ended"
+        case _:
+            return f"not repaired: this rlbox knows no repair {' '.join(words)}"
+
+
+def _link(path: str, to: str) -> str:
+    """Make a link; one that leads nowhere is replaced, anything else that stands there is left."""
+    if os.path.lexists(path):
+        if not stat.S_ISLNK(os.lstat(path).st_mode) or os.path.exists(path):
+            return f"not repaired: {path} is there already"
+        os.unlink(path)
+    os.symlink(to, path)
+    return f"made the link {path} -> {to}"

@@ -1,0 +1,219 @@
+"""Examine a host, and the image of a target in a container of its own, at once; one report of both."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from rlbox.app import App
+from rlbox.artifacts.load_profile import load_profile
+from rlbox.doctor.checks import rows_of
+from rlbox.doctor.facts import Demands, demands_of, with_gpus
+from rlbox.doctor.gpu_choice import choose_gpus, stack_needs, wished
+from rlbox.doctor.judge.host import ImageNeeds, judge_image
+from rlbox.doctor.judge.network import Reached
+from rlbox.doctor.judge.stack import judge_unlocked
+from rlbox.doctor.probe.disks import answers
+from rlbox.doctor.report import Report, load_report, merge, settle
+from rlbox.doctor.scene import Scene
+from rlbox.doctor.threads import Probes
+from rlbox.engine.address import engine_is_here
+from rlbox.engine.api import engine, find_image
+from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, plan_container
+from rlbox.engine.data_disk import data_folder, is_made
+from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, parse_gpus
+from rlbox.errors import EngineError, NodeError, RlboxError, TimedOut
+from rlbox.findings import Finding
+from rlbox.foreign import parse_json
+from rlbox.image.context import outdated
+from rlbox.image.machine import image_needs
+from rlbox.image.plan import ImagePlan
+from rlbox.image.plans import image_plan
+from rlbox.job.load import load_ports
+from rlbox.system.identity import caller
+from rlbox.system.site import site_ca
+from rlbox.target.load import load_target
+
+_STARTING_S = 2.0  # what it takes to start and remove the container
+_GRACE_S = 0.6
+_REMOVAL_S = 5.0  # what an engine gets to remove the container once nobody waits for its answer
+
+
+@dataclass
+class _Inside:
+    """What doctor said in a container of the image, and whether one was asked for at all."""
+
+    begun: bool = False
+    reports: list[Report] = field(default_factory=list)
+
+
+def examine_host(app: App, name: str | None, data: str | None, gpus: str, budget_s: float) -> Report:
+    """Return what is wrong with this host for a target (none: with what every target needs).
+
+    Parameters
+    ----------
+    gpus
+        What `--gpus` says, empty for the target's own number.
+    """
+    began = time.monotonic()
+    image = image_plan(app.project, name) if name else None
+    wish = parse_gpus(wished(gpus), image.container.gpus if image else 0)
+    folder = _folder(image, data)
+    scene = _scene(app, image, with_gpus(_demands(app, image), wish.word), folder, began + budget_s + _GRACE_S)
+    inside = _Inside()
+    probes = Probes(scene.end)
+    try:
+        if image:
+            probes.start({"image": lambda: _examine_image(app, image, _usable(folder), gpus, budget_s, inside)})
+        rows = rows_of("host", scene)
+        probes.start({row.name: partial(row.ask, scene) for row in rows})
+        probes.wait()
+    finally:
+        if image and inside.begun and probes.goes_on("image"):
+            _end_container(image, partial(probes.goes_on, "image"))
+    findings, follows = settle(row for found in probes.findings.values() for row in found)
+    checks = sum(row.count(scene) for row in rows) + (len(judge_image) if image else 0)
+    host = Report(findings=findings, follows=follows, checks=checks, unfinished=tuple(probes.unfinished))
+    return merge([host, *inside.reports], time.monotonic() - began)
+
+
+def _demands(app: App, image: ImagePlan | None) -> Demands:
+    if image is None:
+        return Demands()
+    target = load_target(app.project, image.target).target
+    ports = load_ports(app.project, target.name)
+    return demands_of({"target": target.name, "facts": image_needs(target, image.container, ports)}, {})
+
+
+def _folder(image: ImagePlan | None, data: str | None) -> Path | None:
+    named = data or os.environ.get("RLBOX_DATA") or (image.container.host if image else "")
+    if named and not answers(text := os.path.abspath(os.path.expanduser(named))):
+        return Path(text)
+    if data is not None or os.environ.get("RLBOX_DATA"):
+        return data_folder("", data)
+    try:
+        return data_folder(image.container.host, None) if image else None
+    except RlboxError:  # none is named, which is a finding
+        return None
+
+
+def _usable(folder: Path | None) -> Path | None:
+    """Return the folder, None where it does not answer: whoever asks such a one waits for ever."""
+    return folder if folder and answers(str(folder)) else None
+
+
+def _scene(app: App, image: ImagePlan | None, demands: Demands, folder: Path | None, end: float) -> Scene:
+    usable = _usable(folder)
+    made_by_a_run = image is not None and usable is not None and is_made(usable, image.container)
+    disk = [("data", str(folder))] if folder else []
+    shares_network = image is not None and image.container.network == "host"
+    return Scene(
+        environ=dict(os.environ),
+        demands=demands,
+        end=end,
+        folders=tuple(map(str, (app.project.folder, os.getcwd(), *((usable,) if usable else ())))),
+        places=disk if (image or folder) and not made_by_a_run else None,
+        needs=lambda: stack_needs(app, image, {}) if image else ImageNeeds(),
+        free_ports=lambda: demands.ports if shares_network and engine_is_here() else {},
+        mirrors=lambda: _mirrors(app, image) if image else (),
+    )
+
+
+def _mirrors(app: App, image: ImagePlan) -> list[Reached]:
+    rules = [rule for rule in load_profile(app.project, image.sources).rule if rule.url.startswith("http")]
+    kinds = [rule.kind for rule in rules]
+    return [Reached(name=rule.title, url=f"{rule.base}/", optional=kinds.count(rule.kind) > 1) for rule in rules]
+
+
+def _examine_image(
+    app: App, image: ImagePlan, folder: Path | None, gpus: str, budget_s: float, inside: _Inside
+) -> Iterable[Finding]:
+    """Add what doctor says in a container of the image to `inside`, and return what is to say of the image itself."""
+    try:
+        found = find_image(image.tag)
+    except RlboxError:  # the engine has a finding of its own
+        return ()
+    if found is None:
+        return judge_image("missing", image.target)
+    if folder is not None and folder.is_dir():
+        bytecode = f"cache/bytecode/{image.target}/{str(found['Id']).rpartition(':')[2][:16]}"  # as of runs
+        access = _access(app, image, gpus)
+        inside.begun = True
+        report = _in_container(image, folder, f"{image.container.mount}/{bytecode}", access, budget_s - _STARTING_S)
+        if isinstance(report, Report):
+            inside.reports.append(report)
+        else:
+            return report
+    return judge_image("outdated" if outdated(image, found) else "current", image.target)
+
+
+def _end_container(image: ImagePlan, examined: Callable[[], bool]) -> None:
+    """Remove the container of a probe that nobody waits for: its thread ends with this process, before it would."""
+
+    def remove() -> None:
+        with contextlib.suppress(RlboxError):
+            while examined():  # one that is asked for at this moment is there at the next look
+                engine().remove(_container_name(image))
+                time.sleep(0.1)
+
+    thread = threading.Thread(target=remove, daemon=True)  # an engine that hangs must not keep rlbox from ending
+    thread.start()
+    thread.join(_REMOVAL_S)
+
+
+def _access(app: App, image: ImagePlan, gpus: str) -> GpuAccess:
+    """Return the GPUs of the container that is examined; none where the engine offers none, which is a finding."""
+    try:
+        return choose_gpus(app, image, gpus)
+    except (EngineError, NodeError):
+        return NO_GPUS
+
+
+def _in_container(
+    image: ImagePlan, folder: Path, bytecode: str, gpus: GpuAccess, budget_s: float
+) -> Report | list[Finding]:
+    plan = plan_container(
+        image.tag,
+        engine().reachable(image.container),
+        name=_container_name(image),
+        argv=("/opt/rlbox/bin/python", "-m", "rlbox.doctor", "container", f"{budget_s:.1f}"),
+        env={"PYTHONPYCACHEPREFIX": bytecode},
+        labels={TARGET_LABEL: image.target, OWNER_LABEL: str(os.getuid())},
+        data=str(folder),
+        caller=caller(),
+        ca_bundle=site_ca() if engine_is_here() else "",
+        gpus=gpus,
+    )
+    try:
+        outcome = engine().run(plan, timeout_s=budget_s + _STARTING_S + 5)
+    except TimedOut:
+        return [Finding(id="image-slow", title="the container did not answer", level="warning", where=plan.name)]
+    except EngineError as error:
+        return [_refused(image.tag, error.what)]
+    try:
+        return load_report(parse_json(outcome.stdout))
+    except (ValueError, KeyError, TypeError):
+        if "No module named rlbox.doctor" in outcome.stderr:
+            return list(judge_unlocked(["`rlbox doctor`"]))
+        last = (outcome.stderr.strip().splitlines() or ["no output"])[-1]
+        return [_refused(image.tag, last)]
+
+
+def _container_name(image: ImagePlan) -> str:
+    return f"rlbox-doctor-{image.target}-{os.getpid()}"
+
+
+def _refused(tag: str, words: str) -> Finding:
+    return Finding(
+        id="container-refused",
+        title="the engine does not start a container of the image",
+        seen=words[:500],
+        where=tag,
+        remedy="docker's own words say what it misses; limits are in the target's [run]",
+    )

@@ -1,0 +1,152 @@
+"""Look at every file of the stack: RECORD says which there must be, ELF tables which are whole, which fit torch."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from rlbox.doctor.judge.packages import AbiGap, FileDamage, PackageFacts
+from rlbox.doctor.probe.elf import BrokenElf, check_elf, read_symbols
+from rlbox.foreign import whole_number
+from rlbox.values import LOCK_IN_IMAGE, VENV
+
+# Files that the build writes with the image's own time stamp.
+_STAMPED = ("/opt/rlbox/libexec/entrypoint.sh", LOCK_IN_IMAGE)
+# Names of torch's C++ libraries; source: the mangling of the Itanium C++ ABI, `_ZN` and the length of each name.
+_TORCH = tuple(f"_Z{kind}{name}".encode() for name in ("3c10", "2at", "5torch", "6caffe2") for kind in ("N", "NK"))
+_HASHED_BYTES = 64 << 20  # a changed file of more is called changed by its time stamp alone
+
+
+def site_packages(version: str, venv: str = VENV) -> str:
+    """Return the folder of the packages of the environment `venv` for a Python version."""
+    return f"{venv}/lib/python{version}/site-packages"
+
+
+def probe_packages(site: str) -> PackageFacts:
+    """Return the state of the packages in `site`; reads sizes and time stamps of all files, bytes of few."""
+    if not os.path.isdir(site):
+        return PackageFacts(site=site, missing=f"{site} is missing")
+    stamped = (*_STAMPED, os.path.join(site, "../../../pyvenv.cfg"))
+    stamps = {int(os.stat(path).st_mtime) for path in stamped if os.path.exists(path)}
+    installed: dict[str, list[str]] = {}
+    damages: list[FileDamage] = []
+    owners: dict[str, str] = {}
+    files = 0
+    for folder in sorted(name for name in os.listdir(site) if name.endswith(".dist-info")):
+        written, _, version = folder.removesuffix(".dist-info").rpartition("-")
+        name = canonicalize_name(written)
+        installed.setdefault(name, []).append(version)
+        for path, digest, size in _record(site, folder):
+            files += 1
+            owners[path] = name
+            damages += _compare(name, path, digest, size, stamps)
+    known = {damage.path for damage in damages}
+    compiled = sorted(_compiled(site))
+    broken = [damage for path in compiled if path not in known for damage in _broken(path, owners.get(path, ""))]
+    whole = [path for path in compiled if path not in known and path not in {damage.path for damage in broken}]
+    gaps, linked = _fit_torch(site, whole)
+    return PackageFacts(
+        site=site,
+        installed={name: tuple(sorted(versions)) for name, versions in installed.items()},
+        damages=(*damages, *broken),
+        gaps=gaps,
+        linked=linked,
+        files=files,
+    )
+
+
+def _record(site: str, folder: str) -> Iterator[tuple[str, str, int]]:
+    """Yield path, digest and size of every file of a distribution that its RECORD gives a size of."""
+    try:
+        with open(f"{site}/{folder}/RECORD", newline="", encoding="utf-8") as file:
+            for row in csv.reader(file):
+                if len(row) == 3 and (size := whole_number(row[2])) is not None:
+                    path = f"{site}/{row[0]}"
+                    yield os.path.normpath(path) if "../" in row[0] else path, row[1], size
+    except OSError:
+        return
+
+
+def _compare(package: str, path: str, digest: str, size: int, stamps: set[int]) -> Iterator[FileDamage]:
+    try:
+        facts = os.stat(path)
+    except OSError:
+        yield FileDamage(package=package, path=path, kind="missing", what="is missing")
+        return
+    if facts.st_size == size and int(facts.st_mtime) in stamps:
+        return
+    if _is_library(path):
+        if facts.st_size != size:
+            what = f"has {facts.st_size} bytes of {size}"
+            yield FileDamage(package=package, path=path, kind="short" if facts.st_size < size else "changed", what=what)
+            return
+    elif int(facts.st_mtime) in stamps:  # changed by the build: a patch
+        return
+    if facts.st_size > _HASHED_BYTES or not digest.startswith("sha256="):
+        return
+    with open(path, "rb") as file:
+        own = urlsafe_b64encode(hashlib.sha256(file.read()).digest()).rstrip(b"=").decode()
+    if own != digest.removeprefix("sha256="):
+        yield FileDamage(package=package, path=path, kind="changed", what="was changed after the image was built")
+
+
+def _is_library(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return name.endswith(".so") or ".so." in name
+
+
+def _compiled(site: str) -> Iterator[str]:
+    folders = [site]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif _is_library(entry.name):
+                    yield entry.path
+
+
+def _broken(path: str, package: str) -> Iterator[FileDamage]:
+    try:
+        check_elf(path)
+    except BrokenElf as error:
+        if _is_text(path):  # a linker's script, which is no library
+            return
+        yield FileDamage(package=package, path=path, kind="broken", what=str(error))
+    except OSError as error:
+        yield FileDamage(package=package, path=path, kind="missing", what=f"cannot be read: {error.strerror}")
+
+
+def _is_text(path: str) -> bool:
+    with open(path, "rb") as file:
+        head = file.read(256)
+    return bool(head) and all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in head)
+
+
+def _fit_torch(site: str, paths: Sequence[str]) -> tuple[tuple[AbiGap, ...], tuple[str, ...]]:
+    """Return the extensions with symbols that torch lacks, and all others that need torch."""
+    own = f"{site}/torch/"
+    if not Path(own, "lib").is_dir():
+        return (), ()
+    defined: set[bytes] = set()
+    wanting: dict[str, frozenset[bytes]] = {}
+    for path in paths:
+        symbols = read_symbols(path, _TORCH)
+        if symbols is None:
+            continue
+        defined |= symbols.defined
+        if not path.startswith(own) and symbols.undefined:
+            wanting[path] = symbols.undefined
+    gaps = {path: sorted(names - defined) for path, names in wanting.items()}
+    found = tuple(
+        AbiGap(path=path, count=len(names), example=names[0].decode("utf-8", "replace")[:100])
+        for path, names in gaps.items()
+        if names
+    )
+    return found, tuple(path for path, names in gaps.items() if not names)

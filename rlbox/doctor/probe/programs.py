@@ -1,0 +1,103 @@
+"""Programs that probes start: each in a session of its own, and ended with all it started when its time is over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rlbox.system.command import PIPE, start_command, talk
+from rlbox.system.counter_reader import probe_process_activity
+from rlbox.system.process_table import Process, family, marked, probe_processes, read_text
+from rlbox.values import Command
+
+MARK = "RLBOX_DOCTOR"
+_TAIL_S = 2.0
+_LOOK_S = 0.01
+_END_S = 1.0  # for what was killed to be gone: it gives its memory back first
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What a program left behind. `exit_code` is negative for a signal; `idle` tells a hang from a busy machine.
+
+    `exit_code` is None when the time was over; `idle` is true then if the program hardly calculated in the last two
+    seconds although the machine had cores to spare.
+    """
+
+    exit_code: int | None
+    output: str
+    errors: str
+    idle: bool = False
+
+
+class Program:
+    """One program; `start` it, `feed` it, then `end` it at the latest at its deadline."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, *, token: str) -> None:
+        self._mark = {MARK: token}
+        self._known: set[tuple[int, int]] = set()
+        command = Command(argv=tuple(argv), env=self._mark, cwd=cwd)
+        self._popen = start_command(command, environ=env, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+
+    def wait(self, stdin: bytes, deadline: float) -> Ran:
+        """Give it `stdin` and return what it said until it ended, or until `deadline` (monotonic)."""
+        idle = False
+        said = self._talk(stdin, deadline - _TAIL_S)
+        if said is None:
+            before = self._spent()
+            said = self._talk(b"", deadline)
+            idle = said is None and _hangs(before, self._spent())
+        code = None if said is None else self._popen.returncode
+        self.end()
+        output, errors = said or self._popen.communicate()
+        return Ran(
+            exit_code=code,
+            output=output.decode("utf-8", "replace"),
+            errors=errors.decode("utf-8", "replace"),
+            idle=idle,
+        )
+
+    def _talk(self, stdin: bytes, until: float) -> tuple[bytes, bytes] | None:
+        return talk(self._popen, stdin, max(until - time.monotonic(), 0.05))
+
+    def _family(self) -> list[Process]:
+        """Return what lives of all that it ever started, as far as that is known.
+
+        What has lost its parent is known by session and mark, what was found once by its key: a process that was killed
+        has neither parent nor mark for some time before it is gone.
+        """
+        table = probe_processes()
+        known = {pid for pid, process in table.items() if process.key in self._known}
+        ids = family(table, {self._popen.pid} | known | marked(table, self._mark)) & table.keys() - {os.getpid()}
+        found = [table[pid] for pid in ids]
+        self._known |= {process.key for process in found}
+        return [process for process in found if not process.gone]
+
+    def end(self) -> None:
+        """End it with all that it started, or starts meanwhile, and wait until it is gone."""
+        until = time.monotonic() + _END_S
+        while (family := self._family()) and time.monotonic() < until:
+            for process in family:
+                with contextlib.suppress(OSError):
+                    os.kill(process.pid, signal.SIGKILL)
+            time.sleep(_LOOK_S)
+
+    def _spent(self) -> tuple[float, float, float]:
+        """Return seconds that the program and its children calculated, that all cores idled, and now."""
+        found = (probe_process_activity(process.pid) for process in self._family())
+        return sum(each.cpu_s for each in found if each), _idle_s(), time.monotonic()
+
+
+def _hangs(before: tuple[float, float, float], after: tuple[float, float, float]) -> bool:
+    spent, idled, passed = (late - early for early, late in zip(before, after, strict=True))
+    return passed > 0 and spent < 0.1 * passed and idled > 0.5 * passed * (os.cpu_count() or 1)
+
+
+def _idle_s() -> float:
+    fields = read_text("/proc/stat").partition("\n")[0].split()
+    return int(fields[4]) / _TICKS if len(fields) > 4 else 0.0

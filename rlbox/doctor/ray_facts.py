@@ -1,0 +1,119 @@
+"""What a Ray head says of its cluster while it is still up.
+
+Source: Ray 2.60, dashboard: `/api/version`, `/nodes?view=summary`, `/api/jobs/`, and the state API `/api/v0/actors`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlbox.job.plan import RayPlan
+from rlbox.system.http import Http, loopback_http
+from rlbox.system.no_answer import NoAnswer, explain
+
+_TIMEOUT_S = 1.5
+_SUMMARY = "/nodes?view=summary"
+_ROWS = 50
+_TEXT = 2000
+_NODE = ("nodeManagerAddress", "nodeManagerHostname", "state", "isHeadNode", "resourcesTotal", "stateMessage")
+_JOB = ("submission_id", "job_id", "status", "message", "error_type", "driver_exit_code", "start_time", "end_time")
+_ACTOR = ("actor_id", "class_name", "name", "state", "pid", "node_id", "death_cause")
+
+
+def probe_ray(plan: RayPlan) -> dict[str, Any]:
+    """Return `version`, `jobs`, `nodes` and `dead_actors` as the head tells them; `error` when it does not answer."""
+    facts: dict[str, Any] = {"dashboard": plan.dashboard}
+    base = plan.dashboard.rstrip("/")
+    try:
+        with ray_http(_TIMEOUT_S) as http:
+            facts["version"] = _asked(http, f"{base}/api/version", lambda data: data.get("ray_version", ""))
+            facts["jobs"] = _asked(http, f"{base}/api/jobs/", lambda data: [_short(row, _JOB) for row in data[-_ROWS:]])
+            facts["nodes"] = _asked(http, f"{base}{_SUMMARY}", _nodes)
+            facts["dead_actors"] = _asked(http, f"{base}/api/v0/actors?limit=1000&detail=true", _dead)
+    except NoAnswer as error:
+        facts["error"] = explain(error)
+    return facts
+
+
+def probe_ray_nodes(dashboard: str) -> list[dict[str, Any]] | str:
+    """Return the nodes that the head behind a dashboard knows; in words, why there is no answer."""
+    try:
+        with ray_http(_TIMEOUT_S) as http:
+            found = _asked(http, dashboard.rstrip("/") + _SUMMARY, _nodes)
+    except NoAnswer:
+        return f"no head answers at {dashboard}"
+    return found if isinstance(found, list) else str(found)
+
+
+def _asked(http: Http, url: str, read: Callable[[Any], Any]) -> Any:
+    try:
+        return read(http.whole("GET", url).json())
+    except NoAnswer as error:
+        if error.kind != "cut":
+            raise  # nobody is there, or it hangs: the other questions need not wait for it too
+        return f"not told: {explain(error)}"
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"not told: {type(error).__name__}: {error}"
+
+
+def _nodes(data: Any) -> list[dict[str, Any]]:
+    return [_short({**row, **row.get("raylet", {})}, _NODE) for row in data["data"]["summary"]]
+
+
+def _dead(data: Any) -> list[dict[str, Any]]:
+    rows = data["data"]["result"]["result"]
+    return [_short(row, _ACTOR) for row in rows if row.get("state") == "DEAD"][:_ROWS]
+
+
+def _short(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    found = {name: row[name] for name in names if row.get(name) not in (None, "")}
+    return {name: value[:_TEXT] if isinstance(value, str) else value for name, value in found.items()}
+
+
+def latest_session(temp_dir: str) -> Path:
+    """Return the folder of the latest session in a head's folder of temporary files.
+
+    The link to it names it as the head's own container sees it; it lies beside the link.
+    """
+    name = "session_latest"
+    with contextlib.suppress(OSError):
+        name = Path(os.readlink(Path(temp_dir, name))).name
+    return Path(temp_dir, name)
+
+
+def own_session(plan: RayPlan) -> Path:
+    """Return the folder of the session of a job's head, as it tells; where it ended, of the head that ran the job.
+
+    Of several heads on a machine each process moves the link to the latest. Source: Ray 2.43 to 2.60, `/api/version`.
+    """
+    with contextlib.suppress(NoAnswer, ValueError, AttributeError), ray_http(_TIMEOUT_S) as http:
+        told = http.whole("GET", f"{plan.dashboard.rstrip('/')}/api/version").json().get("session_name")
+        if told and (folder := Path(plan.temp_dir, Path(told).name)).is_dir():
+            return folder
+    drivers = sorted(Path(plan.temp_dir).glob(f"session_*/logs/job-driver-{plan.submission_id}.log"))
+    return drivers[-1].parents[1] if drivers else latest_session(plan.temp_dir)
+
+
+def ray_http(silent_s: float) -> Http:
+    """Return what asks a dashboard, with the token of this environment."""
+    return loopback_http(silent_s, auth_headers(os.environ))
+
+
+def auth_headers(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the header by which a cluster with token authentication takes a request; none when there is no token.
+
+    Source: Ray 2.60, `ray._private.authentication`: RAY_AUTH_TOKEN, then RAY_AUTH_TOKEN_PATH, then ~/.ray/auth_token.
+    Without RAY_AUTH_MODE a head asks for the token that is there, and any `ray.init()` leaves one in the home folder.
+    """
+    if environ.get("RAY_AUTH_MODE", "token") != "token":
+        return {}
+    token = environ.get("RAY_AUTH_TOKEN", "")
+    if not token:
+        path = environ.get("RAY_AUTH_TOKEN_PATH") or os.path.expanduser("~/.ray/auth_token")
+        with contextlib.suppress(OSError):
+            token = Path(path).read_text("utf-8").strip()
+    return {"Authorization": f"Bearer {token}"} if token else {}

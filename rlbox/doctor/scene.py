@@ -1,0 +1,63 @@
+"""What is known of a container, or host, before it is examined."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlbox.amounts import duration_text
+from rlbox.doctor.facts import Demands
+from rlbox.doctor.judge.host import ImageNeeds
+from rlbox.doctor.judge.network import Reached
+from rlbox.doctor.judge.stack import ProgramFacts, unfinished
+from rlbox.doctor.probe.stack import StackProbe
+from rlbox.system.gpu import DriverFacts
+from rlbox.values import VENV
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """What probes may know; the functions among it are called by the one probe that wants their answer, in its thread.
+
+    `end` is monotonic. `folders` may hold a `.env`; `places` are role and path of folders that a run writes to (None:
+    none is asked about); `free_ports` maps names of ports to those that must be free; `venv` is the stack's own.
+    What follows `stack` is known in a container alone: elsewhere there is no stack to start.
+    """
+
+    environ: Mapping[str, str]
+    demands: Demands
+    end: float
+    folders: tuple[str, ...]
+    places: Sequence[tuple[str, str]] | None
+    needs: Callable[[], ImageNeeds]
+    free_ports: Callable[[], Mapping[str, int]]
+    mirrors: Callable[[], Sequence[Reached]] = tuple
+    venv: str = VENV
+    stack: StackProbe = field(default_factory=lambda: StackProbe({}, "", "", ""))
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    driver: DriverFacts = field(default_factory=DriverFacts)
+    linked: Future[tuple[str, ...]] = field(default_factory=Future)
+    late: list[str] = field(default_factory=list)
+
+    @property
+    def user(self) -> str:
+        """The user that writes, in words."""
+        return f"uid {os.getuid()}"
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs the target's programs would use here."""
+        return min(self.driver.devices, self.demands.gpus or self.driver.devices)
+
+    def extensions(self, timeout_s: float = 0.0) -> tuple[str, ...]:
+        """Return the compiled extensions that torch is to load, once the packages are known; else none."""
+        wait([self.linked], max(timeout_s, 0.0))
+        return self.linked.result() if self.linked.done() else ()
+
+    def note(self, facts: ProgramFacts, step: str, name: str) -> None:
+        """Tell a program that did not come to `step` since the machine was busy: that is no finding."""
+        if unfinished(facts, step):
+            self.late.append(f"{name}: the machine was too busy to finish it in {duration_text(facts.seconds)}")

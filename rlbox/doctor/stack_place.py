@@ -1,0 +1,86 @@
+"""Which stack is here: that of the image or applied place around this process, or of an interpreter that is named."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlbox.doctor.facts import Demands, demands_of, with_gpus
+from rlbox.doctor.run_fix_checks import PLACE
+from rlbox.engine.gpu_access import GPUS_VARIABLE
+from rlbox.errors import NodeError
+from rlbox.system.json_files import read_table
+from rlbox.values import OWN, VENV
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """The interpreter with the stack's packages, what its target demands, and its lock (None: it has none)."""
+
+    python: str
+    demands: Demands
+    lock: Path | None = None
+
+
+def own_folder(environ: Mapping[str, str]) -> str:
+    """Return the folder of what rlbox has for itself in an image, or laid in the place of this environment."""
+    return environ.get(PLACE, OWN)
+
+
+def venv_of(own: str) -> str:
+    """Return the stack's environment beside that folder."""
+    return f"{own.removesuffix(OWN)}{VENV}"
+
+
+def stack_here() -> Stack | None:
+    """Return the stack of the image, or applied place, that this process is in; None when it is in none."""
+    own = own_folder(os.environ)
+    lock = Path(own, "share/lock.json")
+    if not lock.is_file():
+        return None
+    demands = with_gpus(
+        demands_of(read_table(Path(own, "share/fixes.json"), links=True), read_table(lock, links=True)),
+        os.environ.get(GPUS_VARIABLE, ""),
+    )
+    return Stack(python=f"{venv_of(own)}/bin/python", demands=demands, lock=lock)
+
+
+def find_stack(python: str, next_step: str) -> Stack:
+    """Return the stack of an interpreter that is named, or the one here.
+
+    Raises
+    ------
+    NodeError
+        No interpreter is named, and no stack is here; or the named one cannot be run.
+    """
+    if python:
+        found = shutil.which(python)
+        if found is None:
+            raise NodeError("the interpreter cannot be run", where=python, next_step="name another with --python FILE")
+        return Stack(python=os.path.abspath(found), demands=Demands())
+    if here := stack_here():
+        return here
+    raise NodeError("no stack is here: neither an image of rlbox nor a machine it was applied to", next_step=next_step)
+
+
+def bytecode_folder(environ: Mapping[str, str], mount: str, lock: Path) -> str:
+    """Return a folder of the data disk for what Python compiles, named after the lock; empty when there is none.
+
+    The image holds no bytecode, and compiling takes longer than all else that the stack's programs do here.
+    """
+    if environ.get("PYTHONPYCACHEPREFIX"):
+        return ""
+    cache = Path(mount, "cache", "doctor")
+    try:
+        own = cache / hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
+        own.mkdir(parents=True, exist_ok=True)
+        for other in cache.iterdir():
+            if other != own:
+                shutil.rmtree(other, ignore_errors=True)
+    except OSError:
+        return ""
+    return str(own)

@@ -1,0 +1,40 @@
+"""The engine for all who ask one; docker-py, whose import costs 0.12 s of a processor, is imported when it is asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rlbox.errors import EngineError
+from rlbox.foreign import whole_number
+
+if TYPE_CHECKING:
+    from rlbox.engine.docker import DockerEngine
+
+
+def engine() -> DockerEngine:
+    """Return the engine at `engine_address`; `EngineError` when none answers, or this user may not speak to it."""
+    from rlbox.engine.docker import DockerEngine
+
+    return DockerEngine.connect()
+
+
+def find_image(tag: str) -> dict[str, Any] | None:
+    """Return the engine's description of an image, as `DockerEngine.find_image`."""
+    return engine().find_image(tag)
+
+
+def require_image(tag: str, target: str) -> dict[str, Any]:
+    """As `find_image`; `EngineError` when the engine has no image of the target."""
+    if (image := find_image(tag)) is None:
+        raise no_image(tag, target)
+    return image
+
+
+def no_image(tag: str, target: str) -> EngineError:
+    return EngineError(f"the engine has no image {tag}", next_step=f"rlbox build {target}")
+
+
+def engine_version() -> tuple[int, ...]:
+    """Return the engine's version, as far as it is numbers: (26, 1, 5)."""
+    numbers = engine().version().partition("+")[0].split(".")
+    return tuple(number for part in numbers if (number := whole_number(part)) is not None)

@@ -1,0 +1,145 @@
+"""Write an image to an OCI archive: layers as the engine stores them; zstd where the engine stores them plain."""
+
+from __future__ import annotations
+
+import posixpath
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+from rlbox.engine.api import engine
+from rlbox.engine.archive_check import OnBytes
+from rlbox.engine.archive_parts import (
+    DOCKER_MANIFEST_FILE,
+    INDEX_FILE,
+    archive_index,
+    blob_name,
+    docker_manifest,
+)
+from rlbox.engine.archive_rename import renamed
+from rlbox.engine.archive_write import ArchiveWriter
+from rlbox.engine.oci import (
+    CONFIG,
+    LAYER,
+    LAYOUT,
+    LAYOUT_FILE,
+    MANIFEST,
+    Descriptor,
+    describe,
+    image_manifest,
+    stored_digest,
+)
+from rlbox.errors import WorkFailed
+from rlbox.foreign import parse_json
+from rlbox.system.compression import CHUNK, Chunks, Hashed, zstd_packed
+from rlbox.system.copies import whole_file
+
+_SMALL = 4 << 20
+_DOCUMENTS = ("VERSION", "repositories")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """An archive on disk; `digest` is that of the image's manifest in it, `size` the file's in bytes."""
+
+    digest: str
+    size: int
+
+
+def save_image(image: dict[str, Any], tag: str, name: str, path: Path, on_bytes: OnBytes = lambda count: None) -> Saved:
+    """Write the engine's image `tag` to `path`, in which it is called `name`; the file is whole or not there.
+
+    Raises
+    ------
+    NodeError
+        The disk is full or cannot be written.
+    WorkFailed
+        What the engine gave is not the image it described.
+    """
+    digest = stored_digest(image)
+    size = int(image.get("Size") or 0)
+    need = size if digest else size // 2  # zstd halves what an engine stores plain
+    with whole_file(path, need) as file:
+        exported = _told(engine().save(tag), on_bytes)
+        if digest:
+            file.writelines(renamed(exported, name))
+        else:
+            digest = pack_layers(file, name, exported)
+    return Saved(digest=digest, size=path.stat().st_size)
+
+
+def _told(chunks: Iterator[bytes], on_bytes: OnBytes) -> Iterator[bytes]:
+    for chunk in chunks:
+        on_bytes(len(chunk))
+        yield chunk
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Export:
+    """What came out of the engine so far, by name: packed layers with the digest of their contents, and documents."""
+
+    layers: dict[str, tuple[Descriptor, str]] = field(default_factory=dict)
+    documents: dict[str, bytes] = field(default_factory=dict)
+
+
+def pack_layers(file: BinaryIO, name: str, chunks: Iterator[bytes]) -> str:
+    """Write the archive and return the digest of the manifest in it: the same for the same image, everywhere.
+
+    `chunks` is what an engine without the containerd store exports: plain layers, which become zstd. The configuration
+    is the engine's own, so that the image id of such an engine stays what it was.
+
+    Raises
+    ------
+    WorkFailed
+        A layer is not what the image's configuration says.
+    """
+    writer = ArchiveWriter(file)
+    writer.add(LAYOUT_FILE, LAYOUT)
+    export = _Export()
+    with tarfile.open(fileobj=cast(IO[bytes], Chunks(chunks)), mode="r|", bufsize=CHUNK) as exported:
+        for member in exported:
+            if member.issym():  # a layer that occurs twice
+                there = posixpath.normpath(posixpath.join(posixpath.dirname(member.name), member.linkname))
+                export.layers[member.name] = export.layers[there]
+            elif member.isfile():
+                _take(writer, export, member, cast(IO[bytes], exported.extractfile(member)))
+    return _finish(writer, export, name)
+
+
+def _take(writer: ArchiveWriter, export: _Export, member: tarfile.TarInfo, source: IO[bytes]) -> None:
+    head = source.read(1)
+    if member.size < _SMALL and (head == b"{" or head == b"[" or posixpath.basename(member.name) in _DOCUMENTS):
+        export.documents[member.name] = head + source.read()
+        return
+    plain = Hashed()
+    chunks = (plain.take(chunk) for chunk in _chunks(head, source))
+    packed = writer.add_unknown(zstd_packed(chunks), f"{LAYER}+zstd")
+    export.layers[member.name] = (packed, plain.digest)
+
+
+def _chunks(head: bytes, source: IO[bytes]) -> Iterator[bytes]:
+    yield head
+    while chunk := source.read(CHUNK):
+        yield chunk
+
+
+def _finish(writer: ArchiveWriter, export: _Export, name: str) -> str:
+    listed = parse_json(export.documents[DOCKER_MANIFEST_FILE])[0]
+    text = export.documents[listed["Config"]]
+    own = [export.layers[name] for name in listed["Layers"]]
+    for (_, got), wanted in zip(own, parse_json(text)["rootfs"]["diff_ids"], strict=True):
+        if got != wanted:
+            what = f"the engine's store is damaged: {wanted} holds {got}"
+            raise WorkFailed(what, next_step="remove the image and build it again")
+    config = describe(text, CONFIG)
+    body = image_manifest(config, [packed for packed, _ in own])
+    manifest = describe(body, MANIFEST)
+    writer.add(blob_name(config.digest), text)
+    writer.add(blob_name(manifest.digest), body)
+    names = [blob_name(packed.digest) for packed, _ in own]
+    writer.add(DOCKER_MANIFEST_FILE, docker_manifest(blob_name(config.digest), [name], names))
+    writer.add(INDEX_FILE, archive_index(manifest, f"docker.io/{name}"))
+    writer.finish()
+    return manifest.digest

@@ -1,0 +1,146 @@
+"""Probe the data disk before anything starts: there, writable, roomy enough."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import tempfile
+from pathlib import Path
+
+from rlbox.amounts import GIB, asked_text, size_text
+from rlbox.app import App
+from rlbox.engine.limits import ContainerDefaults
+from rlbox.errors import NodeError
+from rlbox.system.room import free_bytes
+
+_SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr")
+"""Folders of the root that are the system's, with all that is below them."""
+_LENT = ("/dev/shm/", "/run/media/", "/run/user/", "/usr/local/")  # noqa: S108  (nothing is written there)
+"""What below them is somebody's own: memory that is a disk, media of a desktop, what no package brought."""
+_SHARED = ("/", "/home", "/var")
+"""What holds folders of others, and is nobody's own."""
+
+
+def data_folder(host: str, chosen: str | None) -> Path:
+    """Return the data disk's directory on this host: `--data`, `RLBOX_DATA`, or `host`, the target's; without links.
+
+    Raises
+    ------
+    NodeError
+        None is named, or one of the system's own folders.
+    """
+    text = (os.environ.get("RLBOX_DATA") or host) if chosen is None else chosen
+    if not text:
+        raise NodeError(
+            "no data disk is named", where="disk.host", next_step="give --data DIR, or set RLBOX_DATA or disk.host"
+        )
+    folder = own_folder(text)
+    if _is_systems(folder):
+        raise NodeError(
+            "this folder is the system's own, and no data disk",
+            where=str(folder),
+            next_step="name one of your own with --data DIR",
+        )
+    return folder
+
+
+def own_folder(text: str) -> Path:
+    return Path(os.path.realpath(os.path.expanduser(text)))
+
+
+def _is_systems(folder: Path) -> bool:
+    path = str(folder)
+    below = len(folder.parts) > 1 and folder.parts[1] in _SYSTEM and not path.startswith(_LENT)
+    return below or path in _SHARED
+
+
+def check_disk(app: App, folder: Path, limits: ContainerDefaults, need_gib: float | None = None) -> None:
+    """Make a target's own data disk where the target says so, and refuse one that will not do.
+
+    One that somebody named is not made: it may be a slip, and the disk that was meant another.
+
+    Parameters
+    ----------
+    need_gib
+        What must be free, GiB; None: what the target asks for.
+
+    Raises
+    ------
+    NodeError
+        It is missing, no directory, read-only, or has less free.
+    """
+    with app.checking("data disk"):
+        if is_made(folder, limits):
+            _make(app, folder)
+        elif not os.path.lexists(folder):
+            raise missing_disk(folder)
+        elif not os.path.isdir(folder):
+            raise NodeError(
+                "the data disk is not a directory", where=str(folder), next_step="name another with --data DIR"
+            )
+        else:
+            _try_write(app, folder)
+        _require_room(folder, limits.need_gib if need_gib is None else need_gib)
+
+
+def is_made(folder: Path, limits: ContainerDefaults) -> bool:
+    """Return whether a run makes the folder: it is the target's own data disk, and not there yet."""
+    return limits.create and not os.path.lexists(folder) and bool(limits.host) and folder == own_folder(limits.host)
+
+
+def missing_disk(folder: Path) -> NodeError:
+    return NodeError(
+        "there is no such data disk",
+        where=str(folder),
+        next_step=f"mkdir -p {shlex.quote(str(folder))} (or mount it there), or name another with --data DIR",
+    )
+
+
+def _try_write(app: App, folder: Path) -> None:
+    try:
+        if app.dry_run:
+            _require_writable(folder)
+            return
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"rlbox")
+    except OSError as error:
+        raise NodeError(
+            f"the data disk cannot be written: {error.strerror}",
+            where=str(folder),
+            next_step="remount it writable, free space, or name another with --data DIR",
+        ) from error
+
+
+def _require_room(folder: Path, need_gib: float) -> None:
+    free = free_bytes(folder) / GIB
+    if free < need_gib:
+        raise NodeError(
+            f"the data disk is too full: {size_text(free * GIB)} free, {asked_text(need_gib)} needed",
+            where=str(folder),
+            next_step="free space, or name another with --data DIR",
+        )
+
+
+def _make(app: App, folder: Path) -> None:
+    try:
+        if app.dry_run:
+            _require_writable(next(parent for parent in folder.parents if parent.exists()))
+            app.dry.first.append(f"the data disk {folder} is made")
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NodeError(
+            f"the data disk cannot be made: {error.strerror}",
+            where=str(folder),
+            next_step="make it, or name another with --data DIR",
+        ) from error
+
+
+def _require_writable(folder: Path) -> None:
+    """Raise the `OSError` of a write into a folder, as far as that is known without one."""
+    code = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OSError(code, os.strerror(code), str(folder))

@@ -1,0 +1,383 @@
+"""The one door to the Docker engine, through docker-py: images, containers, pushes, archives."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from http.client import HTTPException
+from typing import Any, cast
+
+import docker
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound, StreamParseError
+from requests.exceptions import ConnectionError as BrokenOff
+from requests.exceptions import JSONDecodeError, ReadTimeout
+
+from rlbox.amounts import limit_text
+from rlbox.engine.address import engine_address, engine_unreachable
+from rlbox.engine.container import GOING, LOOPBACK, OWN_NETWORK, ContainerPlan, engine_options
+from rlbox.engine.limits import ContainerDefaults
+from rlbox.engine.networks import drop_network, has_bridge, make_network
+from rlbox.engine.reference import Reference
+from rlbox.errors import EngineError, TimedOut
+from rlbox.secrets.hand_over import send_secrets
+from rlbox.values import Command, Outcome, Secret
+
+_ANSWER_S = 60
+_SILENCE_S = 1800  # unpacking one layer of several gigabytes says nothing meanwhile
+_CONFLICT = 409
+_ABOUT_GPUS = ("could not select device driver", "CDI device", "/dev/nvidia", "nvidia-container")
+_TAKEN = re.compile(rf"{re.escape(LOOPBACK)}:(\d+)")
+_GPU_STEP = "rlbox doctor TARGET tells what it offers; without GPUs: --gpus none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a container ended; `output` is all that it wrote itself (not its processes' log files): a line a change.
+
+    `started` is when it was last started, in the engine's words.
+    """
+
+    exit_code: int
+    out_of_memory: bool
+    output: str
+    started: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerFacts:
+    """A container: its state in the engine's word (`running`, `exited`, …), its labels, when it was last started."""
+
+    status: str
+    labels: Mapping[str, str]
+    started: str
+
+
+class PortTaken(EngineError):
+    """Ports that a container was to publish are taken on the engine's machine; `ports` are those that it named."""
+
+    def __init__(self, what: str, *, ports: Iterable[int]) -> None:
+        super().__init__(what)
+        self.ports = frozenset(ports)
+
+
+@cache
+def _client(address: str) -> docker.DockerClient:
+    return docker.DockerClient(base_url=address, timeout=_ANSWER_S)
+
+
+class DockerEngine:
+    def __init__(self, client: docker.DockerClient, address: str) -> None:
+        self._client, self._address = client, address
+
+    @classmethod
+    def connect(cls, address: str = "") -> DockerEngine:
+        """Return the engine at `address`, by default `engine_address`; `EngineError` when it does not answer."""
+        address = address or engine_address()
+        try:
+            return cls(_client(address), address)
+        except (DockerException, OSError) as error:
+            raise engine_unreachable(address, error) from error
+
+    def find_image(self, tag: str) -> dict[str, Any] | None:
+        """Return the engine's description of an image (`Id`, `Config.Labels`, `Size`, …), or None when it has none."""
+        with self._asked():
+            try:
+                return dict(self._client.images.get(tag).attrs)
+            except ImageNotFound:
+                return None
+
+    def list_images(self, label: str) -> list[dict[str, Any]]:
+        """Return the engine's rows (`Id`, `RepoTags`, `Labels`, `Size`) of images with a label, or `NAME=VALUE`."""
+        with self._asked():
+            return list(self._client.api.images(filters={"label": label}))
+
+    def history(self, image: str) -> list[dict[str, Any]]:
+        with self._asked():
+            return list(self._client.images.get(image).history())
+
+    def version(self) -> str:
+        with self._asked():
+            return str(self._client.version().get("Version", ""))
+
+    def info(self) -> dict[str, Any]:
+        with self._asked():
+            return dict(self._client.info())
+
+    def list_containers(self, label: str) -> list[dict[str, Any]]:
+        with self._asked():
+            return list(self._client.api.containers(all=True, filters={"label": label}))
+
+    def save(self, tag: str) -> Iterator[bytes]:
+        """Yield the archive of an image, as `docker save` writes it."""
+        with self._heard():
+            yield from self._client.api.get_image(tag)
+
+    def load(self, chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+        """Give the engine an archive, as `docker load` does, and yield what it says."""
+        with self._heard():
+            api: Any = self._client.api
+            yield from api.load_image(chunks, quiet=True)
+
+    def push(self, reference: Reference, login: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+        """Have the engine push the image of this name and yield what it says.
+
+        Parameters
+        ----------
+        login
+            Of `find_login`; empty: none.
+        """
+        with self._heard():
+            words = self._client.api.push(
+                reference.name, reference.tag, stream=True, decode=True, auth_config=dict(login) or None
+            )
+            yield from cast(Iterator[dict[str, Any]], words)
+
+    def tag(self, image: str, reference: Reference) -> None:
+        with self._asked():
+            self._client.api.tag(image, reference.name, reference.tag)
+
+    def read_file(self, image: str, path: str) -> bytes | None:
+        """Return a file of an image, or None when it has none there; the container it is read from never starts."""
+        with self._asked():
+            container = self._client.containers.create(
+                image, command=["true"], labels={"rlbox.read": path}, network_disabled=True
+            )
+            try:
+                chunks, _ = container.get_archive(path)
+                with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
+                    file = tar.extractfile(tar.getmembers()[0])
+                    return file.read() if file else None
+            except NotFound:
+                return None
+            finally:
+                container.remove(v=True, force=True)
+
+    def remove_tag(self, tag: str) -> None:
+        """Take a tag of ours off its image; an image without one goes, its layers stay in the build cache.
+
+        An image of ten gigabytes goes with its last tag, which takes minutes; the engine goes on by itself then.
+        """
+        with contextlib.suppress(APIError, OSError):
+            self._client.images.remove(tag, noprune=True)
+
+    def remove_image(self, name: str) -> None:
+        """Take a name off its image, or remove one that has none; one that has gone in between is no error.
+
+        Raises
+        ------
+        EngineError
+            A container was made from it.
+        """
+        with self._asked(), contextlib.suppress(ImageNotFound):
+            self._client.api.remove_image(name)
+
+    def reachable(self, limits: ContainerDefaults) -> ContainerDefaults:
+        """Return the limits with a network that containers can have here: the host's where there are no bridges."""
+        with self._asked():
+            closed = limits.network != OWN_NETWORK or has_bridge(self._client)
+        return limits if closed else replace(limits, network="host")
+
+    def start(self, plan: ContainerPlan, secrets: Mapping[str, Secret] | None = None) -> str:
+        """Create and start the container, its own network before it, and return its id; on failure none is left behind.
+
+        Parameters
+        ----------
+        secrets
+            Sent over the container's standard input, which is attached before it starts; None: it has none.
+
+        Raises
+        ------
+        EngineError
+            The engine refused; its own words are quoted, with what they mean where that is known. `PortTaken`: without
+            some of its published ports it would have started.
+        """
+        made: list[Any] = []
+        with self._asked():
+            try:
+                if plan.network == OWN_NETWORK:
+                    make_network(self._client, plan.name, plan.labels)
+                options = engine_options(plan) | {"stdin_open": bool(secrets)}
+                made.append(container := self._client.containers.create(**cast(dict[str, Any], options)))
+                if secrets:
+                    self._start_with(container, secrets)
+                else:
+                    container.start()
+            except (APIError, ImageNotFound) as error:
+                for one in made:
+                    self.remove(one.id)
+                drop_network(self._client, plan.name)
+                raise _refused(plan, str(error.explanation or error)) from error
+        return str(container.id)
+
+    @contextlib.contextmanager
+    def network(self, plan: ContainerPlan) -> Iterator[None]:
+        """Keep the own network of a container that the docker client starts and removes, while the block runs."""
+        if plan.network != OWN_NETWORK:
+            yield
+            return
+        with self._asked():
+            make_network(self._client, plan.name, plan.labels)
+        try:
+            yield
+        finally:
+            with self._asked():
+                drop_network(self._client, plan.name)
+
+    def _start_with(self, container: Any, secrets: Mapping[str, Secret]) -> None:
+        connection = container.attach_socket(params={"stdin": 1, "stream": 1})
+        try:
+            container.start()
+            send_secrets(connection._sock.sendall, secrets)  # the socket below docker-py's read-only file
+        finally:
+            connection.close()
+
+    def container(self, name: str) -> ContainerFacts | None:
+        with self._asked():
+            try:
+                container = self._client.containers.get(name)
+            except NotFound:
+                return None
+            started = str(container.attrs["State"].get("StartedAt", ""))
+            return ContainerFacts(status=str(container.status), labels=dict(container.labels), started=started)
+
+    def running(self, name: str) -> bool:
+        """Return whether the container still runs; one that is gone does not."""
+        found = self.container(name)
+        return found is not None and found.status in GOING
+
+    def ended(self, name: str) -> Ended | None:
+        """Return how an ended container ended; None when it is gone, or is just being removed."""
+        with self._asked():
+            try:
+                container = self._client.containers.get(name)
+                state = container.attrs["State"]
+                if state.get("Status") in ("removing", "dead"):  # dead: removed in part, by an engine that was killed
+                    return None
+                output = container.logs().decode("utf-8", "replace")
+            except NotFound:
+                return None
+            except APIError as error:
+                if error.status_code != _CONFLICT:  # "container which is dead or marked for removal"
+                    raise
+                return None
+            code = int(state["ExitCode"])
+            memory, started = bool(state["OOMKilled"]) and code != 0, str(state.get("StartedAt", ""))
+            return Ended(exit_code=code, out_of_memory=memory, output=output, started=started)
+
+    def execute(self, name: str, argv: Sequence[str]) -> Iterator[str]:
+        """Run a command in a container, and yield its lines of standard output; `EngineError` where it does not run."""
+        with self._heard():
+            api: Any = self._client.api
+            made = api.exec_create(name, list(argv), stdin=False, stderr=False)
+            rest = b""
+            for block in api.exec_start(made["Id"], stream=True):
+                *lines, rest = (rest + block).split(b"\n")
+                yield from (line.decode("utf-8", "replace") for line in lines)
+            yield from [rest.decode("utf-8", "replace")] if rest else []
+
+    def output(self, name: str, lines: int) -> str:
+        with self._asked(), contextlib.suppress(NotFound):
+            return bytes(self._client.containers.get(name).logs(tail=lines)).decode("utf-8", "replace")
+        return ""
+
+    def pull(self, reference: Reference, login: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+        """Have the engine pull what a reference names by digest or tag, and yield what it says."""
+        with self._heard():
+            named: dict[str, Any] = {"tag": reference.digest or reference.tag, "auth_config": dict(login) or None}
+            yield from self._client.api.pull(reference.name, stream=True, decode=True, **named)
+
+    def stop(self, name: str, grace_s: int) -> None:
+        """Ask the container to end, and end it after `grace_s` seconds."""
+        with self._asked(), contextlib.suppress(NotFound):
+            self._client.containers.get(name).stop(timeout=grace_s)
+
+    def remove(self, name: str) -> None:
+        """Remove a container of ours, running or not, and its network.
+
+        One that somebody else removes at this moment is gone as well.
+        """
+        with self._asked():
+            try:
+                self._client.containers.get(name).remove(force=True, v=True)
+            except NotFound:
+                pass
+            except APIError as error:
+                if error.status_code != _CONFLICT:  # "removal of container … is already in progress"
+                    raise
+            drop_network(self._client, name)
+
+    def run(self, plan: ContainerPlan, timeout_s: float) -> Outcome:
+        """Run a container to its end and return its exit code and all it wrote; it is removed in any case.
+
+        Raises
+        ------
+        EngineError
+            As `start`.
+        TimedOut
+            It ran longer than `timeout_s`.
+        """
+        self.start(plan)
+        try:
+            with self._asked():
+                container = self._client.containers.get(plan.name)
+                try:
+                    code = int(container.wait(timeout=timeout_s)["StatusCode"])
+                except (ReadTimeout, BrokenOff) as error:  # the head of the answer comes before its end
+                    if "timed out" not in str(error):
+                        raise
+                    raise TimedOut(f"{plan.name} took longer than {limit_text(timeout_s)}") from error
+                texts = [container.logs(stdout=out, stderr=not out).decode("utf-8", "replace") for out in (True, False)]
+        finally:
+            self.remove(plan.name)
+        return Outcome(command=Command(argv=plan.argv), exit_code=code, stdout=texts[0], stderr=texts[1])
+
+    @contextlib.contextmanager
+    def _asked(self) -> Iterator[None]:
+        """Turn what goes wrong between here and the engine into `EngineError`."""
+        try:
+            yield
+        except JSONDecodeError as error:
+            what = f"this is no Docker engine: it answered {error.doc[:200]!r}"
+            raise EngineError(what, where=self._address) from error
+        except APIError as error:
+            raise EngineError(f"the engine refused: {error.explanation or error}", where=self._address) from error
+        except (DockerException, OSError) as error:  # requests' errors are OSErrors
+            raise engine_unreachable(self._address, error) from error
+
+    @contextlib.contextmanager
+    def _heard(self) -> Iterator[None]:
+        """Wait long for the next piece of an answer, or of what is sent; an engine that breaks off is an error."""
+        api = self._client.api
+        api.timeout = _SILENCE_S
+        try:
+            yield
+        except APIError as error:
+            raise EngineError(f"the engine refused: {error.explanation or error}", where=self._address) from error
+        except (DockerException, StreamParseError, HTTPException, OSError) as error:
+            raise EngineError(
+                f"the engine broke off: {str(error) or type(error).__name__}",
+                where=self._address,
+                next_step="`docker info` shows whether it still runs; then repeat",
+            ) from error
+        finally:
+            api.timeout = _ANSWER_S
+
+
+def _refused(plan: ContainerPlan, words: str) -> EngineError:
+    words = words
+    if "No such image" in words:
+        target = plan.image.partition("/")[2].partition(":")[0]
+        return EngineError(f"the engine has no image {plan.image}", next_step=f"rlbox build {target}")
+    if plan.publish and ("already allocated" in words or "already in use" in words):
+        named = {int(port) for port in _TAKEN.findall(words)} & {*plan.publish}
+        return PortTaken(f"a port to publish is taken on the engine's machine: {words}", ports=named or plan.publish)
+    if "error setting rlimit" in words:
+        return EngineError(f"the engine may not raise a limit: {words}", next_step="lower it in the target's [run]")
+    if any(text in words for text in _ABOUT_GPUS):
+        return EngineError(f"the engine does not give the GPUs to the container: {words}", next_step=_GPU_STEP)
+    return EngineError(f"the engine refused the container: {words}", where=plan.image)

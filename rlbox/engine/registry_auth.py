@@ -1,0 +1,136 @@
+"""Who rlbox is to a registry: docker's own credential stores, and the answers to a registry's challenges.
+
+A password is read where `docker login` put it, and goes nowhere but to the registry or its token service.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from threading import Lock
+from urllib.parse import urlencode, urlsplit
+
+from rlbox.engine.login import find_login
+from rlbox.engine.reference import is_loopback, login_name
+from rlbox.errors import RegistryError
+from rlbox.system.http import PASSING, Answer, Http
+from rlbox.values import Secret
+
+_FIELD = re.compile(r'\b(\w+)="([^"]*)"')
+_CLIENT_ID = "rlbox"
+
+
+class MayPass(RegistryError):
+    """A refusal or failure that may pass by itself: the same request is worth repeating."""
+
+    retry_after = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Login:
+    """What docker remembers of a `docker login`: name and password, or an identity token that stands for both."""
+
+    user: str = ""
+    password: Secret
+    stands_for_both: bool = False
+
+    def basic(self) -> str:
+        """Return the value of an `Authorization: Basic` header."""
+        return "Basic " + base64.b64encode(f"{self.user}:{self.password.reveal()}".encode()).decode()
+
+
+def docker_login(host: str) -> Login | None:
+    """Return what docker remembers for a registry, or None; `RegistryError` when it cannot be read."""
+    found = find_login(host)
+    if token := found.get("identitytoken"):
+        return Login(password=Secret(token), stands_for_both=True)
+    return Login(user=found["username"], password=Secret(found["password"])) if found else None
+
+
+class Authorizer:
+    """Answers a registry's challenges, and remembers the answer for the next request of any thread."""
+
+    def __init__(self, http: Http, host: str, *, plain_http: bool) -> None:
+        self._http = http
+        self._host = host
+        self._plain_http = plain_http
+        self._header = Secret("")
+        self._lock = Lock()
+
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": self._header.reveal()} if self._header.reveal() else {}
+
+    def answer(self, challenge: str, scope: str, sent: str) -> bool:
+        """Take up the challenge of a 401; return whether there is something new to send.
+
+        Parameters
+        ----------
+        challenge
+            The `WWW-Authenticate` header.
+        scope
+            What is wanted, as `repository:NAME:pull,push`; empty when only a login is tested.
+        sent
+            The `Authorization` header that was refused; empty when there was none.
+
+        Raises
+        ------
+        RegistryError
+            The token service refused the login, or would get the password unencrypted.
+        """
+        kind, _, rest = challenge.partition(" ")
+        with self._lock:
+            if self._header.reveal() != sent:  # another thread met the same challenge and has answered it
+                return True
+            login = docker_login(self._host)
+            if kind.lower() == "bearer":
+                self._header = Secret(f"Bearer {self._token(dict(_FIELD.findall(rest)), login, scope).reveal()}")
+            elif kind.lower() == "basic" and login:
+                self._header = Secret(login.basic())
+            return self._header.reveal() != sent
+
+    def _token(self, fields: Mapping[str, str], login: Login | None, scope: str) -> Secret:
+        realm = fields.get("realm", "")
+        if login and not may_send_login(realm, self._host if self._plain_http else ""):
+            raise RegistryError(f"{self._host} wants the password sent without encryption", where=realm)
+        asked = {"service": fields.get("service", ""), "scope": scope or fields.get("scope", "")}
+        asked = {key: value for key, value in asked.items() if value}
+        response = self._ask_service(realm, login, asked)
+        if response.status in (400, 401, 403):
+            raise refused_login(self._host, login_known=login is not None)
+        if response.status in PASSING:
+            raise MayPass(f"the token service of {self._host} answered {response.status}", where=realm)
+        try:
+            value = response.json()
+            return Secret(str(value.get("token") or value["access_token"]))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            what = f"the token service of {self._host} gave no token (status {response.status})"
+            raise RegistryError(what, where=realm) from error
+
+    def _ask_service(self, realm: str, login: Login | None, asked: Mapping[str, str]) -> Answer:
+        if login and login.stands_for_both:
+            form = {"grant_type": "refresh_token", "refresh_token": login.password.reveal(), **asked}
+            body = urlencode({**form, "client_id": _CLIENT_ID}).encode()
+            return self._http.whole(
+                "POST", realm, headers={"Content-Type": "application/x-www-form-urlencoded"}, body=body
+            )
+        headers = {"Authorization": login.basic()} if login else {}
+        return self._http.whole("GET", realm + ("&" if "?" in realm else "?") + urlencode(asked), headers=headers)
+
+
+def may_send_login(url: str, plain_host: str = "") -> bool:
+    """Whether a login may go to an address: TLS, this machine itself, or the host for which the user allows http."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # a host in brackets that is no address
+        return False
+    if parts.scheme == "https":
+        return True
+    name = parts.hostname or ""
+    return parts.scheme == "http" and (is_loopback(f"[{name}]" if ":" in name else name) or parts.netloc == plain_host)
+
+
+def refused_login(host: str, *, login_known: bool, where: str = "") -> RegistryError:
+    what = f"{host} refused the login that docker keeps for it" if login_known else f"{host} wants a login"
+    return RegistryError(what, where=where, next_step=f"docker login {login_name(host)}".rstrip())

@@ -1,1 +1,0 @@
-"""What asks servers, reads problems and writes results."""

@@ -1,0 +1,284 @@
+"""Judge the parts of a component test by what the stack's programs said; the words for faults are doctor's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from rlbox.amounts import duration_text
+from rlbox.config.check import check_spec
+from rlbox.config.kinds import Frozen, Line
+from rlbox.doctor.facts import Demands
+from rlbox.doctor.judge.gpu import judge_all_reduce, judge_gpu_kernels, judge_gpus
+from rlbox.doctor.judge.stack import BY_HAND, LinkFacts, ProgramFacts, judge_link, judge_ray, judge_torch, shows_wait
+from rlbox.findings import Finding
+
+State = Literal["ok", "failed", "late", "no-gpu", "absent"]
+NO_GPU = "no GPU here"
+ABSENT = "not in this stack"
+_DRIVER = "libcuda.so.1"
+_NO_IMAGE = "no kernel image is available"
+_ON_GPU = "import torch; torch.ones(1).cuda()"
+_START = f"import ctypes; ctypes.CDLL('{_DRIVER}').cuInit(0)"
+
+TABLE = Path(__file__).with_name("components.toml")
+Import = Annotated[str, StringConstraints(pattern=r"^\w+(\.\w+)*(:\w+)?$")]
+
+
+class Component(Frozen):
+    """A package, or git tree, of a stack."""
+
+    name: Line
+    package: str = Field("", description="its canonical name in a lock; empty for one that is no package")
+    also: tuple[Line, ...] = Field((), description="packages that have the same modules")
+    imports: tuple[Import, ...] = Field(min_length=1, description="MODULE or MODULE:ATTRIBUTE, imported in turn")
+    kernel: str = Field("", description="lines of Python with torch that run a first kernel of its own")
+
+    @property
+    def module(self) -> str:
+        """The module by which it is found."""
+        return self.imports[0].partition(":")[0]
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The names that it can have in a lock."""
+        return (self.package, *self.also) if self.package else self.also
+
+
+class Components(Frozen):
+    """The table."""
+
+    part: tuple[Component, ...]
+
+
+@cache
+def load_components() -> tuple[Component, ...]:
+    """Return the shipped table."""
+    from rlbox.config.load import load_toml
+
+    return check_spec(Components, load_toml(TABLE), str(TABLE)).part
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One part of a stack.
+
+    `late`: a busy machine did not come to its end; `no-gpu`: it cannot be tested without one; `absent`: the stack has
+    no such part.
+    """
+
+    name: str
+    state: State
+    detail: str = ""
+    next_step: str = ""
+    seconds: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the part as JSON types."""
+        row = asdict(self)
+        return {**row, "next": row.pop("next_step"), "seconds": round(self.seconds, 2)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """Where the parts are tested.
+
+    `packages` maps canonical names to versions, as installed; `modules` are those of the table that can be found;
+    `devices` counts the GPUs whose device files are here.
+    """
+
+    python: str
+    version: str
+    packages: Mapping[str, str]
+    modules: frozenset[str]
+    devices: int
+    demands: Demands
+
+    @property
+    def cuda(self) -> bool:
+        """Whether the stack has CUDA's libraries, or is made for GPUs."""
+        names = ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13")
+        return self.demands.wants_gpu or any(name in self.packages for name in names)
+
+    def locked(self, names: Sequence[str]) -> str:
+        """Return the first of `names` that the lock has; empty when it has none."""
+        return next((name for name in names if name in self.demands.packages), "")
+
+
+def failed_part(name: str, findings: Iterable[Finding], seconds: float = 0.0) -> Part | None:
+    """Return a failed part for the first error among `findings`; None when there is none."""
+    error = next((row for row in findings if row.level == "error"), None)
+    if error is None:
+        return None
+    detail = f"{error.title}: {error.seen}" if error.seen else error.title
+    detail += f" ({error.where})" if error.where.startswith("/") and error.where not in detail else ""
+    return Part(name=name, state="failed", detail=detail, next_step=error.remedy, seconds=seconds)
+
+
+def ok_part(name: str, detail: str, seconds: float = 0.0) -> Part:
+    """Return a part that works."""
+    return Part(name=name, state="ok", detail=detail, seconds=seconds)
+
+
+def late_part(name: str, facts: ProgramFacts, ground: Ground, code: str = "import torch") -> Part | None:
+    """Return a part whose program did not end: failed where it only waited, late where the machine was busy.
+
+    `code` does the same by hand.
+    """
+    if facts.exit_code is not None:
+        return None
+    late = f"no answer in {duration_text(facts.seconds)}"
+    if facts.idle:
+        detail, remedy = f"{late}: it waits for something that does not come", shows_wait(ground.python, code)
+        return Part(name=name, state="failed", detail=detail, next_step=remedy, seconds=facts.seconds)
+    detail, remedy = f"{late}: the machine was busy", "once more: what was compiled is kept; or a larger --timeout"
+    return Part(name=name, state="late", detail=detail, next_step=remedy, seconds=facts.seconds)
+
+
+def torch_parts(facts: ProgramFacts, ground: Ground) -> Iterator[Part]:
+    """Yield torch on the CPU, torch on every GPU, and Triton's compiler."""
+    steps = {str(row["step"]): row for row in facts.steps}
+    findings = list(judge_torch(facts, ground.demands, ground.python.removesuffix("/bin/python")))
+    late = None if "cpu" in steps else late_part("torch", facts, ground)
+    done = f"{steps.get('import', {}).get('version', '')}, multiplies on the CPU"
+    yield late or failed_part("torch", findings, facts.seconds) or ok_part("torch", done, facts.seconds)
+    if not steps.get("import", {}).get("ok"):
+        return
+    yield _torch_on_gpus(facts, ground, str(steps["import"].get("cuda", "")))
+    yield _triton(facts, ground, steps)
+
+
+def _torch_on_gpus(facts: ProgramFacts, ground: Ground, cuda: str) -> Part:
+    name = "torch on GPUs"
+    if not cuda:
+        return Part(name=name, state="absent", detail="this torch is built for the CPU")
+    if not ground.devices:
+        return Part(name=name, state="no-gpu", detail=NO_GPU)
+    rows = [row for row in facts.steps if row["step"] == "gpu" and row.get("ok")]
+    kernels = [row for row in judge_gpu_kernels(facts, ground.demands) if row.id != "jit-triton"]
+    wrong = [row for row in facts.steps if row["step"] == "gpu" and not row.get("ok")]
+    if wrong and not kernels:
+        kernels = [Finding(id="gpu-kernel", title="torch cannot calculate on a GPU", seen=str(wrong[0].get("error")))]
+    if not rows and not kernels:
+        kernels = [Finding(id="gpu-kernel", title="torch said nothing of the GPUs", seen=facts.last_error)]
+    models = ", ".join(sorted({f"{row['name']} {row['arch']}" for row in rows}))
+    detail = f"multiplies on {len(rows)} x {models}, CUDA {cuda}"
+    return late_part(name, facts, ground, _ON_GPU) or failed_part(name, kernels) or ok_part(name, detail)
+
+
+def _triton(facts: ProgramFacts, ground: Ground, steps: Mapping[str, Mapping[str, Any]]) -> Part:
+    name = "Triton JIT"
+    if "triton" not in ground.packages:
+        return Part(name=name, state="absent", detail=ABSENT)
+    if not ground.devices:
+        return _triton_compiles(name, steps.get("triton-compile"))
+    broken = [row for row in judge_gpu_kernels(facts, ground.demands) if row.id == "jit-triton"]
+    if "triton" not in steps and not broken:
+        broken = [Finding(id="jit-triton", title="Triton was not reached", seen="see torch on GPUs")]
+    done = f"{ground.packages['triton']}, compiles and runs a kernel"
+    return late_part(name, facts, ground, _ON_GPU) or failed_part(name, broken) or ok_part(name, done)
+
+
+def _triton_compiles(name: str, said: Mapping[str, Any] | None) -> Part:
+    """Return what Triton can show without a GPU: a kernel in machine code."""
+    if said is None:
+        return Part(name=name, state="no-gpu", detail=NO_GPU)
+    if said.get("ok"):
+        return ok_part(name, f"compiles a kernel for {said['arch']}; not run: {NO_GPU}")
+    remedy = "the error names what it misses; TRITON_CACHE_DIR must be writable"
+    return Part(name=name, state="failed", detail=f"Triton cannot compile: {said.get('error')}", next_step=remedy)
+
+
+def driver_part(facts: ProgramFacts, ground: Ground) -> Part:
+    """Return whether the driver starts, and what it shows."""
+    name = "CUDA driver"
+    said = next((row for row in facts.steps if row["step"] == "driver"), {})
+    missing = int(said.get("code", -1)) == -1
+    if missing and not ground.devices:
+        return Part(name=name, state="no-gpu", detail=NO_GPU)
+    number = int(said.get("cuda", 0))
+    detail = f"{said.get('count')} GPUs, CUDA {number // 1000}.{number % 1000 // 10}, {said.get('library')}"
+    broken = failed_part(name, judge_gpus(facts, ground.demands), facts.seconds)
+    return late_part(name, facts, ground, _START) or broken or ok_part(name, detail, facts.seconds)
+
+
+def nccl_part(facts: ProgramFacts, count: int, ground: Ground) -> Part:
+    """Return whether `count` GPUs add up a tensor."""
+    done = ok_part("NCCL", f"{count} processes added up a tensor", facts.seconds)
+    broken = failed_part("NCCL", judge_all_reduce(facts, count), facts.seconds)
+    if not broken and facts.exit_code not in (0, None):
+        broken = Part(name="NCCL", state="failed", detail=facts.last_error, seconds=facts.seconds)
+    return broken or late_part("NCCL", facts, ground, _ON_GPU) or done
+
+
+def ray_part(facts: ProgramFacts, ground: Ground) -> Part:
+    """Return whether Ray does a task."""
+    findings = judge_ray(facts, ground.demands, ground.python.removesuffix("/bin/python"))
+    done = f"{ground.packages.get('ray', '')}, one node did one task"
+    broken = failed_part("Ray", findings, facts.seconds)
+    return late_part("Ray", facts, ground, BY_HAND["Ray"]) or broken or ok_part("Ray", done, facts.seconds)
+
+
+def link_parts(facts: LinkFacts, ground: Ground) -> Iterator[Part]:
+    """Yield the C compiler, and CUDA's libraries as a JIT compiler links them."""
+    if not facts.compiler:
+        broken = failed_part("C compiler", judge_link(facts))
+        yield broken or Part(name="C compiler", state="absent", detail=ABSENT)
+        return
+    broken = failed_part("C compiler", judge_link(LinkFacts(compiler=facts.compiler, error=facts.error)))
+    yield broken or ok_part("C compiler", facts.compiler)
+    for library in ("cudart", "cuda"):
+        name = f"link -l{library}"
+        if library not in facts.libraries:
+            yield Part(name=name, state="absent", detail="needs a C compiler that works" if broken else ABSENT)
+            continue
+        one = LinkFacts(compiler=facts.compiler, libraries={library: facts.libraries[library]})
+        wrong = failed_part(name, judge_link(one))
+        if wrong and library == "cuda" and not ground.devices:
+            wrong = Part(name=name, state="no-gpu", detail=f"{NO_GPU}, and no stub of its driver: {wrong.detail}")
+        yield wrong or ok_part(name, "links")
+
+
+def import_part(component: Component, facts: ProgramFacts, ground: Ground) -> Part:
+    """Return whether what a component is used by can be imported."""
+    last = facts.steps[-1] if facts.steps else {}
+    version = next((ground.packages[name] for name in component.packages if name in ground.packages), "")
+    if last.get("ok") and last.get("last"):
+        imports = ", ".join(component.imports).replace(":", ".")
+        detail = f"{version}, imports {imports}" if version else f"imports {imports}"
+        if last["step"] == "kernel" and ground.devices:
+            detail = f"{version}, imports {imports}, runs a kernel"
+        return ok_part(component.name, detail, facts.seconds)
+    if late := late_part(component.name, facts, ground, f"import {component.module}"):
+        return late
+    if last.get("step") == "kernel" and _NO_IMAGE in str(last.get("all", "")):
+        return Part(
+            name=component.name, state="failed", seconds=facts.seconds,
+            detail=f"{version} has no kernels for this GPU: {last['error']}",
+            next_step="take a wheel that was built for it, or build one with TORCH_CUDA_ARCH_LIST",
+        )  # fmt: skip
+    if not ground.devices and _DRIVER in str(last.get("all", "")):
+        return Part(name=component.name, state="no-gpu", detail=f"{NO_GPU}: it needs {_DRIVER}", seconds=facts.seconds)
+    ended = f"ended by signal {-(facts.exit_code or 0)}" if (facts.exit_code or 0) < 0 else facts.last_error
+    error = str(last.get("error") or ended or "ended without a word")
+    return Part(
+        name=component.name, state="failed", seconds=facts.seconds,
+        detail=f"{version} {error}".strip() + (f" ({last['where']})" if last.get("where") else ""),
+        next_step=f"{ground.python} -c 'import {component.module}' shows all of it; compare the versions with the lock",
+    )  # fmt: skip
+
+
+def missing_part(component: Component, ground: Ground) -> Part:
+    """Return a component whose module is not there: a fault where the lock has it."""
+    locked = ground.locked(component.packages)
+    if not locked:
+        return Part(name=component.name, state="absent", detail=ABSENT)
+    return Part(
+        name=component.name, state="failed", detail=f"the lock has {locked}, and {component.module} is not there",
+        next_step="start a new container, or bring the machine to its lock again: rlbox apply TARGET",
+    )  # fmt: skip

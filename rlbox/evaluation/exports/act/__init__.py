@@ -1,1 +1,0 @@
-"""What reads exports and has the stack's interpreter compare tensors."""

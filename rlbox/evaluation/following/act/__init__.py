@@ -1,1 +1,0 @@
-"""What looks at folders that grow, and waits."""

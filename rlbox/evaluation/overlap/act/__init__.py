@@ -1,1 +1,0 @@
-"""What reads training data."""

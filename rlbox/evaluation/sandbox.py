@@ -1,0 +1,101 @@
+"""Judge answers in rlbox's sandbox; nothing that a model wrote runs anywhere else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rlbox.evaluation.problem import EvalProblem
+from rlbox.evaluation.suite import JudgingLimits
+from rlbox.evaluation.verdict import AnswerVerdict, checked_verdict, code_of, run_outcome, score_verdict, scored
+from rlbox.foreign import parse_json
+from rlbox.system.http import Http
+from rlbox.system.no_answer import NoAnswer
+
+_PROGRAMS = Path(__file__).resolve().parent / "programs"
+SCORERS = {"math": _PROGRAMS / "math_score.py", "reasoning-gym": _PROGRAMS / "gym_score.py"}
+"""What compares answers, by the name that a suite calls it."""
+_PROBE = "import platform\nprint(1 + 1)\nprint(platform.python_version())"
+_WAIT_S = 3600.0
+"""For an answer: a request waits for its turn, and a program for a processor; the sandbox's own limits end it."""
+
+
+class Sandbox:
+    """The code sandbox at `url`; any number of threads may ask."""
+
+    def __init__(self, url: str, http: Http) -> None:
+        self.url, self._http = url.rstrip("/"), http
+
+    def judge(self, problem: EvalProblem, answer: str, limits: JudgingLimits) -> AnswerVerdict:
+        """Return how `answer` does on `problem`; the first run that is not right ends it."""
+        if problem.judge:
+            return self._score(problem, answer, limits)
+        code = code_of(answer)
+        if not code:
+            return AnswerVerdict(outcome="no-code", runs=len(problem.runs) or 1)
+        if not problem.runs:
+            return self._check(problem, code, limits)
+        passed = 0
+        for stdin, expected in problem.runs:
+            outcome, detail = run_outcome(self._run(code, stdin, limits), expected, limits.run_s)
+            if outcome != "accepted":
+                clean = passed + (outcome == "wrong")
+                return AnswerVerdict(outcome=outcome, runs=passed + 1, passed=passed, clean=clean, detail=detail)
+            passed += 1
+        return AnswerVerdict(outcome="accepted", runs=passed, passed=passed, clean=passed)
+
+    def packages(self, judge: str) -> dict[str, str]:
+        """Return the versions of what compares answers; `NoAnswer` where the sandbox's interpreter lacks it."""
+        score, told = scored(self._ask_score(judge, {}, JudgingLimits()))
+        if score is None:
+            raise NoAnswer(f"{judge} does not work there: {told}", "address", self.url)
+        return dict(score.get("packages") or {})
+
+    def probe(self) -> dict[str, Any]:
+        """Return what the sandbox is, and the interpreter of its programs; `NoAnswer` where it runs none (P162)."""
+        reply = self._run(_PROBE, "", JudgingLimits(run_s=10))
+        said = str((reply.get("run_result") or {}).get("stdout") or "").splitlines()
+        if reply.get("status") == "Success" and said[:1] == ["2"]:
+            own = reply.get("rlbox") or {}
+            python = said[1] if len(said) > 1 else ""
+            return {"strength": str(own.get("strength", "")), "version": own.get("version", ""), "python": python}
+        told = reply.get("message") or (reply.get("run_result") or {}).get("stderr") or str(reply)
+        raise NoAnswer(f"it runs nothing: {str(told).strip()[-300:]}", "address", self.url)
+
+    def _score(self, problem: EvalProblem, answer: str, limits: JudgingLimits) -> AnswerVerdict:
+        """Compare an answer that is no code, in a process with limits: what it writes may take for ever to read."""
+        return score_verdict(self._ask_score(problem.judge, {"answer": answer, "wanted": problem.wanted}, limits))
+
+    def _ask_score(self, judge: str, asked: dict[str, str], limits: JudgingLimits) -> dict[str, Any]:
+        return self._run(SCORERS[judge].read_text("utf-8"), json.dumps(asked), limits)
+
+    def _check(self, problem: EvalProblem, code: str, limits: JudgingLimits) -> AnswerVerdict:
+        """Check functions: the program is the whole prompt with the answer behind it, as in the official harness."""
+        asked = {
+            "code": f"{problem.before}\n{code}" if problem.before else code,
+            "tests": problem.check,
+            "before": problem.before,
+            "names": list(problem.names),
+        }
+        return checked_verdict(self._ask("/check", asked, limits))
+
+    def _run(self, code: str, stdin: str, limits: JudgingLimits) -> dict[str, Any]:
+        return self._ask("/run_code", {"code": code, "stdin": stdin}, limits)
+
+    def _ask(self, path: str, what: dict[str, Any], limits: JudgingLimits) -> dict[str, Any]:
+        """Return the sandbox's answer; one that cannot be had is an answer with status SandboxError."""
+        most = {"run_timeout": limits.run_s, "memory_limit_MB": limits.memory_mb}
+        body = json.dumps({"language": "python", **what, **most}).encode()
+        try:
+            with self._http.ask("POST", self.url + path, body=body, silent_s=_WAIT_S) as answer:
+                text = answer.read()
+            found = parse_json(text)
+        except (NoAnswer, ValueError) as error:
+            return {"status": "SandboxError", "message": str(error)}
+        if answer.status != 200 or not isinstance(found, dict):
+            return {
+                "status": "SandboxError",
+                "message": f"status {answer.status}: {text[:200].decode(errors='replace')}",
+            }
+        return found

@@ -1,1 +1,0 @@
-"""What speaks with engines that are kept up."""

@@ -1,0 +1,92 @@
+"""What is judged, by content: the weights of an export, its tokenizer and its chat template."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rlbox.evaluation.lock import content_digest
+from rlbox.foreign import parse_json
+from rlbox.system.copies import sum_file
+from rlbox.system.trees import walk_files
+
+TOKENIZER = (
+    *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json"),
+    *("special_tokens_map.json", "tokenizer_config.json", "tiktoken.model"),
+)
+TEMPLATES = ("chat_template.jinja", "chat_template.json")
+_CONFIG = "tokenizer_config.json"
+
+Marks = tuple[tuple[str, int, int, int], ...]
+"""Of each file its path, bytes, time of its last change and number: others where anything was written since."""
+
+ExportFacts = tuple[dict[str, Any], dict[str, Any]]
+"""The lock's `subject` and its part `tokenizer`."""
+
+
+def marks_of(folder: Path) -> Marks:
+    """Return what changes when anything is written below a folder."""
+    files = walk_files(folder.resolve())
+    return tuple((name, facts.st_size, facts.st_mtime_ns, facts.st_ino) for name, facts in files)
+
+
+def shards_of(folder: Path) -> list[Path]:
+    """Return the files of an export's weights, by name; `FileNotFoundError` where there are none."""
+    found = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin"))
+    if not found:
+        raise FileNotFoundError(f"{folder} holds no weights")
+    return found
+
+
+def export_facts(folder: Path) -> ExportFacts:
+    """Return the lock's `subject` and its part `tokenizer` of a Hugging Face export; `OSError` where a file is missing.
+
+    The configuration of the model counts among its weights: the same tensors under another one are another model.
+    """
+    shards = shards_of(folder)
+    with ThreadPoolExecutor(4) as pool:
+        sums = dict(zip((path.name for path in shards), pool.map(sum_file, shards), strict=True))
+    config = sum_file(folder / "config.json")
+    words = {name: sum_file(folder / name) for name in TOKENIZER if (folder / name).is_file()}
+    subject = {"weights": content_digest({"shards": sums, "config": config})}
+    return subject, {"sha256": content_digest(words), "chat_template": _template(folder)}
+
+
+class Contents:
+    """Digests of exports, made beside other work: `ahead` begins one, and `take` hands it out, once."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        self._known: dict[Path, tuple[Marks, Future[ExportFacts]]] = {}
+
+    def ahead(self, folder: Path) -> None:
+        """Begin to read an export that is wanted soon."""
+        if folder not in self._known:
+            shards_of(folder)
+            self._known[folder] = marks_of(folder), self._pool.submit(export_facts, folder)
+
+    def take(self, folder: Path) -> tuple[Marks, Future[ExportFacts]]:
+        """Return the marks of an export and what will be its facts; `OSError` where it has no weights.
+
+        What changed since it was begun is read anew.
+        """
+        self.ahead(folder)
+        marks, facts = self._known.pop(folder)
+        if marks == marks_of(folder):
+            return marks, facts
+        self.ahead(folder)
+        return self._known.pop(folder)
+
+
+def _template(folder: Path) -> str:
+    """Return the digest of the chat template, which lies in a file of its own or in the tokenizer's configuration."""
+    for name in TEMPLATES:
+        if (folder / name).is_file():
+            return sum_file(folder / name)
+    try:
+        told = parse_json((folder / _CONFIG).read_bytes()).get("chat_template", "")
+    except (OSError, ValueError, AttributeError):
+        return ""
+    return hashlib.sha256(str(told).encode("utf-8", "replace")).hexdigest() if told else ""

@@ -1,1 +1,0 @@
-"""Gather, explain and bundle what a failed run left."""

@@ -1,0 +1,206 @@
+"""Look at the files that a stage needs or must leave: there, large enough, new, and whole."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from rlbox.amounts import size_text
+from rlbox.foreign import parse_json
+from rlbox.gate.before import Before
+from rlbox.gate.fitting import files_at, fitting
+from rlbox.gate.tensors import tensors_problem
+from rlbox.job.gate_plan import FilePlan
+from rlbox.job.gate_rule import WILD
+from rlbox.job.names import FileFact
+from rlbox.system.beneath import open_file, read_bytes
+
+_LOOK_S = 0.05
+
+MANIFEST_SCHEMA = 1
+_BLOCK = 1 << 20
+_JSON_LIMIT = 64 << 20
+"""Bytes of JSON that are read at once: as values it takes twenty times as many."""
+
+OnBlock = Callable[[], None]
+
+
+def probe_file(rule: FilePlan, on_block: OnBlock, *, before: Before | None = None) -> FileFact:
+    """Return what is at the path of `rule`, or at the worst of all that fit it when it holds wild cards.
+
+    Of a folder every regular file in it counts; nothing of their content is asked.
+
+    Parameters
+    ----------
+    on_block
+        Called for every MiB that is summed, and while a file is waited for; what it raises ends the look.
+    before
+        What was there before it had to be written; None: any time will do.
+    """
+    one = not WILD.search(rule.path) or os.path.lexists(rule.path)
+    paths = [Path(rule.path)] if one else fitting(rule.path)
+    if not one and len(paths) < rule.count:
+        return FileFact(problem=f"{len(paths) or 'no'} files fit, at least {rule.count} are due")
+    problems = _growth_problems(rule, paths, on_block)
+    facts = {path: _probe_one(rule, path, on_block, before, problems.get(path, "")) for path in paths}
+    for path, fact in facts.items():
+        if fact.problem:
+            return fact if one else FileFact(bytes=fact.bytes, problem=f"{path.name} {fact.problem}")
+    return FileFact(bytes=sum(fact.bytes or 0 for fact in facts.values()))
+
+
+def _probe_one(rule: FilePlan, path: Path, on_block: OnBlock, before: Before | None, growth: str) -> FileFact:
+    try:
+        facts = path.stat()
+        if stat.S_ISDIR(facts.st_mode):
+            return _probe_folder(rule, path, before)
+        if not stat.S_ISREG(facts.st_mode):
+            return FileFact(problem="is no regular file")
+        if facts.st_size < rule.min_bytes:
+            return FileFact(
+                bytes=facts.st_size, problem=f"has {facts.st_size} bytes, at least {rule.min_bytes} are due"
+            )
+        problem = (before.problem(path) if before else "") or growth or content_problem(path, rule.format, on_block)
+        if not problem and rule.manifest:
+            problem = manifest_problem(path, on_block)
+        return FileFact(bytes=facts.st_size, problem=problem)
+    except FileNotFoundError:
+        return FileFact(problem="is not there")
+    except OSError as error:
+        return FileFact(problem=f"cannot be read: {error.strerror}")
+
+
+def _probe_folder(rule: FilePlan, path: Path, before: Before | None) -> FileFact:
+    """Return what is in a folder: with `before`, at least one file must have been written since."""
+    files = list(files_at(path))
+    if not files:
+        return FileFact(problem="the folder holds no file")
+    if rule.manifest or rule.format or rule.min_bytes > 1:
+        return FileFact(problem="is a folder, not a file")
+    if before and all(before.problem(file) for file in files):
+        return FileFact(problem="holds no file that the stage has written")
+    return FileFact()
+
+
+def _growth_problems(rule: FilePlan, paths: Sequence[Path], on_block: OnBlock) -> Mapping[Path, str]:
+    """Return those of the files that change within `settled_s`, each with how."""
+    until = time.monotonic() + rule.settled_s
+    first, problems = _looks(paths) if rule.settled_s else {}, dict[Path, str]()
+    while time.monotonic() < until and not problems:
+        on_block()
+        time.sleep(_LOOK_S)
+        now = _looks(paths)
+        for path, before in first.items():
+            if path in now and now[path] != before:
+                problems[path] = f"is still being written ({before[0]} bytes, then {now[path][0]})"
+    return problems
+
+
+def _looks(paths: Sequence[Path]) -> Mapping[Path, tuple[int, int]]:
+    found = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            facts = path.stat()
+            found[path] = facts.st_size, facts.st_mtime_ns
+    return found
+
+
+def content_problem(path: Path, form: str, on_block: OnBlock) -> str:
+    """Return why a file is not whole as `form` (json, jsonl, safetensors), or an empty text."""
+    match form:
+        case "json":
+            return _json_problem(path)
+        case "jsonl":
+            return _rows_problem(path, on_block)
+        case "safetensors":
+            return tensors_problem(path)
+        case _:
+            return ""
+
+
+def _json_problem(path: Path) -> str:
+    try:
+        parse_json(read_bytes(path, _JSON_LIMIT, links=True))
+    except ValueError as error:
+        return f"is not whole JSON: {error}"
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        return f"is too large to be read as JSON ({size_text(_JSON_LIMIT)} at most); write it as jsonl"
+    return ""
+
+
+def _rows_problem(path: Path, on_block: OnBlock) -> str:
+    rows = 0
+    with open_file(path, links=True) as file:
+        for number, line in enumerate(iter(lambda: file.readline(_JSON_LIMIT), b""), start=1):
+            if number % 1000 == 0 or len(line) > _BLOCK:
+                on_block()
+            if len(line) == _JSON_LIMIT:
+                return f"line {number} is longer than {size_text(_JSON_LIMIT)}"
+            if not line.strip():
+                continue
+            try:
+                parse_json(line)
+            except ValueError:
+                torn = "" if line.endswith(b"\n") else ", it ends within it"
+                return f"line {number} is no JSON{torn}"
+            rows += 1
+    return "" if rows or not path.stat().st_size else "holds no row"
+
+
+def manifest_problem(path: Path, on_block: OnBlock) -> str:
+    """Return the first thing that differs from a manifest, or an empty text.
+
+    The form is `{"schema": 1, "files": {"model.safetensors": {"bytes": 123, "sha256": "…"}}}`; names are relative to
+    the manifest's folder. Sizes of all files are compared before the first sum, which takes long on large ones.
+    """
+    try:
+        data = parse_json(read_bytes(path, _JSON_LIMIT, links=True))
+    except ValueError:
+        return "is not a manifest: it is not whole JSON"
+    files, schema = (data.get("files"), data.get("schema")) if isinstance(data, dict) else (None, None)
+    if not isinstance(files, dict) or not files or type(schema) is not int or schema != MANIFEST_SCHEMA:
+        return f"is not a manifest of schema {MANIFEST_SCHEMA} with at least one file"
+    problems = (
+        f"{name} {problem}" for name, entry in files.items() if (problem := _size_problem(path.parent, name, entry))
+    )
+    return next(problems, "") or next(
+        (
+            f"{name} differs from its sha256 in the manifest"
+            for name, entry in files.items()
+            if _sum(path.parent / name, on_block) != entry["sha256"].lower()
+        ),
+        "",
+    )
+
+
+def _size_problem(folder: Path, name: str, entry: Any) -> str:
+    parts = PurePosixPath(name)
+    if parts.is_absolute() or ".." in parts.parts:
+        return "lies outside the manifest's folder"
+    if not isinstance(entry, dict) or type(entry.get("bytes")) is not int or not isinstance(entry.get("sha256"), str):
+        return "has no bytes and sha256 in the manifest"
+    path = folder / parts
+    if not path.is_file():
+        return "is not there"
+    size = path.stat().st_size
+    if size < entry["bytes"]:
+        return f"is truncated: {size} of {entry['bytes']} bytes"
+    return "" if size == entry["bytes"] else f"has {size} bytes, the manifest says {entry['bytes']}"
+
+
+def _sum(path: Path, on_block: OnBlock) -> str:
+    digest = hashlib.sha256()
+    with open_file(path, links=True) as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+            on_block()
+    return digest.hexdigest()

@@ -1,0 +1,152 @@
+"""Whether a safetensors file is whole: its header says where each tensor lies, and something was written there."""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rlbox.foreign import parse_json
+from rlbox.system.beneath import open_file
+
+_HEADER_LIMIT = 100_000_000
+"""Bytes of a safetensors header. Source: huggingface/safetensors, `MAX_HEADER_SIZE`."""
+_BITS = {
+    **dict.fromkeys(("F4",), 4),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
+}
+"""Bits of an element. Source: huggingface/safetensors, `Dtype`."""
+_NONE = {
+    "F16": ("H", 0x7C00, 0x03FF),
+    "BF16": ("H", 0x7F80, 0x007F),
+    "F32": ("I", 0x7F800000, 0x007FFFFF),
+    "F64": ("Q", 0x7FF << 52, (1 << 52) - 1),
+}
+"""Of types of IEEE 754 and bfloat16: a word, its exponent, and the bits that with a full exponent say NaN."""
+_SPOTS = 64
+_TOLD = 8
+"""One of so many places must hold something."""
+_SPOT_BYTES = 4096
+_ENOUGH = 1 << 16
+"""Bytes of tensors from which on zeros alone are no weights."""
+
+
+def tensors_problem(path: Path) -> str:
+    """Return what is wrong with a safetensors file in a few words; empty when it is whole.
+
+    Tensors follow each other without a gap and are as long as their shapes say. Weights are never all zeros, one byte
+    or NaN (64 places are read, evenly spaced), and no more than half of their bytes may be holes, which nobody wrote.
+    """
+    with open_file(path, links=True) as file:
+        size = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(size - 8, _HEADER_LIMIT):
+            return f"is no whole safetensors file: {size} bytes do not hold its header"
+        text = file.read(length)
+        try:
+            spans = _spans(parse_json(text)) if text[:1] == b"{" else None
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+            spans = None
+        if spans is None:
+            return "is no safetensors file: its header cannot be read"
+        if not spans:
+            return "holds no tensor"
+        due = 8 + length + spans[-1].end
+        if size != due:
+            return f"is {'truncated' if size < due else 'too long'}: {size} of {due} bytes"
+        if not spans[-1].end:
+            return "holds no tensor that has a byte"
+        return _unwritten(file, 8 + length, size) or _no_numbers(file, 8 + length, spans)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Span:
+    """A tensor: its type, and where its bytes begin and end behind the header."""
+
+    begin: int
+    end: int
+    dtype: str
+
+
+def _spans(header: dict[str, Any]) -> list[_Span]:
+    """Return the tensors in the order of their bytes.
+
+    Raises
+    ------
+    ValueError
+        They overlap, leave a gap, have another length than their shape says, or say what no reader of them takes.
+    """
+    told = header.get("__metadata__", {})
+    if not all(isinstance(text, str) for text in told.values()):
+        raise ValueError("metadata that are no texts")
+    spans = [_span(entry) for name, entry in header.items() if name != "__metadata__"]
+    spans.sort(key=lambda span: (span.begin, span.end))
+    last = 0
+    for span in spans:
+        if span.begin != last:
+            raise ValueError("tensors that do not lie as they say")
+        last = span.end
+    return spans
+
+
+def _span(entry: dict[str, Any]) -> _Span:
+    begin, end = entry["data_offsets"]
+    numbers = [begin, end, *entry["shape"]]
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise ValueError("a place or a side that is no number")
+    if end < begin or (math.prod(entry["shape"]) * _BITS[entry["dtype"]] + 7) // 8 != end - begin:
+        raise ValueError("a tensor of another length than its shape says")
+    return _Span(begin=begin, end=end, dtype=entry["dtype"])
+
+
+def _unwritten(file: BinaryIO, begin: int, end: int) -> str:
+    written, at = 0, begin
+    while at < end:
+        try:
+            first = os.lseek(file.fileno(), at, os.SEEK_DATA)
+            at = os.lseek(file.fileno(), first, os.SEEK_HOLE)
+        except OSError:  # no data behind this place, or a file system that does not tell
+            break
+        written += min(at, end) - first
+    if end > begin and written < (end - begin) / 2:
+        return f"is full of holes: {written} of {end - begin} bytes of its tensors were written"
+    step = max(1, (end - begin) // _SPOTS)
+    if end - begin < _ENOUGH:
+        return ""
+    spots = [_spot(file, at)[: end - at] for at in range(begin, end, step)]
+    told = sum(bool(spot.strip(b"\0")) for spot in spots)
+    if told * _TOLD < len(spots):
+        return "holds nothing but zeros" if not told else "holds hardly anything but zeros"
+    if len(set().union(*map(set, spots))) == 1:
+        return f"holds nothing but the byte 0x{spots[0][0]:02x}"
+    return ""
+
+
+def _no_numbers(file: BinaryIO, begin: int, spans: Sequence[_Span]) -> str:
+    """Return that most numbers are none, as those of a training that diverged."""
+    looked = none = 0
+    step = max(1, spans[-1].end // _SPOTS)
+    floats = [span for span in spans if span.dtype in _NONE and span.end > span.begin]
+    for span in floats[:: max(1, len(floats) // _SPOTS)]:
+        form, exponent, rest = _NONE[span.dtype]
+        for at in range(span.begin, span.end, max(step, span.end - span.begin >> 3)):
+            at -= (at - span.begin) % struct.calcsize(form)
+            data = _spot(file, begin + at)[: span.end - at]
+            count = len(data) // struct.calcsize(form)
+            words = struct.unpack_from(f"<{count}{form}", data)
+            looked += len(words)
+            none += sum(word & exponent == exponent and word & rest != 0 for word in words)
+    return "holds mostly NaN" if none > looked / 2 else ""
+
+
+def _spot(file: BinaryIO, at: int) -> bytes:
+    file.seek(at)
+    return file.read(_SPOT_BYTES)

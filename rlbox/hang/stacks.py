@@ -1,0 +1,145 @@
+"""Write down where each process of a hung stage stands: Python stacks by py-spy, what the kernel shows for the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rlbox.errors import RlboxError
+from rlbox.foreign import parse_json
+from rlbox.hang.waits import Frame, ProcessWait
+from rlbox.system.beneath import make_own_folder, write_file
+from rlbox.system.command import run_command
+from rlbox.system.process_table import read_text
+from rlbox.values import Command
+
+STACKS_FOLDER = "stacks"
+_DUMP_S = 5.0
+_AT_ONCE = 4
+_MOST = 64
+_MOST_FRAMES = 60
+_REFUSED = ("Permission denied", "Permission Denied", "Operation not permitted", "EPERM")
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3", "<frozen", "<string>")
+NO_PERMISSION = "py-spy may not look into it: give the container cap_add = ['SYS_PTRACE'] (run of the target)"
+
+
+_Threads = Sequence[dict[str, Any]]
+
+
+def add_stacks(
+    waits: Sequence[ProcessWait],
+    folder: Path,
+    hide: Callable[[str], str],
+    *,
+    until_s: float,
+    going: Callable[[], bool] = lambda: True,
+) -> tuple[ProcessWait, ...]:
+    """Return `waits` with the Python stacks of the first 64 processes, and write one file a process into `folder`.
+
+    Parameters
+    ----------
+    hide
+        Masks secrets in what is written.
+    until_s
+        Monotonic time at which whatever was not looked at yet is left out.
+    going
+        Nothing more is looked at once this is false: the user wants to stop.
+    """
+    chosen = waits[:_MOST]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        dumps = list(pool.map(lambda wait: _dump(wait.pid, until_s, going), chosen))
+    found = []
+    make_own_folder(folder)
+    for wait, (threads, trouble) in zip(chosen, dumps, strict=True):
+        stack = _main_stack(wait.pid, threads)
+        trouble = trouble or ("" if stack else "its main thread is in no Python code (it starts, or ends)")
+        found.append(dataclasses.replace(wait, stack=stack, trouble=trouble))
+        write_file(folder / f"{wait.pid}.txt", hide(_text(found[-1], threads)).encode("utf-8", "replace"))
+    return (*found, *waits[_MOST:])
+
+
+def main_stacks(pids: Sequence[int], most_s: float) -> dict[int, tuple[Frame, ...]]:
+    """Return where the main threads of Python processes are, of those that show it in `most_s` seconds."""
+    until_s = time.monotonic() + most_s
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        dumps = pool.map(lambda pid: _main_stack(pid, _dump(pid, until_s, lambda: True)[0]), pids[:_MOST])
+    return {pid: stack for pid, stack in zip(pids, dumps, strict=False) if stack}
+
+
+def _dump(pid: int, until_s: float, going: Callable[[], bool]) -> tuple[_Threads, str]:
+    """Return the threads of a Python process, or why there are none."""
+    if not _is_python(pid):
+        return (), "no Python process"
+    program = _program()
+    if not program:
+        return (), "py-spy is not installed beside rlbox"
+    trouble = ""
+    for words in (("--json",), ("--json", "--nonblocking")):
+        left_s = min(_DUMP_S, until_s - time.monotonic())
+        if left_s <= 0 or not going():
+            return (), trouble or "left out: the time for looking was over"
+        try:
+            outcome = run_command(Command(argv=(program, "dump", f"--pid={pid}", *words), timeout_s=left_s))
+            if outcome.ok:
+                return parse_json(outcome.stdout), ""
+            trouble = _reason(outcome.stderr)
+        except (RlboxError, OSError, ValueError) as error:
+            trouble = f"py-spy: {error}"
+    return (), trouble
+
+
+def _reason(text: str) -> str:
+    if any(refusal in text for refusal in _REFUSED):
+        return NO_PERMISSION
+    last = next((line for line in reversed(text.splitlines()) if line.strip()), "no reason given")
+    return f"py-spy: {last.strip()}"
+
+
+def _program() -> str:
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.is_file() else shutil.which("py-spy") or ""
+
+
+def _is_python(pid: int) -> bool:
+    try:
+        if "python" in os.path.basename(os.readlink(f"/proc/{pid}/exe")):
+            return True
+    except OSError:
+        return False
+    return "libpython" in read_text(f"/proc/{pid}/maps")
+
+
+def _main_stack(pid: int, threads: _Threads) -> tuple[Frame, ...]:
+    main = next((t for t in threads if t.get("os_thread_id") == pid or t.get("thread_name") == "MainThread"), None)
+    return tuple(_frame(frame) for frame in main["frames"][:_MOST_FRAMES]) if main else ()
+
+
+def _frame(frame: dict[str, Any]) -> Frame:
+    file = str(frame["filename"])
+    library = any(part in file for part in _LIBRARIES)
+    return Frame(function=str(frame["name"]), file=file, line=int(frame["line"]), library=library)
+
+
+def _text(wait: ProcessWait, threads: _Threads) -> str:
+    lines = [f"pid {wait.pid}: {wait.command}", f"cpu: {100 * wait.cpu:.0f} % of a core"]
+    lines += [f"rank: {wait.rank}"] if wait.rank else []
+    lines += [f"no Python stack: {wait.trouble}"] if wait.trouble else []
+    for thread in threads:
+        state = "active" if thread.get("active") else "idle"
+        holds = ", holds the GIL" if thread.get("owns_gil") else ""
+        lines += ["", f'thread {thread.get("os_thread_id")} "{thread.get("thread_name")}" ({state}{holds})']
+        lines += [f"    {_frame(frame)}  {frame['filename']}" for frame in thread["frames"]]
+    lines += ["", "in the kernel:"]
+    for wait_of in wait.threads:
+        call = f"{wait_of.call or '?'}, {wait_of.kernel or '?'}"
+        lines.append(f"  thread {wait_of.thread} ({wait_of.name}): {wait_of.what} [{call}]")
+    if stack := read_text(f"/proc/{wait.pid}/stack"):
+        lines += ["", "kernel stack of the main thread:", *(f"  {line}" for line in stack.splitlines())]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,268 @@
+"""Look what each thread of a process waits for: the system call it is in, and what stands behind its arguments.
+
+That is a file, pipe, socket or lock, and who has its other end.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import struct
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlbox.hang.kernel_objects import KernelObjects, is_fifo, link_of, shown
+from rlbox.hang.waits import (
+    CHILDREN,
+    FUTEXES,
+    POLLS,
+    READS,
+    SLEEPS,
+    WRITES,
+    ProcessWait,
+    ThreadWait,
+    WaitKind,
+    call_name,
+)
+from rlbox.system.counter_reader import probe_process_activity
+from rlbox.system.ports import TcpSocket
+from rlbox.system.process_table import environment_of, probe_command_line, probe_processes, read_text
+
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK")
+_PART = "RLBOX_PART"
+_MEASURE_S = 0.3
+_BUSY = 0.6
+_MOST_THREADS = 128
+_ON_FILES = READS | WRITES | {"fsync", "fdatasync", "getdents64", "fstat"}
+_MACHINE = platform.machine()
+
+Waiting = tuple[WaitKind, str, int]
+"""Kind, words that continue "it ...", and the process that is waited for (0: not known)."""
+
+_MOST_POLLED = 3
+_SET_LOCK_WAIT = (7, 38)
+_MUTEX_CONTENDED = 2
+
+
+def probe_waits(pids: Sequence[int]) -> tuple[ProcessWait, ...]:
+    """Return what each of the processes waits for, without Python stacks; takes half a second, stops nothing."""
+    begun, before = time.monotonic(), {pid: probe_process_activity(pid) for pid in pids}
+    objects = KernelObjects.probe(probe_processes())
+    time.sleep(max(0.0, _MEASURE_S - (time.monotonic() - begun)))
+    seconds, after = time.monotonic() - begun, {pid: probe_process_activity(pid) for pid in pids}
+    found = []
+    for pid in pids:
+        was, now = before[pid], after[pid]
+        if now is not None:
+            cpu = (now.cpu_s - was.cpu_s) / seconds if was else 0.0
+            found.append(_process(pid, now.name, cpu, objects))
+    return tuple(found)
+
+
+def _process(pid: int, name: str, cpu: float, objects: KernelObjects) -> ProcessWait:
+    environment = environment_of(pid)
+    threads = [_thread(pid, number, cpu, objects) for number in _threads(pid)]
+    return ProcessWait(
+        pid=pid,
+        name=name,
+        role=environment.get(_PART, ""),
+        rank=next((environment[key] for key in _RANKS if environment.get(key, "").isdigit()), ""),
+        command=probe_command_line(pid) or name,
+        cpu=round(cpu, 2),
+        threads=tuple(threads),
+    )
+
+
+def _thread(pid: int, number: int, cpu: float, objects: KernelObjects) -> ThreadWait:
+    folder = f"/proc/{pid}/task/{number}"
+    state = read_text(f"{folder}/stat").rpartition(")")[2].split()[:1]
+    kernel = read_text(f"{folder}/wchan").strip("0\0\n")
+    call, arguments = _call(read_text(f"{folder}/syscall").split())
+    kind, what, holder = _judge(pid, number, state[0] if state else "", call, arguments, cpu, objects)
+    return ThreadWait(
+        thread=number,
+        name=read_text(f"{folder}/comm").strip(),
+        kind=kind,
+        what=what,
+        call=call,
+        kernel=kernel,
+        holder=holder,
+    )
+
+
+def _call(fields: list[str]) -> tuple[str, list[int]]:
+    """Return the name of the call that /proc/PID/syscall shows, and its arguments."""
+    if len(fields) < 7 or not fields[0].lstrip("-").isdigit() or int(fields[0]) < 0:
+        return (fields[0] if fields[:1] == ["running"] else ""), []
+    return call_name(_MACHINE, int(fields[0])), [int(text, 16) for text in fields[1:7]]
+
+
+def _judge(
+    pid: int, thread: int, state: str, call: str, arguments: list[int], cpu: float, objects: KernelObjects
+) -> Waiting:
+    if state in ("T", "t"):
+        return "stopped", "is stopped by a signal (SIGSTOP) or a debugger", 0
+    if state == "R" or call == "running":
+        what = f"computes, {100 * cpu:.0f} % of a core, without waiting in the kernel"
+        return ("busy" if cpu >= _BUSY else "unseen"), what, 0
+    if not arguments:
+        return "unseen", "waits; which call it is in may not be seen (no ptrace permission)", 0
+    if state == "D":
+        link = link_of(pid, arguments[0]) if call in _ON_FILES else ""
+        return "disk", f"is blocked in the kernel in {call}" + (f" on {link}" if link else " (a disk or mount)"), 0
+    return judge_call(pid, thread, call, arguments, objects)
+
+
+def _threads(pid: int) -> list[int]:
+    try:
+        numbers = sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return []
+    return sorted(numbers, key=lambda number: number != pid)[:_MOST_THREADS]
+
+
+def judge_call(pid: int, thread: int, call: str, arguments: list[int], objects: KernelObjects) -> Waiting:
+    """Return what a thread waits for that is in the system call `call`."""
+    if call == "flock" or (call == "fcntl" and arguments[1] in _SET_LOCK_WAIT):
+        return _lock(pid, thread, call, arguments[0], objects)
+    if call in FUTEXES:
+        return _futex(pid, thread, arguments[0], objects)
+    # select on no descriptor at all is how Python before 3.11 sleeps
+    if call in SLEEPS or (call in ("select", "pselect6") and not any(arguments[1:4])):
+        return "sleep", "sleeps between two looks at something", 0
+    if call == "restart_syscall":  # of a call that was interrupted its number is no longer told
+        return "unseen", "waits; which call it is in is not told", 0
+    if call in POLLS:
+        return _poll(pid, call, arguments, objects)
+    if call in CHILDREN:
+        children = [int(text) for text in read_text(f"/proc/{pid}/task/{thread}/children").split()]
+        named = f", {shown(children[0])}" if len(children) == 1 else ""
+        return "child", f"waits for a child process to end{named}", children[0] if len(children) == 1 else 0
+    if call in ("open", "openat"):
+        return "file", f"opens a file that does not open: {_path(pid, arguments[call == 'openat'])}", 0
+    return _descriptor(pid, call, arguments[0], objects)
+
+
+def _descriptor(pid: int, call: str, number: int, objects: KernelObjects) -> Waiting:
+    verb = "reads from" if call in READS else "writes to" if call in WRITES else f"is in {call} on"
+    kind, thing, holder = _thing(pid, number, objects)
+    if call in ("accept", "accept4"):
+        return "idle", f"waits for a client at {thing}", 0
+    if call == "connect":
+        return "socket", f"connects to {thing}, which does not answer", holder
+    return kind, f"{verb} {thing}", holder
+
+
+def _thing(pid: int, number: int, objects: KernelObjects) -> Waiting:
+    """Return what a file descriptor is, in words, with the process at its other end."""
+    link = link_of(pid, number)
+    if link.startswith("socket:["):
+        each = objects.sockets.get(int(link[8:-1]))
+        return _socket(each, objects) if each else ("socket", "a local socket" + _other(objects.others(link, pid)), 0)
+    others = objects.others(link, pid)
+    if link.startswith("pipe:["):
+        return "pipe", f"a pipe{_other(others)}", others[0] if len(others) == 1 else 0
+    if is_fifo(pid, number):
+        return "pipe", f"the named pipe {link}{_other(others)}", others[0] if len(others) == 1 else 0
+    return "file", link or f"file descriptor {number}", 0
+
+
+def _socket(each: TcpSocket, objects: KernelObjects) -> Waiting:
+    if each.listens:
+        return "socket", f"port {each.local.rpartition(':')[2]}", 0
+    peer = objects.peer_of(each)
+    who = f"which is {shown(peer)}" if peer else "a process that is not seen here"
+    return "socket", f"{each.remote}, {who}", peer
+
+
+def _other(pids: list[int]) -> str:
+    if not pids:
+        return ", which no other process has open"
+    names = ", ".join(shown(pid) for pid in pids[:2])
+    return f", which {names}{' and others have' if len(pids) > 2 else ' has' if len(pids) == 1 else ' have'} open too"
+
+
+def _lock(pid: int, thread: int, call: str, number: int, objects: KernelObjects) -> Waiting:
+    link = link_of(pid, number)
+    holders = objects.waited.get(pid, ()) or objects.waited.get(thread, ())
+    if not holders:
+        others = objects.others(link, pid)
+        return "lock", f"waits for a {call} lock on {link}{_held(others)}", others[0] if len(others) == 1 else 0
+    return "lock", f"waits for a {call} lock on {link}, held by {shown(holders[0])}", holders[0]
+
+
+def _held(pids: list[int]) -> str:
+    return f", which {shown(pids[0])} has open" if pids else ""
+
+
+def _futex(pid: int, thread: int, address: int, objects: KernelObjects) -> Waiting:
+    path = _mapped(pid, address)
+    if path.startswith(("/dev/shm/", "/tmp/")):  # noqa: S108 a semaphore or lock that processes share
+        others = [other for other in objects.pids if other != pid and _maps(other, path)]
+        return "lock", f"waits for the shared lock {path}{_held(others)}", others[0] if len(others) == 1 else 0
+    words = _memory(pid, address, 12)
+    if len(words) == 12:
+        value, _, owner = struct.unpack("<iiI", words)
+        if value == _MUTEX_CONTENDED and owner != thread and Path(f"/proc/{pid}/task/{owner}").exists():
+            name = read_text(f"/proc/{pid}/task/{owner}/comm").strip()
+            return "futex", f"waits for a lock that its thread {owner} ({name}) holds", 0
+    return "futex", "waits for a lock or signal inside the process (futex)", 0
+
+
+def _poll(pid: int, call: str, arguments: list[int], objects: KernelObjects) -> Waiting:
+    things = [_thing(pid, number, objects) for number in _polled(pid, call, arguments)]
+    seen = [thing for thing in things if thing[0] in ("pipe", "socket") and not thing[1].startswith("port ")]
+    if len(seen) == 1:
+        kind, thing, holder = seen[0]
+        return kind, f"waits for {thing}", holder
+    listening = [thing for _, thing, _ in things if thing.startswith("port ")]
+    if not seen:
+        return ("idle", f"waits for a client at {listening[0]}", 0) if listening else ("poll", f"waits in {call}", 0)
+    more = f" and {len(seen) - _MOST_POLLED} more" if len(seen) > _MOST_POLLED else ""
+    return "poll", f"waits for one of {len(seen)}: " + "; ".join(t for _, t, _ in seen[:_MOST_POLLED]) + more, 0
+
+
+def _polled(pid: int, call: str, arguments: list[int]) -> list[int]:
+    """Return the file descriptors that a poll, select or epoll call looks at."""
+    if call.startswith("epoll"):
+        lines = read_text(f"/proc/{pid}/fdinfo/{arguments[0]}").splitlines()
+        return [int(line.split()[1]) for line in lines if line.startswith("tfd:")]
+    if "select" in call:
+        bits = _memory(pid, arguments[1], (arguments[0] + 7) // 8) if arguments[1] else b""
+        return [8 * i + bit for i, byte in enumerate(bits) for bit in range(8) if byte >> bit & 1]
+    count = min(arguments[1], 64)
+    data = _memory(pid, arguments[0], 8 * count)
+    return [fd for fd, _, _ in struct.iter_unpack("<ihh", data) if fd >= 0] if len(data) == 8 * count else []
+
+
+def _path(pid: int, address: int) -> str:
+    return _memory(pid, address, 256).partition(b"\0")[0].decode("utf-8", "replace") or "its name may not be seen"
+
+
+def _memory(pid: int, address: int, count: int) -> bytes:
+    """Return bytes of a process's memory; fewer, or none, when it may not be read."""
+    try:
+        handle = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.pread(handle, count, address)
+    except (OSError, OverflowError):
+        return b""
+    finally:
+        os.close(handle)
+
+
+def _mapped(pid: int, address: int) -> str:
+    """Return the file that is mapped at an address; empty when none is."""
+    for line in read_text(f"/proc/{pid}/maps").splitlines():
+        first, _, last = line.split(" ", 1)[0].partition("-")
+        if int(first, 16) <= address < int(last, 16):
+            fields = line.split(None, 5)
+            return fields[5].removesuffix(" (deleted)") if len(fields) > 5 else ""
+    return ""
+
+
+def _maps(pid: int, path: str) -> bool:
+    return path in read_text(f"/proc/{pid}/maps")

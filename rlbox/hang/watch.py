@@ -1,0 +1,167 @@
+"""Find out while a stage runs whether it hangs, in which phase, and what it waits for."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
+
+from rlbox.diagnose.cause import Cause
+from rlbox.hang.evidence import collect_hang
+from rlbox.hang.judge import HangJudge, Stall
+from rlbox.hang.phases import load_phases, phases_of
+from rlbox.hang.rank_probe import RankWatch
+from rlbox.hang.ranks import LIMIT_S, NOTICE_S
+from rlbox.hang.waits import first_waits
+from rlbox.hang.watched import Heard, Logs, Told, Watched, hung, report_path
+from rlbox.job.names import STAGE_LOG
+from rlbox.job.phase import PhasePlan, plan_phases
+from rlbox.logs.lines import Texts
+from rlbox.system.counter_reader import probe_activity
+from rlbox.system.counters import Activity, Rates, rates_between
+
+_LONGEST_LOOK_S = 2.0
+"""What one look counts at most: a supervisor that was stopped, or a machine that slept, has seen nothing meanwhile."""
+
+Probe = Callable[[Iterable[int]], Activity]
+
+_MEMBERS_S = 5.0
+
+
+class Measured:
+    """Counts the processes among `members()` but those whose names begin like one of `background`."""
+
+    def __init__(
+        self, members: Callable[[], Mapping[int, str]], background: tuple[str, ...], probe: Probe = probe_activity
+    ) -> None:
+        self._members, self._background, self._probe = members, background, probe
+        self._pids: tuple[int, ...] = ()
+        self._listed_s = -math.inf
+        self._before: Activity | None = None
+        self.at_s = -math.inf
+        """When they were last looked at, by the caller's clock; minus infinity before the first time."""
+
+    def rates(self, now_s: float) -> Rates | None:
+        """Return what they did since the last time, by the second of the probe's clock; None the first time."""
+        self.at_s = now_s
+        before, self._before = self._before, self._activity(now_s)
+        return rates_between(before, self._before) if before else None
+
+    def _activity(self, now_s: float) -> Activity:
+        if now_s - self._listed_s >= _MEMBERS_S:  # who is a member costs more than what it does
+            self._pids = tuple(self._members())
+            self._listed_s = now_s
+        found = self._probe(self._pids)
+        kept = tuple(process for process in found.processes if not process.name.startswith(self._background))
+        return dataclasses.replace(found, processes=kept)
+
+
+class HangWatch:
+    """Watches one stage from its first `look` on; `take` is given every block of its logs.
+
+    What was heard and what was measured goes to the judge; what the judge says is told.
+    """
+
+    def __init__(
+        self, watched: Watched, *, clock: Callable[[], float] = time.monotonic, probe: Probe = probe_activity
+    ) -> None:
+        stage, shipped = watched.stage, load_phases()
+        phases = phases_of(stage.phases, plan_phases(shipped.phases, str), stage.silence_s, stated=stage.silence_stated)
+        self._watched, self._background, self._clock = watched, shipped.background, clock
+        self._heard = Heard()
+        self._measured = Measured(watched.members, shipped.background, probe)
+        self._judge = HangJudge(phases, stage.silence_s, stage.steps, 0.0)
+        self._ranks = RankWatch(watched.members, shipped.background, probe) if stage.steps else None
+        self._told = Told(watched)
+        self._now_s = 0.0
+        self._looked_s: float | None = None
+        self._began_unix = time.time()
+
+    def take(self, log: str, first: int, offset: int, texts: Texts) -> None:
+        """Take lines of a log; only the stage's own says how far the stage is."""
+        if log != STAGE_LOG:
+            return
+        if texts:
+            self._heard.add(texts.joined)
+            self._listen()
+        if texts.past:
+            self._grew(texts.past[-1][1].decode("utf-8", "replace"))
+
+    def look(self, logs: Logs) -> Cause | None:
+        """Return why the stage must be stopped, its evidence being written by then; None while it is well."""
+        self._tick()
+        self._listen()
+        if (bar := self._heard.bar(logs, self._now_s)) is not None:
+            self._grew(bar)
+        self._measure()
+        self._told.phase(self._judge.phase, self._now_s)
+        waiting = self._waiting_ranks()
+        stall = waiting if waiting and waiting.silent_s >= LIMIT_S else self._judge.judge(self._now_s)
+        if stall:
+            self._told.stall("hang", stall)
+            return hung(self._watched.stage, stall, self._collect(stall))
+        self._told.notice(waiting or self._judge.notice(self._now_s))
+        return None
+
+    def explain(self, cause: Cause, limit_s: float, service: str = "") -> Cause:
+        """Take down what a stage was doing that ran longer than it may, or a service, as `start of vllm` names it."""
+        self._listen(at_once=True)
+        phase, silent_s = self._judge.phase, self._judge.silent_s(self._now_s)
+        if service:
+            phase = PhasePlan(name=service, silence_s=limit_s)
+        rule: Literal["ready", "total"] = "ready" if service else "total"
+        stall = Stall(rule=rule, phase=phase, silent_s=silent_s, limit_s=limit_s)
+        waits, report = self._collect(stall), report_path(self._watched.stage)
+        return dataclasses.replace(cause, phase=phase.name, waits=waits, report=report)
+
+    def _tick(self) -> None:
+        now = self._clock()
+        if self._looked_s is not None:
+            self._now_s += min(max(now - self._looked_s, 0.0), _LONGEST_LOOK_S)
+        else:
+            self._judge.begin(self._now_s)
+        self._looked_s = now
+
+    def _listen(self, *, at_once: bool = False) -> None:
+        block = self._heard.lines(self._now_s, at_once=at_once)
+        if block is not None:
+            self._told.hear(self._judge.take(block, self._now_s))
+
+    def _grew(self, unfinished: str) -> None:
+        if line := self._judge.grew(unfinished, self._now_s):
+            self._told.hear([line])
+
+    def _measure(self) -> None:
+        since_s = self._measured.at_s
+        if self._now_s - since_s < self._judge.pause_s(self._now_s):
+            return
+        if rates := self._measured.rates(self._now_s):
+            self._judge.live(rates, self._now_s, working=self._judge.moved_s > since_s)
+
+    def _waiting_ranks(self) -> Stall | None:
+        if self._ranks is None:
+            return None
+        deadlock, lasted_s = self._ranks.look(self._now_s, self._judge.heard_s)
+        if deadlock is None or lasted_s < NOTICE_S:
+            return None
+        return Stall(
+            rule="ranks",
+            phase=self._judge.phase,
+            silent_s=lasted_s,
+            limit_s=LIMIT_S,
+            step_s=self._judge.step_s,
+            deadlock=deadlock,
+        )
+
+    def _collect(self, stall: Stall) -> str:
+        """Write the evidence; return what the first process, the odd one out, waits for."""
+        self._told.phase(self._judge.phase, self._now_s, at_once=True)
+        recent = self._judge.recent(self._now_s)
+        try:
+            waits = collect_hang(self._watched, stall, recent, background=self._background, began_unix=self._began_unix)
+        except OSError as error:
+            self._watched.event("evidence-failed", why=str(error))
+            return ""
+        return first_waits(waits)

@@ -1,1 +1,0 @@
-"""Is this host fit, before a container is started; which GPUs."""

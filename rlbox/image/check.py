@@ -1,0 +1,133 @@
+"""The end of a build: the checks of all fixes, in a container of the new image, and what is left beside it.
+
+That is an SBOM and the provenance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from typing import Any
+
+from rlbox.amounts import limit_text
+from rlbox.app import App
+from rlbox.engine.api import engine, find_image
+from rlbox.engine.container import TARGET_LABEL, ContainerPlan
+from rlbox.engine.oci import stored_digest
+from rlbox.errors import EngineError, TimedOut, WorkFailed
+from rlbox.findings import Finding, load_finding
+from rlbox.foreign import parse_json
+from rlbox.image.describe import PROVENANCE_FILE, SBOM_FILE, Built, BuiltBy, plan_provenance, plan_sbom
+from rlbox.image.plan import ImagePlan
+from rlbox.system.folders import cache_folder, write_atomic
+from rlbox.target.lock import parse_lock
+from rlbox.values import LOCK_IN_IMAGE, PATCHES_IN_CONTEXT
+
+_LIMIT_S = 600.0  # a stack of ten gigabytes is read from a cold disk, on a machine that just built it
+_CHECK = ("/opt/rlbox/bin/python", "-m", "rlbox.doctor", "build")
+_SHORT = 24
+_SEEN = ("fixes/", "programs/", "wheels/")  # folders of the build context
+
+
+def check_image(plan: ImagePlan, *, again: bool) -> None:
+    """Check the fixes of the image of `plan`; one that is absent takes the tag off, so that nobody uses the image.
+
+    What checks can see is remembered once all have passed: a build that changes nothing of it (rlbox itself, a label,
+    a patch of the target's own) does not wait for them.
+
+    Parameters
+    ----------
+    again
+        Check in any case.
+
+    Raises
+    ------
+    WorkFailed
+        A check failed; every one is named with what it saw.
+    """
+    memory = cache_folder("checks", plan.target, checked_key(plan)[:_SHORT])
+    if not again and memory.is_file():
+        return
+    try:
+        done = engine().run(_container(plan), _LIMIT_S)
+    except (TimedOut, EngineError) as error:
+        engine().remove_tag(plan.tag)
+        late = f"did not end within {limit_text(_LIMIT_S)}"
+        why = late if isinstance(error, TimedOut) else f"could not be run: {error.what}"
+        raise WorkFailed(f"the checks of {plan.tag} {why}") from error
+    found = [load_finding(parse_json(line)) for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.ok:
+        write_atomic(memory, "")
+        return
+    engine().remove_tag(plan.tag)
+    if not found:
+        raise WorkFailed(f"the checks of {plan.tag} could not be run: {done.stderr.strip()[-500:]}")
+    raise WorkFailed(
+        f"{len(found)} of the fixes baked into {plan.tag} do not hold, so it lost its tag\n"
+        + "\n".join(f"  {_line(finding)}" for finding in found),
+        next_step=f"rlbox fixes show {found[0].id}",
+    )
+
+
+def _container(plan: ImagePlan) -> ContainerPlan:
+    return ContainerPlan(
+        image=plan.tag,
+        name=f"rlbox-checks-{plan.target}-{os.getpid()}",
+        argv=_CHECK,
+        labels={TARGET_LABEL: plan.target},
+        network="none",
+    )
+
+
+def checked_key(plan: ImagePlan) -> str:
+    """Return the checksum of what checks of fixes can see: base, stack, fixes, environment, patches of fixes."""
+    patches = parse_json(plan.context.get(PATCHES_IN_CONTEXT, '{"patches": []}'))["patches"]
+    seen = {
+        "base": plan.rootfs or re.findall(r"^FROM .*$", plan.context["Dockerfile"], re.M)[0],
+        "env": re.findall(r"^ENV (?:.*\\\n)*.*$", plan.context["Dockerfile"], re.M),
+        "files": {name: text for name, text in plan.context.items() if name.startswith(_SEEN)},
+        "patches": [row for row in patches if row["fix"]],
+    }
+    return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()
+
+
+def _line(finding: Finding) -> str:
+    return f"{finding.id}: {finding.seen or finding.title}"
+
+
+def describe_image(app: App, plan: ImagePlan, *, hermetic: bool) -> None:
+    """Write what explains the image that was just built; a file that cannot be written is told, and fails no build.
+
+    They lie in a folder of the image's own, whatever its name: the same image of another project is explained by them.
+    """
+    if (image := find_image(plan.tag)) is None:
+        return
+    folder = cache_folder("images", plan.target, described(image).rpartition(":")[2][:_SHORT])
+    try:
+        for name in (SBOM_FILE, PROVENANCE_FILE):  # what a build before wrote says nothing of this one
+            (folder / name).unlink(missing_ok=True)
+        for name, text in _files(plan, image, hermetic).items():
+            write_atomic(folder / name, text)
+    except OSError as error:
+        app.say(f"note: the image has no SBOM and provenance: {folder} cannot be written: {error.strerror}")
+
+
+def described(image: dict[str, Any]) -> str:
+    """Return the digest by which an image is explained: its manifest's, or its configuration's without one."""
+    return stored_digest(image) or str(image["Id"])
+
+
+def _files(plan: ImagePlan, image: dict[str, Any], hermetic: bool) -> dict[str, str]:
+    name = plan.tag.rpartition(":")[0]
+    built = Built(name=name, digest=described(image), has_manifest=bool(stored_digest(image)), epoch=plan.epoch)
+    labels = image["Config"].get("Labels") or {}
+    by = BuiltBy(
+        spec=labels.get("rlbox.spec", ""),
+        mode="hermetic" if hermetic else "online",
+        versions={"engine": engine().version()},
+    )
+    text = plan.context[f"lock/{plan.lock_checksum[:12]}{LOCK_IN_IMAGE}"]
+    lock = parse_lock(text, plan.tag)
+    return {SBOM_FILE: plan_sbom(lock, built), PROVENANCE_FILE: plan_provenance(lock, built, by)}

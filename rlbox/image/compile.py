@@ -1,0 +1,241 @@
+"""What `rlbox compile` does: for each wheel of a target take it from the store, or compile it and keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.utils import parse_wheel_filename
+
+from rlbox.amounts import duration_text, size_text
+from rlbox.app import App
+from rlbox.artifacts.base_image import base_files
+from rlbox.artifacts.fetch import ensure, fetch_view
+from rlbox.artifacts.live import locator, unreached_explained
+from rlbox.artifacts.names import remember
+from rlbox.artifacts.objects import Store, store_folder
+from rlbox.artifacts.relock import write_lock
+from rlbox.config.check import suggest
+from rlbox.errors import SpecError, WorkFailed, page
+from rlbox.image.compile_cache import Made, find_made, known_units, note_made
+from rlbox.image.compile_env import build_folders, build_site, build_system, make_box, own_compiler
+from rlbox.image.compile_plan import plan_jobs
+from rlbox.image.compile_run import BuiltWheel, probe_room, run_build
+from rlbox.image.compile_view import WheelTold, expected_s
+from rlbox.image.compile_wheel import check_archs, differing, write_plain_wheel
+from rlbox.image.plans import Recipe, image_plan
+from rlbox.system.copies import sum_file
+from rlbox.system.folders import cache_folder
+from rlbox.system.lock import hold
+from rlbox.system.trees import remove_tree
+from rlbox.target.artifact import compile_inputs, named_files
+from rlbox.target.compiled import Compile
+from rlbox.target.lock import Compiled, Lock, Package, load_lock
+from rlbox.target.recipe import objects_digest
+from rlbox.target.target import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileWish:
+    """What the command line asked for; `names` are the wheels, all when there are none, `jobs` 0 what fits here."""
+
+    names: tuple[str, ...] = ()
+    jobs: int = 0
+    verify: bool = False
+    replace: bool = False
+    sources: str = ""
+
+
+def compile_target(app: App, name: str, wish: CompileWish) -> tuple[WheelTold, ...]:
+    """Return what became of each wheel that the target's stack compiles; the lock names them all in the end.
+
+    Raises
+    ------
+    SpecError
+        The lock is missing or stale, or a name is none.
+    WorkFailed
+        A build failed, or gave other bytes than the lock has.
+    """
+    recipe = Recipe.load(app.project, name)
+    lock = _usable_lock(app, recipe)
+    rows = _chosen(recipe.target, lock, wish.names)
+    told = []
+    for entry, row in rows:
+        work = _Work(app, recipe.target, lock, entry, row, wish)
+        told.append(one := work.dry() if app.dry_run else work.twice() if wish.verify else work.once())
+        if one.wheel and not app.dry_run:
+            _lock_wheel(app, name, row, one.wheel)
+    return tuple(told)
+
+
+def _lock_wheel(app: App, name: str, row: Compiled, wheel: Package) -> None:
+    """Put a wheel into the lock as it is now: another rlbox may have locked another wheel meanwhile."""
+    lock = load_lock(app.project.lock_file(name))
+    if lock is None or row not in lock.compiled:
+        raise SpecError(f"the lock of target {name} was made anew meanwhile", next_step=f"rlbox compile {name}")
+    write_lock(app, lock, lock.with_wheel(row, wheel))
+
+
+def _usable_lock(app: App, recipe: Recipe) -> Lock:
+    name = recipe.target.name
+    if not recipe.target.compiled:
+        own = app.project.target_file(name).is_relative_to(app.project.folder)
+        names = f"name what it compiles in [[stack.compile]] ({page('compile')})"
+        raise SpecError(
+            f"the stack of target {name} compiles nothing",
+            where=f"images/{name}/target.toml",
+            next_step=names if own else f"rlbox init NAME; in that target of yours, {names}",
+        )
+    plan = image_plan(app.project, name)
+    if recipe.lock is None or not (plan.lock == "current" or plan.lock.startswith("incomplete")):
+        plan.require_lock()
+    assert recipe.lock is not None  # noqa: S101  (a plan without a lock is refused)
+    return recipe.lock
+
+
+def _chosen(target: Target, lock: Lock, names: tuple[str, ...]) -> list[tuple[Compile, Compiled]]:
+    entries = {entry.distribution: entry for _, entry in target.compiled}
+    if unknown := [name for name in names if name not in entries]:
+        raise SpecError(
+            f"the stack of target {target.name} compiles no {unknown[0]!r}{suggest(unknown[0], [*entries])}",
+            where=f"images/{target.name}/target.toml",
+        )
+    return [(entries[row.name], row) for row in lock.compiled if not names or row.name in names]
+
+
+class _Work:
+    """One wheel of a target that is wanted."""
+
+    def __init__(self, app: App, target: Target, lock: Lock, entry: Compile, row: Compiled, wish: CompileWish) -> None:
+        self._app, self._target, self._lock, self._entry, self._row, self._wish = app, target, lock, entry, row, wish
+        self._store = Store(store_folder(None))
+        digest = objects_digest(target, entry, row, lock.toolchain)
+        self._objects = cache_folder("compile", "objects", digest[:24] + own_compiler(lock))
+        self._jobs = plan_jobs(entry, probe_room(), wish.jobs)
+
+    def dry(self) -> WheelTold:
+        """Return how it stands, nothing changed."""
+        if known := self._known():
+            return self._told("in the store", known)
+        kept = len([path for path in self._objects.glob("*") if not path.suffix])
+        expected = expected_s(known_units(self._store, self._row.name), self._jobs, kept)
+        return self._told("to compile", None, seconds=expected, kept=kept)
+
+    def once(self) -> WheelTold:
+        """Return the wheel: the lock's or the note's, where the store has it, else compiled now."""
+        if known := self._known():
+            return self._told("in the store", known)
+        with self._alone() as folder:
+            if known := self._known():  # another rlbox made it meanwhile
+                return self._told("in the store", known)
+            self._fetch()
+            built = self._build(folder, self._objects)
+            wheel = self._plain(built, folder)
+            self._refuse_other(wheel)
+            return self._keep(wheel, built, "compiled")
+
+    def twice(self) -> WheelTold:
+        """Compile it twice, the second time without what was kept, and refuse a wheel that differs."""
+        with self._alone() as folder:
+            self._fetch()
+            first = self._plain(self._build(folder, self._objects), folder)
+            other = folder / "again"
+            built = self._build(other, other / "objects")  # what a killed one made of the second time is of that
+            second = self._plain(built, other)
+            remove_tree(other / "objects")
+            if different := differing(first, second):
+                raise WorkFailed(
+                    f"{self._row.name} compiled twice from one lock differs\n  " + "\n  ".join(different),
+                    where=f"{first} and {second}",
+                )
+            self._refuse_other(second)
+            first.unlink()
+            return self._keep(second, built, "the same twice")
+
+    def _known(self) -> Package | None:
+        """Return the wheel when the store has it: the one of the lock, else the one that was compiled here."""
+        wheel = self._lock.wheel(self._row)
+        if wheel and not self._wish.replace:
+            return wheel if self._store.intact(wheel.sha256, wheel.size) else None
+        made = find_made(self._store, self._row)
+        return made.package(self._row) if made and not self._wish.replace else None
+
+    @contextmanager
+    def _alone(self) -> Iterator[Path]:
+        """Yield the folder of the work while no other rlbox compiles the same."""
+        folder = cache_folder("compile", "work", self._row.recipe[:24])
+        with hold(folder / "lock", f"compilation of {self._row.name}", tell=self._app.say):
+            yield folder
+            for left in ("box", "again"):
+                remove_tree(folder / left)
+
+    def _fetch(self) -> None:
+        app, store, lock = self._app, self._store, self._lock
+        base = base_files(store, lock.base, lock.platform)
+        remember(store, lock.target, app.project.lock_file(lock.target), (*base, *named_files(lock)))
+        files = compile_inputs(lock, self._row)
+        missing = [file for file in files if not store.intact(file.sha256, file.size)]
+        if not missing:
+            return
+        size = sum(file.size for file in missing)
+        sources = self._wish.sources or self._target.sources
+        app.say(f"fetching {len(missing)} files, {size_text(size)}")
+        with unreached_explained(sources), fetch_view(app, size) as on_progress:
+            ensure(files, locator(app, sources, files), store, on_progress, target=self._target.name)
+
+    def _build(self, folder: Path, objects: Path) -> BuiltWheel:
+        app, entry, row = self._app, self._entry, self._row
+        system, python = build_system(self._target, self._lock, self._store)
+        site = build_site(self._target, row, self._store)
+        make_box(folder / "box", system, entry, row, self._store)
+        folders = build_folders(system, folder / "box", site, objects)
+        what = f"for {', '.join(entry.wanted_archs(self._target.hardware.arch)) or 'no GPU'}"
+        app.say(f"compiling {row.name} {what}, {self._jobs} at a time; log: {folder / 'build.log'}")
+        return run_build(app, self._target, entry, folders, python, self._jobs, folder / "build.log")
+
+    def _plain(self, built: BuiltWheel, folder: Path) -> Path:
+        wheel = folder / built.wheel.name
+        write_plain_wheel(built.wheel, wheel)
+        check_archs(wheel, self._row.name, self._entry.wanted_archs(self._target.hardware.arch))
+        return wheel
+
+    def _refuse_other(self, wheel: Path) -> None:
+        """Refuse a wheel that is not the one of the lock, saying what differs where both are here."""
+        locked = self._lock.wheel(self._row)
+        if not locked or self._wish.replace or sum_file(wheel) == locked.sha256:
+            return
+        name = self._row.name
+        raise WorkFailed(
+            f"{name} was compiled to other bytes than the lock has (sha256 {sum_file(wheel)[:12]}…, not "
+            f"{locked.sha256[:12]}…)",
+            where=str(wheel),
+            next_step=f"rlbox compile {self._target.name} {name} --replace puts this one into the lock",
+        )
+
+    def _keep(self, wheel: Path, built: BuiltWheel, state: str) -> WheelTold:
+        digest, size = sum_file(wheel), wheel.stat().st_size
+        self._store.adopt(wheel, digest)
+        version = str(parse_wheel_filename(wheel.name)[1])
+        units = {unit.file: unit.seconds for unit in built.units if unit.state != "left"}
+        made = Made(
+            name=self._row.name,
+            version=version,
+            file=wheel.name,
+            sha256=digest,
+            size=size,
+            seconds=round(built.seconds, 1),
+            jobs=self._jobs,
+            units=units,
+        )
+        note_made(self._store, self._row, made)
+        wheel.unlink()
+        self._app.say(f"{wheel.name}: {size_text(size)}, {duration_text(built.seconds)}")
+        return self._told(state, made.package(self._row), seconds=built.seconds)
+
+    def _told(self, state: str, wheel: Package | None, *, seconds: float = 0.0, kept: int = 0) -> WheelTold:
+        archs = self._entry.wanted_archs(self._target.hardware.arch)
+        return WheelTold(
+            compiled=self._row, state=state, archs=archs, wheel=wheel, seconds=seconds, kept=kept, jobs=self._jobs
+        )

@@ -1,0 +1,190 @@
+"""The folders of a build: the system, what it imports, its own box; each made once, whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from uv import find_uv_bin
+
+from rlbox.artifacts.objects import Store
+from rlbox.errors import NodeError, WorkFailed
+from rlbox.image.bootstrap import make_rootfs
+from rlbox.image.compile_plan import WRAPPED, BuildFolders
+from rlbox.image.labels import rootfs_checksum
+from rlbox.system.command import check_command, run_command
+from rlbox.system.folders import cache_folder, write_atomic
+from rlbox.system.trees import remove_tree
+from rlbox.target.compiled import Compile
+from rlbox.target.lock import Compiled, GitTree, Lock, Package, requirements
+from rlbox.target.target import Target
+from rlbox.values import Command
+
+PROGRAMS = Path(__file__).with_name("programs")
+_INSTALL_S = 1800.0
+_HIDDEN = ("dev", "mnt", "proc", "tmp")  # `enter.sh` lays the build's own over them
+
+
+def build_system(target: Target, lock: Lock, store: Store) -> tuple[str, str]:
+    """Return the root of the system that a build sees, and its Python.
+
+    That is one of the lock's own apt packages; where the base is an image, this machine's.
+
+    Raises
+    ------
+    NodeError
+        This machine has no Python of that version, or no C++ compiler.
+    """
+    if not lock.toolchain:
+        return "/", _own_python(target.python.version)
+    system = replace(lock, debs=lock.toolchain)
+    checksum = rootfs_checksum(system, target.build.epoch)
+    folder = cache_folder("compile", "systems", checksum[:24])
+    if not folder.is_dir():
+        archive = make_rootfs(system, checksum, target.build.epoch, store)
+        with _Draft(folder) as draft:
+            _unpack(archive, draft)
+    return str(folder), target.python.interpreter
+
+
+def own_compiler(lock: Lock) -> str:
+    """Return what tells this machine's C++ compiler from another; nothing where the lock has one of its own."""
+    if lock.toolchain:
+        return ""
+    said = run_command(Command(argv=("/usr/bin/g++", "-v"))) if Path("/usr/bin/g++").exists() else None
+    words = f"{said.stderr if said else ''} {os.confstr('CS_GNU_LIBC_VERSION')}"
+    return f"-{hashlib.sha256(words.encode()).hexdigest()[:8]}"
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """Unpack a tar, which is known by its sha256, as files of whoever runs this; devices are left out."""
+    words = ("--extract", "--no-same-owner", "--exclude=./dev/*", "--file", str(archive), "--directory", str(folder))
+    check_command(Command(argv=("tar", *words), timeout_s=_INSTALL_S), f"{archive.name} cannot be unpacked")
+
+
+def _own_python(version: str) -> str:
+    if not all(Path("/usr/bin", name).exists() for name in ("g++", "c++")):
+        raise NodeError(
+            "this machine has no C++ compiler, and the target's base is an image: what it compiles is made with this "
+            "machine's",
+            next_step="apt-get install g++",
+        )
+    found = run_command(Command(argv=(find_uv_bin(), "python", "find", "--no-python-downloads", version)))
+    if not found.ok:
+        raise NodeError(
+            f"this machine has no Python {version}, and the target's base is an image: what it compiles is made with "
+            "this machine's",
+            where="python.version",
+            next_step=f"install Python {version} with its headers",
+        )
+    python = Path(found.stdout.strip()).resolve()  # a virtual environment's packages are not the build's
+    if python.parts[1] in _HIDDEN:
+        raise NodeError(
+            f"this machine's Python {version} lies where a build has folders of its own: {python}",
+            next_step=f"install Python {version} outside of /{python.parts[1]}",
+        )
+    return str(python)
+
+
+def build_site(target: Target, compiled: Compiled, store: Store) -> Path:
+    """Return the folder with what a build imports, its compiler among it; builds of the same tools share it.
+
+    Raises
+    ------
+    WorkFailed
+        One of the tools is no wheel.
+    """
+    if sources := [package.file for package in compiled.tools if not package.is_wheel]:
+        raise WorkFailed(f"what a build imports must be wheels: {', '.join(sources)}", where="stack.compile.needs")
+    pins = requirements(compiled.tools)
+    mark = hashlib.sha256(f"{target.python.version} {target.python.platform}\n{pins}".encode()).hexdigest()
+    folder = cache_folder("compile", "tools", mark[:24])
+    if not folder.is_dir():
+        with _Draft(folder) as draft:
+            _install(target, compiled.tools, pins, store, draft)
+            _link_libraries(draft)
+    return folder
+
+
+def _install(target: Target, tools: Iterable[Package], pins: str, store: Store, folder: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="rlbox-compile-") as wheels:
+        for package in tools:
+            os.symlink(store.path(package.sha256), Path(wheels, package.file))
+        Path(wheels, "tools.txt").write_text(pins, "utf-8")
+        python = ("--python-version", target.python.version, "--python-platform", target.python.platform)
+        words = ("--no-deps", "--require-hashes", "--no-index", "--offline", "--find-links", wheels)
+        install = (find_uv_bin(), "pip", "install", "--quiet", *python, *words, "--target", str(folder))
+        command = Command(argv=(*install, "--requirement", f"{wheels}/tools.txt"), timeout_s=_INSTALL_S)
+        check_command(command, "what the build imports cannot be unpacked")
+
+
+def _link_libraries(site: Path) -> None:
+    """Give the CUDA libraries the names by which a linker looks for them: their wheels leave these out."""
+    for path in sorted(site.glob("nvidia/*/lib/lib*.so.*")):
+        name = path.with_name(f"{path.name.partition('.so.')[0]}.so")
+        if not name.exists():
+            os.symlink(path.name, name)
+
+
+def make_box(folder: Path, system: str, entry: Compile, compiled: Compiled, store: Store) -> None:
+    """Lay a build's own folder anew: the source as its archive has it, the system's compilers behind `launch.sh`."""
+    if folder.exists():
+        remove_tree(folder)
+    for name in ("bin", "home", "objects", "out", "site", "tmp", "unpacked", "view"):
+        (folder / name).mkdir(parents=True)
+    shutil.copy(PROGRAMS / "launch.sh", folder / "launch.sh")
+    shutil.copy(PROGRAMS / "build_wheel.py", folder / "build_wheel.py")
+    (folder / "launch.sh").chmod(0o755)
+    for name in ("nvcc", *(name for name in WRAPPED if os.path.lexists(f"{system}/usr/bin/{name}"))):
+        os.symlink("../launch.sh", folder / "bin" / name)
+    write_atomic(folder / "units", "".join(f"{pattern}\n" for pattern in entry.units))
+    write_atomic(folder / "units.log", "")
+    _unpack(store.path(compiled.source.sha256), folder / "unpacked")
+    _take_source(folder, entry, compiled)
+
+
+def _take_source(folder: Path, entry: Compile, compiled: Compiled) -> None:
+    """Put the source at its path: an archive of the index has one folder at its top, a git tree none."""
+    unpacked = folder / "unpacked"
+    tops = list(unpacked.iterdir())
+    top = unpacked if isinstance(compiled.source, GitTree) or len(tops) != 1 else tops[0]
+    os.rename(top, folder / "source")
+    source = folder / "source" / entry.folder
+    if not (source / "pyproject.toml").is_file() and not (source / "setup.py").is_file():
+        raise WorkFailed(
+            f"the source of {entry.name} has neither pyproject.toml nor setup.py",
+            where=entry.folder or "its top folder",
+            next_step=f"name the folder that has one: folder of {entry.name} in [[stack.compile]]",
+        )
+
+
+def build_folders(system: str, box: Path, site: Path, objects: Path) -> BuildFolders:
+    """Return the folders of a build, those of its objects made."""
+    objects.mkdir(parents=True, exist_ok=True)
+    for left in objects.glob("*.[0-9]*"):  # a copy that a killed compiler left
+        left.unlink()
+    return BuildFolders(system=system, box=str(box), site=str(site), objects=str(objects))
+
+
+class _Draft:
+    """A folder that is made beside its place, and put there when it is whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._draft = folder, folder.with_name(f"{folder.name}.draft")
+
+    def __enter__(self) -> Path:
+        if self._draft.exists():
+            remove_tree(self._draft)
+        self._draft.mkdir(parents=True)
+        return self._draft
+
+    def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
+        if kind is None:
+            os.rename(self._draft, self._folder)
+        else:
+            remove_tree(self._draft)

@@ -1,0 +1,78 @@
+"""A built wheel: written anew so that its bytes follow from its contents alone, looked into, and compared."""
+
+from __future__ import annotations
+
+import stat
+import zipfile
+from pathlib import Path
+
+from rlbox.errors import WorkFailed, page
+from rlbox.image.compile_fatbin import archs_in
+
+_MOMENT = (1980, 1, 1, 0, 0, 0)
+_LEVEL = 6
+
+
+def write_plain_wheel(source: Path, path: Path) -> None:
+    """Write a wheel anew: files sorted, its RECORD last, one time stamp, two modes."""
+    with zipfile.ZipFile(source) as built, zipfile.ZipFile(path, "w") as plain:
+        rows = sorted(built.infolist(), key=lambda row: (row.filename.endswith(".dist-info/RECORD"), row.filename))
+        for row in rows:
+            if row.is_dir():
+                continue
+            mode = 0o755 if (row.external_attr >> 16) & 0o111 else 0o644
+            entry = zipfile.ZipInfo(row.filename, _MOMENT)
+            entry.external_attr = (stat.S_IFREG | mode) << 16
+            entry.create_system, entry.compress_type = 3, zipfile.ZIP_DEFLATED
+            plain.writestr(entry, built.read(row), compresslevel=_LEVEL)
+
+
+def kernel_archs(wheel: Path) -> frozenset[str]:
+    """Return the architectures that the libraries of a wheel have kernels for."""
+    with zipfile.ZipFile(wheel) as packed:
+        names = [name for name in packed.namelist() if name.endswith(".so") or ".so." in name]
+        return frozenset(arch for name in names for arch in archs_in(packed.read(name)))
+
+
+def differing(one: Path, other: Path) -> tuple[str, ...]:
+    """Return what differs between two wheels, a line a file: which, and in how many bytes from where on."""
+    with zipfile.ZipFile(one) as first, zipfile.ZipFile(other) as second:
+        names = sorted({*first.namelist(), *second.namelist()})
+        return tuple(line for name in names if (line := _difference(first, second, name)))
+
+
+def _difference(first: zipfile.ZipFile, second: zipfile.ZipFile, name: str) -> str:
+    if name not in first.namelist() or name not in second.namelist():
+        return f"{name}: in one of them alone"
+    one, other = first.read(name), second.read(name)
+    if one == other:
+        return ""
+    places = [at for at, (left, right) in enumerate(zip(one, other, strict=False)) if left != right]
+    sizes = f", {len(one)} and {len(other)} bytes long" if len(one) != len(other) else ""
+    return f"{name}: {len(places)} bytes differ, the first at {places[0] if places else len(other)}{sizes}"
+
+
+def check_archs(wheel: Path, name: str, wanted: tuple[str, ...]) -> None:
+    """Refuse a wheel that has no kernels for one of the architectures `wanted`.
+
+    Raises
+    ------
+    WorkFailed
+        It was compiled for other GPUs.
+    """
+    found = kernel_archs(wheel) if wanted else frozenset()
+    missing = [arch for arch in wanted if arch.rstrip("af") not in found]
+    if missing and not found:
+        raise WorkFailed(
+            f"the wheel of {name} has no GPU code, and {', '.join(missing)} was asked for",
+            where=wheel.name,
+            next_step=f"if it is C++ alone, leave out cuda and archs of {name} in [[stack.compile]] and put the "
+            f"compiler packages that its build needs into needs ({page('compile')}); else set the variable by which "
+            "its build takes architectures in env",
+        )
+    if missing:
+        raise WorkFailed(
+            f"{name} was compiled for {', '.join(sorted(found))}, and not for {', '.join(missing)}",
+            where=wheel.name,
+            next_step=f"set the variable by which its build takes architectures, in env of {name} in [[stack.compile]]",
+        )

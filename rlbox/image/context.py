@@ -1,0 +1,259 @@
+"""The build context: what is in it, its digest, and the folder that is handed to the engine."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlbox import __version__
+from rlbox.app import own_requirements
+from rlbox.config.project import PACKAGE, SHIPPED, Project
+from rlbox.errors import NodeError, SpecError
+from rlbox.image.keys import KEYS_LABEL, keys_text
+from rlbox.image.labels import BUILD_LABEL, PARTS_LABEL, part_of, parts_text, why_outdated
+from rlbox.image.layers import layer_folder
+from rlbox.image.plan import ImagePlan
+from rlbox.system.copies import link_or_copy, sum_file
+from rlbox.system.folders import write_atomic
+from rlbox.system.site import site_ca
+
+_FIXED_S = 315_532_800  # 1980-01-01: the earliest that every archive format can hold
+_MARK = "wheels/README"
+_MARK_TEXT = "What this machine holds already stands here, a folder a layer; a build fetches the rest.\n"
+_LINKED = ("debs/", "git/", "http/", "rootfs.tar", "wheels/")
+_NOT_SHIPPED = ("__pycache__", "_shipped")
+# Where files come from is a matter of the place: of the sources profiles an image has the machine's own settings alone.
+_PROFILES, _PROFILE = "artifacts/profiles/", "direct.toml"
+_LIB, _OTHER = "files/opt/rlbox/lib/rlbox/", "other/opt/rlbox/lib/"
+_OTHER_LIB = f"{_OTHER}rlbox/"
+_NAMES = ("__main__.py", "version.py")  # how rlbox is started by hand, and what it calls itself
+INSIDE = (
+    "i18n",
+    "config",
+    "system",
+    "secrets",
+    "ssh",
+    "engine",
+    "sandbox",
+    "job",
+    "logs",
+    "diagnose",
+    "gate",
+    "hang",
+    "record",
+    "doctor",
+    "supervise",
+    "evaluation",
+)
+"""Packages that decide an image: a container runs nothing of the others to carry out, check or explain a run."""
+_NOT_INSIDE = ("doctor/examine.py", "doctor/gpu_choice.py", "doctor/host.py", "i18n/locale/")
+BAKED_CA = "files/opt/rlbox/share/ca.crt"
+COMPLETE = "complete"
+"""File that says in a layer's folder of wheels that nothing else is needed."""
+
+
+def context_entries(plan: ImagePlan) -> dict[str, str | Path]:
+    """Return what decides the image: path in the build context to its text, or to the file it is copied from.
+
+    The bytes that the lock names are not among them, since their checksums are; nor are the `other_entries`.
+    """
+    entries: dict[str, str | Path] = dict(plan.context)
+    entries |= {f"{_LIB}{name}": path for name, path in _own_files(PACKAGE).items() if decides_image(name)}
+    return entries | ({BAKED_CA: Path(_ca_bundle())} if plan.bake_ca else {})
+
+
+def other_entries() -> dict[str, str | Path]:
+    """Return the rest of rlbox: it is in every image, for whoever types `rlbox` there, and decides none.
+
+    With it go the targets, jobs and templates of the wheel: on a rented machine a run in place begins with them.
+    """
+    others: dict[str, str | Path] = {
+        f"{_OTHER_LIB}{name}": path for name, path in _own_files(PACKAGE).items() if not decides_image(name)
+    }
+    others[f"{_OTHER}rlbox-{__version__}.dist-info/METADATA"] = _metadata()
+    shipped = Project(folder=PACKAGE).roots[-1]
+    return others | {
+        f"{_OTHER_LIB}_shipped/{name}/{path}": shipped / name / path
+        for name in SHIPPED
+        for path in _files_of(shipped / name)
+    }
+
+
+def package_entries() -> dict[str, Path]:
+    """Return the files of rlbox's wheel by their paths in it, without its metadata."""
+    shipped = Project(folder=PACKAGE).roots[-1]
+    entries = {f"rlbox/{name}": PACKAGE / name for name in _files_of(PACKAGE)}
+    return entries | {
+        f"rlbox/_shipped/{name}/{path}": shipped / name / path for name in SHIPPED for path in _files_of(shipped / name)
+    }
+
+
+def _metadata() -> str:
+    """Return what rlbox is asked for of itself: its own requirements, which decide a plan."""
+    rows = [f"Requires-Dist: {line}" for line in own_requirements()]
+    return "\n".join(["Metadata-Version: 2.1", "Name: rlbox", f"Version: {__version__}", *rows, ""])
+
+
+def decides_image(name: str) -> bool:
+    """Return whether a file of rlbox decides an image: what is run in it, and the modules beside the packages."""
+    package, below, _ = name.partition("/")
+    if below:
+        return package in INSIDE and not name.startswith(_NOT_INSIDE)
+    return package.endswith(".py") and package not in _NAMES
+
+
+def _ca_bundle() -> str:
+    if path := site_ca():
+        return path
+    raise NodeError(
+        "the target keeps the site's CA bundle in its image, and this machine names none",
+        where="build.bake_ca",
+        next_step="name it with RLBOX_CA_BUNDLE",
+    )
+
+
+def carried_entries(
+    plan: ImagePlan, rootfs: Path | None, wheels: Mapping[str, Path], parts: Mapping[str, Path], *, complete: bool
+) -> dict[str, str | Path]:
+    """Return the rest of the context: bytes that the lock names, as far as this machine holds them.
+
+    Parameters
+    ----------
+    rootfs
+        The bootstrapped operating system; None for a base that is an image.
+    wheels
+        Path below `wheels/` to the file.
+    parts
+        Git trees and single files: path in the context to the file.
+    complete
+        Whether `wheels` are all that the image needs, so that no step looks elsewhere.
+    """
+    entries: dict[str, str | Path] = {_MARK: _MARK_TEXT}
+    for folder in ("uv", "runtime", *map(layer_folder, plan.layers)):
+        entries[f"wheels/{folder}/{COMPLETE if complete else 'README'}"] = _MARK_TEXT
+    entries |= {f"wheels/{name}": path for name, path in wheels.items()}
+    if not plan.rootfs:
+        entries["debs/README"] = _MARK_TEXT
+    return {**entries, **parts, **({"rootfs.tar": rootfs} if rootfs else {})}
+
+
+@functools.cache
+def _own_files(package: Path) -> Mapping[str, Path]:
+    """Return the files of rlbox's own package, which stay as they are while rlbox runs."""
+    return {
+        name: package / name
+        for name in _files_of(package)
+        if not name.startswith(_PROFILES) or name == _PROFILES + _PROFILE
+    }
+
+
+def _files_of(root: Path) -> Iterator[str]:
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if name not in _NOT_SHIPPED)
+        for name in sorted(names):
+            if not name.startswith(".") and not name.endswith(".pyc"):  # an editor's own files begin with a dot
+                yield Path(folder, name).relative_to(root).as_posix()
+
+
+def write_context(entries: Mapping[str, str | Path], folder: Path) -> None:
+    """Make `folder` hold exactly `entries`; files that are right already keep their time stamps.
+
+    Files of `wheels/` and the operating system are hard links where the file system allows it; they are never written
+    to. Modes of the others do not depend on the umask.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _remove_others(folder, set(entries))
+    for name in sorted(entries):
+        source, path = entries[name], folder / name
+        _make_folders(folder, path.parent)
+        if isinstance(source, Path):
+            _bring(source, path, linked=name.startswith(_LINKED))
+        elif not path.is_file() or path.read_bytes() != source.encode():
+            write_atomic(path, source)
+        else:
+            path.chmod(0o644)
+    for path in sorted((folder / "lock").rglob("*"), reverse=True):  # copied into the image as they stand
+        os.utime(path, (_FIXED_S, _FIXED_S))
+
+
+def check_context_folder(folder: Path) -> None:
+    """Refuse a folder that `write_context` would empty of something that it did not write.
+
+    Raises
+    ------
+    SpecError
+        `folder` is not a directory, or holds something and is no build context.
+    """
+    if not folder.exists() or (folder / _MARK).is_file():
+        return
+    if not folder.is_dir() or any(folder.iterdir()):
+        raise SpecError(
+            "this is not a build context that rlbox wrote, and writing one would remove what is there",
+            where=str(folder),
+            next_step="name an empty or a new folder",
+        )
+
+
+def _make_folders(folder: Path, path: Path) -> None:
+    if path != folder and not path.is_dir():
+        _make_folders(folder, path.parent)
+        path.mkdir()
+        path.chmod(0o755)
+
+
+def _bring(source: Path, path: Path, *, linked: bool) -> None:
+    facts = source.stat()
+    mode = 0o755 if facts.st_mode & 0o100 else 0o644
+    if path.exists():
+        there = path.stat()
+        if os.path.samestat(there, facts):
+            return
+        # Files of the store have one time stamp: of those only the inode tells one from another.
+        if not linked and (there.st_size, there.st_mtime_ns) == (facts.st_size, facts.st_mtime_ns):
+            path.chmod(mode)
+            return
+        path.unlink()
+    if linked:
+        link_or_copy(source, path)
+        return
+    shutil.copyfile(source, path)
+    path.chmod(mode)
+    os.utime(path, ns=(facts.st_mtime_ns, facts.st_mtime_ns))
+
+
+def _remove_others(folder: Path, wanted: set[str]) -> None:
+    for here, folders, names in os.walk(folder, topdown=False):
+        for path in (Path(here, name) for name in (*names, *folders)):
+            if path.is_dir() and not path.is_symlink():
+                if not any(path.iterdir()):
+                    path.rmdir()
+            elif path.is_symlink() or path.relative_to(folder).as_posix() not in wanted:
+                path.unlink()
+
+
+def build_labels(entries: Mapping[str, str | Path], plan: ImagePlan) -> dict[str, str]:
+    """Return the labels by which an unchanged image is recognised: of all, of its parts, and its keys."""
+    total = hashlib.sha256(f"epoch={plan.epoch}\n".encode())
+    parts: dict[str, Any] = {}
+    for name in sorted(entries):
+        source = entries[name]
+        digest = sum_file(source) if isinstance(source, Path) else hashlib.sha256(source.encode()).hexdigest()
+        mark = " executable" if isinstance(source, Path) and source.stat().st_mode & 0o100 else ""
+        line = f"{name}\0{digest}{mark}\n".encode()
+        total.update(line)
+        parts.setdefault(part_of(name), hashlib.sha256()).update(line)
+    short = {name: part.hexdigest() for name, part in parts.items()}
+    short |= {"spec": plan.spec_checksum, "lock": plan.lock_checksum}
+    return {BUILD_LABEL: total.hexdigest(), PARTS_LABEL: parts_text(short), KEYS_LABEL: keys_text(plan.keys)}
+
+
+def outdated(plan: ImagePlan, image: Mapping[str, Any]) -> str:
+    """Return why the engine's image is not what the plan and this machine hold now; empty while it is."""
+    config = image.get("Config")
+    labels = config.get("Labels") or {} if isinstance(config, dict) else {}
+    return why_outdated(labels, build_labels(context_entries(plan), plan), plan.target, plan.origins)

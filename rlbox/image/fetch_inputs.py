@@ -1,0 +1,220 @@
+"""What `rlbox fetch` does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from rlbox.amounts import size_text
+from rlbox.app import App
+from rlbox.artifacts.base_image import base_files, fetch_base_image
+from rlbox.artifacts.fetch import FetchReport, check_room, ensure, fetch_view, refuse_uncompiled
+from rlbox.artifacts.inputs import is_folder, plan_inputs_artifact
+from rlbox.artifacts.inputs_folder import Imported, export_folder, import_folder, require_export
+from rlbox.artifacts.inputs_registry import export_registry, import_registry
+from rlbox.artifacts.live import locator, unreached_explained
+from rlbox.artifacts.names import remember
+from rlbox.artifacts.objects import Store, store_folder
+from rlbox.artifacts.table import group_rows, table_text, total_row
+from rlbox.engine.reference import Reference, parse_reference
+from rlbox.errors import SpecError, WorkFailed
+from rlbox.image.plan import ImagePlan
+from rlbox.image.plans import image_plan
+from rlbox.system.output import check_output_folder
+from rlbox.system.site import probe_site
+from rlbox.target.artifact import Artifact, artifacts, artifacts_here, named_files
+from rlbox.target.lock import Lock, load_lock
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchWish:
+    """What the command line asked for.
+
+    `here`: what `rlbox apply` takes, and no more; `unpack`: with the base image, for `rlbox apply --unpack`.
+    """
+
+    here: bool = False
+    unpack: bool = False
+    sources: str = ""
+    store: str | None = None
+    jobs: int = 8
+    export_to: str | None = None
+    import_from: str | None = None
+
+    @property
+    def base(self) -> bool:
+        """Whether the files of the base image are wanted."""
+        return self.unpack or not self.here
+
+
+def fetch_target(app: App, name: str, wish: FetchWish) -> int:
+    """Bring the files of a target's lock into the store, and export them if that was asked for."""
+    plan = image_plan(app.project, name)
+    plan.require_lock()
+    lock = load_lock(app.project.lock_file(name))
+    if lock is None:
+        raise SpecError(f"the lock of target {name} is missing", next_step=f"rlbox lock {name}")
+    store = Store(store_folder(wish.store), seals=not app.dry_run)
+    place = _place(wish.export_to or wish.import_from)
+    if wish.export_to and isinstance(place, Path):
+        with app.checking("export"):
+            check_output_folder(place, "another with --export")
+    if app.dry_run:
+        return _look(app, plan, lock, store, place, wish)
+    if wish.import_from:
+        _import(app, lock, store, place, wish)
+    else:
+        files, report = _fetch(app, plan, lock, store, wish)
+        if wish.export_to:
+            _export(app, lock, files, store, place)
+        _tell(app, name, store, report, wish)
+    return 0
+
+
+def _place(text: str | None) -> Path | Reference | None:
+    """Return the folder or the registry's name that an export or import is about."""
+    if not text:
+        return None
+    if is_folder(text) or Path(text).exists():
+        return Path(os.path.expanduser(text)).absolute()
+    host = text.partition("/")[0]
+    if "/" not in text or not ("." in host or ":" in host or host == "localhost"):
+        raise SpecError(
+            f"{text!r} is neither a folder that is there nor a name in a registry",
+            next_step=f"./{text} for a folder, HOST/NAME:TAG for a registry",
+        )
+    return parse_reference(text)
+
+
+def _files(lock: Lock, wish: FetchWish) -> tuple[Artifact, ...]:
+    """Return what is wanted, each file once: without those that have the bytes of an earlier one."""
+    files = artifacts_here(lock) if wish.here else artifacts(lock)
+    return tuple({file.sha256: file for file in reversed(files)}.values())[::-1]
+
+
+def _base(lock: Lock, store: Store, wish: FetchWish) -> tuple[Artifact, ...]:
+    return base_files(store, lock.base, lock.platform) if wish.base else ()
+
+
+def _remember(app: App, lock: Lock, store: Store) -> None:
+    """Write down what all of a lock's objects are, whichever of them are wanted now."""
+    files = (*base_files(store, lock.base, lock.platform), *named_files(lock))
+    remember(store, lock.target, app.project.lock_file(lock.target), files)
+
+
+def _look(app: App, plan: ImagePlan, lock: Lock, store: Store, place: Path | Reference | None, wish: FetchWish) -> int:
+    """Show what would be fetched, and whether it would be."""
+    base = _base(lock, store, wish)
+    rows = group_rows(lock, base, store.intact, here=wish.here)
+    if unknown := "@" in lock.base and not base and wish.base:
+        app.not_checked("its manifest is not in the store", f"files of the base image {lock.base}")
+    missing = [file for file in (*base, *_files(lock, wish)) if not store.intact(file.sha256, file.size)]
+    if wish.import_from:
+        source, would = f"{place}", f"import {place}"
+        with app.checking("export"):
+            if isinstance(place, Path):
+                require_export(place)
+    else:
+        source, would = (
+            f"sources {wish.sources or plan.sources}",
+            f"fetch {len(missing)} files" + " and the base image" * unknown,
+        )
+        with app.checking("store"):
+            refuse_uncompiled(missing, store, plan.target)
+    with app.checking("store"):
+        check_room(store, missing)
+    if not missing and not unknown:
+        would = "fetch nothing: the store holds it all"
+    elif not (wish.import_from and isinstance(place, Path)):
+        app.not_checked("a dry run asks no network", source)
+    would += f", and export it to {place}" if wish.export_to else ""
+    data = [{**asdict(row), "missing_bytes": row.missing_bytes} for row in (*rows, total_row(rows))]
+    facts = {"target": lock.target, "store": str(store.root), "groups": data[:-1], "total": data[-1]}
+    return app.planned(facts, table_text(rows), would)
+
+
+def _fetch(
+    app: App, plan: ImagePlan, lock: Lock, store: Store, wish: FetchWish
+) -> tuple[tuple[Artifact, ...], FetchReport]:
+    profile = wish.sources or plan.sources
+    files = _files(lock, wish)
+    base = fetch_base_image(app, lock, store, profile) if wish.base else ()
+    _remember(app, lock, store)
+    missing = [file.size for file in files if not store.intact(file.sha256, file.size)]
+    if not missing:
+        whole = sum(file.size for file in files)
+        return (*base, *files), FetchReport(present=len(files), present_bytes=whole, by_mirror={})
+    app.say(f"fetching {len(missing)} files, {size_text(sum(missing))}")
+    with unreached_explained(profile), fetch_view(app, sum(missing)) as on_progress:
+        report = ensure(files, locator(app, profile, files), store, on_progress, target=plan.target, jobs=wish.jobs)
+    return (*base, *files), report
+
+
+def _export(app: App, lock: Lock, files: Sequence[Artifact], store: Store, place: Path | Reference | None) -> None:
+    files = [file if file.size else replace(file, size=store.path(file.sha256).stat().st_size) for file in files]
+    plan = plan_inputs_artifact(lock.target, lock.text(), files)
+    app.say(f"exporting {len(files)} files to {place}")
+    if isinstance(place, Path):
+        export_folder(plan, files, store, place)
+    elif place:
+        export_registry(plan, files, store, place, probe_site().ca_bundle)
+
+
+def _import(app: App, lock: Lock, store: Store, place: Path | Reference | None, wish: FetchWish) -> None:
+    done = _imported(app, store, place)
+    if done.lock != lock.text().encode():
+        app.say(f"the export was made from another lock of {lock.target}")
+    if done.bad:
+        raise WorkFailed(
+            f"the export has damaged files: {len(done.bad)}; whole and in the store: {done.taken + done.present}"
+            + "".join(f"\n  {line}" for line in done.bad),
+            where=str(place),
+            next_step="export again and repeat the import, which takes only what is missing",
+        )
+    base = _base(lock, store, wish)
+    files = (*base, *_files(lock, wish))
+    _remember(app, lock, store)
+    missing = [file.file for file in files if not store.intact(file.sha256, file.size)]
+    if missing or ("@" in lock.base and not base and wish.base):
+        enough = wish.base and all(store.intact(file.sha256, file.size) for file in artifacts_here(lock))
+        which = " --place here" * wish.here + " --unpack" * wish.unpack
+        partly = f"; it has what rlbox apply takes: rlbox fetch {lock.target} --place here --import {place}"
+        raise WorkFailed(
+            "the export does not hold: " + (", ".join(missing) or lock.base),
+            where=str(place),
+            next_step=f"make it from the same lock: rlbox fetch {lock.target}{which} --export" + partly * enough,
+        )
+    data = {"target": lock.target, "store": str(store.root), "imported": done.taken, "present": done.present}
+    app.result(data, f"{lock.target}  {len(files)} files: {done.present} present, {done.taken} imported")
+    app.say(_next(lock.target, wish))
+
+
+def _next(target: str, wish: FetchWish) -> str:
+    how = " --unpack" if wish.unpack else ""
+    return f"next: rlbox apply {target} --offline{how}" if wish.here else f"next: rlbox build {target} --hermetic"
+
+
+def _imported(app: App, store: Store, place: Path | Reference | None) -> Imported:
+    def on_file(title: str) -> None:
+        if app.verbosity > 0:
+            app.say(title)
+
+    if isinstance(place, Reference):
+        return import_registry(place, store, probe_site().ca_bundle, on_file)
+    return import_folder(place or Path(), store, on_file)
+
+
+def _tell(app: App, name: str, store: Store, report: FetchReport, wish: FetchWish) -> None:
+    exported = wish.export_to
+    whole = size_text(report.present_bytes + report.fetched_bytes)
+    lines = [
+        f"{name}  {report.present + report.fetched} files, {whole}: "
+        f"{report.present} present, {report.fetched} fetched ({size_text(report.fetched_bytes)})"
+    ]
+    lines += [f"  {size_text(count):>9} from {mirror}" for mirror, count in report.by_mirror.items()]
+    lines += [f"exported to {exported}"] if exported else []
+    data = {"target": name, "store": str(store.root), **asdict(report), "exported": exported}
+    app.result(data, "\n".join(lines))
+    app.say(_next(name, wish))

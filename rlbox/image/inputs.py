@@ -1,0 +1,219 @@
+"""What a build starts from: the locked files that it carries, its context folder, its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import unquote
+
+from rlbox.amounts import size_text
+from rlbox.app import App
+from rlbox.artifacts.base_image import fetch_base_image, missing_files, write_base_layout
+from rlbox.artifacts.fetch import check_room, ensure, fetch_view, lacking, refuse_uncompiled
+from rlbox.artifacts.live import build_env, locator
+from rlbox.artifacts.load_profile import load_profile
+from rlbox.artifacts.objects import Store, store_folder
+from rlbox.engine.api import engine_version
+from rlbox.errors import EngineError, SpecError
+from rlbox.image.bootstrap import make_rootfs, require_mmdebstrap, rootfs_path
+from rlbox.image.bootstrap_command import deb_file
+from rlbox.image.builder import BuildRun, find_builder
+from rlbox.image.buildkit import LINKED_COPIES, BuildWish, dockerfile_for
+from rlbox.image.context import build_labels, carried_entries, context_entries, other_entries, write_context
+from rlbox.image.labels import FORCED_LABEL
+from rlbox.image.layers import layer_folder, part_files, plan_layers
+from rlbox.image.names import file_word
+from rlbox.image.plan import ImagePlan
+from rlbox.system.folders import cache_folder
+from rlbox.system.site import probe_site
+from rlbox.target.artifact import Artifact, artifacts
+from rlbox.target.load import load_target
+from rlbox.target.lock import Lock, Package, load_lock
+
+
+class BuildInputs:
+    """What one build starts from: lock, store, machine and sources profile, and what they give to its context.
+
+    A hermetic build carries every locked file, any other only those that a step cannot verify by itself or that this
+    machine holds anyway.
+    """
+
+    def __init__(self, app: App, plan: ImagePlan, wish: BuildWish) -> None:
+        plan.require_lock()
+        self._app, self._plan, self._wish = app, plan, wish
+        self._site = probe_site()
+        self._local = {unquote(name) for names in self._site.find_links.values() for name in names}
+        self._lock = self._read_lock()
+        self._store = Store(store_folder(None), seals=not app.dry_run)
+        self._sources = wish.sources or plan.sources
+
+    def write(self, folder: Path | None = None) -> BuildRun:
+        """Write the build context, fetching and bootstrapping what it carries; return how the build is run.
+
+        A hermetic one fetches nothing: `WorkFailed` names what the store lacks.
+        """
+        plan, wish, lock = self._plan, self._wish, self._lock
+        self._fetch()
+        carried = carried_entries(plan, self._rootfs(), self._wheels(), self._parts(), complete=wish.hermetic)
+        run = self._run(folder or cache_folder("contexts", file_word(plan.tag)), self._base())
+        base = lock.base if run.base else ""
+        dockerfile = {"Dockerfile": dockerfile_for(plan.context["Dockerfile"], _engine(), base)}
+        write_context({**context_entries(plan), **other_entries(), **carried, **dockerfile}, run.context)
+        return run if wish.hermetic else replace(run, env=self._settings())
+
+    def look(self) -> BuildRun:
+        """Return how the build would be run, with what comes first, and what is known to be in its way."""
+        app, plan, missing = self._app, self._plan, self._missing()
+        if missing:
+            with app.checking("store"):
+                self._refuse(missing)
+        if missing and not self._wish.hermetic:
+            with app.checking("store"):
+                check_room(self._store, missing)
+            size = size_text(sum(file.size for file in missing))
+            app.dry.first.append(f"{len(missing)} files are fetched, {size}")
+            app.not_checked("a dry run asks no network", f"sources {self._sources}")
+        if plan.rootfs and not rootfs_path(plan.rootfs).exists():
+            with app.checking("mmdebstrap"):
+                require_mmdebstrap()
+            app.dry.first.append(f"the base is made from its {len(self._lock.debs)} apt packages")
+        base = ""
+        with app.checking("engine"):
+            base = self._base()
+        return self._run(cache_folder("contexts", file_word(plan.tag)), base)
+
+    def _run(self, folder: Path, base: str) -> BuildRun:
+        wish = self._wish
+        return BuildRun(
+            context=folder,
+            labels={
+                **build_labels(context_entries(self._plan), self._plan),
+                **({FORCED_LABEL: wish.forced} if wish.forced else {}),
+            },
+            env={},
+            site=self._site,
+            cache=not (wish.no_cache or wish.verify),
+            network="none" if wish.hermetic else "",
+            base=base,
+        )
+
+    def _read_lock(self) -> Lock:
+        plan = self._plan
+        lock = load_lock(self._app.project.lock_file(plan.target))
+        if lock is None or lock.checksum() != plan.lock_checksum:
+            raise SpecError(
+                f"the lock of target {plan.target} changed while it was read", next_step=f"rlbox build {plan.target}"
+            )
+        return lock
+
+    def _settings(self) -> Mapping[str, str]:
+        """Return the settings of pip and uv in build steps."""
+        return build_env(self._app, self._plan.torch_groups, self._sources, self._site, artifacts(self._lock))
+
+    def _rootfs(self) -> Path | None:
+        """Return the bootstrapped operating system; None for a base that is an image."""
+        checksum = self._plan.rootfs
+        if checksum and not rootfs_path(checksum).exists():
+            self._app.say(f"making the base from its {len(self._lock.debs)} apt packages")
+        return make_rootfs(self._lock, checksum, self._plan.epoch, self._store) if checksum else None
+
+    def _parts(self) -> Mapping[str, Path]:
+        """Return git trees, single files and apt packages for a base image: path in the context to the file."""
+        lock, store = self._lock, self._store
+        places = part_files(lock)
+        parts = {places[tree.name]: store.path(tree.sha256) for tree in lock.git}
+        parts |= {places[file.name]: store.path(file.sha256) for file in lock.http}
+        if "@" in lock.base:
+            parts |= {f"debs/{deb_file(deb)}": store.path(deb.sha256) for deb in lock.debs}
+        return parts
+
+    def _base(self) -> str:
+        """Return where BuildKit gets the base image, as a named context; nothing for a bootstrapped base.
+
+        A profile with mirrors of registries gets it through the store, as a hermetic build does: it fails over, and
+        the bytes are verified. A named context even for what the engine pulls itself: only then the times in the
+        image's history are the same both ways. Old builders know no named contexts; the Dockerfile names the image
+        for them.
+        """
+        app, lock, store = self._app, self._lock, self._store
+        if "@" not in lock.base:
+            return ""
+        from_store = self._wish.hermetic or load_profile(app.project, self._sources).has("oci")
+        if find_builder().integrated or (_engine() or LINKED_COPIES) < LINKED_COPIES:
+            if from_store:
+                other = "without --hermetic" if self._wish.hermetic else "with --sources direct"
+                raise EngineError(
+                    "this engine cannot build on a base image from the store",
+                    next_step=f"use Docker 23 or newer with the buildx plugin, or build {other}",
+                )
+            return ""
+        if not from_store:
+            return f"docker-image://{lock.base}"
+        if self._wish.hermetic and (missing := missing_files(store, lock.base, lock.platform)):
+            raise lacking(missing, store, self._plan.target)
+        if app.dry_run:
+            return f"oci-layout://FOLDER@{lock.base.rpartition('@')[2]}"
+        fetch_base_image(app, lock, store, self._sources)
+        return f"oci-layout://{write_base_layout(lock.base, lock.platform, store)}@{lock.base.rpartition('@')[2]}"
+
+    def _fetch(self) -> None:
+        """Bring into the store what the build carries."""
+        app, plan, store = self._app, self._plan, self._store
+        if missing := self._missing():
+            self._refuse(missing)
+            size = sum(artifact.size for artifact in missing)
+            app.say(f"fetching {len(missing)} files, {size_text(size)}")
+            find = locator(app, self._sources, artifacts(self._lock))
+            with fetch_view(app, size) as on_progress:
+                ensure(missing, find, store, on_progress, target=plan.target)
+
+    def _refuse(self, missing: list[Artifact]) -> None:
+        """Refuse what no build fetches: wheels that are compiled; for a hermetic one all."""
+        refuse_uncompiled(missing, self._store, self._plan.target)
+        if self._wish.hermetic:
+            raise lacking(missing, self._store, self._plan.target)
+
+    def _missing(self) -> list[Artifact]:
+        """Return what the build carries and the store has not.
+
+        It carries all; or uv, what no step of a Dockerfile verifies itself, what lies in pip's `find-links` folders.
+        """
+        plan, store, wanted = self._plan, self._store, artifacts(self._lock)
+        everything, local = self._wish.hermetic, self._local
+        kinds, uv = ("apt", "compiled", "git", "http"), ("uv", "runtime")
+        carried = [
+            file
+            for file in wanted
+            if everything or file.kind in kinds or (file.name, file.group) == uv or file.file in local
+        ]
+        if plan.rootfs and rootfs_path(plan.rootfs).exists():
+            carried = [artifact for artifact in carried if artifact.kind != "apt"]
+        return [artifact for artifact in carried if not store.intact(artifact.sha256, artifact.size)]
+
+    def _wheels(self) -> Mapping[str, Path]:
+        """Return the Python packages that the context carries: path below `wheels/` to the file."""
+        lock, store, everything = self._lock, self._store, self._wish.hermetic
+        layers = plan_layers(load_target(self._app.project, self._plan.target).target, lock)
+        rows = [("runtime", package) for package in lock.runtime.packages]
+        rows += [("uv", package) for package in lock.runtime.packages if package.name == "uv"]
+        rows += [(layer_folder(layer.name), package) for layer in layers for package in layer.packages]
+        found: dict[str, Path] = {}
+        for folder, package in rows:
+            if everything or _carried(folder, package) or package.file in self._local:
+                found[f"{folder}/{package.file}"] = store.path(package.sha256)
+                if everything and not package.is_wheel:
+                    found |= {f"{folder}/{tool.file}": store.path(tool.sha256) for tool in lock.build.packages}
+        return found
+
+
+def _engine() -> tuple[int, ...]:
+    try:
+        return engine_version()
+    except EngineError:  # a context is written for whatever engine builds it
+        return ()
+
+
+def _carried(folder: str, package: Package) -> bool:
+    """Return whether a package is in every context: uv, and what no package index has."""
+    return folder == "uv" or not package.indexed

@@ -1,0 +1,110 @@
+"""Look at the images that the engine keeps for rlbox, and remove some."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rlbox.config.check import suggest
+from rlbox.config.project import Project
+from rlbox.engine.api import engine
+from rlbox.engine.container import TARGET_LABEL
+from rlbox.errors import RlboxError, SpecError
+from rlbox.image.context import outdated
+from rlbox.image.image_use import GONE, REPLACED, KeptImage
+from rlbox.image.named import VARIABLE, known_folder, project_name
+from rlbox.image.names import NO_PROJECT, image_tag, split_tag
+from rlbox.image.plans import image_plan
+
+_NAMELESS = "<none>:<none>"
+_SHORT = 12
+"""Digits of an id that will do for one without a name."""
+
+
+def kept_images(project: Project) -> list[KeptImage]:
+    """Return the engine's images that rlbox built, one for each name, those of this project first.
+
+    Raises
+    ------
+    EngineError
+        The engine does not answer.
+    """
+    users: dict[str, list[str]] = {}
+    for row in engine().list_containers(TARGET_LABEL):
+        users.setdefault(str(row.get("ImageID", "")), []).append(_container(row))
+    own, found = project_name(project), []
+    for row in engine().list_images(TARGET_LABEL):
+        names = [tag for tag in row.get("RepoTags") or () if tag != _NAMELESS]
+        for name in names or [str(row["Id"])]:
+            found.append(_kept(project, own, row, name, tuple(sorted(users.get(str(row["Id"]), ())))))
+    return sorted(found, key=lambda one: (split_tag(one.name)[1] != own, one.spare, one.name))
+
+
+def find_kept(project: Project, rows: Sequence[KeptImage], names: Iterable[str]) -> list[KeptImage]:
+    """Return the images of these names, ids or targets of this project, each once; `SpecError` for one there is not."""
+    own = project_name(project)
+    found: dict[str, KeptImage] = {}
+    for name in names:
+        wanted = (name, f"sha256:{name.removeprefix('sha256:')}", image_tag(name, own))
+        named = [row for row in rows if row.name in wanted or (len(name) >= _SHORT and row.name.startswith(wanted[1]))]
+        if not named:
+            raise SpecError(
+                f"rlbox built no image {name!r} in this engine{suggest(name, [row.name for row in rows])}",
+                next_step="rlbox images ls",
+            )
+        found |= {row.name: row for row in named}
+    return list(found.values())
+
+
+def remove_images(rows: Iterable[KeptImage]) -> None:
+    """Take the names off some images; one without a name left goes, unless a container has been made from it."""
+    for row in rows:
+        engine().remove_image(row.name)
+
+
+def _kept(project: Project, own: str, row: dict[str, Any], name: str, containers: tuple[str, ...]) -> KeptImage:
+    target, of = split_tag(name)
+    folder = known_folder(of) if of else ""
+    state, spare = _standing(project, own, row, target, of, folder) if target else _of_no_project(name)
+    return KeptImage(
+        name=name,
+        identity=str(row["Id"]),
+        target=target or str((row.get("Labels") or {}).get(TARGET_LABEL, "")),
+        project=folder or of,
+        state=state,
+        spare=spare,
+        containers=containers,
+        size=int(row.get("Size") or 0),
+    )
+
+
+def _of_no_project(name: str) -> tuple[str, bool]:
+    return (REPLACED, True) if name.startswith("sha256:") else ("a name that somebody gave it", False)
+
+
+def _standing(project: Project, own: str, row: dict[str, Any], target: str, of: str, folder: str) -> tuple[str, bool]:
+    if of == own:
+        return _of_this_project(project, row, target)
+    if of == NO_PROJECT:
+        return "of an rlbox that had one name for all projects", False
+    if not folder:
+        return f"of project {of}, of another user or machine", False
+    return (f"of the project in {folder}", False) if os.path.isdir(folder) else (f"{GONE}: {folder}", True)
+
+
+def _of_this_project(project: Project, row: dict[str, Any], target: str) -> tuple[str, bool]:
+    if target not in project.targets():
+        return (
+            f"there is no target {target} any more",
+            VARIABLE not in os.environ,
+        )  # a chosen name is of several folders
+    try:
+        why = outdated(image_plan(project, target), {"Config": {"Labels": row.get("Labels")}})
+    except RlboxError as error:
+        return f"target {target} cannot be read: {error.what}", False
+    return (f"outdated: {why}" if why else "as its specs say"), False
+
+
+def _container(row: dict[str, Any]) -> str:
+    return next((str(name).lstrip("/") for name in row.get("Names") or ()), str(row.get("Id", ""))[:12])

@@ -1,0 +1,267 @@
+"""Carry what the processes of a stage write, through pipes and out of Ray's driver logs, into the stage's logs.
+
+One thread reads, so that a stage is heard whatever the supervisor is busy with: a process that is told to end may have
+much to say first. Nothing is lost and nothing piles up in memory: a reader that cannot keep up makes the writers wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlbox.logs.file import LogFile
+from rlbox.secrets.masks import Masks
+from rlbox.system.tail import Tail
+
+_PIPE_BYTES = 1 << 20
+"""What a pipe may hold: all that Linux gives without privileges, so that writers seldom wait."""
+_AHEAD_BYTES = 32 << 20
+"""How far the logs may be ahead of their reader."""
+_OUTSIDER_BYTES = 64 << 20
+"""What is still taken at the end from a process that is not of the run, holds a pipe and never stops to write."""
+
+_LOOK_S = 0.04
+_CHECK_S = 1.0
+_SHARE = 40
+"""The thread rests this many times as long as the process has worked since it last rested (and `_LOOK_S` at most)."""
+_MUCH_BYTES = 1 << 17
+
+
+@dataclass
+class _Source:
+    log: LogFile
+    handle: int = -1
+    tail: Tail | None = None
+    ended: bool = False
+
+
+class LogPump:
+    """The logs of one stage by name, and the thread that fills them.
+
+    `problem` is the first error in writing one; from then on output is thrown away, so that processes can end.
+    """
+
+    def __init__(self, masks: Masks) -> None:
+        self.logs: dict[str, LogFile] = {}
+        self.problem: OSError | None = None
+        self._masks = masks
+        self._sources: dict[str, _Source] = {}
+        self._ends: dict[int, int] = {}
+        self._lock = threading.Lock()
+        self._guests = 0
+        self._grown = threading.Event()
+        self._closing = threading.Event()
+        self._free = False
+        self._restored: list[str] = []
+        self._buffer = bytearray(_PIPE_BYTES)
+        self._checked_at = time.monotonic()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._epoll = select.epoll()
+        self._epoll.register(self._wake, select.EPOLLIN)
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def pipe(self, name: str, path: Path) -> Iterator[int]:
+        """Begin the log `name` in the file `path`; give the handle that a process started in the block may write to.
+
+        Raises
+        ------
+        OSError
+            The log cannot be written.
+        """
+        log = self._open(name, path)
+        out, into = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(out, False)
+        with contextlib.suppress(OSError):  # the user's pipes hold much already: this one stays small
+            fcntl.fcntl(out, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self._sources[name] = _Source(log, out)
+        self._epoll.register(out, select.EPOLLIN)
+        try:
+            yield into
+        finally:
+            os.close(into)
+
+    def follow(self, name: str, source: Path, path: Path) -> None:
+        """Begin the log `name` in the file `path` as a copy of the growing file `source`."""
+        self._sources[name] = _Source(self._open(name, path), tail=Tail(source, links=True))
+        self._rouse()
+
+    def release(self, name: str) -> int:
+        """End a log whose writer goes on; return the end of its pipe, which `adopt` of another pump goes on with.
+
+        It is -1 when the writer has closed its output.
+        """
+        with self._lock:
+            source = self._sources.pop(name)
+            if not source.ended:
+                self._epoll.unregister(source.handle)
+            self._write(source, b"")
+        return source.handle
+
+    def adopt(self, name: str, path: Path, handle: int) -> None:
+        """Begin the log `name` in the file `path` with what comes out of a pipe that another pump has released.
+
+        Raises
+        ------
+        OSError
+            The log cannot be written.
+        """
+        self._sources[name] = _Source(self._open(name, path), handle, ended=handle < 0)
+        if handle >= 0:
+            self._epoll.register(handle, select.EPOLLIN)
+
+    def wake_at_end(self, pid: int) -> None:
+        """Have `wait` return when the process ends, which may be later than its last word."""
+        with contextlib.suppress(OSError):  # an old kernel or a strict container: then `wait` ends by its timeout
+            handle = os.pidfd_open(pid)
+            self._ends[handle] = pid
+            self._epoll.register(handle, select.EPOLLIN)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until a log has grown, a process has ended or something went wrong; `timeout_s` at most."""
+        self._grown.wait(timeout_s)
+        self._grown.clear()
+
+    def let_flow(self) -> None:
+        """Make no writer wait from now on: the reader is busy, and processes must be able to end."""
+        self._free = True
+
+    def catch_up(self) -> None:
+        """Bring all that was written before this call into the logs."""
+        self._guests += 1
+        with self._lock:
+            self._guests -= 1
+            for name, source in self._sources.items():
+                self._take(name, sys.maxsize if source.tail else _PIPE_BYTES)
+
+    def restored(self) -> list[str]:
+        """Return, once each time, the logs that somebody removed or renamed; they are there again."""
+        found, self._restored = self._restored, []
+        return found
+
+    def close(self) -> None:
+        """Take what is left, wait for nobody who holds a pipe open, and let go of all but the logs."""
+        self._closing.set()
+        self._rouse()
+        self._thread.join()
+        for name, source in self._sources.items():
+            self._take(name, _OUTSIDER_BYTES)
+            self._write(source, b"")
+            self._end(source)
+        for handle in (*self._ends, self._wake):
+            os.close(handle)
+        self._epoll.close()
+
+    def _open(self, name: str, path: Path) -> LogFile:
+        log = self.logs[name] = LogFile(path, self._masks.stream())
+        return log
+
+    def _rouse(self) -> None:
+        os.eventfd_write(self._wake, 1)
+
+    def _work(self) -> None:
+        worked = time.process_time()
+        while not self._closing.is_set():
+            copies = any(source.tail for source in self._sources.values())
+            ready = {handle for handle, _ in self._epoll.poll(_LOOK_S if copies else _CHECK_S)}
+            while self._guests:
+                self._closing.wait(0.001)
+            with self._lock:
+                count = self._turn(ready)
+            now = time.process_time()
+            if count < _MUCH_BYTES:
+                self._closing.wait(min(_LOOK_S, _SHARE * (now - worked)))
+            worked = now
+            while not self._free and not self._closing.is_set() and self._ahead() > _AHEAD_BYTES:
+                self._closing.wait(_LOOK_S / 4)
+
+    def _ahead(self) -> int:
+        return sum(log.waiting for log in tuple(self.logs.values()))
+
+    def _turn(self, ready: set[int]) -> int:
+        """Look once at everything that is ready, in the order in which it was begun; return the bytes that came."""
+        count = 0
+        for name, source in tuple(self._sources.items()):
+            if source.tail or source.handle in ready:
+                count += self._take(name, _PIPE_BYTES)
+        for handle in ready & self._ends.keys():
+            self._epoll.unregister(handle)
+            del self._ends[handle]
+            os.close(handle)
+            self._grown.set()
+        if self._wake in ready:
+            os.eventfd_read(self._wake)
+        if time.monotonic() - self._checked_at > _CHECK_S:
+            self._check()
+        return count
+
+    def _take(self, name: str, limit: int) -> int:
+        """Bring up to `limit` bytes (a little more) of one source into its log; return how many came."""
+        source, count = self._sources[name], 0
+        while not source.ended and count < limit:
+            data = self._read(source)
+            if not data:
+                break
+            count += len(data)
+            self._write(source, data)
+        if count:
+            self._grown.set()
+        return count
+
+    def _read(self, source: _Source) -> bytes:
+        if source.tail:
+            return source.tail.read()
+        try:
+            count = os.readv(source.handle, [self._buffer])
+        except BlockingIOError:
+            return b""
+        if not count:
+            self._end(source)
+        return bytes(memoryview(self._buffer)[:count])
+
+    def _write(self, source: _Source, data: bytes) -> None:
+        if self.problem:
+            return
+        try:
+            source.log.write(data) if data else source.log.end()
+        except OSError as error:
+            self.problem = _with_path(error, source.log.path)
+            self._grown.set()
+
+    def _end(self, source: _Source) -> None:
+        """Let go of a source; of a pipe at its end, or when nobody of the run can write to it any more."""
+        source.ended = True
+        if source.tail:
+            source.tail.close()
+        elif source.handle >= 0:
+            with contextlib.suppress(OSError, ValueError):
+                self._epoll.unregister(source.handle)
+            os.close(source.handle)
+            source.handle = -1
+        self._grown.set()
+
+    def _check(self) -> None:
+        """Look whether somebody took a log away."""
+        self._checked_at = time.monotonic()
+        for name, log in tuple(self.logs.items()):
+            try:
+                if log.restore():
+                    self._restored.append(name)
+                    self._grown.set()
+            except OSError as error:
+                self.problem = self.problem or _with_path(error, log.path)
+                self._grown.set()
+
+
+def _with_path(error: OSError, path: Path) -> OSError:
+    return OSError(error.errno, error.strerror, str(path))

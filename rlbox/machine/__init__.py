@@ -1,1 +1,0 @@
-"""This machine: processes, control groups, memory, ports, GPUs, proxies, CA, identity."""

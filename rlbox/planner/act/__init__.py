@@ -1,1 +1,0 @@
-"""What the planner asks of a machine, and how it says no."""

@@ -1,0 +1,309 @@
+"""A target as the solver sees it: what is fixed and by which line of the spec, and the rules that speak of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from rlbox.planner.compat import CompatTable
+from rlbox.planner.requirements import is_declared
+from rlbox.planner.stack_fact import Fact, within
+from rlbox.planner.stack_search import Domains
+from rlbox.target.lock import Lock
+from rlbox.target.target import GitSource, Target, Wheel
+
+MACHINE = ("arch", "datacenter", "driver", "glibc")
+"""Names that a spec cannot choose: they say what the machine is."""
+
+_BUILD = ("default", "cuda", "nccl", "abi", "nvcc", "cuda-compat")
+
+# Source: Dao-AILab/flash-attention setup.py, `get_wheel_url`; causal-conv1d and mamba name theirs alike.
+_BUILT_FOR = re.compile(r"cu(\d\d)\d*torch(\d+\.\d+)cxx11abi(true|false)")
+# Of the wheels of CUDA 12 that of the compiler has ptxas alone, and another name.
+_NVCC_WHEEL = "nvidia-cuda-nvcc"
+_NVCC_DEB = re.compile(r"cuda-(?:compiler|minimal-build|nvcc|toolkit)-(\d+)-(\d+)")
+_GLIBC = {"debian:bookworm": "2.36"}
+_COMPILED = "-compiled"
+_EXCLUDED, _LOCK_FILE = "python.exclude", "lock.json"
+# Without them its build leaves its operators to the first use: source: DeepSpeed setup.py, op_builder/all_ops.py.
+_SWITCHES = {"deepspeed": ("DS_BUILD_FUSED_ADAM", "DS_BUILD_CPU_ADAM")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """One thing that a target fixes: a range of versions of `name`, and which line of its spec says so."""
+
+    name: str
+    range: str
+    where: str
+    own: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.range}" if self.range else f"no {self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnknownVersion:
+    """A version of a package that the table does not know, and those that it knows, the newest first."""
+
+    name: str
+    version: str
+    known: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What is asked of the solver: all versions there are, what the target fixes, and the rules in force.
+
+    `unknown` are versions that the target fixes and that no fact speaks of, though facts speak of others; `known` are
+    those that facts speak of, and none where facts speak of ranges alone.
+    """
+
+    versions: Mapping[str, tuple[str, ...]]
+    wishes: tuple[Wish, ...]
+    rules: tuple[Fact, ...]
+    unknown: tuple[UnknownVersion, ...] = ()
+    known: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def domains(self, wishes: Iterable[Wish]) -> Domains:
+        """Return what each name may be under some of the wishes; what none of them names is rather not there."""
+        asked: dict[str, list[Wish]] = {}
+        for wish in wishes:
+            asked.setdefault(wish.name, []).append(wish)
+        found: Domains = {}
+        for name, versions in self.versions.items():
+            rows = asked.get(name)
+            if rows is None:
+                found[name] = ("", *versions)
+            elif any(not row.range for row in rows):
+                found[name] = ("",)
+            else:
+                fit = tuple(v for v in versions if all(within(row.range, v) for row in rows))
+                found[name] = tuple(v for v in fit if v in self.known.get(name, ())) or fit
+        return found
+
+
+def plan_problem(table: CompatTable, target: Target, lock: Lock | None) -> Problem:
+    """Return the question that a target puts.
+
+    Parameters
+    ----------
+    lock
+        Its lock, whose versions are judged where the spec pins none; None for the spec alone.
+    """
+    every = table.all_versions
+    said = [*_wishes(table, target, lock)]
+    if lock and target.base.bootstrap:
+        said += _missing(every, said)
+    wishes = tuple(_plain(wish for wish in said if wish.name in every))
+    # what a package declares and the spec, or the resolver, has left out by name, was left out on purpose
+    out = {wish.name for wish in wishes if not wish.range and wish.where in (_EXCLUDED, _LOCK_FILE)}
+    facts = (fact for fact in table.all_facts() if fact.id not in target.compat.off)
+    rules = _reached(
+        [fact for fact in facts if not (is_declared(fact) and out & {one.name for one in fact.needs})], wishes
+    )
+    named = {condition.name for rule in rules for condition in rule.conditions()} | {wish.name for wish in wishes}
+    versions = {name: _with_pins(rows, name, wishes) for name, rows in every.items() if name in named}
+    # where the table knows other versions only, nothing is judged
+    known = tuple(one for one in wishes if not one.range or any(within(one.range, v) for v in versions[one.name]))
+    return Problem(
+        versions=versions,
+        wishes=known,
+        rules=rules,
+        unknown=tuple(_unknown(table, wishes)),
+        known={name: table.known_versions(name) for name in versions},
+    )
+
+
+def _reached(facts: Iterable[Fact], wishes: Iterable[Wish]) -> tuple[Fact, ...]:
+    """Return the facts that can come to bear: all that they speak of is fixed, or is needed by what is."""
+    there = {wish.name for wish in wishes if wish.range} | set(MACHINE) | set(_BUILD)
+    waiting = list(facts)
+    found: list[Fact] = []
+    while True:
+        fit = [fact for fact in waiting if all(one.absent or one.name in there for one in fact.when)]
+        if not fit:
+            return tuple(found)
+        found += fit
+        waiting = [fact for fact in waiting if not all(one.absent or one.name in there for one in fact.when)]
+        there |= {one.name for fact in fit for row in fact.rows for one in row if not one.absent}
+
+
+def _unknown(table: CompatTable, wishes: Iterable[Wish]) -> Iterator[UnknownVersion]:
+    """Yield each version that is fixed and not known, of packages whose versions have facts of their own."""
+    for wish in wishes:
+        known = table.known_versions(wish.name)
+        if wish.range and known and not any(within(wish.range, one) for one in known):
+            yield UnknownVersion(name=wish.name, version=wish.range.removeprefix("=="), known=known)
+
+
+def _missing(every: Iterable[str], said: Iterable[Wish]) -> list[Wish]:
+    """Return what a whole lock says by not naming it; which extras were asked for it does not say."""
+    named = {wish.name for wish in said} | {"python", *MACHINE, *_BUILD}
+    return [Wish(name=name, range="", where=_LOCK_FILE) for name in every if name not in named and "[" not in name]
+
+
+def _plain(wishes: Iterable[Wish]) -> Iterator[Wish]:
+    """Yield the wishes, of the same one only the first: what the spec pins is not said by the lock again."""
+    seen: set[tuple[str, str]] = set()
+    for wish in wishes:
+        if (wish.name, wish.range) not in seen:
+            seen.add((wish.name, wish.range))
+            yield wish
+
+
+def _with_pins(versions: tuple[str, ...], name: str, wishes: Iterable[Wish]) -> tuple[str, ...]:
+    """Return the versions of a name, those among them that are pinned and that the table does not list."""
+    pins = [found[1] for wish in wishes if wish.name == name and (found := re.fullmatch(r"==([^*,]*)", wish.range))]
+    new = [pin for pin in dict.fromkeys(pins) if pin not in versions]
+    return tuple(sorted((*versions, *new), key=Version, reverse=True))
+
+
+def _wishes(table: CompatTable, target: Target, lock: Lock | None) -> Iterator[Wish]:
+    yield from _machine(table, target)
+    python = not target.base.bootstrap  # Debian has one
+    yield Wish(name="python", range=f"=={target.python.version}", where="python.version", own=python)
+    for part in target.git:
+        yield from _git(part)
+    for group in target.stack:
+        for text in group.packages:
+            yield from _package(text, f"stack.{group.name}")
+        for wheel in group.wheels:
+            yield from _wheel(wheel, f"stack.{group.name}.wheels")
+    yield from _compiled(table, target)
+    yield from _excluded(target)
+    yield from _locked(lock)
+
+
+def _wheel(wheel: Wheel, where: str) -> Iterator[Wish]:
+    """Yield the version of a wheel, and what its name says that it was built for."""
+    yield Wish(name=wheel.distribution, range=_exactly(wheel.version), where=where)
+    if built := _BUILT_FOR.search(wheel.version):
+        yield Wish(name="cuda", range=f"=={built[1]}.*", where=where, own=False)
+        yield Wish(name="torch", range=f"=={built[2]}.*", where=where, own=False)
+        yield Wish(name="abi", range=f"=={int(built[3] == 'true')}", where=where, own=False)
+    if python := re.search(r"-cp(\d)(\d+)-cp", wheel.file):
+        yield Wish(name="python", range=f"=={python[1]}.{python[2]}", where=where, own=False)
+
+
+def _compiled(table: CompatTable, target: Target) -> Iterator[Wish]:
+    """Yield what wheels that are compiled are, and which of those that facts ask for there are not."""
+    made = set()
+    for group, entry in target.compiled:
+        where, name = f"stack.{group.name}.compile", entry.distribution
+        version = entry.version or _version_of(entry.ref)
+        yield Wish(name=name, range=_exactly(version) if version else ">=0", where=where)
+        if entry.cuda:
+            major = int(entry.cuda.partition(".")[0])
+            yield Wish(name="cuda", range=f">={major},<{major + 1}", where=where)
+        if all(entry.env.get(switch) == "1" for switch in _SWITCHES.get(name, ())):
+            made.add(f"{name}{_COMPILED}")
+    for name in table.all_versions:
+        if name.endswith(_COMPILED):
+            yield Wish(name=name, range="==1" if name in made else "", where="stack.compile")
+
+
+def _version_of(ref: str) -> str:
+    """Return the version that a tag tells (`v0.2.2`, `core_v0.14.0`), empty where it tells none."""
+    found = re.fullmatch(r"(?:[a-z]+_)?v(\d[0-9a-z.]*)", ref)
+    try:
+        return str(Version(found[1])) if found else ""
+    except InvalidVersion:
+        return ""
+
+
+def _excluded(target: Target) -> Iterator[Wish]:
+    held: set[str] = {canonicalize_name(name) for name in target.base.holds}
+    held |= {wheel.distribution for group in target.stack for wheel in group.wheels}
+    held |= {entry.distribution for _, entry in target.compiled}
+    for name in (canonicalize_name(text) for text in target.python.exclude):
+        if name not in held:
+            yield Wish(name=name, range="", where=_EXCLUDED)
+
+
+def _machine(table: CompatTable, target: Target) -> Iterator[Wish]:
+    hardware = target.hardware
+    if arch := re.fullmatch(r"sm_(\d+)(\d)", hardware.arch):
+        yield Wish(name="arch", range=f"=={arch[1]}.{arch[2]}", where="hardware.arch", own=False)
+    else:
+        yield Wish(name="arch", range="", where="hardware.arch", own=False)
+    if hardware.grade:
+        yield Wish(
+            name="datacenter", range=f"=={int(hardware.grade == 'datacenter')}", where="hardware.grade", own=False
+        )
+    if branch := table.branches.get(hardware.cuda_driver):
+        yield Wish(name="driver", range=f"=={branch}", where="hardware.cuda_driver", own=False)
+    if glibc := _GLIBC.get(target.base.bootstrap):
+        yield Wish(name="glibc", range=f"=={glibc}", where="base.bootstrap", own=False)
+    yield from _torch_build(target)
+    held = {canonicalize_name(name): version for name, version in target.base.holds.items()}
+    for name, version in held.items():
+        yield Wish(name=name, range=_exactly(version), where="base.holds", own=False)
+    yield from _compiler(target)
+    if target.base.bootstrap and not any(package.startswith("cuda-compat") for package in target.base.packages):
+        yield Wish(name="cuda-compat", range="", where="base.packages")
+
+
+def _compiler(target: Target) -> Iterator[Wish]:
+    """Yield which CUDA compiler there is: of a wheel or an apt package; a base image may have one that nobody names."""
+    wheels = [row for group in target.stack for text in group.packages for row in _package(text, f"stack.{group.name}")]
+    if found := next((row for row in wheels if row.name == _NVCC_WHEEL), None):
+        yield Wish(name="nvcc", range=found.range, where=found.where)
+        return
+    for package in target.base.packages:
+        if named := _NVCC_DEB.fullmatch(package):
+            yield Wish(name="nvcc", range=f"=={named[1]}.{named[2]}", where="base.packages")
+            return
+    if target.base.bootstrap:
+        yield Wish(name="nvcc", range="", where="base.packages and the stack")
+
+
+def _torch_build(target: Target) -> Iterator[Wish]:
+    """Yield which build of torch it is: a channel, the base's own, or the index's default."""
+    group = next((group for group in target.stack if group.channel), None)
+    local = Version(target.base.holds["torch"]).local if "torch" in target.base.holds else None
+    channel, where = (group.channel, f"stack.{group.name}.channel") if group else (local or "", "base.holds")
+    if found := re.fullmatch(r"cu(\d+)(\d)", channel):
+        yield Wish(name="default", range="==0", where=where)
+        yield Wish(name="cuda", range=f"=={found[1]}.{found[2]}", where=where)
+    elif channel == "cpu":
+        yield from (Wish(name=name, range="", where=where) for name in ("cuda", "nccl", "abi", "default"))
+    elif not channel:
+        yield Wish(name="default", range="==1", where="stack")
+
+
+def _git(part: GitSource) -> Iterator[Wish]:
+    """Yield the version of a git part, as far as its ref tells one (`v0.2.2`, `core_v0.14.0`)."""
+    if version := _version_of(part.ref):
+        yield from _package(f"{part.name}=={version}", f"git.{part.name}.ref")
+
+
+def _package(text: str, where: str) -> Iterator[Wish]:
+    try:
+        asked = Requirement(text)
+        ranges = str(asked.specifier)
+        for spec in asked.specifier:
+            Version(spec.version.removesuffix(".*"))
+    except (InvalidRequirement, InvalidVersion):  # the lock refuses it with a better message
+        return
+    name = canonicalize_name(asked.name)
+    yield Wish(name=name, range=ranges or ">=0", where=where)
+    yield from (Wish(name=f"{name}[{extra}]", range=">=0", where=where) for extra in sorted(asked.extras))
+
+
+def _locked(lock: Lock | None) -> Iterator[Wish]:
+    for group in lock.groups if lock else ():
+        for package in group.packages:
+            name = canonicalize_name(package.name)
+            yield Wish(name=name, range=_exactly(package.version), where="lock.json")
+            if name.startswith("nvidia-nccl-"):
+                yield Wish(name="nccl", range=_exactly(package.version), where="lock.json", own=False)
+
+
+def _exactly(version: str) -> str:
+    return f"=={Version(version).public}"

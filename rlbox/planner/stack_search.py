@@ -1,0 +1,134 @@
+"""An exact search for versions that fit together: no heuristics but what narrows the choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+
+from rlbox.planner.stack_fact import Condition, Fact
+
+Domains = dict[str, tuple[str, ...]]
+"""What each name may be: versions, the preferred first; an empty text says that it is not there."""
+
+_Masks = dict[str, int]
+"""Name to the versions of its domain that are left, a bit each."""
+_Term = tuple[str, int]
+"""A name, and the versions of its domain with which a condition holds."""
+
+
+class _Rule:
+    """A fact over given domains."""
+
+    __slots__ = ("common", "names", "rows", "when")
+
+    def __init__(self, fact: Fact, domains: Mapping[str, tuple[str, ...]]) -> None:
+        self.when = [(one.name, _holding(one, domains[one.name])) for one in fact.when]
+        self.rows = [_merged((one.name, _holding(one, domains[one.name])) for one in row) for row in fact.rows]
+        self.common = sorted(set.intersection(*(set(row) for row in self.rows)))
+        self.names = dict.fromkeys([name for name, _ in self.when] + [name for row in self.rows for name in row])
+
+    def is_kept(self, values: _Masks) -> bool:
+        """Return whether it holds for one version of each name."""
+        if not all(values[name] & mask for name, mask in self.when):
+            return True
+        return any(all(values[name] & mask for name, mask in row.items()) for row in self.rows)
+
+    def cut(self, left: _Masks) -> list[_Term] | None:
+        """Return what it leaves of some domains; None when it cannot be kept."""
+        open_: _Term | None = None
+        for name, mask in self.when:
+            there = left[name]
+            if not there & mask:
+                return []
+            if there & ~mask:
+                if open_ is not None:
+                    return []
+                open_ = name, mask
+        alive = [row for row in self.rows if all(left[name] & mask for name, mask in row.items())]
+        if open_ is None:
+            return self._enforced(alive) if alive else None
+        return [] if alive else [(open_[0], ~open_[1])]
+
+    def _enforced(self, alive: Sequence[Mapping[str, int]]) -> list[_Term]:
+        names = self.common if len(alive) == len(self.rows) else sorted(set.intersection(*(set(row) for row in alive)))
+        found = []
+        for name in names:
+            mask = 0
+            for row in alive:
+                mask |= row[name]
+            found.append((name, mask))
+        return found
+
+
+@cache
+def _holding(condition: Condition, versions: tuple[str, ...]) -> int:
+    return sum(1 << at for at, version in enumerate(versions) if condition.holds(version))
+
+
+def _merged(terms: Iterable[_Term]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, mask in terms:
+        found[name] = found.get(name, -1) & mask
+    return found
+
+
+def solve(domains: Mapping[str, tuple[str, ...]], rules: Sequence[Fact]) -> dict[str, str] | None:
+    """Return a version for each name so that every rule holds, or None when there is none.
+
+    Earlier versions of a domain are preferred; nothing is chosen before everything that follows from the rest is drawn.
+    """
+    left = {name: (1 << len(versions)) - 1 for name, versions in domains.items()}
+    if not all(left.values()):
+        return None
+    compiled = [_Rule(fact, domains) for fact in rules]
+    users: dict[str, list[_Rule]] = {name: [] for name in domains}
+    for rule in compiled:
+        for name in rule.names:
+            users[name].append(rule)
+    found = _search(left, compiled, users, compiled)
+    return None if found is None else {name: domains[name][_first(mask)] for name, mask in found.items()}
+
+
+def _first(mask: int) -> int:
+    return (mask & -mask).bit_length() - 1
+
+
+def _search(
+    left: _Masks, rules: Sequence[_Rule], users: Mapping[str, Sequence[_Rule]], due: Iterable[_Rule]
+) -> _Masks | None:
+    """Return one version for each name; `due` are the rules to look at first."""
+    narrowed = _narrow(dict(left), users, due)
+    if narrowed is None:
+        return None
+    first = {name: mask & -mask for name, mask in narrowed.items()}
+    broken = next((rule for rule in rules if not rule.is_kept(first)), None)
+    if broken is None:
+        return first
+    open_ = sorted(name for name in broken.names if narrowed[name] & (narrowed[name] - 1))
+    name = min(open_, key=lambda one: narrowed[one].bit_count())
+    rest = narrowed[name]
+    while rest:
+        bit = rest & -rest
+        rest ^= bit
+        if found := _search({**narrowed, name: bit}, rules, users, users[name]):
+            return found
+    return None
+
+
+def _narrow(left: _Masks, users: Mapping[str, Sequence[_Rule]], due: Iterable[_Rule]) -> _Masks | None:
+    """Take out what no solution can have, until nothing more follows; None when a name has no version left."""
+    waiting = dict.fromkeys(due)
+    while waiting:
+        rule = next(iter(waiting))
+        del waiting[rule]
+        cuts = rule.cut(left)
+        if cuts is None:
+            return None
+        for name, mask in cuts:
+            now = left[name] & mask
+            if not now:
+                return None
+            if now != left[name]:
+                left[name] = now
+                waiting |= dict.fromkeys(users[name])
+    return left

@@ -1,0 +1,287 @@
+"""Bring a machine to a target's lock, or lay everything back. A record is written before each change.
+
+Killed at any moment, the same command goes on: what stood at a path is in the record before something of rlbox's takes
+its place, each file is put there whole, and an environment that was never finished is made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+from rlbox.artifacts.objects import Store
+from rlbox.errors import WorkFailed
+from rlbox.provision.base import AdoptedBase
+from rlbox.provision.changes import ApplyPlan, PartRecord, PathChange, Record, patch_sum
+from rlbox.provision.facts import installed_debs, read_record, there, write_record
+from rlbox.provision.files import (
+    BACKUPS,
+    clear_drafts,
+    disk_errors,
+    lay,
+    move_aside,
+    new_folders,
+    note_files,
+    remove_folders,
+    remove_tree,
+    restore_place,
+    take_back,
+)
+from rlbox.provision.layout import Layout
+from rlbox.provision.stack import (
+    Supply,
+    apply_patches,
+    check_room,
+    download_packages,
+    install_packages,
+    lay_part,
+    remove_packages,
+    sync_environment,
+)
+from rlbox.provision.unpack import forget_libraries, remove_base
+from rlbox.provision.wanted import LeftOut, Wanted
+from rlbox.values import VENV
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supplies:
+    """Where things come from: Python packages (asked for when they are needed), the store, the patching programs.
+
+    `fetch` brings git trees and files into the store, `fetch_base` the files of the base image, which `unpack` unpacks.
+    """
+
+    python: Callable[[], Supply]
+    store: Store
+    fetch: Callable[[], None]
+    fetch_base: Callable[[], None]
+    unpack: Callable[[], None]
+    scripts: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Applied:
+    """What was done: the steps, copies of the user's files that were kept, what could not be done and why."""
+
+    steps: tuple[PathChange, ...] = ()
+    kept: tuple[str, ...] = ()
+    left: tuple[LeftOut, ...] = ()
+
+    def then(self, other: Applied) -> Applied:
+        """Return what was done when `other` came after it."""
+        return Applied(
+            steps=(*self.steps, *other.steps), kept=(*self.kept, *other.kept), left=(*self.left, *other.left)
+        )
+
+
+NOTHING = Applied()
+NOTHING_ACCEPTED: Mapping[str, str] = MappingProxyType({})
+
+
+def carry_out_apply(
+    plan: ApplyPlan,
+    supplies: Supplies,
+    on_step: Callable[[PathChange], None],
+    python: str = "",
+    accepted: Mapping[str, str] = NOTHING_ACCEPTED,
+    forced: str = "",
+) -> Applied:
+    """Carry out the steps of `plan` in their order; `on_step` is called before each.
+
+    Parameters
+    ----------
+    python, accepted, forced
+        What the user said of the machine's interpreter and its versions, and the contradiction of the stack that was
+        overridden, for the record.
+
+    Raises
+    ------
+    WorkFailed, NodeError
+        Something cannot be had, or the disk is full. What was done stays, and the next call goes on from there.
+    """
+    wanted, steps = plan.wanted, plan.steps
+    left = tuple(_undone(plan))
+    if left:
+        steps = tuple(step for step in steps if step.kind != "packages")
+    if not steps:
+        return Applied(left=left)
+    layout, supply = wanted.layout, Supply()
+    if "environment" in plan.kinds:
+        check_room(wanted, there(Path(layout.venv or layout.at(VENV))))
+        supply = supplies.python()
+    if "part" in plan.kinds:
+        supplies.fetch()
+    if "base" in plan.kinds:
+        supplies.fetch_base()
+    record = _begin(wanted, python, accepted, forced)  # whatever is missing has been missed by now
+    for step in (step for step in steps if step.kind not in ("file", "link")):
+        on_step(step)
+        record = _carry_out(plan, record, step, supplies, supply)
+    kept = _files(layout, record, [step for step in steps if step.kind in ("file", "link")], on_step)
+    return Applied(steps=steps, kept=kept, left=left)
+
+
+def _undone(plan: ApplyPlan) -> Iterator[LeftOut]:
+    """Bring the apt packages here, and yield those that cannot be had: all else goes on without them."""
+    for step in plan.steps:
+        if step.kind == "packages" and (failed := download_packages(step.new.split())):
+            yield LeftOut(what=f"apt packages {step.new}", origin="apt", reason=failed)
+
+
+def _carry_out(plan: ApplyPlan, record: Record, step: PathChange, supplies: Supplies, supply: Supply) -> Record:
+    wanted = plan.wanted
+    layout = wanted.layout
+    match step.kind:
+        case "packages":
+            return _packages(layout, record, step.new.split())
+        case "base" if wanted.base:
+            return _base(layout, record, wanted.base, supplies)
+        case "environment":
+            return _environment(plan, record, supply)
+        case "part":
+            return _part(wanted, record, step.path, supplies.store)
+        case "patches":
+            apply_patches(wanted, supplies.scripts)
+            return _saved(layout, replace(record, patches=patch_sum(wanted)))
+        case _:
+            return _remove(layout, record, step.path)
+
+
+def _begin(wanted: Wanted, python: str, accepted: Mapping[str, str], forced: str) -> Record:
+    """Write that a change has begun, and of which folders of ours there were none."""
+    layout = wanted.layout
+    old = read_record(layout)
+    begun = Record(target=wanted.target, lock=wanted.lock, state="laying")
+    paths = (layout.record, layout.at(VENV), *([layout.venv] if layout.venv else []))
+    folders = [*(old.folders if old else ()), *(folder for path in paths for folder in new_folders(Path(path)))]
+    record = replace(
+        old or begun,
+        target=wanted.target,
+        lock=wanted.lock,
+        state="laying",
+        prefix=layout.prefix,
+        data=layout.data,
+        venv=layout.venv,
+        folders=tuple(dict.fromkeys(folders)),
+        python=python,
+        accepted=dict(accepted),
+        forced=forced,
+    )
+    return _saved(layout, record)
+
+
+def _saved(layout: Layout, record: Record) -> Record:
+    with disk_errors(Path(layout.record)):
+        clear_drafts(Path(layout.record))
+        write_record(layout, record)
+    return record
+
+
+def _packages(layout: Layout, record: Record, names: list[str]) -> Record:
+    asked = {*record.packages, *(set(names) - installed_debs(names))}
+    _saved(layout, replace(record, packages=tuple(sorted(asked))))
+    new, failed = install_packages(names)
+    record = _saved(layout, replace(record, packages=tuple(sorted({*record.packages, *new}))))
+    if failed:
+        raise WorkFailed(f"apt cannot install {' '.join(names)}: {failed}", next_step="--no-packages leaves apt alone")
+    return record
+
+
+def _base(layout: Layout, record: Record, base: AdoptedBase, supplies: Supplies) -> Record:
+    folder = Path(base.folder)
+    folders = (*record.folders, *new_folders(folder))
+    with disk_errors(folder):
+        forget_libraries(folder, base.image)  # before the record names it: they are those of another machine
+        record = _saved(layout, replace(record, folders=tuple(dict.fromkeys(folders)), base=base.folder))
+        supplies.unpack()
+    return record
+
+
+def _environment(plan: ApplyPlan, record: Record, supply: Supply) -> Record:
+    layout = plan.wanted.layout
+    step = next(step for step in plan.steps if step.kind == "environment")
+    part = record.environment or PartRecord(before=move_aside(Path(step.path)) if step.keep else "")
+    patches = "" if plan.fresh else record.patches
+    record = _saved(layout, replace(record, environment=part, patches=patches))
+    sync_environment(plan.wanted, supply, part, fresh=plan.fresh)
+    return record
+
+
+def _part(wanted: Wanted, record: Record, path: str, store: Store) -> Record:
+    part = next(part for part in wanted.parts if part.path == path)
+    known = record.parts.get(path)
+    before = known.before if known else move_aside(Path(path)) if Path(path).exists() else ""
+    folders = (*record.folders, *new_folders(Path(path)))
+    parts = {**record.parts, path: PartRecord(before=before)}  # no checksum: it is not whole yet
+    record = _saved(wanted.layout, replace(record, parts=parts, folders=tuple(dict.fromkeys(folders))))
+    lay_part(part, store, parts[path])
+    parts[path] = PartRecord(sha256=part.sha256, before=before)
+    return _saved(wanted.layout, replace(record, parts=parts))
+
+
+def _remove(layout: Layout, record: Record, path: str) -> Record:
+    if path == record.base:
+        remove_base(Path(path))
+        return _saved(layout, replace(record, base=""))
+    if path in record.parts:
+        restore_place(Path(path), record.parts[path])
+        rest = {name: part for name, part in record.parts.items() if name != path}
+        return _saved(layout, replace(record, parts=rest))
+    return take_back(layout, record, path)[0]
+
+
+def _files(
+    layout: Layout, record: Record, steps: Iterable[PathChange], on_step: Callable[[PathChange], None]
+) -> tuple[str, ...]:
+    """Lay the files, and write that all is laid; return copies that were kept of what was there."""
+    steps = list(steps)
+    known = {*record.kept, *(row.backup for row in record.laid.values())}
+    with disk_errors(Path(layout.own, BACKUPS)):
+        record = _saved(layout, note_files(layout, record, steps))
+    for step in steps:
+        on_step(step)
+        if step.laid:
+            lay(step.laid)
+    _saved(layout, replace(record, state="laid"))
+    now = {*record.kept, *(row.backup for row in record.laid.values())}
+    return tuple(sorted(now - known - {""}))
+
+
+def lay_back(layout: Layout, on_step: Callable[[str], None]) -> tuple[str, ...]:
+    """Lay everything back that the record names, the record last; return what could not be, and why."""
+    record = read_record(layout)
+    if record is None:
+        return ()
+    record = _saved(layout, replace(record, state="removing"))
+    notes = []
+    for path in reversed(tuple(record.laid)):
+        on_step(path)
+        record, note = take_back(layout, record, path)
+        notes += [note] if note else []
+    for path, part in record.parts.items():
+        on_step(path)
+        restore_place(Path(path), part)
+    if record.environment:
+        on_step(layout.at(VENV))
+        restore_place(Path(layout.at(VENV)), record.environment)
+        if record.venv:
+            remove_tree(Path(record.venv))
+            remove_tree(Path(record.venv).with_name("uv-cache"))
+    if record.base:
+        on_step(record.base)
+        remove_base(Path(record.base))
+    if record.packages and (failed := remove_packages(record.packages)):
+        notes.append(f"apt packages {' '.join(record.packages)} were not removed: {failed}")
+    kept = [path for path in record.kept if Path(path).exists()]
+    notes += [f"{path}: a copy of what you had written there" for path in kept if path not in " ".join(notes)]
+    _forget(layout, record)
+    return tuple(notes)
+
+
+def _forget(layout: Layout, record: Record) -> None:
+    """Remove what rlbox has for itself, and the folders that it made."""
+    own = Path(layout.own)
+    Path(own, "share/patches.json").unlink(missing_ok=True)
+    Path(layout.record).unlink(missing_ok=True)
+    remove_folders([*record.folders, f"{own}/{BACKUPS}"])

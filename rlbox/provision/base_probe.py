@@ -1,0 +1,163 @@
+"""Ask interpreters of the machine what they have of a framework's image, and which of it can be imported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rlbox.doctor.judge.stack import read_steps
+from rlbox.errors import NodeError, RlboxError, SpecError
+from rlbox.provision.base import AdoptedBase, MachinePython, TriedImport, adopt, held_by, judge_imports
+from rlbox.provision.environment import handed_on
+from rlbox.provision.facts import read_record, there
+from rlbox.provision.layout import Layout
+from rlbox.provision.note import unpacked_image
+from rlbox.provision.unpacked import ANOTHER_MACHINE, ROOT, BaseEnvironment, base_environment, check_machine
+from rlbox.system.command import run_command
+from rlbox.target.target import Target
+from rlbox.values import VENV, Command
+
+_PROGRAM = Path(__file__).with_name("programs") / "probe_base.py"
+_USUAL = "/usr/bin/python3"
+"""The interpreter of a spec that names none."""
+_VERSIONS_S, _IMPORTS_S = 120.0, 900.0
+_NONE = BaseEnvironment()
+
+
+def probe_python(path: str, names: Iterable[str] = (), with_: BaseEnvironment = _NONE) -> MachinePython:
+    """Return what an interpreter is, and which of the distributions `names` it has, in an environment `with_` more."""
+    try:
+        rows, said = _ask(path, "versions", tuple(names), _VERSIONS_S, with_)
+    except RlboxError as error:
+        return MachinePython(path=path, error=error.what)
+    python = next((row for row in rows if row["step"] == "python"), None)
+    if python is None:
+        return MachinePython(path=path, error=f"it is no interpreter that answers: {said}")
+    packages = {str(row["name"]): str(row["version"]) for row in rows if row["step"] == "held" and row["version"]}
+    return MachinePython(path=path, version=str(python["version"]), folders=tuple(python["folders"]), packages=packages)
+
+
+def adopt_base(target: Target, path: str, accepted: Mapping[str, str], layout: Layout) -> AdoptedBase:
+    """Return what the interpreter `path` gives of the target's base image.
+
+    Raises
+    ------
+    NodeError
+        Something is missing or of another version, or it lies where the place's own environment goes.
+    """
+    own = layout.at(VENV)
+    found = probe_python(path, held_by(target))
+    if any(f"{folder}/".startswith(f"{own}/") for folder in (os.path.abspath(path), *found.folders)):
+        raise NodeError(
+            f"the interpreter lies in {own}, where the place's own environment goes",
+            where=path,
+            next_step=f"rlbox apply {target.name} --prefix DIR",
+        )
+    return adopt(target, found, accepted, layout.apply(target.name))
+
+
+def unpacked_base(target: Target, layout: Layout) -> AdoptedBase:
+    """Return what the target's image gives that is unpacked for this place; what it will give, before it is.
+
+    Raises
+    ------
+    SpecError
+        The target takes nothing of an image.
+    NodeError
+        The image cannot run on this machine, or has not what the target says.
+    """
+    if not target.base.holds:
+        raise SpecError(
+            f"target {target.name} takes no package of a base image: there is nothing to unpack",
+            next_step=layout.apply(target.name),
+        )
+    check_machine(target.name, target.python.platform, os.uname().machine, _libc())
+    folder = base_folder(layout)
+    path, image = f"{folder}/{ROOT}{target.python.interpreter}", target.base.image
+    record, note = read_record(layout), unpacked_image(Path(folder))
+    if record is None or record.base != folder or note is None or note.image != image:
+        return AdoptedBase(python=path, packages=held_by(target), image=image, folder=folder)
+    environment = base_environment(note, folder, lambda name: os.path.exists(f"{folder}/{ROOT}{name}"))
+    found = probe_python(path, held_by(target), environment)
+    if found.error:
+        raise NodeError(
+            f"the unpacked base image does not run on this machine: {found.error}",
+            where=path,
+            next_step=ANOTHER_MACHINE,
+        )
+    return replace(
+        adopt(target, found, {}, layout.apply(target.name), unpacked=True),
+        image=image,
+        folder=folder,
+        environment=environment,
+    )
+
+
+def base_folder(layout: Layout) -> str:
+    """Return where a base image is unpacked: as before, or on the data disk, unless all lies below a prefix."""
+    own, data = f"{layout.own}/base", f"{layout.data}/rlbox/base"
+    if (record := read_record(layout)) and record.base:
+        return record.base
+    same_disk = there(Path(own)).stat().st_dev == there(Path(data)).stat().st_dev
+    return own if layout.prefix or same_disk else data
+
+
+def _libc() -> str:
+    """Return name and version of this machine's C library; empty when it is not glibc."""
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (ValueError, OSError):
+        return ""
+
+
+def prove_base(base: AdoptedBase) -> tuple[str, ...]:
+    """Import every adopted package with the machine's interpreter; return what no import could prove here.
+
+    Raises
+    ------
+    NodeError
+        One cannot be imported, or they take too long.
+    """
+    rows, _ = _ask(base.python, "imports", tuple(base.packages), _IMPORTS_S, base.environment)
+    done = tuple(TriedImport(name=str(row["name"]), error=str(row["error"])) for row in rows if row["step"] == "import")
+    begun = [str(row["name"]) for row in rows if row["step"] == "begun"]
+    last = next((name for name in reversed(begun) if name not in {row.name for row in done}), "")
+    return judge_imports(base, done, last or next((name for name in base.packages if name not in begun), ""))
+
+
+def chosen_python(target: Target, named: str) -> str:
+    """Return what an environment is made with: the interpreter that is named, or that of the spec, else a version.
+
+    Raises
+    ------
+    NodeError
+        An interpreter that was named is not there, or of another version.
+    """
+    path = named or target.python.interpreter
+    found = probe_python(path)
+    if not found.error and found.version == target.python.version:
+        return path
+    if path == _USUAL and not named:
+        return target.python.version  # the system's is another: any of that version will do
+    why = found.error or f"it is Python {found.version}"
+    raise NodeError(
+        f"target {target.name} wants Python {target.python.version}: {why}",
+        where=path,
+        next_step="name another with --python FILE" if named else "correct python.interpreter, or give --python FILE",
+    )
+
+
+def _ask(
+    path: str, what: str, names: Sequence[str], timeout_s: float, more: BaseEnvironment
+) -> tuple[tuple[Mapping[str, Any], ...], str]:
+    """Return what the program says, and its last words; its environment is that of runs."""
+    argv = (path, "-I", "-B", str(_PROGRAM), what, *names)
+    try:
+        done = run_command(Command(argv=argv, timeout_s=timeout_s), environ=more.onto(handed_on(os.environ)))
+    except OSError as error:
+        raise NodeError(f"it cannot be run: {error.strerror}", where=path) from error
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    return read_steps(done.stdout), lines[-1][:300] if lines else f"exit code {done.exit_code}"

@@ -1,0 +1,311 @@
+"""A place on this machine where a target's stages run without a container: found, planned, brought to the lock.
+
+What a target asks of the machine, what the machine lacks of it, and how that is brought.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+from rlbox.app import App
+from rlbox.config.project import PACKAGE, Project
+from rlbox.doctor.fix_checks import checks_of
+from rlbox.doctor.run_fix_checks import PLACE, probe_fixes
+from rlbox.engine.data_disk import check_disk
+from rlbox.errors import NodeError, SpecError
+from rlbox.findings import Finding
+from rlbox.fixes.applies import stack_versions
+from rlbox.fixes.bake import bake_fixes
+from rlbox.fixes.load import load_fixed_target
+from rlbox.image.plan import ImagePlan
+from rlbox.job.load import load_ports
+from rlbox.provision.apply import NOTHING, Applied, carry_out_apply, lay_back
+from rlbox.provision.base_probe import adopt_base, chosen_python, prove_base, unpacked_base
+from rlbox.provision.changes import ApplyPlan, PathChange, choose_venv, plan_apply
+from rlbox.provision.environment import handed_on
+from rlbox.provision.facts import check_layout, installed_debs, probe_apply, read_record, there
+from rlbox.provision.layout import Layout
+from rlbox.provision.supplies import ApplyWish, Prepared, look_for_supplies, supplies_of
+from rlbox.provision.wanted import at_data, debs_of, plan_wanted
+from rlbox.provision.whereabouts import busy, find_layout, forget_place, remember_place
+from rlbox.secrets.masks import is_secret
+from rlbox.system.json_files import read_table
+from rlbox.system.process_table import environment_of
+from rlbox.system.room import free_bytes
+from rlbox.target.lock import load_lock
+from rlbox.values import LOCK_IN_IMAGE, VENV
+
+# Without bytecode each of vLLM's three processes compiles all that it imports: minutes.
+_BYTECODE = "PYTHONPYCACHEPREFIX"
+_DRIVER = "libcuda.so.1"
+_LIMITS = "RLBOX_LIMITS"
+"""In the ENV of every image of rlbox."""
+_CHECKS_S = 60.0
+NO_CHOICE: Mapping[str, str] = MappingProxyType({})
+
+
+def prepare(app: App, image: ImagePlan, layout: Layout, wish: ApplyWish | None = None) -> Prepared:
+    """Return what a target asks of this machine at `layout`.
+
+    Raises
+    ------
+    NodeError
+        The machine does not hold what the target takes of its base image, or has not the interpreter that is named.
+    """
+    image.require_lock()
+    loaded = load_fixed_target(app.project, image.target)
+    lock = load_lock(app.project.lock_file(image.target))
+    if lock is None:
+        raise SpecError(f"the lock of target {image.target} is missing", next_step=f"rlbox lock {image.target}")
+    target = at_data(loaded.target, layout.data)
+    baked = bake_fixes(loaded.fixes, target, stack_versions(target, lock))
+    ports = load_ports(Project(folder=app.project.roots[-1]), image.target)
+    absent = frozenset(debs_of(target)) - installed_debs(debs_of(target))
+    said = _said(layout, wish or ApplyWish())
+    base = None
+    if said.unpack:
+        base = unpacked_base(target, layout)
+    elif target.base.holds:
+        base = adopt_base(target, said.python or target.python.interpreter, said.accept, layout)
+    interpreter = base.python if base else chosen_python(target, said.python)
+    wanted = plan_wanted(
+        target, lock, baked, image, layout, ports, sys.executable, absent, interpreter=interpreter, base=base
+    )
+    return Prepared(wanted=wanted, lock=lock, image=image, said=said)
+
+
+def _said(layout: Layout, wish: ApplyWish) -> ApplyWish:
+    """Return what was asked for, with what was said of the machine's interpreter when the place was made."""
+    record = read_record(layout)
+    if record is None:
+        return wish
+    unpack = wish.unpack or bool(record.base and not wish.python)
+    python = "" if unpack else wish.python or record.python
+    return replace(wish, python=python, accept={**record.accepted, **wish.accept}, unpack=unpack)
+
+
+def with_room(prepared: Prepared, layout: Layout) -> Layout:
+    """Return the layout with the environment on the data disk, where its own place is too small for it."""
+    own, data = there(Path(layout.at(VENV))), there(Path(layout.data))
+    if layout.prefix or read_record(layout) or Path(VENV).exists():
+        return layout
+    same_disk = own.stat().st_dev == data.stat().st_dev
+    return choose_venv(layout, prepared.wanted.bytes, free_bytes(own), free_bytes(data), same_disk)
+
+
+def look(prepared: Prepared, why_no_packages: str) -> ApplyPlan:
+    """Return what this machine lacks of what is wanted; apt packages only where nothing speaks against them."""
+    check_layout(prepared.wanted.layout)
+    return plan_apply(prepared.wanted, probe_apply(prepared.wanted, why_no_packages))
+
+
+def carry_out(app: App, prepared: Prepared, plan: ApplyPlan, wish: ApplyWish) -> Applied:
+    """Carry out the plan, saying each step, and remember where the target is."""
+    supplies = supplies_of(app, prepared, wish)
+    if prepared.wanted.base and "environment" in plan.kinds:
+        app.say(f"importing {len(prepared.wanted.base.packages)} packages of {prepared.wanted.base.python}")
+        for note in prove_base(prepared.wanted.base):
+            app.say(note)
+
+    def on_step(step: PathChange) -> None:
+        if step.kind not in ("file", "link") or app.verbosity > 0:
+            app.say(step.told())
+
+    done = carry_out_apply(plan, supplies, on_step, prepared.said.python, prepared.said.accept, wish.forced)
+    remember_place(prepared.wanted.target, prepared.wanted.layout)
+    return done
+
+
+@dataclass(frozen=True, kw_only=True)
+class BroughtPlace:
+    """Where stages run: their interpreter, the words in front of a program that is to have the target's environment
+    (they end in an exec, so its process id is theirs), and the environment to start them in."""
+
+    python: Path
+    words: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+def prepare_place(app: App, image: ImagePlan, folder: Path, gpus: Mapping[str, str] = NO_CHOICE) -> BroughtPlace:
+    """Return the place where runs of a target take place on this machine, at the target's lock.
+
+    It is where `rlbox apply` brought the target, else a folder of rlbox's cache; a container of the target's own image
+    is one as it stands. The machine's own paths are not changed by a run: that is for `rlbox apply`.
+
+    Parameters
+    ----------
+    folder
+        The data disk.
+    gpus
+        As for `place_at`.
+
+    Raises
+    ------
+    SpecError
+        The lock is missing or stale.
+    NodeError
+        The machine is not at the lock, and only `rlbox apply` may bring it there.
+    """
+    layout = find_layout(image.target, folder)
+    with app.checking("place"):
+        if not layout.prefix and read_record(layout) is None:
+            _check_image(image)
+        else:
+            _bring(app, image, layout)
+    return place_at(layout, gpus)
+
+
+def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
+    prepared = prepare(app, image, layout)
+    with busy(app, layout):
+        plan = look(prepared, "a run installs none")
+        if plan.steps and (not layout.prefix or "base" in plan.kinds):
+            raise _not_at_lock(image.target, layout, plan)
+        if plan.steps and app.dry_run:
+            count = f"{len(plan.steps)} changes"
+            app.dry.first.append(f"{layout.prefix} is brought to the lock of target {image.target}: {count}")
+            look_for_supplies(app, prepared, plan, ApplyWish())
+        elif plan.steps:
+            app.say(f"bringing {layout.prefix} to the lock of target {image.target}")
+            carry_out(app, prepared, plan, ApplyWish())
+
+
+def place_at(layout: Layout, gpus: Mapping[str, str] = NO_CHOICE) -> BroughtPlace:
+    """Return the place of a layout that is at its lock; its environment is rlbox's, whatever the shell exports.
+
+    Parameters
+    ----------
+    gpus
+        Variables that say which GPUs its programs see; empty: those that the shell names, else all.
+    """
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    drivers = [folder for folder in folders if folder and Path(folder, _DRIVER).exists()]
+    env = {**handed_on(os.environ, drivers), **_of_image(layout), **gpus}
+    if not os.access(Path(layout.python).parents[1] / "lib", os.W_OK):
+        env[_BYTECODE] = f"{layout.data}/cache/bytecode/here"
+    home = str(PACKAGE.parent)
+    if home in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # rlbox itself is found by it
+        env["PYTHONPATH"] = home
+    words = ("sh", f"{layout.own}/libexec/entrypoint.sh")
+    return BroughtPlace(python=Path(layout.python), words=words, env={**env, PLACE: layout.own})
+
+
+def _of_image(layout: Layout) -> dict[str, str]:
+    """Return the environment that a container of the target's own image was started with; nothing elsewhere.
+
+    No file of an image says what it has as ENV. Its first process does, or the shell, where a platform starts another.
+    Secrets of a platform's account stay out: those that a stage names come from `.env`.
+    """
+    if layout.prefix or read_record(layout) is not None or not Path(LOCK_IN_IMAGE).exists():
+        return {}
+    first = environment_of(1)
+    told = first if _LIMITS in first else os.environ
+    return {name: text for name, text in told.items() if not is_secret(name, text)}
+
+
+def bring_target(
+    app: App,
+    image: ImagePlan,
+    layout: Layout,
+    wish: ApplyWish,
+    *,
+    only_look: bool,
+    consent: Callable[[int], None] = lambda changes: None,
+) -> tuple[Prepared, ApplyPlan, Applied]:
+    """Bring a target to this machine; return what is wanted, what was lacking at the last look, and what was done.
+
+    Parameters
+    ----------
+    only_look
+        Change nothing.
+    consent
+        Called with the number of changes before the first one; what it raises ends all.
+    """
+    prepared = prepare(app, image, layout, wish)
+    roomy = with_room(prepared, layout)
+    if roomy != layout:
+        app.say(f"{layout.at('/opt')} is on a small disk: the environment goes to {roomy.venv}")
+        prepared = prepare(app, image, roomy, wish)
+    if not only_look or app.dry_run:
+        check_disk(app, Path(layout.data), image.container, 0.0)
+    if only_look:
+        plan = look(prepared, wish.why_no_packages)
+        if app.dry_run:
+            look_for_supplies(app, prepared, plan, wish)
+        return prepared, plan, NOTHING
+    with busy(app, layout):
+        plan, done = look(prepared, wish.why_no_packages), NOTHING
+        if plan.steps:
+            consent(len(plan.steps))
+        if first := tuple(step for step in plan.steps if step.kind in ("packages", "base")):
+            # what they bring decides which fixes are there whole, and what the environment stands on
+            done = carry_out(app, prepared, replace(plan, steps=first), wish)
+            prepared = prepare(app, image, roomy, wish)
+            plan = look(prepared, done.left[0].reason if done.left else wish.why_no_packages)
+        if plan.steps:
+            done = done.then(carry_out(app, prepared, plan, wish))
+    return prepared, plan, done
+
+
+def take_away(app: App, target: str, layout: Layout) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Lay everything back as it was; return the state in a word, the paths that it is about, and what is to say.
+
+    Raises
+    ------
+    NodeError
+        What was laid there is another target.
+    """
+    record = read_record(layout)
+    if record is None:
+        return "unchanged", (), ()
+    if record.target != target:
+        raise NodeError(
+            f"what was laid here is target {record.target}",
+            where=layout.record,
+            next_step=f"{layout.apply(record.target)} --remove",
+        )
+    paths = (*record.laid, *record.parts, *([layout.at(VENV)] if record.environment else []))
+    paths += (record.base,) if record.base else ()
+    if app.dry_run:
+        return "laid", paths, ()
+    with busy(app, layout):
+        notes = lay_back(layout, lambda path: app.say(path) if app.verbosity > 0 else None)
+    forget_place(target, layout)
+    return "removed", paths, notes
+
+
+def check_place(layout: Layout) -> tuple[int, tuple[Finding, ...]]:
+    """Return how many fixes have checks, and a finding for each whose check fails in the place's environment."""
+    manifest = read_table(Path(layout.own, "share/fixes.json"), links=True)
+    found = probe_fixes("doctor", manifest, _CHECKS_S, layout.own, place_at(layout).env)
+    return len(checks_of(manifest, "doctor")), found
+
+
+def _check_image(image: ImagePlan) -> None:
+    """Refuse a container of an image that is of another target, or of another lock."""
+    found = read_table(Path(LOCK_IN_IMAGE), links=True)
+    text = Path(LOCK_IN_IMAGE).read_bytes()
+    if hashlib.sha256(text).hexdigest() != image.lock_checksum:
+        raise NodeError(
+            f"this machine is a container of an image of target {found.get('target')!r} by another lock",
+            where=LOCK_IN_IMAGE,
+            next_step=f"start a container of {image.tag}, or run a job of the image's own target",
+        )
+
+
+def _not_at_lock(target: str, layout: Layout, plan: ApplyPlan) -> NodeError:
+    record = read_record(layout)
+    other = (
+        f", and it was brought there for the data disk {record.data}" if record and record.data != layout.data else ""
+    )
+    return NodeError(
+        f"this machine is not at the lock of target {target}: {len(plan.steps)} changes are due{other}",
+        where=layout.record,
+        next_step=f"{layout.apply(target)} --data {layout.data}",
+    )

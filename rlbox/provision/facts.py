@@ -1,0 +1,193 @@
+"""Probe what applying a target needs to know: files, the environment, apt packages, what was laid before."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from rlbox.errors import NodeError, RlboxError, SpecError
+from rlbox.provision.changes import ABSENT, ApplyFacts, PathFact, Record
+from rlbox.provision.layout import Layout
+from rlbox.provision.note import partial_of, unpacked_image
+from rlbox.provision.wanted import Wanted
+from rlbox.system.command import run_command
+from rlbox.system.folders import write_atomic
+from rlbox.system.process_table import read_text
+from rlbox.values import VENV, Command
+
+STAMP = "rlbox-lock.txt"
+"""File in the environment's folder that says what it was synced to; there is none while a sync goes on."""
+_TEXT_BYTES = 1 << 16
+_ELF = b"\x7fELF"
+
+
+def probe_apply(wanted: Wanted, why_no_packages: str) -> ApplyFacts:
+    """Return the facts that `plan_apply` decides by.
+
+    Parameters
+    ----------
+    why_no_packages
+        Why apt packages are not installed now; empty when they may be.
+    """
+    layout = wanted.layout
+    record = read_record(layout)
+    venv = Path(layout.at(VENV))
+    stamp = read_text(venv / STAMP)
+    known = [*(record.laid if record else ()), *(part.path for part in wanted.parts)]
+    texts = {row.path for row in wanted.laid if row.merged}
+    paths = dict.fromkeys([*(row.path for row in wanted.laid), *known])
+    base = Path(wanted.base.folder) if wanted.base and wanted.base.folder else None
+    unpacked = unpacked_image(base) if base else None
+    ours = bool(stamp or (record and record.environment))
+    return ApplyFacts(
+        paths={path: probe_path(Path(path), text=path in texts) for path in paths},
+        record=record,
+        stamp=stamp,
+        installed=probe_installed(venv, wanted.python),
+        torn=ours and not stamp and os.path.lexists(venv),
+        foreign=not ours and _is_filled(venv),
+        unpacked=unpacked.image if unpacked else "",
+        half=base is not None and partial_of(base).exists(),
+        debs=installed_debs(wanted.debs),
+        why_no_packages=_why_no_apt(layout) or why_no_packages,
+    )
+
+
+def probe_path(path: Path, *, text: bool = False) -> PathFact:
+    """Return what is at a path, never following a link."""
+    try:
+        facts = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return ABSENT
+    uid, gid = facts.st_uid, facts.st_gid
+    if stat.S_ISLNK(facts.st_mode):
+        return PathFact(kind="link", to=os.readlink(path), uid=uid, gid=gid, program=_is_program(path))
+    if stat.S_ISDIR(facts.st_mode):
+        return PathFact(kind="folder", uid=uid, gid=gid)
+    if not stat.S_ISREG(facts.st_mode):
+        return PathFact(kind="other", uid=uid, gid=gid)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise NodeError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    return PathFact(
+        kind="file",
+        sha256=hashlib.sha256(data).hexdigest(),
+        mode=f"{stat.S_IMODE(facts.st_mode):04o}",
+        text=data.decode("utf-8", "surrogateescape") if text and len(data) <= _TEXT_BYTES else None,
+        uid=uid,
+        gid=gid,
+        program=data.startswith(_ELF),
+    )
+
+
+def _is_program(path: Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(_ELF)) == _ELF
+    except OSError:
+        return False
+
+
+def probe_installed(venv: Path, python: str) -> dict[str, str]:
+    """Return the packages of an environment with their versions, by what lies in its folder."""
+    found: dict[str, str] = {}
+    for path in venv.glob(f"lib/python{python}/site-packages/*.dist-info"):
+        name, _, version = path.name.removesuffix(".dist-info").rpartition("-")
+        found[canonicalize_name(name)] = version
+    return found
+
+
+def read_record(layout: Layout) -> Record | None:
+    """Return what was laid here before, or None.
+
+    Raises
+    ------
+    NodeError
+        The record is there and cannot be read: without it nothing can be laid back.
+    """
+    path = Path(layout.record)
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise NodeError(f"what was laid here cannot be read: {error.strerror}", where=str(path)) from error
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(Record).validate_json(data)
+    except ValidationError as error:
+        raise NodeError(
+            "the record of what was laid here is torn, or of another rlbox",
+            where=str(path),
+            next_step="move it away, and apply again: files of yours are in the folder backup beside it",
+        ) from error
+
+
+def write_record(layout: Layout, record: Record) -> None:
+    """Write what was laid, whole or not at all."""
+    write_atomic(Path(layout.record), json.dumps(dataclasses.asdict(record), indent=1, ensure_ascii=True) + "\n")
+
+
+def there(path: Path) -> Path:
+    """Return the nearest folder above a path that exists."""
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
+
+
+def check_layout(layout: Layout) -> None:
+    """Refuse a place that cannot be laid at.
+
+    Raises
+    ------
+    SpecError
+        Root is needed and this is another user.
+    NodeError
+        The folder cannot be written, or the machine is a container of an image of rlbox, which has all that.
+    """
+    folder = there(Path(layout.own))
+    if not os.access(folder, os.W_OK):
+        if not layout.prefix:
+            raise SpecError(
+                "only root can lay a target at its own paths",
+                next_step="name a folder of yours with --prefix DIR, or run it as root",
+            )
+        raise NodeError("the place cannot be written", where=str(folder), next_step="name another with --prefix DIR")
+    if not Path(layout.record).exists() and Path(layout.own, "share/lock.json").exists() and not layout.prefix:
+        raise NodeError(
+            "this machine is a container of an image that rlbox made: it is at its lock",
+            where=layout.own,
+            next_step="rlbox doctor",
+        )
+
+
+def _is_filled(folder: Path) -> bool:
+    """Return whether something is there that is no empty folder."""
+    return os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir()))
+
+
+def installed_debs(names: Iterable[str] = ()) -> frozenset[str]:
+    """Return which of the apt packages are installed, all that are when none is named; none without dpkg."""
+    words = ("dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\\n", *names)
+    try:
+        lines = run_command(Command(argv=words, timeout_s=60)).stdout.splitlines()
+    except RlboxError:
+        return frozenset()
+    return frozenset(line.partition(" ")[2] for line in lines if line.startswith("installed "))
+
+
+def _why_no_apt(layout: Layout) -> str:
+    """Return why apt packages cannot be installed; empty when they can."""
+    if layout.prefix:
+        return "they are part of the operating system, which --prefix leaves alone"
+    if os.geteuid() != 0:
+        return "only root can install them"
+    return "" if shutil.which("apt-get") else "this operating system has no apt-get"

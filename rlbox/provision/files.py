@@ -1,0 +1,178 @@
+"""Lay files and links on a machine and take them away again: each whole or not at all, nothing of the user's lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from rlbox.errors import NodeError
+from rlbox.provision.changes import LaidRecord, PartRecord, PathChange, PathFact, Record, laid_fact, same
+from rlbox.provision.facts import probe_path, write_record
+from rlbox.provision.layout import Layout
+from rlbox.provision.merged_lines import unmerged_text
+from rlbox.provision.wanted import Laid
+from rlbox.system.folders import write_atomic
+from rlbox.system.room import disk_full
+
+BACKUPS = "backup"
+_BEFORE = ".before-rlbox"
+
+
+def keep_copy(layout: Layout, path: Path, fact: PathFact) -> str:
+    """Copy a file of the user's into the backup folder, under its content; return where (nothing for a link)."""
+    if fact.kind != "file":
+        return ""
+    copy = Path(layout.own, BACKUPS, f"{fact.sha256[:12]}-{path.name}")
+    if not copy.exists():
+        with disk_errors(copy):
+            clear_drafts(copy)
+            write_atomic(copy, path.read_bytes(), int(fact.mode, 8) & 0o700 | 0o400)
+    return str(copy)
+
+
+def note_files(layout: Layout, record: Record, steps: Iterable[PathChange]) -> Record:
+    """Return the record with every file that is about to be laid, and keep copies of what is in their places.
+
+    It is written before the first of them is laid, so that whoever comes after a kill knows what stood there.
+    """
+    laid, kept, folders = dict(record.laid), list(record.kept), list(record.folders)
+    for step in steps:
+        if step.laid is None:
+            continue
+        path = Path(step.path)
+        folders += new_folders(path)
+        fact, own = probe_path(path), laid.get(step.path)
+        due = laid_fact(step.laid)
+        if own is None:
+            backup = keep_copy(layout, path, fact)
+            before = replace(fact, text=None)
+        else:
+            backup, before = own.backup, own.before
+            if not same(fact, own.now) and not same(fact, own.before) and (copy := keep_copy(layout, path, fact)):
+                kept.append(copy)  # changed since rlbox laid it
+        laid[step.path] = LaidRecord(now=due, before=before, backup=backup, merged=step.laid.merged)
+    return replace(record, laid=laid, kept=tuple(dict.fromkeys(kept)), folders=tuple(dict.fromkeys(folders)))
+
+
+def lay(laid: Laid) -> None:
+    """Put a file or link in its place; readers see what was there, or the whole of it."""
+    path = Path(laid.path)
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        clear_drafts(path)
+        if not laid.to:
+            write_atomic(path, laid.text.encode("utf-8", "surrogateescape"), int(laid.mode, 8))
+            return
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft.unlink(missing_ok=True)
+        os.symlink(laid.to, draft)
+        os.replace(draft, path)
+
+
+def clear_drafts(path: Path) -> None:
+    """Remove what a killed process was about to put at `path`."""
+    for draft in path.parent.glob(f".{path.name}.[0-9]*"):
+        draft.unlink(missing_ok=True)
+
+
+def take_back(layout: Layout, record: Record, path: str) -> tuple[Record, str]:
+    """Put back what stood at a path before rlbox laid something there; return the record without it, and a note.
+
+    A file that was changed since it was laid stays as it is, and the note says so; out of one that a platform fills
+    too, the lines of rlbox are taken.
+    """
+    own, place = record.laid[path], Path(path)
+    now, note = probe_path(place, text=bool(own.merged)), ""
+    if same(now, own.now):
+        _restore(place, own.before, own.backup)
+    elif not same(now, own.before) and own.merged and now.text is not None:
+        before = Path(own.backup).read_text("utf-8", "surrogateescape") if own.backup else ""
+        text = unmerged_text(now.text, own.merged, before)
+        write_atomic(place, text.encode("utf-8", "surrogateescape"), int(now.mode, 8))
+    elif not same(now, own.before) and now.kind != "absent":
+        note = f"{path}: left as it is, because it was changed since" + (
+            f"; what stood there before is {own.backup}" if own.backup else ""
+        )
+    if own.backup and not note:
+        Path(own.backup).unlink(missing_ok=True)
+    laid = {name: row for name, row in record.laid.items() if name != path}
+    kept = (*record.kept, own.backup) if note and own.backup else record.kept
+    record = replace(record, laid=laid, kept=kept)
+    write_record(layout, record)
+    return record, note
+
+
+def _restore(path: Path, before: PathFact, backup: str) -> None:
+    with disk_errors(path):
+        if before.kind == "file":
+            write_atomic(path, Path(backup).read_bytes(), int(before.mode, 8))
+            if (before.uid, before.gid) != (os.geteuid(), os.getegid()):
+                os.chown(path, before.uid, before.gid)
+        elif before.kind == "link":
+            lay(Laid(path=str(path), origin="", to=before.to))
+        else:
+            path.unlink(missing_ok=True)
+
+
+def move_aside(path: Path) -> str:
+    """Return a free name under which what is at `path` is kept while something of rlbox's takes its place."""
+    names = (f"{path}{_BEFORE}", *(f"{path}{_BEFORE}-{number}" for number in range(2, 1000)))
+    return next(name for name in names if not os.path.lexists(name))
+
+
+def free_place(path: Path, part: PartRecord) -> None:
+    """Make room at `path`: what is the user's goes where the record says, what is rlbox's is removed."""
+    with disk_errors(path):
+        if part.before and not os.path.lexists(part.before):
+            if os.path.lexists(path):
+                os.rename(path, part.before)
+        else:
+            remove_tree(path)
+
+
+def restore_place(path: Path, part: PartRecord) -> None:
+    """Remove what rlbox put at `path`, and put back what stood there."""
+    with disk_errors(path):
+        if part.before and not os.path.lexists(part.before):
+            return  # an earlier try has put it back
+        remove_tree(path)
+        if part.before:
+            os.rename(part.before, path)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a file, a link (not what it leads to), or a folder with all in it."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
+
+
+def new_folders(path: Path) -> list[str]:
+    """Return the folders above a path that are still to be made."""
+    return [str(folder) for folder in path.parents if not os.path.lexists(folder)]
+
+
+def remove_folders(folders: Iterable[str]) -> None:
+    """Remove those of the folders that nothing is in, the deepest first."""
+    for folder in sorted(folders, key=len, reverse=True):
+        with suppress(OSError):
+            os.rmdir(folder)
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn a full or read-only disk into an error that says which, and that nothing is half laid."""
+    try:
+        yield
+    except OSError as error:
+        full = disk_full(error)
+        raise NodeError(
+            "the disk is full: what was laid so far is whole" if full else f"cannot be laid: {error.strerror}",
+            where=str(path),
+            next_step="free space and repeat the command, which goes on from there" if full else "",
+        ) from error

@@ -1,0 +1,240 @@
+"""The heavy parts of an applied target: the Python environment, apt packages, git trees and files, source patches."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from uv import find_uv_bin
+
+from rlbox.amounts import size_text
+from rlbox.artifacts.objects import Store
+from rlbox.errors import NodeError, WorkFailed
+from rlbox.provision.changes import PartRecord, stamp_of
+from rlbox.provision.facts import STAMP, installed_debs, probe_installed
+from rlbox.provision.files import disk_errors, free_place
+from rlbox.provision.layout import Layout
+from rlbox.provision.wanted import LaidPart, Wanted
+from rlbox.system.command import check_command, run_command
+from rlbox.system.folders import write_atomic
+from rlbox.system.room import free_bytes
+from rlbox.values import VENV, Command
+
+_BASE = "zz-rlbox-base.pth"
+"""File of an environment that names the folders of an adopted base; the last that Python reads."""
+_NVIDIA = "nvidia"
+"""Folder in which wheels bring CUDA, where compilers and fixes look for it."""
+_SYNC_S = 7200.0
+_APT_S = 1800.0
+# A shell of an applied machine has these, and they are about later installs, not about this one.
+_NO_CONSTRAINTS = {"UV_CONSTRAINT": "", "PIP_CONSTRAINT": "", "VIRTUAL_ENV": "", "PYTHONPATH": "", "PYTHONHOME": ""}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supply:
+    """Where Python packages come from.
+
+    `env` are uv's settings, `wheels` folders with local wheels. `files` maps file names to the store's objects: all of
+    them when it is `offline`, and nothing else is asked then, else those that no index has.
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    wheels: tuple[str, ...] = ()
+    files: Mapping[str, Path] = field(default_factory=dict)
+    offline: bool = False
+
+
+def sync_environment(wanted: Wanted, supply: Supply, part: PartRecord, *, fresh: bool) -> None:
+    """Make the environment of exactly the locked packages, verified by their hashes.
+
+    While that goes on it has no stamp: one that was killed is made anew.
+
+    Raises
+    ------
+    WorkFailed
+        uv cannot make it, or has a package from nowhere; its words are quoted.
+    NodeError
+        The disk is full.
+    """
+    layout = wanted.layout
+    venv, stamp = Path(layout.at(VENV)), Path(layout.at(VENV), STAMP)
+    if fresh or not stamp.exists():
+        free_place(venv, part)
+        _make_folder(layout, venv)
+    before, old = probe_installed(venv, wanted.python), _forget(stamp)
+    try:
+        _run_uv(wanted, supply, venv)
+    except WorkFailed:
+        if old and probe_installed(venv, wanted.python) == before:
+            write_atomic(stamp, old)  # nothing was changed: it is what it was
+        raise
+    _stand_on(wanted, venv)
+    write_atomic(stamp, stamp_of(wanted))
+
+
+def _stand_on(wanted: Wanted, venv: Path) -> None:
+    """Have the environment find the packages of the machine's interpreter behind its own, and their CUDA where it is.
+
+    The folders are added as `site` does, so that what is installed there as a link is found too.
+    """
+    site = venv / f"lib/python{wanted.python}/site-packages"
+    told, nvidia = site / _BASE, site / _NVIDIA
+    if nvidia.is_symlink():
+        nvidia.unlink()
+    if not wanted.base:
+        told.unlink(missing_ok=True)
+        return
+    with disk_errors(told):
+        write_atomic(told, "".join(f"import site; site.addsitedir({folder!r})\n" for folder in wanted.base.folders))
+        found = next((path for folder in wanted.base.folders if (path := Path(folder, _NVIDIA)).is_dir()), None)
+        if found and not nvidia.exists():
+            os.symlink(found, nvidia)
+
+
+def _make_folder(layout: Layout, venv: Path) -> None:
+    """Make the environment's folder; where another disk holds it, a link to a new one there."""
+    with disk_errors(venv):
+        venv.parent.mkdir(parents=True, exist_ok=True)
+        if layout.venv:
+            free_place(Path(layout.venv), PartRecord())
+            Path(layout.venv).mkdir(parents=True)
+            os.symlink(layout.venv, venv)
+
+
+def _forget(stamp: Path) -> str:
+    try:
+        text = stamp.read_text("utf-8")
+    except FileNotFoundError:
+        return ""
+    stamp.unlink()
+    return text
+
+
+def _run_uv(wanted: Wanted, supply: Supply, venv: Path) -> None:
+    env = {**_NO_CONSTRAINTS, **supply.env, "UV_NO_PROGRESS": "1"}
+    if wanted.base and (libraries := wanted.base.environment.fronts.get("LD_LIBRARY_PATH")):
+        env["LD_LIBRARY_PATH"] = ":".join(libraries)  # without them the image's interpreter may not start
+    if wanted.layout.venv and not os.environ.get("UV_CACHE_DIR"):
+        env["UV_CACHE_DIR"] = str(Path(wanted.layout.venv).with_name("uv-cache"))  # files are links then, not copies
+    offline: tuple[str, ...] = ("--offline",) if supply.offline else ()
+    python = wanted.interpreter or wanted.python
+    make = (find_uv_bin(), "venv", "--quiet", *offline, "--allow-existing", "--python", python, str(venv))
+    next_step = (
+        f"install Python {wanted.python}, or name it with --python FILE; without --offline uv fetches it from a network"
+    )
+    room = f"; {size_text(free_bytes(venv))} are free there"
+    what = f"uv cannot make an environment with Python {wanted.python}"
+    check_command(Command(argv=make, env=env, timeout_s=_SYNC_S), what, next_step)
+    with _requirements(wanted, supply) as (words, folder):
+        sync = (find_uv_bin(), "pip", "sync", "--quiet", *offline, "--python", str(venv / "bin/python"))
+        command = Command(argv=(*sync, "--require-hashes", *words), env=env, cwd=folder, timeout_s=_SYNC_S)
+        check_command(command, f"uv cannot install the locked packages{room}")
+
+
+@contextmanager
+def _requirements(wanted: Wanted, supply: Supply) -> Iterator[tuple[list[str], str]]:
+    """Write what uv is told, and show the store's files by their names, as long as the block runs."""
+    with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, disk_errors(Path(folder)):
+        Path(folder, "requirements.txt").write_text(wanted.requirements, "utf-8")
+        words = ["--no-index"] if supply.offline else []
+        if wanted.build:
+            Path(folder, "build.txt").write_text(wanted.build, "utf-8")
+            words += ["--build-constraint", "build.txt"]
+        for name, path in supply.files.items():
+            os.symlink(path, Path(folder, name))
+        for place in [*([folder] if supply.files else []), *supply.wheels]:
+            words += ["--find-links", place]
+        yield [*words, "requirements.txt"], folder
+
+
+def download_packages(names: Sequence[str]) -> str:
+    """Bring apt packages here from the machine's own sources, changing nothing else; return why that failed."""
+    failed = ""
+    for verb in (("--download-only", "install", *names), ("update",), ("--download-only", "install", *names)):
+        failed = _apt(*verb)
+        if not failed and "install" in verb:
+            break
+    return failed
+
+
+def install_packages(names: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Install apt packages that are here; return what is new, and why it did not work (empty: it did)."""
+    before = installed_debs()
+    failed = _apt("install", *names)
+    return tuple(sorted(installed_debs() - before)), failed
+
+
+def remove_packages(names: Sequence[str]) -> str:
+    """Remove apt packages that were installed for a target; return why that failed, empty when it did not."""
+    present = sorted(set(names) & installed_debs(names))
+    return _apt("remove", *present) if present else ""
+
+
+def _apt(*words: str) -> str:
+    """Run apt-get without a question; return its last words when it fails, else nothing."""
+    options = ("-o", "Dpkg::Options::=--force-confold", "-o", "DPkg::Lock::Timeout=120", "-o", "Acquire::Retries=1")
+    argv = ("apt-get", "--quiet", "--yes", "--no-install-recommends", *options, *words)
+    done = run_command(Command(argv=argv, env={"DEBIAN_FRONTEND": "noninteractive"}, timeout_s=_APT_S))
+    return "" if done.ok else next((x for x in reversed(done.stderr.splitlines()) if x.strip()), "apt-get failed")
+
+
+def lay_part(part: LaidPart, store: Store, before: PartRecord) -> None:
+    """Put a git tree or a file from the store in its place, beside it first."""
+    path, source = Path(part.path), store.path(part.sha256)
+    draft = path.with_name(f".{path.name}.rlbox")
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        free_place(draft, PartRecord())
+        if part.kind == "git":
+            draft.mkdir()
+            _unpack(source, draft)
+        else:
+            write_atomic(draft, source.read_bytes(), int(part.mode, 8))
+        free_place(path, before)
+        os.rename(draft, path)
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    with tarfile.open(archive) as tar:
+        if sys.version_info >= (3, 12) or hasattr(tarfile, "data_filter"):
+            tar.extractall(folder, filter="tar")
+        else:  # rlbox's own archive, by its sha256
+            tar.extractall(folder)  # noqa: S202
+
+
+def apply_patches(wanted: Wanted, scripts: Mapping[str, str]) -> None:
+    """Change the sources that the target's patches are about, by content.
+
+    Parameters
+    ----------
+    scripts
+        Text of the programs that an image is patched with, by file name.
+
+    Raises
+    ------
+    WorkFailed
+        A patch does not fit; nothing was written then.
+    """
+    with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, disk_errors(Path(folder)):
+        for name, text in {**scripts, "manifest.json": wanted.patches}.items():
+            Path(folder, name).write_text(text, "utf-8")
+        words = (sys.executable, f"{folder}/apply_patches.py", f"{folder}/manifest.json")
+        root = ("--root", wanted.layout.prefix or "/")
+        check_command(Command(argv=(*words, *root), timeout_s=600), "a source patch does not fit")
+
+
+def check_room(wanted: Wanted, place: Path) -> None:
+    """Refuse a disk that has no room for the environment; what the wheels unpack to is known roughly."""
+    free, need = free_bytes(place), wanted.bytes * 2
+    if free < need:
+        raise NodeError(
+            f"the disk is too full for the environment: {size_text(free)} free, about {size_text(need)} needed",
+            where=str(place),
+            next_step="free space, or name a folder of another disk with --prefix DIR",
+        )

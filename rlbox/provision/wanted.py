@@ -1,0 +1,327 @@
+"""What a machine without Docker should have to be at a target's lock: the image's files, as values."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from packaging.utils import canonicalize_name
+
+from rlbox.amounts import asked_text
+from rlbox.fixes.applies import stack_versions
+from rlbox.fixes.bake import HOOKS, Baked
+from rlbox.fixes.fix import Fix
+from rlbox.fixes.manifest import fix_manifest
+from rlbox.foreign import parse_json
+from rlbox.image.machine import container_defaults, limits_text, machine_facts
+from rlbox.image.plan import ImagePlan
+from rlbox.provision.base import AdoptedBase
+from rlbox.provision.environment import SYSTEM_PATH
+from rlbox.provision.layout import Layout
+from rlbox.provision.unpacked import BaseEnvironment
+from rlbox.target.lock import Lock, requirements
+from rlbox.target.target import Target
+from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE, OWN, PATCHES_IN_CONTEXT, VENV
+
+MERGED = ("/etc/environment",)
+"""Files that a platform fills too: names of ours are put in, every other line stays."""
+_SCRIPTS = ("entrypoint.sh", "init.sh", "apply_patches.py", "unified_diff.py")
+_OF_THE_MACHINE = {"ray-temp-dir": "/tmp/ray"}  # noqa: S108 - what its hook makes
+"""Fixes whose hook makes a path that all of a machine share: not for a place below a prefix; there may be many."""
+_OF_CONTAINERS = ("infiniband-in-container", "shared-pid-namespace")
+"""Fixes that are a check alone, of what an engine was told when it started the container."""
+_OF_SERVICES = {"sandbox-service": "/opt/rlbox/bin/sandbox-serve"}
+"""Fixes whose check asks a service, with the program that starts it: `apply` lays files, and starts nothing."""
+_OF_A_MACHINE = ("shared-pid-namespace",)
+"""Those of them that say nothing of a machine: its own services are in control groups of their own everywhere."""
+_ULIMITS = {"nofile": "n", "memlock": "l", "stack": "s", "nproc": "u", "core": "c", "fsize": "f", "cpu": "t"}
+_FRONT = """# What the image has as ENV, whatever the caller's shell says: a run finds the same here as in a container.
+rlbox_front() { # NAME FOLDER: the folder comes first, and is there once
+    eval "rlbox_now=:\\${$1:-}:"
+    while :; do
+        case $rlbox_now in
+        *":$2:"*) rlbox_now=${rlbox_now%%":$2:"*}:${rlbox_now#*":$2:"} ;;
+        *) break ;;
+        esac
+    done
+    rlbox_now=${rlbox_now#:} rlbox_now=${rlbox_now%:}
+    export "$1=$2${rlbox_now:+:$rlbox_now}"
+}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Laid:
+    """A file (`text`, `mode`) or a link (`to`) at `path` of this machine; `origin` is its fix, or rlbox.
+
+    `merged` are the lines of rlbox's in a file that a platform fills too; `text` is the whole file then.
+    """
+
+    path: str
+    origin: str
+    text: str = ""
+    mode: str = "0644"
+    to: str = ""
+    merged: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaidPart:
+    """A git tree (`kind` git) or a file (`http`) that lies at `path` of this machine."""
+
+    name: str
+    kind: str
+    path: str
+    sha256: str
+    mode: str = "0644"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Something of the target that this machine does not get, and why."""
+
+    what: str
+    origin: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """All that a machine at the lock has.
+
+    `packages` maps canonical names of the stack to versions, `debs` are names of apt packages, `patches` is the
+    manifest of source patches (empty: none), `bytes` what the environment's files are to download, compressed.
+    `interpreter` is what the environment is made with (empty: any of version `python`), `base` whose packages stand
+    behind its own.
+    """
+
+    target: str
+    lock: str
+    python: str
+    layout: Layout
+    laid: tuple[Laid, ...]
+    parts: tuple[LaidPart, ...]
+    packages: Mapping[str, str]
+    requirements: str
+    build: str
+    debs: tuple[str, ...]
+    patches: str
+    bytes: int
+    interpreter: str = ""
+    base: AdoptedBase | None = None
+    left: tuple[LeftOut, ...] = field(default=())
+
+
+def plan_wanted(
+    target: Target,
+    lock: Lock,
+    baked: Baked,
+    image: ImagePlan,
+    layout: Layout,
+    ports: Mapping[str, int],
+    rlbox: str,
+    absent: frozenset[str] = frozenset(),
+    *,
+    interpreter: str = "",
+    base: AdoptedBase | None = None,
+) -> Wanted:
+    """Return what `target` asks of a machine.
+
+    Parameters
+    ----------
+    target, baked
+        With the data disk where this machine has it (`at_data`).
+    rlbox
+        The interpreter that runs rlbox here.
+    absent
+        Apt packages that this machine lacks: a fix that asks for one is there only in part.
+    """
+    placed = _Placed(target, baked, image, layout, absent, base)
+    packages = [package for group in lock.groups for package in group.packages]
+    return Wanted(
+        target=target.name,
+        lock=lock.checksum(),
+        python=target.python.version,
+        layout=layout,
+        laid=tuple(placed.files(lock, ports, rlbox)),
+        parts=tuple(placed.parts(lock)),
+        packages={canonicalize_name(package.name): package.version for package in packages},
+        requirements="".join(package.requirement() for package in packages),
+        build=requirements(lock.build.packages),
+        debs=tuple(sorted(debs_of(target))),
+        patches=image.context.get(PATCHES_IN_CONTEXT, ""),
+        bytes=sum(package.size for package in packages),
+        interpreter=interpreter,
+        base=base,
+        left=tuple(placed.left()),
+    )
+
+
+def debs_of(target: Target) -> tuple[str, ...]:
+    """Return the apt packages that a target's machine has: those of its base, and what a base image would bring."""
+    return (*target.base.packages, *target.base.holds_apt)
+
+
+def at_data(target: Target, folder: str) -> Target:
+    """Return the target with its data disk where a machine has it: where it mounts it is what its fixes are told."""
+    disk = target.disk.model_copy(update={"mount": folder})
+    mount = rf"(?<![\w./}}-]){re.escape(target.disk.mount)}(?![\w.-])"
+    env = {name: re.sub(mount, lambda match: folder, text) for name, text in target.env.items()}
+    return target.model_copy(update={"disk": disk, "env": env})
+
+
+class _Placed:
+    """The image's files at their places on one machine."""
+
+    def __init__(
+        self,
+        target: Target,
+        baked: Baked,
+        image: ImagePlan,
+        layout: Layout,
+        absent: frozenset[str],
+        base: AdoptedBase | None,
+    ) -> None:
+        self._target, self._baked, self._image, self._layout = target, baked, image, layout
+        self._absent = absent
+        self._base = base.environment if base else BaseEnvironment()
+        paths = [file.path for file in baked.files] + list(baked.links)
+        into = [*(tree.into for tree in target.git), *(file.into for file in target.http)]
+        self._paths = (VENV, OWN, *(path for path in (*paths, *into) if layout.holds(path)))
+        self._origins = {file.path: fix.id for fix in baked.fixes for file in fix.bake.file}
+        self._origins |= {link.path: fix.id for fix in baked.fixes for link in fix.bake.link}
+
+    def files(self, lock: Lock, ports: Mapping[str, int], rlbox: str) -> Iterator[Laid]:
+        """Yield every file and link, what programs start with last."""
+        scripts = self._image.context
+        for name in _SCRIPTS:
+            yield self._file(f"{OWN}/libexec/{name}", scripts[f"files{OWN}/libexec/{name}"])
+        for name, words in {"python": "", "rlbox": " -m rlbox"}.items():
+            text = f'#!/bin/sh\nexec {shlex.quote(rlbox)}{words} "$@"\n'
+            yield Laid(path=self._layout.at(f"{OWN}/bin/{name}"), origin="rlbox", text=text, mode="0755")
+        yield self._file(LOCK_IN_IMAGE, lock.text())
+        for file in self._baked.files:
+            if self._layout.holds(file.path) and not self._shared(_hook_fix(file.path)):
+                yield self._file(file.path, file.text, file.mode)
+        for path, to in self._baked.links.items():
+            if self._layout.holds(path):
+                origin = self._origins.get(path, "rlbox")
+                yield Laid(path=self._layout.at(path), origin=origin, to=self._layout.moved(to, self._paths))
+        target, versions = self._target, stack_versions(self._target, lock)
+        manifest = parse_json(fix_manifest(self._baked.fixes, target, versions, machine_facts(target, ports)))
+        yield self._file(FIXES_IN_IMAGE, _with_left(manifest, tuple(self.left())))
+        yield self._file(f"{OWN}/hooks/00-environment.sh", self._environment())
+        if not self._layout.prefix:
+            text = f"# The environment of target {target.name}, for shells that people open.\n. {OWN}/libexec/init.sh\n"
+            yield self._file("/etc/profile.d/30-rlbox-applied.sh", text)
+
+    def parts(self, lock: Lock) -> Iterator[LaidPart]:
+        """Yield the git trees and files from elsewhere."""
+        trees = {tree.name: tree.sha256 for tree in lock.git}
+        files = {file.name: file.sha256 for file in lock.http}
+        for tree in self._target.git:
+            if self._layout.holds(tree.into):
+                yield LaidPart(name=tree.name, kind="git", path=self._layout.at(tree.into), sha256=trees[tree.name])
+        for file in self._target.http:
+            if self._layout.holds(file.into):
+                mode = "0755" if file.executable else "0644"
+                path = self._layout.at(file.into)
+                yield LaidPart(name=file.name, kind="http", path=path, sha256=files[file.name], mode=mode)
+
+    def left(self) -> Iterator[LeftOut]:
+        """Yield what the layout itself rules out, and what only whoever starts the container can set."""
+        outside = "it lies outside of the prefix, and has no effect below it"
+        for path in (*(file.path for file in self._baked.files), *self._baked.links):
+            if not self._layout.holds(path):
+                yield LeftOut(what=path, origin=self._origins.get(path, "rlbox"), reason=outside)
+        into = {tree.into: tree.name for tree in self._target.git}
+        for path, name in (into | {file.into: file.name for file in self._target.http}).items():
+            if not self._layout.holds(path):
+                yield LeftOut(what=path, origin=name, reason=outside)
+        for fix in self._baked.fixes:
+            yield from (LeftOut(what=what, origin=fix.id, reason=reason) for what, reason in self._left_of(fix))
+
+    def _left_of(self, fix: Fix) -> Iterator[tuple[str, str]]:
+        for what in _limits(fix):
+            yield what, "only whoever starts this machine's container can set it"
+        if path := self._shared(fix.id):
+            yield path, "it is one for the whole machine, which --prefix leaves alone"
+        if fix.id in _OF_CONTAINERS:
+            yield f"check {fix.id}", "it is about how rlbox starts a container"
+        if program := _OF_SERVICES.get(fix.id):
+            yield f"check {fix.id}", f"it is about a service that {self._layout.at(program)} starts, when you want it"
+        for name in sorted(self._absent & set(fix.bake.packages)):
+            yield f"fix {fix.id}", f"the apt package {name} is not here"
+
+    def _shared(self, fix: str) -> str:
+        """Return the path of the whole machine that a fix's hook would make; empty where it may."""
+        return _OF_THE_MACHINE.get(fix, "") if self._layout.prefix else ""
+
+    def _file(self, path: str, text: str, mode: str = "0644") -> Laid:
+        text = self._layout.moved(text, self._paths)
+        return Laid(
+            path=self._layout.at(path),
+            origin=self._origins.get(path, _hook_fix(path)),
+            text=text,
+            mode=mode,
+            merged=text if path in MERGED else "",
+        )
+
+    def _environment(self) -> str:
+        limits = limits_text(container_defaults(self._target, self._baked))
+        lines = [_FRONT.rstrip()]
+        lines += _exports({"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "RLBOX_LIMITS": limits, "RLBOX_PLACE": OWN})
+        lines += [f': "${{PATH:={SYSTEM_PATH}}}"', *_exports(self._base.exports), *_fronts(self._base.fronts)]
+        folders = [f"{VENV}/bin", f"{OWN}/bin"]
+        folders += ["/usr/local/bin"] if self._layout.prefix else []
+        lines += [f"rlbox_front PATH {self._layout.at(folder)}" for folder in reversed(folders)]
+        for block in self._baked.envs:
+            lines += [f"# {block.id}", *_exports(block.env)]
+            lines += _fronts(block.path)
+        lines += [*_exports(self._target.env), *_soft_limits({**self._baked.ulimits, **self._target.run.ulimits})]
+        return "\n".join([*lines, "unset rlbox_now", "unset -f rlbox_front", ""])
+
+
+def _exports(env: Mapping[str, str]) -> list[str]:
+    return [f"export {name}={shlex.quote(text)}" for name, text in env.items()]
+
+
+def _fronts(lists: Mapping[str, tuple[str, ...]]) -> list[str]:
+    rows = [(name, folder) for name, folders in lists.items() for folder in reversed(folders)]
+    return [f"rlbox_front {name} {shlex.quote(folder)}" for name, folder in rows]
+
+
+def _soft_limits(limits: Mapping[str, str]) -> list[str]:
+    """Return the lines that set soft limits as far as the hard ones let a process."""
+    rows = [(_ULIMITS.get(name), limit.partition(":")[0]) for name, limit in sorted(limits.items()) if limit]
+    words = [(letter, "unlimited" if soft == "-1" else soft) for letter, soft in rows if letter]
+    return [
+        f'ulimit -S -{letter} {soft} 2>/dev/null || ulimit -S -{letter} "$(ulimit -H -{letter})" 2>/dev/null || :'
+        for letter, soft in words
+    ]
+
+
+def _hook_fix(path: str) -> str:
+    return path.rpartition("/")[2][3:].removesuffix(".sh") if path.startswith(f"{HOOKS}/") else "rlbox"
+
+
+def _limits(fix: Fix) -> list[str]:
+    run = fix.bake.run
+    found = [f"/dev/shm of {asked_text(run.shm_gib)}"] if run.shm_gib else []  # noqa: S108 - named, not written
+    found += [f"a limit of {run.pids} processes"] if run.pids else []
+    found += [f"the limit {name}={limit}" for name, limit in run.ulimits.items()]
+    return found + [f"the capability {name}" for name in run.cap_add]
+
+
+def _with_left(manifest: dict[str, Any], left: Iterable[LeftOut]) -> str:
+    """Return the manifest of fixes; the check of one that this machine cannot have whole stops no run."""
+    origins = {row.origin for row in left}
+    for fix in manifest["fixes"]:
+        if fix["check"] and fix["id"] in origins:
+            when = [] if fix["id"] in _OF_A_MACHINE else ["doctor"]
+            fix["check"] = {**fix["check"], "when": when, "partial": True}
+    return json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"

@@ -1,0 +1,90 @@
+"""Where on this machine a target was, or would be, brought to its lock."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from rlbox.app import App
+from rlbox.engine.data_disk import data_folder
+from rlbox.image.plan import ImagePlan
+from rlbox.provision.facts import read_record
+from rlbox.provision.layout import Layout, check_prefix
+from rlbox.system.folders import cache_folder, write_atomic
+from rlbox.system.json_files import read_table
+from rlbox.system.lock import hold
+from rlbox.values import LOCK_IN_IMAGE
+
+
+def chosen_layout(image: ImagePlan, prefix: str | None, data: str | None) -> Layout:
+    """Return where a target is to be applied: below `prefix` (None: the machine's own paths, if they may be changed).
+
+    Parameters
+    ----------
+    data
+        Directory that is the data disk, None where settings of the target or the environment name it.
+    """
+    folder = check_prefix(str(data_folder(image.container.host, data)), "--data")
+    if prefix is None:
+        prefix = "" if os.geteuid() == 0 else own_prefix(image.target)
+    layout = Layout(prefix=check_prefix(prefix.rstrip("/")), data=folder)
+    record = read_record(layout)
+    return replace(layout, venv=record.venv if record else "")
+
+
+def find_layout(target: str, folder: Path) -> Layout:
+    """Return where a target is, or would be, on this machine: as applied, as its own image, or in the cache."""
+    data = check_prefix(str(folder), "--data")
+    for prefix in (_pointer(target), ""):
+        layout = Layout(prefix=prefix, data=data)
+        if (record := read_record(layout)) and record.target == target:
+            return replace(layout, venv=record.venv)
+    if read_record(Layout(data=data)) is None and Path(LOCK_IN_IMAGE).exists():
+        return Layout(data=data)
+    return Layout(prefix=own_prefix(target), data=data)
+
+
+def own_prefix(target: str) -> str:
+    """Return the folder of rlbox's own that a target is applied below when no other is named."""
+    return check_prefix(str(cache_folder("places", target)))
+
+
+def remember_place(target: str, layout: Layout) -> None:
+    """Remember where a target is applied; one at the machine's own paths is found without that."""
+    if layout.prefix:
+        write_atomic(_pointer_file(target), json.dumps({"prefix": layout.prefix}) + "\n")
+
+
+def forget_place(target: str, layout: Layout) -> None:
+    """Forget where a target was applied, once everything is laid back."""
+    if read_table(_pointer_file(target), links=True).get("prefix") == layout.prefix:
+        _pointer_file(target).unlink(missing_ok=True)
+
+
+@contextmanager
+def busy(app: App, layout: Layout) -> Iterator[None]:
+    """Hold a place while the block runs, after another rlbox that changes it; `LockHeld` when that takes too long.
+
+    A dry run changes nothing, and waits for nobody.
+    """
+    if app.dry_run:
+        yield
+        return
+    name = hashlib.sha256(layout.own.encode()).hexdigest()[:12]
+    with hold(cache_folder("locks", f"place-{name}.lock"), f"place {layout.own}", tell=app.say):
+        yield
+
+
+def _pointer_file(target: str) -> Path:
+    return cache_folder("places", f"{target}.json")
+
+
+def _pointer(target: str) -> str:
+    """Return the prefix that a target was last applied below, or the one that it would be."""
+    found = read_table(_pointer_file(target), links=True).get("prefix")
+    return str(found) if found else own_prefix(target)

@@ -1,0 +1,144 @@
+"""Records a run while it goes: `run.json` for what is, `events.jsonl` for what happened."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rlbox.diagnose.cause import Cause, full_disk, unwritable
+from rlbox.record.state import PlotResult, RunState, change_service, change_stage, write_run_state
+from rlbox.secrets.masks import Masks
+from rlbox.system.beneath import facts_of, remove_file, write_file
+from rlbox.system.clock import utc_now
+from rlbox.system.json_files import RowFile
+from rlbox.system.room import disk_full, free_bytes
+
+EVENTS_FILE = "events.jsonl"
+_RESERVE_FILE = ".reserve"
+_RESERVE_BYTES = 256 * 1024
+_LOOK_S = 1.0
+
+Event = dict[str, Any]
+"""One event: `t` (UTC), `stage` (empty for the run), `event` and what belongs to it."""
+
+
+class Journal:
+    """The run's state, written at every change; a new `state` of a stage is on the disk before it goes on.
+
+    A disk that fills up raises nothing here: `problem` then says so, and space that was set aside at the start is
+    given up, so that the last state can still be written. `saved` tells whether `run.json` holds the present state.
+    """
+
+    def __init__(self, run_dir: Path, state: RunState, masks: Masks, on_event: Callable[[Event], None]) -> None:
+        self.run_dir = run_dir
+        self.state = state
+        self.problem: Cause | None = None
+        self.saved = False
+        self.masks = masks
+        self._listeners = [on_event]
+        self._events = RowFile(run_dir / EVENTS_FILE)
+        self._inode = _inode(run_dir)
+        self._there = True
+        self._looked_at = time.monotonic()
+        self._attempt(lambda: reserve_space(run_dir))
+        self._write_state()
+
+    def listen(self, listener: Callable[[Event], None]) -> None:
+        """Have every event from here on told to `listener` too, after it was written."""
+        self._listeners.append(listener)
+
+    def there(self, *, now: bool = False) -> bool:
+        """Whether the run directory is still the one that the run began in; looked at once a second, or `now`."""
+        if now or time.monotonic() > self._looked_at + _LOOK_S:
+            self._looked_at = time.monotonic()
+            self._there = self._there and _inode(self.run_dir) == self._inode
+        return self._there
+
+    def change_run(self, event: str, **changes: Any) -> None:
+        """Change fields of the run and record it as `event`."""
+        self.state = dataclasses.replace(self.state, **changes)
+        self._write_state()
+        fields = {key: dataclasses.asdict(v) if isinstance(v, (PlotResult, Cause)) else v for key, v in changes.items()}
+        self.event("", event, **fields)
+
+    def change_stage(self, stage: str, **changes: Any) -> None:
+        """Change fields of a stage; a new `state` is an event."""
+        self.state = change_stage(self.state, stage, **changes)
+        self._write_state(durable="state" in changes)
+        if "state" in changes:
+            cause: Cause | None = changes.get("cause")
+            self.event(stage, "stage", state=changes["state"], **({"cause": cause.what} if cause else {}))
+
+    def change_service(self, stage: str, service: str, **changes: Any) -> None:
+        """Change fields of a service of a stage; a new `state` is an event."""
+        self.state = change_service(self.state, stage, service, **changes)
+        self._write_state(durable=False)
+        if "state" in changes:
+            self.event(stage, "service", service=service, state=changes["state"])
+
+    def event(self, stage: str, event: str, **fields: Any) -> None:
+        """Append one event and tell whoever listens."""
+        record = {"t": utc_now(), "stage": stage, "event": event, **self.masks.tree(fields)}
+        line = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace")
+        self._attempt(lambda: self._events.append(line))
+        for listener in self._listeners:
+            listener(record)
+
+    def close(self) -> None:
+        """Write the last state once more and give the reserved space back."""
+        self._release()
+        self._write_state()
+
+    def _write_state(self, *, durable: bool = True) -> None:
+        self.saved = self._attempt(lambda: write_run_state(self.run_dir, self.state, self.masks, durable=durable))
+
+    def _attempt(self, write: Callable[[], None]) -> bool:
+        try:
+            write()
+        except OSError as error:
+            self.problem = self.problem or _disk_cause(self.run_dir, error)
+            self._release()
+        else:
+            return True
+        try:
+            write()
+        except OSError:
+            return False
+        return True
+
+    def _release(self) -> None:
+        with contextlib.suppress(OSError):
+            remove_file(self.run_dir / _RESERVE_FILE)
+
+
+def _disk_cause(run_dir: Path, error: OSError) -> Cause:
+    if disk_full(error):
+        return full_disk(str(run_dir), free_bytes(run_dir))
+    return unwritable(str(run_dir), error.strerror or str(error))
+
+
+def _inode(folder: Path) -> int:
+    try:
+        return os.stat(folder).st_ino
+    except OSError:
+        return 0
+
+
+def reserve_space(run_dir: Path) -> None:
+    """Set space aside that the last word about a run can be written into, whatever fills the disk.
+
+    Raises
+    ------
+    OSError
+        There is not even that much left.
+    """
+    path = run_dir / _RESERVE_FILE
+    facts = facts_of(path)
+    if facts is None or facts.st_size < _RESERVE_BYTES:
+        write_file(path, b"\0" * _RESERVE_BYTES)

@@ -1,0 +1,50 @@
+"""Remove runs from a data disk: each is gone from the list at once, whole, and then from the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+from pathlib import Path
+
+from rlbox.errors import NodeError
+from rlbox.record.host_record import HostRecords
+from rlbox.record.ledger import Ledger
+from rlbox.system.beneath import facts_of, make_folder_at, move
+from rlbox.system.trees import remove_tree, walk_files
+
+
+def size_of(folder: Path) -> int:
+    """Return the bytes of all files of a folder; links are not followed, and not counted."""
+    return sum(facts.st_size for _, facts in walk_files(folder) if stat.S_ISREG(facts.st_mode))
+
+
+def remove_run(ledger: Ledger, run: str) -> None:
+    """Remove one run that has ended; whoever calls holds the disk.
+
+    It is moved out of the list of runs first, so that one which is removed in part looks like no run; what a kill left
+    is removed by the next verb that settles runs.
+
+    Raises
+    ------
+    NodeError
+        Its files belong to somebody else, or the disk refuses.
+    """
+    gone = ledger.removed / run
+    try:
+        for folder in (gone.parent.parent, gone.parent):
+            make_folder_at(folder)
+        if facts_of(gone):  # a run of this name that a kill left here
+            remove_tree(gone)
+        move(ledger.run_dir(run), gone)
+        HostRecords(ledger.folder).forget(run)
+        remove_tree(gone)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            whole = facts_of(ledger.run_dir(run)) is not None
+            raise NodeError(
+                f"run {run} cannot be removed: {error.strerror}"
+                if whole
+                else f"run {run} cannot be removed whole: {error.strerror}",
+                where=str(error.filename or ledger.run_dir(run)),
+                next_step="do it as the user whose files they are, or as root",
+            ) from error

@@ -1,0 +1,230 @@
+"""Give a run whose supervisor is gone the end that the facts tell, once.
+
+A place whose runs are carried by something apart from the processes of this machine, as by a container, writes a note
+on this host before it makes that, and says how such a carrier is asked about and ended: so the runs of a data disk are
+settled without knowing any place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fnmatch
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal, Protocol
+
+from rlbox.diagnose.cause import Cause, End, LastWord, exit_code, interrupted, lost_cause
+from rlbox.errors import LockHeld, NodeError
+from rlbox.job.plan import RunPlan
+from rlbox.record.host_record import CarrierNote
+from rlbox.record.journal import EVENTS_FILE
+from rlbox.record.rebuild import last_state
+from rlbox.record.state import (
+    RUN_FILE,
+    PlotResult,
+    RunState,
+    change_stage,
+    new_run_state,
+    run_cause,
+    write_run_state,
+)
+from rlbox.record.supervisor_file import end_remains, load_supervisor, same_life, stop_asked
+from rlbox.record.verdict import checked
+from rlbox.secrets.masks import Masks
+from rlbox.system.beneath import facts_of, names_in, open_handle, remove_file, write_file
+from rlbox.system.clock import utc_now
+from rlbox.system.identity import probe_machine_life
+from rlbox.system.json_files import read_table
+
+_DRAFTS = (f".{RUN_FILE}.*", ".reserve", ".plan.json.*")
+_GOING = ("starting", "running")
+
+ENDED = ("passed", "failed", "interrupted")
+_FRESH_S = 60.0
+"""The supervisor writes down every few seconds what its run uses."""
+
+CarrierStatus = Literal["made", "living", "ended", "gone"]
+
+
+class Carrier(Protocol):
+    """One carrier, as its place reaches it; each may raise `RlboxError` when whatever runs it does not answer."""
+
+    def status(self) -> CarrierStatus:
+        """Whether it was made and not started yet, lives, has ended, or is gone."""
+
+    def last_word(self) -> LastWord | None:
+        """What is known of its end; None when it is gone by now."""
+
+    def stop(self, grace_s: int) -> None:
+        """Ask it to end, wait, and end it after `grace_s` seconds; one that is gone has ended."""
+
+    def remove(self) -> None:
+        """Clear it away."""
+
+
+def settle_run(
+    run_dir: Path,
+    plan: RunPlan,
+    last: LastWord,
+    before: Iterable[str] | None = (),
+    word: LastWord | None = None,
+) -> RunState:
+    """Return the state of an ended run; when its supervisor left no last word, it is written now, from the facts.
+
+    All stages passed: the run passed, whatever became of its curves. Somebody had asked it to stop: interrupted. Else
+    it failed, in the stage that was going on or between two; so it does where its record says more than its
+    supervisor did.
+
+    Parameters
+    ----------
+    last
+        How it ended, as the facts tell that are written down.
+    before, word
+        What `checked` is to know: the stages of earlier attempts, and its carrier's own word where there is one.
+
+    Raises
+    ------
+    OSError
+        The disk is full or gone.
+    """
+    state = last_state(run_dir, plan) or new_run_state(plan, supervisor_pid=0)
+    forget_drafts(run_dir)
+    true = checked(state, word or last, before)
+    if true.state != "running":
+        if true != state or not read_table(run_dir / RUN_FILE):
+            write_run_state(run_dir, true, Masks({}))
+        return true
+    ended = _ended(true, last, stop_asked(run_dir))
+    write_run_state(run_dir, ended, Masks({}))
+    _record(run_dir, ended)
+    return ended
+
+
+def moment(state: RunState) -> str:
+    """Return where in the run it was, in words that end a sentence."""
+    for stage in state.stages:
+        if stage.state in _GOING:
+            return f"while stage {stage.name} was {stage.state}"
+    waiting = [stage.name for stage in state.stages if stage.state == "waiting"]
+    if not waiting:
+        return "after its last stage"
+    first = not any(stage.state == "passed" for stage in state.stages)
+    return f"before its first stage, {waiting[0]}, began" if first else f"before stage {waiting[0]} began"
+
+
+def _ended(state: RunState, last: LastWord, asked: str) -> RunState:
+    if all(stage.state in ("passed", "skipped") for stage in state.stages):
+        plot = state.plot if state.plot.state else PlotResult(state="failed", detail=last.end)
+        return dataclasses.replace(state, state="passed", ended_at=utc_now(), exit_code=0, plot=plot)
+    known = run_cause(state)  # the stage had its last word, the run had not
+    cause = known or _cause(state, last, asked)
+    now: Literal["interrupted", "failed"] = "interrupted" if cause.kind == "interrupted" else "failed"
+    going = next((stage.name for stage in state.stages if stage.state in _GOING), "")
+    for stage in state.stages:
+        if stage.name == going:
+            state = change_stage(state, stage.name, state=now, ended_at=utc_now(), cause=cause)
+        elif stage.state == "waiting":
+            state = change_stage(state, stage.name, state="not started")
+    own = None if going or known else cause
+    return dataclasses.replace(state, state=now, ended_at=utc_now(), exit_code=_code(cause, last), cause=own)
+
+
+def _code(cause: Cause, last: LastWord) -> int:
+    """Return the run's exit code; a supervisor that refused to go on said it itself."""
+    refused = cause.kind == "lost" and last.end == "ended" and 0 < last.exit_code <= LockHeld.exit_code
+    return last.exit_code if refused else exit_code(cause)
+
+
+def _cause(state: RunState, last: LastWord, asked: str) -> Cause:
+    cause = lost_cause(last, moment(state), state.run_id)
+    if not asked:
+        return cause
+    told = interrupted(asked)
+    return dataclasses.replace(told, what=f"{told.what}; then {cause.what}")
+
+
+def _record(run_dir: Path, state: RunState) -> None:
+    """Append the end to the events; a torn last line is ended first."""
+    cause = run_cause(state)
+    event = {"t": state.ended_at, "stage": "", "event": "run", "state": state.state, "exit_code": state.exit_code}
+    line = json.dumps({**event, "settled": True, "cause": cause.what if cause else ""}, ensure_ascii=False)
+    with contextlib.suppress(OSError):
+        handle = open_handle(run_dir / EVENTS_FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        with os.fdopen(handle, "ab+") as file:
+            file.seek(max(0, os.fstat(handle).st_size - 1))
+            torn = file.read(1) not in (b"", b"\n")
+            file.write((("\n" if torn else "") + line + "\n").encode("utf-8", "replace"))
+
+
+def forget_drafts(run_dir: Path) -> None:
+    """Remove what writers left that were killed in the middle."""
+    with contextlib.suppress(OSError):
+        for name in names_in(run_dir):
+            if any(fnmatch.fnmatch(name, pattern) for pattern in _DRAFTS):
+                remove_file(run_dir / name)
+
+
+def has_ended(run_dir: Path) -> bool:
+    """Whether the state of a run says that it ended."""
+    return read_table(run_dir / RUN_FILE).get("state") in ENDED
+
+
+def carrier_word(carrier: Carrier, status: CarrierStatus, note: CarrierNote, run_dir: Path) -> LastWord | None:
+    """Return what is known of the end of a run's carrier; None when it had never started."""
+    if status == "made":
+        return None
+    last = carrier.last_word() if status == "ended" else None
+    if last is None and (status == "ended" or note.started or load_supervisor(run_dir) is not None):
+        return LastWord(end="removed", container=note.name)
+    return last
+
+
+def write_end(run_dir: Path, plan: RunPlan, last: LastWord | None, before: Iterable[str] | None) -> RunState | None:
+    """End what is left of a run, write its end down and return it; one that never began stays as it is.
+
+    Raises
+    ------
+    NodeError
+        It seems to go on on another machine.
+    """
+    facts, life = load_supervisor(run_dir), probe_machine_life()
+    elsewhere = plan.host not in ("", life.host)
+    if elsewhere and _grows(run_dir):
+        raise NodeError(f"it seems to go on at host {plan.host}, where its files grow")
+    if plan.owns_processes:
+        end_remains(run_dir)
+    wrote = any(facts_of(run_dir / name) for name in (RUN_FILE, EVENTS_FILE))
+    began = facts or wrote or last is not None
+    if not began:
+        return None
+    word, seen = last, last is not None and last.end in ("memory", "ended", "again")
+    if facts and not same_life(facts, life) and not seen:
+        ended: End = "restarted" if facts.boot_id == life.boot_id else "rebooted"
+        last = LastWord(end="elsewhere" if elsewhere else ended, host=plan.host)
+    return settle_run(run_dir, plan, last or LastWord(end="gone"), before, word)
+
+
+def _grows(run_dir: Path) -> bool:
+    """Whether anything was written into a run directory of late, by the clock of its file system.
+
+    Locks of some shared file systems hold on one machine only: then this alone tells a living run on another.
+    """
+    probe = run_dir / f".{RUN_FILE}.now"
+    write_file(probe, b"")
+    now = facts_of(probe)
+    remove_file(probe)
+    stages = [run_dir / "stages" / name for name in names_in(run_dir / "stages")]
+    paths = [*_named(run_dir, ".json"), *(path for stage in stages for path in _named(stage, ".log"))]
+    grown = [facts.st_mtime for path in paths if (facts := facts_of(path))]
+    return now is not None and any(now.st_mtime - at < _FRESH_S for at in grown)
+
+
+def _named(folder: Path, part: str) -> list[Path]:
+    """Return the files of a folder that have `part` in their names; none of what is no folder."""
+    try:
+        return [folder / name for name in names_in(folder) if part in name]
+    except OSError:
+        return []

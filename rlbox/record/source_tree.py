@@ -1,0 +1,191 @@
+"""A user's own tree of a job's framework, as its run records it: version, commit, changes.
+
+The record is `spec/source.toml` in the run directory, so that a tree that changed is refused on resume as a changed job
+file is. Beside it lies the diff against its commit, `source-DIGEST.diff`, one for each state that the run had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from rlbox.amounts import counted
+from rlbox.errors import TimedOut, WorkFailed
+from rlbox.foreign import toml_table
+from rlbox.secrets.masks import Masks
+from rlbox.system.beneath import read_bytes
+from rlbox.system.command import run_command
+from rlbox.values import Command
+
+RECORD = "spec/source.toml"
+
+_DIFF_BYTES = 1 << 20
+"""What is kept of a diff, and the largest new file that is in it."""
+_CONTENT_BYTES = 16 << 20
+"""Of a larger file in a tree without git only name and size count."""
+_GIT_S = 120.0
+_SETUP_VERSION = re.compile(r"""^\s*version\s*=\s*["']([^"']+)["']""", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceTree:
+    """A tree as it is now; `commit` is empty without git, `version` where the tree does not say it.
+
+    `diff` is the text of all changes since the commit, new files too; `digest` tells two states of trees apart.
+    """
+
+    package: str
+    folder: str
+    version: str
+    commit: str = ""
+    branch: str = ""
+    files_changed: int = 0
+    diff: str = ""
+    digest: str
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What is written down of it."""
+        names = ("package", "folder", "version", "commit", "branch", "files_changed", "digest")
+        diff = f"source-{self.digest[:12]}.diff" if self.diff else ""
+        return {**{name: getattr(self, name) for name in names}, "diff": diff}
+
+    def files(self, masks: Masks) -> dict[str, str]:
+        """Return what a run directory holds of it, by name; secrets in the diff are masked, a long one is cut."""
+        record = self.record
+        lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in record.items()]
+        files = {RECORD: "".join(lines)}
+        if record["diff"]:
+            text = masks.text(self.diff)
+            cut = f"\n[cut: {len(text)} characters in all]\n" if len(text) > _DIFF_BYTES else ""
+            files[record["diff"]] = text[:_DIFF_BYTES] + cut
+        return files
+
+
+def recorded_source(run_dir: Path) -> dict[str, Any]:
+    """Return what a run directory holds of its tree; empty for a run with the installed package."""
+    try:
+        return toml_table(read_bytes(run_dir / RECORD).decode("utf-8", "replace"))
+    except (OSError, ValueError):
+        return {}
+
+
+def source_text(record: Mapping[str, Any]) -> str:
+    """Return one line about a recorded tree."""
+    name = f"{record.get('package', '')} {record.get('version') or ''}".strip()
+    folder, digest = record.get("folder", ""), str(record.get("digest", ""))[:12]
+    if not record.get("commit"):
+        return f"{name}, no git commit, digest {digest}, {folder}"
+    changed = record.get("files_changed", 0)
+    branch = f" ({record['branch']})" if record.get("branch") else ""
+    commit = f"{str(record['commit'])[:12]}{branch}"
+    files = f"{counted(changed, 'file', 'files')} changed" if changed else "no changes"
+    return f"{name}, commit {commit}, {files}, {folder}"
+
+
+def probe_source(folder: Path, package: str) -> SourceTree:
+    """Return a tree as it is now."""
+    facts = _with_git(folder, package) or {"digest": _files_digest(folder)}
+    return SourceTree(package=package, folder=str(folder), version=tree_version(folder, package), **facts)
+
+
+def tree_version(folder: Path, package: str) -> str:
+    """Return the version that a tree says of itself; empty where it does not, or says none that can be compared.
+
+    Source: verl has verl/version/version, OpenRLHF version.txt, slime setup.py.
+    """
+    for text in _versions(folder, package):
+        with contextlib.suppress(InvalidVersion):
+            return str(Version(text.strip()))
+    return ""
+
+
+def _versions(folder: Path, package: str) -> Iterator[str]:
+    yield _text(folder / package / "version/version")
+    yield _text(folder / "version.txt")
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        yield str(toml_table(_text(folder / "pyproject.toml"))["project"]["version"])
+    yield from _SETUP_VERSION.findall(_text(folder / "setup.py"))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    """Return what git says of a folder, None where it fails; it changes nothing, not even its index."""
+    argv = ("git", "-C", str(folder), "-c", "core.quotepath=false", "-c", "core.fsmonitor=false", *words)
+    try:
+        done = run_command(Command(argv=argv, env={"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}, timeout_s=_GIT_S))
+    except (WorkFailed, TimedOut):
+        return None
+    return done.stdout if done.ok else None
+
+
+def _with_git(folder: Path, package: str) -> dict[str, Any] | None:
+    """Return commit, branch and changes of a tree; None where its package is in no repository."""
+    commit = _git(folder, "rev-parse", "HEAD") if _git(folder, "ls-files", "--", package) else None
+    if commit is None:
+        return None
+    changes = _git(folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color", "--relative", "HEAD", "--", ".")
+    names = _git(folder, "diff", "--name-only", "-z", "--relative", "HEAD", "--", ".")
+    new = _git(folder, "ls-files", "--others", "--exclude-standard", "-z", "--", ".")
+    if changes is None or names is None or new is None:
+        return None
+    branch = (_git(folder, "symbolic-ref", "--short", "-q", "HEAD") or "").strip()
+    paths = sorted(name for name in new.split("\0") if name)
+    added = "".join(_added(folder, paths))
+    return {
+        "commit": commit.strip(),
+        "branch": branch,
+        "files_changed": len([name for name in names.split("\0") if name]) + len(paths),
+        "diff": changes + added,
+        "digest": hashlib.sha256("\0".join((commit, changes, added)).encode("utf-8", "replace")).hexdigest(),
+    }
+
+
+def _added(folder: Path, names: list[str]) -> Iterator[str]:
+    """Yield the diffs of files that git does not know, in its form; what is large or no text is named with its size."""
+    total = 0
+    for name in names:
+        path, text = folder / name, None
+        size = path.stat().st_size if path.is_file() else 0
+        total += size
+        if path.is_file() and size <= _DIFF_BYTES and total <= _DIFF_BYTES:
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                text = path.read_bytes().decode()
+        head = f"diff --git a/{name} b/{name}\nnew file mode 100644\n"
+        if text is None:
+            yield f"{head}Binary files /dev/null and b/{name} differ ({size} bytes)\n"
+        elif not text:
+            yield head
+        else:
+            lines = text.removesuffix("\n").split("\n")
+            end = "" if text.endswith("\n") else "\\ No newline at end of file\n"
+            body = "".join(f"+{line}\n" for line in lines)
+            yield f"{head}--- /dev/null\n+++ b/{name}\n@@ -0,0 +1,{len(lines)} @@\n{body}{end}"
+
+
+def _files_digest(folder: Path) -> str:
+    """Return the digest of a tree's files; hidden ones, and what Python compiled, do not count."""
+    digest = hashlib.sha256()
+    for root, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
+        for path in (Path(root) / name for name in sorted(names) if not name.startswith(".")):
+            if path.is_file():
+                size = path.stat().st_size
+                content = hashlib.sha256(path.read_bytes()).hexdigest() if size <= _CONTENT_BYTES else ""
+                digest.update(f"{path.relative_to(folder)}\0{size}\0{content}\n".encode("utf-8", "replace"))
+    return digest.hexdigest()

@@ -1,0 +1,203 @@
+"""`supervisor.json`: which process carries out a run, so that any later one can tell whether it still lives.
+
+It is written once an attempt, before anything of it starts: a second supervisor of the same attempt is refused.
+
+What a run in place leaves when all that watched over it was killed is ended by the next verb. A process is the run's
+when it carries its marks or is in its control group, when its supervisor had written it down (id and start) among what
+this host knows, or when it is below such a one or in its session. Nothing is found by name, and nothing that lies on
+the data disk names a process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlbox.errors import NodeError
+from rlbox.record.host_record import HostRecords
+from rlbox.record.kinds import as_kind
+from rlbox.system.beneath import create_file
+from rlbox.system.clock import utc_now
+from rlbox.system.folders import write_atomic
+from rlbox.system.identity import MachineLife, probe_machine_life
+from rlbox.system.interrupt import Interrupt
+from rlbox.system.json_files import read_table
+from rlbox.system.process_table import Process, probe_command_line, probe_process
+from rlbox.system.processes import RunProcesses
+
+SUPERVISOR_FILE = "supervisor.json"
+STOP_FILE = "stop.json"
+MODULE = "rlbox.supervise"
+"""What a supervisor is started as, with its run directory as the next word."""
+
+_PROCESSES = "processes"
+
+_PAUSE_S = 5.0
+_FIRST_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisorFacts:
+    """The supervisor of a run; `pid` and `started` are those of its own process table (the container's, in one).
+
+    `warden` is 0 in a container, where the engine watches over it.
+    """
+
+    pid: int
+    started: int
+    boot_id: str
+    init: int
+    uid: int
+    host: str
+    place: str
+    container: str = ""
+    warden: int = 0
+    attempt: int = 1
+    begun_at: str = ""
+
+
+def write_supervisor(run_dir: Path, *, place: str, container: str, attempt: int, warden: int) -> SupervisorFacts:
+    """Write down that this process carries out the run.
+
+    Raises
+    ------
+    NodeError
+        The attempt has begun before: its container was started again, or another supervisor was.
+    OSError
+        The disk is full or gone.
+    """
+    life, own = probe_machine_life(), probe_process(os.getpid())
+    facts = SupervisorFacts(
+        pid=os.getpid(),
+        started=own.started if own else 0,
+        boot_id=life.boot_id,
+        init=life.init,
+        uid=os.getuid(),
+        host=life.host,
+        place=place,
+        container=container,
+        warden=warden,
+        attempt=attempt,
+        begun_at=utc_now(),
+    )
+    try:
+        create_file(run_dir / SUPERVISOR_FILE, json.dumps(dataclasses.asdict(facts)).encode())
+    except FileExistsError as error:
+        raise NodeError(
+            f"attempt {attempt} of run {run_dir.name} has begun before, and what it left would count for this start",
+            where=str(run_dir / SUPERVISOR_FILE),
+            next_step=f"take it up as a new attempt: rlbox run --resume {run_dir.name}",
+        ) from error
+    return facts
+
+
+def load_supervisor(run_dir: Path) -> SupervisorFacts | None:
+    """Return what the supervisor wrote of itself; None when there is nothing, or nothing readable."""
+    return as_kind(SupervisorFacts, read_table(run_dir / SUPERVISOR_FILE))
+
+
+def same_life(facts: SupervisorFacts, life: MachineLife) -> bool:
+    """Whether the machine (or the container that rlbox runs in) has not been restarted since."""
+    return facts.boot_id == life.boot_id and (bool(facts.container) or facts.init == life.init)
+
+
+def supervisor_lives(run_dir: Path, facts: SupervisorFacts) -> bool:
+    """Whether a supervisor that runs in place is still there as the same process.
+
+    The file alone is not believed: the process must say itself that it carries out the run of this directory.
+    """
+    if facts.container or not same_life(facts, probe_machine_life()):
+        return False
+    process = probe_process(facts.pid)
+    if process is None or process.started != facts.started or process.gone:
+        return False
+    return f"{MODULE} {run_dir} " in f"{probe_command_line(facts.pid)} "
+
+
+def ask_to_stop(run_dir: Path, user: str, by: str) -> None:
+    """Write down who wants the run to stop, and by what; the first one is remembered.
+
+    Raises
+    ------
+    OSError
+        The run directory cannot be written.
+    """
+    text = json.dumps({"user": user, "by": by, "at": utc_now()})
+    with contextlib.suppress(FileExistsError):
+        create_file(run_dir / STOP_FILE, text.encode("utf-8", "replace"))
+
+
+def stop_asked(run_dir: Path) -> str:
+    """Return who asked the run to stop, and how, in a few words; empty when nobody did."""
+    data = read_table(run_dir / STOP_FILE)
+    return f"{data['by']} ({data['user']})" if {"by", "user"} <= data.keys() else ""
+
+
+class ProcessRecord:
+    """Writes down the processes of a run in place while it goes on, every few seconds: some hide their marks.
+
+    They are kept among what this host knows, not on the data disk. `seen` are the ids of all of them so far.
+    """
+
+    def __init__(self, run_dir: Path, parts: Callable[[], dict[str, set[int]]]) -> None:
+        self._path = _processes_file(run_dir)
+        self._parts = parts
+        self._written: list[tuple[int, int]] = []
+        self.seen: set[int] = set()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._go_on, name="process-record", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write no more."""
+        self._over.set()
+        if self._thread.ident:
+            self._thread.join()
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    def _go_on(self) -> None:
+        pause = _FIRST_S
+        while not self._over.wait(pause):
+            pause = min(2 * pause, _PAUSE_S)
+            with contextlib.suppress(OSError):
+                self._write()
+
+    def _write(self) -> None:
+        pids = set().union(*self._parts().values())
+        self.seen |= pids
+        keys = sorted(process.key for pid in pids if (process := probe_process(pid)))
+        if keys == self._written:
+            return
+        life = probe_machine_life()
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomic(self._path, json.dumps({"boot_id": life.boot_id, "init": life.init, "processes": keys}))
+        self._written = keys
+
+
+def end_remains(run_dir: Path) -> tuple[Process, ...]:
+    """End every process that a run in place left on this machine; return those that even SIGKILL did not end."""
+    left = RunProcesses(run_dir, Interrupt(), _recorded(run_dir)).stop_all()
+    _processes_file(run_dir).unlink(missing_ok=True)
+    return left
+
+
+def _processes_file(run_dir: Path) -> Path:
+    return HostRecords(run_dir.parents[1]).beside(run_dir.name, _PROCESSES)
+
+
+def _recorded(run_dir: Path) -> tuple[tuple[int, int], ...]:
+    """Return what was written down in this life of the machine; ids of another one mean other processes."""
+    data, life = read_table(_processes_file(run_dir), links=True), probe_machine_life()
+    if (data.get("boot_id"), data.get("init")) != (life.boot_id, life.init):
+        return ()
+    return tuple((int(pid), int(started)) for pid, started in data.get("processes", ()))

@@ -1,1 +1,0 @@
-"""Speak with registries; push, attach."""

@@ -1,0 +1,260 @@
+"""One HTML file that tells a whole run: it loads nothing, and opens from a disk years later.
+
+Metrics come in the order in which people look at them, then what was used over time.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from rlbox.amounts import duration_text, moment
+from rlbox.config.load import load_toml
+from rlbox.logs.throughput import REST, metric_rank
+from rlbox.printable import printable
+from rlbox.record.state import RunState, StageState, run_cause
+from rlbox.report.beside import beside
+from rlbox.report.metric_series import Metric
+from rlbox.report.plots import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Plot, Series, draw_plot
+from rlbox.report.read import RunRecord, listed, table, tables
+from rlbox.report.timeline import Bar, TimelineRow, make_timeline, time_range
+from rlbox.report.used import resource_plots
+
+MOST_BYTES = 2_000_000
+_LABELLED = 0.06
+"""Share of the timeline from which on a phase is wide enough for its name."""
+
+_DATA = Path(__file__).parent / "page"
+_LEVELS = ((500, 60, 20_000), (200, 12, 1500), (80, 4, 300), (80, 0, 300))
+"""Characters of what a rule saw, rules of a stage that held, and rows of the timeline, from all to little."""
+
+MOST_PLOTS = 60
+_FIRST_PLOTS = 12
+"""Plots that are shown at once; the others are folded away."""
+
+
+def render_report(
+    record: RunRecord,
+    *,
+    made_at: str,
+    other: RunRecord | None = None,
+    live: bool = False,
+    scores: str = "",
+) -> str:
+    """Return the report of a run as one HTML document under `MOST_BYTES`, if need be with less detail.
+
+    Parameters
+    ----------
+    made_at
+        The time, ISO 8601 in UTC; what goes on ends there.
+    other
+        A run that is shown beside it, as the one before.
+    live
+        Whether the page asks again where it came from: what changed takes the place of what is shown.
+    scores
+        File beside the page that has the scores of the run's checkpoints.
+
+    Raises
+    ------
+    SpecError
+        The plan of one of two runs cannot be read.
+    """
+    text, template, words = "", page_template("report.html.j2"), page_words()
+    known = {"live": live, "beside": beside(record, other) if other else None, "scores": scores}
+    for level in _LEVELS:
+        text = template.render(_context(record, made_at, words, level), **known)
+        if len(text.encode("utf-8", "replace")) <= MOST_BYTES:
+            break
+    return text
+
+
+def _context(record: RunRecord, made_at: str, words: Mapping[str, Any], level: tuple[int, int, int]) -> dict[str, Any]:
+    state, plan = record.state, record.plan
+    now = moment(made_at) or 0.0
+    drawn, more, not_drawn = metric_plots(record.metrics, words["trend"])
+    seen, rules, rows = level
+    return {
+        "w": words,
+        "box": {
+            "width": WIDTH,
+            "height": HEIGHT,
+            "left": LEFT,
+            "right": WIDTH - RIGHT,
+            "top": TOP,
+            "bottom": HEIGHT - BOTTOM,
+        },
+        "state": state,
+        "cause": run_cause(state),
+        "made_at": made_at,
+        "facts": [(words[name], value) for name, value in _facts(state, plan, now) if value],
+        "stages": [_stage(stage, now, seen, rules) for stage in state.stages],
+        **_timeline(record, now, rows),
+        "metrics": drawn,
+        "more_metrics": more,
+        "not_drawn": not_drawn,
+        "resources": resource_plots(record.samples, words),
+        "evidence": record.evidence,
+        "params": _params(plan),
+        "overrides": json.dumps(record.overrides, indent=1, ensure_ascii=False) if record.overrides else "",
+        "notes": [*state.notes, *(str(note) for note in listed(plan, "notes") if note not in state.notes)],
+        "commands": list(_commands(plan)),
+        "variables": _variables(record),
+        "packages": record.packages,
+        "gaps": record.gaps,
+    }
+
+
+def _facts(state: RunState, plan: Mapping[str, Any], now: float) -> Iterable[tuple[str, str]]:
+    began, ended = moment(state.started_at), moment(state.ended_at)
+    yield "job", state.job
+    yield "target", state.target
+    yield "place", state.place
+    yield "profile", state.profile
+    yield "host", str(plan.get("host", ""))
+    yield "user", str(plan.get("user", ""))
+    yield "took", duration_text((ended or now) - began) if began is not None else ""
+    yield "attempt", str(state.attempt) if state.attempt > 1 else ""
+    yield "exit_code", "" if state.exit_code is None else str(state.exit_code)
+
+
+def _stage(stage: StageState, now: float, seen: int, rules: int) -> dict[str, Any]:
+    began, ended = moment(stage.started_at), moment(stage.ended_at)
+    shown = [rule for rule in stage.gate if rule.state == "broken"]
+    shown += [rule for rule in stage.gate if rule.state != "broken"][:rules]
+    return {
+        **vars(stage),
+        "title": stage.title if stage.title != stage.name else "",
+        "took": duration_text(stage.seconds or (ended or now) - began) if began is not None else "",
+        "held": sum(rule.state == "held" for rule in stage.gate),
+        "rules": len(stage.gate),
+        "gate": [
+            {
+                "kind": r.kind,
+                "rule": r.rule[:500],
+                "state": r.state,
+                "count": r.count,
+                "seen": r.seen[:seen],
+            }
+            for r in sorted(shown, key=stage.gate.index)
+        ],
+        "cause": stage.cause.what if stage.cause else "",
+        "open": stage.state in ("failed", "running", "starting", "interrupted"),
+    }
+
+
+def _timeline(record: RunRecord, now: float, most: int) -> dict[str, Any]:
+    state = record.state
+    rows = make_timeline(state, record.events, now)
+    span = time_range(rows, moment(state.started_at), moment(state.ended_at))
+    names = list(dict.fromkeys(bar.label for row in rows if not row.service for bar in row.phases))
+    colours = {name: number % COLOURS for number, name in enumerate(names)}
+    shown = rows if len(rows) <= most else [row for row in rows if not row.service][:most]
+    known = any(row.bars for row in rows) or state.started_at
+    return {
+        "timeline": [_row(row, span, colours) for row in shown],
+        "phases": list(colours.items()),
+        "span": [_iso(at) if known else "" for at in span],
+        "rows_hidden": len(rows) - len(shown),
+    }
+
+
+def _row(row: TimelineRow, span: tuple[float, float], colours: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        **vars(row),
+        "took": duration_text(row.seconds) if row.bars else "",
+        "bars": [_bar(bar, span, 0) for bar in row.bars],
+        "phases": [_bar(bar, span, colours.get(bar.label, 0)) for bar in row.phases],
+    }
+
+
+def _bar(bar: Bar, span: tuple[float, float], colour: int) -> dict[str, Any]:
+    whole = span[1] - span[0]
+    number = f" ({bar.attempt})" if bar.attempt > 1 else ""
+    return {
+        "kind": bar.kind,
+        "label": bar.label if (bar.end - bar.begin) / whole >= _LABELLED else "",
+        "colour": colour,
+        "left": f"{100 * (bar.begin - span[0]) / whole:.3f}",
+        "width": f"{100 * (bar.end - bar.begin) / whole:.3f}",
+        "tip": f"{bar.label}{number}: {duration_text(bar.end - bar.begin)}, {_utc(_iso(bar.begin))}",
+    }
+
+
+def _params(plan: Mapping[str, Any]) -> list[dict[str, str]]:
+    origins, units = table(plan, "origins"), table(plan, "units")
+    return [
+        {"name": name, "value": str(value), "origin": str(origins.get(name, "")), "unit": str(units.get(name, ""))}
+        for name, value in sorted(table(plan, "params").items())
+    ]
+
+
+def _commands(plan: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    for stage in tables(plan, "stages"):
+        parts = [(f"# {service.get('name')}", service) for service in tables(stage, "services")]
+        parts.append(("", stage))
+        texts = [f"{shlex.join(map(str, listed(part, 'argv')))}  {note}".rstrip() for note, part in parts]
+        yield {"name": stage.get("name", ""), "commands": texts}
+
+
+def _variables(record: RunRecord) -> list[str]:
+    names = {*table(record.plan, "env"), *map(str, listed(record.plan, "secrets"))}
+    for stage in tables(record.plan, "stages"):
+        names |= table(stage, "env").keys()
+        names |= {name for service in tables(stage, "services") for name in table(service, "env")}
+    for one in record.evidence:
+        names |= table(one.facts, "environment").keys()
+    return sorted(names)
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="milliseconds")
+
+
+def _utc(iso: str) -> str:
+    at = moment(iso)
+    return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if at is not None else iso
+
+
+def page_words() -> dict[str, Any]:
+    """Return the labels of pages."""
+    return load_toml(_DATA / "words.toml")
+
+
+def page_template(name: str) -> Any:
+    environment = Environment(
+        loader=FileSystemLoader(_DATA),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "utc": _utc,
+        "seconds": moment,
+        "printable": printable,
+    }
+    return environment.get_template(name)
+
+
+def metric_plots(metrics: Sequence[Metric], trend: str) -> tuple[list[Plot], list[Plot], int]:
+    """Return the plots to show first, those to fold away, and how many metrics are not drawn at all.
+
+    `trend` is what the trend of a metric is called.
+    """
+    wanted = [one for one in metrics if metric_rank(one.series.name) < REST or one.series.unit][:_FIRST_PLOTS]
+    others = [one for one in metrics if one not in wanted]
+    first = [plot for one in wanted if (plot := _metric_plot(one, trend))]
+    more = [plot for one in others[: MOST_PLOTS - len(first)] if (plot := _metric_plot(one, trend))]
+    return first, more, len(metrics) - len(first) - len(more)
+
+
+def _metric_plot(one: Metric, trend: str) -> Plot | None:
+    note = f"{one.stage}, {one.source}" if one.stage else one.source
+    series = [one.series, Series(name=trend, points=one.trend)] if one.trend else [one.series]
+    return draw_plot(one.series.name, series, note=note, x=one.x, trend=bool(one.trend))

@@ -1,0 +1,256 @@
+"""Everything that a run directory tells, read for a report: whatever is missing or torn is left out and named."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlbox.config.load import parse_toml
+from rlbox.errors import SpecError
+from rlbox.foreign import parse_json
+from rlbox.job.names import ATTEMPT, EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE, METRICS_FILE
+from rlbox.job.plan import load_run_plan
+from rlbox.record.folder import PLAN_FILE
+from rlbox.record.host_record import kept_end
+from rlbox.record.journal import EVENTS_FILE
+from rlbox.record.kinds import adapter
+from rlbox.record.rebuild import last_state
+from rlbox.record.resources import RESOURCES_FILE, Sample, read_sample
+from rlbox.record.state import RUN_FILE, RunState, load_run_state, new_run_state
+from rlbox.record.verdict import believed
+from rlbox.report.metric_series import Metric, read_metrics
+from rlbox.report.plots import merge_samples
+from rlbox.secrets.masks import Masks
+from rlbox.system.beneath import names_in, open_file, read_bytes
+from rlbox.system.json_files import read_lines
+from rlbox.system.json_lines import json_rows
+from rlbox.system.tail import read_end
+from rlbox.system.trees import find_files, walk_files
+from rlbox.target.lock import Lock, parse_lock
+
+_SAMPLES = 600
+_TEXT_BYTES = 256 * 1024
+_METRIC_BYTES = 1 << 20
+_MOST_EVENTS = 20_000
+_FRAMES = ("stage", "t", "time", "step", "rollout", "eval")
+"""Keys of a row of metrics that say where and when, not how well."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What was kept of one failed stage: the excerpt around its first fatal line, its hang report, its facts."""
+
+    stage: str
+    folder: str
+    excerpt: str = ""
+    hang: str = ""
+    facts: Mapping[str, Any]
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """A run as its directory tells it; every text is masked. `gaps` says what was missing or could not be read.
+
+    `began` is false for a run of which there is a plan alone. `evidence` is that of each stage that failed.
+    """
+
+    folder: Path
+    began: bool
+    state: RunState
+    plan: Mapping[str, Any]
+    overrides: Mapping[str, Any]
+    events: tuple[Mapping[str, Any], ...]
+    samples: tuple[Sample, ...]
+    metrics: tuple[Metric, ...]
+    evidence: tuple[Evidence, ...]
+    packages: tuple[str, ...]
+    gaps: tuple[str, ...]
+
+    def spec(self, name: str) -> Mapping[str, Any]:
+        """Return the `job` or `target` file that the run was made of, or its `source`; empty when it cannot be read."""
+        path = self.folder / "spec" / f"{name}.toml"
+        try:
+            return parse_toml(read_bytes(path).decode(), str(path))
+        except (OSError, ValueError, SpecError):
+            return {}
+
+    def lock(self) -> Lock | None:
+        """Return the lock that the run was made of, or None when it cannot be read."""
+        path = self.folder / "spec/lock.json"
+        try:
+            return parse_lock(read_bytes(path), str(path), "")
+        except (OSError, SpecError):
+            return None
+
+    def last_metrics(self) -> dict[str, float]:
+        """Return the last value of each number in the run's files of metrics, as `STAGE.NAME`; of long ones the end."""
+        found: dict[str, float] = {}
+        for path in find_files(self.folder, METRICS_FILE):
+            for row in json_rows(read_end(path, _METRIC_BYTES).splitlines()):
+                found |= {
+                    f"{row.get('stage', path.parent.name)}.{key}": float(value)
+                    for key, value in row.items()
+                    if key not in _FRAMES and isinstance(value, (int, float)) and not isinstance(value, bool)
+                }
+        return found
+
+
+def load_run_record(run_dir: Path, masks: Masks, *, points: int) -> RunRecord:
+    """Read the directory of a run that is going on, ended, or was broken off anywhere.
+
+    Parameters
+    ----------
+    points
+        How many points a series may have at most; 0: no series is read.
+
+    Raises
+    ------
+    SpecError
+        The folder holds neither a state nor a plan that this rlbox can read.
+    """
+    files = _Files(run_dir, masks)
+    plan = files.table(PLAN_FILE)
+    began, state = _state(files, plan)
+    evidence = tuple(_evidence(files, state))
+    return RunRecord(
+        folder=run_dir,
+        began=began,
+        state=state,
+        plan=plan,
+        overrides=files.table("overrides.json", wanted=False),
+        events=tuple(files.rows(EVENTS_FILE)),
+        samples=tuple(_samples(files)),
+        metrics=tuple(read_metrics(run_dir, state.stages, points)) if points else (),
+        evidence=evidence,
+        packages=_packages(files, evidence),
+        gaps=tuple(files.gaps),
+    )
+
+
+class _Files:
+    """The files of one run directory, masked; `gaps` grows with what cannot be read."""
+
+    def __init__(self, run_dir: Path, masks: Masks) -> None:
+        self.run_dir = run_dir
+        self.masks = masks
+        self.gaps: list[str] = []
+
+    def table(self, name: str, *, wanted: bool = True) -> dict[str, Any]:
+        """Return the JSON object in a file; empty, and a gap when it is `wanted`, where there is none."""
+        path = self.run_dir / name
+        try:
+            found = parse_json(read_bytes(path))
+        except FileNotFoundError:
+            if wanted:
+                self.gaps.append(f"{name}: missing")
+            return {}
+        except (OSError, ValueError) as error:
+            self.gaps.append(f"{name}: cannot be read: {error}")
+            return {}
+        return self.masks.tree(found) if isinstance(found, dict) else {}
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """Return the JSON objects among the last lines of a file."""
+        found: list[dict[str, Any]] = []
+        for row in json_rows(self.lines(name)):
+            found.append(self.masks.tree(row))
+            if len(found) >= 2 * _MOST_EVENTS:
+                del found[:_MOST_EVENTS]
+        return found[-_MOST_EVENTS:]
+
+    def lines(self, name: str) -> Iterator[bytes]:
+        """Return the lines of a file; none when it cannot be read."""
+        try:
+            yield from read_lines(self.run_dir / name)
+        except FileNotFoundError:
+            self.gaps.append(f"{name}: missing")
+        except OSError as error:
+            self.gaps.append(f"{name}: cannot be read: {error.strerror}")
+
+    def text(self, path: Path) -> str:
+        """Return the beginning of a text file; empty when it cannot be read."""
+        try:
+            with open_file(path) as file:
+                return self.masks.text(file.read(_TEXT_BYTES).decode("utf-8", "replace"))
+        except OSError:
+            return ""
+
+
+def _state(files: _Files, plan: Mapping[str, Any]) -> tuple[bool, RunState]:
+    """Return whether the run began, and its state; what `run.json` does not tell is told by its events and its plan."""
+    try:
+        return True, _masked(believed(load_run_state(files.run_dir), kept_end(files.run_dir)), files.masks)
+    except SpecError as error:
+        problem = error
+    files.gaps.append(f"{RUN_FILE}: {problem.what}")
+    try:
+        known = load_run_plan(plan)
+    except SpecError:
+        raise problem from None
+    last = last_state(files.run_dir, known)
+    return last is not None, _masked(last or new_run_state(known, supervisor_pid=0), files.masks)
+
+
+def _masked(state: RunState, masks: Masks) -> RunState:
+    return adapter(RunState).validate_python(masks.tree(dataclasses.asdict(state)))
+
+
+def _samples(files: _Files) -> list[Sample]:
+    rows = json_rows(files.lines(RESOURCES_FILE))
+    return merge_samples((sample for row in rows if (sample := read_sample(row))), _SAMPLES)
+
+
+def _evidence(files: _Files, state: RunState) -> Iterator[Evidence]:
+    for stage in state.stages:
+        folder = files.run_dir / stage.directory
+        for found in [folder / EVIDENCE_FOLDER, *(folder / name / EVIDENCE_FOLDER for name in _attempts(folder))]:
+            held = [name for name, _ in walk_files(found)] if stage.directory else []
+            if not held:
+                continue
+            yield Evidence(
+                stage=stage.name,
+                folder=str(found.relative_to(files.run_dir)),
+                excerpt=files.text(found / FATAL_FILE),
+                hang=files.text(found / HANG_PAGE),
+                facts=files.table(str(found.relative_to(files.run_dir) / "facts.json"), wanted=False),
+                files=tuple(sorted(held)),
+            )
+
+
+def _attempts(folder: Path) -> list[str]:
+    """Return the names of the folders that earlier attempts of a stage left."""
+    try:
+        return [name for name in names_in(folder) if name.startswith(ATTEMPT)]
+    except OSError:
+        return []
+
+
+def _packages(files: _Files, evidence: tuple[Evidence, ...]) -> tuple[str, ...]:
+    """Return `name==version` of the stack: as it was found after a failure, else as its lock says."""
+    for found in evidence:
+        if packages := listed(found.facts, "packages"):
+            return tuple(map(str, packages))
+    groups = tables(files.table("spec/lock.json", wanted=False), "groups")
+    rows = [row for group in groups for row in tables(group, "packages")]
+    return tuple(sorted({f"{row.get('name', '')}=={row.get('version', '')}" for row in rows}))
+
+
+def listed(row: Mapping[str, Any], name: str) -> list[Any]:
+    """Return the list of that name in what was read from a file; empty when there is none."""
+    value = row.get(name)
+    return value if isinstance(value, list) else []
+
+
+def tables(row: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """Return the objects of the list of that name."""
+    return [value for value in listed(row, name) if isinstance(value, dict)]
+
+
+def table(row: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the object of that name; empty when there is none."""
+    value = row.get(name)
+    return value if isinstance(value, dict) else {}

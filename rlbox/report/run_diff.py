@@ -1,0 +1,210 @@
+"""What is different between two runs: what they were told, and what came out."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rlbox.amounts import duration_text
+from rlbox.image.facts import lock_changes
+from rlbox.job.param import show_scalar
+from rlbox.job.plan import RunPlan, load_run_plan
+from rlbox.report.read import RunRecord
+
+TOLD = ("run", "parameters", "source", "job file", "target spec", "lock", "environment", "secrets", "commands")
+OUTCOME = ("gates", "outcome", "metrics")
+_ENDED = ("secrets", "gates", "outcome")
+DURATIONS = "durations"
+"""They always differ a little, so they do not make two runs different."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One thing that differs; `before` and `after` are empty for what a run does not have."""
+
+    part: str
+    name: str
+    before: str
+    after: str
+
+
+def diff_runs(a: RunRecord, b: RunRecord) -> tuple[Difference, ...]:
+    """Return what differs between two runs, part by part; paths of the run directories count as equal.
+
+    Raises
+    ------
+    SpecError
+        The plan of one cannot be read.
+    """
+    found: list[Difference] = []
+    plans = load_run_plan(a.plan), load_run_plan(b.plan)
+    for part, facts in _FACTS.items():
+        found += _compare(part, facts(a, plans[0]), facts(b, plans[1]))
+    locks = a.lock(), b.lock()
+    if locks[0] and locks[1]:
+        changes = lock_changes(locks[0], locks[1])
+        found += [Difference(part="lock", name=c.name, before=c.before, after=c.after) for c in changes]
+    order = {part: number for number, part in enumerate((*TOLD, *OUTCOME, DURATIONS))}
+    return tuple(sorted(found, key=lambda difference: order[difference.part]))
+
+
+def different(differences: Iterable[Difference]) -> bool:
+    """Return whether two runs differ in more than how long they took."""
+    return any(difference.part != DURATIONS for difference in differences)
+
+
+def diff_json(names: tuple[str, str], differences: Iterable[Difference]) -> dict[str, Any]:
+    """Return the differences as JSON types."""
+    found = list(differences)
+    told = any(difference.part in TOLD for difference in found)
+    return {
+        "before": names[0],
+        "after": names[1],
+        "same": not different(found),
+        "same_configuration": not told,
+        "differences": [asdict(difference) for difference in found],
+    }
+
+
+def diff_text(names: tuple[str, str], differences: Iterable[Difference]) -> str:
+    """Return the differences for people, in the manner of `diff`: `-` the first run, `+` the second."""
+    found = list(differences)
+    lines = [f"--- {names[0]}", f"+++ {names[1]}"]
+    if not different(found):
+        lines.append("the same: configuration, gates, outcome and metrics")
+    elif not any(difference.part in TOLD for difference in found):
+        lines.append("the configuration is the same, what came out is not")
+    part = ""
+    for difference in found:
+        if difference.part != part:
+            part = difference.part
+            lines.append(f"@@ {part}")
+        if difference.part in (DURATIONS, "metrics"):
+            lines.append(f"  {difference.name}: {difference.before or '-'} -> {difference.after or '-'}")
+            continue
+        lines += [f"-{difference.name}: {difference.before}"] if difference.before else []
+        lines += [f"+{difference.name}: {difference.after}"] if difference.after else []
+    return "\n".join(lines)
+
+
+def _compare(part: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[Difference]:
+    names = dict.fromkeys([*before, *after])
+    pairs = ((name, before.get(name, ""), after.get(name, "")) for name in names)
+    return [Difference(part=part, name=name, before=old, after=new) for name, old, new in pairs if old != new]
+
+
+def _place_free(plan: RunPlan) -> Callable[[str], str]:
+    """Return what puts placeholders where a text names the run itself."""
+    paths = plan.paths
+    known = [(paths.run, "{run}"), (paths.data, "{data}"), (paths.python, "{python}"), (plan.run_id, "{run_id}")]
+    known = sorted((pair for pair in known if len(pair[0]) > 1), key=lambda pair: -len(pair[0]))
+
+    def free(text: str) -> str:
+        for path, placeholder in known:
+            text = text.replace(path, placeholder)
+        return text
+
+    return free
+
+
+def _run(record: RunRecord, plan: RunPlan) -> dict[str, str]:
+    return {"job": plan.job, "target": plan.target, "place": plan.place, "profile": plan.profile or "default"}
+
+
+def _parameters(record: RunRecord, plan: RunPlan) -> dict[str, str]:
+    free = _place_free(plan)
+    return {
+        name: " ".join(filter(None, (free(show_scalar(value)), plan.units.get(name, ""), _origin(plan, name))))
+        for name, value in sorted(plan.params.items())
+    }
+
+
+def _origin(plan: RunPlan, name: str) -> str:
+    origin = plan.origins.get(name, "")
+    return f"({origin})" if origin else ""
+
+
+def _spec(name: str) -> Callable[[RunRecord, RunPlan], dict[str, str]]:
+    return lambda record, plan: dict(_leaves(record.spec(name), ""))
+
+
+def _leaves(value: Any, path: str) -> Iterable[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        for number, item in enumerate(value):
+            key = item.get("name", number) if isinstance(item, Mapping) else number
+            yield from _leaves(item, f"{path}[{key}]")
+    else:
+        yield path, show_scalar(value) if isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def _environment(record: RunRecord, plan: RunPlan) -> dict[str, str]:
+    free = _place_free(plan)
+    found = {name: free(value) for name, value in sorted(plan.env.items())}
+    for stage in plan.stages:
+        found |= {f"{stage.name}: {name}": free(value) for name, value in sorted(stage.env.items())}
+        for service in stage.services:
+            found |= {f"{service.name}: {name}": free(value) for name, value in sorted(service.env.items())}
+    return found
+
+
+def _secrets(record: RunRecord, plan: RunPlan) -> dict[str, str]:
+    return dict.fromkeys(plan.secrets, "handed over")
+
+
+def _commands(record: RunRecord, plan: RunPlan) -> dict[str, str]:
+    free = _place_free(plan)
+    found = {}
+    for stage in plan.stages:
+        found[stage.name] = free(shlex.join(stage.argv))
+        found |= {f"service {service.name}": free(shlex.join(service.argv)) for service in stage.services}
+    return found
+
+
+def _gates(record: RunRecord, plan: RunPlan) -> dict[str, str]:
+    free = _place_free(plan)
+    stages = record.state.stages if record.began else ()
+    rules = [(stage.name, rule) for stage in stages for rule in stage.gate]
+    return {f"{name}: {free(rule.named)}": rule.state for name, rule in rules}
+
+
+def _outcome(record: RunRecord, plan: RunPlan) -> dict[str, str]:
+    if not record.began:
+        return {"run": "never began"}
+    free = _place_free(plan)
+    found: dict[str, str] = {"run": record.state.state}
+    for stage in record.state.stages:
+        code = "" if stage.exit_code is None else f", exit code {stage.exit_code}"
+        cause = f": {free(stage.cause.what)}" if stage.cause else ""
+        found[stage.name] = f"{stage.state}{code}{cause}"
+    return found
+
+
+def _metrics(record: RunRecord, plan: RunPlan) -> dict[str, str]:
+    return {name: f"{value:.6g}" for name, value in sorted(record.last_metrics().items())}
+
+
+def _durations(record: RunRecord, plan: RunPlan) -> dict[str, str]:
+    stages = record.state.stages if record.began else ()
+    return {stage.name: duration_text(stage.seconds) for stage in stages if stage.seconds}
+
+
+_FACTS: dict[str, Callable[[RunRecord, RunPlan], Mapping[str, str]]] = {
+    "run": _run,
+    "parameters": _parameters,
+    "source": _spec("source"),
+    "job file": _spec("job"),
+    "target spec": _spec("target"),
+    "lock": lambda record, plan: {"lock.json": "there" if record.lock() else ""},
+    "environment": _environment,
+    "secrets": _secrets,
+    "commands": _commands,
+    "gates": _gates,
+    "outcome": _outcome,
+    "metrics": _metrics,
+    DURATIONS: _durations,
+}

@@ -1,0 +1,65 @@
+"""The status of a run that passed, a page beside its record: what held, was met, was made, and what comes next."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from rlbox.amounts import duration_text
+from rlbox.job.names import STATUS_PAGE
+from rlbox.job.plan import RunPlan
+from rlbox.printable import printable
+from rlbox.record.journal import EVENTS_FILE
+from rlbox.record.state import RunState
+from rlbox.system.beneath import read_bytes, write_file
+from rlbox.system.json_lines import json_rows
+
+_MOST, _LONGEST = 20, 300
+
+
+def write_status(run_dir: Path, plan: RunPlan, state: RunState, archive: str) -> Path:
+    """Write the page of a run that passed, and return where it is.
+
+    Parameters
+    ----------
+    archive
+        Folder of a second disk, for what is to stay; left out where it is not there, or empty.
+    """
+    there = archive if archive and os.path.isdir(archive) else ""
+    path = run_dir / STATUS_PAGE
+    write_file(path, "\n".join([*_lines(run_dir, plan, state, there), ""]).encode())
+    return path
+
+
+def _lines(run_dir: Path, plan: RunPlan, state: RunState, archive: str) -> Iterator[str]:
+    profile = f", profile {plan.profile}" if plan.profile else ""
+    yield from (f"# {plan.run_id}: {plan.job} on {plan.target}{profile}", "", "## Passed", "")
+    for stage in state.stages:
+        again = f", attempt {stage.attempt}" if stage.attempt > 1 else ""
+        yield f"- {stage.name}: {stage.state} in {duration_text(stage.seconds)}{again}"
+    yield from ("", "## Met and overcome", "")
+    met = list(dict.fromkeys(_met(run_dir)))[:_MOST]
+    yield from (f"- {text}" for text in met or ["nothing: every stage passed at its first attempt"])
+    yield from ("", "## Made", "", f"- {run_dir}")
+    made = dict.fromkeys(file.path for stage in plan.stages for file in stage.files)
+    yield from (f"- {path}" for path in made)
+    if archive:
+        yield from (
+            "",
+            "## Archive",
+            "",
+            f"- {archive} is there, for archives alone: cp -a PRODUCT {archive}/{plan.run_id}",
+        )
+    if plan.next_steps:
+        yield from ("", "## Next, one at a time, each once the one before it passed", "")
+        yield from (f"- rlbox run {plan.job} {words}" for words in plan.next_steps)
+
+
+def _met(run_dir: Path) -> Iterator[str]:
+    """Yield why stages failed that passed later: what the record of all attempts says."""
+    with contextlib.suppress(OSError):
+        for event in json_rows(read_bytes(run_dir / EVENTS_FILE).splitlines()):
+            if event.get("cause"):
+                yield printable(f"{event.get('stage', 'run')}: {event['cause']}")[:_LONGEST]

@@ -1,1 +1,0 @@
-"""What raises the walls, watches what runs behind them, and answers over HTTP."""

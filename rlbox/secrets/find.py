@@ -1,0 +1,140 @@
+"""Find the values of a job's secrets: in a file that was named, the environment, and `.env` files, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlbox.config.check import suggest
+from rlbox.errors import SpecError
+from rlbox.secrets.env_file import parse_env_file
+from rlbox.secrets.strength import weakness
+from rlbox.values import Secret
+
+ENV_FILE = ".env"
+ENVIRONMENT = "the environment"
+_SOME_FILE = "a file for --env-file"
+_MOST_BYTES = 1 << 20
+_STRONGER = (
+    "take one as services make them, with letters and digits in disorder; "
+    "what everybody may read belongs into `env` of the job"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """One place where secrets may be: what it is called, its values, and a word on it for messages."""
+
+    title: str
+    values: Mapping[str, str]
+    note: str = ""
+
+
+def find_secrets(
+    required: Iterable[str],
+    optional: Iterable[str],
+    *,
+    env_file: Path | None,
+    folders: Iterable[Path],
+    environ: Mapping[str, str],
+    aliases: Iterable[tuple[str, ...]],
+    words: Iterable[str] = (),
+) -> dict[str, Secret]:
+    """Return the secrets of a job under every name that programs read them by.
+
+    Parameters
+    ----------
+    env_file
+        File of `--env-file`: what it holds goes before the environment.
+    folders
+        Where a `.env` may be: looked into after the environment, in their order.
+    aliases
+        Groups of names that mean the same secret; any of them will do, and all are returned.
+    words
+        What logs of the run say anyway: its parameters, names, machine; none of them is a secret.
+
+    Raises
+    ------
+    SpecError
+        A required secret is nowhere (all that are), or one is so weak that it would be masked out of ordinary text; a
+        file cannot be read, or has wrong lines. No message holds a value.
+    """
+    wanted = dict.fromkeys(required, True)
+    wanted.update((name, False) for name in optional if name not in wanted)
+    named = [_load(env_file, must=True)] if env_file else []
+    if not wanted:
+        return {}
+    folders = tuple(dict.fromkeys(folders))
+    places = [*named, _Place(title=ENVIRONMENT, values=environ)]
+    places += [_load(folder / ENV_FILE, must=False) for folder in folders]
+    found, missing, weak = _searched(wanted, places, tuple(aliases), tuple(words))
+    if missing or weak:
+        into = next((str(file) for file in (env_file, *(folder / ENV_FILE for folder in folders)) if file), _SOME_FILE)
+        step = f"write NAME=value into {into}, or export it" if missing else _STRONGER
+        raise SpecError("\n  ".join((*missing, *weak)), next_step=step)
+    return found
+
+
+def _searched(
+    wanted: Mapping[str, bool], places: list[_Place], aliases: tuple[tuple[str, ...], ...], words: tuple[str, ...]
+) -> tuple[dict[str, Secret], list[str], list[str]]:
+    """Return the secrets that are in `places`; and what is to be said of those missing, and of those too weak."""
+    groups = {name: next((group for group in aliases if name in group), (name,)) for name in wanted}
+    found: dict[str, Secret] = {}
+    missing, weak = [], []
+    for name, must in wanted.items():
+        names = (name, *(other for other in groups[name] if other != name))
+        place, value = _find(names, places)
+        if place is None:
+            missing += [_missing(names, places)] if must else []
+            continue
+        if why := weakness(value) or _said(value, words):
+            weak.append(f"secret {name} of {place.title} is too weak to be kept out of logs: it is {why}")
+        found.update(dict.fromkeys(names, Secret(value)))
+    return found, missing, weak
+
+
+def _find(names: tuple[str, ...], places: list[_Place]) -> tuple[_Place | None, str]:
+    """Return the first place that has one of `names`, and the value there; an empty one is as good as none."""
+    found = ((place, value) for place in places for name in names if (value := place.values.get(name)))
+    return next(found, (None, ""))
+
+
+def _said(value: str, words: Iterable[str]) -> str:
+    """Return in which words of a run a value stands, if in any."""
+    value = value.strip().casefold()
+    return "a word of the run's own names or parameters" if any(value in word.casefold() for word in words) else ""
+
+
+def _missing(names: tuple[str, ...], places: list[_Place]) -> str:
+    seen = []
+    for place in places:
+        note = place.note
+        if any(name in place.values for name in names):
+            note = " (empty there)"
+        elif place.title != ENVIRONMENT:
+            note = note or suggest(names[0], list(place.values))
+        seen.append(f"{place.title}{note}")
+    also = f" (or {', '.join(names[1:])})" if names[1:] else ""
+    return f"secret {names[0]}{also} is missing; looked in {', '.join(seen)}"
+
+
+def _load(path: Path, *, must: bool) -> _Place:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError as error:
+        if must:
+            raise SpecError("the file of --env-file is missing", where=str(path)) from error
+        return _Place(title=str(path), values={}, note=" (not there)")
+    except OSError as error:
+        raise SpecError(f"the file cannot be read: {error.strerror}", where=str(path)) from error
+    if len(data) > _MOST_BYTES:
+        raise SpecError("the file is no .env file: it has more than 1 MiB", where=str(path))
+    parsed = parse_env_file(data)
+    if parsed.problems:
+        lines = "".join(f"\n  {path}: {problem}" for problem in parsed.problems)
+        count = "1 problem" if len(parsed.problems) == 1 else f"{len(parsed.problems)} problems"
+        raise SpecError(f"{path}: {count}{lines}", next_step="correct the lines named above")
+    return _Place(title=str(path), values=parsed.values)

@@ -1,1 +1,0 @@
-"""Where bytes come from: profiles, mirrors, egress."""

@@ -1,1 +1,0 @@
-"""What acts in room `sources`."""

@@ -1,1 +1,0 @@
-"""Which versions fit together, and what would."""

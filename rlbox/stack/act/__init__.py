@@ -1,1 +1,0 @@
-"""What acts on the verdict on a stack."""

@@ -1,1 +1,0 @@
-"""Locked files on this disk: fetch, verify, keep, export."""

@@ -1,0 +1,96 @@
+"""A stage that failed, and what the machine and the run's processes look like at that moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlbox.diagnose.cause import Cause
+from rlbox.diagnose.live import FatalSpot
+from rlbox.doctor.ray_facts import probe_ray
+from rlbox.job.plan import RunPlan, StagePlan
+from rlbox.record.state import StageState
+from rlbox.secrets.masks import Masks
+from rlbox.system.clock import utc_now
+from rlbox.system.counters import GpuFacts
+from rlbox.system.gpu import probe_gpus
+from rlbox.system.limits import MemoryFacts, probe_memory
+from rlbox.system.ports import probe_port
+from rlbox.system.process_table import Process, probe_command_line, probe_resident_bytes
+from rlbox.system.room import free_bytes
+
+_SHARED_MEMORY = Path("/dev", "shm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessFacts:
+    """One process of the run; `command` is its whole command line."""
+
+    pid: int
+    parent: int
+    state: str
+    resident_bytes: int
+    command: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The facts of one moment; `ports` maps `name number` to who listens (empty: nobody).
+
+    `ray` is what the head of the stage's Ray job says, empty for a stage without one.
+    """
+
+    taken_at: str
+    processes: tuple[ProcessFacts, ...]
+    memory: MemoryFacts
+    free_bytes: Mapping[str, int]
+    ports: Mapping[str, str]
+    gpus: tuple[GpuFacts, ...] = ()
+    ray: Mapping[str, Any] = field(default_factory=dict)
+
+
+def probe_snapshot(plan: RunPlan, stage: StagePlan, run_dir: Path, processes: Iterable[Process]) -> Snapshot:
+    """Look at everything that is quick to look at; the stage may still be running."""
+    ports = {name: number for service in stage.services for name, number in service.ports.items()}
+    return Snapshot(
+        taken_at=utc_now(),
+        processes=tuple(_process_facts(process) for process in processes),
+        memory=probe_memory(),
+        free_bytes={str(folder): free_bytes(folder) for folder in (run_dir, Path(plan.paths.data), _SHARED_MEMORY)},
+        ports={f"{name} {number}": probe_port(number) for name, number in ports.items()},
+        gpus=probe_gpus(),
+        ray=probe_ray(stage.ray) if stage.ray else {},
+    )
+
+
+def _process_facts(process: Process) -> ProcessFacts:
+    return ProcessFacts(
+        pid=process.pid,
+        parent=process.parent,
+        state=process.state,
+        resident_bytes=probe_resident_bytes(process.pid),
+        command=probe_command_line(process.pid) or process.name,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageFailure:
+    """A stage that failed, nothing of it being left; `state` is what `run.json` says of it.
+
+    `fatals` has the first fatal line of each log that holds one, by the log's path below the run directory. `snapshot`
+    is from the moment at which it failed, `given` the variables of its secrets, without their values.
+    """
+
+    run_dir: Path
+    plan: RunPlan
+    stage: StagePlan
+    state: StageState
+    cause: Cause
+    started_at: str
+    ended_at: str
+    fatals: Mapping[str, FatalSpot]
+    snapshot: Snapshot | None
+    masks: Masks
+    given: Mapping[str, str] = field(default_factory=dict)

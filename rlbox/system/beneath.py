@@ -1,0 +1,266 @@
+"""Files below a data disk, which programs of runs write: opened without following a link, regular ones only, bounded.
+
+A folder that a container sees may hold anything by the time it is looked at on the host: a link to a file of the user's
+in the place of a record, a pipe that nobody writes to, a file without end. So every path below a data disk is walked by
+the kernel with no link allowed in it (`openat2`; where there is none, folder by folder with `O_NOFOLLOW`), what is
+opened must be a regular file, and writing is a rename within the opened folder. Whoever names a data disk resolves it
+first: links that lead to it are the user's, links below it are not. `..` is no part of such a path.
+
+Source: openat2(2), RESOLVE_NO_SYMLINKS, Linux 5.6. An engine's filter may answer EPERM or ENOSYS for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from rlbox.system.libc import LIBC
+
+MOST_BYTES = 8 << 20
+"""Of a file that is read whole: records of rlbox have kilobytes, a lock 100 of them."""
+
+_OPENAT2, _NO_SYMLINKS, _HERE = 437, 0x04, -100
+_ALWAYS = os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Flags of a file that nobody can have put there before: whoever may write into a folder may put a link there."""
+
+_BEGUN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY
+WALKED = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class _How(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+def open_handle(path: Path, flags: int = os.O_RDONLY, mode: int = 0o644, *, links: bool = False) -> int:
+    """Return a handle of the regular file `path`; one that is no such file is refused at once, never waited for.
+
+    Parameters
+    ----------
+    links
+        Whether links are followed: for files of this machine, not for those below a data disk.
+
+    Raises
+    ------
+    OSError
+        As `os.open`; `ELOOP` names the first link on the way, `EINVAL` says that it is no regular file, `EMLINK` that
+        what is to be written has a second name.
+    """
+    kept = flags & ~os.O_TRUNC  # nothing is emptied before it is known what it is
+    handle = os.open(path, kept | _ALWAYS, mode) if links else _open(path, kept, mode)
+    facts = os.fstat(handle)
+    if not stat.S_ISREG(facts.st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    if not links and flags & os.O_ACCMODE != os.O_RDONLY and facts.st_nlink > 1:
+        os.close(handle)
+        raise OSError(errno.EMLINK, "it is a second name of a file that may lie elsewhere: remove it", str(path))
+    if flags & os.O_TRUNC:
+        os.ftruncate(handle, 0)
+    return handle
+
+
+def open_file(path: Path, *, links: bool = False) -> BinaryIO:
+    """Return the regular file `path`, open for reading; raises as `open_handle`."""
+    return os.fdopen(open_handle(path, links=links), "rb")
+
+
+def read_bytes(path: Path, most: int = MOST_BYTES, *, links: bool = False) -> bytes:
+    """Return what a file holds; raises as `open_handle`, and `EFBIG` when that is more than `most` bytes."""
+    with open_file(path, links=links) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most} bytes", str(path))
+    return data
+
+
+def write_file(path: Path, data: bytes, mode: int = 0o644, *, durable: bool = False) -> None:
+    """Write a whole file or nothing, in a folder that is there: readers see the old bytes or the new ones.
+
+    Whatever has the name is replaced, a link itself and not what it leads to. `durable`: have it on the disk before
+    returning.
+
+    Raises
+    ------
+    OSError
+        The disk is full or gone, or a link is on the way; the old file is untouched and no draft is left.
+    """
+    draft = f".{path.name}.{os.getpid()}"
+    with opened_folder(path.parent) as folder:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(draft, dir_fd=folder)
+        try:
+            with os.fdopen(os.open(draft, NEW, mode, dir_fd=folder), "wb") as file:
+                file.write(data)
+                os.fchmod(file.fileno(), mode)
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+            os.replace(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(draft, dir_fd=folder)
+            raise
+        if durable:
+            with contextlib.suppress(OSError):  # some network file systems refuse; the rename itself is done
+                os.fsync(folder)
+
+
+def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Write a file that must not be there yet; `FileExistsError` when anything has its name."""
+    with opened_folder(path.parent) as folder, os.fdopen(os.open(path.name, NEW, mode, dir_fd=folder), "wb") as file:
+        file.write(data)
+
+
+def begin_file(path: Path, mode: int = 0o644) -> int:
+    """Return a handle of a new, empty file, open for reading and appending; what has its name, as a link, is removed.
+
+    Raises
+    ------
+    OSError
+        A link is on the way, a folder has the name, or the disk is full or gone.
+    """
+    with opened_folder(path.parent) as folder:
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path.name, dir_fd=folder)
+            with contextlib.suppress(FileExistsError):  # somebody puts it there again
+                return os.open(path.name, _BEGUN, mode, dir_fd=folder)
+
+
+def move(source: Path, goal: Path) -> None:
+    """Give a file or folder another name on the same disk; raises `OSError`."""
+    with opened_folder(source.parent) as old, opened_folder(goal.parent) as new:
+        os.rename(source.name, goal.name, src_dir_fd=old, dst_dir_fd=new)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, or the link that has its name; one that is missing is removed already."""
+    with contextlib.suppress(FileNotFoundError), opened_folder(path.parent) as folder:
+        os.unlink(path.name, dir_fd=folder)
+
+
+def make_folder_at(path: Path) -> None:
+    """Make a folder in one that is there; it may be there already, a link may not."""
+    with opened_folder(path.parent) as folder, contextlib.suppress(FileExistsError):
+        os.mkdir(path.name, dir_fd=folder)
+    with opened_folder(path):
+        return
+
+
+def make_own_folder(path: Path) -> None:
+    """Make a folder of rlbox's own in one that is there; what has its name and is none, as a link, is removed."""
+    facts = facts_of(path)
+    if facts is not None and not stat.S_ISDIR(facts.st_mode):
+        remove_file(path)
+    make_folder_at(path)
+
+
+def make_own_folders(root: Path, below: str) -> Path:
+    """Make the folders of a path below one that is there, each as `make_own_folder` does; return the last."""
+    for part in Path(below).parts:
+        root = root / part
+        make_own_folder(root)
+    return root
+
+
+def names_in(path: Path) -> list[str]:
+    """Return the names in a folder, sorted; none when it is missing."""
+    try:
+        with opened_folder(path) as folder:
+            return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+
+
+def facts_of(path: Path) -> os.stat_result | None:
+    """Return the facts of a file or folder, of a link itself where that is the last part; None when it is missing."""
+    if "\0" in path.name:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
+    try:
+        with opened_folder(path.parent) as folder:
+            return os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def is_file(path: Path) -> bool:
+    """Whether a regular file is there, with no link on the way to it."""
+    try:
+        facts = facts_of(path)
+    except OSError:
+        return False
+    return facts is not None and stat.S_ISREG(facts.st_mode)
+
+
+@contextlib.contextmanager
+def opened_folder(path: Path) -> Iterator[int]:
+    """Yield a handle of a folder; `OSError` when it is none, or a link is on the way to it."""
+    handle = _open(path, _FOLDER, 0)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _open(path: Path, flags: int, mode: int) -> int:
+    if ".." in path.parts or "\0" in str(path):
+        raise OSError(errno.EINVAL, "a path below a data disk has no .. and no NUL in it", str(path))
+    flags |= _ALWAYS
+    try:
+        return _open_at_once(path, flags, mode)
+    except NotImplementedError:
+        pass
+    except OSError as error:
+        raise _explained(error, path) from None
+    try:
+        return _open_by_walk(path, flags, mode)
+    except OSError as error:
+        raise _explained(error, path) from None
+
+
+def _open_at_once(path: Path, flags: int, mode: int) -> int:
+    """Have the kernel walk; `NotImplementedError` where it does not know how, or may not."""
+    if sys.platform != "linux":
+        raise NotImplementedError
+    how = _How(flags, mode if flags & os.O_CREAT else 0, _NO_SYMLINKS)
+    handle = int(LIBC.syscall(_OPENAT2, _HERE, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how)))
+    if handle >= 0:
+        return handle
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EPERM):
+        raise NotImplementedError
+    raise OSError(number, os.strerror(number), str(path))
+
+
+def _open_by_walk(path: Path, flags: int, mode: int) -> int:
+    *above, last = path.parts or (".",)
+    at: int | None = None
+    try:
+        for part in above:
+            below = os.open(part, WALKED, dir_fd=at)
+            if at is not None:
+                os.close(at)
+            at = below
+        return os.open(last, flags | os.O_NOFOLLOW, mode, dir_fd=at)
+    finally:
+        if at is not None:
+            os.close(at)
+
+
+def _explained(error: OSError, path: Path) -> OSError:
+    """Return an error that names the link on the way, if there is one; the kernel says but that there is."""
+    if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+        return OSError(error.errno, error.strerror, str(path))
+    for part in (*reversed(path.parents), path):
+        if part.is_symlink():
+            return OSError(errno.ELOOP, "it is a link, and rlbox follows none below a data disk: remove it", str(part))
+    return OSError(error.errno, error.strerror, str(path))

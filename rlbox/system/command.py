@@ -1,0 +1,155 @@
+"""The one place that starts processes.
+
+`run_command` waits for a short one, `start_command` leaves a long one be.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, TypeAlias
+
+from rlbox.amounts import limit_text
+from rlbox.errors import TimedOut, WorkFailed
+from rlbox.values import Command, Outcome
+
+Started: TypeAlias = "subprocess.Popen[bytes]"
+Stream: TypeAlias = "int | IO[bytes] | None"
+
+PIPE, NOTHING, WITH_OUTPUT = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
+"""What a stream of a process may be beside an open file: a pipe to here, nothing, the same as its standard output."""
+
+
+def start_command(
+    command: Command,
+    *,
+    environ: Mapping[str, str] | None = None,
+    stdin: Stream = NOTHING,
+    stdout: Stream = None,
+    stderr: Stream = None,
+    session: bool = True,
+    keep: Sequence[int] = (),
+    dies_with_us: bool = False,
+) -> Started:
+    """Start `command` and return its process; its `timeout_s` is for the caller to mind.
+
+    Parameters
+    ----------
+    environ
+        What `command.env` is added to, in place of the caller's environment.
+    stdin, stdout, stderr
+        `PIPE`, `NOTHING`, `WITH_OUTPUT`, an open file, or None for the caller's own.
+    session
+        Whether it leads a session of its own, which neither Ctrl-C nor a hang-up of the terminal reaches.
+    keep
+        Open files that it inherits under the same numbers.
+    dies_with_us
+        Whether it is told to end when the thread that started it ends, however this process dies.
+
+    Raises
+    ------
+    OSError
+        The program is missing or not executable, or no process can be started.
+    """
+    return subprocess.Popen(
+        command.argv,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        env=_environment(command, environ),
+        cwd=command.cwd or None,
+        start_new_session=session,
+        pass_fds=tuple(keep),
+        preexec_fn=_end_with_parent() if dies_with_us else None,
+    )
+
+
+def _end_with_parent() -> Callable[[], None]:
+    from rlbox.system.libc import end_with_parent  # before the fork, behind which nothing may be imported
+
+    return functools.partial(end_with_parent, os.getpid())
+
+
+def talk(process: Started, stdin: bytes, timeout_s: float) -> tuple[bytes, bytes] | None:
+    """Give a process with three pipes its input and return all it says until it ends; None: it has not by then."""
+    try:
+        return process.communicate(stdin or None, timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def await_end(process: Started, timeout_s: float) -> int | None:
+    """Wait until a process has ended and return how (negative for a signal); None: it has not by then."""
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def run_in_foreground(command: Command, *, environ: Mapping[str, str] | None = None) -> int:
+    """Give `command` this terminal until it ends, Ctrl-C with it, and return its exit code, negative for a signal.
+
+    Raises
+    ------
+    OSError
+        As `start_command`.
+    """
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)  # not SIG_IGN, which would be inherited
+    try:
+        return start_command(command, environ=environ, stdin=None, session=False).wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def run_command(command: Command, stdin: str = "", *, environ: Mapping[str, str] | None = None) -> Outcome:
+    """Run `command` to its end and return what it left behind, whatever its exit code.
+
+    Parameters
+    ----------
+    environ
+        What `command.env` is added to, in place of the caller's environment.
+
+    Raises
+    ------
+    WorkFailed
+        The program is not there, or cannot be started.
+    TimedOut
+        It ran longer than its `timeout_s`; it has been killed.
+    """
+    try:
+        done = subprocess.run(
+            command.argv,
+            input=stdin,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            env=_environment(command, environ),
+            cwd=command.cwd or None,
+            timeout=command.timeout_s,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise WorkFailed(f"{command.argv[0]}: no such program") from error
+    except subprocess.TimeoutExpired as error:
+        raise TimedOut(f"{command.argv[0]} took longer than {limit_text(command.timeout_s or 0)}") from error
+    return Outcome(command=command, exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr)
+
+
+def check_command(command: Command, what: str, next_step: str = "") -> Outcome:
+    """Run `command` and return its outcome; a non-zero exit is a `WorkFailed` that quotes its last lines."""
+    outcome = run_command(command)
+    if not outcome.ok:
+        tail = "\n".join(f"  | {line}" for line in (outcome.stderr or outcome.stdout).strip().splitlines()[-15:])
+        raise WorkFailed(
+            f"{what} (exit code {outcome.exit_code})\n{tail}",
+            where=" ".join(command.argv[:6]),
+            next_step=next_step,
+        )
+    return outcome
+
+
+def _environment(command: Command, environ: Mapping[str, str] | None) -> dict[str, str]:
+    return {**(os.environ if environ is None else environ), **command.env}

@@ -1,0 +1,155 @@
+"""State of the GPUs through NVML, and of the driver through libcuda; a driver that hangs is never waited for."""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import importlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from rlbox.system.counters import GpuFacts
+
+_SAMPLE_TIMEOUT_S = 0.5
+_MODEL_TIMEOUT_S = 10.0  # without persistence mode the driver first loads its firmware, which takes seconds
+_SHARE_WINDOW_S = 5.0
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuModel:
+    """`arch` as compilers name it: sm_90."""
+
+    name: str
+    arch: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverFacts:
+    """The NVIDIA driver of a host: `cuda` is the newest version that it takes, empty where there is no driver.
+
+    `devices` counts the device files of GPUs.
+    """
+
+    present: bool = False
+    cuda: tuple[int, ...] = ()
+    devices: int = 0
+    error: str = ""
+
+
+class _Nvml:
+    """Runs one query at a time, in a thread: a call into a broken driver can block in the kernel for ever."""
+
+    def __init__(self) -> None:
+        self._missing = False
+        self._thread: threading.Thread | None = None
+        self._library: Any = None
+
+    def query(self, read: Callable[[Any], tuple[T, ...]], timeout_s: float) -> tuple[T, ...]:
+        """Return what `read` makes of the library; nothing without a driver, or when it does not answer in time."""
+        if self._missing or (self._thread and self._thread.is_alive()):
+            return ()
+        answer: list[tuple[T, ...]] = []
+        self._thread = threading.Thread(target=lambda: answer.append(self._read(read)), name="nvml", daemon=True)
+        self._thread.start()
+        self._thread.join(timeout_s)
+        return answer[0] if answer else ()
+
+    def _read(self, read: Callable[[Any], tuple[T, ...]]) -> tuple[T, ...]:
+        try:
+            if self._library is None:
+                library: Any = importlib.import_module("pynvml")
+                library.nvmlInit()
+                self._library = library
+        except Exception:  # no binding, no driver, or one that refuses, each with errors of its own
+            self._missing = True
+            return ()
+        try:
+            return read(self._library)
+        except self._library.NVMLError:
+            return ()
+
+
+_nvml = _Nvml()
+
+
+def probe_gpus() -> tuple[GpuFacts, ...]:
+    """Return the GPUs by index; empty without a driver, or when it does not answer within half a second."""
+    return _nvml.query(_read_gpus, _SAMPLE_TIMEOUT_S)
+
+
+def probe_gpu_models() -> tuple[GpuModel, ...]:
+    """Return the models of the GPUs by index; empty without a driver, or when it does not answer."""
+    return _nvml.query(_read_models, _MODEL_TIMEOUT_S)
+
+
+def probe_driver() -> DriverFacts:
+    """Ask libcuda for the driver's version, which initialises nothing."""
+    devices = len(glob.glob("/dev/nvidia[0-9]*"))
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return DriverFacts(present=devices > 0, devices=devices, error=str(error) if devices else "")
+    version = ctypes.c_int(0)
+    code = library.cuDriverGetVersion(ctypes.byref(version))
+    if code:
+        return DriverFacts(present=True, devices=devices, error=f"cuDriverGetVersion gives {code}")
+    return DriverFacts(present=True, devices=devices, cuda=(version.value // 1000, version.value % 1000 // 10))
+
+
+def _read_models(nvml: Any) -> tuple[GpuModel, ...]:
+    return tuple(
+        _read_model(nvml, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(nvml.nvmlDeviceGetCount())
+    )
+
+
+def _read_model(nvml: Any, device: Any) -> GpuModel:
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(device)
+    return GpuModel(name=_text(nvml.nvmlDeviceGetName(device)), arch=f"sm_{major}{minor}")
+
+
+def _read_gpus(nvml: Any) -> tuple[GpuFacts, ...]:
+    return tuple(_read_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+
+
+def _read_gpu(nvml: Any, index: int) -> GpuFacts:
+    device = nvml.nvmlDeviceGetHandleByIndex(index)
+
+    def read(name: str, default: Any) -> Any:
+        try:
+            return getattr(nvml, name)(device)
+        except nvml.NVMLError:  # not every GPU supports every query
+            return default
+
+    memory = read("nvmlDeviceGetMemoryInfo", None)
+    rates = read("nvmlDeviceGetUtilizationRates", None)
+    return GpuFacts(
+        index=index,
+        name=_text(read("nvmlDeviceGetName", "")),
+        utilization=int(rates.gpu) if rates else 0,
+        power_w=read("nvmlDeviceGetPowerUsage", 0) / 1000,
+        power_limit_w=read("nvmlDeviceGetEnforcedPowerLimit", 0) / 1000,
+        memory_bytes=int(memory.used) if memory else 0,
+        total_bytes=int(memory.total) if memory else 0,
+        memory_utilization=int(rates.memory) if rates else 0,
+        processes=tuple(sorted(process.pid for process in read("nvmlDeviceGetComputeRunningProcesses", ()))),
+        shares=_read_shares(nvml, device),
+    )
+
+
+def _read_shares(nvml: Any, device: Any) -> tuple[tuple[int, int, int], ...]:
+    """Return for each process that used a GPU in the last seconds its id and its shares of computing and memory."""
+    since_us = int((time.time() - _SHARE_WINDOW_S) * 1e6)
+    try:
+        samples = nvml.nvmlDeviceGetProcessUtilization(device, since_us)
+    except nvml.NVMLError:  # "not found" where no process used it
+        return ()
+    newest = {sample.pid: sample for sample in sorted(samples, key=lambda sample: sample.timeStamp)}
+    return tuple((pid, int(sample.smUtil), int(sample.memUtil)) for pid, sample in sorted(newest.items()))
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else str(name)

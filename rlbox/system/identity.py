@@ -1,0 +1,56 @@
+"""Who this process is among all others, also after a restart of the machine: host, boot, user."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlbox.system.process_table import probe_process
+from rlbox.values import LOCK_IN_IMAGE
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_FIRST = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineLife:
+    """What tells two lives of a machine apart.
+
+    `boot_id` changes when the kernel starts; `init` (clock ticks since boot when process 1 started) also when only the
+    container is started anew that rlbox runs in.
+    """
+
+    host: str
+    boot_id: str
+    init: int
+
+
+def probe_machine_life() -> MachineLife:
+    """Return the present life of this machine; what cannot be seen is empty or 0."""
+    first = probe_process(_FIRST)
+    try:
+        boot = _BOOT_ID.read_text().strip()
+    except OSError:
+        boot = ""
+    return MachineLife(host=socket.gethostname(), boot_id=boot, init=first.started if first else 0)
+
+
+def user_name() -> str:
+    """Return the name of this process' user, or its number where it has none."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def in_image() -> bool:
+    """Return whether this is a container, or machine, made from an image of rlbox."""
+    return Path(LOCK_IN_IMAGE).is_file()
+
+
+def caller() -> str:
+    """Return `uid:gid` of whoever typed the command."""
+    return f"{os.getuid()}:{os.getgid()}"

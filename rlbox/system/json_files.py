@@ -1,0 +1,69 @@
+"""Files of JSON: one object, or lines of them, which a file grows by; read within bounds, whoever wrote them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rlbox.foreign import parse_json
+from rlbox.system.beneath import open_file, open_handle, read_bytes
+from rlbox.system.json_lines import json_rows
+
+MOST_BYTES = 256 << 20
+"""Of a file of lines that is read: its end. A run of weeks has a hundredth of that."""
+
+_LONGEST_LINE = 1 << 20
+
+
+def read_table(path: Path, *, links: bool = False) -> dict[str, Any]:
+    """Return the JSON object of a file; empty when it is missing, torn or holds anything else.
+
+    `links`: follow them, for a file of this machine rather than of a data disk.
+    """
+    try:
+        data = parse_json(read_bytes(path, links=links))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def read_rows(path: Path, most: int = MOST_BYTES) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects among the last `most` bytes of a file, torn lines passed over; none of one unread."""
+    with contextlib.suppress(OSError):
+        yield from json_rows(read_lines(path, most))
+
+
+def read_lines(path: Path, most: int = MOST_BYTES) -> Iterator[bytes]:
+    """Yield the lines among the last `most` bytes of a file, a longer one than 1 MiB in pieces; raises `OSError`."""
+    with open_file(path) as file:
+        begin = max(0, os.fstat(file.fileno()).st_size - most)
+        if begin:
+            file.seek(begin - 1)
+            file.readline(_LONGEST_LINE)
+        end = begin + most
+        while file.tell() < end and (line := file.readline(_LONGEST_LINE)):
+            yield line
+
+
+class RowFile:
+    """A file that lines are appended to; after one that was cut short by a full disk, a new line is begun."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._torn = False
+
+    def append(self, line: bytes) -> None:
+        """Append one line; `OSError` when not all of it could be written."""
+        data = (b"\n" if self._torn else b"") + line + b"\n"
+        handle = open_handle(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._torn = True
+        try:
+            if os.write(handle, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(handle)
+        self._torn = False

@@ -1,0 +1,122 @@
+"""Ports and sockets of this machine: whether a port is free, and which process holds what, from /proc alone."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from rlbox.system.process_table import probe_processes, read_text
+
+HOST = "127.0.0.1"
+_LISTEN = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class TcpSocket:
+    """One TCP socket of this network namespace; addresses are `HOST:PORT`."""
+
+    inode: int
+    local: str
+    remote: str
+    state: int
+
+    @property
+    def listens(self) -> bool:
+        """Whether it waits for connections."""
+        return self.state == _LISTEN
+
+    @property
+    def link(self) -> str:
+        """What a link of /proc/PID/fd to it says."""
+        return f"socket:[{self.inode}]"
+
+    @property
+    def port(self) -> int:
+        """The port on this side."""
+        return int(self.local.rpartition(":")[2])
+
+    @property
+    def loopback(self) -> bool:
+        """Whether this machine alone can reach it."""
+        return ip_address(self.local.rpartition(":")[0].strip("[]")).is_loopback
+
+    def is_at(self, port: str) -> bool:
+        """Whether it listens on a port, at whichever address."""
+        return self.listens and self.local.rpartition(":")[2] == port
+
+    def holder(self, pids: Iterable[int]) -> int:
+        """Return the first of some processes that has it open; 0 when none has."""
+        return next((pid for pid in pids if self.link in links_of(pid)), 0)
+
+
+def probe_port(number: int) -> str:
+    """Return who listens on a port of this machine, `python3 (pid 123)`; empty when it is free.
+
+    Connections that linger after their server ended (TIME_WAIT) do not count: a server that starts now gets the port.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as test:
+        test.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            test.bind((HOST, number))
+        except OSError:
+            return _holder(number)
+    return ""
+
+
+def tcp_sockets() -> Iterator[TcpSocket]:
+    """Return all TCP sockets of this network namespace."""
+    for name in ("tcp", "tcp6"):
+        for line in read_text(f"/proc/net/{name}").splitlines()[1:]:
+            fields = line.split()
+            if len(fields) >= 10:
+                local, remote = (_address(field) for field in fields[1:3])
+                yield TcpSocket(inode=int(fields[9]), local=local, remote=remote, state=int(fields[3], 16))
+
+
+def probe_gateway() -> str:
+    """Return the address of the default gateway, in a container that of its engine's machine; empty without one."""
+    for line in read_text("/proc/net/route").splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > 2 and fields[1] == "00000000":
+            return socket.inet_ntoa(bytes.fromhex(fields[2])[::-1])
+    return ""
+
+
+def ephemeral_ports() -> range:
+    """Return the ports that the kernel chooses from for who asks for any."""
+    words = read_text("/proc/sys/net/ipv4/ip_local_port_range").split()
+    return range(int(words[0]), int(words[1]) + 1) if len(words) > 1 else range(32768, 61000)
+
+
+def links_of(pid: int) -> Iterator[str]:
+    """Return what a process has open, as the links of /proc/PID/fd say: `pipe:[1]`, a path."""
+    folder = f"/proc/{pid}/fd"
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        try:
+            yield os.readlink(f"{folder}/{name}")
+        except OSError:
+            continue
+
+
+def _holder(number: int) -> str:
+    wanted = {each.link for each in tcp_sockets() if each.is_at(str(number))}
+    for pid, process in probe_processes().items():
+        if not wanted.isdisjoint(links_of(pid)):
+            return f"{process.name} (pid {pid})"
+    return "a process that is not visible from here"
+
+
+def _address(text: str) -> str:
+    host, _, port = text.partition(":")
+    data = b"".join(bytes.fromhex(host[i : i + 8])[::-1] for i in range(0, len(host), 8))
+    if len(data) == 16 and data[:12] == bytes(10) + b"\xff\xff":
+        data = data[12:]
+    name = socket.inet_ntop(socket.AF_INET6 if len(data) == 16 else socket.AF_INET, data)
+    return f"[{name}]:{int(port, 16)}" if ":" in name else f"{name}:{int(port, 16)}"

@@ -1,0 +1,88 @@
+"""Probe this machine's own package settings: pip's and uv's configuration, CA bundle, proxies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlbox.system.site_settings import SiteFacts
+
+if TYPE_CHECKING:
+    from netrc import netrc
+
+SYSTEM_FILE = Path("/etc/pip.conf")
+_CA_NAMES = ("RLBOX_CA_BUNDLE", "SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+_PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+
+
+def probe_site(environ: Mapping[str, str] = os.environ) -> SiteFacts:
+    """Return the settings that a build on this machine must honour; environment wins over files, as in pip."""
+    pip = _pip_settings(environ)
+    folders = [Path(os.path.expanduser(word)) for word in pip.get("find-links", "").split()]
+    return SiteFacts(
+        find_links={str(folder): _wheels(folder) for folder in folders if folder.is_dir()},
+        index_url=environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL") or pip.get("index-url", ""),
+        extra_index_urls=tuple(pip.get("extra-index-url", "").split()),
+        ca_bundle=site_ca(environ),
+        proxies={name: environ[name] for name in _PROXY_NAMES if environ.get(name)},
+    )
+
+
+def site_ca(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the CA bundle that this machine's clients are told to trust; empty when it is the system's own."""
+    named = (environ.get(name, "") for name in _CA_NAMES)
+    return next((path for path in named if path and Path(path).is_file()), "") or _cert(_pip_settings(environ))
+
+
+def site_logins() -> netrc | None:
+    """Return the logins of `.netrc`, or of the file that NETRC names; None when there is none that can be read."""
+    from netrc import NetrcParseError, netrc
+
+    try:
+        return netrc(os.environ.get("NETRC"))
+    except (OSError, NetrcParseError, UnicodeDecodeError):
+        return None
+
+
+def _cert(pip: Mapping[str, str]) -> str:
+    path = pip.get("cert", "")
+    return path if path and Path(path).is_file() else ""
+
+
+def _wheels(folder: Path) -> tuple[str, ...]:
+    return tuple(sorted(name for name in os.listdir(folder) if name.endswith(".whl")))
+
+
+def _pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    home = Path(environ.get("HOME", "/root"))
+    config = Path(environ.get("XDG_CONFIG_HOME", home / ".config"))
+    settings: dict[str, str] = {}
+    for path in (SYSTEM_FILE, home / ".pip/pip.conf", config / "pip/pip.conf"):
+        settings |= _pip_file(path)
+    if named := environ.get("PIP_CONFIG_FILE"):
+        settings |= _pip_file(Path(named))
+    for name in ("find-links", "index-url", "extra-index-url", "cert"):
+        if value := environ.get("PIP_" + name.upper().replace("-", "_")):
+            settings[name] = value
+    return settings
+
+
+def _pip_file(path: Path) -> dict[str, str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    from configparser import ConfigParser, Error
+
+    parser = ConfigParser(interpolation=None)
+    try:
+        parser.read_string(text)
+    except Error:  # pip itself reports a broken file
+        return {}
+    found: dict[str, str] = {}
+    for section in ("global", "install"):
+        if parser.has_section(section):
+            found |= parser[section]
+    return found

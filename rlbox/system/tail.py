@@ -1,0 +1,156 @@
+"""The ends of files: what a growing one has gained, its last bytes, and where its last lines begin."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import BinaryIO
+
+from rlbox.system.beneath import open_file, open_handle
+
+BLOCK = 1 << 20
+"""Bytes of one read; large enough that a fast writer is caught up with, small enough to stay flat in memory."""
+
+STEP = 64 * 1024
+FORWARD_LIMIT = 64 << 20
+"""Bytes of a step from line to line, and how far one is looked for."""
+
+_BACK_LIMIT = 8 << 20
+_LINE_END = re.compile(rb"\r+\n?|\n")
+
+
+def read_end(path: Path, limit: int) -> bytes:
+    """Return the last `limit` bytes of a file, without the line that they begin in; empty when it cannot be read."""
+    try:
+        with open_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - limit))
+            data = file.read(limit)
+    except OSError:
+        return b""
+    return data.partition(b"\n")[2] if size > limit and b"\n" in data else data
+
+
+def last_lines(path: Path, lines: int) -> int:
+    """Return the offset at which the last `lines` lines of a file begin, as a terminal shows them.
+
+    A carriage return begins a line, too: what it would overwrite is shown.
+    """
+    with open_file(path) as file:
+        end = file.seek(0, os.SEEK_END)
+        if not lines:
+            return end
+        start = lines_above(file, end, lines)[0]
+        file.seek(start)
+        begins = [found.end() for found in _LINE_END.finditer(file.read(end - start))]
+    if begins and start + begins[-1] == end:
+        begins.pop()
+    return start + begins[-lines] if len(begins) >= lines else start
+
+
+def line_offset(file: BinaryIO, offset: int, lines: int) -> int:
+    """Return where the line begins that is `lines` further down than the one at `offset`."""
+    file.seek(offset)
+    read = 0
+    while lines > 0 and read < FORWARD_LIMIT and (block := file.read(STEP)):
+        count = block.count(b"\n")
+        if count < lines:
+            lines -= count
+            read += len(block)
+            continue
+        at = -1
+        for _ in range(lines):
+            at = block.index(b"\n", at + 1)
+        return offset + read + at + 1
+    return offset + read
+
+
+def lines_above(file: BinaryIO, offset: int, lines: int) -> tuple[int, int]:
+    """Return where the line begins that is at most `lines` above the one at `offset`, and how many it is above."""
+    start, found = offset, 0
+    limit = max(0, offset - _BACK_LIMIT)
+    while start > limit:
+        low = max(limit, start - STEP)
+        file.seek(low)
+        block = file.read(start - low)
+        at = len(block)
+        while (at := block.rfind(b"\n", 0, at)) >= 0:
+            if low + at + 1 == offset:
+                continue  # the end of the line above, which is not counted yet
+            found += 1
+            if found == lines:
+                return low + at + 1, lines
+        start = low
+    if start == 0:
+        return 0, found + 1 if offset else 0
+    return line_offset(file, start, 1), found
+
+
+class Tail:
+    """Follows one file from its start, or from byte `start` on; the file need not exist yet.
+
+    One that shrank is read again from its start; one that was renamed or removed is read to its end, then what has
+    its name now. `links`: follow them, as on the way to a log of Ray's.
+    """
+
+    def __init__(self, path: Path, start: int = 0, *, links: bool = False) -> None:
+        self._path = path
+        self._links = links
+        self._start = start
+        self._handle = -1
+        self._offset = 0
+
+    def read(self) -> bytes:
+        """Return the next bytes, at most `BLOCK`; empty when there is nothing new."""
+        if self._handle < 0 and not self._open():
+            return b""
+        data = os.pread(self._handle, BLOCK, self._offset)
+        if not data and self._begins_again():
+            data = os.pread(self._handle, BLOCK, 0)
+        self._offset += len(data)
+        if len(data) == BLOCK and not data.strip(b"\0"):
+            self._pass_hole()
+        return data
+
+    def skip(self) -> None:
+        """Leave out what the file holds by now."""
+        if self._handle >= 0 or self._open():
+            self._offset = os.fstat(self._handle).st_size
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+    def _open(self) -> bool:
+        try:
+            self._handle = open_handle(self._path, links=self._links)
+        except FileNotFoundError:
+            return False
+        self._offset, self._start = self._start, 0
+        return True
+
+    def _pass_hole(self) -> None:
+        """Go on where something was written: a file may claim any length that nobody wrote."""
+        try:
+            self._offset = os.lseek(self._handle, self._offset, os.SEEK_DATA)
+        except OSError:  # nothing behind this place, or a file system that does not tell
+            self._offset = max(self._offset, os.fstat(self._handle).st_size)
+
+    def _begins_again(self) -> bool:
+        """Return whether the file was emptied, or another one has its name."""
+        own = os.fstat(self._handle)
+        if own.st_size < self._offset:
+            self._offset = 0
+            return True
+        try:
+            if os.path.samestat(own, os.stat(self._path)):
+                return False
+        except FileNotFoundError:
+            return False
+        if os.pread(self._handle, 1, self._offset):
+            return False  # written between the two looks; the rest of the old file comes first
+        self.close()
+        return self._open()

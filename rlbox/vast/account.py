@@ -1,0 +1,210 @@
+"""The account at vast.ai: offers, and instances made and destroyed.
+
+Source of paths, fields and defaults: vastai 1.9.1 (`vastai/api`), vast-ai/docs api-reference/openapi/yaml.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlencode
+
+from rlbox.amounts import limit_text
+from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
+from rlbox.system.http import Answer, Http, again, site_trust
+from rlbox.system.no_answer import NoAnswer, explain
+from rlbox.system.site import site_ca
+from rlbox.vast.offers import Needs
+from rlbox.vast.request import DEAD, Instance, Request, own_instances, read_instance
+
+_POLL_S = 10.0
+_SILENT_S = 120.0
+_CREATION = "the creation"
+_SEARCH = "rlbox vast search TARGET tells what can be rented now"
+SEARCH_PATH = "/api/v0/bundles/"
+_KEYS = "https://cloud.vast.ai/manage-keys/ makes one"
+_BUSY = (429, 502, 503, 504)
+_RUN_TYPES = {"ssh": "ssh_direc ssh_proxy", "jupyter": "jupyter_direc ssh_direc ssh_proxy"}
+
+
+def search_offers(needs: Needs) -> list[dict[str, Any]]:
+    """Return the platform's rows for what is needed, priced with its disk, the cheapest first."""
+    return list(_ask("the search", "POST", SEARCH_PATH, needs.body()).get("offers") or ())
+
+
+def create_instance(offer: int, request: Request) -> int:
+    """Accept an offer and return the id of the instance that it becomes.
+
+    The request is sent once: what is not answered may have been carried out, so it is not repeated.
+    """
+    body = {
+        "client_id": "me",
+        "image": request.image,
+        "disk": request.disk,
+        "label": request.label,
+        "env": dict(request.env),
+        "onstart": request.onstart,
+        "cancel_unavail": True,
+        "runtype": _RUN_TYPES[request.mode],
+        **({"price": request.bid} if request.bid else {}),
+    }
+    sent = f"rlbox vast ls tells whether there is an instance with the label {request.label} now"
+    answer = _ask(_CREATION, "PUT", f"/api/v0/asks/{offer}/", body, sent=sent)
+    if not answer.get("success") or not answer.get("new_contract"):
+        raise _refused(_CREATION, answer)
+    return int(answer["new_contract"])
+
+
+def list_instances() -> dict[int, Instance]:
+    """Return the account's instances by id."""
+    return {one.id: one for one in map(read_instance, _pages())}
+
+
+def read_own(number: int) -> Instance:
+    """Return an instance that rlbox created; `SpecError` where there is none of that number."""
+    return own_instances(list_instances(), (number,))[0]
+
+
+def _pages() -> Iterator[Mapping[str, Any]]:
+    asked: dict[str, Any] = {"select_filters": "{}", "order_by": '[{"col": "id", "dir": "asc"}]', "limit": 25}
+    while True:
+        page = _ask("the list of instances", "GET", f"/api/v1/instances/?{urlencode(asked)}")
+        yield from page.get("instances") or ()
+        if not page.get("next_token"):
+            return
+        asked["after_token"] = page["next_token"]
+
+
+def destroy_instance(number: int) -> None:
+    """Destroy an instance with everything on its disk."""
+    what = f"the end of instance {number}"
+    answer = _ask(
+        what, "DELETE", f"/api/v0/instances/{number}/", {}, sent="rlbox vast ls tells whether it is still there"
+    )
+    if not answer.get("success"):
+        raise _refused(what, answer)
+
+
+def set_instance(number: int, state: Literal["running", "stopped"], *, key: str = "") -> None:
+    """Ask for an instance to run, or to stop; it keeps its disk. `key` is another than the account's."""
+    what = f"that instance {number} be {state}"
+    answer = _ask(what, "PUT", f"/api/v0/instances/{number}/", {"state": state}, key=key)
+    if not answer.get("success"):
+        raise _refused(what, answer)
+
+
+def wait_running(number: int, timeout_s: float, say: Callable[[str], None], *, started: bool = False) -> Instance:
+    """Wait until an instance runs and return it; `say` hears each change of its state.
+
+    One that was `started` again is `exited` until it gets its GPUs back, which others may have meanwhile.
+
+    Raises
+    ------
+    WorkFailed
+        It is gone, or in a state from which it never comes to run.
+    TimedOut
+        It did not run in time. It is there and costs money in both cases; the message says how to end it.
+    """
+    end, told = time.monotonic() + timeout_s, ""
+    ending = f"rlbox vast destroy {number} --unfetched --yes"  # nothing is on its disk that could be fetched
+    if started:
+        ending = f"rlbox vast start {number} (later), or to lose its disk: rlbox vast destroy {number} --unfetched"
+    while True:
+        row = _ask(f"the state of instance {number}", "GET", f"/api/v0/instances/{number}/?owner=me").get("instances")
+        if row is None:
+            raise WorkFailed(f"instance {number} is gone", next_step=_SEARCH)
+        one = read_instance({"id": number, **row})
+        if (state := f"{one.status or 'created'} {one.message}".strip()) != told:
+            told = state
+            say(f"instance {number}: {state}")
+        if one.status == "running":
+            return one
+        if one.status in DEAD and not started:
+            raise WorkFailed(f"instance {number} is {one.status}: {one.message or 'no reason given'}", next_step=ending)
+        if time.monotonic() >= end:
+            raise TimedOut(f"instance {number} did not run within {limit_text(timeout_s)}: {state}", next_step=ending)
+        time.sleep(_POLL_S)
+
+
+def api_key() -> str:
+    """Return the API key, from the environment or the file of the platform's own client; empty when there is none."""
+    if key := os.environ.get("VAST_API_KEY", ""):
+        return key
+    for name in ("~/.config/vastai/vast_api_key", "~/.vast_api_key"):
+        if (path := Path(os.path.expanduser(name))).is_file():
+            return path.read_text("utf-8").strip()
+    return ""
+
+
+def require_key() -> str:
+    """Return the API key; `SpecError` when there is none."""
+    if key := api_key():
+        return key
+    raise SpecError("no API key of vast.ai is set", next_step=f"export VAST_API_KEY=KEY: {_KEYS}")
+
+
+def platform_url() -> str:
+    """Return where the platform answers."""
+    return os.environ.get("VAST_URL") or "https://console.vast.ai"
+
+
+class _Busy(Exception):
+    """The platform has no time for a request."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer, self.retry_after = answer, answer.headers.get("Retry-After", "")
+
+
+def _ask(
+    what: str, method: str, path: str, body: Mapping[str, Any] | None = None, *, sent: str = "", key: str = ""
+) -> dict[str, Any]:
+    """Return the platform's answer to one request, sent again when it fails for a reason that may pass.
+
+    One that may have been carried out is sent once, and `sent` is the step that follows when it is not answered.
+    """
+    key, url = key or require_key(), platform_url()
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    data = b"" if body is None else json.dumps(body).encode()
+
+    def ask() -> Answer:
+        answer = http.whole(method, url + path, headers=headers, body=data)
+        if answer.status in _BUSY:
+            raise _Busy(answer)
+        return answer
+
+    with Http(site_trust(site_ca()), silent_s=_SILENT_S) as http:
+        try:
+            answer = again(ask, (NoAnswer, _Busy), attempts=1 if sent else 3)
+        except _Busy as busy:
+            answer = busy.answer
+        except NoAnswer as error:
+            step = sent or "look at the network, and try again"
+            raise NodeError(f"vast.ai does not answer {what}: {explain(error)}", where=url, next_step=step) from error
+    if answer.status != 200:
+        raise _refused(what, _told(answer), answer.status)
+    return _told(answer)
+
+
+def _told(answer: Answer) -> dict[str, Any]:
+    try:
+        found = answer.json()
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _refused(what: str, answer: Mapping[str, Any], status: int = 200) -> WorkFailed:
+    told = (answer.get("msg") or answer.get("detail") or answer.get("error") or "") or "no reason given"
+    gone = _SEARCH if what == _CREATION else "rlbox vast ls tells what instances there are"
+    steps = {
+        401: f"the API key is not taken; export VAST_API_KEY=KEY: {_KEYS}",
+        403: "the API key may not do that: make one with the right permissions",
+        404: gone,
+        410: gone,
+        429: "too many requests from this address: wait a minute, then the same again",
+    }
+    return WorkFailed(f"vast.ai refused {what} ({status}): {told}", next_step=steps.get(status, "read the reason"))

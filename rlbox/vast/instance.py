@@ -1,0 +1,300 @@
+"""An instance over ssh: wait until it is ready, bring what a job needs, bring home what it made."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rlbox.amounts import limit_text, size_text
+from rlbox.config.project import Project
+from rlbox.errors import LockHeld, NodeError, SpecError, TimedOut, WorkFailed
+from rlbox.foreign import parse_json
+from rlbox.image.own_wheel import write_wheel
+from rlbox.ssh.connection import SshAddress, SshConnection
+from rlbox.ssh.download import DownloadDirectory
+from rlbox.ssh.files import RemoteFile, ReportBytes, list_files, replace_tree, send_file
+from rlbox.system.command import NOTHING
+from rlbox.system.copies import sum_file
+from rlbox.system.folders import state_folder
+from rlbox.vast.request import Instance
+from rlbox.vast.stay import (
+    ENDED,
+    ENV_FILE,
+    FOLLOWED,
+    LOG,
+    PROJECT,
+    REFUSED,
+    RUN,
+    STAY,
+    Stay,
+    find_tool,
+    keep_text,
+    wanted_paths,
+)
+
+_POLL_S = 5.0
+_STARTED_S = 180.0
+_PROJECT_FOLDERS = ("images", "jobs", "sources", "templates")
+_MOST_PROJECT = 64 << 20
+_MANIFEST = "fetched.json"
+_SENT = "sent.sha256"
+_HAS_IMAGE = "[ -e /opt/rlbox/share/lock.json ] && [ ! -e /opt/rlbox/share/applied.json ]"
+"""Whether the instance was started from an image of rlbox: `apply` leaves a record beside its lock."""
+
+Say = Callable[[str], None]
+
+
+def address_of(instance: Instance) -> SshAddress:
+    """Return how an instance is reached; `NodeError` while it has no address."""
+    if not instance.ssh:
+        raise NodeError(
+            f"instance {instance.id} has no address: it is {instance.status or 'being made'}",
+            next_step=f"rlbox vast start {instance.id}",
+        )
+    hosts = _home(instance.id) / "known_hosts"
+    return SshAddress(host=instance.host, user="root", port=instance.port, known_hosts=hosts)
+
+
+def wait_ready(connection: SshConnection, disk: str, number: int, timeout_s: float, say: Say) -> None:
+    """Wait until the on-start script has ended well; `say` hears each change of its last word.
+
+    Raises
+    ------
+    WorkFailed
+        A step of it failed.
+    TimedOut
+        It did not end in time.
+    """
+    end, told = time.monotonic() + timeout_s, ""
+    look = f"rlbox vast ssh {number} 'tail -n 40 {disk}/onstart.log'"
+    while True:
+        state = connection.run(f"cat {shlex.quote(disk)}/onstart.status").stdout.strip()
+        if state != told:
+            told = state
+            say(f"instance {number}: on-start {state or 'begins'}")
+        if state.startswith("ready"):
+            return
+        if state.startswith("failed"):
+            raise WorkFailed(f"the on-start script of instance {number} {state}", next_step=look)
+        if time.monotonic() >= end:
+            raise TimedOut(
+                f"instance {number} was not ready within {limit_text(timeout_s)}: {state or 'nothing'}",
+                next_step=look,
+            )
+        time.sleep(_POLL_S)
+
+
+def bring_rlbox(connection: SshConnection, stay: Stay, project: Project, onstart: str, number: int, say: Say) -> bool:
+    """Bring rlbox and the user's specs to an instance whose image has no rlbox; return whether it is such a one.
+
+    Its on-start script waits for them the first time. It is started again where it failed, or where they changed.
+
+    Parameters
+    ----------
+    onstart
+        The on-start script, as the instance was created with.
+
+    Raises
+    ------
+    LockHeld
+        The instance carries out a run of another stay.
+    """
+    if connection.run(_HAS_IMAGE).ok:
+        return False
+    _require_free(connection, stay, number)
+    names, folder = project_files(project), stay.folder
+    with tempfile.TemporaryDirectory(prefix="rlbox-wheel-") as made:
+        wheel = write_wheel(Path(made))
+        total = hashlib.sha256(wheel.read_bytes())
+        for name in names:
+            total.update(f"{name}\0{sum_file(project.folder / name)}\n".encode())
+        digest = total.hexdigest()
+        if connection.run(f"cat {folder}/{_SENT}").stdout.strip() == digest:
+            if connection.run(f"cat {stay.disk}/onstart.status").stdout.startswith("failed"):
+                _start_again(connection, stay, onstart)
+            return True
+        say(f"instance {number}: sending rlbox ({size_text(wheel.stat().st_size)})")
+        if names:
+            replace_tree(connection, project.folder, names, f"{folder}/{PROJECT}")
+        connection.check_output(f"mkdir -p {folder}; cd {folder} && rm -f rlbox-*.whl", "rlbox cannot be sent")
+        send_file(connection, wheel, f"{folder}/{wheel.name}", lambda size: None)
+    status = connection.run(f"cat {stay.disk}/onstart.status").stdout
+    if status.startswith(("failed", "ready")):
+        connection.check_output("rm -f /opt/rlbox-cli/whole", "rlbox cannot be replaced")
+        _start_again(connection, stay, onstart)
+    connection.check_output(f"echo {digest} >{folder}/{_SENT}", "rlbox cannot be sent")
+    return True
+
+
+def _start_again(connection: SshConnection, stay: Stay, onstart: str) -> None:
+    """Start the on-start script as the platform does at a start of the instance: with the container's environment."""
+    path = f"{stay.folder}/onstart.sh"
+    connection.check_output(
+        f"cat >{path} && echo again >{stay.disk}/onstart.status", "the on-start script cannot be sent", onstart
+    )
+    begin = f'exec setsid env "$@" sh {path} </dev/null >/dev/null 2>&1 &'
+    connection.check_output(
+        f"xargs -0 -a /proc/1/environ sh -c {shlex.quote(begin)} sh", "the on-start script does not start"
+    )
+
+
+def _require_free(connection: SshConnection, stay: Stay, number: int) -> str:
+    """Return the text of the stay that is on the instance; `LockHeld` when it is another one whose run goes on."""
+    before = connection.run(f"cat {shlex.quote(stay.folder)}/{STAY}").stdout
+    rows = remote_rlbox(connection, stay.disk, ("runs",))["runs"] if before not in ("", stay.text()) else ()
+    if going := [str(row["run"]) for row in rows if row["state"] in ("starting", "running")]:
+        tool = connection.run(f"{find_tool(stay.disk)}; echo $tool").stdout.strip()
+        raise LockHeld(
+            f"the instance carries out run {going[0]}",
+            where=connection.name,
+            next_step=f"wait for its end, or end it: rlbox vast ssh {number} "
+            f"'{tool}/bin/rlbox stop {going[0]} --data {stay.disk}'",
+        )
+    return before
+
+
+def bring_stay(connection: SshConnection, stay: Stay, project: Project, env_file: Path | None, number: int) -> None:
+    """Bring to instance `number` the user's specs, the secrets' file and the stay; one that is the same keeps its run.
+
+    Raises
+    ------
+    LockHeld
+        The instance carries out a run of another stay.
+    """
+    folder, text = shlex.quote(stay.folder), stay.text()
+    before = _require_free(connection, stay, number)
+    if names := project_files(project):
+        replace_tree(connection, project.folder, names, f"{stay.folder}/{PROJECT}")
+    if env_file:
+        command = f"umask 077; cat >{shlex.quote(stay.disk)}/{ENV_FILE}"
+        connection.check_output(command, "the secrets cannot be sent", env_file.read_text("utf-8"))
+    if before != text:
+        write = f"mkdir -p {folder} && rm -f {folder}/{RUN} {folder}/{ENDED} && cat >{folder}/{STAY}.new && cd {folder}"
+        connection.check_output(f"{write} && mv {STAY}.new {STAY}", "the stay cannot be written", text)
+
+
+def bring_data(connection: SshConnection, stay: Stay, data: Sequence[tuple[Path, str]], tell: ReportBytes) -> None:
+    """Bring files and folders of this machine to their places below the data disk."""
+    for path, goal in data:
+        if path.is_dir():
+            for file in sorted(one for one in path.rglob("*") if one.is_file()):
+                send_file(connection, file, f"{stay.disk}/{goal}/{file.relative_to(path)}", tell)
+        else:
+            send_file(connection, path, f"{stay.disk}/{goal}", tell)
+
+
+def start_keeper(connection: SshConnection, stay: Stay, number: int) -> str:
+    """Start what keeps the job going on instance `number`, unless it is there; return its run once there is one."""
+    end, folder = time.monotonic() + _STARTED_S, shlex.quote(stay.folder)
+    connection.check_output(f"rm -f {folder}/{REFUSED}", "the job cannot be started")
+    while time.monotonic() < end:
+        if run := connection.run(f"cat {folder}/{RUN}").stdout.strip():
+            return run
+        if refused := connection.run(f"cat {folder}/{REFUSED}").stdout.strip():
+            raise WorkFailed(
+                f"the job does not start there: {refused}",
+                next_step=f"mend it, then type the same with --instance {number}",
+            )
+        connection.check_output(
+            keep_text(stay.disk), "the job cannot be started"
+        )  # one that ends a stay may still be there
+        time.sleep(_POLL_S)
+    raise TimedOut(
+        f"no run began within {limit_text(_STARTED_S)}",
+        next_step=f"rlbox vast ssh {number} 'tail -n 40 {stay.folder}/{LOG}'",
+    )
+
+
+def follow_run(connection: SshConnection, stay: Stay, run: str, say: Say) -> Mapping[str, Any]:
+    """Wait until the keeper says that a run has ended, and return what it says; `say` hears each new stage.
+
+    While that goes on, and 2 minutes longer, the keeper does not stop the instance.
+    """
+    connection.check_output(
+        keep_text(stay.disk), "the run cannot be followed"
+    )  # where it was killed; it runs once at a time
+    folder, record = shlex.quote(stay.folder), shlex.quote(f"{stay.disk}/runs/{run}/run.json")
+    told = ""
+    while True:
+        look = f"cd {folder} && : >{FOLLOWED} && {{ cat {ENDED} 2>/dev/null || {{ echo; cat {record}; }}; }}"
+        text = connection.run(look).stdout
+        row = _object(text)
+        if not text.startswith("\n") and row.get("run") == run:
+            return row
+        stages = [one for one in row.get("stages") or () if isinstance(one, Mapping)]
+        now = next((str(one["name"]) for one in stages if one.get("state") in ("starting", "running")), "")
+        if now and now != told:
+            told = now
+            say(f"run {run}: stage {now}")
+        time.sleep(_POLL_S)
+
+
+def _object(text: str) -> Mapping[str, Any]:
+    try:
+        row = parse_json(text)
+    except ValueError:  # it is written at this moment, or not there yet
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
+@contextmanager
+def followed(connection: SshConnection, stay: Stay) -> Iterator[None]:
+    """Have the keeper wait with the stop of the instance while the block runs, and no longer."""
+    touched = f"{shlex.quote(stay.folder)}/{FOLLOWED}"
+    process = connection.start(f"while : >{touched} && echo; do sleep 10; done", stdin=NOTHING, stdout=NOTHING)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.communicate()
+    connection.run(f"rm -f {touched}")
+
+
+def project_files(project: Project) -> list[str]:
+    """Return the user's own specs, as paths below the project; `SpecError` when they are more than specs."""
+    if project.folder == project.roots[-1]:
+        return []
+    found = [
+        path
+        for name in _PROJECT_FOLDERS
+        for path in sorted((project.folder / name).rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    ]
+    if sum(path.stat().st_size for path in found) > _MOST_PROJECT:
+        raise SpecError(
+            f"the project's {', '.join(_PROJECT_FOLDERS)} have more than {size_text(_MOST_PROJECT)}",
+            where=str(project.folder),
+            next_step="put data elsewhere, and bring it with --data PATH",
+        )
+    return [str(path.relative_to(project.folder)) for path in found]
+
+
+def remote_rlbox(connection: SshConnection, disk: str, words: Sequence[str]) -> Mapping[str, Any]:
+    """Return what a command line of rlbox says there as JSON."""
+    command = f"{find_tool(disk)}; $tool/bin/rlbox {shlex.join(words)} --data {shlex.quote(disk)} --json"
+    told = parse_json(connection.check_output(command, f"rlbox {words[0]} fails there"))
+    return told if isinstance(told, dict) else {}
+
+
+def wanted_files(
+    connection: SshConnection, disk: str, more: Iterable[str] = ()
+) -> tuple[tuple[RemoteFile, ...], tuple[str, ...]]:
+    """Return the files of an instance that come home, without their sums, and what of them cannot be read."""
+    runs = remote_rlbox(connection, disk, ("runs",))["runs"]
+    series = remote_rlbox(connection, disk, ("ckpt", "ls"))["series"]
+    return list_files(connection, disk, sorted({*wanted_paths(runs, series, disk), *more}))
+
+
+def home_of(number: int, folder: Path | None = None) -> DownloadDirectory:
+    """Return what of an instance is on this machine; without a folder, in the one that was used before."""
+    return DownloadDirectory(_home(number) / _MANIFEST, folder)
+
+
+def _home(number: int) -> Path:
+    return state_folder("vast", str(number))

@@ -1,0 +1,187 @@
+"""What keeps a job going on a rented instance: starts its run, takes it up again after a stop, tells of its end.
+
+It runs on the instance (`python -m rlbox.vast FOLDER`), once at a time; every start of the instance starts it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlbox.amounts import limit_text
+from rlbox.errors import RlboxError, WorkFailed
+from rlbox.foreign import parse_json
+from rlbox.record.rebuild import read_events
+from rlbox.record.state import RunState, load_run_state, run_cause
+from rlbox.system.command import PIPE, run_command, start_command, talk
+from rlbox.system.folders import write_atomic
+from rlbox.system.http import Http, again, site_trust
+from rlbox.system.lock import lock_file
+from rlbox.system.no_answer import NoAnswer
+from rlbox.system.site import site_ca
+from rlbox.values import Command
+from rlbox.vast.account import set_instance
+from rlbox.vast.stay import ENDED, FOLLOWED, FOLLOWED_S, PROJECT, REFUSED, RUN, STAY, Stay, read_stay
+
+_POLL_S = 2.0
+_NOTICE_S = 60.0
+_ENDED = ("passed", "failed", "interrupted")
+_KEY, _ID = "CONTAINER_API_KEY", "CONTAINER_ID"
+"""What the platform gives each instance: a key for itself alone, and its number. Source: vast-ai/docs, environment."""
+
+
+def keep(folder: Path) -> int:
+    """Carry out the stay of `folder` until its run has ended; return the run's exit code, 0 where another one keeps."""
+    handle = lock_file(folder / "lock", create=True)  # held until this process ends
+    if handle is None:
+        return 0
+    try:
+        stay = read_stay((folder / STAY).read_text("utf-8"))
+    except RlboxError as error:
+        _say(str(error))
+        return error.exit_code
+    told = folder / "told"
+    (folder / ENDED).unlink(missing_ok=True)
+    try:
+        run_dir = _run_dir(folder, stay)
+        state = _follow(run_dir, stay)
+        cause = run_cause(state)
+        facts = {**_facts(state), "cause": cause.what if cause else ""}
+        write_atomic(folder / ENDED, json.dumps(facts))
+        end = f"{state.run_id} {state.attempt}\n"
+        if told.exists() and told.read_text("utf-8") == end:  # the instance was started again to look at it
+            return state.exit_code or 0
+        write_atomic(told, end)
+    except RlboxError as error:
+        _say(str(error))
+        _notify(stay, {"event": "refused", "job": stay.job, "what": error.what, "next": error.next_step})
+        if not (folder / RUN).exists():  # it never ran: who types `vast up` is told, and mends it
+            write_atomic(folder / REFUSED, f"{error}\n")
+            return error.exit_code
+        code = error.exit_code
+        refused = {"job": stay.job, "state": "refused", "exit_code": code, "cause": error.what}
+        write_atomic(folder / ENDED, json.dumps({"run": (folder / RUN).read_text("utf-8").strip(), **refused}))
+    else:
+        _notify(stay, {"event": "ended", **facts})
+        code = state.exit_code or 0
+    if stay.then == "stop":
+        _wait_followers(folder / FOLLOWED)
+        _stop()
+    return code
+
+
+def _wait_followers(touched: Path) -> None:
+    """Wait while a client that follows the run still fetches what it made."""
+    while touched.exists() and time.time() - touched.stat().st_mtime < FOLLOWED_S:
+        time.sleep(_POLL_S)
+
+
+def _run_dir(folder: Path, stay: Stay) -> Path:
+    """Return the directory of the run, which goes on, has ended by itself, or is started now."""
+    noted = folder / RUN
+    runs = [str(row["run"]) for row in _rlbox("runs", "--data", stay.disk)["runs"]]  # which settles dead ones
+    if not noted.exists() and (begun := [run for run in runs if _is_of(Path(stay.disk) / "runs" / run, folder, stay)]):
+        write_atomic(noted, f"{begun[0]}\n")  # killed before it was noted
+    run_dir = Path(stay.disk) / "runs" / noted.read_text("utf-8").strip() if noted.exists() else None
+    project = ("--project", str(folder / PROJECT)) if (folder / PROJECT).is_dir() else ()
+    beside = ("--data", stay.disk, "--detach", *project)
+    if run_dir is None or run_dir.name not in runs:
+        told = _rlbox("run", stay.job, "--place", "here", *beside, *stay.words)
+        write_atomic(noted, f"{told['run']}\n")
+        _say(f"run {told['run']} is started")
+        return Path(stay.disk) / "runs" / str(told["run"])
+    state = load_run_state(run_dir)
+    cause = run_cause(state)
+    if state.state == "failed" and cause and cause.kind == "lost":
+        _say(f"run {run_dir.name} was cut ({cause.what}), and goes on")
+        _rlbox("run", "--resume", run_dir.name, *beside)
+    return run_dir
+
+
+def _is_of(run_dir: Path, folder: Path, stay: Stay) -> bool:
+    """Whether a run was started for this stay."""
+    return run_dir.name.startswith(f"{stay.job}-") and run_dir.stat().st_ctime >= (folder / STAY).stat().st_mtime
+
+
+def _rlbox(*words: str) -> Mapping[str, Any]:
+    """Return what a command line of rlbox says as JSON; if it fails, `WorkFailed` with its error and next step."""
+    done = run_command(Command(argv=(sys.executable, "-m", "rlbox", *words, "--json")))
+    try:
+        told = parse_json(done.stdout)
+    except ValueError:  # it came to no end of its own
+        told = None
+    told = told if isinstance(told, dict) else {}
+    if not done.ok:
+        error = told.get("error") or {"what": done.stderr.strip()}
+        what = f"rlbox {' '.join(words[:2])}: {error['what']}"
+        raise WorkFailed(what, where=str(error.get("where", "")), next_step=str(error.get("next", "")))
+    return told
+
+
+def _follow(run_dir: Path, stay: Stay) -> RunState:
+    """Return the state of the run at its end; what may be a hang is told once each time that it begins."""
+    told = 0
+    while True:
+        state = load_run_state(run_dir)
+        if state.state in _ENDED:
+            return state
+        rows = list(read_events(run_dir))
+        for row in rows[told:]:
+            if row.get("event") == "stalled":
+                _notify(stay, {**_facts(state), **row})
+        told = len(rows)
+        time.sleep(_POLL_S)
+
+
+def _facts(state: RunState) -> dict[str, Any]:
+    return {"run": state.run_id, "job": state.job, "state": state.state, "exit_code": state.exit_code}
+
+
+def _notify(stay: Stay, facts: Mapping[str, Any]) -> None:
+    """Tell whoever asked to be told; who does not listen ends nothing."""
+    facts = {"instance": os.environ.get(_ID, ""), **facts}
+    _say(json.dumps(facts))
+    if not stay.notify:
+        return
+    if stay.notify.startswith(("https://", "http://")):
+        headers, body = {"Content-Type": "application/json"}, json.dumps(facts).encode()
+        with Http(site_trust(site_ca())) as http:
+            try:
+                answer = again(lambda: http.whole("POST", stay.notify, headers=headers, body=body), (NoAnswer,))
+            except NoAnswer as error:
+                _say(f"nobody answers the notice: {error}")
+            else:
+                _say(f"notice: {answer.status}")
+        return
+    told = {f"RLBOX_{name.upper()}": str(value) for name, value in facts.items()}
+    process = start_command(Command(argv=("sh", "-c", stay.notify), env=told), stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    if talk(process, b"", _NOTICE_S) is None:
+        process.kill()
+        process.wait()
+        _say(f"the command of the notice did not end within {limit_text(_NOTICE_S)}")
+    else:
+        _say(f"notice: exit code {process.returncode}")
+
+
+def _stop() -> None:
+    """Ask the platform to stop this instance, so that it costs no more than its disk."""
+    number = os.environ.get(_ID, "")
+    if not number.isdecimal():
+        _say(f"this instance is not stopped: {_ID} is not its number")
+        return
+    try:
+        set_instance(int(number), "stopped", key=os.environ.get(_KEY, ""))
+    except RlboxError as error:
+        _say(f"this instance is not stopped: {error}")
+    else:
+        _say("this instance stops")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}\n")
+    sys.stdout.flush()

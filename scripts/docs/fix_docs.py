@@ -1,0 +1,119 @@
+"""The pages of `docs/` that are made from the fix catalogue: one for each fix, their index, the coverage table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlbox.config.check import check_spec
+from rlbox.config.load import load_toml
+from rlbox.config.project import Project
+from rlbox.fixes.fix import Fix
+from rlbox.fixes.load import load_fixes
+from rlbox.fixes.words import baked_rows, condition_words, kind_of
+from rlbox.image.templates import page_environment
+from rlbox.lint.drift import load_drift
+from scripts.docs.coverage import Causes, CoverageRow, Demand, DemandTable, coverage_rows, state_counts
+
+DEMANDS = Path(__file__).with_name("demands.toml")
+CAUSES = Path(__file__).with_name("causes.toml")
+INDEX = "docs/fixes/README.md"
+COVERAGE = "docs/coverage.md"
+NO_FAMILY = "prevention"
+# What templates of fixes see, as `rlbox.fixes.bake.template_values` gives it.
+NAMES = {
+    "target": "the spec of the target, completed: `target.run.shm_gib`, `target.env`, …",
+    "hardware": "its table `[hardware]`: `hardware.arch`, `hardware.gpus`, …",
+    "disk": "where the container sees the data disk: `/data`",
+    "python": "version of the stack's interpreter: `3.11`",
+    "site": "folder of the stack's packages: `/opt/venv/lib/python3.11/site-packages`",
+    "cuda": "CUDA that torch of the stack is built with (13.0); empty: not known",
+    "has": '`has("vllm>=0.12")`: whether the stack has it',
+    "version": '`version("vllm")`: its version, or empty',
+    "aliases": "in `hook` only: the fix's own `aliases`, groups of variables that hold the same secret",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Catalogue:
+    """What the pages are made from; `faults` are the ids of fixes that have a fault test."""
+
+    fixes: tuple[Fix, ...]
+    demands: Mapping[str, Demand]
+    causes: Causes
+    faults: Set[str]
+    rows: tuple[CoverageRow, ...]
+
+
+def load_catalogue(project: Project, faults: Path) -> Catalogue:
+    """Return the fixes of a project beside the demands; `faults` is the folder of fault tests.
+
+    Raises
+    ------
+    SpecError
+        A file is broken (with line), or has wrong keys and values.
+    """
+    fixes = load_fixes(project)
+    demands = check_spec(DemandTable, load_toml(DEMANDS), str(DEMANDS)).demand
+    return Catalogue(
+        fixes=fixes,
+        demands=demands,
+        causes=check_spec(Causes, load_toml(CAUSES), str(CAUSES)),
+        faults={path.stem for path in faults.glob("*.toml")},
+        rows=coverage_rows(demands, fixes, lint_rules()),
+    )
+
+
+def lint_rules() -> dict[str, tuple[str, ...]]:
+    """Return the numbers that each rule of the drift table covers."""
+    return {rule.id: rule.covers for rule in load_drift()}
+
+
+def fix_pages(catalogue: Catalogue, templates: Sequence[Path]) -> dict[str, str]:
+    """Return every page by its path in the repository; `templates` are the folders that have `docs/*.j2`."""
+    engine = page_environment(templates, cell=_cell, fence=fence)
+    page, index, coverage = (engine.get_template(f"docs/{name}.md.j2") for name in ("fix", "fixes", "coverage"))
+    found = {f"docs/fixes/{fix.id}.md": page.render(_page_values(fix, catalogue)) for fix in catalogue.fixes}
+    found[INDEX] = index.render(families=_families(catalogue), names=NAMES, kind_of=kind_of)
+    found[COVERAGE] = coverage.render(rows=catalogue.rows, faults=catalogue.faults, counts=state_counts(catalogue.rows))
+    return found
+
+
+def _page_values(fix: Fix, catalogue: Catalogue) -> dict[str, Any]:
+    return {
+        "fix": fix,
+        "kind": kind_of(fix),
+        "conditions": condition_words(fix.applies),
+        "baked": baked_rows(fix, fix.bake),
+        "covers": [(number, catalogue.demands[number].title) for number in fix.covers if number in catalogue.demands],
+        "tested": fix.id in catalogue.faults,
+    }
+
+
+def _families(catalogue: Catalogue) -> dict[str, Sequence[Fix]]:
+    """Return the fixes by the family of the first cause that they heal, in the order of the families.
+
+    A fix that heals none belongs to the family that its id begins with (`ray-token`), or to the last section.
+    """
+    found: dict[str, list[Fix]] = {family: [] for family in (*catalogue.causes.family, NO_FAMILY)}
+    for fix in catalogue.fixes:
+        families = [family for cause in fix.heals if (family := catalogue.causes.family_of(cause))]
+        families += [family for family in catalogue.causes.family if fix.id.startswith(f"{family}-")]
+        found[families[0] if families else NO_FAMILY].append(fix)
+    return {family: fixes for family, fixes in found.items() if fixes}
+
+
+def _cell(text: str) -> str:
+    """Return a text for a cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def fence(text: str, language: str = "") -> str:
+    """Return a text as a fenced block, whatever backticks it holds."""
+    mark = "```"
+    while mark in text:
+        mark += "`"
+    body = text.strip("\n")
+    return f"{mark}{language}\n{body}\n{mark}"

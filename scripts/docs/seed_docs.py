@@ -1,0 +1,85 @@
+"""The commands of the notes that rlbox began with, and the page of `docs/` that says what does the same today."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from rlbox.config.check import check_spec
+from rlbox.config.kinds import Frozen, Line, Name
+from rlbox.config.load import load_toml
+from rlbox.image.templates import page_environment
+
+TABLE, PAGE = "docs/seeds.toml", "docs/seeds.md"
+_COMMAND = re.compile(r"((?:\d+ )*\d+): (.+)")
+Number = Annotated[str, StringConstraints(pattern=r"^\d{3}$")]
+
+
+def _commands(text: str) -> str:
+    for line in text.strip("\n").split("\n"):
+        if not _COMMAND.fullmatch(line):
+            raise ValueError(f"{line!r} is not `NUMBER…: COMMAND`")
+    return text
+
+
+class Seed(Frozen):
+    """One note: what it is about, and the target and job that take its place."""
+
+    title: Line
+    target: Name
+    job: Name
+
+
+class SeedRow(Frozen):
+    """Commands of one note that have the same successor."""
+
+    seed: Number
+    commands: Annotated[str, AfterValidator(_commands)] = Field(
+        description="a line each: numbers of the note's lines, a colon, the command; … stands for what is left out"
+    )
+    rlbox: tuple[Line, ...] = Field(min_length=1, description="what to type today")
+    how: Line = Field(description="what it does about the commands")
+    says: Line = Field("", description="words of what the last line of `rlbox` prints")
+    rules: tuple[Name, ...] = Field((), description="rules of `rlbox lint` that refuse the commands")
+    fixes: tuple[Name, ...] = Field((), description="repairs that take the commands' place")
+
+    def lines(self) -> tuple[tuple[tuple[int, ...], str], ...]:
+        """Return numbers and text of each command."""
+        found = (line.partition(": ") for line in self.commands.strip("\n").split("\n"))
+        return tuple((tuple(map(int, numbers.split())), text) for numbers, _, text in found)
+
+
+class Seeds(Frozen):
+    """The notes by number, and the rows in the order of their lines."""
+
+    seeds: dict[Number, Seed]
+    row: tuple[SeedRow, ...]
+
+
+def load_seeds(checkout: Path) -> Seeds:
+    """Return the table of a checkout; `SpecError` when it is broken.
+
+    It is no part of the package: an image would then name every host that the notes name.
+    """
+    path = checkout / TABLE
+    return check_spec(Seeds, load_toml(path), str(path))
+
+
+def seed_page(seeds: Seeds, templates: Sequence[Path]) -> str:
+    """Return the page; `templates` are the folders that have `docs/*.j2`."""
+    return (
+        page_environment(templates, code=_code)
+        .get_template("docs/seeds.md.j2")
+        .render(seeds=seeds.seeds, rows=seeds.row, commands=sum(len(row.lines()) for row in seeds.row))
+    )
+
+
+def _code(text: str) -> str:
+    """Return a text as code in a cell of a table, whatever backticks it holds."""
+    mark = "``" if "`" in text else "`"
+    pad = " " if "`" in text else ""
+    return f"{mark}{pad}{text}{pad}{mark}".replace("|", "\\|")

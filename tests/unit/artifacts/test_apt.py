@@ -1,0 +1,322 @@
+"""Apt packages of a bootstrapped base: apt's own folder, its commands, and what it prints."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+from fakes import ON_IMAGE, TARGET, Folder
+
+from rlbox.artifacts.apt import (
+    AptSuite,
+    archives_in,
+    parse_uris,
+    plan_apt_commands,
+    plan_apt_root,
+    plan_image_root,
+    plan_image_settings,
+)
+from rlbox.artifacts.apt_query import architecture_of, resolve_debs
+from rlbox.artifacts.mirrors import suites_of
+from rlbox.errors import NodeError, SpecError, WorkFailed
+from rlbox.target.load import load_target
+from rlbox.target.lock import Deb
+from rlbox.target.target import Base
+from rlbox.values import Command
+
+A, B = "a" * 64, "b" * 64
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+MAIN = AptSuite(archive="debian", url="http://apt.example/debian", suite="bookworm", keyring=KEYRING)
+SECURITY = AptSuite(
+    archive="debian-security",
+    url="http://apt.example/debian-security",
+    suite="bookworm-security",
+    keyring=KEYRING,
+)
+
+
+def base(folder: Folder, more: str = "") -> Base:
+    folder.target("mine", TARGET.replace("[[stack]]", f"{more}\n[[stack]]"))
+    return load_target(folder.project, "mine").target.base
+
+
+@pytest.mark.parametrize(
+    ("more", "suites"),
+    [
+        ("", {"bookworm": "debian"}),
+        ('suites = ["bookworm-security"]', {"bookworm": "debian", "bookworm-security": "debian-security"}),
+        (
+            'suites = ["bookworm-updates", "bookworm-security", "bookworm-backports"]',
+            {
+                "bookworm": "debian",
+                "bookworm-updates": "debian",
+                "bookworm-security": "debian-security",
+                "bookworm-backports": "debian",
+            },
+        ),
+    ],
+)
+def test_suites_and_their_archives(folder: Folder, more: str, suites: dict[str, str]) -> None:
+    found = suites_of(base(folder, more))
+    assert found == suites
+    assert list(found) == list(suites)
+
+
+def test_a_suite_of_another_release(folder: Folder) -> None:
+    with pytest.raises(SpecError) as caught:
+        suites_of(base(folder, 'suites = ["trixie-security"]'))
+    assert str(caught.value) == "base.suites: 'trixie-security' is no suite of debian:bookworm"
+
+
+def test_the_folder_of_apt() -> None:
+    assert plan_apt_root((MAIN, SECURITY), {"bash": "5.2-1", "adduser": "1:3.134"}, "amd64", "/r") == {
+        "status": "",
+        "apt.conf": """\
+Dir::State "/r/state";
+Dir::State::status "/r/status";
+Dir::Cache "/r/cache";
+Dir::Etc "/r/etc";
+Dir::Etc::sourceparts "none";
+APT::Architecture "amd64";
+APT::Architectures "amd64";
+APT::Install-Recommends "false";
+APT::Sandbox::User "root";
+Acquire::Languages "none";
+Acquire::ForceHash "SHA256";
+Acquire::Retries "3";
+Acquire::http::Timeout "30";
+""",
+        "etc/sources.list": f"""\
+deb [signed-by={KEYRING}] http://apt.example/debian bookworm main
+deb [signed-by={KEYRING}] http://apt.example/debian-security bookworm-security main
+""",
+        "etc/preferences": """\
+Package: adduser
+Pin: version 1:3.134
+Pin-Priority: 1001
+
+Package: bash
+Pin: version 5.2-1
+Pin-Priority: 1001
+
+""",
+    }
+    assert plan_apt_root((MAIN,), {}, "arm64", "/r")["etc/preferences"] == ""
+
+
+def test_commands_of_apt(folder: Folder) -> None:
+    env = {"APT_CONFIG": "/r/apt.conf", "LC_ALL": "C"}
+    assert plan_apt_commands(base(folder, 'packages = ["python3", "git"]'), "/r") == (
+        Command(argv=("apt-get", "update", "-qq", "-o", "APT::Update::Error-Mode=any"), env=env, timeout_s=600),
+        Command(
+            argv=(
+                "apt-get", "install", "--yes", "--print-uris", "-qq",
+                "?essential", "?priority(required)", "apt", "usr-is-merged", "git", "python3",
+            ),
+            env=env,
+            timeout_s=120,
+        ),
+    )  # fmt: skip
+
+
+URLS = {MAIN.url: "debian", SECURITY.url: "debian-security"}
+
+
+def test_commands_on_an_image(folder: Folder) -> None:
+    folder.target("mine", ON_IMAGE.replace("[[stack]]", 'packages = ["python3", "git"]\n[[stack]]'))
+    _, install = plan_apt_commands(load_target(folder.project, "mine").target.base, "/r")
+    assert install.argv == ("apt-get", "install", "--yes", "--print-uris", "-qq", "git", "python3")
+
+
+def test_settings_on_an_image() -> None:
+    assert (
+        plan_image_settings("arm64", "/r")
+        == """\
+Dir "/r/";
+Dir::State::status "/r/var/lib/dpkg/status";
+Dir::Etc::trusted "/r/etc/apt/trusted.gpg";
+Dir::Etc::trustedparts "/r/etc/apt/trusted.gpg.d";
+APT::Architecture "arm64";
+APT::Architectures "arm64";
+APT::Install-Recommends "false";
+APT::Sandbox::User "root";
+Acquire::Languages "none";
+Acquire::ForceHash "SHA256";
+Acquire::Retries "3";
+Acquire::http::Timeout "30";
+"""
+    )
+
+
+ONE_LINE = """\
+# deb http://old.example/ubuntu jammy main
+deb http://archive.example/ubuntu/ jammy main universe
+deb [arch=amd64 signed-by=/usr/share/keyrings/cuda.gpg] https://cuda.example/repos/ubuntu2204/x86_64/ /
+deb http://archive.example/ubuntu-ports jammy main
+"""
+MANY_LINES = """\
+Types: deb
+URIs: http://archive.example/debian
+Suites: bookworm bookworm-updates
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+"""
+
+
+def test_source_lists_of_an_image() -> None:
+    lists = {"/r/etc/apt/sources.list": ONE_LINE, "/r/etc/apt/sources.list.d/debian.sources": MANY_LINES}
+    archives = {"ubuntu": "https://mirror.example/ubuntu", "debian": "http://apt.example/debian"}
+    assert plan_image_root(lists, archives, "/r") == {
+        "/r/etc/apt/sources.list": """\
+# deb https://mirror.example/ubuntu jammy main
+deb https://mirror.example/ubuntu jammy main universe
+deb [arch=amd64 signed-by=/r/usr/share/keyrings/cuda.gpg] https://cuda.example/repos/ubuntu2204/x86_64/ /
+deb http://archive.example/ubuntu-ports jammy main
+""",
+        "/r/etc/apt/sources.list.d/debian.sources": """\
+Types: deb
+URIs: http://apt.example/debian
+Suites: bookworm bookworm-updates
+Signed-By: /r/usr/share/keyrings/debian-archive-keyring.gpg
+""",
+    }
+    assert plan_image_root(lists, {}, "/r")["/r/etc/apt/sources.list"] == ONE_LINE.replace("=/usr", "=/r/usr")
+
+
+def test_archives_of_an_image() -> None:
+    """A mirror has an archive by its name; what only its owner has is named by its address."""
+    assert archives_in((ONE_LINE, MANY_LINES), ("debian", "ubuntu")) == {
+        "http://archive.example/debian": "debian",
+        "http://archive.example/ubuntu": "ubuntu",
+        "http://archive.example/ubuntu-ports": "http://archive.example/ubuntu-ports",
+        "https://cuda.example/repos/ubuntu2204/x86_64": "https://cuda.example/repos/ubuntu2204/x86_64",
+    }
+
+
+def test_the_longest_address_names_the_archive() -> None:
+    text = f"'http://apt.example/debian/more/pool/a_1_all.deb' a_1_all.deb 1 SHA256:{A}"
+    urls = {"http://apt.example/debian": "debian", "http://apt.example/debian/more/": "http://apt.example/debian/more"}
+    [deb] = parse_uris(text, urls)
+    assert (deb.archive, deb.path) == ("http://apt.example/debian/more", "pool/a_1_all.deb")
+
+
+def test_what_apt_prints() -> None:
+    """`%3a` is the colon of an epoch, which is no part of the path; a plus is escaped in the address alone."""
+    text = f"""
+'http://apt.example/debian/pool/main/u/util-linux/util_2.38.1-5%2bdeb12u3_amd64.deb' util_1%3a2.38.1-5+deb12u3_amd64.deb 94412 SHA256:{A}
+'http://apt.example/debian-security/pool/updates/main/g/g%2b%2b_12.2.0-3_amd64.deb' g++_4%3a12.2.0-3_amd64.deb 1356 SHA256:{B}
+'http://apt.example/debian/pool/main/a/adduser/adduser_3.134_all.deb' adduser_3.134_all.deb 183272 SHA256:{A}
+"""  # noqa: E501 - these are apt's lines
+    assert parse_uris(text, URLS) == (
+        Deb(
+            name="adduser",
+            version="3.134",
+            archive="debian",
+            path="pool/main/a/adduser/adduser_3.134_all.deb",
+            sha256=A,
+            size=183272,
+        ),
+        Deb(
+            name="g++",
+            version="4:12.2.0-3",
+            archive="debian-security",
+            path="pool/updates/main/g/g++_12.2.0-3_amd64.deb",
+            sha256=B,
+            size=1356,
+        ),
+        Deb(
+            name="util",
+            version="1:2.38.1-5+deb12u3",
+            archive="debian",
+            path="pool/main/u/util-linux/util_2.38.1-5+deb12u3_amd64.deb",
+            sha256=A,
+            size=94412,
+        ),
+    )
+
+
+def test_an_archive_may_end_with_a_slash() -> None:
+    text = f"'http://apt.example/debian/pool/a_1_all.deb' a_1_all.deb 1 SHA256:{A}"
+    for url in (MAIN.url, f"{MAIN.url}/"):
+        [deb] = parse_uris(text, {url: "debian"})
+        assert (deb.archive, deb.path) == ("debian", "pool/a_1_all.deb")
+
+
+FOREIGN = f"'http://other.example/debian/pool/a_1_all.deb' a_1_all.deb 1 SHA256:{A}"
+BESIDE = f"'http://apt.example/debian-security/pool/a_1_all.deb' a_1_all.deb 1 SHA256:{A}"
+WEAK = "'http://apt.example/debian/pool/a_1_all.deb' a_1_all.deb 1 MD5Sum:0123456789abcdef0123456789abcdef"
+
+
+@pytest.mark.parametrize("line", [FOREIGN, BESIDE, WEAK, "Reading package lists..."])
+def test_what_is_no_package_of_the_archives(line: str) -> None:
+    with pytest.raises(WorkFailed) as caught:
+        parse_uris(line + "\n", {MAIN.url: "debian"})
+    assert str(caught.value) == f"apt printed what is no package of its archives: {line}"
+
+
+def test_an_image_that_has_everything() -> None:
+    assert parse_uris("\n", URLS) == ()
+
+
+@pytest.mark.parametrize(
+    ("platform", "architecture"),
+    [
+        ("x86_64-unknown-linux-gnu", "amd64"),
+        ("x86_64-manylinux_2_36", "amd64"),
+        ("aarch64-unknown-linux-gnu", "arm64"),
+        ("riscv64-unknown-linux-gnu", "riscv64"),
+    ],
+)
+def test_architectures(platform: str, architecture: str) -> None:
+    assert architecture_of(platform) == architecture
+
+
+LOCK_ELSEWHERE = "lock on a machine with apt and debian-archive-keyring (the lock is the same everywhere)"
+
+
+@pytest.mark.parametrize(
+    ("apt", "keyring", "archives", "message"),
+    [
+        (
+            None,
+            True,
+            {},
+            "apt-get is missing, and the target's base is bootstrapped from apt\n"
+            f"  where: base.bootstrap\n  next:  {LOCK_ELSEWHERE}",
+        ),
+        (
+            "/usr/bin/apt-get",
+            False,
+            {"debian": MAIN.url},
+            f"{KEYRING} is missing, and the target's base is bootstrapped from apt\n"
+            f"  where: base.bootstrap\n  next:  {LOCK_ELSEWHERE}",
+        ),
+        (
+            "/usr/bin/apt-get",
+            True,
+            {"debian-security": SECURITY.url},
+            "no address of the archive 'debian' is known here\n  where: base.suites\n"
+            "  next:  name one with an apt rule in a sources profile (https://github.com/rlbox-dev/rlbox/blob/main/docs/sources.md)",
+        ),
+    ],
+)
+def test_a_machine_that_cannot_ask_apt(
+    folder: Folder,
+    monkeypatch: pytest.MonkeyPatch,
+    apt: str | None,
+    keyring: bool,
+    archives: dict[str, str],
+    message: str,
+) -> None:
+    def which(name: str) -> Any:
+        return apt if name == "apt-get" else None
+
+    monkeypatch.setattr(shutil, "which", which)
+    monkeypatch.setattr("pathlib.Path.is_file", lambda path: keyring)
+    with pytest.raises(NodeError) as caught:
+        resolve_debs(base_without_files(), "x86_64-unknown-linux-gnu", archives, {}, "")
+    assert str(caught.value) == message
+
+
+def base_without_files() -> Base:
+    return Base(bootstrap="debian:bookworm", suites=(), image="", packages=(), holds={}, holds_apt=())

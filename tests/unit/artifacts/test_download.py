@@ -1,0 +1,322 @@
+"""Fetching from mirrors that misbehave: what is kept, where the bytes come from in the end, what is said."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mirror import Answer, FakeLocator, Mirror, Request, artifact_of, serving
+
+from rlbox.artifacts.download import Try, Unfetched, mask_urls
+from rlbox.artifacts.fetch import FetchReport, Progress, ensure
+from rlbox.artifacts.objects import Store
+from rlbox.errors import WorkFailed
+from rlbox.target.artifact import Artifact
+
+pytestmark = pytest.mark.allow("sockets")
+
+DATA = bytes(range(256)) * 4096
+LIE = b"x" * len(DATA)
+FILE = artifact_of(DATA, "six-1.16.0.whl")
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlbox.artifacts.download.pause_s", lambda attempt: 0.01)
+
+
+@pytest.fixture
+def mirror() -> Iterator[Mirror]:
+    with serving({FILE.file: DATA}) as made:
+        yield made
+
+
+@pytest.fixture
+def other() -> Iterator[Mirror]:
+    with serving({FILE.file: DATA}) as made:
+        yield made
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def fetch(store: Store, *files: Artifact, stall_s: float = 0.3, **bases: str) -> FetchReport:
+    return ensure(files or (FILE,), FakeLocator(**bases), store, target="mine", stall_s=stall_s)
+
+
+def holds(store: Store) -> bool:
+    return store.path(FILE.sha256).read_bytes() == DATA and list(store.partials()) == []
+
+
+def cut_at(*sizes: int) -> Answer:
+    """Send up to a size and hang up, once for each of `sizes`; then the whole."""
+    left = list(sizes)
+
+    def answer(request: Request) -> None:
+        if left:
+            request.send(upto=left.pop(0))
+            request.close_connection = True
+        else:
+            request.send()
+
+    return answer
+
+
+def stall(request: Request) -> None:
+    request.send(upto=1000)
+    request.server.ended.wait(5)
+
+
+def refuse(*statuses: int) -> Answer:
+    left = list(statuses)
+    return lambda request: request.refuse(left.pop(0)) if left else request.send()
+
+
+def other_bytes(data: bytes) -> Answer:
+    def answer(request: Request) -> None:
+        request.server.files["other"] = data
+        request.path = "/other"
+        request.send()
+
+    return answer
+
+
+def test_a_good_mirror(store: Store, mirror: Mirror) -> None:
+    report = fetch(store, a=mirror.url)
+    assert holds(store)
+    assert (report.fetched, report.fetched_bytes, report.present) == (1, len(DATA), 0)
+    assert report.by_mirror == {"a": len(DATA)}
+    assert f"{store.path(FILE.sha256).stat().st_mode:o}" == "100444"
+    again = fetch(store, a=mirror.url)
+    assert (again.fetched, again.present, again.present_bytes, again.by_mirror) == (0, 1, len(DATA), {})
+    assert mirror.asked == [(FILE.file, "")]
+
+
+BAD: dict[str, tuple[Answer, str]] = {
+    "wrong bytes": (
+        other_bytes(LIE),
+        f"wrong bytes: sha256 {artifact_of(LIE).sha256[:12]}…, locked is {FILE.sha256[:12]}…",
+    ),
+    "another size": (other_bytes(b"x"), f"offers 1 bytes, the lock says {len(DATA)}"),
+    "a page": (Request.page, "answered with a web page instead of the file"),
+    "stall": (stall, "no byte for 0.3 s"),
+    "not there": (refuse(404, 404, 404), "answered 404"),
+    "forbidden": (refuse(403, 403, 403), "answered 403"),
+    "down": (refuse(503, 503, 503, 503), "answered 503"),
+    "cut again and again": (cut_at(*[0] * 9), "cut"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_mirror_is_passed_over(store: Store, mirror: Mirror, other: Mirror, case: str) -> None:
+    mirror.answers[FILE.file] = BAD[case][0]
+    report = fetch(store, bad=mirror.url, good=other.url)
+    assert holds(store)
+    assert report.by_mirror["good"] > 0
+    assert mirror.times()[FILE.file] >= 1
+
+
+@pytest.mark.parametrize("case", ["wrong bytes", "another size", "a page", "stall", "forbidden", "down"])
+def test_a_bad_mirror_alone(store: Store, mirror: Mirror, case: str) -> None:
+    answer, why = BAD[case]
+    mirror.answers[FILE.file] = answer
+    if case == "down":
+        mirror.answers[FILE.file] = refuse(*[503] * 9)
+    with pytest.raises(WorkFailed) as caught:
+        fetch(store, bad=mirror.url)
+    assert str(caught.value) == (
+        f"1 file cannot be fetched\n  six-1.16.0.whl\n    bad: {why}\n"
+        "  next:  rlbox fetch mine goes on where this one stopped"
+    )
+    assert list(store.digests()) == []
+    assert len(list(store.partials())) == (case == "stall")
+
+
+def test_what_a_bad_mirror_left_does_not_spoil_the_rest(store: Store, mirror: Mirror, other: Mirror) -> None:
+    """A liar that is cut midway: its bytes are taken for good until the sum is wrong, then all comes anew."""
+
+    def half(request: Request) -> None:
+        request.server.files["other"] = LIE
+        request.path = "/other"
+        request.send(upto=len(DATA) // 2)
+        request.close_connection = True
+
+    mirror.answers[FILE.file] = half
+    fetch(store, bad=mirror.url, good=other.url)
+    assert holds(store)
+    assert [name for name, _ in other.asked] == [FILE.file, FILE.file]
+    assert [bool(ranged) for _, ranged in other.asked] == [True, False]
+
+
+def test_a_cut_stream_goes_on_by_range(store: Store, mirror: Mirror) -> None:
+    mirror.answers[FILE.file] = cut_at(300_000)
+    fetch(store, a=mirror.url)
+    assert holds(store)
+    assert mirror.asked == [(FILE.file, ""), (FILE.file, "bytes=300000-")]
+
+
+def test_a_server_without_ranges(store: Store, mirror: Mirror) -> None:
+    mirror.answers[FILE.file] = lambda request: request.send(ranges=False)
+    with store.draft(FILE.sha256) as draft:
+        draft.write(DATA[:5000])
+    fetch(store, a=mirror.url)
+    assert holds(store)
+    assert mirror.asked == [(FILE.file, "bytes=5000-")]
+
+
+@pytest.mark.parametrize("left", [b"x" * 5000, b"x" * len(DATA), b"x" * (len(DATA) + 9), DATA[:1]], ids=len)
+def test_a_partial_of_any_kind(store: Store, mirror: Mirror, left: bytes) -> None:
+    with store.draft(FILE.sha256) as draft:
+        draft.write(left)
+    fetch(store, a=mirror.url)
+    assert holds(store)
+
+
+def test_a_whole_partial_needs_no_network(store: Store) -> None:
+    with store.draft(FILE.sha256) as draft:
+        draft.write(DATA)
+    fetch(store, a="http://127.0.0.1:9")
+    assert holds(store)
+
+
+def test_a_passing_failure(store: Store, mirror: Mirror) -> None:
+    mirror.answers[FILE.file] = refuse(503, 503)
+    fetch(store, a=mirror.url)
+    assert holds(store)
+    assert mirror.times()[FILE.file] == 3
+
+
+def test_a_redirect(store: Store, mirror: Mirror, other: Mirror) -> None:
+    def elsewhere(request: Request) -> None:
+        request.send_response(302)
+        request.send_header("Location", f"{other.url}/{FILE.file}")
+        request.send_header("Content-Length", "0")
+        request.end_headers()
+
+    mirror.answers[FILE.file] = elsewhere
+    fetch(store, a=mirror.url)
+    assert holds(store)
+
+
+def test_gone_everywhere(store: Store, mirror: Mirror, other: Mirror) -> None:
+    mirror.files.clear()
+    other.files.clear()
+    with pytest.raises(WorkFailed) as caught:
+        fetch(store, a=mirror.url, b=other.url)
+    assert str(caught.value) == (
+        "1 file cannot be fetched\n"
+        "  no source offers six-1.16.0.whl any more (yanked or superseded)\n"
+        "    a: answered 404\n"
+        "    b: answered 404\n"
+        "  next:  rlbox lock mine --upgrade six"
+    )
+    assert (mirror.times()[FILE.file], other.times()[FILE.file]) == (1, 1)
+
+
+def test_nobody_lists_it(store: Store) -> None:
+    locator = FakeLocator()
+    locator.skips = [("tuna", "does not list six-1.16.0.whl")]
+    with pytest.raises(WorkFailed) as caught:
+        ensure([FILE], locator, store, target="mine")
+    assert str(caught.value) == (
+        "1 file cannot be fetched\n"
+        "  no source offers six-1.16.0.whl any more (yanked or superseded)\n"
+        "    tuna: does not list six-1.16.0.whl\n"
+        "  next:  rlbox lock mine --upgrade six"
+    )
+    assert locator.skipped == [("tuna", "does not list six-1.16.0.whl")]
+
+
+def test_no_index_answers(store: Store) -> None:
+    """That is no reason to upgrade anything."""
+    locator = FakeLocator()
+    locator.skips = [("tuna", "no connection"), ("other", "does not list six-1.16.0.whl")]
+    with pytest.raises(WorkFailed) as caught:
+        ensure([FILE, artifact_of(b"1", "another-1.whl")], locator, store, target="mine", jobs=1)
+    assert str(caught.value) == (
+        "2 files cannot be fetched\n"
+        "  six-1.16.0.whl\n    other: does not list six-1.16.0.whl\n    tuna: no connection\n"
+        "  another-1.whl\n    tuna: no connection\n"
+        "  next:  rlbox fetch mine goes on where this one stopped"
+    )
+
+
+def test_all_failures_are_told_together(store: Store, mirror: Mirror) -> None:
+    files = [artifact_of(bytes([n]) * 10, f"p{n}-1.whl") for n in range(4)]
+    mirror.files |= {files[3].file: bytes([3]) * 10}
+    mirror.answers |= {files[0].file: refuse(403), files[1].file: refuse(403), files[2].file: Request.page}
+    with pytest.raises(WorkFailed) as caught:
+        fetch(store, *files, a=mirror.url)
+    assert caught.value.what == (
+        "3 files cannot be fetched\n"
+        "  p0-1.whl, p1-1.whl\n    a: answered 403\n"
+        "  p2-1.whl\n    a: answered with a web page instead of the file"
+    )
+    assert list(store.digests()) == [files[3].sha256]
+
+
+def test_a_local_wheel(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "with space"
+    folder.mkdir()
+    (folder / FILE.file).write_bytes(DATA)
+    report = fetch(store, local=f"file://{tmp_path}/with%20space")
+    assert holds(store)
+    assert report.by_mirror == {"local": len(DATA)}
+    assert f"{(folder / FILE.file).stat().st_mode:o}" != "100444"
+
+
+def test_a_dead_mirror_costs_little(store: Store, other: Mirror) -> None:
+    """After three silences its turn comes last, so that files come from the mirror that answers."""
+    files = [artifact_of(bytes([n]) * 10, f"p{n}-1.whl") for n in range(40)]
+    other.files = {file.file: bytes([n]) * 10 for n, file in enumerate(files)}
+    locator = FakeLocator(dead="http://127.0.0.1:9", good=other.url)
+    report = ensure(files, locator, store)
+    assert (report.fetched, report.by_mirror) == (40, {"good": 400})
+    assert [mirror for mirror, _ in locator.skipped] == ["dead"]
+
+
+def test_progress(store: Store, mirror: Mirror) -> None:
+    seen: list[Progress] = []
+    ensure([FILE, FILE], FakeLocator(a=mirror.url), store, seen.append)
+    assert [seen[0].state, seen[-1].state] == ["running", "done"]
+    assert [p.done for p in seen] == sorted(p.done for p in seen)
+    assert seen[-1] == Progress(artifact=FILE, state="done", done=len(DATA), mirror="a")
+
+
+def test_an_error_of_ours_ends_the_fetch(store: Store, mirror: Mirror) -> None:
+    def broken(progress: Progress) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        ensure([FILE], FakeLocator(a=mirror.url), store, broken)
+    assert "fetch" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_an_object_that_somebody_wrote_to_is_fetched_again(store: Store, mirror: Mirror) -> None:
+    fetch(store, a=mirror.url)
+    path = store.path(FILE.sha256)
+    path.chmod(0o644)
+    path.write_bytes(b"y" + DATA[1:])
+    fetch(store, a=mirror.url)
+    assert holds(store)
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("https://me:secret@host/x", "https://***@host/x"),
+        ("https://host/x@y", "https://host/x@y"),
+        ("a http://t@h b https://u:p@i", "a http://***@h b https://***@i"),
+    ],
+)
+def test_passwords_in_addresses_are_masked(text: str, masked: str) -> None:
+    assert mask_urls(text) == masked
+
+
+def test_unfetched_names_its_tries() -> None:
+    error = Unfetched((Try(mirror="a", why="down"), Try(mirror="b", why="gone", status=404)))
+    assert str(error) == "a: down; b: gone"

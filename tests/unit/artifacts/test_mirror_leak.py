@@ -1,0 +1,81 @@
+"""Mirrors of mainland China: in no file of another target, and nothing but them where the one in China gets files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from fakes import CHECKOUT
+
+from rlbox.artifacts.egress import Contact, EgressFacts, plan_egress
+from rlbox.artifacts.load_profile import load_hidden_hosts, load_profile
+from rlbox.cli.images.egress import as_built
+from rlbox.config.project import Project
+from rlbox.image.context import context_entries
+from rlbox.image.plans import image_plan
+from rlbox.target.load import load_target
+from rlbox.target.lock import load_lock
+
+PROJECT = Project(folder=CHECKOUT)
+TARGETS = sorted(PROJECT.targets())
+IN_CHINA = [name for name in TARGETS if load_target(PROJECT, name).target.sources == "cn"]
+ELSEWHERE = [name for name in TARGETS if name not in IN_CHINA]
+HOSTS = sorted({urlsplit(rule.url).hostname or "" for rule in load_profile(PROJECT, "cn").rule})
+
+
+def named(text: str) -> set[str]:
+    return {host for host in HOSTS if host in text}
+
+
+def source_text(source: str | Path) -> str:
+    return source.read_text("utf-8", "replace") if isinstance(source, Path) else source
+
+
+def test_the_profile_names_hosts() -> None:
+    assert len(HOSTS) > 12
+    assert IN_CHINA == ["a800-cn"]
+    assert named("FROM m.daocloud.io/docker.io/library/debian") == {"m.daocloud.io"}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_no_file_of_another_target_names_one(name: str) -> None:
+    """The spec, the lock, what is rendered, and every file that the build carries."""
+    plan = image_plan(PROJECT, name)
+    committed = [path for path in (CHECKOUT / "images" / name).glob("*") if path.is_file()]
+    entries = {str(path): path for path in committed} | context_entries(plan) | plan.rendered
+    assert len(entries) > 100
+    found = {path: named(source_text(source)) for path, source in entries.items()}
+    assert {path: hosts for path, hosts in found.items() if hosts} == {}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_nothing_in_the_environment_of_another_target_names_one(name: str) -> None:
+    assert named(str(as_built(PROJECT, name)[0].env)) == set()
+
+
+@pytest.mark.parametrize("name", IN_CHINA)
+def test_the_lock_of_the_target_in_china_names_no_mirror(name: str) -> None:
+    """Where bytes come from is no part of what they are: the same lock is good anywhere."""
+    lock = load_lock(PROJECT.lock_file(name))
+    assert lock
+    assert named(lock.text()) == set()
+
+
+def contacts(name: str) -> tuple[Contact, ...]:
+    target, files = as_built(PROJECT, name)
+    found = plan_egress(target, files, load_profile(PROJECT, target.sources), load_hidden_hosts(), EgressFacts())
+    return tuple(one for one in found if not one.closed_by)
+
+
+@pytest.mark.parametrize("name", IN_CHINA)
+def test_the_target_in_china_gets_its_files_from_mirrors_alone(name: str) -> None:
+    getting = {one.host for one in contacts(name) if {"lock", "fetch", "build"} & set(one.phases)}
+    assert len(getting) > 3
+    assert getting <= set(HOSTS)
+
+
+@pytest.mark.parametrize("name", IN_CHINA)
+def test_a_run_in_china_asks_no_hub_abroad(name: str) -> None:
+    asked = {one.host for one in contacts(name) if "run" in one.phases}
+    assert not {"huggingface.co", "*.xethub.hf.co", "usage-stats.ray.io"} & asked

@@ -1,0 +1,214 @@
+"""Where a file may be: the order of places for every protocol, from rules and the machine's settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from mirrorbox import artifact
+
+from rlbox.artifacts.mirrors import (
+    FileAddress,
+    Machine,
+    archives,
+    git_places,
+    http_places,
+    is_allowed,
+    oci_places,
+    places,
+    refusal,
+    same_file,
+)
+from rlbox.artifacts.profile import Profile, Rule
+from rlbox.artifacts.settings import Choice
+from rlbox.system.site_settings import SiteFacts
+
+SIX = artifact(b"six")
+TORCH = artifact(b"t", "torch-2.9.0+cu128-cp311-cp311-linux_x86_64.whl", "torch-wheels", name="torch", origin="cu128")
+DEB = artifact(b"d", "pool/main/p/p/p_1+b1_amd64.deb", "apt", name="p", origin="debian-security")
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+NONE = Profile(name="direct", title="")
+
+
+def rule(kind: str, protocol: str, url: str = "", **more: Any) -> Rule:
+    return Rule.model_validate({"kind": kind, "protocol": protocol, "url": url, **more})
+
+
+def profile(*rules: Rule) -> Profile:
+    return Profile(name="mine", title="", rule=rules)
+
+
+def urls(found: Any) -> list[str]:
+    return [place.url for place in found]
+
+
+def test_python_without_rules_is_the_machines_own_index_then_its_extra_ones() -> None:
+    site = SiteFacts(
+        find_links={"/w": ("six-1.16.0-py2.py3-none-any.whl", "other.whl")},
+        index_url="https://lan.example/simple/",
+        extra_index_urls=("file:///opt/index",),
+    )
+    assert list(places(SIX, NONE, Machine(site=site, default_index="https://default.example/simple"))) == [
+        FileAddress(mirror="/w", url="file:///w/six-1.16.0-py2.py3-none-any.whl", by="machine"),
+        FileAddress(mirror="this machine's index", url="https://lan.example/simple/six/", page="index", by="machine"),
+        FileAddress(mirror="an extra index of this machine", url="file:///opt/index/six/", page="index", by="machine"),
+    ]
+
+
+def test_python_without_any_setting_is_what_uv_reads() -> None:
+    machine = Machine(default_index="https://default.example/simple")
+    (place,) = places(artifact(b"", name="Flash_Attn.x"), NONE, machine)
+    assert place == FileAddress(
+        mirror="uv's default index", url="https://default.example/simple/flash-attn-x/", page="index", by="default"
+    )
+    assert list(places(SIX, NONE, Machine())) == []
+
+
+def test_python_rules_take_the_place_of_the_machines_index() -> None:
+    mine = profile(
+        rule("python", "index", "https://a.example/simple"),
+        rule("python", "flat", "https://b.example/wheels/", name="b"),
+        rule("python", "direct"),
+    )
+    machine = Machine(site=SiteFacts(index_url="https://lan.example/simple"))
+    assert [(p.mirror, p.url, p.page, p.by) for p in places(SIX, mine, machine)] == [
+        ("a.example", "https://a.example/simple/six/", "index", "profile"),
+        ("b", "https://b.example/wheels/", "flat", "profile"),
+        ("this machine's index", "https://lan.example/simple/six/", "index", "machine"),
+    ]
+
+
+def test_a_choice_decides_the_order() -> None:
+    a, b = (rule("python", "index", f"https://{name}.example") for name in "ab")
+    found = places(SIX, profile(a, b), Machine(), Choice(rules={"python": (b, a)}))
+    assert urls(found) == ["https://b.example/six/", "https://a.example/six/"]
+
+
+def test_torch_wheels_stand_in_their_channel() -> None:
+    mine = profile(
+        rule("torch-wheels", "flat", "https://a.example/pytorch-wheels"),
+        rule("torch-wheels", "index", "https://b.example/whl"),
+        rule("torch-wheels", "direct"),
+    )
+    site = SiteFacts(find_links={"/w": ("torch-2.9.0%2Bcu128-cp311-cp311-linux_x86_64.whl",)})
+    assert [(p.url, p.page, p.by) for p in places(TORCH, mine, Machine(site=site))] == [
+        ("file:///w/torch-2.9.0%252Bcu128-cp311-cp311-linux_x86_64.whl", "", "machine"),
+        ("https://a.example/pytorch-wheels/cu128/", "flat", "profile"),
+        ("https://b.example/whl/cu128/torch/", "index", "profile"),
+        ("https://download.pytorch.org/whl/cu128/torch/", "index", "default"),
+    ]
+
+
+def test_apt_archives_stand_below_a_mirror() -> None:
+    machine = Machine(archives={"debian": "http://m.example/debian", "debian-security": "http://s.example/security"})
+    file = "pool/main/p/p/p_1%2Bb1_amd64.deb"
+    assert [(p.url, p.by) for p in places(DEB, NONE, machine)] == [(f"http://s.example/security/{file}", "machine")]
+    assert list(places(DEB, NONE, Machine())) == []
+    mine = profile(rule("apt", "archive", "https://a.example/"), rule("apt", "direct"))
+    assert urls(places(DEB, mine, machine)) == [
+        f"https://a.example/debian-security/{file}",
+        f"http://s.example/security/{file}",
+    ]
+    assert archives(("debian",), mine, machine) == {**machine.archives, "debian": "https://a.example/debian"}
+    assert archives(("debian", "ubuntu"), NONE, machine) == dict(machine.archives)
+
+
+GITHUB = "https://github.com/o/r/releases/download/v1/x.whl"
+
+
+@pytest.mark.parametrize(
+    ("one", "url"),
+    [
+        (rule("http", "url-prefix", "https://p.example"), f"https://p.example/{GITHUB}"),
+        (rule("http", "url-prefix", "https://p.example/", match="https://github.com/"), f"https://p.example/{GITHUB}"),
+        (
+            rule("http", "host", "https://h.example/github.com", match="https://github.com"),
+            "https://h.example/github.com/o/r/releases/download/v1/x.whl",
+        ),
+        (
+            rule("huggingface", "host", "https://h.example/", match="https://github.com/"),
+            "https://h.example/o/r/releases/download/v1/x.whl",
+        ),
+        (rule("http", "url-prefix", "https://p.example", match="https://other.example/"), GITHUB),
+        (rule("http", "direct", match="https://github.com/"), GITHUB),
+        (rule("python", "index", "https://p.example"), GITHUB),
+    ],
+)
+def test_addresses_of_files(one: Rule, url: str) -> None:
+    (place,) = http_places(GITHUB, profile(one))
+    assert place.url == url
+    assert place.by == ("profile" if url != GITHUB else "target")
+
+
+def test_the_original_is_a_last_resort_only_when_a_rule_says_so() -> None:
+    prefix = rule("http", "url-prefix", "https://p.example")
+    assert urls(http_places(GITHUB, profile(prefix))) == [f"https://p.example/{GITHUB}"]
+    assert urls(http_places(GITHUB, profile(prefix, rule("http", "direct")))) == [f"https://p.example/{GITHUB}", GITHUB]
+
+
+def test_addresses_of_repositories() -> None:
+    url = "https://github.com/o/r.git"
+    mine = profile(
+        rule("git", "git-instead-of", "https://g.example/github.com/", match="https://github.com/"),
+        rule("git", "url-prefix", "https://p.example", match="https://github.com/"),
+        rule("git", "direct"),
+    )
+    assert urls(git_places(url, mine)) == ["https://g.example/github.com/o/r.git", f"https://p.example/{url}", url]
+    assert urls(git_places("https://codeberg.org/o/r", mine)) == ["https://codeberg.org/o/r"]
+    assert urls(git_places(url, NONE)) == [url]
+
+
+def test_references_of_images() -> None:
+    mine = profile(
+        rule("oci", "registry-prefix", "https://m.example", allow=["docker.io/library/*", "nvcr.io/**"]),
+        rule("oci", "host", "https://hub.example/sub", match="docker.io"),
+        rule("oci", "direct"),
+    )
+    assert urls(oci_places(f"debian@{DIGEST}", mine)) == [
+        f"m.example/docker.io/library/debian@{DIGEST}",
+        f"hub.example/sub/library/debian@{DIGEST}",
+        f"debian@{DIGEST}",
+    ]
+    assert urls(oci_places(f"vastai/pytorch@{DIGEST}", mine)) == [
+        f"hub.example/sub/vastai/pytorch@{DIGEST}",
+        f"vastai/pytorch@{DIGEST}",
+    ]
+    assert urls(oci_places(f"nvcr.io/nvidia/pytorch@{DIGEST}", mine)) == [
+        f"m.example/nvcr.io/nvidia/pytorch@{DIGEST}",
+        f"nvcr.io/nvidia/pytorch@{DIGEST}",
+    ]
+    assert urls(oci_places(f"quay.io/x@{DIGEST}", NONE)) == [f"quay.io/x@{DIGEST}"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "image", "allowed"),
+    [
+        ("docker.io/vllm/*", "docker.io/vllm/vllm-openai", True),
+        ("docker.io/vllm/*", "docker.io/vllm/a/b", False),
+        ("nvcr.io/**", "nvcr.io/nvidia/cuda", True),
+        ("docker.io/slimerl/slime", "docker.io/slimerl/slime2", False),
+        ("docker.io/slimerl/slime", "dockerXio/slimerl/slime", False),
+    ],
+)
+def test_allow_lists(pattern: str, image: str, allowed: bool) -> None:
+    assert is_allowed(image, [pattern]) is allowed
+
+
+def test_file_names_are_one_however_the_plus_is_written() -> None:
+    assert same_file("torch-2%2Bcpu.whl", "torch-2+cpu.whl")
+    assert not same_file("torch-2+cpu.whl", "torch-2+cu128.whl")
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ((200, "application/octet-stream", 3), ""),
+        ((200, "", None), ""),
+        ((206, "application/zip", 1), ""),
+        ((404, "text/html", 3), "answered 404"),
+        ((200, "text/html; charset=utf-8", 3), "answered with a web page instead of the file"),
+        ((200, "application/zip", 4), "offers 4 bytes, the lock says 3"),
+    ],
+)
+def test_what_cannot_be_the_file(answer: tuple[int, str, int | None], why: str) -> None:
+    assert refusal(*answer, SIX) == why

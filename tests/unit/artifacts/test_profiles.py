@@ -1,0 +1,86 @@
+"""Sources profiles: what is shipped, what a project adds, and every message about a wrong one."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+from fakes import CASES, CHECKOUT, Folder
+
+from rlbox.artifacts.load_profile import load_hidden_hosts, load_profile
+from rlbox.artifacts.profile import PROTOCOLS, Profile, Rule, direct_rule
+from rlbox.config.load import load_toml
+from rlbox.errors import SpecError
+
+SOURCES = sorted((CASES / "artifacts/sources").glob("*.toml"))
+
+
+@pytest.mark.parametrize("case", SOURCES, ids=lambda path: path.stem)
+def test_messages(case: Path, folder: Folder) -> None:
+    facts = load_toml(case)
+    for name, text in facts.get("files", {}).items():
+        folder.write(name, text.lstrip("\n"))
+    with pytest.raises(SpecError) as caught:
+        load_profile(folder.project, facts["load"])
+    said = str(caught.value).replace(str(folder.path), "PROJECT").replace(str(CHECKOUT), "SHIPPED")
+    assert said == facts["error"].lstrip("\n")
+
+
+def test_direct_has_no_rule(folder: Folder) -> None:
+    profile = load_profile(folder.project, "direct")
+    assert profile == Profile(name="direct", title="The machine's own settings")
+    assert profile.rules("python") == (direct_rule("python"),)
+
+
+def test_cn_has_a_fail_over_for_what_a_build_needs(folder: Folder) -> None:
+    profile = load_profile(folder.project, "cn")
+    assert {rule.kind for rule in profile.rule} == set(PROTOCOLS)
+    for kind in ("apt", "python", "torch-wheels", "git", "http", "oci"):
+        assert len(profile.rules(kind)) > 1, kind
+    mirrors = [rule for rule in profile.rule if rule.protocol != "direct"]
+    assert [rule.title for rule in mirrors if not (rule.checked and rule.expires and rule.checked < rule.expires)] == []
+
+
+def test_a_project_wins_and_adds(folder: Folder) -> None:
+    folder.write("sources/cn.toml", 'title = "mine"\n')
+    folder.write(
+        "sources/lan.toml",
+        """
+        title = "the lan"
+        x-note = "ours"
+        include = "cn"
+        [[rule]]
+        kind = "python"
+        protocol = "index"
+        url = "https://mirror.example/simple/"
+        name = "lan"
+        expires = 2030-01-01
+        [[egress]]
+        host = "*.lan.example"
+        why = "the proxy asks it"
+        """,
+    )
+    assert load_profile(folder.project, "cn").title == "mine"
+    lan = load_profile(folder.project, "lan")
+    (rule,) = lan.rule
+    assert (rule.title, rule.base, rule.expires) == ("lan", "https://mirror.example/simple", datetime.date(2030, 1, 1))
+    assert [(one.host, one.phase) for one in lan.egress] == [("*.lan.example", "build")]
+    assert list(folder.project.source_profiles()) == ["cn", "direct", "lan"]
+
+
+def test_an_included_profile_comes_after(folder: Folder) -> None:
+    rule = '[[rule]]\nkind = "python"\nprotocol = "index"\nurl = "{}"\n'
+    folder.write("sources/under.toml", 'title = "u"\n' + rule.format("https://b.example"))
+    folder.write("sources/over.toml", 'title = "o"\ninclude = "under"\n' + rule.format("https://a.example"))
+    assert [one.title for one in load_profile(folder.project, "over").rule] == ["a.example", "b.example"]
+
+
+def test_a_rule_without_a_host_is_named_by_its_address() -> None:
+    assert Rule(kind="python", protocol="flat", url="file:///wheels").title == "file:///wheels"
+
+
+def test_hidden_hosts_are_dated_and_say_what_closes_them() -> None:
+    rows = load_hidden_hosts()
+    assert len(rows) > 10
+    assert [row.host for row in rows if not (row.why and row.rule and row.source)] == []

@@ -1,0 +1,103 @@
+"""Which of a version's wheels is locked: the one that an installer takes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.tags import Tag
+
+from rlbox.artifacts.wheel_tags import best_wheel
+
+X86, ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
+# From the best to the worst for CPython 3.11 on x86-64; names of files that indexes offer.
+RANKED = (
+    "x-1.0-cp311-cp311-manylinux_2_35_x86_64.whl",
+    "x-1.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+    "x-1.0-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
+    "x-1.0-cp311-cp311-manylinux2010_x86_64.whl",
+    "x-1.0-cp311-cp311-manylinux1_x86_64.whl",
+    "x-1.0-cp311-cp311-linux_x86_64.whl",
+    "x-1.0-cp311-abi3-manylinux_2_17_x86_64.whl",
+    "x-1.0-cp39-abi3-manylinux_2_31_x86_64.whl",
+    "x-1.0-cp37-abi3-manylinux_2_31_x86_64.whl",
+    "x-1.0-py3-none-manylinux_2_28_x86_64.whl",
+    "x-1.0-cp311-none-any.whl",
+    "x-1.0-py3-none-any.whl",
+)
+FOREIGN = (
+    "x-1.0-cp312-cp312-manylinux_2_28_x86_64.whl",
+    "x-1.0-cp311-cp311t-manylinux_2_28_x86_64.whl",
+    "x-1.0-cp311-cp311-manylinux_2_28_aarch64.whl",
+    "x-1.0-cp311-cp311-musllinux_1_2_x86_64.whl",
+    "x-1.0-cp311-cp311-macosx_11_0_arm64.whl",
+    "x-1.0-cp311-cp311-win_amd64.whl",
+    "x-1.0-cp312-abi3-manylinux_2_17_x86_64.whl",
+    "x-1.0-pp311-pypy311_pp73-manylinux_2_17_x86_64.whl",
+)
+
+
+@pytest.mark.parametrize(("better", "worse"), list(pairwise(RANKED)))
+def test_the_most_specific_wheel_wins(better: str, worse: str) -> None:
+    assert best_wheel([worse, better], "3.11", X86) == better
+    assert best_wheel([better, worse], "3.11", X86) == better
+
+
+@given(st.permutations([*RANKED, *FOREIGN]))
+def test_the_order_of_the_index_does_not_matter(names: list[str]) -> None:
+    assert best_wheel(names, "3.11", X86) == RANKED[0]
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_does_not_fit_is_never_better(name: str) -> None:
+    assert best_wheel([name, RANKED[-1]], "3.11", X86) == RANKED[-1]
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_nothing_fits(name: str) -> None:
+    assert best_wheel([name], "3.11", X86) is None
+
+
+def test_no_wheel() -> None:
+    assert best_wheel([], "3.11", X86) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "best"),
+    [
+        (("x-1.0-1-py3-none-any.whl", "x-1.0-2-py3-none-any.whl"), "x-1.0-2-py3-none-any.whl"),
+        (("x-1.0-10-py3-none-any.whl", "x-1.0-9-py3-none-any.whl"), "x-1.0-10-py3-none-any.whl"),
+        (("x-1.0-py3-none-any.whl", "x-1.0-1-py3-none-any.whl"), "x-1.0-1-py3-none-any.whl"),
+        (("x-1.0-9-py3-none-any.whl", RANKED[0]), RANKED[0]),
+    ],
+)
+def test_the_highest_build_number_among_equals(names: tuple[str, str], best: str) -> None:
+    assert best_wheel(names, "3.11", X86) == best
+    assert best_wheel(names[::-1], "3.11", X86) == best
+
+
+@pytest.mark.parametrize(
+    ("python", "platform", "best"),
+    [
+        ("3.11", ARM, "x-1.0-cp311-cp311-manylinux_2_28_aarch64.whl"),
+        ("3.11", "x86_64-manylinux_2_36", RANKED[0]),
+        ("3.12", X86, "x-1.0-cp312-cp312-manylinux_2_28_x86_64.whl"),
+        ("3.10", X86, "x-1.0-cp39-abi3-manylinux_2_31_x86_64.whl"),
+        ("3.13", "riscv64-unknown-linux-gnu", "x-1.0-py3-none-any.whl"),
+    ],
+)
+def test_interpreter_and_platform(python: str, platform: str, best: str) -> None:
+    assert best_wheel([*RANKED, *FOREIGN], python, platform) == best
+
+
+def test_a_name_that_is_none() -> None:
+    assert best_wheel(["x.whl", RANKED[-1]], "3.11", X86) == RANKED[-1]
+    assert best_wheel(["x.whl"], "3.11", X86) is None
+
+
+def test_a_name_may_have_many_tags() -> None:
+    name = "x-1.0-cp310.cp311-cp310.cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
+    assert best_wheel([RANKED[4], name], "3.11", X86) == name
+    assert str(Tag("cp311", "cp311", "manylinux2014_x86_64")) == "cp311-cp311-manylinux2014_x86_64"

@@ -1,0 +1,101 @@
+"""A wheel by address and checksum: in the lock without a question, in every context, of a size that may be unknown."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from fakes import Folder, fitting_lock
+
+from rlbox.artifacts.mirrors import refusal
+from rlbox.artifacts.objects import Store
+from rlbox.artifacts.python_resolution import Resolution, plan_lock
+from rlbox.errors import SpecError
+from rlbox.image.layers import plan_layers
+from rlbox.target.artifact import artifacts
+from rlbox.target.load import load_target
+from rlbox.target.lock import lock_checksum, parse_lock
+from rlbox.target.target import Target, Wheel
+
+URL = "https://example.org/v1/flash_attn-2.8.3%2Bcu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
+SPEC = f"""
+title = "t"
+[base]
+bootstrap = "debian:bookworm"
+[[stack]]
+name = "s"
+packages = ["six==1.16.0"]
+[[stack.wheels]]
+url = "{URL}"
+sha256 = "{"a" * 64}"
+[disk]
+host = "~/disk"
+"""
+
+
+@pytest.fixture
+def target(folder: Folder) -> Target:
+    folder.target("mine", SPEC)
+    return load_target(folder.project, "mine").target
+
+
+def resolution(name: str, version: str) -> Resolution:
+    wheel = {"name": f"{name}-{version}-py3-none-any.whl", "hashes": {"sha256": "b" * 64}}
+    row = {"name": name, "version": version, "wheels": [wheel]}
+    return Resolution(pins=f"{name}=={version}\n    # via -r s.in\n", files={"packages": [row]}, sizes={"b" * 64: 7})
+
+
+def test_the_lock_has_it_as_it_is_written(target: Target) -> None:
+    resolved = {
+        "stack": resolution("six", "1.16.0"),
+        "runtime": resolution("rich", "14.0"),
+        "build": resolution("w", "1"),
+    }
+    lock = plan_lock(target, ("rich",), resolved)
+    assert [package.name for package in lock.groups[0].packages] == ["flash-attn", "six"]
+    wheel = lock.groups[0].packages[0]
+    assert (wheel.version, wheel.sha256, wheel.size) == ("2.8.3+cu12torch2.6cxx11abifalse", "a" * 64, 0)
+    assert wheel.file == "flash_attn-2.8.3+cu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
+    assert parse_lock(lock.text(), "x", "y") == lock
+    (file,) = [file for file in artifacts(lock) if file.name == "flash-attn"]
+    assert (file.kind, file.origin, file.group) == ("http", URL, "s")
+    assert [len(layer.packages) for layer in plan_layers(target, lock)] == [2]
+
+
+def test_a_spec_without_wheels_keeps_the_checksum_of_its_lock(target: Target, folder: Folder) -> None:
+    """Fields that came later are part of the checksum when they are set."""
+    folder.target("plain", SPEC.partition("[[stack.wheels]]")[0] + '[disk]\nhost = "~/disk"\n')
+    plain = load_target(folder.project, "plain").target
+    assert fitting_lock(plain, ("rich",)).spec == lock_checksum(plain, ("rich",))
+    assert lock_checksum(plain, ("rich",)) != lock_checksum(target, ("rich",))
+    later = folder.target("later", folder.path.joinpath("images/plain/target.toml").read_text())
+    later.write_text(later.read_text() + '[python]\nbefore = "2026-01-01"\n')
+    assert lock_checksum(load_target(folder.project, "later").target, ("rich",)) != lock_checksum(plain, ("rich",))
+
+
+def test_a_size_that_is_not_known_is_not_compared(tmp_path: Path, target: Target) -> None:
+    store = Store(tmp_path)
+    digest = hashlib.sha256(b"wheel").hexdigest()
+    path = store.path(digest)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"wheel")
+    assert store.intact(digest, 0)
+    assert not store.intact(digest, 4)
+    lock = plan_lock(target, (), {key: resolution("six", "1.16.0") for key in ("stack", "runtime", "build")})
+    unknown = next(file for file in artifacts(lock) if not file.size)
+    assert refusal(200, "application/zip", 12345, unknown) == ""
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://example.org/a-1-py3-none-any.whl", "https://example.org/a.zip", "https://example.org/no_wheel.whl"]
+)
+def test_what_is_no_wheel(folder: Folder, url: str) -> None:
+    folder.target("mine", SPEC.replace(URL, url))
+    with pytest.raises(SpecError, match="wheels"):
+        load_target(folder.project, "mine")
+
+
+def test_a_wheel_knows_its_name() -> None:
+    wheel = Wheel(url=URL, sha256="a" * 64)
+    assert (wheel.distribution, wheel.version) == ("flash-attn", "2.8.3+cu12torch2.6cxx11abifalse")

@@ -1,0 +1,117 @@
+"""Patterns of users: what RE2 takes, what is refused and with which hint, and that searching is linear and exact."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlbox.config.pattern import check_pattern
+from rlbox.job.gate_rule import group_text
+from rlbox.logs.patterns import compile_pattern, loose, pattern_set
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "is empty"),
+        (".*", "fits every line"),
+        ("(x)?", "fits every line"),
+        ("^", "fits every line"),
+        ("a(?=b)", "(?= at character 2 is a look-ahead"),
+        ("a(?!b)", "benign line"),
+        ("(?<=a)b", "look-behind"),
+        ("(?<!a)b", "negative look-behind"),
+        (r"(a)\1", r"\1 at character 4 is a back reference"),
+        ("(?P<x>a)(?P=x)", "(?P= at character 9 is a back reference"),
+        ("(?(1)a|b)", "conditional"),
+        ("(?>a)", "atomic"),
+        ("a++", "possessive"),
+        (r"a\Z", "write $"),
+        (r"\u5361", r"\x{HEX}"),
+        ("(?x) a", "flag that RE2 does not have"),
+        ("(?#why)a", "comment"),
+        ("a\nb", "line break"),
+        (r"a\nb", "line break"),
+        ("step(", r"\("),
+        ("[a", r"\["),
+        ("a{1001}", "1000 times"),
+    ],
+)
+def test_refused(text: str, told: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(told)):
+        check_pattern(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "fits"),
+    [
+        ("(?i)ERROR", "an error", True),
+        ("ERROR", "an error", False),
+        ("(?i)straße", "STRASSE", False),
+        ("(?i)É", "é", True),
+        ("卡|超时", "同步超时", True),
+        ("^.$", "卡", True),
+        (r"\d", "５", False),
+        (r"\p{Nd}", "５", True),
+        (r"[(?!]", "(", True),
+        (r"\[holdem\]\[rollout 0\]", "[holdem][rollout 0]", True),
+        (r"a\z", "ba", True),
+        (r"loss[^\n]nan", "loss nan", True),
+        ("(a+)+$", "a" * 5000 + "b", False),
+    ],
+)
+def test_fits(text: str, line: str, fits: bool) -> None:
+    assert compile_pattern(check_pattern(text)).fits(line) is fits
+
+
+def test_nothing_backtracks() -> None:
+    """What takes Python's `re` longer than the universe has lasted is over at once."""
+    begun = time.process_time()
+    for text in ("(a+)+$", "(a|a)*b$", r"(\w+\s?)*:$", "(.*)(.*)(.*)(.*)(.*)=!$"):
+        pattern = compile_pattern(text)
+        assert not pattern.fits("a" * 20000 + "!")
+        assert pattern_set((text, "x")).which("a" * 20000 + "!") == []
+    assert time.process_time() - begun < 60
+
+
+ATOMS = st.sampled_from(
+    ["a", "b", ".", "[ab]", "[^a]", r"\d", r"\b", "^", "$", "(a|b)", "(?:ab)?", "a*", "1", r"\.", "卡", "(?i)A"]
+)
+LINES = st.text(st.sampled_from("ab1. 卡A"), max_size=8)
+
+
+@given(st.lists(ATOMS, min_size=1, max_size=4).map("".join), st.lists(LINES, min_size=1, max_size=6))
+def test_a_block_search_misses_no_line(text: str, lines: list[str]) -> None:
+    pattern = compile_pattern(text)
+    block, found, at, index = "\n".join(lines).encode(), set[int](), 0, 0
+    patterns = pattern_set((text, "never"))
+    while at <= len(block) and (hit := patterns.hit(block, at)) >= 0:
+        index += block.count(b"\n", at, hit)
+        found.add(index)
+        end = block.find(b"\n", hit)
+        if end < 0:
+            break
+        at, index = end + 1, index + 1
+    fitting = {number for number, line in enumerate(lines) if pattern.fits(line)}
+    assert fitting <= found
+    assert all((0 in patterns.which(line)) == (number in fitting) for number, line in enumerate(lines))
+
+
+@given(st.lists(ATOMS, min_size=1, max_size=4).map("".join), LINES)
+def test_re2_and_python_agree_on_ascii(text: str, line: str) -> None:
+    if "(?i)" in text[1:]:
+        return
+    line = line.replace("卡", "")
+    assert compile_pattern(text).fits(line) == (re.search(text, line, re.ASCII) is not None)
+
+
+def test_groups() -> None:
+    pattern = compile_pattern(r"step (?P<step>\d+) loss (?P<value>\S+)")
+    assert pattern.groups("step 3 loss nan,") == {"step": "3", "value": "nan,"}
+    assert pattern.groups("nothing") is None
+    assert group_text(r"(a)(?P<value>x(y[)]|z)\))", "value") == r"x(y[)]|z)\)"
+    assert loose(r"^(?P<a>x)$|[$]\$") == r"(?:)(?:x)(?:)|[$]\$"

@@ -1,0 +1,294 @@
+"""Loading: defaults, includes, the user's own keys, where files are found, the JSON Schema."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fakes import CHECKOUT, TARGET, Folder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlbox.cli.schema import schema_of
+from rlbox.config.check import check_spec, suggest
+from rlbox.config.load import load_toml, merge
+from rlbox.config.project import Project
+from rlbox.errors import SpecError
+from rlbox.job.job import Job
+from rlbox.job.load import load_job
+from rlbox.target.load import DEFAULTS, load_target
+from rlbox.target.target import Target
+
+SHIPPED = Project(folder=CHECKOUT)
+
+
+def test_defaults_complete_a_target(folder: Folder) -> None:
+    folder.target("mine")
+    loaded = load_target(folder.project, "mine")
+    assert loaded.target.model_dump(mode="json") == {
+        "name": "mine",
+        "title": "smallest target",
+        "hardware": {
+            "gpu": "",
+            "gpus": 0,
+            "gpu_memory_gib": 0.0,
+            "arch": "",
+            "grade": "",
+            "nodes": 1,
+            "cores": 0,
+            "memory_gib": 0.0,
+            "pid_limit": 0,
+            "platform": "",
+            "region": "",
+            "cuda_driver": "",
+        },
+        "fixes": {"off": {}},
+        "compat": {"off": {}},
+        "base": {
+            "bootstrap": "debian:bookworm",
+            "suites": [],
+            "image": "",
+            "packages": [],
+            "holds": {},
+            "holds_apt": [],
+        },
+        "python": {
+            "version": "3.11",
+            "interpreter": "/usr/bin/python3",
+            "platform": "x86_64-unknown-linux-gnu",
+            "exclude": [],
+            "build": ["setuptools", "wheel"],
+            "before": "",
+        },
+        "stack": [
+            {
+                "name": "tools",
+                "packages": ["six==1.16.0"],
+                "wheels": [],
+                "compile": [],
+                "source": "python",
+                "channel": "",
+            }
+        ],
+        "git": [],
+        "http": [],
+        "patches": [],
+        "sources": "direct",
+        "env": {},
+        "build": {"network": "host", "epoch": 1735689600, "own_layer_mib": 20, "bake_ca": False},
+        "run": {
+            "network": "own",
+            "open": False,
+            "shm_gib": 1.0,
+            "memory_gib": 0.0,
+            "cpus": 0.0,
+            "pids": 0,
+            "user": "caller",
+            "ulimits": {},
+            "cap_add": [],
+            "devices": {},
+        },
+        "disk": {"mount": "/data", "host": "~/disk", "create": True, "need_gib": 1.0, "archive": ""},
+        "vast": {
+            "mode": "ssh",
+            "gpu_name": "",
+            "image": "",
+            "options": "",
+            "max_price": 0.0,
+            "min_reliability": 0.95,
+        },
+        "cluster": {"nodes": [], "name": "", "port": 0},
+    }
+    assert loaded.files == (folder.path / "images/mine/target.toml", DEFAULTS)
+
+
+def test_an_include_lies_under_the_file(folder: Folder) -> None:
+    folder.target("mine", 'include = "local"\n[env]\nMINE = "1"\nOMP_NUM_THREADS = "4"\n[run]\nmemory_gib = 3\n')
+    mine, local = load_target(folder.project, "mine"), load_target(folder.project, "local")
+    assert mine.files == (folder.path / "images/mine/target.toml", *local.files)
+    changed = mine.target.model_dump()
+    assert changed.pop("env") == {**local.target.env, "MINE": "1", "OMP_NUM_THREADS": "4"}
+    assert changed.pop("run") == {**local.target.run.model_dump(), "memory_gib": 3.0}
+    assert {**local.target.model_dump(), **changed} == {**local.target.model_dump(), "name": "mine"}
+
+
+def test_includes_of_includes(folder: Folder) -> None:
+    folder.target("a", TARGET + '[env]\nA = "a"\nB = "a"\nC = "a"\n')
+    folder.target("b", 'include = "a"\n[env]\nB = "b"\nC = "b"\n')
+    folder.target("c", 'include = "b"\n[env]\nC = "c"\n')
+    loaded = load_target(folder.project, "c")
+    assert loaded.target.env == {"A": "a", "B": "b", "C": "c"}
+    assert [path.parent.name for path in loaded.files] == ["c", "b", "a", "target"]
+
+
+def test_keys_of_the_user_are_ignored(folder: Folder) -> None:
+    folder.target("mine", "x-owner = 'me'\n" + TARGET + "[x-notes]\nanything = 1\n")
+    assert load_target(folder.project, "mine").target.title == "smallest target"
+    folder.target("mine", TARGET.replace("[[stack]]", "x-notes = 1\n[[stack]]"))
+    with pytest.raises(SpecError, match=r"base\.x-notes: unknown key"):
+        load_target(folder.project, "mine")
+
+
+def test_defaults_are_a_target_but_for_what_has_none() -> None:
+    data = load_toml(DEFAULTS)
+    with pytest.raises(SpecError) as caught:
+        check_spec(Target, {**data, "name": "x"}, "defaults.toml")
+    assert caught.value.what.splitlines()[1:] == [
+        "  defaults.toml: base: set exactly one of bootstrap and image",
+        "  defaults.toml: stack: missing",
+        "  defaults.toml: title: missing",
+    ]
+
+
+def test_specs_cannot_be_changed(folder: Folder) -> None:
+    folder.target("mine")
+    target = load_target(folder.project, "mine").target
+    with pytest.raises(ValueError, match="frozen"):
+        target.run.pids = 3  # type: ignore[misc]
+
+
+def test_checking_does_not_change_what_it_checks(folder: Folder) -> None:
+    folder.target("mine")
+    path = folder.path / "images/mine/target.toml"
+    data = {**merge(load_toml(DEFAULTS), load_toml(path)), "name": "mine"}
+    before = repr(data)
+    check_spec(Target, data, "x")
+    assert repr(data) == before
+
+
+@pytest.mark.parametrize(
+    ("under", "over", "merged"),
+    [
+        ({}, {}, {}),
+        ({"a": 1, "b": 2}, {"b": 3, "c": 4}, {"a": 1, "b": 3, "c": 4}),
+        ({"t": {"a": 1, "b": {"c": 1}}}, {"t": {"b": {"d": 2}}}, {"t": {"a": 1, "b": {"c": 1, "d": 2}}}),
+        ({"t": {"a": 1}}, {"t": 5}, {"t": 5}),
+        ({"t": 5}, {"t": {"a": 1}}, {"t": {"a": 1}}),
+        ({"l": ["a", "b"]}, {"l": ["c"]}, {"l": ["c"]}),
+        ({"l": ["a"]}, {"l": []}, {"l": []}),
+        (
+            {"l": [{"name": "a", "x": 1}, {"name": "b", "x": 1}]},
+            {"l": [{"name": "c"}, {"name": "a", "y": 2}]},
+            {"l": [{"name": "a", "x": 1, "y": 2}, {"name": "b", "x": 1}, {"name": "c"}]},
+        ),
+        # Not all have a name of their own: nothing can be matched, the upper list replaces the lower.
+        ({"l": [{"name": "a"}]}, {"l": [{"name": "b"}, {"x": 1}]}, {"l": [{"name": "b"}, {"x": 1}]}),
+        ({"l": [{"name": "a"}]}, {"l": [{"name": "b"}, {"name": "b"}]}, {"l": [{"name": "b"}, {"name": "b"}]}),
+        ({"l": [{"name": "a"}]}, {"l": [{"name": ["b"]}]}, {"l": [{"name": ["b"]}]}),
+        ({"l": [{"name": "a"}]}, {"l": [3]}, {"l": [3]}),
+    ],
+)
+def test_merge(under: dict[str, Any], over: dict[str, Any], merged: dict[str, Any]) -> None:
+    before = repr((under, over))
+    assert merge(under, over) == merged
+    assert repr((under, over)) == before
+
+
+TREES = st.recursive(
+    st.integers() | st.text(max_size=3),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3) | st.lists(inner, max_size=2),
+    max_leaves=8,
+)
+TABLES = st.dictionaries(st.sampled_from("abc"), TREES, max_size=3)
+
+
+@given(TABLES, TABLES)
+def test_merge_keeps_what_lies_on_top(under: dict[str, Any], over: dict[str, Any]) -> None:
+    assert merge(under, {}) == under
+    assert merge({}, over) == over
+    assert merge(over, over) == over
+    assert merge(merge(under, over), over) == merge(under, over)
+
+
+def test_the_project_folder_comes_before_what_is_shipped(folder: Folder) -> None:
+    assert folder.project.roots == (folder.path, CHECKOUT)
+    assert SHIPPED.roots == (CHECKOUT,)
+    assert folder.project.target_file("local") == CHECKOUT / "images/local/target.toml"
+    own = folder.target("local")
+    assert folder.project.target_file("local") == own
+    assert folder.project.lock_file("local") == own.with_name("lock.json")
+    folder.target("zz")
+    folder.target("aa")
+    assert list(folder.project.targets()) == sorted({*SHIPPED.targets(), "aa", "zz"})
+    assert folder.project.template_folders() == [CHECKOUT / "templates"]
+    folder.write("templates/base.j2", "")
+    assert folder.project.template_folders() == [folder.path / "templates", CHECKOUT / "templates"]
+
+
+@pytest.mark.parametrize(
+    ("given_", "known", "text"),
+    [
+        ("titel", ["title", "base"], " (did you mean 'title'?)"),
+        ("zzz", ["title", "base"], ""),
+        ("a", [], ""),
+    ],
+)
+def test_suggest(given_: str, known: list[str], text: str) -> None:
+    assert suggest(given_, known) == text
+
+
+def keys_not_in(schema: dict[str, Any], node: dict[str, Any], value: Any, path: str = "") -> list[str]:
+    """Return the paths in `value` that the schema does not know."""
+    for option in (node, *node.get("anyOf", ())):
+        if "$ref" in option:
+            node = schema["$defs"][option["$ref"].rsplit("/", 1)[1]]
+    if isinstance(value, list):
+        if "items" not in node:  # a tuple, of words alone
+            assert all(isinstance(item, str) for item in value), path
+            return []
+        return [bad for n, item in enumerate(value) for bad in keys_not_in(schema, node["items"], item, f"{path}[{n}]")]
+    if not isinstance(value, dict):
+        return []
+    if "properties" not in node:
+        [inner] = node.get("patternProperties", {"": node.get("additionalProperties")}).values()
+        return [bad for key, item in value.items() for bad in keys_not_in(schema, inner, item, f"{path}.{key}")]
+    unknown = [f"{path}.{key}" for key in value if key not in node["properties"] and not key.startswith("x-")]
+    known = {key: item for key, item in value.items() if key in node["properties"]}
+    return unknown + [
+        bad
+        for key, item in known.items()
+        for bad in keys_not_in(schema, node["properties"][key], item, f"{path}.{key}")
+    ]
+
+
+@pytest.mark.parametrize("kind", ["target", "job"])
+def test_schema_is_whole(kind: str) -> None:
+    schema = schema_of(kind)
+    assert (schema["type"], schema["additionalProperties"]) == ("object", False)
+    assert schema["patternProperties"] == {"^x-": {"description": "yours: rlbox ignores it"}}
+    assert "name" not in schema["properties"]
+    text = repr(schema)
+    for name in schema["$defs"]:
+        assert f"#/$defs/{name}'" in text
+    assert all(ref.split("'")[0] in schema["$defs"] for ref in text.split("#/$defs/")[1:]), (
+        "a reference that leads nowhere"
+    )
+
+
+def test_schema_of_a_target_knows_defaults_and_includes() -> None:
+    schema = schema_of("target")
+    assert schema["anyOf"] == [{"required": ["include"]}, {"required": ["title", "stack"]}]
+    assert schema["properties"]["include"]["type"] == "string"
+    for name, value in load_toml(DEFAULTS).items():
+        table = value if isinstance(value, dict) else {name: value}
+        node = schema["$defs"][name.capitalize()] if value and table is value else schema
+        for key, default in table.items():
+            assert node["properties"][key]["default"] == default
+            assert key not in node.get("required", ())
+
+
+@pytest.mark.parametrize("name", SHIPPED.targets())
+def test_shipped_targets_use_keys_of_the_schema(name: str) -> None:
+    schema, data = schema_of("target"), load_toml(SHIPPED.target_file(name))
+    assert keys_not_in(schema, schema, data) == []
+    assert keys_not_in(schema, schema, {**data, "bse": 1, "run": {"pds": 1}}) == [".bse", ".run.pds"]
+    assert load_target(SHIPPED, name).target.name == name
+
+
+@pytest.mark.parametrize("name", SHIPPED.jobs())
+def test_shipped_jobs_use_keys_of_the_schema(name: str) -> None:
+    schema, data = schema_of("job"), load_toml(SHIPPED.job_file(name))
+    assert keys_not_in(schema, schema, data) == []
+    job = load_job(SHIPPED, name)
+    assert isinstance(job, Job)
+    assert job.target in SHIPPED.targets()

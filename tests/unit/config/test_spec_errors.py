@@ -1,0 +1,58 @@
+"""Every message about a wrong spec, whole: tests/cases/{target,job}/*.toml hold the files and the text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes import CASES, CHECKOUT, Folder
+
+from rlbox.config.load import load_toml
+from rlbox.errors import SpecError
+from rlbox.job.load import load_job
+from rlbox.target.load import load_target
+
+TARGETS, JOBS = (sorted((CASES / kind).glob("*.toml")) for kind in ("target", "job"))
+
+
+def message(folder: Folder, error: SpecError) -> str:
+    return str(error).replace(str(folder.path), "PROJECT").replace(str(CHECKOUT), "SHIPPED")
+
+
+@pytest.mark.parametrize("case", TARGETS, ids=lambda path: path.stem)
+def test_target(case: Path, folder: Folder) -> None:
+    facts = load_toml(case)
+    for name, text in facts.get("files", {}).items():
+        folder.write(name, text.lstrip("\n"))
+    with pytest.raises(SpecError) as caught:
+        load_target(folder.project, facts["load"])
+    assert message(folder, caught.value) == facts["error"].lstrip("\n")
+
+
+@pytest.mark.parametrize("case", JOBS, ids=lambda path: path.stem)
+def test_job(case: Path, folder: Folder) -> None:
+    facts = load_toml(case)
+    for name, text in facts.get("files", {}).items():
+        folder.write(name, text.lstrip("\n"))
+    with pytest.raises(SpecError) as caught:
+        load_job(folder.project, facts["load"])
+    assert message(folder, caught.value) == facts["error"].lstrip("\n")
+
+
+def test_a_file_that_is_no_text(folder: Folder) -> None:
+    folder.target("mine").write_bytes(b"title = '\xff'\n")
+    with pytest.raises(SpecError) as caught:
+        load_target(folder.project, "mine")
+    assert str(caught.value) == (
+        "images/mine/target.toml: not UTF-8 text: "
+        "'utf-8' codec can't decode byte 0xff in position 9: invalid start byte\n"
+        "  next:  save the file as UTF-8"
+    )
+
+
+def test_a_file_that_is_a_folder(folder: Folder) -> None:
+    (folder.path / "images/mine/target.toml").mkdir(parents=True)
+    with pytest.raises(SpecError) as caught:
+        load_target(folder.project, "mine")
+    assert str(caught.value) == "images/mine/target.toml: cannot be read: Is a directory"
+    assert caught.value.exit_code == 2

@@ -1,0 +1,96 @@
+"""The sentence of every cause, and its exit code."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlbox.diagnose.cause import Cause, CauseKind, ended, exit_code, full_disk, taken_port
+from rlbox.gate.causes import missing_line
+from rlbox.job.gate_plan import LinePlan, ReadyPlan
+from rlbox.job.plan import RayPlan, ServicePlan, StagePlan
+from rlbox.supervise.causes import dead_service, failed_ray, never_ready, out_of_memory
+
+VLLM = ServicePlan(
+    name="vllm",
+    title="",
+    argv=("vllm",),
+    env={},
+    ports={},
+    ready=ReadyPlan(url="http://127.0.0.1:1/", method="POST", body="", contains=""),
+    start_s=90,
+    log="vllm.log",
+)
+STAGE = StagePlan(
+    name="smoke",
+    title="",
+    directory="stages/3-smoke",
+    argv=("true",),
+    env={},
+    services=(VLLM,),
+    needs=(),
+    ray=None,
+    require=(),
+    forbid=(),
+    files=(),
+    total_s=1,
+    silence_s=1,
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [(3, "exit code 3"), (-9, "signal 9 (SIGKILL)"), (-15, "signal 15 (SIGTERM)"), (-99, "signal 99")],
+)
+def test_ended(code: int, text: str) -> None:
+    assert ended(code) == text
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("exit", 1), ("service", 1), ("forbid", 1), ("require", 1), ("file", 1), ("ray", 1), ("oom", 1), ("program", 1),
+        ("port", 5), ("need", 5), ("disk", 5),
+        ("ready", 7), ("silence", 7), ("total", 7), ("busy", 7), ("throttled", 7),
+        ("interrupted", 130), ("bug", 3),
+    ],
+)  # fmt: skip
+def test_exit_codes(kind: CauseKind, code: int) -> None:
+    assert exit_code(Cause(kind=kind, what="")) == code
+
+
+def test_a_passed_run_exits_0() -> None:
+    assert exit_code(None) == 0
+
+
+def test_sentences() -> None:
+    ray = RayPlan(dashboard="", service="ray", temp_dir="", submission_id="run-smoke")
+    rule = LinePlan(pattern="Final", log="vllm", count=2, why="")
+    dead = dead_service(STAGE, VLLM, -9, ready=True, running=True)
+    assert [
+        dead.what,
+        dead_service(STAGE, VLLM, 1, ready=True, running=False).what,
+        never_ready(STAGE, VLLM, "HTTP 503", 91.0).what,
+        never_ready(STAGE, VLLM, "HTTP 503", 400.0).what,
+        taken_port("reward", 18431, "python3 (pid 123)").what,
+        failed_ray(STAGE, ray, "FAILED", 1, "Runtime env setup failed\nmore").what,
+        failed_ray(STAGE, ray, "FAILED", 1, "Job entrypoint command failed with exit code 1\nmore").what,
+        missing_line(STAGE, rule, 1, "bye").what,
+        missing_line(STAGE, rule, 0, "").what,
+        full_disk("/data", 0).what,
+        out_of_memory(dead, 4 << 30).what,
+    ] == [
+        "service vllm ended with signal 9 (SIGKILL) while stage smoke was running",
+        "service vllm ended with exit code 1 while stage smoke was starting",
+        "service vllm was not ready after 1 min 30 s: POST http://127.0.0.1:1/: HTTP 503",
+        "service vllm was not ready after 6 min 40 s (limit 1 min 30 s): POST http://127.0.0.1:1/: HTTP 503",
+        "port 18431 (reward) is taken by python3 (pid 123)",
+        "Ray job run-smoke of stage smoke ended FAILED (driver exit code 1): Runtime env setup failed",
+        "Ray job run-smoke of stage smoke ended FAILED (driver exit code 1)",
+        "stage smoke exited 0, but stages/3-smoke/vllm.log only 1 times, not 2, held a line like /Final/; "
+        "its last line was: bye",
+        "stage smoke exited 0, but stages/3-smoke/vllm.log never held a line like /Final/; it is empty",
+        "data disk full: 0 B free at /data",
+        "out of memory: container limit 4.3 GB; then service vllm ended with signal 9 (SIGKILL) while stage smoke was "
+        "running",
+    ]
+    assert dead.where == "stages/3-smoke/vllm.log"

@@ -1,0 +1,47 @@
+"""A login goes over TLS, or stays on this machine, or goes to the one host for which the user allows http."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlbox.engine.registry_auth import may_send_login
+from rlbox.engine.registry_wire import Wire
+from rlbox.values import Secret
+
+
+@pytest.mark.parametrize(
+    ("url", "may"),
+    [
+        ("https://auth.example/token", True),
+        ("http://127.0.0.1:5000/token", True),
+        ("http://[::1]:5000/token", True),
+        ("http://localhost/token", True),
+        ("http://auth.example/token", False),
+        ("http://localhost:1@auth.example/token", False),
+        ("http://[::1]@auth.example/token", False),
+        ("http://127.0.0.1.example/token", False),
+        ("ftp://127.0.0.1/token", False),
+        ("/token", False),
+        ("", False),
+    ],
+)
+def test_where_a_login_may_go(url: str, may: bool) -> None:
+    assert may_send_login(url) is may
+
+
+def test_plain_http_is_allowed_for_one_host() -> None:
+    assert may_send_login("http://registry.example:5000/token", "registry.example:5000")
+    assert not may_send_login("http://other.example:5000/token", "registry.example:5000")
+
+
+def test_a_location_over_http_gets_no_login() -> None:
+    wire = Wire("registry.example")
+    wire._auth._header = Secret("Bearer x")
+    assert wire._login("https://registry.example/v2/upload") == {"Authorization": "Bearer x"}
+    assert wire._login("http://registry.example/v2/upload") == {}
+    assert wire._login("https://other.example/v2/upload") == {}
+    wire.__exit__()
+
+
+def test_what_is_no_address_gets_no_login() -> None:
+    assert not may_send_login("http://[::1")

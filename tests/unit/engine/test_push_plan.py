@@ -1,0 +1,160 @@
+"""What engines say while they push: layers, counts, and which failures are worth repeating."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rlbox.engine.oci import Descriptor
+from rlbox.engine.push_log import (
+    PushCount,
+    PushedLayer,
+    PushLog,
+    count_push,
+    engine_takes_plain,
+    may_pass,
+    push_error,
+)
+from rlbox.engine.reference import Reference
+
+A, B = ("sha256:" + sign * 64 for sign in "ab")
+CONTENT_A, CONTENT_B = ("sha256:" + sign * 64 for sign in "cd")
+STORED = (Descriptor(media_type="l", digest=A, size=700), Descriptor(media_type="l", digest=B, size=30))
+REFERENCE = Reference(host="registry.example", repository="team/x", tag="1")
+
+# As Docker 26.1.5 (containerd store) and 20.10.24 say it.
+DOCKER_26 = f"""
+{{"status":"The push refers to repository [127.0.0.1:5000/t/exp]"}}
+{{"status":"Pushing","progressDetail":{{"current":30,"total":30}},"progress":"[=>] 30B/30B","id":"{B[7:19]}"}}
+{{"status":"Pushing","progressDetail":{{"current":512,"total":700}},"progress":"[=> ] 512B/700B","id":"{A[7:19]}"}}
+{{"status":"Pushed","progressDetail":{{}},"id":"{A[7:19]}"}}
+{{"status":"Layer already exists","progressDetail":{{}},"id":"{B[7:19]}"}}
+{{"status":"1: digest: {A} size: 1056"}}
+"""
+DOCKER_20 = f"""
+{{"status":"The push refers to repository [10.231.0.1:5000/t/old]"}}
+{{"status":"Preparing","progressDetail":{{}},"id":"{CONTENT_A[7:19]}"}}
+{{"status":"Preparing","progressDetail":{{}},"id":"{CONTENT_B[7:19]}"}}
+{{"status":"Pushing","progressDetail":{{"current":1024,"total":900}},"progress":"[=>] 1kB","id":"{CONTENT_A[7:19]}"}}
+{{"status":"Mounted from t/other","progressDetail":{{}},"id":"{CONTENT_B[7:19]}"}}
+{{"status":"Pushed","progressDetail":{{}},"id":"{CONTENT_A[7:19]}"}}
+{{"status":"1: digest: {A} size: 1160"}}
+{{"progressDetail":{{}},"aux":{{"Tag":"1","Digest":"{A}","Size":1160}}}}
+"""
+
+
+def followed(text: str, log: PushLog | None = None) -> PushLog:
+    log = log or PushLog()
+    for line in text.strip().splitlines():
+        log.feed(json.loads(line))
+    return log
+
+
+@pytest.mark.parametrize("text", [DOCKER_26, DOCKER_20], ids=["26", "20.10"])
+def test_a_push_is_followed_and_counted(text: str) -> None:
+    log = followed(text)
+    assert (log.digest, log.error) == (A, "")
+    assert sorted(layer.state for layer in log.layers.values()) == ["present", "pushed"]
+    count = count_push(log.layers, STORED, [CONTENT_A, CONTENT_B])
+    assert count == PushCount(total=2, pushed=1, present=1, size=700)
+
+
+def test_every_change_of_a_layer_is_told() -> None:
+    log = PushLog()
+    assert log.feed({"status": "Pushing", "progressDetail": {"current": 1, "total": 9}, "id": "x"}) == PushedLayer(
+        key="x", state="pushing", done=1, total=9
+    )
+    assert log.feed({"status": "Pushed", "progressDetail": {}, "id": "x"}) == PushedLayer(
+        key="x", state="pushed", done=1, total=9
+    )
+    assert log.feed({"status": "The push refers to repository [x]"}) is None
+
+
+def test_what_a_first_attempt_sent_still_counts_after_a_second() -> None:
+    log = followed(DOCKER_26)
+    followed(DOCKER_26.replace("Pushed", "Layer already exists"), log)
+    assert log.layers[A[7:19]].state == "pushed"
+
+
+def test_nothing_was_sent() -> None:
+    assert count_push({}, STORED, []) == PushCount(total=2, pushed=0, present=2, size=0)
+    assert count_push({}, (*STORED, STORED[0]), [CONTENT_A, CONTENT_B, CONTENT_A]).total == 2
+
+
+PASSING = [
+    'failed to do request: Head "https://h/v2/x/blobs/sha256:1": dial tcp 127.0.0.1:5999: connect: connection refused',
+    'Put "http://h/v2/x": write tcp 127.0.0.1:1->127.0.0.1:2: write: connection reset by peer',
+    'Patch "http://h/v2/": EOF',
+    "failed to copy: httpReadSeeker: failed open: unexpected status code https://h/v2/: 503 Service Unavailable",
+    "unexpected status from PUT request to http://h/v2/x/blobs/uploads/1: 502 Bad Gateway",
+    "received unexpected HTTP status: 500 Internal Server Error",
+    "toomanyrequests: slow down",
+    'Get "https://h/v2/": net/http: TLS handshake timeout',
+]
+LASTING = [
+    ("unauthorized: authentication required", "does not let this login push", "docker login registry.example"),
+    ("denied: requested access to the resource is denied", "does not let this login push", "docker login"),
+    ("no basic auth credentials", "does not let this login push", "docker login registry.example"),
+    (
+        "unexpected status from PUT request to http://h/v2/x: 500 Internal Server Error: no space left on device",
+        "registry.example has no room left",
+        "free space in the registry, then repeat: what it has already is not sent again",
+    ),
+    ("unexpected status from PUT request: 507 Insufficient Storage", "no room left", "free space"),
+    (
+        'Get "https://h/v2/": http: server gave HTTP response to HTTPS client',
+        "the engine insists on TLS, and registry.example does not speak it",
+        "add registry.example to insecure-registries in the engine's /etc/docker/daemon.json",
+    ),
+    (
+        'Get "https://h/v2/": x509: certificate signed by unknown authority',
+        "the engine does not trust the certificate",
+        "put the site's CA at /etc/docker/certs.d/registry.example/ca.crt on the engine's machine",
+    ),
+    ('Get "https://h/v2/": dial tcp: lookup h: no such host', "the engine finds no host registry.example", "check"),
+    ("blob upload invalid", "the push failed", ""),
+]
+
+
+@pytest.mark.parametrize("words", PASSING)
+def test_a_failure_that_may_pass(words: str) -> None:
+    assert may_pass(words)
+    error = push_error(words, REFERENCE, 4)
+    assert error.what == f"the push failed 4 times\n  | {words}"
+    assert (error.where, error.exit_code) == ("registry.example/team/x:1", 6)
+
+
+@pytest.mark.parametrize(("words", "what", "step"), LASTING)
+def test_a_failure_that_stays(words: str, what: str, step: str) -> None:
+    assert not may_pass(words)
+    error = push_error(words, REFERENCE, 1)
+    assert what in error.what.splitlines()[0]
+    assert error.what.splitlines()[1] == f"  | {words}"
+    assert error.next_step.startswith(step)
+
+
+def test_an_error_ends_a_push() -> None:
+    log = PushLog()
+    log.feed({"errorDetail": {"message": "denied"}, "error": "denied"})
+    assert log.error == "denied"
+
+
+@pytest.mark.parametrize(
+    ("host", "takes"),
+    [
+        ("127.0.0.1:5000", True),
+        ("10.231.0.1:5000", True),
+        ("10.232.0.1:5000", False),
+        ("registry.example", False),
+        ("plain.example:80", True),
+        ("secure.example", False),
+    ],
+)
+def test_what_the_engine_speaks_plain_http_to(host: str, takes: bool) -> None:
+    settings = {
+        "InsecureRegistryCIDRs": ["10.231.0.0/24", "127.0.0.0/8"],
+        "IndexConfigs": {"plain.example:80": {"Secure": False}, "secure.example": {"Secure": True}},
+    }
+    assert engine_takes_plain(host, settings) is takes
+    assert engine_takes_plain(host, {})

@@ -1,0 +1,246 @@
+"""How a wheel is compiled: jobs, environment, command; what its compilers tell; what is in a wheel."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from rlbox.errors import SpecError, WorkFailed
+from rlbox.image.compile_fatbin import archs_in
+from rlbox.image.compile_plan import BuildFolders, BuildRoom, plan_build, plan_env, plan_jobs, source_backend
+from rlbox.image.compile_progress import Units, counted, explain, missing_header, parse_units
+from rlbox.image.compile_view import WheelTold, compile_json, compile_text, expected_s
+from rlbox.image.compile_wheel import check_archs, differing, write_plain_wheel
+from rlbox.target.compiled import Compile
+from rlbox.target.lock import Compiled, Package
+from rlbox.target.recipe import RECIPE
+from rlbox.target.target import Target
+
+GIB = 2**30
+PROGRAMS = Path(__file__).parents[3] / "rlbox/image/programs"
+
+
+def entry(**changes: object) -> Compile:
+    return Compile.model_validate(
+        {"name": "flash-attn", "version": "2.8.3", "cuda": "13.0", "memory_gib": 6, **changes}
+    )
+
+
+def spec() -> Target:
+    """A target as far as the environment of a build asks."""
+    return Target.model_construct(hardware=type("H", (), {"arch": "sm_80"})())
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory_gib", "most", "max_jobs", "jobs"),
+    [
+        (32, 200, 0, "", 32),
+        (32, 64, 0, "", 10),
+        (2, 200, 0, "", 2),
+        (2, 3, 0, "", 1),
+        (32, 200, 4, "", 4),
+        (32, 200, 0, "8", 8),
+        (32, 200, 4, "8", 4),
+        (32, 200, 0, "many", 32),
+    ],
+)
+def test_jobs_by_memory_and_cores(cores: int, memory_gib: int, most: int, max_jobs: str, jobs: int) -> None:
+    one = entry(env={"MAX_JOBS": max_jobs} if max_jobs else {})
+    assert plan_jobs(one, BuildRoom(cores=cores, memory=memory_gib * GIB), most) == jobs
+
+
+def test_the_environment_of_a_build() -> None:
+    env = plan_env(spec(), entry(env={"MAX_JOBS": "9", "TORCH_CUDA_ARCH_LIST": "8.0+PTX", "PATH": "/evil"}), 3)
+    assert env["MAX_JOBS"] == env["CMAKE_BUILD_PARALLEL_LEVEL"] == "3"
+    assert env["TORCH_CUDA_ARCH_LIST"] == "8.0+PTX"  # what the spec says goes before what follows from archs
+    assert env["FLASH_ATTN_CUDA_ARCHS"] == "80"
+    assert env["CUDA_HOME"] == "/mnt/rlbox/site/nvidia/cu13"
+    assert env["PATH"].startswith("/mnt/rlbox/bin:/mnt/rlbox/site/bin:/mnt/rlbox/site/nvidia/cu13/bin:")
+    assert "CUDA_HOME" not in plan_env(spec(), entry(cuda=""), 1)
+
+
+def test_headers_and_libraries_of_cuda_wheels_are_found() -> None:
+    env = plan_env(spec(), entry(), 1, ["cudnn", "nccl"])
+    assert env["CPATH"] == "/mnt/rlbox/site/nvidia/cudnn/include:/mnt/rlbox/site/nvidia/nccl/include"
+    assert env["LIBRARY_PATH"] == "/mnt/rlbox/site/nvidia/cudnn/lib:/mnt/rlbox/site/nvidia/nccl/lib"
+    assert plan_env(spec(), entry(env={"CPATH": "/mine"}), 1, ["cudnn"])["CPATH"] == "/mine"
+    assert "CPATH" not in plan_env(spec(), entry(), 1)
+
+
+def test_the_command_of_a_build() -> None:
+    folders = BuildFolders(system="/s", box="/b", site="/t", objects="/o")
+    command = plan_build(
+        folders, "/p", ("/usr/bin/python3", "hatchling.build"), {"B": "2", "A": "1 2"}, source="sub", mapped=True
+    )
+    assert command.argv == (
+        "unshare", "--user", "--map-root-user", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child",
+        "sh", "/p/enter.sh", "/s", "/b", "/t", "/o",
+        "env", "-i", "--chdir=/mnt/rlbox/source/sub", "A=1 2", "B=2",
+        "/usr/bin/python3", "/mnt/rlbox/build_wheel.py", "/mnt/rlbox/out", "hatchling.build",
+    )  # fmt: skip
+    assert "--user" not in plan_build(folders, "/p", ("python3", "b"), {}, source="", mapped=False).argv
+
+
+def test_the_backend_of_a_source() -> None:
+    assert source_backend({}) == ("setuptools.build_meta:__legacy__",)
+    assert source_backend({"build-system": {"requires": []}}) == ("setuptools.build_meta:__legacy__",)
+    assert source_backend({"build-system": {"build-backend": "a.b:c", "backend-path": ["x"]}}) == ("a.b:c", "x")
+    for wrong in ({"build-system": 1}, {"build-system": {"build-backend": 1}}, {"build-system": {"backend-path": [1]}}):
+        with pytest.raises(SpecError):
+            source_backend(wrong)
+
+
+def test_programs_that_change_change_recipes() -> None:
+    """They decide bytes: raise RECIPE when a change makes other wheels, and write down the new sum either way."""
+    sums = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(PROGRAMS.glob("*.[ps][yh]")))).hexdigest()
+    assert (RECIPE, sums[:12]) == (4, "5b03fefe707f")
+
+
+def test_units_as_compilers_tell_them() -> None:
+    units = Units(total=6)
+    lines = [
+        "begun\t0\ta.cu",
+        "made\t100\ta.cu",
+        "kept\t0\tb.cu",
+        "left\t0\tc.cu",
+        "begun\t0\td.cu",
+        "made\t20",
+        "x\ty\tz",
+    ]
+    for unit in parse_units(lines):
+        units.hear(unit)
+    assert [unit.file for unit in units.of("made")] == ["a.cu"]
+    assert units.running == {"d.cu"}
+    assert units.left_s(jobs=2) == 150.0
+    assert Units(total=6).left_s(1) is None
+    assert counted("[1/73] c++\nwarning [9/9]\n[2/73] nvcc\n") == 73
+    assert counted("nothing") == 0
+
+
+@pytest.mark.parametrize(
+    ("log", "what"),
+    [
+        (
+            "nvcc error : 'cicc' died\nKilled\n",
+            "the kernel ended a compiler of flash-attn: there was not enough memory",
+        ),
+        ("c++: fatal error: Killed signal terminated program cc1plus", "the kernel ended a compiler"),
+        ("OSError: CUDA_HOME environment variable is not set.", "the build of flash-attn wants a CUDA compiler"),
+        ("urlopen error [Errno -3] Temporary failure in name resolution", "the build of flash-attn wants the network"),
+        (
+            "fatal: unable to access 'x': Could not resolve host: github.com",
+            "the build of flash-attn wants the network",
+        ),
+        ("ModuleNotFoundError: No module named 'psutil'", "the build of flash-attn imports psutil"),
+        ("Precompiled wheel not found. Network is unreachable\n" * 2 + "ptxas fatal\nKilled", "the kernel ended"),
+        (
+            "Could not resolve host: x\ncommon.h:12:10: fatal error: cudnn.h: No such file or directory\n   12 |",
+            "a compiler of flash-attn did not find the header cudnn.h",
+        ),
+        (
+            "one.cu:1:10: fatal error: 'nccl.h' file not found",
+            "a compiler of flash-attn did not find the header nccl.h",
+        ),
+        ("Skilled: a test that was", ""),
+        ("error: expected ';'", ""),
+    ],
+)
+def test_why_a_build_failed(log: str, what: str) -> None:
+    found, next_step = explain(entry(), log)
+    assert found.startswith(what)
+    assert bool(found) == bool(what) == bool(next_step)
+
+
+def test_a_header_that_is_missing_is_told_with_its_folder() -> None:
+    log = "x.cpp:1:10: fatal error: cuda/std/array: No such file or directory"
+    assert missing_header(log) == "cuda/std/array"
+    assert missing_header("nothing") == ""
+    assert "add the Python package that has cuda/std/array to needs" in explain(entry(), log)[1]
+    assert 'set CPATH = "/mnt/rlbox/site/a/include"' in explain(entry(), log, "/mnt/rlbox/site/a/include")[1]
+
+
+def fat(*entries: tuple[int, int]) -> bytes:
+    body = b"".join(struct.pack("<HHIQ12xI", kind, 257, 64, 16, arch).ljust(80, b"\1") for kind, arch in entries)
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+
+def test_the_gpus_of_a_library() -> None:
+    library = b"\x7fELF" + bytes(99) + fat((2, 80), (1, 90)) + bytes(7) + fat((2, 120))
+    assert archs_in(library) == {"sm_80", "sm_120"}
+    assert archs_in(b"\x7fELF") == frozenset()
+
+
+@pytest.mark.parametrize("cut", range(0, 200, 7))
+def test_a_torn_library_tells_what_it_has(cut: int) -> None:
+    assert archs_in(fat((2, 80), (2, 90))[:cut]) <= {"sm_80", "sm_90"}
+
+
+def test_a_header_without_length_ends() -> None:
+    assert archs_in(struct.pack("<IHHQ", 0xBA55ED50, 1, 0, 99) + bytes(99)) == frozenset()
+
+
+def test_a_wheel_without_gpu_code(tmp_path: Path) -> None:
+    """Of an entry without `cuda` none is expected; of one with it the refusal says how to write that."""
+    wheel = tmp_path / "te-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as packed:
+        packed.writestr("te.so", b"\x7fELF")
+    check_archs(wheel, "te", entry(cuda="").wanted_archs("sm_80"))
+    with pytest.raises(WorkFailed, match="the wheel of te has no GPU code, and sm_80 was asked for") as refused:
+        check_archs(wheel, "te", entry().wanted_archs("sm_80"))
+    assert refused.value.next_step.startswith("if it is C++ alone, leave out cuda and archs of te in [[stack.compile]]")
+
+
+def make_wheel(path: Path, names: list[str], year: int, mode: int = 0o100644, level: int = 9) -> Path:
+    with zipfile.ZipFile(path, "w", compresslevel=level) as wheel:
+        for name in names:
+            info = zipfile.ZipInfo(name, (year, 2, 3, 4, 5, 6))
+            info.external_attr = mode << 16
+            wheel.writestr(info, f"text of {name}")
+    return path
+
+
+def test_a_wheel_follows_from_its_contents(tmp_path: Path) -> None:
+    names = ["a-1.dist-info/RECORD", "b.py", "a-1.dist-info/WHEEL", "a.so", "d/"]
+    one = make_wheel(tmp_path / "one.whl", names, 1999, 0o100664)
+    other = make_wheel(tmp_path / "other.whl", names[::-1], 2024, level=1)
+    for path in (one, other):
+        write_plain_wheel(path, path.with_suffix(".plain"))
+    assert one.with_suffix(".plain").read_bytes() == other.with_suffix(".plain").read_bytes()
+    with zipfile.ZipFile(one.with_suffix(".plain")) as wheel:
+        assert wheel.namelist() == ["a-1.dist-info/WHEEL", "a.so", "b.py", "a-1.dist-info/RECORD"]
+        assert wheel.read("b.py") == b"text of b.py"
+
+
+def test_what_differs_between_wheels(tmp_path: Path) -> None:
+    paths = [tmp_path / "one.whl", tmp_path / "other.whl"]
+    for path, contents in zip(paths, ({"a": "12345", "b": "x", "c": "1"}, {"a": "12x45y", "b": "x"}), strict=True):
+        with zipfile.ZipFile(path, "w") as wheel:
+            for name, text in contents.items():
+                wheel.writestr(name, text)
+    assert differing(*paths) == ("a: 1 bytes differ, the first at 2, 5 and 6 bytes long", "c: in one of them alone")
+    assert differing(paths[0], paths[0]) == ()
+
+
+def test_how_long_a_build_takes() -> None:
+    assert expected_s([], 2, 0) == 0
+    assert expected_s([0, 0], 2, 0) == 0
+    assert expected_s([100, 140, 0, 0], 2, 2) == 120
+
+
+def test_what_is_told() -> None:
+    source = Package(name="f", version="1", file="f.tar.gz", sha256="a" * 64, size=1)
+    row = Compiled(name="flash-attn", group="k", recipe="ab" * 32, source=source, tools=())
+    wheel = Package(name="flash-attn", version="1", file="f.whl", sha256="cd" * 32, size=2_000_000, source=row.origin)
+    told = (
+        WheelTold(compiled=row, state="to compile", archs=("sm_80",), seconds=5100, kept=12, jobs=2),
+        WheelTold(compiled=row, state="in the store", archs=("sm_80",), wheel=wheel),
+    )
+    lines = compile_text(told).splitlines()
+    assert lines[0].split("  ")[-1].strip() == "12 objects kept, 2 at a time, about 1 h 25 min"
+    assert "sha256 cdcdcdcdcdcd" in lines[1]
+    data = compile_json("mine", told)
+    assert (data["wheels"][0]["sha256"], data["wheels"][1]["file"]) == ("", "f.whl")

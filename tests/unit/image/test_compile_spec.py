@@ -1,0 +1,290 @@
+"""`[[stack.compile]]`: what a spec may say, and what of it decides a wheel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fakes import Folder, fitting_lock
+
+from rlbox.app import own_requirements
+from rlbox.artifacts.changes import group_counts, group_sizes
+from rlbox.artifacts.compiled import plan_source, plan_tools, toolchain_base, with_wheels
+from rlbox.artifacts.python_resolution import Upgrade, kept_versions, plan_inputs
+from rlbox.errors import SpecError
+from rlbox.image.labels import spec_checksum
+from rlbox.target.artifact import artifacts, compile_inputs, named_files
+from rlbox.target.compiled import arch_env
+from rlbox.target.load import load_target
+from rlbox.target.lock import (
+    Compiled,
+    Deb,
+    Lock,
+    Package,
+    lock_checksum,
+    lock_remedy,
+    lock_state,
+    parse_lock,
+)
+from rlbox.target.recipe import objects_digest, recipe_digest
+from rlbox.target.target import Target
+
+SPEC = """
+title = "t"
+[hardware]
+gpu = "G"
+gpus = 1
+arch = "sm_90"
+[base]
+bootstrap = "debian:bookworm"
+packages = ["python3"]
+[[stack]]
+name = "torch"
+packages = ["torch==2.11.0"]
+[[stack]]
+name = "kernels"
+packages = ["einops"]
+[[stack.compile]]
+name = "Flash_Attn"
+version = "2.8.3.post2"
+cuda = "13.0"
+needs = ["torch", "setuptools>=70", "ninja"]
+packages = ["make"]
+memory_gib = 6.5
+[stack.compile.env]
+FLASH_ATTENTION_FORCE_BUILD = "TRUE"
+[disk]
+host = "~/disk"
+"""
+FILE = "flash_attn-2.8.3.post2-cp311-cp311-linux_x86_64.whl"
+SOURCE = Package(
+    name="flash-attn", version="2.8.3.post2", file="flash_attn-2.8.3.post2.tar.gz", sha256="a" * 64, size=9
+)
+TORCH = Package(
+    name="torch", version="2.11.0", file="torch-2.11.0-cp311-cp311-linux_x86_64.whl", sha256="b" * 64, size=9
+)
+GCC = Deb(name="g++", version="4:12", archive="debian", path="pool/g++.deb", sha256="c" * 64, size=9)
+
+
+def target(folder: Folder, text: str = SPEC) -> Target:
+    folder.target("mine", text)
+    return load_target(folder.project, "mine").target
+
+
+def digest(spec: Target, tools: tuple[Package, ...] = (TORCH,), toolchain: tuple[Deb, ...] = (GCC,)) -> str:
+    return recipe_digest(spec, spec.compiled[0][1], SOURCE, tools, toolchain)
+
+
+def locked(spec: Target) -> tuple[Lock, Compiled]:
+    row = Compiled(name="flash-attn", group="kernels", recipe=digest(spec), source=SOURCE, tools=(TORCH,))
+    return replace(fitting_lock(spec, own_requirements()), toolchain=(GCC,), compiled=(row,)), row
+
+
+def wheel(row: Compiled, sign: str = "d") -> Package:
+    return Package(name=row.name, version="2.8.3.post2", file=FILE, sha256=sign * 64, size=9, source=row.origin)
+
+
+CUDA = 'cuda = "13.0"'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            'version = "2.8.3.post2"',
+            "",
+            "stack[1].compile[0]: set version, for the source archive of the package index, or url and ref, for a git",
+        ),
+        (
+            CUDA,
+            'cuda = "12.8"',
+            "stack[1].compile[0]: the compiler of CUDA 12.8 is in no wheel (that of CUDA 12 has ptxas alone): take a "
+            "published wheel by checksum ([[stack.wheels]]), or a base image that has the compiler (a devel image)",
+        ),
+        (CUDA, 'archs = ["sm_90"]', "stack.compile: Flash_Attn has archs without cuda, which compiles for them"),
+        (
+            CUDA,
+            CUDA + '\narchs = ["sm_80"]',
+            "stack.compile: Flash_Attn is compiled for sm_80, the target has sm_90",
+        ),
+        (
+            'gpu = "G"\ngpus = 1\narch = "sm_90"',
+            "",
+            "stack.compile: Flash_Attn has no archs, and the target no hardware.arch",
+        ),
+        (
+            '"einops"',
+            '"einops", "flash-attn==2.8.3"',
+            "stack.compile: Flash_Attn is among the packages of the stack, too: name it once",
+        ),
+        ("memory_gib = 6.5", "memory_gib = 0", "stack[1].compile[0].memory_gib: input should be greater than 0"),
+        (
+            "memory_gib = 6.5",
+            "memory = 6",
+            "stack[1].compile[0].memory: unknown key (did you mean 'memory_gib'?)",
+        ),
+    ],
+)
+def test_what_a_spec_may_not_say(folder: Folder, old: str, new: str, said: str) -> None:
+    assert old in SPEC
+    with pytest.raises(SpecError) as caught:
+        target(folder, SPEC.replace(old, new))
+    assert said in str(caught.value)
+
+
+def test_an_arch_of_one_model_is_that_of_the_target(folder: Folder) -> None:
+    spec = target(folder, SPEC.replace('cuda = "13.0"', 'cuda = "13.0"\narchs = ["sm_90a", "sm_120"]'))
+    archs = spec.compiled[0][1].wanted_archs("sm_90")
+    assert archs == ("sm_120", "sm_90a")
+    assert arch_env(archs) == {
+        "CUDAARCHS": "120;90a",
+        "FLASHINFER_CUDA_ARCH_LIST": "12.0 9.0a",
+        "FLASH_ATTN_CUDA_ARCHS": "120;90a",
+        "NVTE_CUDA_ARCHS": "120;90a",
+        "TORCH_CUDA_ARCH_LIST": "12.0;9.0a",
+    }
+    assert arch_env(()) == {}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "another"),
+    [
+        ('arch = "sm_90"', 'arch = "sm_80"', True),
+        ('FORCE_BUILD = "TRUE"', 'FORCE_BUILD = "1"', True),
+        ("memory_gib = 6.5", 'memory_gib = 6.5\nunits = ["*bf16*"]', True),
+        ("memory_gib = 6.5", "memory_gib = 9.0", False),
+        ("memory_gib = 6.5", "", False),
+        ('FLASH_ATTENTION_FORCE_BUILD = "TRUE"', 'FLASH_ATTENTION_FORCE_BUILD = "TRUE"\nMAX_JOBS = "2"', False),
+        ("einops", "einops==0.8.1", False),
+    ],
+)
+def test_what_decides_a_wheel(folder: Folder, old: str, new: str, another: bool) -> None:
+    """What the spec says of the build does; how many compilers run, and the rest of the stack, do not."""
+    before = digest(target(folder))
+    assert (digest(target(folder, SPEC.replace(old, new))) != before) is another
+
+
+def test_what_is_locked_decides_it_too(folder: Folder) -> None:
+    spec = target(folder)
+    found = {
+        digest(spec),
+        digest(spec, tools=(replace(TORCH, sha256="e" * 64),)),
+        digest(spec, toolchain=(replace(GCC, sha256="e" * 64),)),
+        recipe_digest(spec, spec.compiled[0][1], replace(SOURCE, sha256="e" * 64), (TORCH,), (GCC,)),
+    }
+    assert len(found) == 4
+
+
+def test_objects_are_shared_by_the_choice_of_units(folder: Folder) -> None:
+    whole = target(folder)
+    some = target(folder, SPEC.replace("memory_gib", 'units = ["*bf16*"]\nmemory_gib'))
+    found = {objects_digest(one, one.compiled[0][1], locked(one)[1], (GCC,)) for one in (whole, some)}
+    assert len(found) == 1
+    assert digest(whole) != digest(some)
+
+
+def test_the_lock_is_of_what_decides(folder: Folder) -> None:
+    """The target's architecture is what is compiled for, so that it is part of the lock's checksum; memory is not."""
+    checksums = [
+        lock_checksum(target(folder, text), ())
+        for text in (SPEC, SPEC.replace("sm_90", "sm_80"), SPEC.replace("6.5", "7.5"))
+    ]
+    assert checksums[0] != checksums[1]
+    assert checksums[0] == checksums[2]
+
+
+def test_a_spec_that_compiles_nothing_has_the_checksums_it_had(folder: Folder) -> None:
+    """Those of images made before there was such a key: the fields of a group do not name it."""
+    plain = target(folder, SPEC[: SPEC.index("[[stack.compile]]")] + '[disk]\nhost = "~/disk"\n')
+    assert "compile" not in str(spec_checksum.__doc__)
+    later = {"sources": True, "vast": True, "cluster": True, "disk": {"archive"}}
+    fields = plain.model_dump(mode="json", exclude=later)
+    for group in fields["stack"]:
+        del group["compile"]
+    import hashlib
+    import json
+
+    assert spec_checksum(plain) == hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def test_a_lock_with_compiled_wheels(folder: Folder) -> None:
+    spec = target(folder)
+    lock, row = locked(spec)
+    assert parse_lock(lock.text(), "x", "y") == lock
+    state = lock_state(spec, lock, own_requirements(), {})
+    assert state == "incomplete: flash-attn not compiled yet"
+    assert lock_remedy("mine", state) == "rlbox compile mine"
+    assert lock_remedy("mine", "missing") == "rlbox lock mine"
+    whole = lock.with_wheel(row, wheel(row))
+    assert lock_state(spec, whole, own_requirements(), {}) == "current"
+    assert parse_lock(whole.text(), "x", "y") == whole
+    assert whole.with_wheel(row, wheel(row, "e")).groups[1].packages[0].sha256 == "e" * 64
+    assert [package.name for package in whole.groups[1].packages] == ["flash-attn", "six"]
+
+
+def test_what_is_fetched_and_from_where(folder: Folder) -> None:
+    """The wheel is a file of the lock that no source has; what it is made from is fetched by `rlbox compile` alone."""
+    lock, row = locked(target(folder))
+    kinds = {one.name: one.kind for one in artifacts(lock.with_wheel(row, wheel(row)))}
+    assert kinds["flash-attn"] == "compiled"
+    assert "torch" not in kinds
+    inputs = compile_inputs(lock, row)
+    assert [(one.name, one.kind, one.group) for one in inputs] == [
+        ("g++", "apt", "compile"),
+        ("torch", "python", "compile"),
+        ("flash-attn", "python", "compile"),
+    ]
+
+
+def test_a_lock_names_all_that_it_takes_to_compile(folder: Folder) -> None:
+    """So that no care for the store removes it, and the lock can be asked to move it."""
+    lock, _ = locked(target(folder))
+    known = {file.sha256 for file in named_files(lock)}
+    assert {SOURCE.sha256, TORCH.sha256, GCC.sha256} <= known
+    assert {"torch", "g++", "flash-attn"} <= set(lock.names())
+    assert group_counts(lock)["compile"] == 3
+    assert group_sizes(lock)["compile"] == 27
+    plain = replace(lock, toolchain=(), compiled=())
+    assert "compile" not in group_counts(plain)
+    assert named_files(plain) == artifacts(plain)
+
+
+def test_a_relock_keeps_a_wheel_of_the_same_recipe(folder: Folder) -> None:
+    lock, row = locked(target(folder))
+    before = lock.with_wheel(row, wheel(row))
+    assert with_wheels(lock, before) == before
+    assert with_wheels(lock, None) == lock
+    other = replace(lock, compiled=(replace(row, recipe="f" * 64),))
+    assert with_wheels(other, before) == other
+    assert "flash-attn" not in kept_versions(before, Upgrade())["stack"]
+
+
+def test_what_uv_is_asked(folder: Folder) -> None:
+    spec = target(folder)
+    (stack, *_) = plan_inputs(spec, (), {})
+    assert stack.files["excluded.txt"] == "flash-attn ; python_version < '0'\n"
+    entry = spec.compiled[0][1]
+    source = plan_source(entry)
+    assert source.files["source.in"] == "flash-attn==2.8.3.post2\n"
+    assert 'no-binary-package = ["flash-attn"]' in source.files["uv.toml"]
+    known = (replace(TORCH, version="2.10.0"), wheel_of("ninja", "1.11"))
+    old = Compiled(name="flash-attn", group="k", recipe="", source=SOURCE, tools=known)
+    tools = plan_tools(entry, (TORCH,), old, ())
+    assert tools.files["tools.in"] == (
+        "ninja\nnvidia-cuda-cccl==13.0.*\nnvidia-cuda-crt==13.0.*\nnvidia-cuda-nvcc==13.0.*\n"
+        "nvidia-cuda-runtime==13.0.*\nnvidia-nvvm==13.0.*\nsetuptools>=70\ntorch==2.11.0\n"
+    )
+    assert tools.files["pins.txt"] == "ninja==1.11\ntorch==2.11.0\n"
+    assert plan_tools(entry, (TORCH,), old, ("ninja",)).files["pins.txt"] == "torch==2.11.0\n"
+
+
+def wheel_of(name: str, version: str) -> Package:
+    return Package(name=name, version=version, file=f"{name}-{version}-py3-none-any.whl", sha256="1" * 64, size=1)
+
+
+def test_the_system_of_a_build(folder: Folder) -> None:
+    base = toolchain_base(target(folder))
+    assert base is not None
+    assert base.packages == ("g++", "make", "python3-dev")
+    image = SPEC.replace('bootstrap = "debian:bookworm"\npackages = ["python3"]', f'image = "r/b@sha256:{"0" * 64}"')
+    assert toolchain_base(target(folder, image)) is None

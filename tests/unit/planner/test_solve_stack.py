@@ -1,0 +1,355 @@
+"""The solver: verdicts on stacks, the smallest contradiction, the nearest change, its search against brute force."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+from typing import Any
+
+import pytest
+from fakes import CHECKOUT
+
+from rlbox.config.check import check_spec
+from rlbox.config.load import load_toml, merge
+from rlbox.config.project import Project
+from rlbox.planner.compat import load_compat
+from rlbox.planner.requirements import load_releases
+from rlbox.planner.stack_explain import Verdict, judge
+from rlbox.planner.stack_fact import Condition, Fact
+from rlbox.planner.stack_facts import plan_problem
+from rlbox.planner.stack_search import solve
+from rlbox.planner.stack_view import clash_lines, next_step, stack_json, stack_text, unknown_lines
+from rlbox.target.load import DEFAULTS, load_target
+from rlbox.target.lock import Lock, LockedGroup, Package, load_lock
+from rlbox.target.target import Target
+
+TABLE = load_compat()
+GPU_5090 = {"arch": "sm_120", "grade": "consumer", "cuda_driver": "12.8"}
+GPU_A800 = {"arch": "sm_80", "grade": "datacenter"}
+WHEEL = "https://example.org/flash_attn-2.8.3%2Bcu12torch{}cxx11abi{}-cp311-cp311-linux_x86_64.whl"
+
+
+def target(*packages: str, hardware: dict[str, Any] | None = None, channel: str = "", **over: Any) -> Target:
+    group: dict[str, Any] = {"name": "s", "packages": list(packages)}
+    group |= {"source": "torch-wheels", "channel": channel} if channel else {}
+    group |= {"wheels": over.pop("wheels")} if "wheels" in over else {}
+    own = {
+        "name": "t",
+        "title": "t",
+        "hardware": hardware or {},
+        "base": {"bootstrap": "debian:bookworm"},
+        "stack": [group],
+        "disk": {"mount": "/d"},
+    }
+    return check_spec(Target, merge(merge(load_toml(DEFAULTS), own), over), "t")
+
+
+def verdict(*packages: str, **over: Any) -> Verdict:
+    return judge(plan_problem(TABLE, target(*packages, **over), None))
+
+
+def ways(found: Verdict) -> list[dict[str, str]]:
+    return [dict(change.to) for change in found.changes]
+
+
+@pytest.mark.parametrize(
+    ("packages", "hardware", "facts", "nearest"),
+    [
+        (("torch==2.8.0", "vllm==0.12.0"), {}, {"vllm-0-11-1-torch"}, {"torch": "2.9.0"}),
+        (("torch==2.11.0",), GPU_5090, {"torch-2-11-0", "cuda-13-driver"}, {"default": "12.9"}),
+        (("torch==2.7.1",), GPU_5090, {"torch-2-7-1", "sm-120-kernels"}, {"default": "12.8"}),
+        (("verl==0.7.0", "vllm==0.17.0"), GPU_5090, {"verl-0-7-0-with-vllm-vllm"}, {"vllm": "0.12.0"}),
+        (("megatron-core==0.14.0", "numpy==2.2.6"), GPU_A800, {"megatron-core-0-13-0-numpy"}, {"numpy": "1.26.4"}),
+        (("sglang==0.5.7", "sgl-kernel==0.3.21"), GPU_A800, {"sglang-0-5-7-sgl-kernel"}, {"sgl-kernel": "0.3.20"}),
+        (("torch==2.9.0", "flash-attn==2.8.3"), GPU_A800, {"flash-attn-2-8-3-wheel"}, {"nvcc": "12.8"}),
+        (("vllm==0.8.5.post1", "transformers==4.57.1"), {}, {"vllm-aimv2"}, {"transformers": "4.53.3"}),
+        (("flash-attn-3==3.0.0",), GPU_A800, {"flash-attn-3-hopper"}, {"flash-attn-3": ""}),
+        (("datasets==2.14.4", "pyarrow==26.0.1"), {}, {"datasets-pyarrow"}, {"datasets": "2.15.0"}),
+    ],
+)
+def test_a_contradiction_is_named_with_the_nearest_change(
+    packages: tuple[str, ...], hardware: dict[str, str], facts: set[str], nearest: dict[str, str]
+) -> None:
+    found = verdict(*packages, hardware=hardware)
+    assert {rule.id for rule in found.clash_rules} == facts
+    assert nearest in ways(found)[:3]
+
+
+def test_two_pins_move_together_when_one_does_not_help() -> None:
+    found = verdict("torch==2.6.0", "vllm==0.8.5.post1", hardware=GPU_5090)
+    assert ways(found)[0] == {"torch": "2.8.0", "vllm": "0.10.2"}
+
+
+def test_a_machine_that_contradicts_itself_is_said_before_its_packages() -> None:
+    """No version of a package mends it, so nothing else is worth saying first."""
+    old = {**GPU_5090, "cuda_driver": "12.4"}
+    found = verdict("torch==2.6.0", "vllm==0.12.0", hardware=old)
+    assert {rule.id for rule in found.clash_rules} == {"sm-120-driver"}
+    assert {wish.name for wish in found.clash_wishes} == {"arch", "driver"}
+    assert ways(found)[0] == {"driver": "570"}
+    assert next_step("t", found).startswith("take a machine with driver 570 or newer")
+
+
+def test_where_all_is_wrong_a_whole_set_is_offered() -> None:
+    spec = ("torch==2.6.0", "datasets==2.14.4", "pyarrow==26.0.1", "megatron-core==0.14.0", "numpy==2.5.5")
+    spec += ("sgl-kernel==0.3.21", "sglang==0.5.7", "verl==0.7.0", "scipy==1.18.0")
+    change = ways(verdict(*spec, hardware=GPU_5090))[0]
+    assert len(change) > 3
+    mended = [line for line in spec if line.split("==")[0] not in change]
+    assert verdict(*mended, *(f"{name}=={version}" for name, version in change.items()), hardware=GPU_5090).fits
+
+
+def test_the_contradiction_is_as_small_as_it_can_be() -> None:
+    """Without any one line of it, the rest fits."""
+    problem = plan_problem(TABLE, target("torch==2.11.0", "verl==0.7.0", "vllm", hardware=GPU_5090), None)
+    found = judge(problem)
+    assert found.clash_wishes
+    assert found.clash_rules
+    assert solve(problem.domains(found.clash_wishes), found.clash_rules) is None
+    for left in found.clash_wishes:
+        rest = [wish for wish in found.clash_wishes if wish != left]
+        assert solve(problem.domains(rest), found.clash_rules) is not None, left
+    for gone in found.clash_rules:
+        rules = [rule for rule in found.clash_rules if rule != gone]
+        assert solve(problem.domains(found.clash_wishes), rules) is not None, gone
+
+
+def test_a_change_really_helps() -> None:
+    spec = ("torch==2.9.1", "vllm==0.12.0", "verl==0.7.0")
+    change = ways(verdict(*spec, hardware=GPU_5090))[0]
+    mended = [line for line in spec if line.split("==")[0] not in change]
+    mended += [f"{name}=={version}" for name, version in change.items()]
+    assert verdict(*mended, hardware=GPU_5090).fits
+
+
+def test_solving_finds_a_set_for_what_is_left_open() -> None:
+    found = verdict("torch", "vllm", "verl==0.7.0", hardware=GPU_5090)
+    assert (found.values["torch"], found.values["vllm"], found.values["numpy"]) == ("2.9.0", "0.12.0", "1.26.4")
+    assert found.values["cuda"] == "12.8"
+
+
+def test_a_driver_that_is_not_known_judges_nothing() -> None:
+    assert verdict("torch==2.11.0", hardware={"arch": "sm_120"}).fits
+
+
+def test_forward_compatibility_is_for_data_centre_cards_alone() -> None:
+    old, base = {"cuda_driver": "12.4"}, {"packages": ["cuda-compat-13-0"]}
+    assert verdict("torch==2.11.0", hardware={**GPU_A800, **old}, base=base).fits
+    found = verdict("torch==2.11.0", hardware={"arch": "sm_89", "grade": "consumer", **old}, base=base)
+    assert not found.fits
+
+
+def test_a_fact_can_be_left_out_with_a_reason() -> None:
+    spec = ("verl==0.8.0", "vllm==0.13.0", "numpy==1.26.4")
+    assert {rule.id for rule in verdict(*spec).clash_rules} == {"verl-0-7-0-with-vllm-vllm"}
+    assert verdict(*spec, compat={"off": {"verl-0-7-0-with-vllm-vllm": "tried"}}).fits
+
+
+@pytest.mark.parametrize(
+    ("torch", "built_for", "abi", "fits"),
+    [
+        ("2.6.0", "2.6", "FALSE", True),
+        ("2.6.0", "2.6", "TRUE", False),
+        ("2.7.0", "2.6", "FALSE", False),
+        ("2.7.0", "2.7", "TRUE", True),
+    ],
+)
+def test_a_wheel_must_match_torch_and_its_abi(torch: str, built_for: str, abi: str, fits: bool) -> None:
+    wheel = {"url": WHEEL.format(built_for, abi), "sha256": "0" * 64}
+    assert verdict(f"torch=={torch}", hardware=GPU_A800, wheels=[wheel]).fits is fits
+
+
+def test_a_torch_for_the_cpu_is_no_torch_for_a_gpu() -> None:
+    assert verdict("torch==2.13.0", channel="cpu").fits
+    assert not verdict("torch==2.13.0", channel="cpu", hardware=GPU_A800).fits
+
+
+@pytest.mark.parametrize("name", sorted(Project(folder=CHECKOUT).targets()))
+def test_the_shipped_targets_fit_with_their_locks(name: str) -> None:
+    project = Project(folder=CHECKOUT)
+    spec, lock = load_target(project, name).target, load_lock(project.lock_file(name))
+    assert judge(plan_problem(TABLE, spec, lock)).fits
+
+
+def test_programs_that_compile_want_a_compiler_in_the_base() -> None:
+    packages = ("torch==2.9.0", "openrlhf==0.8.11")
+    found = verdict(*packages, hardware=GPU_A800, python={"exclude": ["flash-attn"]})
+    assert "openrlhf-compiles" in {rule.id for rule in found.clash_rules}
+    assert "a base image that has the compiler of CUDA 12.8" in next_step("t", found)
+    off = {"openrlhf-compiles": "tried elsewhere"}
+    assert verdict(*packages, hardware=GPU_A800, python={"exclude": ["flash-attn"]}, compat={"off": off}).fits
+
+
+def test_a_version_that_no_fact_speaks_of_is_not_known() -> None:
+    problem = plan_problem(TABLE, target("torch==2.11.0", "vllm==0.99.0", "numpy==2.3.1"), None)
+    assert [(one.name, one.version) for one in problem.unknown] == [("vllm", "0.99.0")]
+    assert unknown_lines(problem)[0].startswith("not known: vllm 0.99.0 (known: 0.")
+    text = stack_text("t", problem, judge(problem), False)
+    assert "fits" not in text
+    assert stack_json(problem, judge(problem))["fits"] is None
+
+
+OF_13 = (
+    "nvidia-nvvm==13.0.88",
+    "nvidia-cuda-crt==13.0.88",
+    "nvidia-cuda-cccl==13.0.85",
+    "nvidia-cuda-runtime==13.0.96",
+)
+FLASH = "flash-attn==2.8.3"
+
+
+@pytest.mark.parametrize(
+    ("packages", "more", "clash"),
+    [
+        (("torch==2.11.0", FLASH, "nvidia-cuda-nvcc==13.0.88", *OF_13), {}, ""),
+        (("torch==2.9.1", FLASH, "nvidia-cuda-nvcc==13.0.88", *OF_13), {}, "nvcc-13"),
+        (("torch==2.11.0", FLASH, "nvidia-cuda-nvcc-cu12==12.8.93"), {}, "flash-attn-2-8-3-wheel"),
+        (("torch==2.9.1", FLASH), {"base": {"packages": ["cuda-nvcc-12-8"]}}, ""),
+        (("torch==2.9.1", FLASH), {"base": {"packages": ["cuda-toolkit-12-6"]}, "hardware": GPU_5090}, "nvcc-sm-120"),
+        (("sglang==0.5.7", "flashinfer-jit-cache==0.5.3"), {}, ""),
+        (("sglang==0.5.7",), {"hardware": {"arch": "sm_90", "grade": "datacenter"}}, ""),
+        (("sglang==0.5.9", "flashinfer-jit-cache==0.5.3"), {}, "flashinfer-jit-cache-5"),
+    ],
+)
+def test_a_compiler_is_of_torchs_cuda_and_knows_the_gpu(
+    packages: tuple[str, ...], more: dict[str, Any], clash: str
+) -> None:
+    found = verdict(*packages, **{"hardware": GPU_A800, **more})
+    assert clash in {rule.id for rule in found.clash_rules} if clash else found.fits
+
+
+def test_the_wheels_of_a_compiler_are_five() -> None:
+    spec = target("torch==2.11.0", "nvidia-cuda-nvcc==13.0.88", hardware=GPU_A800)
+    torch = Package(name="torch", version="2.11.0", file="t.whl", sha256="0" * 64, size=1)
+    nvcc = Package(name="nvidia-cuda-nvcc", version="13.0.88", file="n.whl", sha256="1" * 64, size=1)
+    rows = (LockedGroup(name="s", packages=(torch, nvcc)),)
+    lock = Lock(
+        target="t", spec="", python="3.11", platform="", base="debian:bookworm", groups=rows,
+        runtime=LockedGroup(name="runtime", packages=()),
+    )  # fmt: skip
+    found = judge(plan_problem(TABLE, spec, lock))
+    assert {rule.id for rule in found.clash_rules} == {"nvcc-wheels-13-0"}
+
+
+@pytest.mark.parametrize(
+    ("arch", "grade", "driver", "base", "fits"),
+    [
+        ("sm_80", "datacenter", "13.0", (), True),
+        ("sm_80", "datacenter", "12.8", (), False),
+        ("sm_80", "datacenter", "12.8", ("cuda-compat-13-0",), True),
+        ("sm_120", "consumer", "12.8", (), False),
+        ("sm_120", "consumer", "12.8", ("cuda-compat-13-0",), False),
+        ("sm_120", "consumer", "13.0", (), True),
+    ],
+)
+def test_cuda_13_wants_driver_580_or_forward_compatibility(
+    arch: str, grade: str, driver: str, base: tuple[str, ...], fits: bool
+) -> None:
+    hardware = {"arch": arch, "grade": grade, "cuda_driver": driver}
+    found = verdict("torch==2.11.0", hardware=hardware, base={"packages": list(base)})
+    assert found.fits is fits
+    assert fits or "580" in " ".join([*clash_lines(found), next_step("t", found)])
+
+
+def test_the_words_of_a_contradiction() -> None:
+    found = verdict("torch==2.8.0", "vllm==0.12.0")
+    day = load_releases().date
+    assert [*map(str, clash_lines(found))] == [
+        "torch ==2.8.0  (stack.s)",
+        "vllm ==0.12.0  (stack.s)",
+        f"vllm>=0.11.1,<=0.13.0 wants torch==2.9.0  [vllm-0-11-1-torch: metadata of {day}]",
+    ]
+    assert next_step("t", found) == (
+        "set torch to 2.9.0; or else set vllm to 0.11.0; "
+        "a fact that is wrong here (vllm-0-11-1-torch) goes into [compat.off] of the spec with the reason"
+    )
+
+
+DEEPSPEED = {"name": "deepspeed", "version": "0.19.6", "cuda": "13.0"}
+SWITCHES = {"DS_BUILD_FUSED_ADAM": "1", "DS_BUILD_CPU_ADAM": "1"}
+ENGINE = {"name": "transformer-engine-torch", "version": "2.12.0", "cuda": "13.0"}
+
+
+def compiles(*packages: str, entries: tuple[dict[str, Any], ...], **over: Any) -> Verdict:
+    spec = target(*packages, hardware=GPU_A800).model_dump()
+    compiling = {**spec, "stack": [{**spec["stack"][0], "compile": entries}]}
+    return judge(plan_problem(TABLE, check_spec(Target, merge(compiling, over), "t"), None))
+
+
+OPENRLHF = ("torch==2.11.0", "openrlhf==0.11.2")
+TE = ("torch==2.11.0", "transformer-engine==2.12.0")
+KERNELS = {"name": "flash-attn", "version": "2.8.3", "cuda": "13.0"}
+JIT_CACHE = {"name": "flashinfer-jit-cache", "version": "0.6.11.post1", "cuda": "13.0"}
+
+
+@pytest.mark.parametrize(
+    ("packages", "entries", "fits"),
+    [
+        (OPENRLHF, (KERNELS, {**DEEPSPEED, "env": SWITCHES}), True),
+        (OPENRLHF, (KERNELS, DEEPSPEED), False),  # its operators are left to the first use
+        (OPENRLHF, ({**DEEPSPEED, "env": SWITCHES},), False),
+        (TE, (ENGINE,), True),
+        (TE, (KERNELS,), False),
+        (("torch==2.11.0",), (KERNELS,), True),
+        (("torch==2.9.1",), (KERNELS,), False),
+        (("torch==2.11.0", "sglang==0.5.12"), (JIT_CACHE,), True),
+        (("torch==2.11.0", "sglang==0.5.12"), (KERNELS,), False),
+    ],
+)
+def test_what_is_compiled_beforehand_wants_no_compiler(
+    packages: tuple[str, ...], entries: tuple[dict[str, Any], ...], fits: bool
+) -> None:
+    assert compiles(*packages, entries=entries).fits is fits
+
+
+def test_a_compiler_of_cuda_13_is_for_a_torch_of_cuda_13() -> None:
+    found = compiles("torch==2.9.1", entries=(KERNELS,))
+    assert {"CUDA of torch >=13,<14  (stack.s.compile)", "torch ==2.9.1  (stack.s)"} <= {*map(str, clash_lines(found))}
+
+
+def test_a_driver_too_old_for_what_is_compiled() -> None:
+    found = compiles("torch==2.11.0", entries=(KERNELS,), hardware={**GPU_5090, "cuda_driver": "12.8"})
+    assert not found.fits
+    assert "580" in " ".join([*clash_lines(found), next_step("t", found)])
+
+
+def test_what_would_help_is_to_compile_it() -> None:
+    assert {"transformer-engine-torch-compiled": "1"} in ways(verdict("torch==2.11.0", "transformer-engine==2.12.0"))
+    told = next_step("t", verdict("torch==2.11.0", "transformer-engine==2.12.0"))
+    assert (
+        "compile transformer-engine-torch beforehand ([[stack.compile]], https://github.com/rlbox-dev/rlbox/blob/main/docs/compile.md)"
+        in told
+    )
+    told = next_step("t", verdict("torch==2.9.1", "transformer-engine==2.12.0", hardware=GPU_A800))
+    assert "a devel image" in told
+
+
+def test_the_search_agrees_with_trying_everything() -> None:
+    chance = random.Random(6)
+    for _ in range(300):
+        names = ["a", "b", "c", "d"]
+        domains = {name: tuple(chance.sample(["", "1", "2", "3"], chance.randint(1, 4))) for name in names}
+        rules = [_random_rule(chance, names, number) for number in range(chance.randint(1, 7))]
+        every = [dict(zip(names, row, strict=True)) for row in product(*domains.values())]
+        fitting = [values for values in every if all(_kept(rule, values) for rule in rules)]
+        found = solve(domains, rules)
+        assert (found is None) == (not fitting)
+        assert found is None or found in fitting
+
+
+def _kept(rule: Fact, values: dict[str, str]) -> bool:
+    def holds(row: tuple[Condition, ...]) -> bool:
+        return all(condition.holds(values[condition.name]) for condition in row)
+
+    return not holds(rule.when) or any(map(holds, rule.rows))
+
+
+def _random_rule(chance: random.Random, names: list[str], number: int) -> Fact:
+    def condition() -> Condition:
+        absent = chance.random() < 0.3
+        span = "" if absent else chance.choice(["", "==1", "==2", ">=2", "<3"])
+        return Condition(name=chance.choice(names), range=span, absent=absent)
+
+    when = tuple(condition() for _ in range(chance.randint(1, 2)))
+    rows = tuple(tuple(condition() for _ in range(chance.randint(1, 2))) for _ in range(chance.randint(1, 3)))
+    return Fact(id=str(number), when=when, any=rows, source="-")

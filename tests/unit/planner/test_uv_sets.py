@@ -1,0 +1,38 @@
+"""The solver beside uv, which `scripts/compat_sets.py` asks: it never says that a set fits which uv refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fakes import CASES
+
+from rlbox.config.check import check_spec
+from rlbox.config.load import load_toml, merge
+from rlbox.planner.compat import load_compat
+from rlbox.planner.stack_facts import Problem, plan_problem
+from rlbox.planner.stack_search import solve
+from rlbox.target.load import DEFAULTS
+from rlbox.target.target import Target
+
+SETS = json.loads((CASES / "planner/uv_sets.json").read_text("utf-8"))
+
+
+def problem(packages: list[str]) -> Problem:
+    own: dict[str, Any] = {"name": "t", "title": "t", "base": {"bootstrap": "debian:bookworm"}, "disk": {"mount": "/d"}}
+    own |= {"python": {"version": SETS["python"], "platform": SETS["platform"]}}
+    own |= {"stack": [{"name": "s", "packages": packages}]}
+    return plan_problem(load_compat(), check_spec(Target, merge(load_toml(DEFAULTS), own), "t"), None)
+
+
+@pytest.mark.parametrize("row", SETS["sets"], ids=lambda row: " ".join(row["packages"]))
+def test_the_solver_says_what_uv_says(row: dict[str, Any]) -> None:
+    asked = problem(row["packages"])
+    fits = solve(asked.domains(asked.wishes), asked.rules) is not None and not asked.unknown
+    assert fits is (row["uv"] == "fits")
+
+
+def test_there_are_sets_of_both_kinds() -> None:
+    answers = [row["uv"] for row in SETS["sets"]]
+    assert (answers.count("refused") >= 15, answers.count("fits") >= 12) == (True, True)

@@ -1,0 +1,242 @@
+"""plan/apply: facts of a machine in, changes out."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from rlbox.errors import SpecError
+from rlbox.provision.changes import (
+    ABSENT,
+    ApplyFacts,
+    LaidRecord,
+    PartRecord,
+    PathFact,
+    Record,
+    choose_venv,
+    patch_sum,
+    plan_apply,
+    stamp_of,
+)
+from rlbox.provision.layout import Layout, check_prefix
+from rlbox.provision.merged_lines import merged_text, unmerged_text
+from rlbox.provision.wanted import Laid, LaidPart, Wanted
+
+HOOK = Laid(path="/opt/rlbox/hooks/05-a.sh", origin="a", text="hook\n")
+LINK = Laid(path="/usr/bin/ray", origin="ray-not-on-path", to="/opt/venv/bin/ray")
+ENVIRONMENT = Laid(
+    path="/etc/environment", origin="path", text='PATH="/opt/venv/bin:/bin"\n', merged='PATH="/opt/venv/bin:/bin"\n'
+)
+WORDS = LaidPart(name="words", kind="http", path="/opt/words.txt", sha256="b" * 64)
+WANTED = Wanted(
+    target="mine",
+    lock="l" * 64,
+    python="3.11",
+    layout=Layout(data="/data"),
+    laid=(HOOK, LINK),
+    parts=(),
+    packages={"six": "1.16.0"},
+    requirements="six==1.16.0\n",
+    build="",
+    debs=(),
+    patches="",
+    bytes=1000,
+)
+
+
+def file(text: str, mode: str = "0644", **more: object) -> PathFact:
+    return PathFact(kind="file", sha256=hashlib.sha256(text.encode()).hexdigest(), mode=mode, text=text, **more)  # type: ignore[arg-type]
+
+
+def at_lock(wanted: Wanted = WANTED, **changes: object) -> ApplyFacts:
+    """A machine that is at the lock, but for `changes`."""
+    paths = {HOOK.path: file("hook\n"), LINK.path: PathFact(kind="link", to=LINK.to), WORDS.path: file("words\n")}
+    record = Record(
+        target="mine",
+        lock=wanted.lock,
+        state="laid",
+        laid={path: LaidRecord(now=fact) for path, fact in paths.items() if path != WORDS.path},
+        parts={part.path: PartRecord(sha256=part.sha256) for part in wanted.parts},
+        environment=PartRecord(),
+        patches=patch_sum(wanted),
+    )
+    facts = ApplyFacts(
+        paths=paths, record=record, stamp=stamp_of(wanted), installed=dict(wanted.packages), debs=frozenset(wanted.debs)
+    )
+    return replace(facts, **changes)  # type: ignore[arg-type]
+
+
+def kinds(facts: ApplyFacts, wanted: Wanted = WANTED) -> list[tuple[str, str]]:
+    return [(step.kind, step.path) for step in plan_apply(wanted, facts).steps]
+
+
+def test_a_machine_at_the_lock_has_nothing_to_change() -> None:
+    for wanted in (WANTED, replace(WANTED, parts=(WORDS,), patches="{}")):
+        plan = plan_apply(wanted, at_lock(wanted))
+        assert (plan.steps, plan.left) == ((), ())
+
+
+def test_an_empty_machine_gets_everything_in_order() -> None:
+    wanted = replace(WANTED, debs=("git",), parts=(WORDS,), patches="{}")
+    order = [kind for kind, _ in kinds(ApplyFacts(paths={}), wanted)]
+    assert order == ["packages", "environment", "part", "patches", "file", "link"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "old", "fresh"),
+    [
+        ({"stamp": "", "torn": True}, "half made", True),
+        ({"stamp": "", "foreign": True}, "not one of rlbox", True),
+        ({"stamp": "", "installed": {}}, "nothing", False),
+        ({"stamp": "another"}, "of another lock", False),
+        ({"installed": {"six": "1.17.0"}}, "not as the lock says", False),
+        ({"installed": {"six": "1.16.0", "pip": "24"}}, "not as the lock says", False),
+    ],
+)
+def test_the_environment(changes: dict[str, object], old: str, fresh: bool) -> None:
+    plan = plan_apply(WANTED, at_lock(**changes))
+    assert [step.old for step in plan.steps] == [old]
+    assert plan.fresh == fresh
+    assert plan.steps[0].keep == ("foreign" in changes)
+
+
+def test_other_patches_make_the_environment_anew() -> None:
+    wanted = replace(WANTED, patches='{"patches": [1]}')
+    assert [kind for kind, _ in kinds(at_lock(), wanted)] == ["environment", "patches"]
+    assert plan_apply(wanted, at_lock()).fresh
+
+
+def test_what_lies_in_an_environment_that_goes_is_laid_again() -> None:
+    conf = Laid(path="/opt/venv/pip.conf", origin="constraints", text="conf\n")
+    wanted = replace(WANTED, laid=(conf,))
+    facts = at_lock(paths={conf.path: file("conf\n")}, record=None, torn=True, stamp="")
+    assert kinds(facts, wanted) == [("environment", "/opt/venv"), ("file", conf.path)]
+
+
+def test_a_file_of_the_users_is_kept_and_one_of_ours_is_not() -> None:
+    theirs = at_lock(record=None, paths={HOOK.path: file("theirs\n"), LINK.path: PathFact(kind="link", to=LINK.to)})
+    assert [step.keep for step in plan_apply(WANTED, theirs).steps] == [True]
+    ours = at_lock()
+    changed = replace(WANTED, laid=(replace(HOOK, text="a new hook\n"), LINK))
+    assert [(step.path, step.keep) for step in plan_apply(changed, ours).steps] == [(HOOK.path, False)]
+
+
+def test_a_mode_is_content_too() -> None:
+    paths = {HOOK.path: file("hook\n", "0600"), LINK.path: PathFact(kind="link", to=LINK.to)}
+    assert kinds(at_lock(paths=paths)) == [("file", HOOK.path)]
+
+
+@pytest.mark.parametrize(
+    ("fact", "reason"),
+    [
+        (PathFact(kind="folder"), "a folder is in its place"),
+        (PathFact(kind="other"), "no plain file is in its place"),
+        (PathFact(kind="link", to="python3.11", program=True), "other environments may link to"),
+    ],
+)
+def test_what_cannot_be_replaced_is_named(fact: PathFact, reason: str) -> None:
+    plan = plan_apply(WANTED, at_lock(record=None, paths={HOOK.path: file("hook\n"), LINK.path: fact}))
+    assert plan.steps == ()
+    assert [(row.what, reason in row.reason) for row in plan.left] == [(LINK.path, True)]
+
+
+def test_what_an_earlier_lock_laid_is_taken_away() -> None:
+    wanted = replace(WANTED, laid=(HOOK,))
+    assert kinds(at_lock(), wanted) == [("remove", LINK.path)]
+    facts = at_lock(replace(WANTED, parts=(WORDS,)))
+    assert kinds(facts) == [("remove", WORDS.path)]
+
+
+def test_a_part_that_is_there_and_not_ours_is_kept() -> None:
+    wanted = replace(WANTED, parts=(WORDS,))
+    facts = at_lock()
+    step = plan_apply(wanted, facts).steps[0]
+    assert (step.kind, step.keep) == ("part", True)
+    torn = at_lock(wanted, record=replace(at_lock(wanted).record, parts={WORDS.path: PartRecord()}))  # type: ignore[type-var]
+    assert kinds(torn, wanted) == [("part", WORDS.path)]
+
+
+def test_apt_packages_that_cannot_be_installed_are_named() -> None:
+    wanted = replace(WANTED, debs=("git", "tmux"))
+    plan = plan_apply(wanted, at_lock(debs=frozenset(["git"]), why_no_packages="only root can install them"))
+    assert plan.steps == ()
+    assert [(row.what, row.reason) for row in plan.left] == [("apt packages tmux", "only root can install them")]
+    assert kinds(at_lock(debs=frozenset(["git"])), wanted) == [("packages", "apt")]
+
+
+def test_a_platforms_file_keeps_its_lines() -> None:
+    wanted = replace(WANTED, laid=(ENVIRONMENT,))
+    facts = at_lock(record=None, paths={ENVIRONMENT.path: file("ID=4\nPATH=/conda/bin:/bin\n", "0600")})
+    (step,) = plan_apply(wanted, facts).steps
+    assert step.laid
+    assert step.laid.text == 'ID=4\nPATH="/opt/venv/bin:/bin:/conda/bin"\n'
+    assert step.laid.mode == "0600"
+    again = at_lock(record=None, paths={ENVIRONMENT.path: file(step.laid.text, "0600")})
+    assert plan_apply(wanted, again).steps == ()
+
+
+LINES = some.lists(
+    some.one_of(
+        some.sampled_from(["", "# note", "export A='b c'", "PATH=/x:/y", 'PATH="/y"\r', "PATH=", "no equals", "B=2\r"]),
+        some.text(some.characters(exclude_characters="\n"), max_size=12),
+    ),
+    max_size=6,
+)
+
+
+@given(LINES)
+def test_merging_twice_is_merging_once_and_can_be_undone(lines: list[str]) -> None:
+    theirs = "".join(f"{line}\n" for line in lines)
+    ours = 'PATH="/opt/venv/bin:/bin"\n'
+    merged = merged_text(theirs, ours)
+    assert merged_text(merged, ours) == merged
+    assert [line for line in theirs.split("\n") if "PATH=" not in line] == [
+        line for line in merged.split("\n") if "PATH=" not in line
+    ]
+    if theirs.count("PATH=") < 2:
+        assert unmerged_text(merged, ours, theirs) == theirs
+
+
+def test_a_path_that_rlbox_init_wrote_stays() -> None:
+    """It has the folders of hooks in front; without this a machine was never at its lock once the script had run."""
+    ours = 'PATH="/opt/venv/bin:/bin"\n'
+    written = 'PATH="/opt/rlbox/shims:/opt/venv/bin:/bin:/srv/me"\n'
+    assert merged_text(written, ours) == written
+    conda = 'PATH="/opt/conda/bin:/opt/venv/bin:/bin"\n'
+    assert merged_text(conda, ours) == 'PATH="/opt/venv/bin:/bin:/opt/conda/bin"\n'
+
+
+@pytest.mark.parametrize(
+    ("free_here", "free_data", "same", "moved"),
+    [(100, 100, False, False), (1, 100, False, True), (1, 1, False, False), (1, 100, True, False)],
+)
+def test_the_environment_goes_where_there_is_room(free_here: int, free_data: int, same: bool, moved: bool) -> None:
+    layout = choose_venv(Layout(data="/disk"), 1 << 30, free_here << 30, free_data << 30, same)
+    assert layout.venv == ("/disk/rlbox/opt/venv" if moved else "")
+
+
+def test_a_prefix_moves_paths_and_nothing_else() -> None:
+    layout = Layout(prefix="/srv/me/place", data="/data")
+    text = "PATH=/opt/venv/bin:/opt/rlbox/bin [ -x '/opt/venv' ] /opt/venv-old /mnt/opt/venv ${X}/opt/venv /usr/bin/ray"
+    moved = layout.moved(text, ("/opt/venv", "/opt/rlbox"))
+    assert moved == (
+        "PATH=/srv/me/place/opt/venv/bin:/srv/me/place/opt/rlbox/bin [ -x '/srv/me/place/opt/venv' ] "
+        "/opt/venv-old /mnt/opt/venv ${X}/opt/venv /usr/bin/ray"
+    )
+    assert layout.moved(moved, ("/opt/venv", "/opt/rlbox")) == moved
+    assert Layout(data="/data").moved(text, ("/opt/venv",)) == text
+
+
+@pytest.mark.parametrize("prefix", ["relative", "/a b", "/a:b", "/a$b", "/a/", "/", "/a\n"])
+def test_a_prefix_that_no_shell_line_can_hold(prefix: str) -> None:
+    with pytest.raises(SpecError):
+        check_prefix(prefix)
+
+
+def test_what_is_told_of_a_path() -> None:
+    assert ABSENT.told() == "nothing"
+    assert file("a").told().startswith("file ca978112ca1b, mode 0644")

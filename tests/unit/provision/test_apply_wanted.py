@@ -1,0 +1,94 @@
+"""plan/apply_wanted: what the shipped targets lay on a machine is what their images have."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from fakes import CHECKOUT
+
+from rlbox.config.project import Project
+from rlbox.fixes.applies import stack_versions
+from rlbox.fixes.bake import Baked, bake_fixes
+from rlbox.fixes.load import load_fixed_target
+from rlbox.image.machine import container_defaults, container_limits
+from rlbox.image.plans import image_plan
+from rlbox.provision.layout import Layout
+from rlbox.provision.wanted import Wanted, at_data, plan_wanted
+from rlbox.target.lock import load_lock
+from rlbox.target.target import Target
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def planned(name: str, layout: Layout, absent: frozenset[str] = frozenset()) -> tuple[Wanted, Target, Baked]:
+    """What a shipped target asks of a machine, its target as that sees it, and what its fixes bake."""
+    project = Project(folder=CHECKOUT)
+    loaded, lock = load_fixed_target(project, name), load_lock(project.lock_file(name))
+    assert lock
+    target = at_data(loaded.target, layout.data)
+    baked = bake_fixes(loaded.fixes, target, stack_versions(target, lock))
+    image = image_plan(project, name)
+    return plan_wanted(target, lock, baked, image, layout, {}, "/usr/bin/python3", absent), target, baked
+
+
+def text_of(wanted: Wanted, path: str) -> str:
+    return next(row.text for row in wanted.laid if row.path == wanted.layout.at(path))
+
+
+@pytest.mark.allow("processes")
+@pytest.mark.parametrize("name", ["local", "vast-5090"])
+def test_the_environment_is_that_of_the_image(name: str, tmp_path: Path) -> None:
+    wanted, target, baked = planned(name, Layout(data="/disk"))
+    script = tmp_path / "environment.sh"
+    script.write_text(text_of(wanted, "/opt/rlbox/hooks/00-environment.sh"))
+    argv = ["sh", "-c", '. "$1"; . "$1"; env -0', "sh", str(script)]  # twice: a shell may source it again
+    done = subprocess.run(argv, env={"PATH": PATH}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = dict(row.split("=", 1) for row in done.stdout.split("\0") if row)
+    limits = json.loads(found.pop("RLBOX_LIMITS"))
+    assert limits == json.loads(json.dumps(container_limits(container_defaults(target, baked))))
+    assert limits["disk"]["mount"] == "/disk"
+    assert found.pop("RLBOX_PLACE") == "/opt/rlbox"
+    base = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PATH": f"/opt/venv/bin:/opt/rlbox/bin:{PATH}"}
+    wished = {**baked.env(base), **target.env}
+    for name in {name for block in baked.envs for name in block.path}:  # a folder that two fixes put in front: once
+        wished[name] = ":".join(dict.fromkeys(wished[name].split(":")))
+    assert {key: text for key, text in found.items() if key not in ("PWD", "_")} == wished
+
+
+@pytest.mark.parametrize("name", ["local", "vast-5090"])
+def test_below_a_prefix_nothing_leads_out(name: str) -> None:
+    wanted, _, _ = planned(name, Layout(prefix="/srv/me/p", data="/disk"))
+    assert all(row.path.startswith("/srv/me/p/") for row in (*wanted.laid, *wanted.parts))
+    texts = {row.path: (row.text + row.to).replace("/srv/me/p/opt/", "") for row in wanted.laid}
+    for path, text in texts.items():
+        if path.endswith(("apply_patches.py", "unified_diff.py", "lock.json")):
+            continue
+        assert "/opt/venv/" not in text, path
+        assert "/opt/rlbox/" not in text, path
+    assert "/etc/environment" in {row.what for row in wanted.left}
+    assert "/tmp/ray" in {row.what for row in wanted.left}
+    assert not any("ray-temp-dir" in row.path for row in wanted.laid)
+
+
+def test_a_fix_that_is_there_in_part_stops_no_run() -> None:
+    whole, _, _ = planned("local", Layout(data="/disk"))
+    partly, _, _ = planned("local", Layout(data="/disk"), frozenset(["libnuma1", "procps"]))
+    rows = [json.loads(text_of(wanted, "/opt/rlbox/share/fixes.json"))["fixes"] for wanted in (whole, partly)]
+    when = [next(row["check"]["when"] for row in fixes if row["id"] == "libnuma-missing") for fixes in rows]
+    assert "run" in when[0]
+    assert when[1] == ["doctor"]
+    left = {row.what: row.reason for row in partly.left}
+    assert left["fix libnuma-missing"] == "the apt package libnuma1 is not here"
+
+
+def test_the_data_disk_is_where_the_machine_has_it() -> None:
+    project = Project(folder=CHECKOUT)
+    target = load_fixed_target(project, "local").target
+    env = {"HF_HOME": "/data/hf", "OTHER": "/mnt/data/x:/data", "NEAR": "/database"}
+    moved = at_data(target.model_copy(update={"env": env}), "/disk")
+    assert moved.disk.mount == "/disk"
+    assert moved.env == {"HF_HOME": "/disk/hf", "OTHER": "/mnt/data/x:/disk", "NEAR": "/database"}

@@ -1,0 +1,69 @@
+"""Where uv takes the packages of an applied target from: the store alone, or an index and what no index has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rlbox.provision import stack
+from rlbox.provision.stack import Supply
+from rlbox.values import Command, Outcome
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
+    """The commands, none of them run; files that are there only while they would run are looked at."""
+    commands: list[Command] = []
+
+    def run(command: Command, *told: str) -> Outcome:
+        names = sorted(path.name for path in Path(command.cwd).iterdir()) if command.cwd else []
+        commands.append(replace(command, env={"files": " ".join(names)}))
+        return Outcome(command=command, exit_code=0)
+
+    monkeypatch.setattr(stack, "check_command", run)
+    return commands
+
+
+def ask(supply: Supply, tmp_path: Path) -> Any:
+    wanted: Any = SimpleNamespace(
+        python="3.11",
+        base=None,
+        interpreter="",
+        build="",
+        requirements="six==1.16.0\n",
+        layout=SimpleNamespace(venv=""),
+    )
+    stack._run_uv(wanted, supply, tmp_path / "venv")
+
+
+def words(command: Command) -> list[str]:
+    return [word for word in command.argv if word.startswith("--") and word not in ("--quiet", "--python")]
+
+
+def test_from_the_store_alone(said: list[Command], tmp_path: Path) -> None:
+    ask(Supply(files={"six.whl": tmp_path / "six"}, offline=True), tmp_path)
+    make, sync = said
+    assert "--offline" in make.argv
+    assert words(sync) == ["--offline", "--require-hashes", "--no-index", "--find-links"]
+    assert sync.argv[sync.argv.index("--find-links") + 1] == sync.cwd
+    assert "six.whl" in sync.env["files"]
+
+
+def test_from_an_index_and_what_none_has(said: list[Command], tmp_path: Path) -> None:
+    """A compiled wheel, or one by address, is shown from the store beside the folders of this machine's own wheels."""
+    ask(Supply(files={"flash_attn.whl": tmp_path / "f"}, wheels=("/own",)), tmp_path)
+    make, sync = said
+    assert "--offline" not in make.argv
+    assert words(sync) == ["--require-hashes", "--find-links", "--find-links"]
+    places = [sync.argv[at + 1] for at, word in enumerate(sync.argv) if word == "--find-links"]
+    assert places == [sync.cwd, "/own"]
+    assert "flash_attn.whl" in sync.env["files"]
+
+
+def test_from_an_index_alone(said: list[Command], tmp_path: Path) -> None:
+    ask(Supply(), tmp_path)
+    assert words(said[1]) == ["--require-hashes"]

@@ -1,0 +1,62 @@
+"""The pages that lead: the ten chapters of seed 004 (P136), and the planner's table against what it computes (P138)."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from fakes import CHECKOUT
+
+from rlbox.amounts import GIB
+from rlbox.cli.verbs import VERBS
+from rlbox.config.project import Project
+from rlbox.job.load import load_job
+from rlbox.job.params import plan_values
+from rlbox.planner.needs import needs_of
+from rlbox.planner.room import usable_bytes
+from rlbox.planner.view import seed_shard_gb
+
+DOCS = CHECKOUT / "docs"
+CHAPTERS = (
+    "Requirements", "Instance", "Environment", "Data", "Smoke test", "Training", "Evaluation", "Results",
+    "Troubleshooting", "Cost",
+)  # fmt: skip
+ROW = re.compile(r"\| (\d) x (\d+) GB \(.+?\) \| (\d+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|")
+
+
+def test_every_chapter_has_commands_and_a_page() -> None:
+    rows = [line for line in (DOCS / "workflow.md").read_text("utf-8").splitlines() if re.match(r"\| \d+\.", line)]
+    assert [row.split("|")[1].strip().partition(". ")[2] for row in rows] == list(CHAPTERS)
+    for row in rows:
+        verbs = re.findall(r"`rlbox ([a-z]+)", row)
+        assert verbs
+        assert set(verbs) <= set(VERBS)
+        pages = re.findall(r"\]\(([^)#]+)", row)
+        assert pages
+        assert [page for page in pages if not (DOCS / page).is_file()] == []
+
+
+@pytest.mark.parametrize("profile", ["rtx-4090-x4", "", "rtx-6000-pro-x2"])
+def test_the_table_says_what_is_computed(profile: str) -> None:
+    job = load_job(Project(folder=CHECKOUT), "sft")
+    rows = {(int(gpus), int(gb)): rest for gpus, gb, *rest in ROW.findall((DOCS / "planner.md").read_text("utf-8"))}
+    gpus, gb = {"rtx-4090-x4": (4, 24), "": (4, 32), "rtx-6000-pro-x2": (2, 96)}[profile]
+    shard = round(seed_shard_gb(7, gpus))
+    said = [str(shard), str(gb - shard)]
+    for offload in ("false", "true"):
+        needs = needs_of(job, plan_values(job, profile, {"offload": offload}), usable_bytes("", gb))
+        assert needs
+        said.append(f"{next(row.card_bytes for row in needs.stages if row.stage == 'train') / GIB:.1f}")
+    assert rows[gpus, gb] == said
+
+
+def test_what_has_not_run_on_a_gpu_says_so_where_it_is_read() -> None:
+    """The default of `sft`, and what of the rule of hangs was tried on two GPUs alone, and once too late."""
+    sft = (DOCS / "jobs/sft.md").read_text("utf-8")
+    assert "mends. *Unproven*: four ranks on four cards, and a 5090 itself" in sft
+    assert load_job(Project(folder=CHECKOUT), "sft").params["offload"].help.endswith("four cards are unproven")
+    (row,) = [line for line in (DOCS / "planner.md").read_text("utf-8").splitlines() if "the default), host" in line]
+    assert "*unproven*" in row
+    hangs = (DOCS / "hangs.md").read_text("utf-8")
+    assert "*unproven*: more than two GPUs" in hangs
+    assert "after 38.7 s, once in six times" in hangs

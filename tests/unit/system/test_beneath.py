@@ -1,0 +1,162 @@
+"""Files below a data disk: no link is followed, whoever walks, and only regular files are opened."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlbox.system import beneath, trees
+
+WAYS = ["openat2", "walk"]
+
+
+@pytest.fixture(params=WAYS, autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    def refuse(path: Path, flags: int, mode: int) -> int:
+        raise NotImplementedError
+
+    if request.param == "walk":
+        monkeypatch.setattr(beneath, "_open_at_once", refuse)
+    return str(request.param)
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A folder of the user's, beside the disk, that must stay as it is."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    return folder
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    folder = tmp_path / "disk"
+    (folder / "runs/r-1").mkdir(parents=True)
+    (folder / "runs/r-1/run.json").write_text("{}")
+    return folder
+
+
+DEEDS: dict[str, Callable[[Path], object]] = {
+    "read": beneath.read_bytes,
+    "open": beneath.open_file,
+    "append": lambda path: beneath.open_handle(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+    "truncate": lambda path: beneath.open_handle(path, os.O_WRONLY | os.O_TRUNC),
+}
+BY_NAME: dict[str, Callable[[Path], object]] = {
+    "write": lambda path: beneath.write_file(path, b"theirs"),
+    "create": lambda path: beneath.create_file(path, b"theirs"),
+    "remove": beneath.remove_file,
+    "look": beneath.facts_of,
+}
+
+
+@pytest.mark.parametrize("deed", DEEDS)
+def test_a_link_in_the_place_of_a_file(disk: Path, outside: Path, deed: str) -> None:
+    link = disk / "runs/r-1/run.json"
+    link.unlink()
+    link.symlink_to(outside / "notes.txt")
+    with pytest.raises(OSError, match="it is a link, and rlbox follows none") as refused:
+        DEEDS[deed](link)
+    assert (refused.value.errno, refused.value.filename) == (errno.ELOOP, str(link))
+    assert (outside / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("deed", [*DEEDS, *BY_NAME])
+@pytest.mark.parametrize("part", ["runs", "runs/r-1"])
+def test_a_link_on_the_way(disk: Path, outside: Path, deed: str, part: str) -> None:
+    (disk / part).rename(disk / "away")
+    (disk / part).symlink_to(outside)
+    (outside / "r-1").mkdir()
+    for folder in (outside, outside / "r-1"):
+        (folder / "run.json").write_text("mine")
+    with pytest.raises(OSError, match="it is a link, and rlbox follows none") as refused:
+        {**DEEDS, **BY_NAME}[deed](disk / "runs/r-1/run.json")
+    assert refused.value.filename == str(disk / part)
+    assert {path.read_text() for path in (outside / "run.json", outside / "r-1/run.json")} == {"mine"}
+
+
+def test_a_link_itself_is_replaced_or_removed(disk: Path, outside: Path) -> None:
+    for deed in (lambda path: beneath.write_file(path, b"new"), beneath.remove_file):
+        link = disk / "runs/r-1/plan.json"
+        link.unlink(missing_ok=True)
+        link.symlink_to(outside / "notes.txt")
+        deed(link)
+        assert not link.is_symlink()
+    assert (outside / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "folder", "device"])
+def test_what_is_no_regular_file_is_refused_at_once(disk: Path, kind: str) -> None:
+    path = Path("/dev/null") if kind == "device" else disk / kind
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "socket":
+        os.mknod(path, stat.S_IFSOCK)
+    with pytest.raises(OSError):  # noqa: PT011 (a socket is refused by the kernel)
+        beneath.read_bytes(path)
+    assert not beneath.is_file(path)
+
+
+def test_bounds_and_dots(disk: Path) -> None:
+    path = disk / "runs/r-1/run.json"
+    assert beneath.read_bytes(path, 2) == b"{}"
+    with pytest.raises(OSError, match="it is larger than 1 bytes"):
+        beneath.read_bytes(path, 1)
+    with pytest.raises(OSError, match=r"no \.\. and no NUL in it"):
+        beneath.read_bytes(disk / "runs/../runs/r-1/run.json")
+    with pytest.raises(OSError, match="no NUL in it"):
+        beneath.read_bytes(disk / "runs\0/r-1/run.json")
+    with pytest.raises(FileNotFoundError):
+        beneath.read_bytes(disk / "runs/r-2/run.json")
+
+
+def test_writing(disk: Path) -> None:
+    path = disk / "runs/r-1/run.json"
+    beneath.write_file(path, b"new", 0o600, durable=True)
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"new", 0o600)
+    beneath.create_file(disk / "begun", b"1")
+    with pytest.raises(FileExistsError):
+        beneath.create_file(disk / "begun", b"2")
+    beneath.make_folder_at(disk / "more")
+    beneath.make_folder_at(disk / "more")
+    assert beneath.names_in(disk) == ["begun", "more", "runs"]
+    assert beneath.names_in(disk / "none") == []
+    beneath.remove_file(disk / "none")
+
+
+def test_a_tree_goes_and_what_its_links_lead_to_stays(disk: Path, outside: Path) -> None:
+    (disk / "runs/away").symlink_to(outside)
+    (disk / "runs/r-1/away").symlink_to(outside)
+    trees.remove_tree(disk / "runs")
+    trees.remove_tree(disk / "runs")
+    assert (beneath.names_in(disk), (outside / "notes.txt").read_text()) == ([], "mine")
+    (disk / "runs").symlink_to(outside)
+    with pytest.raises(OSError, match="it is a link") as refused:
+        trees.remove_tree(disk / "runs")
+    assert (refused.value.filename, (outside / "notes.txt").read_text()) == (str(disk / "runs"), "mine")
+
+
+def test_a_link_that_leads_to_the_disk_is_the_users(disk: Path, tmp_path: Path) -> None:
+    (tmp_path / "here").symlink_to(disk)
+    path = tmp_path / "here/runs/r-1/run.json"
+    with pytest.raises(OSError, match="it is a link"):
+        beneath.read_bytes(path)
+    assert beneath.read_bytes(path.resolve()) == beneath.read_bytes(path, links=True) == b"{}"
+
+
+def test_a_second_name_of_a_file_is_not_written_into(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("of the host")
+    os.link(tmp_path / "file", tmp_path / "name")
+    with pytest.raises(OSError, match="a second name"):
+        beneath.open_handle(tmp_path / "name", os.O_WRONLY | os.O_APPEND)
+    assert beneath.read_bytes(tmp_path / "name") == b"of the host"
+    beneath.write_file(tmp_path / "name", b"of the run")
+    assert (tmp_path / "file").read_text() == "of the host"

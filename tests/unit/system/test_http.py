@@ -1,0 +1,468 @@
+"""The one HTTP layer: kept connections, redirects, proxies, logins, files sent, broken answers, waits, retries."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rlbox.system.http import FileBody, Http, again, loopback_http, pause_s, site_http, site_trust
+from rlbox.system.no_answer import Kind, NoAnswer, explain
+from rlbox.system.site_settings import SiteFacts
+
+pytestmark = pytest.mark.allow("sockets")
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+SIZE = 64 << 20
+
+
+class Talk:
+    """A server: `answer` gets each connection, which is closed when it returns; `heads` are those that were read."""
+
+    def __init__(self, answer: Callable[[Talk, socket.socket], None]) -> None:
+        self.heads: list[str] = []
+        self.connections = 0
+        self.end = threading.Event()
+        self.after = b""
+        self._answer = answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.host = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.url = f"http://{self.host}"
+        self._threads = [threading.Thread(target=self._serve)]
+        self._threads[0].start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self._threads.append(threading.Thread(target=self._one, args=(connection,)))
+            self._threads[-1].start()
+
+    def _one(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                self._answer(self, connection)
+            except OSError:
+                return
+
+    def head(self, connection: socket.socket) -> str:
+        """Read a request's head; empty when the other side has closed. What came behind it is in `after`."""
+        data = b""
+        while b"\r\n\r\n" not in data:
+            if not (more := connection.recv(1 << 16)):
+                return ""
+            data += more
+        head, _, self.after = data.partition(b"\r\n\r\n")
+        self.heads.append(head.decode() + "\r\n")
+        return self.heads[-1]
+
+    def whole(self, connection: socket.socket) -> str:
+        """Read a request with its body: closed before, the connection would be reset, and the answer lost."""
+        head = self.head(connection)
+        length = re.search(r"(?im)^content-length: (\d+)", head)
+        while length and len(self.after) < int(length[1]) and (more := connection.recv(1 << 16)):
+            self.after += more
+        return head
+
+    def close(self) -> None:
+        """End the server."""
+        self.end.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(5)
+
+
+@contextmanager
+def answering(answer: Callable[[Talk, socket.socket], None]) -> Iterator[Talk]:
+    """Yield a server that leaves each connection to `answer`."""
+    talk = Talk(answer)
+    try:
+        yield talk
+    finally:
+        talk.close()
+
+
+def always(text: bytes) -> Callable[[Talk, socket.socket], None]:
+    """Answer every request of a connection with the same bytes."""
+
+    def answer(talk: Talk, connection: socket.socket) -> None:
+        while talk.whole(connection):
+            connection.sendall(text)
+
+    return answer
+
+
+def once(text: bytes) -> Callable[[Talk, socket.socket], None]:
+    """Answer one request and close."""
+
+    def answer(talk: Talk, connection: socket.socket) -> None:
+        talk.whole(connection)
+        connection.sendall(text)
+
+    return answer
+
+
+def failure(url: str, http: Http | None = None, **more: object) -> NoAnswer:
+    with pytest.raises(NoAnswer) as caught, http or Http(proxies=False, silent_s=0.3) as asking:
+        asking.whole("GET", url, **more)  # type: ignore[arg-type]
+    return caught.value
+
+
+def test_a_connection_is_kept() -> None:
+    with answering(always(OK)) as server, Http() as http:
+        for _ in range(3):
+            assert http.whole("GET", server.url).read() == b"ok"
+    assert server.connections == 1
+    assert server.heads[0].startswith("GET / HTTP/1.1\r\n")
+    assert "User-Agent: rlbox/" in server.heads[0]
+    assert "Accept-Encoding: identity" in server.heads[0]
+
+
+def test_an_unread_body_costs_the_connection_and_no_wait() -> None:
+    def half(talk: Talk, connection: socket.socket) -> None:
+        talk.head(connection)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n")
+        talk.end.wait(60)
+
+    with answering(half) as server, Http(connections=1, silent_s=60) as http:
+        began = time.monotonic()
+        for _ in range(3):
+            with http.ask("GET", server.url) as answer:
+                assert (answer.status, answer.length) == (200, 9)
+    assert server.connections == 3
+    assert time.monotonic() - began < 60
+
+
+def test_a_connection_that_the_other_side_closed_is_not_used_again() -> None:
+    with answering(once(OK)) as server, Http() as http:
+        for _ in range(3):
+            assert http.whole("GET", server.url).read() == b"ok"
+            time.sleep(0.05)
+    assert server.connections == 3
+
+
+def test_one_host_gets_so_many_requests_at_once_and_no_more() -> None:
+    now: list[int] = []
+    most: list[int] = []
+
+    def slow(talk: Talk, connection: socket.socket) -> None:
+        while talk.head(connection):
+            now.append(1)
+            most.append(len(now))
+            time.sleep(0.02)
+            now.pop()
+            connection.sendall(OK)
+
+    with answering(slow) as server, Http(connections=2) as http:
+        threads = [threading.Thread(target=http.whole, args=("GET", server.url)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert (len(server.heads), max(most), server.connections) == (8, 2, 2)
+
+
+def test_an_answer_packed_and_unpacked() -> None:
+    body = gzip.compress(b"much " * 1000)
+    text = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    with answering(always(text)) as server, Http() as http:
+        with http.ask("GET", server.url) as answer:
+            assert b"".join(answer.blocks()) == body
+        with http.ask("GET", server.url, headers={"Accept-Encoding": "gzip"}) as answer:
+            assert b"".join(answer.blocks(decode=True)) == b"much " * 1000
+        assert http.whole("GET", server.url).read() == b"much " * 1000
+    assert "Accept-Encoding: gzip" in server.heads[1]
+    assert server.connections == 1
+
+
+def test_a_block_comes_as_soon_as_its_bytes_do() -> None:
+    def slowly(talk: Talk, connection: socket.socket) -> None:
+        talk.head(connection)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\none")
+        talk.end.wait(20)
+        connection.sendall(b"two")
+
+    with answering(slowly) as server, Http().ask("GET", server.url) as answer:
+        blocks = answer.blocks()
+        assert next(blocks) == b"one"
+        server.end.set()
+        assert list(blocks) == [b"two"]
+
+
+def test_json_and_bodies() -> None:
+    with answering(once(b'HTTP/1.1 201 Made\r\nConnection: close\r\n\r\n{"a": [1]}')) as server, Http() as http:
+        answer = http.whole("POST", server.url + "/x?y=1", headers={"Content-Type": "application/json"}, body=b"{}")
+    assert (answer.status, answer.reason, answer.json(), answer.length) == (201, "Made", {"a": [1]}, None)
+    head = server.heads[0]
+    assert head.startswith("POST /x?y=1 HTTP/1.1\r\n")
+    assert "Content-Length: 2\r\n" in head
+
+
+def test_a_file_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "blob").write_bytes(bytes(range(256)) * 4096)
+    got = bytearray()
+
+    def take(talk: Talk, connection: socket.socket) -> None:
+        talk.head(connection)
+        got.extend(talk.after)
+        while len(got) < 256 * 4096:
+            got.extend(connection.recv(1 << 20))
+        connection.sendall(OK)
+
+    with answering(take) as server, Http() as http:
+        http.whole("PATCH", server.url, body=FileBody(path=tmp_path / "blob"))
+    assert f"Content-Length: {256 * 4096}\r\n" in server.heads[0]
+    assert bytes(got) == bytes(range(256)) * 4096
+
+
+def test_a_refusal_in_the_middle_of_a_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "blob").write_bytes(bytes(SIZE))
+
+    def refuse(talk: Talk, connection: socket.socket) -> None:
+        talk.head(connection)
+        connection.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(1 << 20):
+            pass
+
+    with answering(refuse) as server, Http() as http:
+        answer = http.whole("PUT", server.url, body=FileBody(path=tmp_path / "blob"))
+    assert (answer.status, answer.reason) == (413, "Too Large")
+
+
+def test_silence_in_the_middle_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "blob").write_bytes(bytes(SIZE))
+
+    def silent(talk: Talk, connection: socket.socket) -> None:
+        talk.head(connection)
+        talk.end.wait(20)
+
+    with answering(silent) as server, pytest.raises(NoAnswer) as caught, Http(silent_s=0.2) as http:
+        http.whole("PUT", server.url, body=FileBody(path=tmp_path / "blob"))
+    assert caught.value.kind == "silent"
+
+
+def test_a_file_that_is_not_there_is_no_failure_of_the_host(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), Http() as http:
+        http.whole("PUT", "http://127.0.0.1:1/", body=FileBody(path=tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said", "words"),
+    [
+        (b"", "cut", "breaks the connection off", "Remote end closed connection without response"),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf",
+            "cut",
+            "breaks the connection off",
+            "5 bytes are missing",
+        ),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nhalf", "cut", "breaks the connection off", ""),
+        (b"what?\r\n\r\n", "cut", "breaks the connection off", ""),
+    ],
+)
+def test_answers_that_are_cut(text: bytes, kind: Kind, said: str, words: str) -> None:
+    with answering(once(text)) as server:
+        error = failure(server.url)
+        assert (error.kind, explain(error), error.host) == (kind, said, "127.0.0.1")
+        assert words in str(error)
+        with pytest.raises(NoAnswer), Http() as http, http.ask("GET", server.url) as answer:
+            list(answer.blocks())
+
+
+def test_silence() -> None:
+    def silent(talk: Talk, connection: socket.socket) -> None:
+        if talk.head(connection) and "/half" in talk.heads[-1]:
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")
+        talk.end.wait(20)
+
+    with answering(silent) as server:
+        for path in ("/none", "/half"):
+            error = failure(server.url + path)
+            assert (error.kind, explain(error)) == ("silent", "stalls: nothing came for too long")
+
+
+def test_nobody_listens() -> None:
+    error = failure("http://127.0.0.1:1/")
+    assert (error.kind, str(error)) == ("unreached", "Connection refused")
+    assert explain(error) == "cannot reach 127.0.0.1: Connection refused"
+    assert isinstance(error.__cause__, Exception)
+
+
+def test_a_connection_that_is_not_taken() -> None:
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        waiting = [socket.socket() for _ in range(3)]
+        for one in waiting:
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        error = failure(f"http://127.0.0.1:{full.getsockname()[1]}")
+        for one in waiting:
+            one.close()
+    assert (error.kind, explain(error)) == ("late", "does not take the connection")
+
+
+def test_plain_http_where_tls_is_asked_for() -> None:
+    with answering(lambda talk, connection: connection.sendall(OK)) as server:
+        error = failure(server.url.replace("http:", "https:"))
+    assert error.kind in ("unreached", "cut")
+    assert "SSL" in str(error)
+
+
+@pytest.mark.parametrize("url", ["", "token", "ftp://x/", "http:///v2/"])
+def test_what_is_no_address(url: str) -> None:
+    error = failure(url)
+    assert (error.kind, explain(error)) == ("address", f"unsupported protocol in {url!r}")
+
+
+def test_addresses_that_cannot_be_read() -> None:
+    with answering(always(b"HTTP/1.1 302 F\r\nLocation: http://[x/\r\nContent-Length: 0\r\n\r\n")) as server:
+        assert [failure(url).kind for url in ("http://[x/", server.url, "http://h:x/")] == ["address"] * 3
+
+
+def test_redirects_are_followed_to_their_end() -> None:
+    moved = "HTTP/1.1 302 F\r\nConnection: close\r\nContent-Length: 0\r\nLocation: {}/b?c\r\n\r\n"
+    with (
+        answering(always(OK)) as other,
+        answering(once(moved.format(other.url).encode())) as one,
+        Http(headers={"Authorization": "Bearer mine"}) as http,
+    ):
+        answer = http.whole("GET", f"{one.url}/a")
+        assert (answer.status, answer.asked, answer.url) == (
+            200,
+            (f"{one.url}/a", f"{other.url}/b?c"),
+            f"{other.url}/b?c",
+        )
+        assert "Authorization: Bearer mine" in one.heads[0]
+        assert "Authorization" not in other.heads[0]
+        assert http.whole("POST", one.url, body=b"x").status == 302
+        assert loopback_http(1).whole("GET", one.url).status == 302
+
+
+def test_redirects_have_an_end() -> None:
+    with answering(always(b"HTTP/1.1 307 T\r\nLocation: /again\r\nContent-Length: 3\r\n\r\nsee")) as server:
+        error = failure(server.url)
+    assert (error.kind, str(error), len(server.heads)) == ("address", "it redirects more than 10 times", 11)
+    assert server.connections == 1
+
+
+def test_logins_of_the_address_and_of_netrc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login mira password sesame\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    with answering(always(OK)) as server:
+        named = server.url.replace("//", "//bob:a%20b@")
+        for http in (site_http(SiteFacts()), Http(), loopback_http(1)):
+            with http:
+                assert http.whole("GET", server.url).status == 200
+                assert http.whole("GET", named).status == 200
+    sent = [next((line for line in head.splitlines() if line.startswith("Auth")), "") for head in server.heads]
+    own = "Authorization: Basic Ym9iOmEgYg=="
+    assert sent == ["Authorization: Basic bWlyYTpzZXNhbWU=", own, "", own, "", own]
+    assert all(f"Host: {server.host}\r\n" in head for head in server.heads)
+
+
+@pytest.mark.parametrize("text", [None, "machine", "\xff"])
+def test_a_netrc_that_is_of_no_use(text: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "netrc").write_bytes(text.encode("latin-1"))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    with answering(always(OK)) as server, site_http(SiteFacts()) as http:
+        assert http.whole("GET", server.url).status == 200
+    assert "Authorization" not in server.heads[0]
+
+
+def test_a_proxy_is_asked_for_the_whole_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(always(OK)) as proxy, answering(always(OK)) as here:
+        monkeypatch.setenv("http_proxy", proxy.url.replace("//", "//mira:open%20sesame@"))
+        monkeypatch.setenv("https_proxy", proxy.url.replace("http:", "socks5:"))
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        with Http() as http:
+            assert http.whole("GET", "http://registry.example/v2/?x=1").read() == b"ok"
+            assert http.whole("GET", here.url).read() == b"ok"
+        error = failure("https://registry.example/", Http())
+        monkeypatch.setenv("no_proxy", "other.example")
+        assert loopback_http(1).whole("GET", here.url).read() == b"ok"
+    first = proxy.heads[0].splitlines()
+    assert (first[0], len(proxy.heads), len(here.heads)) == ("GET http://registry.example/v2/?x=1 HTTP/1.1", 1, 2)
+    assert "Host: registry.example" in first
+    assert "proxy-authorization: basic bwlyytpvcgvuihnlc2ftzq==" in [line.lower() for line in first]
+    assert (error.kind, str(error)) == ("address", "unsupported protocol of the proxy 127.0.0.1: socks5")
+
+
+def test_a_tunnel_for_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(once(b"HTTP/1.1 502 no way\r\n\r\n")) as proxy:
+        monkeypatch.setenv("all_proxy", proxy.host)
+        monkeypatch.delenv("no_proxy", raising=False)
+        error = failure("https://registry.example/v2/", Http())
+    assert proxy.heads[0].startswith("CONNECT registry.example:443 ")
+    assert (error.kind, str(error)) == ("unreached", "Tunnel connection failed: 502 no way")
+
+
+def test_what_is_trusted(tmp_path: Path) -> None:
+    import certifi
+
+    bundle = tmp_path / "ca.crt"
+    bundle.write_text(
+        Path(certifi.where()).read_text().partition("-----END CERTIFICATE-----")[0] + "-----END CERTIFICATE-----\n"
+    )
+    assert len(site_trust(str(bundle))().get_ca_certs()) == 1
+    assert len(site_trust("")().get_ca_certs()) > 50
+    asked: list[int] = []
+
+    def never() -> ssl.SSLContext:
+        asked.append(1)
+        return ssl.create_default_context()
+
+    with answering(always(OK)) as server, Http(never) as http:
+        http.whole("GET", server.url)
+    assert asked == []
+
+
+def test_what_may_pass_is_tried_again() -> None:
+    waits: list[float] = []
+    told: list[str] = []
+    answers = iter([NoAnswer("a", "cut"), NoAnswer("b", "silent"), None])
+
+    def action() -> str:
+        if error := next(answers):
+            raise error
+        return "done"
+
+    assert again(action, pause=waits.append, on_retry=told.append) == "done"
+    assert waits == [0.5, 1.0]
+    assert [*map(str, told)] == [
+        "attempt 1 of 4 failed: a; again in 0.5 s",
+        "attempt 2 of 4 failed: b; again in 1 s",
+    ]
+
+
+@pytest.mark.parametrize(("kind", "times"), [("cut", 4), ("address", 1)])
+def test_what_does_not_pass_is_raised(kind: Kind, times: int) -> None:
+    tried: list[int] = []
+
+    def action() -> None:
+        tried.append(1)
+        raise NoAnswer("no", kind)
+
+    with pytest.raises(NoAnswer):
+        again(action, pause=lambda wait_s: None)
+    assert len(tried) == times
+
+
+def test_pauses() -> None:
+    assert [pause_s(number) for number in (1, 2, 3, 20)] == [0.5, 1, 2, 30]
+    assert (pause_s(1, "7"), pause_s(1, "700"), pause_s(1, "soon")) == (7, 30, 0.5)
+    assert pause_s(1, "Thu, 01 Jan 1970 00:00:00 GMT") == 0

@@ -1,0 +1,68 @@
+"""A device, FIFO, socket or folder is never replaced by a file that rlbox writes."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from rlbox.errors import NodeError
+from rlbox.system.copies import whole_file
+from rlbox.system.folders import special_kind, write_atomic
+
+
+@pytest.fixture
+def targets(tmp_path: Path) -> dict[str, Path]:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    os.mknod(tmp_path / "socket", stat.S_IFSOCK | 0o600)
+    (tmp_path / "full").symlink_to("/dev/full")
+    found = {"a folder": "folder", "a FIFO": "fifo", "a socket": "socket", "a device": "full"}
+    return {kind: tmp_path / name for kind, name in found.items()} | {"a device itself": Path("/dev/null")}
+
+
+def test_what_is_no_file_stays_what_it_is(targets: dict[str, Path]) -> None:
+    for kind, path in targets.items():
+        before = os.lstat(path)
+        with pytest.raises(OSError, match=f"is {kind.removesuffix(' itself')}, which is not replaced"):
+            write_atomic(path, "x")
+        with pytest.raises(NodeError, match="which is not replaced"), whole_file(path, 0):
+            pass
+        after = os.lstat(path)
+        assert (before.st_ino, stat.S_IFMT(before.st_mode)) == (after.st_ino, stat.S_IFMT(after.st_mode))
+
+
+def test_links_of_the_system_are_devices_wherever_they_lead() -> None:
+    assert special_kind(Path("/dev/stdout")) == "a device"
+
+
+def test_files_links_to_files_and_nothing_are_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "nowhere").symlink_to("missing/file")
+    for name in ("file", "new", "link", "nowhere"):
+        write_atomic(tmp_path / name, "new")
+        assert (tmp_path / name).read_text() == "new"
+
+
+@pytest.mark.parametrize("kind", ["link", "second name", "pipe", "device"])
+def test_what_was_put_where_a_draft_is_expected_is_not_written_into(tmp_path: Path, kind: str) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    for draft in (tmp_path / f".out.{os.getpid()}", tmp_path / "out.part"):
+        match kind:
+            case "link":
+                draft.symlink_to(victim)
+            case "second name":
+                os.link(victim, draft)
+            case "pipe":
+                os.mkfifo(draft)
+            case _:
+                draft.symlink_to("/dev/null")
+    write_atomic(tmp_path / "out", "new")
+    assert ((tmp_path / "out").read_text(), (tmp_path / "out").is_symlink()) == ("new", False)
+    with pytest.raises(NodeError, match="cannot be written"), whole_file(tmp_path / "out", 0):
+        pass
+    assert victim.read_text() == "mine"
