@@ -23,6 +23,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -242,10 +243,10 @@ def run(chosen: list[Attack], options: list[str], at_once: int) -> dict[str, Any
     arena.close()
     shutil.rmtree(folder)
     slowest = max(done, key=lambda row: row[2])
-    outcomes: dict[str, int] = {}
-    for _, answer, _ in done:
-        key = str(answer.get("verdict") or (answer.get("rlbox") or {}).get("limit") or answer["status"])
-        outcomes[key] = outcomes.get(key, 0) + 1
+    verdicts = {
+        attack.name: str(answer.get("verdict") or (answer.get("rlbox") or {}).get("limit") or answer["status"])
+        for attack, answer, _ in done
+    }
     broken = [
         {"attack": attack.name, "says": answer["message"]}
         for attack, answer, _ in done
@@ -256,7 +257,8 @@ def run(chosen: list[Attack], options: list[str], at_once: int) -> dict[str, Any
         "uid": os.getuid(),
         "attacks": len(done),
         "fell": fell,
-        "outcomes": outcomes,
+        "outcomes": dict(Counter(verdicts.values())),
+        "verdicts": verdicts,
         "broken": broken,
         "took_s": round(time.monotonic() - began, 1),
         "slowest": [slowest[0].name, round(slowest[2], 1)],
@@ -270,11 +272,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--only", default="")
+    parser.add_argument("--verdicts", action="store_true", help="also print the verdict on every program")
     args, options = parser.parse_known_args()
     chosen = [attack for attack in attacks() if args.only in attack.name]
     if args.sample:
         chosen = random.Random(args.seed).sample([attack for attack in chosen if not attack.slow], args.sample)
     found = run(chosen, options, args.at_once)
+    if not args.verdicts:
+        del found["verdicts"]
     print(json.dumps(found, indent=1))
     return 1 if found["fell"] else 0
 
