@@ -364,9 +364,12 @@ def read_scores(scoring: subprocess.Popen[str]) -> dict[str, str]:
 def record_verdicts() -> None:
     """Add the verdicts on all hostile programs to those that were seen before: some depend on the clock."""
     argv = [sys.executable, str(CHECKOUT / "tests/sandbox/campaign.py"), "--verdicts"]
-    said = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)["verdicts"]
+    campaign = json.loads(subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=False).stdout)
+    fell = {one["attack"]: one["how"] for one in campaign["fell"]}
+    print(*(f"{name}: {how}" for name, how in fell.items()), sep="\n")
+    said = {name: verdict for name, verdict in campaign["verdicts"].items() if name not in fell}
     seen = json.loads(VERDICTS.read_text("utf-8")) if VERDICTS.exists() else {}
-    found = {name: sorted({verdict, *seen.get(name, ())}) for name, verdict in said.items()}
+    found = seen | {name: sorted({verdict, *seen.get(name, ())}) for name, verdict in said.items()}
     rows = [f" {json.dumps(name)}: {json.dumps(verdicts)}" for name, verdicts in sorted(found.items())]
     VERDICTS.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
 
