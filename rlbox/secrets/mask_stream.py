@@ -19,10 +19,7 @@ _MASK = MASK.encode()
 _BLOCK = 1 << 16
 _ON_A_LINE = 4
 _HELD = 4096
-_SPACED = 256
 _MEMORY = 64 << 20
-# what stands between two bytes that are written in hexadecimal: 68:66, 0x68,0x66, \x68\x66, %68%66, 68-66
-_GAP = rb"(?:0x|[-:,;.%_|x\[\](){}])*"
 
 
 class _Span(NamedTuple):
@@ -34,58 +31,34 @@ class _Span(NamedTuple):
 
 
 class MaskPatterns:
-    """All that secrets are found by, made once for many streams.
+    """All forms in which secrets are written, prepared once for many streams.
 
-    Parameters
-    ----------
-    forms
-        Ways of writing them; what `squeeze` takes out may stand between any two of their characters.
-    values
-        Secrets that are found in hexadecimal, too, with what separates its digits.
+    What `squeeze` takes out may stand between any two characters of a form.
     """
 
-    def __init__(self, forms: Iterable[str], values: Iterable[str] = ()) -> None:
-        import re2  # who has no log and no secret does not pay for it
+    def __init__(self, forms: Iterable[str]) -> None:
+        import re2  # only a run with secrets pays for the import
 
-        found = {squeeze(form.encode("utf-8", "surrogateescape")) for form in forms}
-        found |= {form[1:] for form in found if form[:1] in (b"n", b"r", b"t")}  # read as an escape behind a backslash
-        self.forms = sorted(form for form in found if len(form) >= SHORTEST)
-        texts = [value.encode("utf-8", "surrogateescape").hex() for value in sorted(values)]
-        short = [text.encode() for text in texts if 0 < len(text) <= 2 * _SPACED]
-        digits = [[text[n : n + 2] for n in range(0, len(text), 2)] for text in short]
-        self.longest = max([*map(len, self.forms), *(6 * len(each) for each in digits)], default=0)
+        squeezed = {squeeze(form.encode("utf-8", "surrogateescape")) for form in forms}
+        # `squeeze` reads a first n, r or t behind a backslash as the end of an escape.
+        squeezed |= {form[1:] for form in squeezed if form[:1] in (b"n", b"r", b"t")}
+        self._forms = sorted(form for form in squeezed if len(form) >= SHORTEST)
+        self.longest = max(map(len, self._forms), default=0)
         options = re2.Options()
         options.encoding = re2.Options.Encoding.LATIN1  # a log holds bytes that are no UTF-8
         options.max_mem = _MEMORY
         options.longest_match = True
-        whole = [re.escape(form) for form in self.forms] + [b"(?i:" + _GAP.join(each) + b")" for each in digits]
-        self.whole = re2.compile(b"|".join(whole) or rb"[^\x00-\xff]", options)
-        begun = [b"(?i:" + _beginnings(each) + b")" for each in digits]
-        self._begun = re2.compile(b"(?:" + b"|".join(begun) + rb")\z", options) if begun else None
-        self._firsts = {form[:size] for form in self.forms for size in (1, 2)}
+        self.regex = re2.compile(b"|".join(map(re.escape, self._forms)) or rb"[^\x00-\xff]", options)
+        self._prefixes = {form[:size] for form in self._forms for size in (1, 2)}
 
-    def beginnings(self, view: bytes) -> list[int]:
-        """Return, ascending, where the rest of the squeezed text `view` is the beginning of a secret, or a whole one
-        that may become a longer one."""
-        low = max(len(view) - self.longest + 1, 0)
-        found = {n for n in range(low, len(view)) if view[n : n + 2] in self._firsts and self._goes_on(view[n:])}
-        place = low
-        while self._begun and place < len(view) and (match := self._begun.search(view, place)):
-            found.add(match.start())
-            place = match.start() + 1
-        return sorted(found)
+    def find_beginnings(self, text: bytes) -> list[int]:
+        """Return where the rest of a squeezed text is the beginning of a form, or a whole one of a longer form."""
+        first = max(len(text) - self.longest + 1, 0)
+        return [n for n in range(first, len(text)) if text[n : n + 2] in self._prefixes and self._begins(text[n:])]
 
-    def _goes_on(self, rest: bytes) -> bool:
-        n = bisect.bisect_right(self.forms, rest)
-        return n < len(self.forms) and self.forms[n].startswith(rest)
-
-
-def _beginnings(digits: list[bytes]) -> bytes:
-    """Return the expression of all that some bytes in hexadecimal may begin with."""
-    pattern = b""
-    for number, byte in enumerate(reversed(digits)):
-        pattern = byte[:1] + b"(?:" + byte[1:] + (_GAP + b"(?:" + pattern + b"|0)?" if number else b"") + b")?"
-    return pattern
+    def _begins(self, rest: bytes) -> bool:
+        n = bisect.bisect_right(self._forms, rest)
+        return n < len(self._forms) and self._forms[n].startswith(rest)
 
 
 class MaskStream:
@@ -136,7 +109,7 @@ class MaskStream:
 
 def _found(patterns: MaskPatterns, data: bytes) -> list[_Span]:
     """Return the secrets in `data`, the earliest first."""
-    matches = list(patterns.whole.finditer(squeeze(data)))
+    matches = list(patterns.regex.finditer(squeeze(data)))
     places = SqueezedPlaces(data) if matches else None
     return [_span(places, match.start(), match.end()) for match in matches] if places else []
 
@@ -146,7 +119,7 @@ def _open_ends(patterns: MaskPatterns, data: bytes) -> list[_Span]:
     skipped = max(len(data) - 2 * patterns.longest - _HELD, 0)
     data = data[skipped:]
     view = squeeze(data)
-    starts = patterns.beginnings(view)
+    starts = patterns.find_beginnings(view)
     places = SqueezedPlaces(data) if starts else None
     spans = [_span(places, start, len(view), len(data)) for start in starts] if places else []
     return [_Span(*(skipped + at for at in span)) for span in spans]

@@ -50,7 +50,7 @@ class Masks:
     @functools.cached_property
     def _patterns(self) -> MaskPatterns:
         texts = {text for value in self.values for text in _pieces(value)}
-        return MaskPatterns({form for text in texts for form in _encodings(text)}, texts)
+        return MaskPatterns({form for text in texts for form in _encodings(text)})
 
     def stream(self) -> MaskStream:
         """Return what replaces every secret in a log by `***`, whatever it is cut into; credentials are left alone."""
@@ -122,7 +122,7 @@ def _pieces(value: str) -> set[str]:
 
 
 def _encodings(text: str) -> set[str]:
-    """Return `text` and the other ways in which it may be written; in hexadecimal it is found by other means."""
+    """Return `text` and the other ways in which it may be written."""
     return {text, *_escapes(text), *_url_forms(text), *_base64_forms(text), *_number_forms(text)}
 
 
@@ -167,7 +167,12 @@ def _base64_forms(text: str) -> set[str]:
 
 
 def _number_forms(text: str) -> set[str]:
-    """Return its bytes in hexadecimal, as decimal numbers of a list, and its characters as JSON may escape them."""
+    """Return its bytes in hexadecimal and as a list of decimal numbers, and its characters as JSON may escape them.
+
+    `squeeze` takes out blanks and backslashes first, so that `\\x68\\x66` is found as `x68x66`.
+    """
     data = text.encode("utf-8", "surrogateescape")
+    hex_forms = {separator.join(f"{byte:02x}" for byte in data) for separator in ("", ":", "-", ",0x", "0x", "x", "%")}
     escaped = "".join(f"u{unit:04x}" for unit in memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H"))
-    return {data.hex(), data.hex().upper(), ",".join(map(str, data)), escaped}
+    upper = {form.upper().replace("X", "x") for form in hex_forms}
+    return {*hex_forms, *upper, ",".join(map(str, data)), escaped}
