@@ -21,7 +21,7 @@ from rlbox.secrets.masks import Masks
 from rlbox.supervise.explain import explain_failure, write_evidence
 from rlbox.supervise.snapshot import StageFailure
 from rlbox.system.clock import utc_now
-from rlbox.system.folders import write_atomic
+from rlbox.system.files import write_atomic
 
 LOG_BYTES, FEW_BYTES = 1 << 30, 4 << 20
 FAILURE = b'Traceback (most recent call last):\n  File "train.py", line 3, in step\nValueError: no data\n'

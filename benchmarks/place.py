@@ -20,7 +20,7 @@ from benchmarks.pairs import Case, NotHere, Sample, Unusable, interleave, time_p
 from rlbox.artifacts.objects import store_folder
 from rlbox.config.project import Project
 from rlbox.image.names import image_tag
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder
 from rlbox.target.lock import load_lock
 
 SMALLEST = """\

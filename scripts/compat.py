@@ -35,7 +35,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from rlbox.artifacts.mirror_search import default_index  # noqa: E402
-from rlbox.system.site import probe_site  # noqa: E402
+from rlbox.system.network_settings import probe_site  # noqa: E402
 
 OUT = HERE.parent / "rlbox/planner/requirements.json"
 KEPT = Path.home() / ".cache/rlbox/compat"

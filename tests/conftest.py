@@ -147,7 +147,7 @@ def isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tm
         monkeypatch.setenv(f"XDG_{name}_HOME", str(home / name.lower()))
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("RLBOX_PROJECT_NAME", "tests")
-    monkeypatch.setattr("rlbox.system.site.SYSTEM_FILE", home / "no-pip.conf")
+    monkeypatch.setattr("rlbox.system.network_settings.SYSTEM_FILE", home / "no-pip.conf")
     if "processes" not in allowed:
         monkeypatch.setattr(subprocess.Popen, "__init__", _refuse("a process"))
         for name in ("system", "fork", "posix_spawn", "posix_spawnp", "execv", "execve"):

@@ -22,7 +22,7 @@ from rlbox.artifacts.objects import Store, store_folder
 from rlbox.config.project import Project
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.image.plan import ImagePlan
-from rlbox.system.counters import GpuFacts
+from rlbox.system.gpu import GpuFacts
 from rlbox.target.load import load_target
 from rlbox.target.lock import Deb, Lock, LockedGroup, Package, lock_checksum
 from rlbox.target.target import Target

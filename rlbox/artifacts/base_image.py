@@ -17,8 +17,8 @@ from rlbox.engine.reference import parse_reference
 from rlbox.engine.registry_client import Registry, wrong_digest
 from rlbox.errors import NodeError, RegistryError, RlboxError
 from rlbox.foreign import parse_json
-from rlbox.system.folders import cache_folder, write_atomic
-from rlbox.system.site import probe_site
+from rlbox.system.files import cache_folder, write_atomic
+from rlbox.system.network_settings import probe_site
 from rlbox.target.artifact import Artifact
 from rlbox.target.lock import Lock
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rlbox.artifacts.names import known_locks
 from rlbox.artifacts.objects import Store
-from rlbox.system.copies import sum_file
+from rlbox.system.files import sum_file
 from rlbox.system.lock import lock_file
 
 

@@ -15,8 +15,7 @@ from rlbox.amounts import limit_text
 from rlbox.artifacts.mirrors import FileAddress, refusal
 from rlbox.artifacts.objects import Draft
 from rlbox.errors import Interrupted, RlboxError
-from rlbox.system.http import PASSING, Answer, Http, pause_s
-from rlbox.system.no_answer import NoAnswer, explain
+from rlbox.system.http import PASSING, Answer, Http, NoAnswer, explain, pause_s
 from rlbox.target.artifact import Artifact
 
 STALL_S = 30.0

@@ -9,8 +9,7 @@ from rlbox.artifacts.egress import Address, EgressFacts, host_of, plan_addresses
 from rlbox.artifacts.fetch_pages import Unusable, read_page
 from rlbox.artifacts.mirrors import Machine, same_file
 from rlbox.artifacts.profile import Profile
-from rlbox.system.http import Http, site_http
-from rlbox.system.no_answer import NoAnswer
+from rlbox.system.http import Http, NoAnswer, site_http
 from rlbox.target.artifact import Artifact
 from rlbox.target.target import Target
 

@@ -16,11 +16,10 @@ from rlbox.artifacts.download import STALL_S, Downloader, Links, Try, Unfetched
 from rlbox.artifacts.git_tree import fill_from_git
 from rlbox.artifacts.objects import Draft, Store
 from rlbox.errors import NodeError, WorkFailed
+from rlbox.system.files import disk_full, free_bytes
 from rlbox.system.http import site_http
+from rlbox.system.network_settings import SiteFacts, probe_site
 from rlbox.system.progress import Row, progress_view
-from rlbox.system.room import disk_full, free_bytes
-from rlbox.system.site import probe_site
-from rlbox.system.site_settings import SiteFacts
 from rlbox.target.artifact import Artifact
 
 JOBS = 8

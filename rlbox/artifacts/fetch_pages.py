@@ -8,8 +8,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from rlbox.amounts import limit_text
 from rlbox.artifacts.pages import ACCEPT, Listed, parse_page
-from rlbox.system.http import Http
-from rlbox.system.no_answer import NoAnswer, explain
+from rlbox.system.http import Http, NoAnswer, explain
 
 _PAGE_S = 30.0  # for a whole page
 _PAGE_BYTES = 64 << 20

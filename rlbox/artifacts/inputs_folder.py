@@ -13,9 +13,7 @@ from rlbox.artifacts.inputs import InputsPlan, is_inputs
 from rlbox.artifacts.objects import Store
 from rlbox.engine.oci import LAYOUT, LAYOUT_FILE, TITLE, Descriptor, Manifest, parse_manifest, sha256_of
 from rlbox.errors import NodeError, WorkFailed
-from rlbox.system.copies import sum_file
-from rlbox.system.folders import write_atomic
-from rlbox.system.room import disk_full
+from rlbox.system.files import disk_full, sum_file, write_atomic
 from rlbox.target.artifact import Artifact
 
 

@@ -21,8 +21,8 @@ from typing import Any, cast
 from rlbox.artifacts.image_files import GONE, open_layer
 from rlbox.errors import WorkFailed
 from rlbox.system.compression import zstd
-from rlbox.system.copies import link_or_copy
-from rlbox.system.trees import remove_tree
+from rlbox.system.files import link_or_copy
+from rlbox.system.safe_files import remove_tree
 
 _OPAQUE = f"{GONE}{GONE}.opq"
 _LINKS = 40

@@ -15,8 +15,7 @@ from rlbox.artifacts.settings import Choice, plan_sources
 from rlbox.artifacts.unreached import rule_to_add, unreached_host
 from rlbox.errors import WorkFailed
 from rlbox.system.http import site_http
-from rlbox.system.site import probe_site
-from rlbox.system.site_settings import SiteFacts
+from rlbox.system.network_settings import SiteFacts, probe_site
 from rlbox.target.artifact import Artifact, TorchGroup
 
 

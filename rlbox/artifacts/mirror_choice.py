@@ -10,9 +10,8 @@ from rlbox.artifacts.mirrors import Machine, refusal
 from rlbox.artifacts.profile import Profile, Rule
 from rlbox.artifacts.ranking import Probed, choice_of, place_of, probe_object
 from rlbox.artifacts.settings import Choice
-from rlbox.system.http import Http, site_http
-from rlbox.system.no_answer import NoAnswer, explain
-from rlbox.system.site_settings import SiteFacts
+from rlbox.system.http import Http, NoAnswer, explain, site_http
+from rlbox.system.network_settings import SiteFacts
 from rlbox.target.artifact import Artifact
 
 QUICK_S = 3.0

@@ -24,12 +24,10 @@ from rlbox.engine.registry_client import Registry
 from rlbox.errors import RlboxError, SpecError
 from rlbox.foreign import whole_number
 from rlbox.system.command import run_command
-from rlbox.system.copies import sum_file
-from rlbox.system.folders import cache_folder, write_atomic
-from rlbox.system.http import Http, site_http
+from rlbox.system.files import cache_folder, sum_file, write_atomic
+from rlbox.system.http import Http, NoAnswer, explain, site_http
 from rlbox.system.json_files import read_table
-from rlbox.system.no_answer import NoAnswer, explain
-from rlbox.system.site import probe_site
+from rlbox.system.network_settings import probe_site
 from rlbox.target.artifact import Artifact, artifacts, base_artifact
 from rlbox.target.lock import load_lock
 from rlbox.values import Command

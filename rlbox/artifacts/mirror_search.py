@@ -19,7 +19,7 @@ from rlbox.artifacts.profile import Profile
 from rlbox.artifacts.settings import NO_CHOICE, Choice
 from rlbox.system.command import run_command
 from rlbox.system.http import Http
-from rlbox.system.site_settings import SiteFacts
+from rlbox.system.network_settings import SiteFacts
 from rlbox.target.artifact import Artifact
 from rlbox.values import Command
 

@@ -12,7 +12,7 @@ from rlbox.artifacts.profile import Profile, Rule
 from rlbox.artifacts.settings import NO_CHOICE, Choice
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import SpecError
-from rlbox.system.site_settings import SiteFacts
+from rlbox.system.network_settings import SiteFacts
 from rlbox.target.artifact import TORCH_WHEELS, Artifact
 from rlbox.target.target import Base
 

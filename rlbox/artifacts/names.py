@@ -13,7 +13,7 @@ from rlbox.artifacts.objects import Store, not_writable
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
-from rlbox.system.folders import write_atomic
+from rlbox.system.files import write_atomic
 from rlbox.target.artifact import Artifact, named_files
 from rlbox.target.lock import Lock, load_lock
 

@@ -15,8 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rlbox.errors import NodeError, WorkFailed
-from rlbox.system.copies import link_or_copy, sum_file
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder, link_or_copy, sum_file
 from rlbox.system.lock import lock_file
 
 _BLOCK = 1 << 20

@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder
 from rlbox.system.lock import require_free
-from rlbox.system.trees import remove_tree, walk_files
+from rlbox.system.safe_files import remove_tree, walk_files
 
 _NO_CACHE = ("locks", "places", "store")
 """Folders below the cache folder that have their own commands, or are in use."""

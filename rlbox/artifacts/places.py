@@ -12,8 +12,7 @@ from rlbox.artifacts.mirrors import SHARED_ARCHIVES, FileAddress, archive_url, a
 from rlbox.artifacts.objects import Store, store_folder
 from rlbox.artifacts.settings import SourcePlan, plan_sources
 from rlbox.system.http import site_http
-from rlbox.system.site import probe_site
-from rlbox.system.site_settings import SiteFacts
+from rlbox.system.network_settings import SiteFacts, probe_site
 from rlbox.target.artifact import torch_groups
 from rlbox.target.target import Target
 

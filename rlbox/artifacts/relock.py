@@ -12,7 +12,7 @@ from rlbox.artifacts.places import lock_places
 from rlbox.artifacts.python_resolution import Upgrade
 from rlbox.artifacts.resolve import refresh_lock, resolve_lock
 from rlbox.errors import SpecError
-from rlbox.system.folders import write_if_changed
+from rlbox.system.files import write_if_changed
 from rlbox.target.lock import Lock, load_lock
 from rlbox.target.target import Target
 

@@ -14,8 +14,7 @@ from rlbox.artifacts.places import Places
 from rlbox.artifacts.python_resolution import Upgrade, kept_versions, plan_inputs, plan_lock
 from rlbox.artifacts.uv import resolve
 from rlbox.errors import WorkFailed
-from rlbox.system.http import site_http
-from rlbox.system.no_answer import NoAnswer, explain
+from rlbox.system.http import NoAnswer, explain, site_http
 from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, lock_checksum, lock_patch
 from rlbox.target.target import GitSource, HttpSource, Target
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
 from rlbox.artifacts.profile import Rule
-from rlbox.system.site_settings import SiteFacts
+from rlbox.system.network_settings import SiteFacts
 from rlbox.target.artifact import TORCH_WHEELS, TorchGroup
 
 

@@ -15,9 +15,8 @@ from rlbox.artifacts.settings import SourcePlan
 from rlbox.errors import WorkFailed
 from rlbox.foreign import toml_table
 from rlbox.system.command import check_command
-from rlbox.system.http import Http, again, site_http
-from rlbox.system.no_answer import NoAnswer, explain
-from rlbox.system.site_settings import SiteFacts
+from rlbox.system.http import Http, NoAnswer, again, explain, site_http
+from rlbox.system.network_settings import SiteFacts
 from rlbox.target.target import Target
 from rlbox.values import Command
 

@@ -161,7 +161,7 @@ def _wants_json(words: Sequence[str]) -> bool:
 def _report_bug(error: Exception) -> int:
     import traceback
 
-    from rlbox.system.folders import cache_folder, write_atomic
+    from rlbox.system.files import cache_folder, write_atomic
 
     path = cache_folder("logs", f"bug-{os.getpid()}.log")
     text = "".join(traceback.format_exception(error))

@@ -227,8 +227,7 @@ def write_page(
     app: App, html: str, out: str | None, default: str, told: dict[str, Any], opened: str, gaps: Iterable[str] = ()
 ) -> int:
     """Write a page to `out` (`-`: standard output) or to `default` here, say what is not in it, and open it."""
-    from rlbox.system.folders import write_atomic
-    from rlbox.system.output import check_output
+    from rlbox.system.files import check_output, write_atomic
 
     data = html.encode("utf-8", "replace")
     if out in ("-", "/dev/stdout"):

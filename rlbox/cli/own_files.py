@@ -14,7 +14,7 @@ def write_own(app: App, name: str, text: str) -> None:
     NodeError
         The folder is read-only or full.
     """
-    from rlbox.system.folders import write_atomic
+    from rlbox.system.files import write_atomic
 
     path = app.project.folder / name
     try:

@@ -19,7 +19,7 @@ from rlbox.engine.oci import LAYER, Descriptor, document, parse_manifest, sha256
 from rlbox.errors import EngineError, RlboxError
 from rlbox.foreign import parse_json, whole_number
 from rlbox.system.compression import Chunks, gzip_packed, unpacked
-from rlbox.system.folders import cache_folder, write_atomic
+from rlbox.system.files import cache_folder, write_atomic
 from rlbox.system.process_table import read_text
 from rlbox.system.progress import Row
 

@@ -19,7 +19,7 @@ from rlbox.cluster.story import Story
 from rlbox.cluster.survey import askers
 from rlbox.errors import NodeError, RlboxError
 from rlbox.findings import Finding
-from rlbox.system.json_lines import json_rows
+from rlbox.system.json_files import json_rows
 
 _PROGRAM = Path(__file__).with_name("inside") / "prove.py"
 _LIMIT_S = 180.0

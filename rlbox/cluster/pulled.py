@@ -15,8 +15,8 @@ from rlbox.engine.reference import Reference, parse_reference
 from rlbox.engine.registry_client import Registry, wrong_digest
 from rlbox.errors import EngineError, NodeError, RegistryError, SpecError
 from rlbox.foreign import parse_json
+from rlbox.system.network_settings import site_ca
 from rlbox.system.progress import Row
-from rlbox.system.site import site_ca
 from rlbox.values import Secret
 
 

@@ -19,7 +19,7 @@ from rlbox.engine.oci import sha256_of
 from rlbox.errors import EngineError
 from rlbox.printable import printable
 from rlbox.system.compression import Hashed
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder
 
 _BLOCK = 1 << 20
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")

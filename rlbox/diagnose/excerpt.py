@@ -16,7 +16,7 @@ from rlbox.diagnose.sources import Source, is_packed
 from rlbox.diagnose.verdict import Diagnosis, shown_text
 from rlbox.logs.codes import clean_text
 from rlbox.logs.lines import LineCutter
-from rlbox.system.beneath import open_file, open_handle
+from rlbox.system.safe_files import open_file, open_handle
 from rlbox.system.tail import FORWARD_LIMIT, STEP, line_offset, lines_above
 
 CONTEXT_LINES = 100

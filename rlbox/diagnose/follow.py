@@ -12,7 +12,7 @@ from rlbox.diagnose.log_reader import LogReader
 from rlbox.diagnose.read.reader import EventReader
 from rlbox.diagnose.sources import BLOCK, Source
 from rlbox.diagnose.verdict import Diagnosis, LogFacts, diagnosis_of
-from rlbox.system.beneath import open_handle
+from rlbox.system.safe_files import open_handle
 
 _MOST_BLOCKS = 256
 """Blocks that are read of one log before the next log has its turn."""

@@ -12,7 +12,7 @@ from rlbox.errors import SpecError
 from rlbox.foreign import parse_json, toml_table
 from rlbox.logs.lines import block_of
 from rlbox.logs.patterns import find_hits
-from rlbox.system.beneath import read_bytes
+from rlbox.system.safe_files import read_bytes
 
 _MOST_BYTES = 4 << 20
 

@@ -14,8 +14,8 @@ from typing import IO, Any
 
 from rlbox.errors import NodeError, SpecError
 from rlbox.logs.follow import find_logs
-from rlbox.system.beneath import open_handle
 from rlbox.system.compression import unpacked
+from rlbox.system.safe_files import open_handle
 
 BLOCK = 256 * 1024
 """Bytes of one read: what fits a core's cache is scanned faster, by a sixth than 1 MiB, nearly twice than 4 MiB."""

@@ -37,7 +37,7 @@ from rlbox.image.plan import ImagePlan
 from rlbox.image.plans import image_plan
 from rlbox.job.load import load_ports
 from rlbox.system.identity import caller
-from rlbox.system.site import site_ca
+from rlbox.system.network_settings import site_ca
 from rlbox.target.load import load_target
 
 _STARTING_S = 2.0  # what it takes to start and remove the container

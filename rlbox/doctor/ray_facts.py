@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.job.plan import RayPlan
-from rlbox.system.http import Http, loopback_http
-from rlbox.system.no_answer import NoAnswer, explain
+from rlbox.system.http import Http, NoAnswer, explain, loopback_http
 
 _TIMEOUT_S = 1.5
 _SUMMARY = "/nodes?view=summary"

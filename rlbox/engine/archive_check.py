@@ -13,7 +13,7 @@ from rlbox.engine.oci import INDEXES, Descriptor, Manifest, parse_manifest
 from rlbox.errors import WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.system.compression import CHUNK, Hashed
-from rlbox.system.folders import special_kind
+from rlbox.system.files import special_kind
 
 OnBytes = Callable[[int], None]
 

@@ -34,7 +34,7 @@ from rlbox.engine.oci import (
 from rlbox.errors import WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.system.compression import CHUNK, Chunks, Hashed, zstd_packed
-from rlbox.system.copies import whole_file
+from rlbox.system.files import whole_file
 
 _SMALL = 4 << 20
 _DOCUMENTS = ("VERSION", "repositories")

@@ -12,7 +12,7 @@ from rlbox.amounts import GIB, asked_text, size_text
 from rlbox.app import App
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.errors import NodeError
-from rlbox.system.room import free_bytes
+from rlbox.system.files import free_bytes
 
 _SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr")
 """Folders of the root that are the system's, with all that is below them."""

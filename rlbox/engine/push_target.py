@@ -11,9 +11,9 @@ from rlbox.engine.push import Pushed, push_image
 from rlbox.engine.push_log import PushedLayer
 from rlbox.engine.reference import Reference
 from rlbox.engine.registry_client import Destination, Registry
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder
+from rlbox.system.network_settings import site_ca
 from rlbox.system.progress import Row, progress_view
-from rlbox.system.site import site_ca
 
 _MARKS = {"pushed": "✓", "present": "="}
 

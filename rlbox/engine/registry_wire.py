@@ -15,8 +15,7 @@ from rlbox.engine.reference import DOCKER_HUB, is_loopback
 from rlbox.engine.registry_auth import Authorizer, MayPass, docker_login, refused_login
 from rlbox.errors import RegistryError
 from rlbox.foreign import parse_json
-from rlbox.system.http import ATTEMPTS, PASSING, Answer, FileBody, Http, again
-from rlbox.system.no_answer import NoAnswer
+from rlbox.system.http import ATTEMPTS, PASSING, Answer, FileBody, Http, NoAnswer, again
 
 _SILENCE_S = 60.0
 _SETTLED_PER_S = 10e6  # bytes; a registry that keeps its blobs elsewhere moves them there before it answers

@@ -13,8 +13,7 @@ from pathlib import Path
 from rlbox.evaluation.ckpt import TRACKERS, Entry, Found, Kind, kind_of
 from rlbox.foreign import parse_json
 from rlbox.gate.tensors import tensors_problem
-from rlbox.system.beneath import open_file, read_bytes
-from rlbox.system.trees import DEEPEST, walk_files
+from rlbox.system.safe_files import DEEPEST, open_file, read_bytes, walk_files
 
 _DISTCP = re.compile(rb"__\d+_\d+\.distcp")
 MANIFEST = "checkpoint.json"

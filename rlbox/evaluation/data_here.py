@@ -14,7 +14,7 @@ from rlbox.doctor.stack_place import Stack, find_stack
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.evaluation.data_check import DataWish, judge_data
 from rlbox.evaluation.run_components import stack_probe
-from rlbox.system.output import check_output
+from rlbox.system.files import check_output
 
 _NEXT = "rlbox shell TARGET -- rlbox data …, or name an interpreter with pyarrow: --python FILE"
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from rlbox.doctor.ray_facts import probe_ray_nodes
 from rlbox.evaluation.gpu_split import GpusHere, GpuState, GpuUser, RayNode
-from rlbox.system.counters import GpuFacts
-from rlbox.system.gpu import probe_gpus
+from rlbox.system.gpu import GpuFacts, probe_gpus
 from rlbox.system.process_table import owner_of, probe_command_line, probe_process
 
 _WORDS = 60

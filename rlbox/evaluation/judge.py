@@ -34,7 +34,7 @@ from rlbox.evaluation.say import say
 from rlbox.evaluation.server import Serve
 from rlbox.evaluation.suite import Suite
 from rlbox.evaluation.weights import Contents, export_facts, marks_of
-from rlbox.system.no_answer import NoAnswer
+from rlbox.system.http import NoAnswer
 
 Suites = Sequence[tuple[Suite, Sequence[EvalProblem]]]
 

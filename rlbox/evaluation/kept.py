@@ -11,7 +11,7 @@ from typing import Any
 
 from rlbox.evaluation.lock import EvaluationLock
 from rlbox.foreign import parse_json
-from rlbox.system.folders import write_atomic
+from rlbox.system.files import write_atomic
 
 _MOST = 64 << 20
 ASKED = ("problem", "number", "ask", "text", "finish", "tokens")

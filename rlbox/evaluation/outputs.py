@@ -13,8 +13,8 @@ from rlbox.evaluation.result import EvaluationResult, read_result
 from rlbox.evaluation.results import ACCEPTED, RUNS, figure, set_scores
 from rlbox.evaluation.winner import HISTORY
 from rlbox.foreign import parse_json
-from rlbox.system.folders import write_atomic
-from rlbox.system.json_lines import json_rows
+from rlbox.system.files import write_atomic
+from rlbox.system.json_files import json_rows
 
 SUMMARY, RUN = "summary.json", "run_info.json"
 _QA = 20

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from rlbox.foreign import parse_json
 from rlbox.system.command import PIPE, Started, await_end, start_command
-from rlbox.system.no_answer import NoAnswer
+from rlbox.system.http import NoAnswer
 from rlbox.values import Command
 
 _PATIENCE_S = 30.0

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 from rlbox.amounts import size_text
 from rlbox.evaluation.suite import Decoding
 from rlbox.foreign import parse_json
-from rlbox.system.http import Http
-from rlbox.system.no_answer import NoAnswer
+from rlbox.system.http import Http, NoAnswer
 
 _MOST_ANSWER = 64 << 20
 

@@ -10,7 +10,7 @@ from rlbox.evaluation.problem import EvalProblem
 from rlbox.evaluation.sandbox import Sandbox
 from rlbox.evaluation.suite import Suite
 from rlbox.evaluation.verdict import AnswerVerdict
-from rlbox.system.no_answer import NoAnswer
+from rlbox.system.http import NoAnswer
 
 
 def prove(suite: Suite, problems: Sequence[EvalProblem], sandbox: Sandbox) -> tuple[int, dict[str, AnswerVerdict]]:

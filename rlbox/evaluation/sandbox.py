@@ -10,8 +10,7 @@ from rlbox.evaluation.problem import EvalProblem
 from rlbox.evaluation.suite import JudgingLimits
 from rlbox.evaluation.verdict import AnswerVerdict, checked_verdict, code_of, run_outcome, score_verdict, scored
 from rlbox.foreign import parse_json
-from rlbox.system.http import Http
-from rlbox.system.no_answer import NoAnswer
+from rlbox.system.http import Http, NoAnswer
 
 _PROGRAMS = Path(__file__).resolve().parent / "programs"
 SCORERS = {"math": _PROGRAMS / "math_score.py", "reasoning-gym": _PROGRAMS / "gym_score.py"}

@@ -9,8 +9,8 @@ from typing import Any
 
 from rlbox.evaluation.lock import content_digest
 from rlbox.foreign import parse_json
-from rlbox.system.copies import sum_file
-from rlbox.system.trees import walk_files
+from rlbox.system.files import sum_file
+from rlbox.system.safe_files import walk_files
 
 TOKENIZER = (
     *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json"),

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from rlbox.gate.fitting import files_at, fitting
 from rlbox.job.gate_rule import WILD
-from rlbox.system.beneath import open_file
 from rlbox.system.origin import Inode, Writes, clock_of, inode_of
+from rlbox.system.safe_files import open_file
 
 _BLOCK = 1 << 20
 _WHOLE_BYTES = 64 * _BLOCK

@@ -20,7 +20,7 @@ from rlbox.gate.tensors import tensors_problem
 from rlbox.job.gate_plan import FilePlan
 from rlbox.job.gate_rule import WILD
 from rlbox.job.names import FileFact
-from rlbox.system.beneath import open_file, read_bytes
+from rlbox.system.safe_files import open_file, read_bytes
 
 _LOOK_S = 0.05
 

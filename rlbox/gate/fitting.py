@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rlbox.job.gate_rule import WILD
-from rlbox.system.trees import walk_files
+from rlbox.system.safe_files import walk_files
 
 _DEEP = "**"
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 
 from rlbox.gate.answers import judge_answer
 from rlbox.job.gate_plan import ProbePlan, ReadyPlan
-from rlbox.system.http import loopback_http
-from rlbox.system.no_answer import NoAnswer, explain
+from rlbox.system.http import NoAnswer, explain, loopback_http
 from rlbox.system.poller import Poller
 
 _READ_S = 30.0

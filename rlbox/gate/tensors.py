@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rlbox.foreign import parse_json
-from rlbox.system.beneath import open_file
+from rlbox.system.safe_files import open_file
 
 _HEADER_LIMIT = 100_000_000
 """Bytes of a safetensors header. Source: huggingface/safetensors, `MAX_HEADER_SIZE`."""

@@ -15,10 +15,10 @@ from rlbox.hang.wait_probe import probe_waits
 from rlbox.hang.waits import ProcessWait, order_waits, wait_sentence
 from rlbox.hang.watched import Watched
 from rlbox.job.names import HANG_FILE
-from rlbox.system.beneath import make_own_folders, write_file
 from rlbox.system.clock import utc_now
 from rlbox.system.counters import Rates
 from rlbox.system.gpu import probe_gpus
+from rlbox.system.safe_files import make_own_folders, write_file
 
 _STACKS_S = 25.0
 

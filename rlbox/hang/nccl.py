@@ -14,8 +14,8 @@ from typing import Any
 
 from rlbox.foreign import whole_number
 from rlbox.hang.kernel_objects import KernelObjects
-from rlbox.system.beneath import make_own_folder, read_bytes, write_file
 from rlbox.system.process_table import environment_of
+from rlbox.system.safe_files import make_own_folder, read_bytes, write_file
 
 NCCL_FOLDER = "nccl"
 RAS_FILE = "ras.txt"

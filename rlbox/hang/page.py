@@ -10,8 +10,8 @@ from rlbox.amounts import card_text, duration_text, fine_text, limit_text, size_
 from rlbox.errors import page
 from rlbox.hang.stacks import STACKS_FOLDER
 from rlbox.job.names import HANG_FILE, HANG_PAGE
-from rlbox.system.beneath import write_file
 from rlbox.system.json_files import read_table
+from rlbox.system.safe_files import write_file
 
 _MOST_PROCESSES = 64
 _MOST_ROWS = 12

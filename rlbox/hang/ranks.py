@@ -13,7 +13,8 @@ from typing import Literal
 
 from rlbox.hang.ras import ANY, Communicator
 from rlbox.job.phase import FLOORS
-from rlbox.system.counters import GpuFacts, Rates
+from rlbox.system.counters import Rates
+from rlbox.system.gpu import GpuFacts
 
 NOTICE_S, LIMIT_S = 8.0, 20.0
 """After how long without work of any rank it is told, and is a hang: a run that works shows none for 3 s (H200)."""

@@ -15,9 +15,9 @@ from typing import Any
 from rlbox.errors import RlboxError
 from rlbox.foreign import parse_json
 from rlbox.hang.waits import Frame, ProcessWait
-from rlbox.system.beneath import make_own_folder, write_file
 from rlbox.system.command import run_command
 from rlbox.system.process_table import read_text
+from rlbox.system.safe_files import make_own_folder, write_file
 from rlbox.values import Command
 
 STACKS_FOLDER = "stacks"

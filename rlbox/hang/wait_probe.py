@@ -25,7 +25,7 @@ from rlbox.hang.waits import (
     WaitKind,
     call_name,
 )
-from rlbox.system.counter_reader import probe_process_activity
+from rlbox.system.counters import probe_process_activity
 from rlbox.system.ports import TcpSocket
 from rlbox.system.process_table import environment_of, probe_command_line, probe_processes, read_text
 

@@ -19,8 +19,7 @@ from rlbox.hang.watched import Heard, Logs, Told, Watched, hung, report_path
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.phase import PhasePlan, plan_phases
 from rlbox.logs.lines import Texts
-from rlbox.system.counter_reader import probe_activity
-from rlbox.system.counters import Activity, Rates, rates_between
+from rlbox.system.counters import Activity, Rates, probe_activity, rates_between
 
 _LONGEST_LOOK_S = 2.0
 """What one look counts at most: a supervisor that was stopped, or a machine that slept, has seen nothing meanwhile."""

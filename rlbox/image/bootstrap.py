@@ -14,7 +14,7 @@ from rlbox.artifacts.objects import Store
 from rlbox.errors import NodeError
 from rlbox.image.bootstrap_command import RECIPE, deb_file, plan_bootstrap, plan_package_list, plan_release
 from rlbox.system.command import check_command
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder
 from rlbox.target.lock import Deb, Lock
 from rlbox.values import Command
 

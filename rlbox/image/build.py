@@ -140,7 +140,7 @@ class ImageBuild:
     @property
     def _lock(self) -> tuple[Path, str]:
         """What one build of a target at a time holds, and the word for it."""
-        from rlbox.system.folders import cache_folder
+        from rlbox.system.files import cache_folder
 
         return cache_folder("locks", f"build-{file_word(self._plan.tag)}.lock"), f"build of {self._plan.target}"
 

@@ -20,9 +20,9 @@ from rlbox.foreign import parse_json, whole_number
 from rlbox.image.buildkit import Builder, BuildFiles, BuildLog, Step, passing_failure, plan_build
 from rlbox.image.plan import ImagePlan
 from rlbox.system.command import PIPE, WITH_OUTPUT, run_command, start_command
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder
+from rlbox.system.network_settings import SiteFacts
 from rlbox.system.progress import Row, progress_view
-from rlbox.system.site_settings import SiteFacts
 from rlbox.values import Command
 
 _ATTEMPTS = 3

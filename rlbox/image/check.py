@@ -21,7 +21,7 @@ from rlbox.findings import Finding, load_finding
 from rlbox.foreign import parse_json
 from rlbox.image.describe import PROVENANCE_FILE, SBOM_FILE, Built, BuiltBy, plan_provenance, plan_sbom
 from rlbox.image.plan import ImagePlan
-from rlbox.system.folders import cache_folder, write_atomic
+from rlbox.system.files import cache_folder, write_atomic
 from rlbox.target.lock import parse_lock
 from rlbox.values import LOCK_IN_IMAGE, PATCHES_IN_CONTEXT
 

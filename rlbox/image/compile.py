@@ -26,10 +26,9 @@ from rlbox.image.compile_run import BuiltWheel, probe_room, run_build
 from rlbox.image.compile_view import WheelTold, expected_s
 from rlbox.image.compile_wheel import check_archs, differing, write_plain_wheel
 from rlbox.image.plans import Recipe, image_plan
-from rlbox.system.copies import sum_file
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder, sum_file
 from rlbox.system.lock import hold
-from rlbox.system.trees import remove_tree
+from rlbox.system.safe_files import remove_tree
 from rlbox.target.artifact import compile_inputs, named_files
 from rlbox.target.compiled import Compile
 from rlbox.target.lock import Compiled, Lock, Package, load_lock

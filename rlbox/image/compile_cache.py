@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import TypeAdapter, ValidationError
 
 from rlbox.artifacts.objects import Store
-from rlbox.system.folders import write_atomic
+from rlbox.system.files import write_atomic
 from rlbox.target.lock import Compiled, Package
 
 

@@ -18,8 +18,8 @@ from rlbox.image.bootstrap import make_rootfs
 from rlbox.image.compile_plan import WRAPPED, BuildFolders
 from rlbox.image.labels import rootfs_checksum
 from rlbox.system.command import check_command, run_command
-from rlbox.system.folders import cache_folder, write_atomic
-from rlbox.system.trees import remove_tree
+from rlbox.system.files import cache_folder, write_atomic
+from rlbox.system.safe_files import remove_tree
 from rlbox.target.compiled import Compile
 from rlbox.target.lock import Compiled, GitTree, Lock, Package, requirements
 from rlbox.target.target import Target

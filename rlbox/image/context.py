@@ -18,9 +18,8 @@ from rlbox.image.keys import KEYS_LABEL, keys_text
 from rlbox.image.labels import BUILD_LABEL, PARTS_LABEL, part_of, parts_text, why_outdated
 from rlbox.image.layers import layer_folder
 from rlbox.image.plan import ImagePlan
-from rlbox.system.copies import link_or_copy, sum_file
-from rlbox.system.folders import write_atomic
-from rlbox.system.site import site_ca
+from rlbox.system.files import link_or_copy, sum_file, write_atomic
+from rlbox.system.network_settings import site_ca
 
 _FIXED_S = 315_532_800  # 1980-01-01: the earliest that every archive format can hold
 _MARK = "wheels/README"

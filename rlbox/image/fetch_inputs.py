@@ -22,8 +22,8 @@ from rlbox.engine.reference import Reference, parse_reference
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.image.plan import ImagePlan
 from rlbox.image.plans import image_plan
-from rlbox.system.output import check_output_folder
-from rlbox.system.site import probe_site
+from rlbox.system.files import check_output_folder
+from rlbox.system.network_settings import probe_site
 from rlbox.target.artifact import Artifact, artifacts, artifacts_here, named_files
 from rlbox.target.lock import Lock, load_lock
 

@@ -25,8 +25,8 @@ from rlbox.image.labels import FORCED_LABEL
 from rlbox.image.layers import layer_folder, part_files, plan_layers
 from rlbox.image.names import file_word
 from rlbox.image.plan import ImagePlan
-from rlbox.system.folders import cache_folder
-from rlbox.system.site import probe_site
+from rlbox.system.files import cache_folder
+from rlbox.system.network_settings import probe_site
 from rlbox.target.artifact import Artifact, artifacts
 from rlbox.target.load import load_target
 from rlbox.target.lock import Lock, Package, load_lock

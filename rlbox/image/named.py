@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlbox.config.project import Project
 from rlbox.image.names import check_name, image_tag, split_tag, unique_name
-from rlbox.system.folders import state_folder, write_atomic
+from rlbox.system.files import state_folder, write_atomic
 from rlbox.system.identity import user_name
 from rlbox.system.json_files import read_table
 

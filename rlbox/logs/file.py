@@ -12,7 +12,7 @@ from pathlib import Path
 from rlbox.foreign import whole_number
 from rlbox.secrets.credentials import CredentialStream
 from rlbox.secrets.mask_stream import MaskStream
-from rlbox.system.beneath import begin_file, move, open_file, remove_file
+from rlbox.system.safe_files import begin_file, move, open_file, remove_file
 from rlbox.system.tail import BLOCK
 
 TIMES_SUFFIX = ".times"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlbox.foreign import whole_number
 from rlbox.job.names import ATTEMPT
-from rlbox.system.beneath import names_in
+from rlbox.system.safe_files import names_in
 from rlbox.system.tail import Tail, last_lines
 
 

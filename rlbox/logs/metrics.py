@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from rlbox.logs.file import Times
 from rlbox.logs.throughput import Reading, find_candidates, read_progress
-from rlbox.system.beneath import open_file
+from rlbox.system.safe_files import open_file
 
 _BLOCK = 1 << 20
 _BLOCKS = 64

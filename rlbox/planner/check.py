@@ -21,9 +21,9 @@ from rlbox.planner.needs import RunNeeds, needs_of
 from rlbox.planner.paths import off_disk
 from rlbox.planner.room import IDLE, Room, room_of
 from rlbox.planner.view import refusal
+from rlbox.system.files import free_bytes
 from rlbox.system.gpu import probe_gpus
 from rlbox.system.limits import total_memory
-from rlbox.system.room import free_bytes
 from rlbox.target.load import load_target
 
 

@@ -35,9 +35,9 @@ from rlbox.provision.supplies import ApplyWish, Prepared, look_for_supplies, sup
 from rlbox.provision.wanted import at_data, debs_of, plan_wanted
 from rlbox.provision.whereabouts import busy, find_layout, forget_place, remember_place
 from rlbox.secrets.masks import is_secret
+from rlbox.system.files import free_bytes
 from rlbox.system.json_files import read_table
 from rlbox.system.process_table import environment_of
-from rlbox.system.room import free_bytes
 from rlbox.target.lock import load_lock
 from rlbox.values import LOCK_IN_IMAGE, VENV
 

@@ -19,7 +19,7 @@ from rlbox.provision.layout import Layout
 from rlbox.provision.note import partial_of, unpacked_image
 from rlbox.provision.wanted import Wanted
 from rlbox.system.command import run_command
-from rlbox.system.folders import write_atomic
+from rlbox.system.files import write_atomic
 from rlbox.system.process_table import read_text
 from rlbox.values import VENV, Command
 

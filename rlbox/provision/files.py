@@ -15,8 +15,7 @@ from rlbox.provision.facts import probe_path, write_record
 from rlbox.provision.layout import Layout
 from rlbox.provision.merged_lines import unmerged_text
 from rlbox.provision.wanted import Laid
-from rlbox.system.folders import write_atomic
-from rlbox.system.room import disk_full
+from rlbox.system.files import disk_full, write_atomic
 
 BACKUPS = "backup"
 _BEFORE = ".before-rlbox"

@@ -9,8 +9,8 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from rlbox.provision.unpacked import LIBRARIES, NOTE, BaseNote
-from rlbox.system.beneath import read_bytes
-from rlbox.system.folders import write_atomic
+from rlbox.system.files import write_atomic
+from rlbox.system.safe_files import read_bytes
 
 PARTIAL = ".partial"
 

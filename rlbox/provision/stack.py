@@ -22,8 +22,7 @@ from rlbox.provision.files import disk_errors, free_place
 from rlbox.provision.layout import Layout
 from rlbox.provision.wanted import LaidPart, Wanted
 from rlbox.system.command import check_command, run_command
-from rlbox.system.folders import write_atomic
-from rlbox.system.room import free_bytes
+from rlbox.system.files import free_bytes, write_atomic
 from rlbox.values import VENV, Command
 
 _BASE = "zz-rlbox-base.pth"

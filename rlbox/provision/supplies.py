@@ -18,7 +18,7 @@ from rlbox.provision.changes import ApplyPlan
 from rlbox.provision.stack import Supply
 from rlbox.provision.unpack import check_space, is_unpacked, unpack_base
 from rlbox.provision.wanted import Wanted
-from rlbox.system.site import probe_site
+from rlbox.system.network_settings import probe_site
 from rlbox.target.artifact import Artifact, artifacts
 from rlbox.target.lock import Lock
 

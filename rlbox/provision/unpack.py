@@ -27,8 +27,7 @@ from rlbox.provision.unpacked import (
     moved_paths,
     shown_libraries,
 )
-from rlbox.system.folders import write_atomic
-from rlbox.system.room import free_bytes
+from rlbox.system.files import free_bytes, write_atomic
 from rlbox.target.artifact import Artifact
 
 UNPACKED = 2.5

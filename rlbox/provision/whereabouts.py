@@ -15,7 +15,7 @@ from rlbox.engine.data_disk import data_folder
 from rlbox.image.plan import ImagePlan
 from rlbox.provision.facts import read_record
 from rlbox.provision.layout import Layout, check_prefix
-from rlbox.system.folders import cache_folder, write_atomic
+from rlbox.system.files import cache_folder, write_atomic
 from rlbox.system.json_files import read_table
 from rlbox.system.lock import hold
 from rlbox.values import LOCK_IN_IMAGE

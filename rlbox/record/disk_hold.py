@@ -21,8 +21,8 @@ from pathlib import Path
 from rlbox.errors import LockHeld, NodeError
 from rlbox.foreign import parse_json
 from rlbox.record.kinds import as_kind
-from rlbox.system.beneath import open_handle
 from rlbox.system.lock import try_lock
+from rlbox.system.safe_files import open_handle
 
 LOCK_FILE = ".rlbox-run.lock"
 SETTLE_S = 1.0

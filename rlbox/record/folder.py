@@ -15,9 +15,8 @@ from rlbox.foreign import parse_json
 from rlbox.job.plan import RunPlan, load_run_plan
 from rlbox.record.disk_hold import Holder
 from rlbox.record.journal import reserve_space
-from rlbox.system.beneath import make_folder_at, read_bytes, write_file
 from rlbox.system.clock import utc_now
-from rlbox.system.trees import copy_tree
+from rlbox.system.safe_files import copy_tree, make_folder_at, read_bytes, write_file
 
 PLAN_FILE = "plan.json"
 

@@ -17,7 +17,7 @@ from rlbox.errors import RlboxError, SpecError
 from rlbox.job.plan import RunPlan, load_run_plan
 from rlbox.record.kinds import as_kind
 from rlbox.record.verdict import RunEnd
-from rlbox.system.folders import state_folder, write_atomic
+from rlbox.system.files import state_folder, write_atomic
 from rlbox.system.json_files import read_table
 
 _RUNS = "runs"

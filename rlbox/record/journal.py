@@ -14,10 +14,10 @@ from typing import Any
 from rlbox.diagnose.cause import Cause, full_disk, unwritable
 from rlbox.record.state import PlotResult, RunState, change_service, change_stage, write_run_state
 from rlbox.secrets.masks import Masks
-from rlbox.system.beneath import facts_of, remove_file, write_file
 from rlbox.system.clock import utc_now
+from rlbox.system.files import disk_full, free_bytes
 from rlbox.system.json_files import RowFile
-from rlbox.system.room import disk_full, free_bytes
+from rlbox.system.safe_files import facts_of, remove_file, write_file
 
 EVENTS_FILE = "events.jsonl"
 _RESERVE_FILE = ".reserve"

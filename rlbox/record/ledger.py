@@ -30,8 +30,7 @@ from rlbox.record.settle import Carrier, carrier_word, has_ended, write_end
 from rlbox.record.state import RUN_FILE, RunState, load_run_state
 from rlbox.record.supervisor_file import SUPERVISOR_FILE, load_supervisor, supervisor_lives
 from rlbox.record.verdict import believed, verdict_of
-from rlbox.system.beneath import facts_of, is_file, make_folder_at, move, names_in
-from rlbox.system.trees import remove_tree
+from rlbox.system.safe_files import facts_of, is_file, make_folder_at, move, names_in, remove_tree
 
 _RUNS = "runs"
 _OWN = ".rlbox"

@@ -26,8 +26,8 @@ from rlbox.record.state import (
     load_run_state,
     new_run_state,
 )
-from rlbox.system.beneath import facts_of, make_folder_at, move, names_in, read_bytes, write_file
 from rlbox.system.json_files import read_rows
+from rlbox.system.safe_files import facts_of, make_folder_at, move, names_in, read_bytes, write_file
 
 _EVENTS_BYTES = 32 << 20
 

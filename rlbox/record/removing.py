@@ -9,8 +9,7 @@ from pathlib import Path
 from rlbox.errors import NodeError
 from rlbox.record.host_record import HostRecords
 from rlbox.record.ledger import Ledger
-from rlbox.system.beneath import facts_of, make_folder_at, move
-from rlbox.system.trees import remove_tree, walk_files
+from rlbox.system.safe_files import facts_of, make_folder_at, move, remove_tree, walk_files
 
 
 def size_of(folder: Path) -> int:

@@ -34,10 +34,10 @@ from rlbox.record.state import (
 from rlbox.record.supervisor_file import end_remains, load_supervisor, same_life, stop_asked
 from rlbox.record.verdict import checked
 from rlbox.secrets.masks import Masks
-from rlbox.system.beneath import facts_of, names_in, open_handle, remove_file, write_file
 from rlbox.system.clock import utc_now
 from rlbox.system.identity import probe_machine_life
 from rlbox.system.json_files import read_table
+from rlbox.system.safe_files import facts_of, names_in, open_handle, remove_file, write_file
 
 _DRAFTS = (f".{RUN_FILE}.*", ".reserve", ".plan.json.*")
 _GOING = ("starting", "running")

@@ -22,8 +22,8 @@ from rlbox.amounts import counted
 from rlbox.errors import TimedOut, WorkFailed
 from rlbox.foreign import toml_table
 from rlbox.secrets.masks import Masks
-from rlbox.system.beneath import read_bytes
 from rlbox.system.command import run_command
+from rlbox.system.safe_files import read_bytes
 from rlbox.values import Command
 
 RECORD = "spec/source.toml"

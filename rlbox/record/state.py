@@ -18,8 +18,8 @@ from rlbox.gate.rules import RuleState
 from rlbox.job.plan import RunPlan
 from rlbox.record.kinds import adapter
 from rlbox.secrets.masks import Masks
-from rlbox.system.beneath import read_bytes, write_file
 from rlbox.system.clock import utc_now
+from rlbox.system.safe_files import read_bytes, write_file
 
 RUN_FILE = "run.json"
 SCHEMA = 1

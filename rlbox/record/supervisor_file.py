@@ -22,14 +22,14 @@ from pathlib import Path
 from rlbox.errors import NodeError
 from rlbox.record.host_record import HostRecords
 from rlbox.record.kinds import as_kind
-from rlbox.system.beneath import create_file
 from rlbox.system.clock import utc_now
-from rlbox.system.folders import write_atomic
+from rlbox.system.files import write_atomic
 from rlbox.system.identity import MachineLife, probe_machine_life
 from rlbox.system.interrupt import Interrupt
 from rlbox.system.json_files import read_table
 from rlbox.system.process_table import Process, probe_command_line, probe_process
 from rlbox.system.processes import RunProcesses
+from rlbox.system.safe_files import create_file
 
 SUPERVISOR_FILE = "supervisor.json"
 STOP_FILE = "stop.json"

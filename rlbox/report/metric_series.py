@@ -13,7 +13,7 @@ from rlbox.logs.throughput import Reading, metric_rank, read_record
 from rlbox.record.state import StageState
 from rlbox.report.plots import Points, Series, thin_points, trend_points
 from rlbox.system.json_files import read_rows
-from rlbox.system.trees import find_files
+from rlbox.system.safe_files import find_files
 
 XKind = Literal["step", "time", "count"]
 _RATE = "rate"

@@ -24,11 +24,9 @@ from rlbox.record.verdict import believed
 from rlbox.report.metric_series import Metric, read_metrics
 from rlbox.report.plots import merge_samples
 from rlbox.secrets.masks import Masks
-from rlbox.system.beneath import names_in, open_file, read_bytes
-from rlbox.system.json_files import read_lines
-from rlbox.system.json_lines import json_rows
+from rlbox.system.json_files import json_rows, read_lines
+from rlbox.system.safe_files import find_files, names_in, open_file, read_bytes, walk_files
 from rlbox.system.tail import read_end
-from rlbox.system.trees import find_files, walk_files
 from rlbox.target.lock import Lock, parse_lock
 
 _SAMPLES = 600

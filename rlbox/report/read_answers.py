@@ -16,7 +16,7 @@ from rlbox.foreign import parse_json
 from rlbox.printable import printable
 from rlbox.record.folder import PLAN_FILE
 from rlbox.secrets.masks import Masks
-from rlbox.system.beneath import read_bytes
+from rlbox.system.safe_files import read_bytes
 
 MOST_TEXT = 24_000
 """Characters of a text that are kept of it; an answer may have megabytes."""

@@ -13,8 +13,8 @@ from rlbox.job.plan import RunPlan
 from rlbox.printable import printable
 from rlbox.record.journal import EVENTS_FILE
 from rlbox.record.state import RunState
-from rlbox.system.beneath import read_bytes, write_file
-from rlbox.system.json_lines import json_rows
+from rlbox.system.json_files import json_rows
+from rlbox.system.safe_files import read_bytes, write_file
 
 _MOST, _LONGEST = 20, 300
 

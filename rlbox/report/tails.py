@@ -15,7 +15,7 @@ from rlbox.logs.throughput import Reading, find_candidates, latest, read_progres
 from rlbox.record.resources import RESOURCES_FILE, Sample, disk_full_in, read_sample
 from rlbox.record.state import RunState, StageState
 from rlbox.report.doing import Doing, find_doing
-from rlbox.system.json_lines import json_rows
+from rlbox.system.json_files import json_rows
 from rlbox.system.tail import read_end
 
 _END_BYTES = 64 * 1024

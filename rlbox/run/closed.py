@@ -17,7 +17,7 @@ from rlbox.image.plans import image_plan
 from rlbox.job.plan import RunPlan
 from rlbox.secrets.env_file import parse_env_file
 from rlbox.secrets.find import ENV_FILE
-from rlbox.system.beneath import read_bytes
+from rlbox.system.safe_files import read_bytes
 from rlbox.target.load import load_target
 from rlbox.target.lock import load_lock
 

@@ -45,10 +45,9 @@ from rlbox.run.inputs import container_plan
 from rlbox.run.place import OneMachine, RunPlace, Start
 from rlbox.run.shell import open_shell
 from rlbox.secrets.masks import SECRETS_VARIABLE
-from rlbox.system.beneath import names_in
 from rlbox.system.identity import caller
-from rlbox.system.site import site_ca
-from rlbox.system.trees import remove_tree
+from rlbox.system.network_settings import site_ca
+from rlbox.system.safe_files import names_in, remove_tree
 from rlbox.values import Mount, Secret
 
 if TYPE_CHECKING:  # docker-py is slow to import, and a place is looked at where no engine is asked

@@ -33,8 +33,8 @@ from rlbox.run.place import OneMachine, RunPlace, Start
 from rlbox.secrets.hand_over import send_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.supervise.warden import LOG_FILE
-from rlbox.system.beneath import open_handle
 from rlbox.system.command import NOTHING, PIPE, run_in_foreground, start_command
+from rlbox.system.safe_files import open_handle
 from rlbox.values import Command, Secret
 
 

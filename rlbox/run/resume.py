@@ -31,7 +31,7 @@ from rlbox.run.launch import launch
 from rlbox.run.place import Given, ReadyPlace, RunOptions, Start
 from rlbox.run.places import CLUSTER, DEFAULT_TARGET, new_run, place_named
 from rlbox.run.start import DONE, check_stage, look_ahead, unpassed
-from rlbox.system.beneath import is_file, make_folder_at, move, names_in, read_bytes, remove_file, write_file
+from rlbox.system.safe_files import is_file, make_folder_at, move, names_in, read_bytes, remove_file, write_file
 
 
 def resume_run(app: App, name: str, options: RunOptions) -> int:

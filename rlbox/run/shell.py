@@ -28,7 +28,7 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
     from rlbox.engine.data_disk import check_disk, data_folder
     from rlbox.engine.devices import check_devices
     from rlbox.engine.gpu_access import GPUS_VARIABLE, NO_GPUS
-    from rlbox.system.site import site_ca
+    from rlbox.system.network_settings import site_ca
 
     image = image_plan(app.project, name)
     folder = data_folder(image.container.host, data)

@@ -40,7 +40,7 @@ def read_files(folder: Path, names: Iterable[str], limit: int) -> dict[str, byte
 
     `folder` is a path without links.
     """
-    from rlbox.system.beneath import read_bytes  # a keeper starts for each request, and few ask for files
+    from rlbox.system.safe_files import read_bytes  # a keeper starts for each request, and few ask for files
 
     found: dict[str, bytes] = {}
     for name in names:

@@ -10,10 +10,8 @@ from rlbox.amounts import size_text
 from rlbox.errors import NodeError
 from rlbox.ssh.connection import RemoteShell
 from rlbox.ssh.files import RemoteFile, ReportBytes, fetch_file, fetch_small_files, total_bytes
-from rlbox.system.copies import sum_file
-from rlbox.system.folders import write_atomic
+from rlbox.system.files import free_bytes, sum_file, write_atomic
 from rlbox.system.json_files import read_table
-from rlbox.system.room import free_bytes
 
 _BYTES_PER_RECORD_WRITE = 1 << 26
 _SMALL_BYTES = 1 << 20  # up to here the round trip of a call of its own costs more than the file

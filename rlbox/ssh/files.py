@@ -20,7 +20,7 @@ from rlbox.errors import NodeError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.ssh.connection import CONNECTION_LOST_CODE, ConnectionLost, RemoteShell
 from rlbox.system.command import NOTHING, PIPE, Started
-from rlbox.system.copies import sum_file
+from rlbox.system.files import sum_file
 
 _BLOCK = 1 << 20
 _LONG_COMMAND_S = 6 * 3600.0  # sums of a terabyte

@@ -18,10 +18,10 @@ from rlbox.secrets.grants import Grants
 from rlbox.supervise.causes import missing_program, out_of_memory
 from rlbox.supervise.nodes import RunNodes
 from rlbox.supervise.pace_watch import PaceWatch
+from rlbox.system.files import disk_full, free_bytes
 from rlbox.system.interrupt import Interrupt
 from rlbox.system.limits import probe_memory
 from rlbox.system.processes import RunProcesses
-from rlbox.system.room import disk_full, free_bytes
 
 if TYPE_CHECKING:
     from rlbox.supervise.services import RunningService

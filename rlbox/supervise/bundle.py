@@ -21,10 +21,8 @@ from rlbox.errors import SpecError
 from rlbox.secrets.credentials import mask_credentials
 from rlbox.secrets.masks import Masks
 from rlbox.supervise.bundle_plan import Left, RunFile, Selection, Taken
-from rlbox.system.beneath import open_file
-from rlbox.system.copies import whole_file
-from rlbox.system.output import check_output
-from rlbox.system.trees import walk_files
+from rlbox.system.files import check_output, whole_file
+from rlbox.system.safe_files import open_file, walk_files
 
 MANIFEST = "manifest.json"
 _BLOCK = 1 << 20

@@ -12,8 +12,7 @@ from rlbox.record.state import RunState, StageState, run_cause
 from rlbox.supervise.bundle_plan import Selection
 from rlbox.supervise.evidence_parts import disk_text, gpu_text, limit_text, system_text
 from rlbox.supervise.gather import Collect, gather
-from rlbox.system.beneath import is_file, read_bytes
-from rlbox.system.trees import find_files
+from rlbox.system.safe_files import find_files, is_file, read_bytes
 
 SUMMARY = "SUMMARY.md"
 LAST_LINES = 500

@@ -22,7 +22,7 @@ from rlbox.supervise.evidence_parts import (
 )
 from rlbox.supervise.gather import Collect, Gathered, NotHere
 from rlbox.supervise.snapshot import StageFailure
-from rlbox.system.beneath import read_bytes
+from rlbox.system.safe_files import read_bytes
 
 WHAT = {
     "REPORT.md": "one page: the cause, what happened in order, the next step",

@@ -22,9 +22,8 @@ from rlbox.supervise.evidence_contents import WHAT, facts_of, parts_of
 from rlbox.supervise.failure_report import make_report, report_page
 from rlbox.supervise.gather import gather
 from rlbox.supervise.snapshot import StageFailure
-from rlbox.system.beneath import make_own_folders, open_file, write_file
-from rlbox.system.room import disk_full
-from rlbox.system.trees import walk_files
+from rlbox.system.files import disk_full
+from rlbox.system.safe_files import make_own_folders, open_file, walk_files, write_file
 
 GATHER_S = 10.0
 """How long the machine is asked; with the snapshot before the stage was stopped, evidence takes 15 s at most."""

@@ -14,8 +14,15 @@ from rlbox.diagnose.cause import BY_TIME, Cause, CauseKind
 from rlbox.hang.pace import PaceClock, StartClock
 from rlbox.hang.slowness import REMEDIES, Slowness
 from rlbox.hang.watch import Probe
-from rlbox.system.counter_reader import GroupFiles, probe_activity, probe_process_activity
-from rlbox.system.counters import Activity, ProcessActivity, pace_between, rates_between
+from rlbox.system.counters import (
+    Activity,
+    GroupFiles,
+    ProcessActivity,
+    pace_between,
+    probe_activity,
+    probe_process_activity,
+    rates_between,
+)
 from rlbox.system.limits import usable_cores
 from rlbox.system.process_table import probe_processes
 from rlbox.system.processes import Child, RunProcesses

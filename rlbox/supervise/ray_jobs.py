@@ -19,9 +19,9 @@ from typing import Any
 
 from rlbox.doctor.ray_facts import own_session, ray_http
 from rlbox.job.plan import RayPlan, RunPlan
-from rlbox.system.beneath import write_file
-from rlbox.system.no_answer import NoAnswer, explain
+from rlbox.system.http import NoAnswer, explain
 from rlbox.system.poller import Poller
+from rlbox.system.safe_files import write_file
 
 PENDING = "PENDING"
 SUCCEEDED = "SUCCEEDED"

@@ -13,11 +13,10 @@ from typing import Any
 from rlbox.record.resources import RESOURCES_FILE, make_sample
 from rlbox.record.state import RunState
 from rlbox.system.clock import utc_now
-from rlbox.system.counter_reader import GroupFiles, probe_activity, probe_pressure
-from rlbox.system.counters import Activity
+from rlbox.system.counters import Activity, GroupFiles, probe_activity, probe_pressure
+from rlbox.system.files import free_bytes
 from rlbox.system.json_files import RowFile
 from rlbox.system.limits import usable_cores
-from rlbox.system.room import free_bytes
 
 PAUSE_S = 5.0
 _LEAST_PAUSE_S = 0.1

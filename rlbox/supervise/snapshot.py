@@ -14,12 +14,11 @@ from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.record.state import StageState
 from rlbox.secrets.masks import Masks
 from rlbox.system.clock import utc_now
-from rlbox.system.counters import GpuFacts
-from rlbox.system.gpu import probe_gpus
+from rlbox.system.files import free_bytes
+from rlbox.system.gpu import GpuFacts, probe_gpus
 from rlbox.system.limits import MemoryFacts, probe_memory
 from rlbox.system.ports import probe_port
 from rlbox.system.process_table import Process, probe_command_line, probe_resident_bytes
-from rlbox.system.room import free_bytes
 
 _SHARED_MEMORY = Path("/dev", "shm")
 

@@ -23,10 +23,10 @@ from rlbox.supervise.services import RunningService
 from rlbox.supervise.snapshot import Snapshot, probe_snapshot
 from rlbox.supervise.stage_services import StageServices, end_kept
 from rlbox.supervise.stage_watch import TOLD_TO_STOP, StageWatch
-from rlbox.system.beneath import make_own_folders, remove_file
 from rlbox.system.clock import utc_now
 from rlbox.system.limits import probe_memory
 from rlbox.system.processes import Child
+from rlbox.system.safe_files import make_own_folders, remove_file
 from rlbox.values import Command
 
 MAIN = "main"

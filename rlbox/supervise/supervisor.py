@@ -33,12 +33,11 @@ from rlbox.supervise.sampler import Sampler
 from rlbox.supervise.snapshot import StageFailure
 from rlbox.supervise.stage import StageEnd, carry_out_stage
 from rlbox.supervise.stage_services import end_kept
-from rlbox.system.beneath import write_file
 from rlbox.system.cgroup import OwnCgroup
 from rlbox.system.clock import utc_now
 from rlbox.system.interrupt import Interrupt
 from rlbox.system.processes import RunProcesses, become_subreaper
-from rlbox.system.trees import find_files
+from rlbox.system.safe_files import find_files, write_file
 from rlbox.values import Command
 
 BUG_FILE = "supervisor-error.log"

@@ -11,12 +11,35 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from rlbox.system.counters import GpuFacts
-
 _SAMPLE_TIMEOUT_S = 0.5
 _MODEL_TIMEOUT_S = 10.0  # without persistence mode the driver first loads its firmware, which takes seconds
 _SHARE_WINDOW_S = 5.0
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuFacts:
+    """One GPU now: `utilization` 0-100, `processes` their ids as the driver sees them (a container's may differ).
+
+    `memory_utilization` (0-100) is the share of time in which its memory was read or written. `shares`: for each
+    process that used it of late its id, its share of the computing time and of that of the memory (0-100).
+    """
+
+    index: int
+    name: str
+    utilization: int
+    power_w: float
+    power_limit_w: float
+    memory_bytes: int
+    total_bytes: int
+    processes: tuple[int, ...]
+    memory_utilization: int = 0
+    shares: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def strain(self) -> float:
+        """The share of its power limit that it draws, 0-1."""
+        return self.power_w / self.power_limit_w if self.power_limit_w else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import time
 from base64 import b64encode
@@ -12,21 +13,54 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from rlbox import __version__
 from rlbox.amounts import limit_text
 from rlbox.foreign import parse_json, whole_number
-from rlbox.system.no_answer import Kind, NoAnswer, plain
-from rlbox.system.site import site_logins
-from rlbox.system.site_settings import SiteFacts
+from rlbox.system.network_settings import SiteFacts, site_logins
 
 if TYPE_CHECKING:
     from netrc import netrc
 
     from urllib3 import BaseHTTPResponse, HTTPHeaderDict, PoolManager
+
+
+Kind = Literal["late", "silent", "cut", "unreached", "untrusted", "address"]
+"""Why no answer came: the connection is not taken in time; no byte for too long; the connection ended before the answer
+did; nothing listens there, or nothing that can be understood; its certificate; what no repetition changes (an address
+that is none, redirects without end)."""
+
+
+class NoAnswer(Exception):
+    """No answer came, or only a part of one: the cause in its own words, for a sentence see `explain`."""
+
+    def __init__(self, words: str, kind: Kind, host: str = "") -> None:
+        super().__init__(words)
+        self.kind, self.host = kind, host
+
+
+def explain(error: Exception) -> str:
+    """Return what went wrong on the way, in the words of a person."""
+    match error:
+        case NoAnswer(kind="late"):
+            return "does not take the connection"
+        case NoAnswer(kind="silent"):
+            return "stalls: nothing came for too long"
+        case NoAnswer(kind="cut"):
+            return "breaks the connection off"
+        case NoAnswer(kind="unreached" | "untrusted") if error.host:
+            return f"cannot reach {error.host}: {error}"
+        case _:
+            return plain(error)
+
+
+def plain(error: BaseException) -> str:
+    """Return the error's text without the number that only C programs read."""
+    return re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
+
 
 CONNECT_S = 10.0
 SILENT_S = 10.0  # between two pieces of an answer

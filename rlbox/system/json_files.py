@@ -1,17 +1,30 @@
-"""Files of JSON: one object, or lines of them, which a file grows by; read within bounds, whoever wrote them."""
+"""Files of JSON: one object, or lines of them; read within bounds, whoever wrote them."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rlbox.foreign import parse_json
-from rlbox.system.beneath import open_file, open_handle, read_bytes
-from rlbox.system.json_lines import json_rows
+from rlbox.system.safe_files import open_file, open_handle, read_bytes
+
+
+def json_rows(lines: Iterable[bytes | str]) -> Iterator[dict[str, Any]]:
+    """Return the objects among `lines`; torn lines, as a kill leaves them, are passed over."""
+    for line in lines:
+        if line.isspace():
+            continue
+        try:
+            row = parse_json(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            yield row
+
 
 MOST_BYTES = 256 << 20
 """Of a file of lines that is read: its end. A run of weeks has a hundredth of that."""

@@ -12,12 +12,22 @@ from pathlib import Path
 
 from rlbox.foreign import whole_number
 from rlbox.system.cgroup import PROCS, own_groups
-from rlbox.system.counters import CpuLimit
 from rlbox.system.process_table import read_text
 
 _ROOT = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60
 """Version 1 writes a number near 2**63 where there is no limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CpuLimit:
+    """The limit of the container's own: so many `cores`; `throttled_s` is how long it kept cores from who was ready.
+
+    Each core counts by itself, so that `throttled_s` may grow by more than a second in one.
+    """
+
+    cores: float
+    throttled_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import BinaryIO
 
-from rlbox.system.beneath import open_file, open_handle
+from rlbox.system.safe_files import open_file, open_handle
 
 BLOCK = 1 << 20
 """Bytes of one read; large enough that a fast writer is caught up with, small enough to stay flat in memory."""

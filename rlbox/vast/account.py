@@ -15,9 +15,8 @@ from urllib.parse import urlencode
 
 from rlbox.amounts import limit_text
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
-from rlbox.system.http import Answer, Http, again, site_trust
-from rlbox.system.no_answer import NoAnswer, explain
-from rlbox.system.site import site_ca
+from rlbox.system.http import Answer, Http, NoAnswer, again, explain, site_trust
+from rlbox.system.network_settings import site_ca
 from rlbox.vast.offers import Needs
 from rlbox.vast.request import DEAD, Instance, Request, own_instances, read_instance
 

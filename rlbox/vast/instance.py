@@ -20,8 +20,7 @@ from rlbox.ssh.connection import SshAddress, SshConnection
 from rlbox.ssh.download import DownloadDirectory
 from rlbox.ssh.files import RemoteFile, ReportBytes, list_files, replace_tree, send_file
 from rlbox.system.command import NOTHING
-from rlbox.system.copies import sum_file
-from rlbox.system.folders import state_folder
+from rlbox.system.files import state_folder, sum_file
 from rlbox.vast.request import Instance
 from rlbox.vast.stay import (
     ENDED,

@@ -19,11 +19,10 @@ from rlbox.foreign import parse_json
 from rlbox.record.rebuild import read_events
 from rlbox.record.state import RunState, load_run_state, run_cause
 from rlbox.system.command import PIPE, run_command, start_command, talk
-from rlbox.system.folders import write_atomic
-from rlbox.system.http import Http, again, site_trust
+from rlbox.system.files import write_atomic
+from rlbox.system.http import Http, NoAnswer, again, site_trust
 from rlbox.system.lock import lock_file
-from rlbox.system.no_answer import NoAnswer
-from rlbox.system.site import site_ca
+from rlbox.system.network_settings import site_ca
 from rlbox.values import Command
 from rlbox.vast.account import set_instance
 from rlbox.vast.stay import ENDED, FOLLOWED, FOLLOWED_S, PROJECT, REFUSED, RUN, STAY, Stay, read_stay

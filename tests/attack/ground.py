@@ -26,7 +26,7 @@ from launched import BARE
 
 from rlbox.record.supervisor_file import load_supervisor
 from rlbox.system.process_table import probe_process
-from rlbox.system.trees import remove_tree
+from rlbox.system.safe_files import remove_tree
 
 PATIENCE_S = 60.0
 BUG = 3

@@ -19,7 +19,7 @@ import claims
 from families import clear, typed
 from ground import Attempt, Ground
 
-from rlbox.system.beneath import begin_file
+from rlbox.system.safe_files import begin_file
 
 ENDLESS = 1 << 42
 LEVELS = 1200

@@ -11,7 +11,7 @@ from fakes import ON_IMAGE, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
 
 from rlbox.image.context import build_labels, context_entries
 from rlbox.image.plans import image_plan
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder
 
 pytestmark = [pytest.mark.allow("sockets", "processes"), pytest.mark.usefixtures("remembering")]
 TAG, THEIRS, OLD = "rlbox/mine:tests", "rlbox/mine:work-0a1b2c", "rlbox/mine:latest"

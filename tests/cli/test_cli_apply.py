@@ -32,7 +32,7 @@ from rlbox.provision.changes import ApplyPlan
 from rlbox.provision.facts import STAMP
 from rlbox.provision.layout import Layout
 from rlbox.provision.supplies import ApplyWish, Prepared
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder
 
 pytestmark = pytest.mark.allow("processes")
 FIRST = {"alpha": "1.0", "beta": "2.0"}

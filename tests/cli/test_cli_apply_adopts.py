@@ -15,7 +15,7 @@ from fakes import Folder, Rlbox, Said
 from following import Follow
 
 from rlbox.artifacts.objects import Store
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder
 
 pytestmark = pytest.mark.allow("processes")
 

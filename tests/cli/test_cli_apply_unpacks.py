@@ -21,7 +21,7 @@ from registry_server import running as running_registry
 
 from rlbox.artifacts.objects import Store
 from rlbox.engine import oci
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder
 
 pytestmark = pytest.mark.allow("processes", "sockets")
 

@@ -21,7 +21,7 @@ from rlbox.artifacts.objects import Store, store_folder
 from rlbox.image.bootstrap import rootfs_path
 from rlbox.image.context import build_labels, context_entries
 from rlbox.image.plans import image_plan
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder
 from rlbox.target.lock import LockedGroup, Package, lock_patch
 
 TAG = "rlbox/mine:tests"

@@ -19,8 +19,8 @@ from rlbox.job.filler import Paths
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.record.state import new_run_state, write_run_state
 from rlbox.secrets.masks import Masks
-from rlbox.system.beneath import open_file
-from rlbox.system.folders import write_atomic
+from rlbox.system.files import write_atomic
+from rlbox.system.safe_files import open_file
 
 SECRET = "planted-5ecret-value"
 

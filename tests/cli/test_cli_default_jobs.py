@@ -13,8 +13,7 @@ from rlbox.config.project import Project
 from rlbox.image.context import build_labels, context_entries
 from rlbox.image.plans import image_plan
 from rlbox.job.load import load_job
-from rlbox.system.counters import GpuFacts
-from rlbox.system.gpu import DriverFacts, GpuModel
+from rlbox.system.gpu import DriverFacts, GpuFacts, GpuModel
 from rlbox.target.load import load_target
 from rlbox.target.target import Target
 

@@ -11,7 +11,7 @@ from fakes import ON_IMAGE, EngineSocket, Folder
 from rlbox.app import App
 from rlbox.image.check import describe_image
 from rlbox.image.plans import image_plan
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder
 
 TAG = "rlbox/mine:tests"
 ID = "sha256:" + "1234567890abcdef" * 4

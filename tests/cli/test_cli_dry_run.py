@@ -17,7 +17,7 @@ from test_cli_run import JOB, PORT, current_image
 from rlbox.artifacts.objects import store_folder
 from rlbox.provision.bring import BroughtPlace
 from rlbox.record.disk_hold import Holder, take_disk
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder
 from rlbox.system.lock import hold as hold_lock
 
 pytestmark = pytest.mark.allow("sockets", "processes")

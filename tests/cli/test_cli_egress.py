@@ -8,7 +8,7 @@ from mirrorbox import mirrors
 
 from rlbox.artifacts.egress import EgressFacts
 from rlbox.artifacts.mirrors import Machine
-from rlbox.system.site_settings import SiteFacts
+from rlbox.system.network_settings import SiteFacts
 
 SPEC = """
 title = "smallest target"

@@ -306,8 +306,7 @@ def test_a_sandbox_that_fails_proves_nothing(site: Path, rlbox: Rlbox) -> None:
 
 def test_the_sandbox_ends_with_its_block() -> None:
     from rlbox.evaluation.sandbox import Sandbox
-    from rlbox.system.http import loopback_http
-    from rlbox.system.no_answer import NoAnswer
+    from rlbox.system.http import NoAnswer, loopback_http
 
     before = threading.active_count()
     with sandbox_here("", 10, 1024) as url:

@@ -20,7 +20,7 @@ from registry_server import running as running_registry
 from rlbox.app import own_requirements
 from rlbox.artifacts.objects import Store
 from rlbox.engine import oci
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder
 from rlbox.target.artifact import artifacts_here
 from rlbox.target.load import load_target
 from rlbox.target.lock import Deb, HttpFile, Lock, LockedGroup, Package, lock_checksum

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from fakes import Rlbox
 
-from rlbox.system.counters import GpuFacts
+from rlbox.system.gpu import GpuFacts
 
 pytestmark = pytest.mark.allow("sockets")
 GIB = 1 << 30

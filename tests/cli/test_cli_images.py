@@ -10,7 +10,7 @@ from fakes import ON_IMAGE, UV_WHEEL, EngineSocket, Folder, Rlbox, hold
 
 from rlbox.image.context import build_labels, context_entries
 from rlbox.image.plans import image_plan
-from rlbox.system.folders import cache_folder, state_folder, write_atomic
+from rlbox.system.files import cache_folder, state_folder, write_atomic
 
 pytestmark = [pytest.mark.allow("sockets", "processes"), pytest.mark.usefixtures("remembering")]
 OWN, THEIRS, GONE, OLD = "rlbox/mine:tests", "rlbox/mine:ann-0a1b2c", "rlbox/mine:left-0a1b2c", "rlbox/mine:latest"

@@ -18,7 +18,7 @@ from rlbox.record.ledger import Ledger
 from rlbox.record.state import change_stage, new_run_state, write_run_state
 from rlbox.run.places import reach
 from rlbox.secrets.masks import Masks
-from rlbox.system.counters import GpuFacts
+from rlbox.system.gpu import GpuFacts
 
 JOB = """
 title = "one stage"

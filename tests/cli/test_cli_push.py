@@ -12,7 +12,7 @@ from following import Follow
 from registry_server import RegistryServer, running
 
 from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, describe, image_manifest, sha256_of
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder
 
 TAG = "rlbox/mine:tests"
 TARGET = """

@@ -26,7 +26,7 @@ from rlbox.errors import (
     TimedOut,
     WorkFailed,
 )
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder
 
 
 def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:

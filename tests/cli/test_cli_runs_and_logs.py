@@ -10,7 +10,7 @@ import pytest
 from fakes import Folder, Rlbox, Said
 from following import Follow
 
-from rlbox.system.folders import write_atomic
+from rlbox.system.files import write_atomic
 
 
 @pytest.fixture

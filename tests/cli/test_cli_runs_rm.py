@@ -17,7 +17,7 @@ from rlbox.job.plan import plan_run
 from rlbox.record.folder import fill_folder
 from rlbox.record.state import change_stage, new_run_state, write_run_state
 from rlbox.secrets.masks import Masks
-from rlbox.system.folders import write_atomic
+from rlbox.system.files import write_atomic
 
 JOB = """
 title = "learns"

@@ -14,7 +14,7 @@ from mirror import artifact_of
 
 from rlbox.artifacts.names import remember
 from rlbox.artifacts.objects import Store
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder
 from rlbox.system.lock import hold
 from rlbox.target.lock import HttpFile, Lock, LockedGroup
 

@@ -22,7 +22,7 @@ from rlbox.app import own_requirements
 from rlbox.artifacts.objects import Store
 from rlbox.fixes.load import load_fixed_target
 from rlbox.provision import base_probe as base
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder
 from rlbox.target.lock import lock_checksum
 
 pytestmark = pytest.mark.allow("processes")

@@ -18,8 +18,7 @@ from test_cli_build import image_of
 from rlbox.doctor.judge.host import ImageNeeds
 from rlbox.engine.login import find_login
 from rlbox.errors import RegistryError
-from rlbox.system.copies import whole_file
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder, whole_file
 from rlbox.system.gpu import DriverFacts, GpuModel
 from rlbox.system.lock import hold
 

@@ -14,7 +14,7 @@ from registry_server import Fault, RegistryServer, log_in, running
 from vastbox import KEY, Platform, serving
 
 from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, describe, image_manifest, sha256_of
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder
 
 pytestmark = pytest.mark.allow("sockets", "processes")
 TAG = "rlbox/mine:tests"

@@ -22,7 +22,7 @@ from rlbox.artifacts.objects import Store
 from rlbox.errors import NodeError
 from rlbox.fixes.load import load_fixed_target
 from rlbox.image.compile_run import probe_spaces
-from rlbox.system.copies import sum_file
+from rlbox.system.files import sum_file
 from rlbox.target.lock import Compiled, Package
 from rlbox.target.recipe import recipe_digest
 

@@ -34,7 +34,7 @@ from lanes import (  # noqa: E402
     words,
 )
 
-from rlbox.system.folders import cache_folder  # noqa: E402
+from rlbox.system.files import cache_folder  # noqa: E402
 
 RESULTS = FAULTS / "RESULTS.md"
 SAID = re.compile(rb"(?m)^failure(?:_zh)? = .*\n")

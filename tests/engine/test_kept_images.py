@@ -14,7 +14,7 @@ from projectbox import PROJECT
 
 from rlbox.config.project import Project
 from rlbox.image.named import VARIABLE, remember_project
-from rlbox.system.folders import state_folder
+from rlbox.system.files import state_folder
 
 CONTAINER, NAME = "rlbox-test-kept", f"rlbox/kept:{PROJECT}"
 GONE = "kept-0a1b2c"

@@ -13,7 +13,7 @@ from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 from rlbox.image.contents import components
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder
 from rlbox.target.lock import load_lock
 
 TAG = own("explained")

@@ -19,8 +19,7 @@ from rlbox.evaluation.prove import prove
 from rlbox.evaluation.sandbox import Sandbox
 from rlbox.evaluation.suite import JudgingLimits
 from rlbox.evaluation.suites import load_sets
-from rlbox.system.http import loopback_http
-from rlbox.system.no_answer import NoAnswer
+from rlbox.system.http import NoAnswer, loopback_http
 
 ROWS = [
     {"unique_id": "half", "problem": "Half as a fraction?", "answer": "\\frac{1}{2}"},

@@ -24,7 +24,7 @@ from rlbox.app import own_requirements
 from rlbox.artifacts.objects import Store, store_folder
 from rlbox.config.project import Project
 from rlbox.engine.oci import CONFIG, LAYER, MANIFEST
-from rlbox.system.copies import sum_file
+from rlbox.system.files import sum_file
 from rlbox.target.load import load_target
 from rlbox.target.lock import lock_checksum
 

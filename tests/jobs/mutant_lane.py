@@ -34,7 +34,7 @@ from lanes import (  # noqa: E402
 from mutant_worker import TABLE, Worker, concerned, worker  # noqa: E402
 from mutants import JOBS, UNREACHED, Mutant, every_mutant  # noqa: E402
 
-from rlbox.system.folders import cache_folder  # noqa: E402
+from rlbox.system.files import cache_folder  # noqa: E402
 
 RESULTS = HERE / "MUTANTS.md"
 ROOMS = ("spec", "job", "gate")

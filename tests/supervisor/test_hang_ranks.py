@@ -15,8 +15,7 @@ from fakes import h200
 
 from rlbox.hang.rank_probe import RankWatch, find_ranks
 from rlbox.hang.ranks import LIMIT_S, Deadlock
-from rlbox.system.counter_reader import probe_activity
-from rlbox.system.counters import Activity
+from rlbox.system.counters import Activity, probe_activity
 
 WAITS = "def init_process_group(): print(flush=True); time.sleep(600)\ninit_process_group()"
 SLEEPS = "def load_batch(): print(flush=True); time.sleep(600)\nload_batch()"

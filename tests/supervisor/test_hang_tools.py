@@ -21,9 +21,8 @@ import rlbox.system.gpu
 from rlbox.hang.nccl import collect_nccl
 from rlbox.hang.stacks import NO_PERMISSION, add_stacks
 from rlbox.hang.wait_probe import probe_waits
-from rlbox.system.counter_reader import probe_activity, probe_process_activity
-from rlbox.system.counters import GpuFacts, rates_between
-from rlbox.system.gpu import probe_gpus
+from rlbox.system.counters import probe_activity, probe_process_activity, rates_between
+from rlbox.system.gpu import GpuFacts, probe_gpus
 
 REPORT = "NCCL version 2.27.5\nJob summary\nMissing ranks: 3 (pid 77 on node b)\n"
 

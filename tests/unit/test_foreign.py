@@ -9,7 +9,7 @@ import time
 import pytest
 
 from rlbox.foreign import DEEPEST, LONGEST_NUMBER, decimal, parse_json, toml_table, whole_number
-from rlbox.system.json_lines import json_rows
+from rlbox.system.json_files import json_rows
 
 HOSTILE = {
     "deep list": "[" * 200_000,

@@ -51,7 +51,7 @@ def find_contacts(app: App, name: str, sources: str) -> tuple[str, tuple[Contact
     from rlbox.artifacts.egress_probe import probe_egress
     from rlbox.artifacts.load_profile import load_hidden_hosts, load_profile
     from rlbox.artifacts.mirror_search import probe_machine
-    from rlbox.system.site import probe_site
+    from rlbox.system.network_settings import probe_site
 
     target, files = as_built(app.project, name)
     profile = load_profile(app.project, sources or target.sources)

@@ -36,8 +36,7 @@ def verb(app: App, name: str, form: str, image: str, gpus: str, way: str | None,
       rlbox export vast-5090 --to apptainer --image registry.example/team/vast-5090:v1
     """
     from rlbox.image.export import export_text
-    from rlbox.system.folders import write_atomic
-    from rlbox.system.output import check_output
+    from rlbox.system.files import check_output, write_atomic
 
     if (gpus or way) and form != "compose":
         raise click.UsageError("--gpus and --way are for --to compose: apptainer takes --nv when it starts")

@@ -77,7 +77,7 @@ def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -
     from rlbox.image.buildkit import BuildWish
     from rlbox.image.context import check_context_folder
     from rlbox.image.inputs import BuildInputs
-    from rlbox.system.output import check_output_folder
+    from rlbox.system.files import check_output_folder
 
     wish = BuildWish(hermetic=hermetic)
     with app.checking("folder"):

@@ -33,7 +33,7 @@ def verb(app: App, name: str, file: Path) -> int:
     from rlbox.amounts import size_text
     from rlbox.engine.archive_save import save_image
     from rlbox.image.adopt import own_image
-    from rlbox.system.output import check_output
+    from rlbox.system.files import check_output
     from rlbox.system.progress import bytes_view
 
     plan = image_plan(app.project, name)

@@ -13,7 +13,7 @@ def require_published(app: App, image: str) -> None:
     from rlbox.engine.reference import parse_reference
     from rlbox.engine.registry_client import Registry
     from rlbox.errors import RegistryError
-    from rlbox.system.site import site_ca
+    from rlbox.system.network_settings import site_ca
 
     reference = parse_reference(image)
     try:

@@ -54,7 +54,7 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     from rlbox.cli.rented.vast_instances import disk_of
     from rlbox.ssh.connection import SshConnection
     from rlbox.ssh.files import list_files
-    from rlbox.system.output import check_output_folder
+    from rlbox.system.files import check_output_folder
     from rlbox.vast.account import read_own
     from rlbox.vast.instance import address_of, wanted_files
     from rlbox.vast.stay import below

@@ -79,8 +79,7 @@ def _scores_page(app: App, folder: Path, beside: str) -> Path:
     from rlbox.report.read_answers import read_answers, results_of_run
     from rlbox.report.scores_page import render_scores
     from rlbox.system.clock import utc_now
-    from rlbox.system.folders import write_atomic
-    from rlbox.system.output import check_output
+    from rlbox.system.files import check_output, write_atomic
 
     if beside in ("-", "/dev/stdout"):
         raise click.UsageError("--scores is a second file: name the first one with --out FILE.")

@@ -128,7 +128,7 @@ def told() -> Iterator[None]:
     """
     from rlbox.evaluation.judge import NotJudged
     from rlbox.evaluation.policy import PolicyError
-    from rlbox.system.no_answer import NoAnswer
+    from rlbox.system.http import NoAnswer
 
     try:
         yield

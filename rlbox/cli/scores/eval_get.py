@@ -57,7 +57,7 @@ def get(
       rlbox eval get eval --best --by human-eval
     """
     from rlbox.cli.scores.results_disk import disk_with_results
-    from rlbox.system.output import check_output_folder
+    from rlbox.system.files import check_output_folder
 
     with disk_with_results(app, instance, target, data) as disk:
         where = disk.results(run)

@@ -11,7 +11,7 @@ from rlbox.amounts import duration_text
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.judge import Judge
 from rlbox.findings import Finding
-from rlbox.system.json_lines import json_rows
+from rlbox.system.json_files import json_rows
 
 SIGILL = 4
 BY_HAND = {"torch": "import torch; torch.ones(2, 2) @ torch.ones(2, 2)", "Ray": "import ray; ray.init()"}

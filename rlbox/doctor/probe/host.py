@@ -16,9 +16,9 @@ from rlbox.engine.gpu_probe import probe_offer
 from rlbox.errors import EngineError, NodeError
 from rlbox.foreign import whole_number
 from rlbox.record.disk_hold import LOCK_FILE, disk_holder
-from rlbox.system.beneath import is_file
+from rlbox.system.files import free_bytes
 from rlbox.system.identity import in_image
-from rlbox.system.room import free_bytes
+from rlbox.system.safe_files import is_file
 
 
 def probe_engine() -> EngineFacts:

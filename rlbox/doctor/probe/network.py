@@ -18,10 +18,9 @@ from rlbox.doctor.facts import Demands
 from rlbox.doctor.judge.network import ADDRESSES, NetworkFacts, Reached, TakenPort
 from rlbox.errors import RlboxError
 from rlbox.system.command import run_command
-from rlbox.system.http import Http, site_trust
-from rlbox.system.no_answer import NoAnswer, explain
+from rlbox.system.http import Http, NoAnswer, explain, site_trust
+from rlbox.system.network_settings import probe_site, site_ca
 from rlbox.system.ports import probe_port
-from rlbox.system.site import probe_site, site_ca
 from rlbox.values import Command
 
 ASK_S = 4.0

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlbox.system.command import PIPE, start_command, talk
-from rlbox.system.counter_reader import probe_process_activity
+from rlbox.system.counters import probe_process_activity
 from rlbox.system.process_table import Process, family, marked, probe_processes, read_text
 from rlbox.values import Command
 

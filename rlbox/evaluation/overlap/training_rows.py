@@ -13,7 +13,7 @@ from rlbox.evaluation.problem import EvalProblem, ProblemError
 from rlbox.evaluation.problems import read_rows
 from rlbox.foreign import parse_json
 from rlbox.system.command import PIPE, start_command
-from rlbox.system.copies import sum_file
+from rlbox.system.files import sum_file
 from rlbox.values import Command
 
 PROGRAM = Path(__file__).resolve().parent / "programs/parquet_rows.py"

@@ -15,8 +15,7 @@ from rlbox.evaluation.policy import Policy, PolicyError
 from rlbox.evaluation.serving.proof import PROBES, Probed, probe_request, probed_of
 from rlbox.evaluation.weights import TEMPLATES, TOKENIZER
 from rlbox.foreign import parse_json
-from rlbox.system.copies import sum_file
-from rlbox.system.folders import cache_folder, write_atomic
+from rlbox.system.files import cache_folder, sum_file, write_atomic
 from rlbox.system.gpu import probe_gpus
 
 DEVELOPER = {"VLLM_SERVER_DEV_MODE": "1"}

@@ -13,7 +13,7 @@ from rlbox.artifacts.egress_probe import probe_egress
 from rlbox.artifacts.load_profile import load_hidden_hosts
 from rlbox.artifacts.mirrors import Machine
 from rlbox.artifacts.profile import Declared, HiddenHost, Profile, Rule
-from rlbox.system.site_settings import SiteFacts
+from rlbox.system.network_settings import SiteFacts
 from rlbox.target.artifact import Artifact
 from rlbox.target.load import load_target
 from rlbox.target.target import Target

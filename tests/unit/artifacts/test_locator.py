@@ -13,7 +13,7 @@ from rlbox.artifacts.mirror_search import Locator
 from rlbox.artifacts.mirrors import FileAddress, Machine
 from rlbox.artifacts.profile import Profile, Rule
 from rlbox.system.http import Http, site_http
-from rlbox.system.site_settings import SiteFacts
+from rlbox.system.network_settings import SiteFacts
 from rlbox.target.artifact import Artifact
 
 pytestmark = pytest.mark.allow("sockets")

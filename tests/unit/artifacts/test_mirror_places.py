@@ -21,7 +21,7 @@ from rlbox.artifacts.mirrors import (
 )
 from rlbox.artifacts.profile import Profile, Rule
 from rlbox.artifacts.settings import Choice
-from rlbox.system.site_settings import SiteFacts
+from rlbox.system.network_settings import SiteFacts
 
 SIX = artifact(b"six")
 TORCH = artifact(b"t", "torch-2.9.0+cu128-cp311-cp311-linux_x86_64.whl", "torch-wheels", name="torch", origin="cu128")

@@ -25,7 +25,7 @@ from rlbox.artifacts.ranking import (
     read_ranking,
 )
 from rlbox.artifacts.settings import Choice
-from rlbox.system.site_settings import SiteFacts
+from rlbox.system.network_settings import SiteFacts
 
 BODY = b"the wheel" * 100
 SIX = artifact(BODY)

@@ -11,7 +11,7 @@ from rlbox.artifacts.live import live_sources, unreached_explained
 from rlbox.artifacts.mirrors import Machine
 from rlbox.artifacts.places import lock_places
 from rlbox.errors import WorkFailed
-from rlbox.system.site_settings import SiteFacts
+from rlbox.system.network_settings import SiteFacts
 from rlbox.target.load import load_target
 
 RULE = '[[rule]]\nkind = "{}"\nprotocol = "{}"\nurl = "{}"\n'

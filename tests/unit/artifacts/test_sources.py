@@ -8,8 +8,7 @@ import pytest
 
 from rlbox.artifacts.profile import Rule
 from rlbox.artifacts.settings import Choice, SourcePlan, local_wheels, plan_sources
-from rlbox.system.site import probe_site
-from rlbox.system.site_settings import SiteFacts
+from rlbox.system.network_settings import SiteFacts, probe_site
 from rlbox.target.artifact import TorchGroup
 
 CPU = TorchGroup(packages=("torch==2.13.0",), channel="cpu")
@@ -140,7 +139,7 @@ def pip_conf(path: Path, text: str) -> Path:
 
 def test_files_and_environment_in_pips_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     system = pip_conf(tmp_path / "etc/pip.conf", "[global]\nindex-url = https://system\nextra-index-url = https://e1\n")
-    monkeypatch.setattr("rlbox.system.site.SYSTEM_FILE", system)
+    monkeypatch.setattr("rlbox.system.network_settings.SYSTEM_FILE", system)
     environ = {"HOME": str(tmp_path)}
     assert probe_site(environ) == SiteFacts(index_url="https://system", extra_index_urls=("https://e1",))
     pip_conf(

@@ -23,8 +23,7 @@ from rlbox.artifacts.fetch import ensure
 from rlbox.artifacts.names import known_locks, names, remember, wanted_digests
 from rlbox.artifacts.objects import Store, store_folder
 from rlbox.errors import NodeError, SpecError, WorkFailed
-from rlbox.system.copies import link_or_copy
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder, link_or_copy
 from rlbox.target.lock import Lock, LockedGroup
 
 DATA = b"0123456789" * 1000

@@ -19,7 +19,7 @@ from rlbox.cluster.spool import Spool
 from rlbox.engine.oci import CONFIG, INDEX, LAYER, MANIFEST, Descriptor, document, sha256_of
 from rlbox.errors import EngineError
 from rlbox.system.compression import zstd_packed
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder
 
 PLAIN = random.Random(1).randbytes(3 << 20)
 

@@ -42,7 +42,7 @@ from rlbox.engine.oci import (
 )
 from rlbox.errors import LockHeld, NodeError, WorkFailed
 from rlbox.system.compression import Chunks, unpacked, zstd, zstd_packed
-from rlbox.system.copies import whole_file
+from rlbox.system.files import whole_file
 
 CONTENTS = (b"first layer" * 90_000, b"second")
 NAME = "docker.io/rlbox/mine:latest"

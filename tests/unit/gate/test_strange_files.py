@@ -15,8 +15,8 @@ from rlbox.gate.file_facts import probe_file
 from rlbox.gate.fitting import fitting
 from rlbox.gate.metric import number_of
 from rlbox.job.gate_plan import FilePlan
+from rlbox.system.safe_files import remove_tree
 from rlbox.system.tail import BLOCK, Tail
-from rlbox.system.trees import remove_tree
 
 ENDLESS = 1 << 42
 

@@ -8,7 +8,8 @@ import pytest
 
 from rlbox.hang.pace import PaceClock, StartClock
 from rlbox.hang.slowness import find_slowness
-from rlbox.system.counters import Activity, CpuLimit, Pace, ProcessActivity, Rates, pace_between
+from rlbox.system.counters import Activity, Pace, ProcessActivity, Rates, pace_between
+from rlbox.system.limits import CpuLimit
 
 
 def process(pid: int, cpu_s: float, waited_s: float) -> ProcessActivity:

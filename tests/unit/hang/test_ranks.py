@@ -7,7 +7,8 @@ from fakes import h200
 
 from rlbox.hang.ranks import LIMIT_S, Look, Rank, RankJudge, doing_of, find_deadlock
 from rlbox.hang.ras import ANY, Communicator, read_communicators
-from rlbox.system.counters import GpuFacts, Rates
+from rlbox.system.counters import Rates
+from rlbox.system.gpu import GpuFacts
 
 HEAD = """NCCL version 2.28.9 compiled with CUDA 13.0
 CUDA runtime version 13000, driver version 13000

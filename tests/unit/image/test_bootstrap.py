@@ -14,7 +14,7 @@ from rlbox.errors import NodeError
 from rlbox.image.bootstrap import make_rootfs, rootfs_path
 from rlbox.image.bootstrap_command import RECIPE, deb_file, plan_bootstrap, plan_package_list, plan_release
 from rlbox.image.labels import rootfs_checksum
-from rlbox.system.folders import cache_folder
+from rlbox.system.files import cache_folder
 from rlbox.values import Command
 
 BASH = replace(DEB, name="bash", version="1:5", path="pool/main/b/bash/bash_5_amd64.deb", sha256="e" * 64, size=7)

@@ -12,7 +12,7 @@ from rlbox.record.ledger import Ledger
 from rlbox.record.removal import KeptRun, named_removals, removal_lines, spare_removals
 from rlbox.record.removing import remove_run, size_of
 from rlbox.run.places import reach
-from rlbox.system.folders import write_atomic
+from rlbox.system.files import write_atomic
 
 
 def facts(

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rlbox.record.resources import disk_full_in, make_sample, read_sample
-from rlbox.system.counter_reader import probe_pressure
-from rlbox.system.counters import Activity, GpuFacts, Pressure, ProcessActivity
+from rlbox.system.counters import Activity, Pressure, ProcessActivity, probe_pressure
+from rlbox.system.gpu import GpuFacts
 
 CALM = Pressure()
 GPU = GpuFacts(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.system import beneath, trees
+from rlbox.system import safe_files
 
 WAYS = ["openat2", "walk"]
 
@@ -21,7 +21,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         raise NotImplementedError
 
     if request.param == "walk":
-        monkeypatch.setattr(beneath, "_open_at_once", refuse)
+        monkeypatch.setattr(safe_files, "_open_at_once", refuse)
     return str(request.param)
 
 
@@ -43,16 +43,16 @@ def disk(tmp_path: Path) -> Path:
 
 
 DEEDS: dict[str, Callable[[Path], object]] = {
-    "read": beneath.read_bytes,
-    "open": beneath.open_file,
-    "append": lambda path: beneath.open_handle(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND),
-    "truncate": lambda path: beneath.open_handle(path, os.O_WRONLY | os.O_TRUNC),
+    "read": safe_files.read_bytes,
+    "open": safe_files.open_file,
+    "append": lambda path: safe_files.open_handle(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+    "truncate": lambda path: safe_files.open_handle(path, os.O_WRONLY | os.O_TRUNC),
 }
 BY_NAME: dict[str, Callable[[Path], object]] = {
-    "write": lambda path: beneath.write_file(path, b"theirs"),
-    "create": lambda path: beneath.create_file(path, b"theirs"),
-    "remove": beneath.remove_file,
-    "look": beneath.facts_of,
+    "write": lambda path: safe_files.write_file(path, b"theirs"),
+    "create": lambda path: safe_files.create_file(path, b"theirs"),
+    "remove": safe_files.remove_file,
+    "look": safe_files.facts_of,
 }
 
 
@@ -82,7 +82,7 @@ def test_a_link_on_the_way(disk: Path, outside: Path, deed: str, part: str) -> N
 
 
 def test_a_link_itself_is_replaced_or_removed(disk: Path, outside: Path) -> None:
-    for deed in (lambda path: beneath.write_file(path, b"new"), beneath.remove_file):
+    for deed in (lambda path: safe_files.write_file(path, b"new"), safe_files.remove_file):
         link = disk / "runs/r-1/plan.json"
         link.unlink(missing_ok=True)
         link.symlink_to(outside / "notes.txt")
@@ -101,46 +101,46 @@ def test_what_is_no_regular_file_is_refused_at_once(disk: Path, kind: str) -> No
     elif kind == "socket":
         os.mknod(path, stat.S_IFSOCK)
     with pytest.raises(OSError):  # noqa: PT011 (a socket is refused by the kernel)
-        beneath.read_bytes(path)
-    assert not beneath.is_file(path)
+        safe_files.read_bytes(path)
+    assert not safe_files.is_file(path)
 
 
 def test_bounds_and_dots(disk: Path) -> None:
     path = disk / "runs/r-1/run.json"
-    assert beneath.read_bytes(path, 2) == b"{}"
+    assert safe_files.read_bytes(path, 2) == b"{}"
     with pytest.raises(OSError, match="it is larger than 1 bytes"):
-        beneath.read_bytes(path, 1)
+        safe_files.read_bytes(path, 1)
     with pytest.raises(OSError, match=r"no \.\. and no NUL in it"):
-        beneath.read_bytes(disk / "runs/../runs/r-1/run.json")
+        safe_files.read_bytes(disk / "runs/../runs/r-1/run.json")
     with pytest.raises(OSError, match="no NUL in it"):
-        beneath.read_bytes(disk / "runs\0/r-1/run.json")
+        safe_files.read_bytes(disk / "runs\0/r-1/run.json")
     with pytest.raises(FileNotFoundError):
-        beneath.read_bytes(disk / "runs/r-2/run.json")
+        safe_files.read_bytes(disk / "runs/r-2/run.json")
 
 
 def test_writing(disk: Path) -> None:
     path = disk / "runs/r-1/run.json"
-    beneath.write_file(path, b"new", 0o600, durable=True)
+    safe_files.write_file(path, b"new", 0o600, durable=True)
     assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"new", 0o600)
-    beneath.create_file(disk / "begun", b"1")
+    safe_files.create_file(disk / "begun", b"1")
     with pytest.raises(FileExistsError):
-        beneath.create_file(disk / "begun", b"2")
-    beneath.make_folder_at(disk / "more")
-    beneath.make_folder_at(disk / "more")
-    assert beneath.names_in(disk) == ["begun", "more", "runs"]
-    assert beneath.names_in(disk / "none") == []
-    beneath.remove_file(disk / "none")
+        safe_files.create_file(disk / "begun", b"2")
+    safe_files.make_folder_at(disk / "more")
+    safe_files.make_folder_at(disk / "more")
+    assert safe_files.names_in(disk) == ["begun", "more", "runs"]
+    assert safe_files.names_in(disk / "none") == []
+    safe_files.remove_file(disk / "none")
 
 
 def test_a_tree_goes_and_what_its_links_lead_to_stays(disk: Path, outside: Path) -> None:
     (disk / "runs/away").symlink_to(outside)
     (disk / "runs/r-1/away").symlink_to(outside)
-    trees.remove_tree(disk / "runs")
-    trees.remove_tree(disk / "runs")
-    assert (beneath.names_in(disk), (outside / "notes.txt").read_text()) == ([], "mine")
+    safe_files.remove_tree(disk / "runs")
+    safe_files.remove_tree(disk / "runs")
+    assert (safe_files.names_in(disk), (outside / "notes.txt").read_text()) == ([], "mine")
     (disk / "runs").symlink_to(outside)
     with pytest.raises(OSError, match="it is a link") as refused:
-        trees.remove_tree(disk / "runs")
+        safe_files.remove_tree(disk / "runs")
     assert (refused.value.filename, (outside / "notes.txt").read_text()) == (str(disk / "runs"), "mine")
 
 
@@ -148,15 +148,15 @@ def test_a_link_that_leads_to_the_disk_is_the_users(disk: Path, tmp_path: Path) 
     (tmp_path / "here").symlink_to(disk)
     path = tmp_path / "here/runs/r-1/run.json"
     with pytest.raises(OSError, match="it is a link"):
-        beneath.read_bytes(path)
-    assert beneath.read_bytes(path.resolve()) == beneath.read_bytes(path, links=True) == b"{}"
+        safe_files.read_bytes(path)
+    assert safe_files.read_bytes(path.resolve()) == safe_files.read_bytes(path, links=True) == b"{}"
 
 
 def test_a_second_name_of_a_file_is_not_written_into(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("of the host")
     os.link(tmp_path / "file", tmp_path / "name")
     with pytest.raises(OSError, match="a second name"):
-        beneath.open_handle(tmp_path / "name", os.O_WRONLY | os.O_APPEND)
-    assert beneath.read_bytes(tmp_path / "name") == b"of the host"
-    beneath.write_file(tmp_path / "name", b"of the run")
+        safe_files.open_handle(tmp_path / "name", os.O_WRONLY | os.O_APPEND)
+    assert safe_files.read_bytes(tmp_path / "name") == b"of the host"
+    safe_files.write_file(tmp_path / "name", b"of the run")
     assert (tmp_path / "file").read_text() == "of the host"

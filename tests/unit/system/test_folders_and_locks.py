@@ -21,7 +21,7 @@ from rlbox.config.project import Project
 from rlbox.engine.data_disk import check_disk, data_folder
 from rlbox.errors import LockHeld, NodeError, TimedOut, WorkFailed
 from rlbox.system.command import PIPE, check_command, run_command, run_in_foreground, start_command, talk
-from rlbox.system.folders import cache_folder, make_folder, write_atomic, write_if_changed
+from rlbox.system.files import cache_folder, make_folder, write_atomic, write_if_changed
 from rlbox.system.lock import hold
 from rlbox.values import Command, Outcome
 

@@ -14,9 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.system.http import FileBody, Http, again, loopback_http, pause_s, site_http, site_trust
-from rlbox.system.no_answer import Kind, NoAnswer, explain
-from rlbox.system.site_settings import SiteFacts
+from rlbox.system.http import (
+    FileBody,
+    Http,
+    Kind,
+    NoAnswer,
+    again,
+    explain,
+    loopback_http,
+    pause_s,
+    site_http,
+    site_trust,
+)
+from rlbox.system.network_settings import SiteFacts
 
 pytestmark = pytest.mark.allow("sockets")
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.system.counters import CpuLimit
-from rlbox.system.limits import CpuLimitFile, MemoryFacts, probe_memory
+from rlbox.system.limits import CpuLimit, CpuLimitFile, MemoryFacts, probe_memory
 
 SECOND = {
     "cpu.max": "150000 100000",

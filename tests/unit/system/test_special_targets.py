@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.errors import NodeError
-from rlbox.system.copies import whole_file
-from rlbox.system.folders import special_kind, write_atomic
+from rlbox.system.files import special_kind, whole_file, write_atomic
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.system.json_files import read_lines, read_rows
-from rlbox.system.trees import DEEPEST, copy_tree, find_files, remove_tree, walk_files
+from rlbox.system.safe_files import DEEPEST, copy_tree, find_files, remove_tree, walk_files
 
 MANY = 1200
 """Levels: more than Python lets a function call itself, in a path longer than the kernel takes."""

@@ -1,16 +1,30 @@
-"""Probe this machine's own package settings: pip's and uv's configuration, CA bundle, proxies."""
+"""Network settings of this machine: package indexes of pip and uv, CA bundle, proxies, logins."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlbox.system.site_settings import SiteFacts
-
 if TYPE_CHECKING:
     from netrc import netrc
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteFacts:
+    """The package settings of this machine (pip's and uv's configuration, environment), as probed.
+
+    `find_links` are local folders with the wheels in them; `ca_bundle` is empty when the system's own is used.
+    """
+
+    find_links: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    index_url: str = ""
+    extra_index_urls: tuple[str, ...] = ()
+    ca_bundle: str = ""
+    proxies: Mapping[str, str] = field(default_factory=dict)
+
 
 SYSTEM_FILE = Path("/etc/pip.conf")
 _CA_NAMES = ("RLBOX_CA_BUNDLE", "SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")

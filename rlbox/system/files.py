@@ -1,0 +1,238 @@
+"""rlbox's own directories, files that are written complete or not at all, and free space."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shlex
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from rlbox.amounts import size_text
+from rlbox.errors import LockHeld, NodeError
+from rlbox.system.lock import holder_of, lock_file
+from rlbox.system.safe_files import NEW
+
+
+def cache_folder(*names: str) -> Path:
+    """Return a folder below `$XDG_CACHE_HOME/rlbox`; what is in it can be made again."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base, "rlbox", *names)
+
+
+def state_folder(*names: str) -> Path:
+    """Return a folder below `$XDG_STATE_HOME/rlbox`: what this host knows, and no program of a run can write."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(base, "rlbox", *names)
+
+
+def make_folder(path: Path) -> Path | None:
+    """Return `path`, made when it was missing; None when it cannot be made or written."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return path if os.access(path, os.W_OK) else None
+
+
+def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
+    """Write a whole file or nothing: readers see the old text or the new one.
+
+    Raises
+    ------
+    OSError
+        It cannot be written, and is named; or what has its name is no regular file: devices, FIFOs, sockets and
+        folders stay. A link to a regular file is replaced, not what it leads to.
+    """
+    if kind := special_kind(path):
+        raise OSError(errno.EINVAL, f"is {kind}, which is not replaced", str(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(draft, NEW, mode), "wb") as file:
+            file.write(text.encode() if isinstance(text, str) else text)
+            os.fchmod(file.fileno(), mode)
+        os.replace(draft, path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # that of a write names none
+        raise
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def special_kind(path: Path) -> str:
+    """Return what stands at a path, links followed, if that is no regular file (`a device`); else an empty text."""
+    try:
+        if path.is_symlink() and str(path).startswith(("/dev/", "/proc/")):
+            return "a device"  # /dev/stdout, which may lead to a file
+        return _KINDS.get(stat.S_IFMT(path.stat().st_mode), "")
+    except OSError:
+        return ""
+
+
+def write_if_changed(path: Path, text: str) -> bool:
+    """Write `text` unless the file holds it already; return whether it was written."""
+    data = text.encode()
+    try:
+        if path.read_bytes() == data:
+            return False
+    except OSError:
+        pass
+    write_atomic(path, data)
+    return True
+
+
+def free_bytes(path: Path) -> int:
+    """Return what an unprivileged process may still write where `path` is, or would be; 0 when that cannot be told."""
+    for folder in (path, *path.parents):
+        try:
+            facts = os.statvfs(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            return 0
+        return facts.f_bavail * facts.f_frsize
+    return 0
+
+
+def disk_full(error: BaseException) -> bool:
+    """Whether a write failed because the disk, or the user's part of it, is full."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+_BLOCK = 1 << 20
+
+
+def sum_file(path: Path) -> str:
+    """Return the sha256 of a file, hex."""
+    digest = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def link_or_copy(source: Path, path: Path) -> None:
+    """Make `path` a hard link of `source`, a read-only copy where the file system has no such link."""
+    try:
+        os.link(source, path)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        shutil.copyfile(source, path)
+        path.chmod(0o444)
+
+
+@contextmanager
+def whole_file(path: Path, need: int) -> Iterator[BinaryIO]:
+    """Yield a file that becomes `path` when the block ends well, and is removed when it does not.
+
+    Parameters
+    ----------
+    need
+        Bytes that will be written, as far as is known.
+
+    Raises
+    ------
+    NodeError
+        The disk has less than `need` free, is full, or cannot be written.
+    LockHeld
+        Another process writes the same file.
+    """
+    part = path.with_name(f"{path.name}.part")
+    try:
+        if kind := special_kind(path):
+            raise OSError(errno.EINVAL, f"{kind} has this name, which is not replaced")
+        free = free_bytes(path.parent)
+        if free < need:
+            raise NodeError(
+                f"the disk is too full: {size_text(free)} free, {size_text(need)} needed",
+                where=str(path.parent),
+                next_step="free space, or name a file on another disk",
+            )
+        handle = lock_file(part, create=True)
+        if handle is None:
+            busy = f"another rlbox writes this archive: {holder_of(part)}"
+            raise LockHeld(busy, where=str(part), next_step="wait for it to end")
+        with os.fdopen(handle, "r+b") as file:
+            file.truncate(0)
+            try:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(part, path)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise NodeError(
+            f"the archive cannot be written: {error.strerror or error}",
+            where=str(part),
+            next_step="free space, or name a file on another disk",
+        ) from error
+
+
+def check_output(path: Path, other: str) -> None:
+    """Refuse a file that cannot be written: its folder is there, a slip makes none.
+
+    Parameters
+    ----------
+    other
+        How another is named: `another with --out`, `another FILE`.
+
+    Raises
+    ------
+    NodeError
+        The folder is missing, or no folder, or not this user's to write in; or no regular file has the name.
+    """
+    if kind := special_kind(path):
+        raise NodeError(f"{kind} has this name, which is not replaced", where=str(path), next_step=f"name {other}")
+    _check_parent(path, other)
+
+
+def check_output_folder(folder: Path, other: str) -> None:
+    """Refuse a folder that can neither be made, in one that is there, nor be written in; as `check_output`."""
+    if not os.path.lexists(folder):
+        _check_parent(folder, other)
+    elif not folder.is_dir():
+        raise NodeError("no folder has this name", where=str(folder), next_step=f"name {other}")
+    else:
+        _check_writable(folder, other)
+
+
+def _check_parent(path: Path, other: str) -> None:
+    parent = path.absolute().parent
+    if parent.is_dir():
+        _check_writable(parent, other)
+        return
+    if any(os.path.lexists(one) and not one.is_dir() for one in (parent, *parent.parents)):
+        raise NodeError("this lies below what is no folder", where=str(path), next_step=f"name {other}")
+    raise NodeError(
+        "the folder of this is not there",
+        where=str(path),
+        next_step=f"mkdir -p {shlex.quote(str(parent))}, or name {other}",
+    )
+
+
+def _check_writable(folder: Path, other: str) -> None:
+    if os.statvfs(folder).f_flag & os.ST_RDONLY or not os.access(folder, os.W_OK | os.X_OK):
+        raise NodeError(
+            "nothing can be written there by this user",
+            where=str(folder),
+            next_step=f"make the folder writable for you, or name {other}",
+        )
