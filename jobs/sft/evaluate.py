@@ -27,8 +27,7 @@ from rlbox.evaluation.serving.in_turn import WantedResult, judge_all
 from rlbox.evaluation.suite import Suite
 from rlbox.evaluation.suites import load_sets
 from rlbox.evaluation.winner import HISTORY
-from rlbox.system.http import loopback_http
-from rlbox.system.http import NoAnswer
+from rlbox.system.http import NoAnswer, loopback_http
 from sft import eval_config
 from sft.checkpoints import find_checkpoints, one_checkpoint, what_is_missing
 

@@ -10,14 +10,14 @@ import json
 import os
 import sys
 
-from rlbox.doctor.run_fix_checks import probe_fixes
+from rlbox.doctor.fix_checks import probe_fixes
 
 
 def main(argv: list[str]) -> int:
     """Print JSON: an object a line for each fix that is absent, or the whole report; 1 when there is an error."""
     match argv:
         case ["container", budget_s]:
-            from rlbox.doctor.inside import examine_inside
+            from rlbox.doctor.container import examine_inside
 
             report = examine_inside(dict(os.environ), float(budget_s))
             sys.stdout.write(json.dumps(report.as_json(), ensure_ascii=False) + "\n")

@@ -8,30 +8,21 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal
 
-from rlbox.doctor.fix_checks import checks_of, judge_fix
-from rlbox.doctor.judge.disks import judge_data_disk, judge_place, judge_places
-from rlbox.doctor.judge.env import judge_environment, judge_tokens
-from rlbox.doctor.judge.gpu import judge_all_reduce, judge_gpu_kernels, judge_gpus
-from rlbox.doctor.judge.host import judge_driver, judge_engine
-from rlbox.doctor.judge.judge import Judge
-from rlbox.doctor.judge.limits import judge_limits
-from rlbox.doctor.judge.network import judge_network
-from rlbox.doctor.judge.packages import judge_packages
-from rlbox.doctor.judge.paths import judge_paths
-from rlbox.doctor.judge.processes import judge_processes
-from rlbox.doctor.judge.sandbox import judge_sandbox
-from rlbox.doctor.judge.stack import judge_link, judge_ray, judge_torch
-from rlbox.doctor.probe.disks import probe_places
-from rlbox.doctor.probe.host import probe_engine
-from rlbox.doctor.probe.limits import probe_limits
-from rlbox.doctor.probe.network import probe_network
-from rlbox.doctor.probe.packages import probe_packages, site_packages
-from rlbox.doctor.probe.paths import probe_environment, probe_paths
-from rlbox.doctor.probe.processes import probe_running
-from rlbox.doctor.probe.sandbox import probe_sandbox
+from rlbox.doctor.check_group import Judge
+from rlbox.doctor.disks import judge_data_disk, judge_place, judge_places, probe_places
+from rlbox.doctor.engine import judge_driver, judge_engine, probe_engine
+from rlbox.doctor.environment import judge_environment, judge_tokens, probe_environment
+from rlbox.doctor.fix_checks import checks_of, judge_fix, probe_fixes
+from rlbox.doctor.gpus import judge_all_reduce, judge_gpu_kernels, judge_gpus
+from rlbox.doctor.limits import judge_limits, probe_limits
+from rlbox.doctor.network import judge_network, probe_network
+from rlbox.doctor.packages import judge_packages, probe_packages, site_packages
+from rlbox.doctor.paths import judge_paths, probe_paths
+from rlbox.doctor.processes import judge_processes, probe_running
 from rlbox.doctor.report import is_broken
-from rlbox.doctor.run_fix_checks import probe_fixes
+from rlbox.doctor.sandbox import judge_sandbox, probe_sandbox
 from rlbox.doctor.scene import Scene
+from rlbox.doctor.stack import judge_link, judge_ray, judge_torch
 from rlbox.findings import Finding
 from rlbox.system.gpu import probe_driver
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 
 from rlbox.amounts import counted
 from rlbox.app import App
+from rlbox.doctor.container import BUDGET_S, examine_inside
 from rlbox.doctor.gpu_choice import choose_seen
-from rlbox.doctor.inside import BUDGET_S, examine_inside
 from rlbox.doctor.report import Report, report_text, summary_line
 from rlbox.doctor.stack_place import stack_here
 from rlbox.errors import NodeError, WorkFailed

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
+from rlbox.doctor.engine import LEAST_DRIVERS, ImageNeeds, judge_cards, judge_driver, stack_cuda
 from rlbox.doctor.facts import Demands, with_gpus
-from rlbox.doctor.judge.host import LEAST_DRIVERS, ImageNeeds, judge_cards, judge_driver, stack_cuda
 from rlbox.engine.address import engine_is_here, engine_place
 from rlbox.engine.api import engine
 from rlbox.engine.gpu_access import (

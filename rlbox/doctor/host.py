@@ -14,15 +14,15 @@ from pathlib import Path
 from rlbox.app import App
 from rlbox.artifacts.load_profile import load_profile
 from rlbox.doctor.checks import rows_of
+from rlbox.doctor.container import Probes
+from rlbox.doctor.disks import answers
+from rlbox.doctor.engine import ImageNeeds, judge_image
 from rlbox.doctor.facts import Demands, demands_of, with_gpus
 from rlbox.doctor.gpu_choice import choose_gpus, stack_needs, wished
-from rlbox.doctor.judge.host import ImageNeeds, judge_image
-from rlbox.doctor.judge.network import Reached
-from rlbox.doctor.judge.stack import judge_unlocked
-from rlbox.doctor.probe.disks import answers
+from rlbox.doctor.network import Reached
 from rlbox.doctor.report import Report, load_report, merge, settle
 from rlbox.doctor.scene import Scene
-from rlbox.doctor.threads import Probes
+from rlbox.doctor.stack import judge_unlocked
 from rlbox.engine.address import engine_is_here
 from rlbox.engine.api import engine, find_image
 from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, plan_container

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlbox.amounts import duration_text
+from rlbox.doctor.engine import ImageNeeds
 from rlbox.doctor.facts import Demands
-from rlbox.doctor.judge.host import ImageNeeds
-from rlbox.doctor.judge.network import Reached
-from rlbox.doctor.judge.stack import ProgramFacts, unfinished
-from rlbox.doctor.probe.stack import StackProbe
+from rlbox.doctor.network import Reached
+from rlbox.doctor.stack import ProgramFacts, StackProbe, unfinished
 from rlbox.system.gpu import DriverFacts
 from rlbox.values import VENV
 

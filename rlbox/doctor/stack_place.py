@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.doctor.facts import Demands, demands_of, with_gpus
-from rlbox.doctor.run_fix_checks import PLACE
+from rlbox.doctor.fix_checks import PLACE
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.errors import NodeError
 from rlbox.system.json_files import read_table

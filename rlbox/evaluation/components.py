@@ -14,8 +14,8 @@ from rlbox.amounts import duration_text
 from rlbox.config.check import check_spec
 from rlbox.config.kinds import Frozen, Line
 from rlbox.doctor.facts import Demands
-from rlbox.doctor.judge.gpu import judge_all_reduce, judge_gpu_kernels, judge_gpus
-from rlbox.doctor.judge.stack import BY_HAND, LinkFacts, ProgramFacts, judge_link, judge_ray, judge_torch, shows_wait
+from rlbox.doctor.gpus import judge_all_reduce, judge_gpu_kernels, judge_gpus
+from rlbox.doctor.stack import BY_HAND, LinkFacts, ProgramFacts, judge_link, judge_ray, judge_torch, shows_wait
 from rlbox.findings import Finding
 
 State = Literal["ok", "failed", "late", "no-gpu", "absent"]

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from rlbox.amounts import duration_text
-from rlbox.doctor.probe.stack import StackProbe
+from rlbox.doctor.stack import StackProbe
 from rlbox.doctor.stack_place import Stack, bytecode_folder
 from rlbox.errors import NodeError
 from rlbox.evaluation.components import (

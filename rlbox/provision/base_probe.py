@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlbox.doctor.judge.stack import read_steps
+from rlbox.doctor.stack import read_steps
 from rlbox.errors import NodeError, RlboxError, SpecError
 from rlbox.provision.base import AdoptedBase, MachinePython, TriedImport, adopt, held_by, judge_imports
 from rlbox.provision.environment import handed_on

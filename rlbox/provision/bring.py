@@ -15,8 +15,7 @@ from types import MappingProxyType
 
 from rlbox.app import App
 from rlbox.config.project import PACKAGE, Project
-from rlbox.doctor.fix_checks import checks_of
-from rlbox.doctor.run_fix_checks import PLACE, probe_fixes
+from rlbox.doctor.fix_checks import PLACE, checks_of, probe_fixes
 from rlbox.engine.data_disk import check_disk
 from rlbox.errors import NodeError, SpecError
 from rlbox.findings import Finding

@@ -16,7 +16,7 @@ from typing import Any
 
 from rlbox.amounts import size_text
 from rlbox.diagnose.excerpt import scan_log
-from rlbox.doctor.probe.limits import probe_limits
+from rlbox.doctor.limits import probe_limits
 from rlbox.doctor.ray_facts import own_session
 from rlbox.errors import RlboxError
 from rlbox.job.plan import RayPlan

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rlbox.amounts import limit_text
 from rlbox.diagnose.cause import Cause, ended, exit_code
-from rlbox.doctor.run_fix_checks import ENGINE_PERCENT, PLACE, probe_fixes
+from rlbox.doctor.fix_checks import ENGINE_PERCENT, PLACE, probe_fixes
 from rlbox.errors import NodeError
 from rlbox.job.fits.engine_memory import engine_memory_percent
 from rlbox.job.names import METRICS_FILE

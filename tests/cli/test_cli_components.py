@@ -35,7 +35,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PYTHONPATH", str(folder))
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("rlbox.doctor.probe.host.glob.glob", lambda pattern: [])
+    monkeypatch.setattr("rlbox.doctor.engine.glob.glob", lambda pattern: [])
     return folder
 
 
@@ -262,8 +262,8 @@ def test_a_folder_for_kernels_is_writable(
 
 def test_what_waits_shows_where(follow: Follow, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that has cores to spare."""
-    monkeypatch.setattr("rlbox.doctor.probe.programs._idle_s", lambda: time.monotonic() * (os.cpu_count() or 1))
-    monkeypatch.setattr("rlbox.doctor.probe.programs._TAIL_S", 0.5)
+    monkeypatch.setattr("rlbox.doctor.program._idle_s", lambda: time.monotonic() * (os.cpu_count() or 1))
+    monkeypatch.setattr("rlbox.doctor.program._TAIL_S", 0.5)
     package(site, "wandb", "import socket\nsocket.create_server(('127.0.0.1', 0)).accept()\n", "0.22.0")
     typed = ("components", "--python", sys.executable, "--timeout", "4", "--json")
     said = follow.rlbox(*typed)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fakes import EngineSocket, Folder, Rlbox
 
-from rlbox.doctor.judge.host import EngineFacts
+from rlbox.doctor.engine import EngineFacts
 from rlbox.doctor.report import Report
 from rlbox.findings import Finding
 

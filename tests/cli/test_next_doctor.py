@@ -20,7 +20,7 @@ import pytest
 from following import Follow, findings
 
 from rlbox.config.load import load_toml
-from rlbox.doctor.run_fix_checks import PLACE
+from rlbox.doctor.fix_checks import PLACE
 from rlbox.system.gpu import DriverFacts
 
 TABLE = load_toml(Path(__file__).with_name("next_doctor.toml"))
@@ -95,7 +95,7 @@ def test_what_is_found_is_mended(
     monkeypatch.chdir(place)
     if "gpus" in row:
         driver = DriverFacts(present=True, devices=row["gpus"], cuda=(99, 0))
-        monkeypatch.setattr("rlbox.doctor.inside.probe_driver", lambda: driver)
+        monkeypatch.setattr("rlbox.doctor.container.probe_driver", lambda: driver)
     shell(place, row["made"], monkeypatch)
     said = follow.rlbox("doctor")
     step = follow.found(("doctor",), said, row["finding"])
@@ -114,7 +114,7 @@ def test_the_target_of_this_place_is_examined(follow: Follow, place: Path, monke
 @pytest.mark.allow("processes", "sockets")
 def test_what_waits_shows_where(follow: Follow, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that has cores to spare."""
-    monkeypatch.setattr("rlbox.doctor.probe.programs._idle_s", lambda: time.monotonic() * (os.cpu_count() or 1))
+    monkeypatch.setattr("rlbox.doctor.program._idle_s", lambda: time.monotonic() * (os.cpu_count() or 1))
     lay(place, {"locked": {"torch": "2.0"}})
     monkeypatch.chdir(place)
     whole = (packages(place) / "torch/__init__.py").read_text()

@@ -15,7 +15,7 @@ from following import Follow, findings
 from reportbox import write_run
 from test_cli_build import image_of
 
-from rlbox.doctor.judge.host import ImageNeeds
+from rlbox.doctor.engine import ImageNeeds
 from rlbox.engine.login import find_login
 from rlbox.errors import RegistryError
 from rlbox.system.files import cache_folder, whole_file

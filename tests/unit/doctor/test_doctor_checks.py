@@ -9,14 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-import rlbox.doctor.judge
-from rlbox.doctor import fix_checks
+import rlbox.doctor
+from rlbox.doctor.check_group import Judge
 from rlbox.doctor.checks import ROWS, Where, rows_of
+from rlbox.doctor.engine import ImageNeeds
 from rlbox.doctor.facts import Demands
-from rlbox.doctor.judge.host import ImageNeeds
-from rlbox.doctor.judge.judge import Judge
-from rlbox.doctor.probe.stack import StackProbe
 from rlbox.doctor.scene import Scene
+from rlbox.doctor.stack import StackProbe
 from rlbox.findings import Finding
 from rlbox.system.gpu import DriverFacts
 
@@ -24,15 +23,15 @@ SCENE = Scene(
     environ={}, demands=Demands(), end=0.0, folders=(), places=[("data", "/data"), ("tmp", "/tmp")],
     needs=ImageNeeds, free_ports=dict,
 )  # fmt: skip
-ELSEWHERE = ["rlbox.doctor.judge.host.judge_image"]  # asked by host/host.py, which alone can tell an image's state
+ELSEWHERE = ["judge_image"]  # asked by doctor/host.py, which alone can tell an image's state
 
 
 def test_every_judge_has_a_row() -> None:
-    modules = [f"rlbox.doctor.judge.{found.name}" for found in pkgutil.iter_modules(rlbox.doctor.judge.__path__)]
+    names = [module.name for module in pkgutil.iter_modules(rlbox.doctor.__path__) if module.name != "__main__"]
     judges = {
-        f"{module.__name__}.{name}": value
-        for module in [fix_checks, *map(importlib.import_module, modules)]
-        for name, value in vars(module).items()
+        name: value
+        for module in names
+        for name, value in vars(importlib.import_module(f"rlbox.doctor.{module}")).items()
         if isinstance(value, Judge)
     }
     asked = [row.judge for row in ROWS]

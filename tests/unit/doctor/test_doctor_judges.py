@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from rlbox.amounts import GIB, MIB
+from rlbox.doctor.disks import PlaceFacts, judge_places
+from rlbox.doctor.environment import DotEnv, EnvFacts, judge_environment, parse_dotenv
 from rlbox.doctor.facts import Demands, demands_of
-from rlbox.doctor.judge.disks import PlaceFacts, judge_places
-from rlbox.doctor.judge.env import DotEnv, EnvFacts, judge_environment, parse_dotenv
-from rlbox.doctor.judge.limits import LimitFacts, judge_limits
-from rlbox.doctor.judge.network import NetworkFacts, Reached, TakenPort, judge_network
-from rlbox.doctor.judge.packages import AbiGap, FileDamage, PackageFacts, judge_packages
-from rlbox.doctor.judge.paths import PathFacts, judge_paths
-from rlbox.doctor.judge.processes import Running, judge_processes
+from rlbox.doctor.limits import LimitFacts, judge_limits
+from rlbox.doctor.network import NetworkFacts, Reached, TakenPort, judge_network
+from rlbox.doctor.packages import AbiGap, FileDamage, PackageFacts, judge_packages
+from rlbox.doctor.paths import PathFacts, judge_paths
+from rlbox.doctor.processes import Running, judge_processes
 from rlbox.findings import Finding
 
 TARGET = Demands(target="mine", shm_gib=2.0, pids=4096, memory_gib=14.0, packages={"torch": "2.13.0", "ray": "2.60.0"})

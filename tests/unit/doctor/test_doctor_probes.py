@@ -15,18 +15,19 @@ from pathlib import Path
 
 import pytest
 
+from rlbox.doctor.container import Probes
+from rlbox.doctor.disks import places_of, probe_places
+from rlbox.doctor.elf import BrokenElf, check_elf, read_symbols
+from rlbox.doctor.environment import probe_environment
 from rlbox.doctor.examine import repair
 from rlbox.doctor.facts import Demands
-from rlbox.doctor.probe.disks import places_of, probe_places
-from rlbox.doctor.probe.elf import BrokenElf, check_elf, read_symbols
-from rlbox.doctor.probe.limits import probe_limits
-from rlbox.doctor.probe.network import ray_ports
-from rlbox.doctor.probe.packages import probe_packages
-from rlbox.doctor.probe.paths import probe_environment, probe_paths
-from rlbox.doctor.probe.processes import probe_running
-from rlbox.doctor.probe.programs import MARK, Program
-from rlbox.doctor.run_fix_checks import probe_fixes
-from rlbox.doctor.threads import Probes
+from rlbox.doctor.fix_checks import probe_fixes
+from rlbox.doctor.limits import probe_limits
+from rlbox.doctor.network import ray_ports
+from rlbox.doctor.packages import probe_packages
+from rlbox.doctor.paths import probe_paths
+from rlbox.doctor.processes import probe_running
+from rlbox.doctor.program import MARK, Program
 from rlbox.findings import Finding
 from rlbox.system.json_files import read_table
 from rlbox.system.process_table import probe_process

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.doctor.judge.processes import Running, judge_processes
-from rlbox.doctor.probe.processes import probe_running
+from rlbox.doctor.processes import Running, judge_processes, probe_running
 
 pytestmark = pytest.mark.allow("processes")
 SLEEP = str(shutil.which("sleep"))

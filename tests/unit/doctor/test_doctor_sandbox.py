@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlbox.doctor.judge.sandbox import judge_sandbox
+from rlbox.doctor.sandbox import judge_sandbox
 from rlbox.sandbox.strength import Strength
 
 

@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlbox.doctor.facts import Demands
-from rlbox.doctor.fix_checks import TIMED_OUT, checks_of, judge_checks, with_dependents
-from rlbox.doctor.judge.gpu import judge_all_reduce, judge_gpu_kernels, judge_gpus
-from rlbox.doctor.judge.host import (
+from rlbox.doctor.engine import (
     Container,
     DriverFacts,
     EngineFacts,
@@ -20,7 +17,10 @@ from rlbox.doctor.judge.host import (
     judge_image,
     required_cuda,
 )
-from rlbox.doctor.judge.stack import (
+from rlbox.doctor.facts import Demands
+from rlbox.doctor.fix_checks import TIMED_OUT, checks_of, judge_checks, with_dependents
+from rlbox.doctor.gpus import judge_all_reduce, judge_gpu_kernels, judge_gpus
+from rlbox.doctor.stack import (
     LinkFacts,
     ProgramFacts,
     judge_link,

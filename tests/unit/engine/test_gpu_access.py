@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from fakes import LIMITS
 
+from rlbox.doctor.engine import ImageNeeds, judge_cards, judge_driver, stack_cuda
 from rlbox.doctor.facts import Demands, with_gpus
-from rlbox.doctor.judge.host import ImageNeeds, judge_cards, judge_driver, stack_cuda
 from rlbox.engine.container import client_words, engine_options, plan_container
 from rlbox.engine.gpu_access import (
     ALL,

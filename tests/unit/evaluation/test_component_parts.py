@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rlbox.doctor.facts import Demands
-from rlbox.doctor.judge.stack import LinkFacts, ProgramFacts
 from rlbox.doctor.programs.probe_installed import is_there
+from rlbox.doctor.stack import LinkFacts, ProgramFacts
 from rlbox.evaluation.components import (
     NO_GPU,
     Component,

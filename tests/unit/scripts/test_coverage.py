@@ -61,7 +61,7 @@ def test_fixes_heal_causes_that_exist(catalogue: Catalogue) -> None:
 
 def test_what_doctor_finds_exists(catalogue: Catalogue) -> None:
     """Ids stand in its code as they are, or with a name in front: `f"{name}-full"`."""
-    texts = [path.read_text("utf-8") for path in (CHECKOUT / "rlbox/doctor/judge").glob("*.py")]
+    texts = [path.read_text("utf-8") for path in (CHECKOUT / "rlbox/doctor").glob("*.py")]
     known = {hit for text in texts for hit in re.findall(r'"([a-z0-9-]+)"', text)}
     ends = tuple(hit for text in texts for hit in re.findall(r'f"\{name\}(-[a-z-]+)"', text))
     asked = {name for demand in catalogue.demands.values() for name in demand.doctor}

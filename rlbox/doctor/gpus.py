@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlbox.amounts import GIB, card_text, duration_text
+from rlbox.doctor.check_group import Judge
+from rlbox.doctor.engine import too_few_gpus
 from rlbox.doctor.facts import Demands
-from rlbox.doctor.judge.host import too_few_gpus
-from rlbox.doctor.judge.judge import Judge
-from rlbox.doctor.judge.stack import ProgramFacts
+from rlbox.doctor.stack import ProgramFacts
 from rlbox.findings import Finding
 from rlbox.foreign import whole_number
 

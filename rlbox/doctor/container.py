@@ -6,26 +6,26 @@ import glob
 import os
 import shutil
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from rlbox.doctor.checks import FIXES, Family, rows_of
+from rlbox.doctor.disks import places_of
+from rlbox.doctor.engine import ImageNeeds, stack_cuda
 from rlbox.doctor.facts import Demands, demands_of, with_gpus, with_limits
 from rlbox.doctor.fix_checks import checks_of, with_dependents
-from rlbox.doctor.judge.host import ImageNeeds, stack_cuda
-from rlbox.doctor.judge.stack import judge_unlocked
-from rlbox.doctor.probe.disks import places_of
-from rlbox.doctor.probe.network import ray_ports
-from rlbox.doctor.probe.processes import probe_running
-from rlbox.doctor.probe.stack import StackProbe
+from rlbox.doctor.network import ray_ports
+from rlbox.doctor.processes import probe_running
 from rlbox.doctor.report import Report, settle
 from rlbox.doctor.scene import Scene
+from rlbox.doctor.stack import StackProbe, judge_unlocked
 from rlbox.doctor.stack_place import bytecode_folder, own_folder, venv_of
-from rlbox.doctor.threads import Probes
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.findings import Finding
 from rlbox.record.disk_hold import disk_holder
@@ -124,3 +124,46 @@ def _folder() -> Iterator[str]:
     finally:
         if path:
             shutil.rmtree(path, ignore_errors=True)
+
+
+Probe = Callable[[], Iterable[Finding]]
+
+
+@dataclass
+class Probes:
+    """Probes that run in threads: daemons, since one that hangs in the kernel must not keep rlbox from ending."""
+
+    deadline: float
+    findings: dict[str, tuple[Finding, ...]] = field(default_factory=dict)
+    unfinished: list[str] = field(default_factory=list)
+    _threads: dict[str, threading.Thread] = field(default_factory=dict)
+    _found: dict[str, tuple[Finding, ...]] = field(default_factory=dict)
+    _ended: set[str] = field(default_factory=set)
+
+    def start(self, probes: Mapping[str, Probe]) -> None:
+        """Start each probe in a thread of its own."""
+        for name, probe in probes.items():
+            self._threads[name] = threading.Thread(target=self._run, args=(name, probe), daemon=True)
+            self._threads[name].start()
+
+    def wait(self) -> None:
+        """Wait for all that were started, at most until the deadline; what is found later is not told."""
+        for name, thread in self._threads.items():
+            thread.join(max(self.deadline - time.monotonic(), 0.01))
+            if name in self._found:
+                self.findings[name] = self._found[name]
+            elif not any(row.startswith(f"{name}:") for row in self.unfinished):
+                self.unfinished.append(f"{name}: not done in time")
+
+    def goes_on(self, name: str) -> bool:
+        """Tell whether a probe that was started has not ended; threading forgets it where Ctrl-C cuts a `join`."""
+        return name in self._threads and name not in self._ended
+
+    def _run(self, name: str, probe: Probe) -> None:
+        try:
+            self._found[name] = tuple(probe())
+        except Exception as error:  # a probe that fails says nothing of the machine, and must not hide the others
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            self.unfinished.append(f"{name}: {f'{type(error).__name__}: {error} ({where.name})'}")
+        finally:
+            self._ended.add(name)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from rlbox.doctor.check_group import Judge
 from rlbox.doctor.facts import Demands
-from rlbox.doctor.judge.judge import Judge
 from rlbox.findings import Finding
 from rlbox.foreign import whole_number
 from rlbox.secrets.masks import SECRETS_VARIABLE
@@ -179,3 +180,18 @@ judge_tokens = Judge(checks=(_broken_lines, _not_exported, _without_value, _plac
 """What is wrong with tokens and `.env` files, the part that concerns a host too; only names of tokens are told."""
 judge_environment = Judge(checks=(*judge_tokens.checks, _numbers, _proxy_for_localhost, _ray_folder))
 """What is wrong with the environment of a shell."""
+
+
+def probe_environment(environ: Mapping[str, str], folders: tuple[str, ...]) -> EnvFacts:
+    """Return the environment with the `.env` files of `folders`; the same file once."""
+    files: dict[str, DotEnv] = {}
+    for folder in folders:
+        path = os.path.join(folder, ".env")
+        try:
+            real = os.path.realpath(path)
+            if os.path.isfile(real) and real not in files:
+                with open(real, encoding="utf-8", errors="replace", newline="") as file:
+                    files[real] = parse_dotenv(path, file.read())
+        except OSError:
+            continue
+    return EnvFacts(environ=environ, files=tuple(files.values()))

@@ -1,12 +1,17 @@
-"""Judge the walls that model-written code would run behind."""
+"""The isolation that model-written code would run in."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
-from rlbox.doctor.judge.judge import Judge
+from rlbox.doctor.check_group import Judge
+from rlbox.errors import TimedOut
 from rlbox.findings import Finding, listed
+from rlbox.foreign import parse_json
 from rlbox.sandbox.strength import Strength
+from rlbox.system.command import run_command
+from rlbox.values import Command
 
 
 def _walls(strength: Strength | None) -> Iterator[Finding]:
@@ -22,3 +27,13 @@ def _walls(strength: Strength | None) -> Iterator[Finding]:
 
 
 judge_sandbox = Judge(checks=(_walls,))
+
+
+def probe_sandbox(timeout_s: float) -> Strength | None:
+    """Return the strength of a program's walls; None when that was not known in time."""
+    try:
+        done = run_command(Command(argv=(sys.executable, "-m", "rlbox.sandbox", "probe"), timeout_s=timeout_s, cwd="/"))
+        told = parse_json(done.stdout)
+    except (OSError, TimedOut, ValueError):
+        return None
+    return Strength.of(told["layers"], told["missing"])

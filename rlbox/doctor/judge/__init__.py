@@ -1,1 +1,0 @@
-"""What doctor judges by facts: a module a family of checks, each check one question."""
