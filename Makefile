@@ -1,5 +1,5 @@
 # `make smoke`: the main job on the `local` target, from a bare machine.  `make test`: the checks.
-.PHONY: smoke test next-steps sandbox-attack sandbox-humaneval sandbox-speed cluster cluster-chaos cluster-speed test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose fuzz-covering faults busy job-mutants bench render docs pictures site relock gpu-images gpu-check gpu-proof-pack gpu-hangs gpu-fits fault-logs fault-orders diagnose-score compat eval-shows eval-overhead
+.PHONY: smoke test next-steps sandbox-attack sandbox-humaneval sandbox-speed cluster cluster-chaos cluster-speed test-slow test-elsewhere fresh lint journeys chaos-fetch chaos-runs compile-flash-attn attack fuzz fuzz-diagnose fuzz-covering faults busy job-mutants bench render docs pictures messages site relock gpu-images gpu-check gpu-proof-pack gpu-hangs gpu-fits fault-logs fault-orders diagnose-score compat eval-shows eval-overhead
 
 # a user's Python compiles a module once, and so does that of the tests
 unexport PYTHONDONTWRITEBYTECODE
@@ -85,6 +85,10 @@ cluster-speed: .venv/rlbox.stamp
 	$(RLBOX) engine up
 	scripts/ensure-test-tools.sh
 	$(PY) tests/engine/clusterspeed.py $(ARGS)
+
+# The translations brought up to date with the code; what is new has to be filled in there.
+messages: .venv/rlbox.stamp
+	$(PY) scripts/messages.py
 
 lint: .venv/rlbox.stamp
 	.venv/bin/ruff check .

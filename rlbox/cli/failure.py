@@ -13,6 +13,7 @@ import click
 
 from rlbox import __version__
 from rlbox.app import DryRun, write_json
+from rlbox.cli.help import usage_error_text
 from rlbox.cli.streams import NO_READER, OutputLost, discard_output
 from rlbox.errors import ISSUES, NodeError, RlboxError, SpecError
 from rlbox.i18n import _, join, translate
@@ -124,18 +125,18 @@ def _print(text: str) -> None:
 
 
 def _report_usage(error: click.UsageError, words: Sequence[str]) -> int:
-    _print(_usage_text(error))
     path = error.ctx.command_path if error.ctx else "rlbox"
     bare = isinstance(error, click.exceptions.NoArgsIsHelpError)  # its message is the whole help
     what = "a verb is missing" if bare else error.format_message()
+    _print(_usage_text(error))
     return _as_json(SpecError(what, where=path, next_step=f"{path} --help"), words)
 
 
 def _usage_text(error: click.UsageError) -> str:
     """Return what click would show, whose own `show` prints at once."""
-    message = error.format_message()
+    message = usage_error_text(error)
     if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the whole help
-        return join("", [message])
+        return message
     lines = [error.ctx.get_usage()] if error.ctx else []
     if error.ctx and error.ctx.command.get_help_option(error.ctx):
         path, option = error.ctx.command_path, error.ctx.help_option_names[-1]

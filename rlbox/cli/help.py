@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import click
 
 from rlbox.i18n import _, detect_language, get_language, ngettext, set_language, translate
 
-for module in (click.core, click.decorators, click.exceptions, click.formatting, click.parser, click.types):
-    vars(module).update(_=_, ngettext=ngettext)  # click's gettext would translate at once, and by the locale alone
-
+_CLICK = (click.core, click.decorators, click.exceptions, click.formatting, click.parser, click.types)
 _SENTENCE = re.compile(r"(?<=。)|(?<=\.) ")
 _PIECE = re.compile(r"[!-\u10ff]+|\s+|.[、。，；：？！）」』”]*", re.DOTALL)
 """What is not broken: a word of letters one cell wide, a gap, another letter with signs that begin no line."""
 _MIN_WIDTH = 20
+
+
+def _set_gettext_of_click(mark: Callable[[str], str], mark_plural: Callable[[str, str, int], str]) -> None:
+    for module in _CLICK:
+        vars(module).update(_=mark, ngettext=mark_plural)
+
+
+_set_gettext_of_click(_, ngettext)  # the standard one translates at once, and by the locale alone
+
+
+def usage_error_text(error: click.UsageError) -> str:
+    """Return the translated message of an error, whose parts click joins with f-strings."""
+    vars(error)["message"] = translate(error.message)
+    _set_gettext_of_click(lambda text: translate(_(text)), lambda *texts: translate(ngettext(*texts)))
+    try:
+        return error.format_message()
+    finally:
+        _set_gettext_of_click(_, ngettext)
 
 
 def choose_language(argv: Sequence[str]) -> None:
@@ -104,9 +121,9 @@ def _translated(text: str) -> str:
 
 def paragraphs(text: str) -> Iterator[str]:
     r"""Yield the paragraphs of a help text, each of one line; one below `\b` keeps its lines."""
-    for block in re.split(r"\n\s*\n", text.strip("\n")):
-        kept = block.lstrip().startswith("\b")
-        yield block.lstrip()[1:].lstrip("\n") if kept else " ".join(block.split())
+    for block in re.split(r"\n\s*\n", inspect.cleandoc(text)):
+        kept = block.startswith("\b\n")
+        yield block.removeprefix("\b\n") if kept else " ".join(block.split())
 
 
 def wrap(text: str, width: int) -> list[str]:

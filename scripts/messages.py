@@ -1,0 +1,96 @@
+"""Bring the translations up to date with the code: `python scripts/messages.py [--check]`.
+
+Extracts every `_()` of `rlbox/`, the help of the commands, and what click says, into the .po file. `--check` writes
+nothing; it exits 1 where it would, or where a translation is missing, fuzzy, or has other parameters than its msgid.
+"""
+
+from __future__ import annotations
+
+import io
+import string
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from babel.messages.catalog import Catalog, Message
+from babel.messages.extract import extract_from_dir, extract_from_file
+from babel.messages.pofile import read_po, write_po
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(CHECKOUT))
+
+from rlbox.cli.help import paragraphs  # noqa: E402 - from this checkout
+from rlbox.cli.root import root  # noqa: E402
+from rlbox.cli.verbs import TITLES, VERBS  # noqa: E402
+
+PO = CHECKOUT / "rlbox/i18n/locale/zh/LC_MESSAGES/rlbox.po"
+KEYWORDS = {"_": None, "ngettext": (1, 2)}
+CLICK = ("core.py", "decorators.py", "exceptions.py", "formatting.py", "parser.py", "types.py")
+
+
+def main(check: bool) -> int:
+    """Update the .po file, or say what is wrong with it."""
+    before = PO.read_text("utf-8")
+    catalog = read_po(io.StringIO(before), locale="zh")
+    catalog.update(extract(), no_fuzzy_matching=True)
+    catalog.obsolete.clear()
+    out = io.BytesIO()
+    write_po(out, catalog, width=120, sort_output=True, omit_header=True, no_location=True)
+    after = out.getvalue().decode()
+    problems = [f"{message.id!r}: {problem}" for message in catalog if message.id for problem in find_problems(message)]
+    if check and after != before:
+        problems.append("the .po file is not up to date with the code: make messages")
+    if not check:
+        PO.write_text(after, "utf-8")
+    sys.stdout.write("".join(f"{problem}\n" for problem in problems))
+    return int(bool(problems))
+
+
+def extract() -> Catalog:
+    """Return all messages that may be shown in another language."""
+    catalog = Catalog(locale="zh")
+    for _file, _line, text, _comments, _context in extract_from_dir(CHECKOUT / "rlbox", keywords=KEYWORDS):
+        catalog.add(text)
+    for name in CLICK:
+        for _line, text, _comments, _context in extract_from_file("python", Path(click.__file__).with_name(name)):
+            catalog.add(text)
+    for text in (*VERBS.values(), *TITLES.values(), *help_texts(root, click.Context(root))):
+        catalog.add(text)
+    return catalog
+
+
+def help_texts(command: click.Command, context: click.Context) -> Iterator[str]:
+    """Yield the paragraphs of a command's help, the help of its options, and those of the commands below it."""
+    for text in (command.help, command.epilog):
+        yield from paragraphs(text or "")
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and parameter.help and not parameter.hidden:
+            yield parameter.help
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            if below := command.get_command(context, name):
+                yield from help_texts(below, context)
+
+
+def find_problems(message: Message) -> Iterator[str]:
+    """Yield what is wrong with a translation."""
+    msgids = message.id if isinstance(message.id, tuple) else (message.id,)
+    texts = message.string if isinstance(message.string, tuple) else (message.string,)
+    if message.fuzzy:
+        yield "fuzzy"
+    if not all(texts):
+        yield "not translated"
+    elif message.python_brace_format and {name for text in texts for name in parameters(text)} != parameters(
+        msgids[-1]
+    ):
+        yield f"other parameters than {sorted(parameters(msgids[-1]))}"
+
+
+def parameters(text: str) -> set[str]:
+    """Return the names of the parameters in a text for `str.format`."""
+    return {name for _text, name, _spec, _conversion in string.Formatter().parse(text) if name}
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))
