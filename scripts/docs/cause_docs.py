@@ -67,14 +67,14 @@ class CauseRow:
 def recorded_logs(lab: Path) -> tuple[RecordedLog, ...]:
     """Return what the labels of the fault lab tell; no log is read."""
     found = []
-    for path in sorted(lab.glob("*/*/labels.json")):
-        recipe = load_toml(path.with_name("recipe.toml"))
-        causes = tuple(one for one in (recipe["cause"], *recipe.get("benign", ())) if one != "none")
-        for label in parse_json(path.read_bytes()).values():
-            versions = label.get("versions", {}).items()
-            told = ", ".join(f"{name} {text}" for name, text in sorted(versions) if _VERSION.fullmatch(text))
-            half = path.parent.parent.name
-            found.append(RecordedLog(causes=causes, versions=told, recipe=path.parent.name, half=half))
+    for path in sorted(lab.glob("*/labels.json")):
+        for name, labels in parse_json(path.read_bytes()).items():
+            recipe = load_toml(path.with_name(f"{name}.toml"))
+            causes = tuple(one for one in (recipe["cause"], *recipe.get("benign", ())) if one != "none")
+            for label in labels.values():
+                versions = label.get("versions", {}).items()
+                told = ", ".join(f"{name} {text}" for name, text in sorted(versions) if _VERSION.fullmatch(text))
+                found.append(RecordedLog(causes=causes, versions=told, recipe=name, half=path.parent.name))
     return tuple(found)
 
 

@@ -17,7 +17,6 @@ else:
 LAB = Path(__file__).resolve().parent
 Half = Literal["open", "held"]
 HALVES: tuple[Half, ...] = ("open", "held")
-RECIPE = "recipe.toml"
 LABELS = "labels.json"
 KEYS = {
     "title", "cause", "also", "on", "root", "nth", "file", "versions", "options", "memory", "shm", "network",
@@ -74,9 +73,9 @@ class Recipe:
         return half_of(self.name)
 
     @property
-    def folder(self) -> Path:
-        """Where it lies, with its logs beside it."""
-        return LAB / self.half / self.name
+    def path(self) -> Path:
+        """Where it lies."""
+        return LAB / self.half / f"{self.name}.toml"
 
 
 def half_of(name: str) -> Half:
@@ -85,9 +84,8 @@ def half_of(name: str) -> Half:
 
 
 def load_recipe(path: Path) -> Recipe:
-    """Read one recipe; a folder or its `recipe.toml`."""
-    path = path / RECIPE if path.is_dir() else path
-    return make_recipe(path.parent.name, tomllib.loads(path.read_text(encoding="utf-8")))
+    """Read one recipe."""
+    return make_recipe(path.stem, tomllib.loads(path.read_text(encoding="utf-8")))
 
 
 def make_recipe(name: str, data: Mapping[str, Any]) -> Recipe:
@@ -111,4 +109,4 @@ def make_recipe(name: str, data: Mapping[str, Any]) -> Recipe:
 def recipes(half: Half | None = None) -> list[Recipe]:
     """Return every recipe, of one half or of both, by name."""
     halves = HALVES if half is None else (half,)
-    return [load_recipe(path) for part in halves for path in sorted((LAB / part).glob(f"*/{RECIPE}"))]
+    return [load_recipe(path) for part in halves for path in sorted((LAB / part).glob("*.toml"))]

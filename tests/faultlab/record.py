@@ -1,4 +1,4 @@
-"""`make fault-logs`: carry out recipes, one at a time, and keep what they printed beside them with its label.
+"""`make fault-logs`: carry out recipes, one at a time, and keep what they printed with its label.
 
     python tests/faultlab/record.py [NAME...] [--again] [--on ENV] [--try] [--list] [--relabel]
 
@@ -14,12 +14,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]  # also tests/
 
-from backports import zstd
-from faultrecipe import LABELS, Recipe, recipes
-from labbox import Ran, make_base, make_environment, run_recipe, state_folder
+from faultrecipe import LAB, LABELS, Recipe, recipes  # noqa: E402
+from labbox import Ran, make_base, make_environment, run_recipe, state_folder  # noqa: E402
+from packed import read_packed, write_packed  # noqa: E402
 
+LOGS = LAB / "logs.tar.zst"
 MOST_BYTES = 400_000
 """A recipe that prints more is not bounded."""
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[()][A-Z0-9]")
@@ -79,26 +80,27 @@ def keep(recipe: Recipe, env: str, ran: Ran) -> dict[str, Any]:
     """Write the logs of a run and its label."""
     forms = {f"{env}-{form}": logs for form, logs in ran.forms.items()} or {env: ran.logs}
     labels = {form: label_of(recipe, ran, logs) for form, logs in forms.items()}
+    old = (*(f"{recipe.name}/{form}.log" for form in forms), *(f"{recipe.name}/{form}/" for form in forms))
+    files = {path: content for path, content in read_packed(LOGS).items() if not path.startswith(old)}
     for form, logs in forms.items():
         several = set(logs) != {""}
         for name, text in logs.items():
-            path = recipe.folder / (f"{form}/{name or 'launch.log'}.zst" if several else f"{form}.log.zst")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(zstd.compress(scrubbed(text).encode(), 19))
+            path = f"{form}/{name or 'launch.log'}" if several else f"{form}.log"
+            files[f"{recipe.name}/{path}"] = scrubbed(text).encode()
         if several and labels[form]["line"]:
             labels[form]["file"] = labels[form]["file"] or "launch.log"
+    write_packed(LOGS, files)
     _write_labels(recipe, labels)
     return labels[min(labels)]
 
 
 def logs_of(recipe: Recipe, env: str) -> dict[str, str]:
     """Return the texts of a run by file; the name of a single one is empty."""
-    one = recipe.folder / f"{env}.log.zst"
-    if one.exists():
-        return {"": zstd.decompress(one.read_bytes()).decode("utf-8")}
-    folder = recipe.folder / env
-    paths = sorted(folder.rglob("*.zst"))
-    return {str(path.relative_to(folder))[:-4]: zstd.decompress(path.read_bytes()).decode("utf-8") for path in paths}
+    files, one, folder = read_packed(LOGS), f"{recipe.name}/{env}.log", f"{recipe.name}/{env}/"
+    if one in files:
+        return {"": files[one].decode("utf-8")}
+    found = {path.removeprefix(folder): content for path, content in files.items() if path.startswith(folder)}
+    return {name: content.decode("utf-8") for name, content in found.items()}
 
 
 def relabel(recipe: Recipe) -> None:
@@ -116,14 +118,27 @@ def relabel(recipe: Recipe) -> None:
 
 
 def _write_labels(recipe: Recipe, labels: dict[str, Any]) -> None:
-    text = json.dumps({**labels_of(recipe), **labels}, indent=1, sort_keys=True, ensure_ascii=False)
-    (recipe.folder / LABELS).write_text(text + "\n", "utf-8")
+    path = recipe.path.with_name(LABELS)
+    kept = json.loads(path.read_text("utf-8"))
+    kept[recipe.name] = {**labels_of(recipe), **labels}
+    path.write_text(_text_of_labels(kept), "utf-8")
+
+
+def _text_of_labels(kept: dict[str, dict[str, Any]]) -> str:
+    """Return the labels of a half, each on a line of its own."""
+    own = {
+        name: ",\n".join(
+            f"  {json.dumps(env)}: {json.dumps(label, sort_keys=True, ensure_ascii=False)}"
+            for env, label in sorted(labels.items())
+        )
+        for name, labels in sorted(kept.items())
+    }
+    return "{\n" + ",\n".join(f" {json.dumps(name)}: {{\n{text}\n }}" for name, text in own.items()) + "\n}\n"
 
 
 def labels_of(recipe: Recipe) -> dict[str, Any]:
     """Return the labels of a recipe's logs by environment."""
-    path = recipe.folder / LABELS
-    return json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return dict(json.loads(recipe.path.with_name(LABELS).read_text("utf-8")).get(recipe.name, {}))
 
 
 def _misses() -> Path:

@@ -18,12 +18,16 @@ from interleave import merged, shuffled
 from score import Case, cases, judged
 
 FAULTS, CAUSES, HEALTHY, VERSIONS, CASCADES = 120, 70, 30, 2, 40
-MOST_BYTES = 3 << 20
 ALL = list(cases())
 
 
 def test_each_recipe_lies_in_the_half_of_its_name() -> None:
-    assert [path.name for half in HALVES for path in (LAB / half).iterdir() if half_of(path.name) != half] == []
+    assert [
+        path.name
+        for half in HALVES
+        for path in (LAB / half).iterdir()
+        if path.suffix == ".toml" and half_of(path.stem) != half
+    ] == []
     halves = Counter(recipe.half for recipe in recipes())
     assert min(halves.values()) > 0.4 * halves.total()
 
@@ -38,10 +42,6 @@ def test_the_lab_is_large_enough() -> None:
     alone = [recipe for recipe in recipes() if not recipe.needs and recipe.on != ("system",)]
     twice = [recipe for recipe in alone if len(recipe.on) >= VERSIONS]
     assert len(twice) > 0.75 * len(alone)
-
-
-def test_the_lab_is_small_enough() -> None:
-    assert sum(path.stat().st_size for path in LAB.rglob("*.zst")) < MOST_BYTES
 
 
 @pytest.mark.parametrize("case", ALL, ids=lambda case: f"{case.recipe.name}-{case.env}")
@@ -134,7 +134,7 @@ def test_the_readme_names_every_cause_that_has_no_recipe() -> None:
 
 def test_recipes_are_read_from_their_folders() -> None:
     one = recipes("open")[0]
-    assert load_recipe(one.folder) == one
+    assert load_recipe(one.path) == one
 
 
 def test_lanes_keep_their_order_in_every_interleaving() -> None:

@@ -48,10 +48,10 @@ def test_every_cause_was_recorded_or_says_why_not(rows: tuple[CauseRow, ...]) ->
 
 
 def test_a_label_that_changes_makes_it_stale(rows: tuple[CauseRow, ...], tmp_path: Path) -> None:
-    folder = tmp_path / "open" / "one"
+    folder = tmp_path / "open"
     folder.mkdir(parents=True)
-    (folder / "recipe.toml").write_text('cause = "disk-full"\n')
-    (folder / "labels.json").write_text('{"a": {"versions": {"torch": "9.9", "x": "raise E(name)"}}, "b": {}}')
+    (folder / "one.toml").write_text('cause = "disk-full"\n')
+    (folder / "labels.json").write_text('{"one": {"a": {"versions": {"torch": "9.9", "x": "raise E(name)"}}, "b": {}}}')
     assert [(log.causes, log.versions, log.recipe, log.half) for log in recorded_logs(tmp_path)] == [
         (("disk-full",), "torch 9.9", "one", "open"),
         (("disk-full",), "", "one", "open"),
