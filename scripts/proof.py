@@ -1,6 +1,7 @@
-"""docs/proof.md and rlbox/planner/proven.json from the kept runs of tests/gpu/kept; `--check`: are they of these runs?
+"""docs/proof.md and rlbox/planner/proven.json from tests/gpu/kept.tar.zst; `--check`: are they of its runs?
 
-A kept run is a folder: `run.json` as the run wrote it, `stages.log.xz` with what its stages said, `about.json` with
+A kept run is a folder of that archive (`tests/packed.py`): `run.json` as the run wrote it, `stages.log` with what its
+stages said, `about.json` with
 what neither tells: GPU, date, the versions of the stack, what stopped a run that no longer writes its end; and
 `learning.json`, where its last stage judged a curve. A stage counts as proven when every rule of its gate held; a run
 that ended early proves the stages before.
@@ -16,14 +17,18 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-KEPT, PAGE = CHECKOUT / "tests/gpu/kept", CHECKOUT / "docs/proof.md"
+sys.path.append(str(CHECKOUT / "tests"))
+
+from packed import read_packed  # noqa: E402
+
+KEPT, PAGE = CHECKOUT / "tests/gpu/kept.tar.zst", CHECKOUT / "docs/proof.md"
 PROVEN = CHECKOUT / "rlbox/planner/proven.json"
 JOBS = ("sft", "grpo", "gkd", "xdan", "holdem", "learn")
 HEAD = """<!-- made by: python scripts/proof.py -->
 # What has run on GPUs
 
 One line for each kept run: the real framework, a small model made on the spot, every stage and gate of the job.
-`learn` is not shipped: it is a job of `tests/gpu/project`. The logs are in `tests/gpu/kept`. A run names the target
+`learn` is not shipped: it is a job of `tests/gpu/project`. Logs: `tests/gpu/kept.tar.zst`. A run names the target
 whose lock it had, and the lock's digest; a run without one had packages that no lock pinned. A target counts as proven
 while its lock has the digest of a run that passed (`rlbox targets`). What is not here is **unproven**: other GPUs,
 other locks, several nodes, models of full size.
@@ -35,11 +40,10 @@ other locks, several nodes, models of full size.
 
 def kept() -> list[dict[str, Any]]:
     """Return the kept runs, in the order of the jobs and then of time: `run`, `about` and the folder's `name`."""
-    found = []
-    for folder in sorted(path.parent for path in KEPT.glob("*/run.json")):
-        parts = [part for part in ("run", "about", "learning") if (folder / f"{part}.json").exists()]
-        read = {part: json.loads((folder / f"{part}.json").read_text("utf-8")) for part in parts}
-        found.append({"name": folder.name, **read})
+    found, files = [], read_packed(KEPT)
+    for name in sorted(path.partition("/")[0] for path in files if path.endswith("/run.json")):
+        parts = [part for part in ("run", "about", "learning") if f"{name}/{part}.json" in files]
+        found.append({"name": name, **{part: json.loads(files[f"{name}/{part}.json"]) for part in parts}})
     return sorted(found, key=lambda row: (JOBS.index(row["run"]["job"]), row["name"]))
 
 
@@ -173,7 +177,9 @@ def main() -> None:
         if not told.check:
             path.write_text(text, "utf-8")
         elif path.read_text("utf-8") != text:
-            sys.exit(f"{path.relative_to(CHECKOUT)} is not what tests/gpu/kept gives: run python scripts/proof.py")
+            sys.exit(
+                f"{path.relative_to(CHECKOUT)} is not of the kept runs: run python scripts/proof.py"
+            )
 
 
 if __name__ == "__main__":

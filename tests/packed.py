@@ -1,7 +1,13 @@
-"""Many text files of a folder as one archive, `NAME.tar.zst`: what tests and scripts read, and what recorders write."""
+"""Many text files as one archive, `NAME.tar.zst`: what tests and scripts read, and what recorders write.
+
+python tests/packed.py ARCHIVE list
+python tests/packed.py ARCHIVE extract DIR    write its files below DIR
+python tests/packed.py ARCHIVE add DIR        take every file below DIR, in place of those of the same path
+"""
 
 from __future__ import annotations
 
+import argparse
 import functools
 import io
 import tarfile
@@ -35,3 +41,28 @@ def write_packed(archive: Path, files: Mapping[str, bytes]) -> None:
     }
     archive.write_bytes(zstd.compress(data.getvalue(), options=options))
     read_packed.cache_clear()
+
+
+def main() -> None:
+    """List, extract or add."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("archive", type=Path)
+    parser.add_argument("action", choices=("list", "extract", "add"))
+    parser.add_argument("folder", type=Path, nargs="?", default=Path())
+    args = parser.parse_args()
+    files = read_packed(args.archive)
+    if args.action == "add":
+        new = {path.relative_to(args.folder).as_posix(): path for path in args.folder.rglob("*") if path.is_file()}
+        write_packed(args.archive, {**files, **{name: path.read_bytes() for name, path in new.items()}})
+        return
+    for name, content in sorted(files.items()):
+        if args.action == "list":
+            print(f"{len(content):9} {name}")
+        else:
+            path = args.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+
+if __name__ == "__main__":
+    main()

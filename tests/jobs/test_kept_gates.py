@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import json
-import lzma
 import re
 from pathlib import Path
 
 import pytest
 from jobplan import PATHS, job_of
+from packed import read_packed
 
 from rlbox.config.pattern import compile_re2
 from rlbox.job.params import plan_values
 from rlbox.job.plan import plan_run
 
-KEPT = Path(__file__).parents[1] / "gpu/kept"
+KEPT = read_packed(Path(__file__).parents[1] / "gpu/kept.tar.zst")
 JOBS = ("gkd", "grpo", "holdem", "sft", "xdan")
 NEW = (r"\[xdan\]\[nodes\] attention ",)
 """Beginnings of lines that a job's own program prints only since these runs were kept."""
-RUNS = sorted(path.parent.name for job in JOBS for path in KEPT.glob(f"{job}-*/run.json"))
+RUNS = sorted(path.partition("/")[0] for path in KEPT if path.startswith(JOBS) and path.endswith("/run.json"))
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_kept_run_passes_the_gates_of_now(name: str) -> None:
-    run = json.loads((KEPT / name / "run.json").read_text("utf-8"))
+    run = json.loads(KEPT[f"{name}/run.json"])
     job = job_of(run["job"])
     # versions that were profiles then are the defaults now
     profiles = [
         profile for profile in run["profile"].split("+") if profile in job.profiles
     ]  # some are the defaults now
     plan = plan_run(job, plan_values(job, profiles, {}), PATHS, run_id="one", place="docker", target=job.target)
-    text = lzma.decompress((KEPT / name / "stages.log.xz").read_bytes()).decode("utf-8")
+    text = KEPT[f"{name}/stages.log"].decode("utf-8")
     parts = re.split(r"^=== \d+-(\S+)\n", text, flags=re.MULTILINE)
     logs = dict(zip(parts[1::2], parts[2::2], strict=True))
     passed = {stage["name"] for stage in run["stages"] if stage["state"] == "passed"}

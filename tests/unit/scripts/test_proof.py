@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import lzma
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from fakes import CHECKOUT
+from packed import read_packed
 
 
 def script() -> ModuleType:
@@ -31,9 +31,8 @@ def test_the_page_is_of_the_kept_runs() -> None:
 
 @pytest.mark.parametrize("name", [row["name"] for row in PROOF.kept()])
 def test_a_log_holds_the_lines_that_its_record_names(name: str) -> None:
-    folder = PROOF.KEPT / name
     row = next(row for row in PROOF.kept() if row["name"] == name)
-    log = lzma.decompress((folder / "stages.log.xz").read_bytes()).decode()
+    log = read_packed(PROOF.KEPT)[f"{name}/stages.log"].decode()
     seen = [
         rule["seen"].strip()
         for stage in row["run"]["stages"]
