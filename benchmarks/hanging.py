@@ -18,7 +18,7 @@ from rlbox.hang.judge import HangJudge, Stall
 from rlbox.hang.phases import load_phases, phases_of
 from rlbox.job.phase import plan_phases
 from rlbox.logs.lines import LineCutter
-from rlbox.system.counters import Rates
+from rlbox.system.counters import ActivityRates
 
 NCCL_TIMEOUT_S = 600.0
 """What a silent hang takes to be found today: the time-out of the process group, verl's default."""
@@ -100,7 +100,7 @@ def replay(data: bytes, silence_s: float = 600.0) -> Stall | None:
         while now_s < at:
             step_s = min(_SECONDS, at - now_s)
             now_s += step_s
-            judge.live(Rates(seconds=step_s), now_s, working=judge.moved_s > now_s - step_s)
+            judge.live(ActivityRates(seconds=step_s), now_s, working=judge.moved_s > now_s - step_s)
             if stall := judge.judge(now_s):
                 return stall
         if end == "\r":

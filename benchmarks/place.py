@@ -20,7 +20,7 @@ from benchmarks.pairs import Case, NotHere, Sample, Unusable, interleave, time_p
 from rlbox.artifacts.objects import store_folder
 from rlbox.config.project import Project
 from rlbox.image.names import image_tag
-from rlbox.system.files import cache_folder
+from rlbox.system.files import cache_path
 from rlbox.target.lock import load_lock
 
 SMALLEST = """\
@@ -159,7 +159,7 @@ class Place:
 
     def use_archives(self) -> None:
         """Use the user's own archives of operating systems, by a link; those that are made stay there."""
-        archives = cache_folder("bootstrap")
+        archives = cache_path("bootstrap")
         archives.mkdir(parents=True, exist_ok=True)
         (self.cache / "rlbox").mkdir(exist_ok=True)
         (self.cache / "rlbox" / "bootstrap").symlink_to(archives)

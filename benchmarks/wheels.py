@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.place import Place, run, smallest_target
 from rlbox.app import own_requirements
 from rlbox.artifacts.objects import Store, store_folder
-from rlbox.system.files import cache_folder, write_atomic
+from rlbox.system.files import cache_path, write_atomic
 from rlbox.target.lock import load_lock
 
 TARGET = "stack"
@@ -71,7 +71,7 @@ def wheel_folder(place: Place) -> Path:
     """
     if place.small:
         return _small_folder(place)
-    folder = cache_folder("bench")
+    folder = cache_path("bench")
     if _known(folder)[0] != _made_from():
         with Place() as place:
             _fetch(place, folder)

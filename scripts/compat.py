@@ -35,7 +35,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from rlbox.artifacts.mirror_search import default_index  # noqa: E402
-from rlbox.system.network_settings import probe_site  # noqa: E402
+from rlbox.system.network_settings import read_network_settings  # noqa: E402
 
 OUT = HERE.parent / "rlbox/planner/requirements.json"
 KEPT = Path.home() / ".cache/rlbox/compat"
@@ -297,7 +297,7 @@ def release_of(files: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> int:
     """Write the file."""
-    index = (probe_site().index_url or default_index()).rstrip("/")
+    index = (read_network_settings().index_url or default_index()).rstrip("/")
     with ThreadPoolExecutor(12) as pool:
         names = sorted(NAMES)
         pages = dict(zip(names, pool.map(lambda name: by_version(index_page(index, name)), names), strict=True))

@@ -22,7 +22,7 @@ from rlbox.artifacts.objects import Store, store_folder
 from rlbox.config.project import Project
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.image.plan import ImagePlan
-from rlbox.system.gpu import GpuFacts
+from rlbox.system.gpu import GpuStatus
 from rlbox.target.load import load_target
 from rlbox.target.lock import Deb, Lock, LockedGroup, Package, lock_checksum
 from rlbox.target.target import Target
@@ -361,9 +361,9 @@ def image_plan(**changes: Any) -> ImagePlan:
     return ImagePlan(**{**values, **changes})
 
 
-def h200(power_w: float, *shares: tuple[int, int, int]) -> GpuFacts:
+def h200(power_w: float, *shares: tuple[int, int, int]) -> GpuStatus:
     """Return one H200 that draws so much, with what each process uses of it: id, computing and memory in percent."""
-    return GpuFacts(
+    return GpuStatus(
         index=0,
         name="NVIDIA H200",
         utilization=100,

@@ -27,7 +27,7 @@ from rlbox.evaluation.serving.in_turn import WantedResult, judge_all
 from rlbox.evaluation.suite import Suite
 from rlbox.evaluation.suites import load_sets
 from rlbox.evaluation.winner import HISTORY
-from rlbox.system.http import NoAnswer, loopback_http
+from rlbox.system.http import NoResponseError, create_loopback_client
 from sft import eval_config
 from sft.checkpoints import find_checkpoints, one_checkpoint, what_is_missing
 
@@ -84,9 +84,9 @@ def main() -> None:
     try:
         found = wanted(args)
         sets = load(args, max(one.tier for one in found))
-        sandbox = Sandbox(args.sandbox_url, loopback_http(3600.0))
+        sandbox = Sandbox(args.sandbox_url, create_loopback_client(3600.0))
         sandbox.probe()
-    except NoAnswer as error:
+    except NoResponseError as error:
         sys.exit(f"sft.evaluate: error: {error}; training does not need the code sandbox, the evaluation does (P163)")
     except ValueError as error:
         sys.exit(f"sft.evaluate: error: {error}")
@@ -159,7 +159,7 @@ def engine_settings(args: argparse.Namespace) -> dict[str, Any]:
 
 def serve(args: argparse.Namespace, settings: dict[str, Any]) -> contextlib.AbstractContextManager[Serve]:
     """Yield what serves exports: vLLM, the server that is named, or the job's own small one over transformers."""
-    http = loopback_http(SILENT_S)
+    http = create_loopback_client(SILENT_S)
     if args.engine == "vllm" or args.vllm_url:
         where = {"url": args.vllm_url, "python": args.python, "port": args.port, "servers": args.servers}
         engine = WantedEngine(settings=settings, start_s=args.start_s, **where)

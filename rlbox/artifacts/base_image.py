@@ -17,8 +17,8 @@ from rlbox.engine.reference import parse_reference
 from rlbox.engine.registry_client import Registry, wrong_digest
 from rlbox.errors import NodeError, RegistryError, RlboxError
 from rlbox.foreign import parse_json
-from rlbox.system.files import cache_folder, write_atomic
-from rlbox.system.network_settings import probe_site
+from rlbox.system.files import cache_path, write_atomic
+from rlbox.system.network_settings import read_network_settings
 from rlbox.target.artifact import Artifact
 from rlbox.target.lock import Lock
 
@@ -194,7 +194,7 @@ def fetch_base_image(
         def on_bytes(file: Artifact, done: int) -> None:
             show(Progress(artifact=file, state="done" if done == file.size else "running", done=done))
 
-        return fetch_base(lock.base, lock.platform, store, places, probe_site().ca_bundle, on_bytes, tell)
+        return fetch_base(lock.base, lock.platform, store, places, read_network_settings().ca_bundle, on_bytes, tell)
 
 
 def write_base_layout(base: str, platform: str, store: Store) -> Path:
@@ -203,7 +203,7 @@ def write_base_layout(base: str, platform: str, store: Store) -> Path:
     The store must hold the image. A folder that is there already is used as it is.
     """
     digest = base.rpartition("@sha256:")[2]
-    folder = cache_folder("bases", f"{digest[:24]}-{platform.partition('-')[0]}")
+    folder = cache_path("bases", f"{digest[:24]}-{platform.partition('-')[0]}")
     index = folder / "index.json"
     if index.is_file():
         return folder

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from rlbox.artifacts.names import known_locks
 from rlbox.artifacts.objects import Store
-from rlbox.system.files import sum_file
-from rlbox.system.lock import lock_file
+from rlbox.system.files import sha256_file
+from rlbox.system.lock import open_locked_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ def verify_objects(store: Store, on_object: Callable[[int], None] = lambda size:
         path = store.path(digest)
         size = path.stat().st_size
         try:
-            found = sum_file(path)
+            found = sha256_file(path)
         except OSError as error:
             found = f"cannot be read: {error.strerror}"
         on_object(size)
@@ -77,7 +77,7 @@ def _bytes(path: Path) -> int:
 
 def _is_idle(path: Path, *, remove: bool = False) -> bool:
     with suppress(OSError):
-        handle = lock_file(path, create=False)
+        handle = open_locked_file(path, create=False)
         if handle is None:
             return False
         if remove:

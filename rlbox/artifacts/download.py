@@ -15,7 +15,14 @@ from rlbox.amounts import limit_text
 from rlbox.artifacts.mirrors import FileAddress, refusal
 from rlbox.artifacts.objects import Draft
 from rlbox.errors import Interrupted, RlboxError
-from rlbox.system.http import PASSING, Answer, Http, NoAnswer, explain, pause_s
+from rlbox.system.http import (
+    RETRYABLE_STATUSES,
+    HttpClient,
+    HttpResponse,
+    NoResponseError,
+    explain_no_response,
+    retry_delay_s,
+)
 from rlbox.target.artifact import Artifact
 
 STALL_S = 30.0
@@ -96,7 +103,7 @@ class Downloader:
 
     def __init__(
         self,
-        http: Http,
+        http: HttpClient,
         *,
         stop: threading.Event,
         on_skip: Callable[[str, str], None] = lambda mirror, reason: None,
@@ -122,7 +129,7 @@ class Downloader:
         again: list[FileAddress] = []
         for number in range(_ROUNDS):
             if number:
-                self._pause(pause_s(number))
+                self._pause(retry_delay_s(number))
             places, again = (_guarded(links, failed) if number == 0 else again), []
             for link in self._shy_last(places):
                 try:
@@ -196,7 +203,7 @@ class Downloader:
                 for block in answer.blocks():
                     began = True
                     yield block
-        except NoAnswer as error:
+        except NoResponseError as error:
             if began and error.kind == "cut":
                 raise _Cut(f"cut after {draft.size} of {artifact.size} bytes", transient=True) from error
             self._silent[link.mirror] = count = self._silent.get(link.mirror, 0) + 1
@@ -205,10 +212,10 @@ class Downloader:
                 self._on_skip(link.mirror, why)
             raise _LinkFailed(why, transient=error.kind != "address") from error
 
-    def _reason(self, error: NoAnswer) -> str:
+    def _reason(self, error: NoResponseError) -> str:
         if error.kind == "late":
             return "no connection in time"
-        return f"no byte for {limit_text(self._stall_s)}" if error.kind == "silent" else explain(error)
+        return f"no byte for {limit_text(self._stall_s)}" if error.kind == "silent" else explain_no_response(error)
 
 
 def _guarded(links: Iterable[FileAddress], failed: dict[str, Try]) -> Iterator[FileAddress]:
@@ -219,7 +226,7 @@ def _guarded(links: Iterable[FileAddress], failed: dict[str, Try]) -> Iterator[F
         failed[""] = Try(mirror="sources", why=mask_urls(error.what))
 
 
-def _check_answer(artifact: Artifact, draft: Draft, answer: Answer) -> None:
+def _check_answer(artifact: Artifact, draft: Draft, answer: HttpResponse) -> None:
     """Raise unless the answer's body is the file, or the rest of it; a whole body empties the draft."""
     status = answer.status
     if status == 206 and draft.size:
@@ -230,7 +237,7 @@ def _check_answer(artifact: Artifact, draft: Draft, answer: Answer) -> None:
         raise _Restart("has no such range")
     size = None if "content-encoding" in answer.headers else answer.length
     if why := refusal(status, answer.headers.get("content-type", ""), size, artifact):
-        raise _LinkFailed(why, status=status, transient=status in PASSING)
+        raise _LinkFailed(why, status=status, transient=status in RETRYABLE_STATUSES)
     if draft.size:
         draft.restart()
 

@@ -16,10 +16,10 @@ from rlbox.artifacts.download import STALL_S, Downloader, Links, Try, Unfetched
 from rlbox.artifacts.git_tree import fill_from_git
 from rlbox.artifacts.objects import Draft, Store
 from rlbox.errors import NodeError, WorkFailed
-from rlbox.system.files import disk_full, free_bytes
-from rlbox.system.http import site_http
-from rlbox.system.network_settings import SiteFacts, probe_site
-from rlbox.system.progress import Row, progress_view
+from rlbox.system.files import free_bytes, is_disk_full
+from rlbox.system.http import create_client
+from rlbox.system.network_settings import NetworkSettings, read_network_settings
+from rlbox.system.progress import ProgressItem, show_progress
 from rlbox.target.artifact import Artifact
 
 JOBS = 8
@@ -40,14 +40,14 @@ class Progress:
 @contextmanager
 def fetch_view(app: App, total: int) -> Iterator[Callable[[Progress], None]]:
     """Yield a function to be told of every progress; `total` is the bytes that are missing."""
-    with progress_view(app, whole=total) as show:
+    with show_progress(app, whole=total) as show:
 
         def on_progress(progress: Progress) -> None:
             file, state = progress.artifact, progress.state
             title = file.file.rpartition("/")[2] + (" (another rlbox has it)" if state == "waiting" else "")
             done = file.size if state == "done" else progress.done
             told = f"{size_text(file.size)}  {progress.mirror}"
-            show(Row(key=file, title=title, mark=_MARKS.get(state, ""), told=told, done=done, total=file.size))
+            show(ProgressItem(key=file, title=title, mark=_MARKS.get(state, ""), told=told, done=done, total=file.size))
 
         yield on_progress
 
@@ -70,7 +70,7 @@ def ensure(
     store: Store,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     *,
-    site: SiteFacts | None = None,
+    site: NetworkSettings | None = None,
     target: str = "TARGET",
     jobs: int = JOBS,
     stall_s: float = STALL_S,
@@ -92,7 +92,7 @@ def ensure(
     missing = [artifact for artifact in wanted if not store.intact(artifact.sha256, artifact.size)]
     refuse_uncompiled(missing, store, target)
     check_room(store, missing)
-    fetch = _Fetch(locator, store, on_progress, site or probe_site())
+    fetch = _Fetch(locator, store, on_progress, site or read_network_settings())
     if missing:
         fetch.run(missing, jobs=jobs, stall_s=stall_s)
     if fetch.failures:
@@ -114,7 +114,9 @@ def ensure(
 
 
 class _Fetch:
-    def __init__(self, locator: Links, store: Store, on_progress: Callable[[Progress], None], site: SiteFacts) -> None:
+    def __init__(
+        self, locator: Links, store: Store, on_progress: Callable[[Progress], None], site: NetworkSettings
+    ) -> None:
         self._locator, self._store, self._on_progress, self._site = locator, store, on_progress, site
         self._missing: tuple[Artifact, ...] = ()
         self._waiting: deque[Artifact] = deque()
@@ -128,7 +130,7 @@ class _Fetch:
         """Fetch `missing`, the largest first, so that no large one is left alone at the end."""
         self._missing = tuple(missing)
         self._waiting.extend(sorted(missing, key=lambda artifact: -artifact.size))
-        with site_http(self._site, connections=jobs, silent_s=stall_s) as http:
+        with create_client(self._site, connections=jobs, silent_s=stall_s) as http:
             downloader = Downloader(http, stop=self._stop, on_skip=self._locator.skip, stall_s=stall_s)
             threads = [
                 threading.Thread(target=self._work, name="fetch", args=(downloader,), daemon=True)
@@ -194,7 +196,7 @@ class _Fetch:
             self._on_progress(Progress(artifact=artifact, state=state, done=done, mirror=mirror))
 
     def _explained(self, error: BaseException) -> BaseException:
-        if disk_full(error):
+        if is_disk_full(error):
             return full_disk(self._store, needed_bytes(self._store, self._missing))
         return error
 

@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from rlbox.amounts import limit_text
 from rlbox.artifacts.pages import ACCEPT, Listed, parse_page
-from rlbox.system.http import Http, NoAnswer, explain
+from rlbox.system.http import HttpClient, NoResponseError, explain_no_response
 
 _PAGE_S = 30.0  # for a whole page
 _PAGE_BYTES = 64 << 20
@@ -23,7 +23,7 @@ class Unusable(Exception):
         self.dead = dead
 
 
-def read_page(http: Http, url: str) -> tuple[Listed, ...]:
+def read_page(http: HttpClient, url: str) -> tuple[Listed, ...]:
     """Return the files that the page at `url` lists; `file:` addresses are folders of this machine.
 
     Raises
@@ -53,7 +53,7 @@ def _read_folder(folder: Path) -> str:
         raise Unusable(f"{folder}: {error.strerror}") from error
 
 
-def _read_http(http: Http, url: str) -> tuple[str, str, str]:
+def _read_http(http: HttpClient, url: str) -> tuple[str, str, str]:
     """Return text, content type and final address of a page; a page that trickles in is given up after 30 s."""
     end = time.monotonic() + _PAGE_S
     try:
@@ -66,5 +66,5 @@ def _read_http(http: Http, url: str) -> tuple[str, str, str]:
                 if time.monotonic() > end or len(body) > _PAGE_BYTES:
                     raise Unusable(f"sends its page too slowly: {len(body)} bytes in {limit_text(_PAGE_S)}", dead=True)
             return body.decode("utf-8", "replace"), answer.headers.get("content-type", ""), answer.url
-    except NoAnswer as error:
-        raise Unusable(explain(error), dead=error.kind != "address") from error
+    except NoResponseError as error:
+        raise Unusable(explain_no_response(error), dead=error.kind != "address") from error

@@ -17,7 +17,7 @@ from rlbox.artifacts.mirrors import FileAddress
 from rlbox.artifacts.objects import Draft
 from rlbox.artifacts.plain_tar import END, FILE, FOLDER, SYMLINK, padding, tar_header
 from rlbox.errors import RlboxError, WorkFailed
-from rlbox.system.command import NOTHING, PIPE, run_command, start_command
+from rlbox.system.command import DEVNULL, PIPE, run_command, start_command
 from rlbox.target.artifact import Artifact
 from rlbox.values import Command
 
@@ -141,7 +141,7 @@ def _blobs(repository: Path, names: list[str]) -> Iterator[IO[bytes]]:
         asked.write("".join(f"{name}\n" for name in names).encode())
         asked.seek(0)
         command = Command(argv=("git", "-C", str(repository), "cat-file", "--batch"))
-        with start_command(command, stdin=asked, stdout=PIPE, stderr=NOTHING, session=False) as process:
+        with start_command(command, stdin=asked, stdout=PIPE, stderr=DEVNULL, session=False) as process:
             assert process.stdout is not None  # noqa: S101  (asked for above)
             yield process.stdout
 

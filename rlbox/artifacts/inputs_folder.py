@@ -13,7 +13,7 @@ from rlbox.artifacts.inputs import InputsPlan, is_inputs
 from rlbox.artifacts.objects import Store
 from rlbox.engine.oci import LAYOUT, LAYOUT_FILE, TITLE, Descriptor, Manifest, parse_manifest, sha256_of
 from rlbox.errors import NodeError, WorkFailed
-from rlbox.system.files import disk_full, sum_file, write_atomic
+from rlbox.system.files import is_disk_full, sha256_file, write_atomic
 from rlbox.target.artifact import Artifact
 
 
@@ -64,7 +64,7 @@ def _is_object(path: Path, source: Path, file: Artifact) -> bool:
         linked = os.path.samestat(facts, source.stat())
     except FileNotFoundError:
         return False
-    return linked or (facts.st_size == file.size and sum_file(path) == file.sha256)
+    return linked or (facts.st_size == file.size and sha256_file(path) == file.sha256)
 
 
 def import_folder(folder: Path, store: Store, on_file: Callable[[str], None] = lambda title: None) -> Imported:
@@ -136,7 +136,7 @@ def _disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = disk_full(error)
+        full = is_disk_full(error)
         raise NodeError(
             "the disk is full" if full else f"the disk fails: {error.strerror}",
             where=str(error.filename or folder),

@@ -14,32 +14,34 @@ from rlbox.artifacts.profile import Profile
 from rlbox.artifacts.settings import Choice, plan_sources
 from rlbox.artifacts.unreached import rule_to_add, unreached_host
 from rlbox.errors import WorkFailed
-from rlbox.system.http import site_http
-from rlbox.system.network_settings import SiteFacts, probe_site
+from rlbox.system.http import create_client
+from rlbox.system.network_settings import NetworkSettings, read_network_settings
 from rlbox.target.artifact import Artifact, TorchGroup
 
 
 def locator(app: App, sources: str, files: Sequence[Artifact] = ()) -> Locator:
     """Return who knows where the files of a lock are; a mirror that is passed over is said."""
-    site = probe_site()
+    site = read_network_settings()
     profile, choice = live_sources(app, sources, site, files)
     return Locator(
         profile,
         probe_machine(site),
-        site_http(site),
+        create_client(site),
         choice=choice,
         on_skip=lambda mirror, reason: app.say(f"{mirror} is passed over: {reason}"),
     )
 
 
 def build_env(
-    app: App, groups: Sequence[TorchGroup], sources: str, site: SiteFacts, files: Sequence[Artifact] = ()
+    app: App, groups: Sequence[TorchGroup], sources: str, site: NetworkSettings, files: Sequence[Artifact] = ()
 ) -> Mapping[str, str]:
     _, choice = live_sources(app, sources, site, files)
     return plan_sources(groups, site, choice).env
 
 
-def live_sources(app: App, sources: str, site: SiteFacts, files: Sequence[Artifact] = ()) -> tuple[Profile, Choice]:
+def live_sources(
+    app: App, sources: str, site: NetworkSettings, files: Sequence[Artifact] = ()
+) -> tuple[Profile, Choice]:
     """Return a sources profile and the order of its mirrors now; dead and outdated ones are said.
 
     Parameters

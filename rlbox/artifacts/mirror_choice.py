@@ -10,8 +10,8 @@ from rlbox.artifacts.mirrors import Machine, refusal
 from rlbox.artifacts.profile import Profile, Rule
 from rlbox.artifacts.ranking import Probed, choice_of, place_of, probe_object
 from rlbox.artifacts.settings import Choice
-from rlbox.system.http import Http, NoAnswer, explain, site_http
-from rlbox.system.network_settings import SiteFacts
+from rlbox.system.http import HttpClient, NoResponseError, create_client, explain_no_response
+from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.artifact import Artifact
 
 QUICK_S = 3.0
@@ -19,7 +19,7 @@ QUICK_S = 3.0
 _ONE_ADDRESS = ("apt", "python", "torch-wheels")
 
 
-def choose_mirrors(profile: Profile, site: SiteFacts, artifacts: Sequence[Artifact] = ()) -> Choice:
+def choose_mirrors(profile: Profile, site: NetworkSettings, artifacts: Sequence[Artifact] = ()) -> Choice:
     """Return the rules of a profile in the order in which they are to be tried now.
 
     A ranking by `rlbox mirrors probe` decides for six hours. Without one, the rules of the kinds that can have one
@@ -36,7 +36,7 @@ def choose_mirrors(profile: Profile, site: SiteFacts, artifacts: Sequence[Artifa
     if (known := remembered_ranking(profile)) is not None:
         return choice_of(profile, known)
     found: list[Probed] = []
-    with site_http(site, silent_s=QUICK_S) as http:
+    with create_client(site, silent_s=QUICK_S) as http:
         for kind in _ONE_ADDRESS:
             for rule in profile.rules(kind):
                 reason = _look(rule, probe_object(rule, artifacts), profile, http)
@@ -47,7 +47,7 @@ def choose_mirrors(profile: Profile, site: SiteFacts, artifacts: Sequence[Artifa
     return choice_of(profile, found)
 
 
-def _look(rule: Rule, artifact: Artifact | None, profile: Profile, http: Http) -> str:
+def _look(rule: Rule, artifact: Artifact | None, profile: Profile, http: HttpClient) -> str:
     """Return why a rule is of no use now, or nothing; only the head of a file is read."""
     if rule.protocol == "direct":
         return ""
@@ -63,12 +63,12 @@ def _look(rule: Rule, artifact: Artifact | None, profile: Profile, http: Http) -
     return "; ".join(reasons)
 
 
-def _head(http: Http, url: str, artifact: Artifact | None) -> str:
+def _head(http: HttpClient, url: str, artifact: Artifact | None) -> str:
     """Return why an address is of no use, or nothing; without a file, any answer but a server's failure will do."""
     try:
         with http.ask("GET", url) as answer:
             if artifact is None:
                 return f"answered {answer.status}" if answer.status >= 500 else ""
             return refusal(answer.status, answer.headers.get("content-type", ""), answer.length, artifact)
-    except NoAnswer as error:
-        return explain(error)
+    except NoResponseError as error:
+        return explain_no_response(error)

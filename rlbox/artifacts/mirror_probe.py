@@ -24,10 +24,10 @@ from rlbox.engine.registry_client import Registry
 from rlbox.errors import RlboxError, SpecError
 from rlbox.foreign import whole_number
 from rlbox.system.command import run_command
-from rlbox.system.files import cache_folder, sum_file, write_atomic
-from rlbox.system.http import Http, NoAnswer, explain, site_http
-from rlbox.system.json_files import read_table
-from rlbox.system.network_settings import probe_site
+from rlbox.system.files import cache_path, sha256_file, write_atomic
+from rlbox.system.http import HttpClient, NoResponseError, create_client, explain_no_response
+from rlbox.system.json_files import read_json_object
+from rlbox.system.network_settings import read_network_settings
 from rlbox.target.artifact import Artifact, artifacts, base_artifact
 from rlbox.target.lock import load_lock
 from rlbox.values import Command
@@ -48,12 +48,12 @@ def probe_mirrors(profile: Profile, machine: Machine, artifacts: Sequence[Artifa
     """
     kinds = dict.fromkeys([rule.kind for rule in profile.rule] + [artifact.kind for artifact in artifacts])
     pairs = [(rule, probe_object(rule, artifacts)) for kind in kinds for rule in profile.rules(kind)]
-    with site_http(machine.site, silent_s=_SILENT_S) as http, ThreadPoolExecutor(_AT_ONCE) as pool:
+    with create_client(machine.site, silent_s=_SILENT_S) as http, ThreadPoolExecutor(_AT_ONCE) as pool:
         jobs = [pool.submit(_probe, rule, artifact, profile, machine, http) for rule, artifact in pairs if artifact]
         return rank(job.result() for job in jobs)
 
 
-def _probe(rule: Rule, artifact: Artifact, profile: Profile, machine: Machine, http: Http) -> Probed:
+def _probe(rule: Rule, artifact: Artifact, profile: Profile, machine: Machine, http: HttpClient) -> Probed:
     blank = Probed(kind=rule.kind, mirror=rule.title, place=place_of(rule), file=artifact.file.rpartition("/")[2])
     choice = Choice(profile=profile.name, rules={rule.kind: (rule,)})
     if rule.protocol != "direct":  # files of this machine say nothing about a mirror
@@ -72,7 +72,7 @@ def _probe(rule: Rule, artifact: Artifact, profile: Profile, machine: Machine, h
     return replace(done, total_s=time.monotonic() - began)
 
 
-def _probe_file(blank: Probed, artifact: Artifact, locator: Locator, http: Http) -> Probed:
+def _probe_file(blank: Probed, artifact: Artifact, locator: Locator, http: HttpClient) -> Probed:
     reasons: list[str] = []
     locator.on_skip = lambda mirror, reason: reasons.append(reason)
     for link in locator.links(artifact):
@@ -88,7 +88,7 @@ def _probe_file(blank: Probed, artifact: Artifact, locator: Locator, http: Http)
 def _on_this_machine(blank: Probed, artifact: Artifact, link: FileAddress) -> Probed:
     path = Path(unquote(urlsplit(link.url).path))
     try:
-        digest = sum_file(path)
+        digest = sha256_file(path)
     except OSError as error:
         raise Unusable(f"{path}: {error.strerror}") from error
     if digest != artifact.sha256:
@@ -96,7 +96,7 @@ def _on_this_machine(blank: Probed, artifact: Artifact, link: FileAddress) -> Pr
     return replace(blank, mirror=link.mirror, verified="sha256 of the file on this machine")
 
 
-def _measure(blank: Probed, artifact: Artifact, link: FileAddress, http: Http) -> Probed:
+def _measure(blank: Probed, artifact: Artifact, link: FileAddress, http: HttpClient) -> Probed:
     part = artifact.size > _WHOLE_BYTES
     headers = {"Range": f"bytes=0-{_PART_BYTES - 1}"} if part else {}
     digest, count, first = hashlib.sha256(), 0, 0.0
@@ -112,8 +112,8 @@ def _measure(blank: Probed, artifact: Artifact, link: FileAddress, http: Http) -
                 if count >= (_PART_BYTES if part else artifact.size + 1):
                     break
             total = answer.headers.get("content-range", "").rpartition("/")[2] or str(answer.length)
-    except NoAnswer as error:
-        raise Unusable(explain(error)) from error
+    except NoResponseError as error:
+        raise Unusable(explain_no_response(error)) from error
     spent = max(time.monotonic() - first, 1e-6)
     verified = _verified(artifact, link, digest.hexdigest(), part=part, total=total)
     speed = count / (1 << 20) / spent if count >= _TELLING_BYTES else 0.0
@@ -166,7 +166,7 @@ def _probe_oci(blank: Probed, artifact: Artifact, profile: Profile, choice: Choi
 def measure_mirrors(app: App, profile: Profile, target: str) -> tuple[Probed, ...]:
     """Return how every mirror did for a file of the target's lock, ranked; the order is remembered."""
     files = locked_files(app, target)
-    found = probe_mirrors(profile, probe_machine(probe_site()), files)
+    found = probe_mirrors(profile, probe_machine(read_network_settings()), files)
     remember_ranking(profile, found)
     return found
 
@@ -187,9 +187,9 @@ def remember_ranking(profile: Profile, found: Sequence[Probed], *, quick: bool =
 
 
 def remembered_ranking(profile: Profile) -> tuple[Probed, ...] | None:
-    data = read_table(_memory(profile), links=True)
+    data = read_json_object(_memory(profile), links=True)
     return read_ranking(data, profile, time.time()) if data else None
 
 
 def _memory(profile: Profile) -> Path:
-    return cache_folder("mirrors", f"{profile.name}.json")
+    return cache_path("mirrors", f"{profile.name}.json")

@@ -18,13 +18,13 @@ from rlbox.artifacts.pages import Listed
 from rlbox.artifacts.profile import Profile
 from rlbox.artifacts.settings import NO_CHOICE, Choice
 from rlbox.system.command import run_command
-from rlbox.system.http import Http
-from rlbox.system.network_settings import SiteFacts
+from rlbox.system.http import HttpClient
+from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.artifact import Artifact
 from rlbox.values import Command
 
 
-def probe_machine(site: SiteFacts, *, index: bool = True) -> Machine:
+def probe_machine(site: NetworkSettings, *, index: bool = True) -> Machine:
     """Return what this machine's clients are set to; uv is asked for its default index unless there is another."""
     asked = default_index() if index and not site.index_url else ""
     return Machine(site=site, default_index=asked, archives=machine_archives())
@@ -79,7 +79,7 @@ class Locator:
         self,
         profile: Profile,
         machine: Machine,
-        http: Http,
+        http: HttpClient,
         *,
         choice: Choice = NO_CHOICE,
         on_skip: Callable[[str, str], None] = lambda mirror, reason: None,

@@ -12,7 +12,7 @@ from rlbox.artifacts.profile import Profile, Rule
 from rlbox.artifacts.settings import NO_CHOICE, Choice
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import SpecError
-from rlbox.system.network_settings import SiteFacts
+from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.artifact import TORCH_WHEELS, Artifact
 from rlbox.target.target import Base
 
@@ -30,7 +30,7 @@ class Machine:
     (`debian`, `debian-security`) to their addresses.
     """
 
-    site: SiteFacts = field(default_factory=SiteFacts)
+    site: NetworkSettings = field(default_factory=NetworkSettings)
     default_index: str = ""
     archives: Mapping[str, str] = field(default_factory=dict)
 
@@ -111,7 +111,7 @@ def suites_of(base: Base) -> dict[str, str]:
     return {name: distribution + ("-security" if name in security else "") for name in (suite, *base.suites)}
 
 
-def _local_wheels(artifact: Artifact, site: SiteFacts) -> Iterator[FileAddress]:
+def _local_wheels(artifact: Artifact, site: NetworkSettings) -> Iterator[FileAddress]:
     for folder, names in sorted(site.find_links.items()):
         for name in names:
             if same_file(name, artifact.file):

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rlbox.errors import NodeError, WorkFailed
-from rlbox.system.files import cache_folder, link_or_copy, sum_file
-from rlbox.system.lock import lock_file
+from rlbox.system.files import cache_path, link_or_copy, sha256_file
+from rlbox.system.lock import open_locked_file
 
 _BLOCK = 1 << 20
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -27,7 +27,7 @@ _SEAL_NS = 315_532_800 * 10**9
 def store_folder(chosen: str | None) -> Path:
     """Return the store's directory: `--store`, `RLBOX_STORE`, or one in the cache; absolute."""
     text = chosen or os.environ.get("RLBOX_STORE")
-    return Path(os.path.expanduser(text)).absolute() if text else cache_folder("store")
+    return Path(os.path.expanduser(text)).absolute() if text else cache_path("store")
 
 
 class Draft:
@@ -123,7 +123,7 @@ class Store:
                 return False
             if facts.st_mtime_ns == _SEAL_NS:
                 return True
-            if sum_file(path) != digest:
+            if sha256_file(path) != digest:
                 return False
         except FileNotFoundError:
             return False
@@ -156,7 +156,7 @@ class Store:
         partial = self.root / "partial" / digest
         try:
             partial.parent.mkdir(parents=True, exist_ok=True)
-            handle = lock_file(partial, create=True)
+            handle = open_locked_file(partial, create=True)
         except OSError as error:
             raise not_writable(self.root, error) from error
         return None if handle is None else Draft(handle, partial, self.path(digest))
@@ -176,7 +176,7 @@ class Store:
                 return digest
             draft.restart()
             if path.stat().st_dev == self.root.stat().st_dev:
-                got = sum_file(path)
+                got = sha256_file(path)
                 if got != digest or draft.keep_link(path):
                     return got
             with open(path, "rb", buffering=0) as file:

@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.system.files import cache_folder
-from rlbox.system.lock import require_free
+from rlbox.system.files import cache_path
+from rlbox.system.lock import require_unlocked
 from rlbox.system.safe_files import remove_tree, walk_files
 
 _NO_CACHE = ("locks", "places", "store")
@@ -34,7 +34,7 @@ def find_unused_entries(older_s: float) -> list[CacheEntry]:
     """Return the entries that were not used for `older_s` seconds."""
     before = time.time() - older_s
     entries = []
-    for cache in _inside(cache_folder()):
+    for cache in _inside(cache_path()):
         for path in _inside(cache) if cache.name not in _NO_CACHE else ():
             with suppress(FileNotFoundError):  # another rlbox has removed it meanwhile
                 entries.append(_entry(path))
@@ -49,8 +49,8 @@ def remove_entries(entries: Sequence[CacheEntry]) -> None:
     LockHeld
         Another rlbox builds or installs a target right now, perhaps with one of them; nothing is removed.
     """
-    for lock in _inside(cache_folder("locks")) if entries else ():
-        require_free(lock, "caches")
+    for lock in _inside(cache_path("locks")) if entries else ():
+        require_unlocked(lock, "caches")
     for entry in entries:
         gone = entry.path.with_name(f".{entry.path.name}.{os.getpid()}")
         try:

@@ -11,15 +11,15 @@ from rlbox.artifacts.mirror_search import Locator, probe_machine
 from rlbox.artifacts.mirrors import SHARED_ARCHIVES, FileAddress, archive_url, archives, oci_places, suites_of
 from rlbox.artifacts.objects import Store, store_folder
 from rlbox.artifacts.settings import SourcePlan, plan_sources
-from rlbox.system.http import site_http
-from rlbox.system.network_settings import SiteFacts, probe_site
+from rlbox.system.http import create_client
+from rlbox.system.network_settings import NetworkSettings, read_network_settings
 from rlbox.target.artifact import torch_groups
 from rlbox.target.target import Target
 
 
 def lock_places(app: App, target: Target, sources: str = "") -> Places:
     """Return where the target's lock is resolved from, by the profile `sources` or its own."""
-    site = probe_site()
+    site = read_network_settings()
     profile, choice = live_sources(app, sources or target.sources, site)
     machine = probe_machine(site, index=False)
     if target.base.bootstrap:
@@ -30,7 +30,7 @@ def lock_places(app: App, target: Target, sources: str = "") -> Places:
     return Places(
         sources=plan_sources(torch_groups(target), site, choice),
         archives=found,
-        locator=Locator(profile, machine, site_http(site), choice=choice),
+        locator=Locator(profile, machine, create_client(site), choice=choice),
         site=site,
         store=Store(store_folder(None)),
         images=oci_places(target.base.image, profile, choice) if target.base.image else (),
@@ -47,6 +47,6 @@ class Places:
     sources: SourcePlan
     archives: Mapping[str, str]
     locator: Locator
-    site: SiteFacts
+    site: NetworkSettings
     store: Store
     images: Sequence[FileAddress]

@@ -14,7 +14,7 @@ from rlbox.artifacts.places import Places
 from rlbox.artifacts.python_resolution import Upgrade, kept_versions, plan_inputs, plan_lock
 from rlbox.artifacts.uv import resolve
 from rlbox.errors import WorkFailed
-from rlbox.system.http import NoAnswer, explain, site_http
+from rlbox.system.http import NoResponseError, create_client, explain_no_response
 from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, lock_checksum, lock_patch
 from rlbox.target.target import GitSource, HttpSource, Target
 
@@ -89,13 +89,13 @@ def _http(source: HttpSource, before: Lock | None, upgrade: Upgrade, places: Pla
     for link in places.locator.http_urls(source.url):
         digest, size = hashlib.sha256(), 0
         try:
-            with site_http(places.site) as http, http.ask("GET", link.url) as answer:
+            with create_client(places.site) as http, http.ask("GET", link.url) as answer:
                 if answer.status == 200:
                     for block in answer.blocks():
                         digest.update(block)
                         size += len(block)
                     return HttpFile(name=source.name, url=source.url, sha256=digest.hexdigest(), size=size)
             tries.append(f"\n  {link.mirror}: answered {answer.status}")
-        except NoAnswer as error:
-            tries.append(f"\n  {link.mirror}: {explain(error)}")
+        except NoResponseError as error:
+            tries.append(f"\n  {link.mirror}: {explain_no_response(error)}")
     raise WorkFailed(f"{source.url}: no place has the file" + "".join(tries), where=f"http.{source.name}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
 from rlbox.artifacts.profile import Rule
-from rlbox.system.network_settings import SiteFacts
+from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.artifact import TORCH_WHEELS, TorchGroup
 
 
@@ -42,7 +42,7 @@ class SourcePlan:
     profile: str = "direct"
 
 
-def plan_sources(groups: Sequence[TorchGroup], site: SiteFacts, choice: Choice = NO_CHOICE) -> SourcePlan:
+def plan_sources(groups: Sequence[TorchGroup], site: NetworkSettings, choice: Choice = NO_CHOICE) -> SourcePlan:
     """Return where Python packages come from on this machine.
 
     A torch wheel that lies in one of pip's `find-links` folders is used as it is; when a group has a package without
@@ -78,7 +78,7 @@ def _torch_places(channels: Sequence[str], mirror: Rule | None) -> tuple[list[st
     return ([f"{url}/" for url in urls], []) if mirror.protocol == "flat" else ([], urls)
 
 
-def local_wheels(group: TorchGroup, site: SiteFacts) -> tuple[str, ...]:
+def local_wheels(group: TorchGroup, site: NetworkSettings) -> tuple[str, ...]:
     """Return the wheels in pip's `find-links` folders that hold a package of `group`, as paths."""
     prefixes = tuple(_wheel_prefix(requirement, group.channel) for requirement in group.packages)
     return tuple(

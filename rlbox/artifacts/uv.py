@@ -15,8 +15,8 @@ from rlbox.artifacts.settings import SourcePlan
 from rlbox.errors import WorkFailed
 from rlbox.foreign import toml_table
 from rlbox.system.command import check_command
-from rlbox.system.http import Http, NoAnswer, again, explain, site_http
-from rlbox.system.network_settings import SiteFacts
+from rlbox.system.http import HttpClient, NoResponseError, create_client, explain_no_response, retry
+from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.target import Target
 from rlbox.values import Command
 
@@ -61,19 +61,19 @@ def resolve(
 
 def _sizes(urls: Mapping[str, str], ca_bundle: str) -> dict[str, int]:
     """Return the bytes of files by their sha256; most indexes do not tell, so each file's server is asked."""
-    site = SiteFacts(ca_bundle=ca_bundle)
-    with site_http(site, silent_s=_SILENT_S) as http, ThreadPoolExecutor(_SIZES_AT_ONCE) as pool:
+    site = NetworkSettings(ca_bundle=ca_bundle)
+    with create_client(site, silent_s=_SILENT_S) as http, ThreadPoolExecutor(_SIZES_AT_ONCE) as pool:
         return dict(zip(urls, pool.map(lambda url: _size(http, url), urls.values()), strict=True))
 
 
-def _size(http: Http, url: str) -> int:
+def _size(http: HttpClient, url: str) -> int:
     parts = urlsplit(url)
     if parts.scheme in ("", "file"):
         return Path(unquote(parts.path)).stat().st_size
     try:
-        answer = again(lambda: http.whole("HEAD", url), attempts=3)
-    except NoAnswer as error:
-        raise WorkFailed(f"{url}: {explain(error)}", next_step=_OTHER) from error
+        answer = retry(lambda: http.whole("HEAD", url), attempts=3)
+    except NoResponseError as error:
+        raise WorkFailed(f"{url}: {explain_no_response(error)}", next_step=_OTHER) from error
     if answer.status != 200:
         raise WorkFailed(f"{url}: the server answered {answer.status}", next_step=_OTHER)
     if answer.length is None:

@@ -162,9 +162,9 @@ def _wants_json(words: Sequence[str]) -> bool:
 def _report_bug(error: Exception) -> int:
     import traceback
 
-    from rlbox.system.files import cache_folder, write_atomic
+    from rlbox.system.files import cache_path, write_atomic
 
-    path = cache_folder("logs", f"bug-{os.getpid()}.log")
+    path = cache_path("logs", f"bug-{os.getpid()}.log")
     text = "".join(traceback.format_exception(error))
     what = _("rlbox: bug: {name}: {error}").format(name=type(error).__name__, error=str(error))
     try:

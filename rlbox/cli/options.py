@@ -227,7 +227,7 @@ def write_page(
     app: App, html: str, out: str | None, default: str, told: dict[str, Any], opened: str, gaps: Iterable[str] = ()
 ) -> int:
     """Write a page to `out` (`-`: standard output) or to `default` here, say what is not in it, and open it."""
-    from rlbox.system.files import check_output, write_atomic
+    from rlbox.system.files import require_writable_file, write_atomic
 
     data = html.encode("utf-8", "replace")
     if out in ("-", "/dev/stdout"):
@@ -235,7 +235,7 @@ def write_page(
         return 0
     path = Path(out or default)
     with app.checking("file"):
-        check_output(path, "another with --out")
+        require_writable_file(path, "another with --out")
     told = {**told, "report": os.path.abspath(path)}
     for gap in gaps:
         app.say(f"left out: {gap}")

@@ -18,10 +18,10 @@ from rlbox.cluster.images import ImageSource, Tell
 from rlbox.engine.oci import LAYER, Descriptor, document, parse_manifest, sha256_of
 from rlbox.errors import EngineError, RlboxError
 from rlbox.foreign import parse_json, whole_number
-from rlbox.system.compression import Chunks, gzip_packed, unpacked
-from rlbox.system.files import cache_folder, write_atomic
+from rlbox.system.compression import ChunkReader, compress_gzip, decompress_layer
+from rlbox.system.files import cache_path, write_atomic
 from rlbox.system.process_table import read_text
-from rlbox.system.progress import Row
+from rlbox.system.progress import ProgressItem
 
 _ROW, _GZIP = "gzip", f"{LAYER}+gzip"
 
@@ -109,7 +109,7 @@ def _manifest(image: SentImage) -> tuple[str, str, tuple[Descriptor, ...]]:
 
 
 def _memory(digest: str) -> Path:
-    return cache_folder("gzip", digest.partition(":")[2])
+    return cache_path("gzip", digest.partition(":")[2])
 
 
 def _remembered(digest: str) -> Descriptor | None:
@@ -128,13 +128,13 @@ def _packed(source: ImageSource, layers: list[Descriptor], tell: Tell) -> Iterat
         try:
             for layer, new in zip(layers, pool.map(lambda one: _pack(source, one, ended), layers), strict=True):
                 done += layer.size
-                tell(Row(key=_ROW, title="packing by gzip", done=done, total=total))
+                tell(ProgressItem(key=_ROW, title="packing by gzip", done=done, total=total))
                 yield layer, new
         except BaseException as error:
             ended.set()  # what is at work still ends, also at Ctrl-C
             source.spool.fail(error if isinstance(error, Exception) else EngineError("the packing was ended"))
             raise
-    tell(Row(key=_ROW, title="packing by gzip", mark="✓", told="packed", done=total))
+    tell(ProgressItem(key=_ROW, title="packing by gzip", mark="✓", told="packed", done=total))
 
 
 def _pack(source: ImageSource, layer: Descriptor, ended: threading.Event) -> Descriptor:
@@ -147,7 +147,7 @@ def _pack(source: ImageSource, layer: Descriptor, ended: threading.Event) -> Des
 
 
 def _gzip(given: Iterator[bytes], layer: Descriptor) -> Iterator[bytes]:
-    return gzip_packed(unpacked(Chunks(given), layer.media_type))
+    return compress_gzip(decompress_layer(ChunkReader(given), layer.media_type))
 
 
 def _torn(layer: Descriptor, error: ValueError) -> EngineError:

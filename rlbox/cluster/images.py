@@ -21,11 +21,11 @@ from rlbox.engine.push import push_image
 from rlbox.engine.reference import Reference, parse_reference
 from rlbox.engine.registry_client import Destination, Registry
 from rlbox.errors import EngineError, NodeError, RlboxError
-from rlbox.system.progress import Row
+from rlbox.system.progress import ProgressItem
 
 _BLOCK = 1 << 18
 _PARTS = "parts"
-Tell = Callable[[Row], None]
+Tell = Callable[[ProgressItem], None]
 
 
 class ImageSource:
@@ -217,7 +217,7 @@ class _Sent:
 
     def _count(self, size: int, total: int) -> None:
         self._done += size
-        self._sending.tell(Row(key=self.link.name, title=self.link.name, done=self._done, total=total))
+        self._sending.tell(ProgressItem(key=self.link.name, title=self.link.name, done=self._done, total=total))
 
     def pull(self) -> None:
         """Have the engine there pull it, name it, and prove it."""
@@ -241,7 +241,7 @@ class _Sent:
         engine.tag(str(found["id"]), sending.keep)
         engine.remove_tag(str(pulled))
         told = "there" if not self._done else "sent"
-        self._sending.tell(Row(key=self.link.name, title=self.link.name, mark="✓", told=told, done=self._done))
+        self._sending.tell(ProgressItem(key=self.link.name, title=self.link.name, mark="✓", told=told, done=self._done))
 
     def _refused(self, said: str) -> RlboxError:
         why = self.link.ask("blob-failed")["failed"] or str(self._failed or "") or said

@@ -16,7 +16,7 @@ from rlbox.cluster.story import Story
 from rlbox.cluster.survey import Survey
 from rlbox.engine.api import require_image
 from rlbox.errors import EngineError, SpecError
-from rlbox.system.progress import progress_view
+from rlbox.system.progress import show_progress
 
 
 def callers_of(survey: Survey) -> dict[str, str]:
@@ -61,7 +61,7 @@ def _pulled(story: Story, engines: Mapping[str, NodeFacts], plan: ClusterPlan | 
                 where=f"Docker {engines[old[0]].engine.version}",
                 next_step="without --from it is sent from here, packed by gzip",
             )
-        with progress_view(story.app) as tell:
+        with show_progress(story.app) as tell:
             pull_image(story.fleet, lacking, image, keep_as(story.image.tag), tell)
     return image.identity
 
@@ -74,7 +74,7 @@ def _sent(story: Story, survey: Survey, engines: Mapping[str, NodeFacts], plan: 
         _require_made_with(story, plan, sent.identity)
         packed = GzipSource(source, sent) if _have_old(engines) else None
         if _lack(engines, sent, packed.known() if packed else None):
-            with progress_view(story.app) as tell:
+            with show_progress(story.app) as tell:
                 sending = Sending(
                     image=packed.image(tell) if packed else sent,
                     source=packed or source,

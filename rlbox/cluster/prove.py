@@ -19,7 +19,7 @@ from rlbox.cluster.story import Story
 from rlbox.cluster.survey import askers
 from rlbox.errors import NodeError, RlboxError
 from rlbox.findings import Finding
-from rlbox.system.json_files import json_rows
+from rlbox.system.json_files import parse_json_lines
 
 _PROGRAM = Path(__file__).with_name("inside") / "prove.py"
 _LIMIT_S = 180.0
@@ -114,7 +114,7 @@ class _Prover:
 
 def _rows(carrier: RayCarrier, words: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """Yield what the program tells; lines that are none of its own are passed over."""
-    return json_rows(carrier.execute(("-I", "-c", _PROGRAM.read_text("utf-8"), f"{_LIMIT_S:g}", *words)))
+    return parse_json_lines(carrier.execute(("-I", "-c", _PROGRAM.read_text("utf-8"), f"{_LIMIT_S:g}", *words)))
 
 
 def _device(node: str, row: Mapping[str, Any]) -> DeviceProof:

@@ -15,8 +15,8 @@ from rlbox.engine.reference import Reference, parse_reference
 from rlbox.engine.registry_client import Registry, wrong_digest
 from rlbox.errors import EngineError, NodeError, RegistryError, SpecError
 from rlbox.foreign import parse_json
-from rlbox.system.network_settings import site_ca
-from rlbox.system.progress import Row
+from rlbox.system.network_settings import find_ca_bundle
+from rlbox.system.progress import ProgressItem
 from rlbox.values import Secret
 
 
@@ -48,7 +48,7 @@ def find_in_registry(text: str, target: str, *, plain_http: bool) -> RegistryIma
     """
     reference = parse_reference(text)
     name, repository = reference.digest or reference.tag or "latest", reference.repository
-    with Registry(reference.host, plain_http=plain_http, ca_bundle=site_ca) as registry:
+    with Registry(reference.host, plain_http=plain_http, ca_bundle=find_ca_bundle) as registry:
         registry.ping()
         first = registry.get_manifest(repository, name)
         known = [first, *(registry.get_manifest(repository, child.digest) for child in first.manifests)]
@@ -91,7 +91,7 @@ def _require_target(config: Any, text: str, target: str) -> None:
 
 
 def pull_image(
-    fleet: Fleet, names: Sequence[str], image: RegistryImage, keep: Reference, tell: Callable[[Row], None]
+    fleet: Fleet, names: Sequence[str], image: RegistryImage, keep: Reference, tell: Callable[[ProgressItem], None]
 ) -> None:
     """Have the engines of nodes pull an image, all at once, and prove that it is the same there.
 
@@ -106,7 +106,7 @@ def pull_image(
 
     def pull(link: NodeLink) -> None:
         engine, name = link.engine(), str(image.pinned)
-        tell(Row(key=link.name, title=link.name))
+        tell(ProgressItem(key=link.name, title=link.name))
         try:
             said = [str(row["error"]) for row in engine.pull(image.pinned, login) if "error" in row]
         except EngineError as error:
@@ -122,7 +122,7 @@ def pull_image(
             )
         engine.tag(str(found["id"]), keep)
         engine.remove_tag(name)
-        tell(Row(key=link.name, title=link.name, mark="✓", told="pulled"))
+        tell(ProgressItem(key=link.name, title=link.name, mark="✓", told="pulled"))
 
     Fleet({name: fleet.links[name] for name in names}, ()).each(pull)
 

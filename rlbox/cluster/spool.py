@@ -18,8 +18,8 @@ from urllib.parse import parse_qs, urlsplit
 from rlbox.engine.oci import sha256_of
 from rlbox.errors import EngineError
 from rlbox.printable import printable
-from rlbox.system.compression import Hashed
-from rlbox.system.files import cache_folder
+from rlbox.system.compression import DigestCounter
+from rlbox.system.files import cache_path
 
 _BLOCK = 1 << 20
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -71,7 +71,7 @@ class Spool:
 
         One whose `digest` is known is given as it grows; `EngineError` where it becomes another.
         """
-        draft, hashed = self.path(digest or f":made-{secrets.token_hex(8)}"), Hashed()
+        draft, hashed = self.path(digest or f":made-{secrets.token_hex(8)}"), DigestCounter()
         with draft.open("wb") as file:
             for chunk in chunks:
                 file.write(hashed.take(chunk))
@@ -118,7 +118,7 @@ class Spool:
 @contextmanager
 def spooling() -> Iterator[tuple[Spool, str]]:
     """Yield a spool, and the `HOST:PORT` at which it takes pushes while the block runs; its files are gone then."""
-    folder = cache_folder("nodes", secrets.token_hex(8))
+    folder = cache_path("nodes", secrets.token_hex(8))
     folder.mkdir(parents=True)
     spool = Spool(folder)
 

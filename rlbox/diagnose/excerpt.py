@@ -16,8 +16,8 @@ from rlbox.diagnose.sources import Source, is_packed
 from rlbox.diagnose.verdict import Diagnosis, shown_text
 from rlbox.logs.codes import clean_text
 from rlbox.logs.lines import LineCutter
-from rlbox.system.safe_files import open_file, open_handle
-from rlbox.system.tail import FORWARD_LIMIT, STEP, line_offset, lines_above
+from rlbox.system.safe_files import open_regular_fd, open_regular_file
+from rlbox.system.tail import FORWARD_LIMIT, STEP, find_line_above, find_line_below
 
 CONTEXT_LINES = 100
 """Lines kept before and after the fatal one (DESIGN §6)."""
@@ -40,9 +40,9 @@ class FatalLine:
 def read_fatal_line(log: Path, spot: FatalSpot, *, links: bool = False) -> FatalLine:
     """Return the line at `spot` with those around it; without them when the log cannot be read any more."""
     try:
-        with open(open_handle(log, links=links), "rb") as file:
-            offset = line_offset(file, spot.block_offset, spot.number - spot.block_number)
-            start, above = lines_above(file, offset, CONTEXT_LINES)
+        with open(open_regular_fd(log, links=links), "rb") as file:
+            offset = find_line_below(file, spot.block_offset, spot.number - spot.block_number)
+            start, above = find_line_above(file, offset, CONTEXT_LINES)
             texts = _texts(file, start, above + 1 + CONTEXT_LINES)
     except OSError:
         return FatalLine(number=spot.number, text=spot.text)
@@ -87,8 +87,8 @@ def read_last_lines(log: Path, lines: int) -> str:
 def _last_texts(log: Path, lines: int) -> tuple[int, list[str]]:
     """Return where the last lines of a log begin, and their texts; none when it cannot be read."""
     try:
-        with open_file(log) as file:
-            start, _ = lines_above(file, file.seek(0, os.SEEK_END), lines)
+        with open_regular_file(log) as file:
+            start, _ = find_line_above(file, file.seek(0, os.SEEK_END), lines)
             return start, _texts(file, start, lines + 1)
     except OSError:
         return 0, []
@@ -108,7 +108,7 @@ def _texts(file: BinaryIO, start: int, lines: int) -> list[str]:
 
 def read_blocks(path: Path, end: int = sys.maxsize) -> Iterator[bytes]:
     """Return the bytes of a log, those before `end`, in pieces of at most 1 MiB; nothing when it cannot be read."""
-    with contextlib.suppress(OSError), open_file(path) as file:
+    with contextlib.suppress(OSError), open_regular_file(path) as file:
         while block := file.read(min(_BLOCK, end)):
             end -= len(block)
             yield block

@@ -12,7 +12,7 @@ from rlbox.diagnose.log_reader import LogReader
 from rlbox.diagnose.read.reader import EventReader
 from rlbox.diagnose.sources import BLOCK, Source
 from rlbox.diagnose.verdict import Diagnosis, LogFacts, diagnosis_of
-from rlbox.system.safe_files import open_handle
+from rlbox.system.safe_files import open_regular_fd
 
 _MOST_BLOCKS = 256
 """Blocks that are read of one log before the next log has its turn."""
@@ -33,7 +33,10 @@ class _Growing:
     def read(self) -> int:
         """Read what is new, and return how many bytes that were; 0 of a log that is not there."""
         count = 0
-        with contextlib.suppress(OSError), open(open_handle(self.source.path, links=True), "rb", buffering=0) as file:  # type: ignore[arg-type]
+        with (
+            contextlib.suppress(OSError),
+            open(open_regular_fd(self.source.path, links=True), "rb", buffering=0) as file,  # type: ignore[arg-type]
+        ):
             facts = os.fstat(file.fileno())
             if (facts.st_dev, facts.st_ino) != self._file or facts.st_size < self.reader.offset:
                 self._begin()

@@ -14,8 +14,8 @@ from typing import IO, Any
 
 from rlbox.errors import NodeError, SpecError
 from rlbox.logs.follow import find_logs
-from rlbox.system.compression import unpacked
-from rlbox.system.safe_files import open_handle
+from rlbox.system.compression import decompress_layer
+from rlbox.system.safe_files import open_regular_fd
 
 BLOCK = 256 * 1024
 """Bytes of one read: what fits a core's cache is scanned faster, by a sixth than 1 MiB, nearly twice than 4 MiB."""
@@ -131,7 +131,7 @@ def read_blocks(source: Source, start: int = 0) -> Iterator[bytes]:
             yield from _blocks(file) if file else ()
         return
     try:
-        handle = open_handle(source.path, links=True)
+        handle = open_regular_fd(source.path, links=True)
     except OSError as error:
         raise NodeError(f"{source.name}: {error.strerror or error}", where=str(source.path)) from error
     with open(handle, "rb", buffering=0) as plain:
@@ -157,4 +157,4 @@ def _blocks(file: IO[bytes] | Any) -> Iterator[bytes]:
 
 def _unpacked(file: IO[bytes] | Any, kind: str) -> Iterator[bytes]:
     with contextlib.suppress(ValueError, OSError):
-        yield from unpacked(file, kind)
+        yield from decompress_layer(file, kind)

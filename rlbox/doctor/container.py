@@ -30,7 +30,7 @@ from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.findings import Finding
 from rlbox.record.disk_hold import disk_holder
 from rlbox.system.gpu import probe_driver
-from rlbox.system.json_files import read_table
+from rlbox.system.json_files import read_json_object
 
 BUDGET_S = 9.0  # of the ten seconds; the rest is for starting Python and for ending what runs
 
@@ -67,7 +67,7 @@ def _start(probes: Probes, rows: Sequence[Family], scene: Scene) -> None:
 
 
 def _scene(environ: Mapping[str, str], end: float) -> Scene:
-    lock, manifest = (read_table(path, links=True) for path in _described(environ))
+    lock, manifest = (read_json_object(path, links=True) for path in _described(environ))
     venv = venv_of(own_folder(environ))
     demands = demands_of(with_limits(manifest, environ.get("RLBOX_LIMITS", "")), lock)
     demands = with_gpus(demands, environ.get(GPUS_VARIABLE, ""))

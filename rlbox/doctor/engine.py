@@ -23,8 +23,8 @@ from rlbox.findings import Finding, listed
 from rlbox.foreign import whole_number
 from rlbox.record.disk_hold import LOCK_FILE, disk_holder
 from rlbox.system.files import free_bytes
-from rlbox.system.gpu import DriverFacts, GpuModel
-from rlbox.system.identity import in_image
+from rlbox.system.gpu import GpuDriver, GpuModel
+from rlbox.system.identity import is_in_image
 from rlbox.system.safe_files import is_file
 
 OLDEST_ENGINE = (20, 10)  # the oldest whose BuildKit mounts secrets, and the oldest that is tested
@@ -141,7 +141,7 @@ class ImageNeeds:
     variant: str = ""
 
 
-def _driver_there(driver: DriverFacts, _: ImageNeeds, demands: Demands) -> Iterator[Finding]:
+def _driver_there(driver: GpuDriver, _: ImageNeeds, demands: Demands) -> Iterator[Finding]:
     if demands.wants_gpu and not driver.present:
         yield Finding(
             id="gpu-driver-missing", title="there is no NVIDIA driver, and the target wants GPUs",
@@ -151,7 +151,7 @@ def _driver_there(driver: DriverFacts, _: ImageNeeds, demands: Demands) -> Itera
         )  # fmt: skip
 
 
-def _driver_answers(driver: DriverFacts, _: ImageNeeds, demands: Demands) -> Iterator[Finding]:
+def _driver_answers(driver: GpuDriver, _: ImageNeeds, demands: Demands) -> Iterator[Finding]:
     if demands.wants_gpu and driver.error:
         yield Finding(
             id="gpu-driver-broken", title="the NVIDIA driver does not answer", seen=driver.error, where="libcuda.so.1",
@@ -160,7 +160,7 @@ def _driver_answers(driver: DriverFacts, _: ImageNeeds, demands: Demands) -> Ite
         )  # fmt: skip
 
 
-def _driver_new_enough(driver: DriverFacts, needs: ImageNeeds, demands: Demands) -> Iterator[Finding]:
+def _driver_new_enough(driver: GpuDriver, needs: ImageNeeds, demands: Demands) -> Iterator[Finding]:
     if not demands.wants_gpu:
         return
     wanted = required_cuda(needs.require) or _version(needs.torch_cuda)[:1]
@@ -183,7 +183,7 @@ def _driver_new_enough(driver: DriverFacts, needs: ImageNeeds, demands: Demands)
         )  # fmt: skip
 
 
-def _gpus_enough(driver: DriverFacts, _: ImageNeeds, demands: Demands) -> Iterator[Finding]:
+def _gpus_enough(driver: GpuDriver, _: ImageNeeds, demands: Demands) -> Iterator[Finding]:
     if driver.devices:
         yield from too_few_gpus(driver.devices, demands)
 
@@ -269,7 +269,7 @@ def probe_engine() -> EngineFacts:
     return EngineFacts(
         where=engine_address(),
         version=_numbers(str(info.get("ServerVersion", ""))),
-        gpu_ways=probe_offer(info, engine_address(), here=engine_is_here() and not in_image()).ways,
+        gpu_ways=probe_offer(info, engine_address(), here=engine_is_here() and not is_in_image()).ways,
         root=root,
         room=free_bytes(Path(root)) if root and engine_is_here() and Path(root).is_dir() else None,
         containers=tuple(map(_container, containers)),

@@ -17,7 +17,7 @@ from rlbox.doctor.report import Report, report_text, summary_line
 from rlbox.doctor.stack_place import stack_here
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.findings import Finding
-from rlbox.system.identity import in_image
+from rlbox.system.identity import is_in_image
 
 
 def examine(app: App, name: str | None, *, fix: bool, data: str | None, gpus: str, budget_s: float) -> int:
@@ -50,7 +50,7 @@ def _plan(app: App, report: Report) -> int:
 
 
 def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: float) -> Report:
-    if (here := stack_here()) or in_image():
+    if (here := stack_here()) or is_in_image():
         if name and here and here.demands.target != name:
             raise NodeError(
                 f"the stack here is that of target {here.demands.target!r}",

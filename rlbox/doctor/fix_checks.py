@@ -15,7 +15,7 @@ from rlbox.doctor.check_group import Judge
 from rlbox.doctor.program import Program
 from rlbox.findings import SHOULD_BE, Finding
 from rlbox.foreign import whole_number
-from rlbox.system.json_files import read_table
+from rlbox.system.json_files import read_json_object
 from rlbox.system.limits import usable_cores
 from rlbox.values import OWN
 
@@ -133,7 +133,9 @@ def probe_fixes(
     """
     end = time.monotonic() + timeout_s
     own = own or environ.get(PLACE, OWN)
-    checks = checks_of(read_table(Path(own, "share/fixes.json"), links=True) if manifest is None else manifest, phase)
+    checks = checks_of(
+        read_json_object(Path(own, "share/fixes.json"), links=True) if manifest is None else manifest, phase
+    )
     failed = {row.id for row in _judged(checks, end, own, environ)}
     # Once more: what fails for a moment, as a process ends or a file is written, is no fault.
     again = tuple(check for check in checks if check.id in failed)

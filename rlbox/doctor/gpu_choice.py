@@ -24,7 +24,7 @@ from rlbox.engine.gpu_access import (
 from rlbox.engine.gpu_probe import probe_offer
 from rlbox.errors import NodeError
 from rlbox.system.gpu import probe_driver, probe_gpu_models
-from rlbox.system.identity import in_image
+from rlbox.system.identity import is_in_image
 from rlbox.target.load import cuda12_variant
 from rlbox.target.lock import load_lock
 
@@ -39,7 +39,7 @@ def wished(text: str) -> str:
 
 def offered() -> GpuOffer:
     """Return which ways to a GPU the engine offers; `EngineError` when none answers."""
-    return probe_offer(engine().info(), engine_place(), here=engine_is_here() and not in_image())
+    return probe_offer(engine().info(), engine_place(), here=engine_is_here() and not is_in_image())
 
 
 def choose_gpus(app: App, image: ImagePlan, text: str) -> GpuAccess:
@@ -102,7 +102,7 @@ def check_gpus(app: App, image: ImagePlan, text: str, access: GpuAccess, env: di
     NodeError
         The driver is too old for the stack and forward compatibility does not help.
     """
-    if access.way == "none" or in_image() or not engine_is_here():
+    if access.way == "none" or is_in_image() or not engine_is_here():
         return  # what is elsewhere is examined there, by the checks of the run's first stage
     limits = image.container
     demands = Demands(

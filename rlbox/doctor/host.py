@@ -36,8 +36,8 @@ from rlbox.image.machine import image_needs
 from rlbox.image.plan import ImagePlan
 from rlbox.image.plans import image_plan
 from rlbox.job.load import load_ports
-from rlbox.system.identity import caller
-from rlbox.system.network_settings import site_ca
+from rlbox.system.identity import format_user_ids
+from rlbox.system.network_settings import find_ca_bundle
 from rlbox.target.load import load_target
 
 _STARTING_S = 2.0  # what it takes to start and remove the container
@@ -186,8 +186,8 @@ def _in_container(
         env={"PYTHONPYCACHEPREFIX": bytecode},
         labels={TARGET_LABEL: image.target, OWNER_LABEL: str(os.getuid())},
         data=str(folder),
-        caller=caller(),
-        ca_bundle=site_ca() if engine_is_here() else "",
+        caller=format_user_ids(),
+        ca_bundle=find_ca_bundle() if engine_is_here() else "",
         gpus=gpus,
     )
     try:

@@ -20,9 +20,9 @@ from rlbox.doctor.facts import Demands
 from rlbox.errors import RlboxError
 from rlbox.findings import Finding
 from rlbox.system.command import run_command
-from rlbox.system.http import Http, NoAnswer, explain, site_trust
-from rlbox.system.network_settings import probe_site, site_ca
-from rlbox.system.ports import probe_port
+from rlbox.system.http import HttpClient, NoResponseError, explain_no_response, make_tls_context_factory
+from rlbox.system.network_settings import find_ca_bundle, read_network_settings
+from rlbox.system.ports import find_port_holder
 from rlbox.values import Command
 
 SKEW_S = 300.0  # certificates and tokens are refused at about this; Kerberos' own limit is the same
@@ -282,7 +282,7 @@ def _named(environ: Mapping[str, str]) -> list[Reached]:
 
 
 def _pip_urls(environ: Mapping[str, str]) -> list[str]:
-    site = probe_site(environ)
+    site = read_network_settings(environ)
     return [url for url in (site.index_url, *site.extra_index_urls) if url]
 
 
@@ -297,11 +297,14 @@ def _ask(row: Reached) -> Reached:
 def _request(row: Reached) -> Reached:
     """Return how an address answered: any answer but a server's failure will do."""
     try:
-        with Http(site_trust(site_ca()), silent_s=ASK_S) as http, http.ask("GET", row.url) as answer:
+        with (
+            HttpClient(make_tls_context_factory(find_ca_bundle()), silent_s=ASK_S) as http,
+            http.ask("GET", row.url) as answer,
+        ):
             error = f"answered {answer.status}" if answer.status >= 500 else ""
             return replace(row, error=error, skew_s=_skew(answer.headers.get("date", "")))
-    except (NoAnswer, OSError) as problem:
-        return replace(row, error=explain(problem))
+    except (NoResponseError, OSError) as problem:
+        return replace(row, error=explain_no_response(problem))
 
 
 def _skew(date: str) -> float | None:
@@ -370,7 +373,7 @@ def _taken(demands: Demands) -> tuple[TakenPort, ...]:
     return tuple(
         TakenPort(name=name, number=number, holder=holder)
         for name, number in demands.ports.items()
-        if (holder := probe_port(number))
+        if (holder := find_port_holder(number))
     )
 
 

@@ -14,12 +14,12 @@ from rlbox.doctor.check_group import Judge
 from rlbox.findings import Finding, listed
 from rlbox.system.process_table import (
     Process,
-    ancestors,
-    descendants,
-    environment_of,
-    owner_of,
+    find_ancestors,
+    find_descendants,
+    find_process_owner,
     probe_command_line,
     probe_processes,
+    read_environment,
     read_text,
 )
 from rlbox.system.processes import FOLDER_MARK
@@ -181,18 +181,18 @@ def probe_running(stack: str = VENV) -> tuple[Running, ...]:
     me, up_s = os.getpid(), time.clock_gettime(time.CLOCK_BOOTTIME)
     home = _home(me)
     table = {pid: process for pid, process in everything.items() if _home(pid) == home}
-    mine = ancestors(everything, me) | descendants(everything, {me})
+    mine = find_ancestors(everything, me) | find_descendants(everything, {me})
     words = {pid: probe_command_line(pid) for pid in table}
     supervisors = {pid: folder for pid in table if (folder := _supervised(pid))}
-    owned = supervisors.keys() | descendants(table, set(supervisors))
+    owned = supervisors.keys() | find_descendants(table, set(supervisors))
     first = min((p for p in table.values() if p.parent == 1), key=lambda p: p.started, default=None)  # ids wrap round
     main = first.pid if first else 0
-    user = owner_of(me)
+    user = find_process_owner(me)
 
     def running(process: Process) -> Running:
         pid = process.pid
-        folder = environment_of(pid).get(FOLDER_MARK, "")
-        owner = owner_of(pid)
+        folder = read_environment(pid).get(FOLDER_MARK, "")
+        owner = find_process_owner(pid)
         return Running(
             pid=pid,
             name=process.name,

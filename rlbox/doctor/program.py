@@ -9,9 +9,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rlbox.system.command import PIPE, start_command, talk
+from rlbox.system.command import PIPE, communicate, start_command
 from rlbox.system.counters import probe_process_activity
-from rlbox.system.process_table import Process, family, marked, probe_processes, read_text
+from rlbox.system.process_table import Process, find_by_environment, find_process_family, probe_processes, read_text
 from rlbox.values import Command
 
 MARK = "RLBOX_DOCTOR"
@@ -63,7 +63,7 @@ class Program:
         )
 
     def _talk(self, stdin: bytes, until: float) -> tuple[bytes, bytes] | None:
-        return talk(self._popen, stdin, max(until - time.monotonic(), 0.05))
+        return communicate(self._popen, stdin, max(until - time.monotonic(), 0.05))
 
     def _family(self) -> list[Process]:
         """Return what lives of all that it ever started, as far as that is known.
@@ -73,7 +73,9 @@ class Program:
         """
         table = probe_processes()
         known = {pid for pid, process in table.items() if process.key in self._known}
-        ids = family(table, {self._popen.pid} | known | marked(table, self._mark)) & table.keys() - {os.getpid()}
+        ids = find_process_family(
+            table, {self._popen.pid} | known | find_by_environment(table, self._mark)
+        ) & table.keys() - {os.getpid()}
         found = [table[pid] for pid in ids]
         self._known |= {process.key for process in found}
         return [process for process in found if not process.gone]
@@ -81,8 +83,8 @@ class Program:
     def end(self) -> None:
         """End it with all that it started, or starts meanwhile, and wait until it is gone."""
         until = time.monotonic() + _END_S
-        while (family := self._family()) and time.monotonic() < until:
-            for process in family:
+        while (find_process_family := self._family()) and time.monotonic() < until:
+            for process in find_process_family:
                 with contextlib.suppress(OSError):
                     os.kill(process.pid, signal.SIGKILL)
             time.sleep(_LOOK_S)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.job.plan import RayPlan
-from rlbox.system.http import Http, NoAnswer, explain, loopback_http
+from rlbox.system.http import HttpClient, NoResponseError, create_loopback_client, explain_no_response
 
 _TIMEOUT_S = 1.5
 _SUMMARY = "/nodes?view=summary"
@@ -33,8 +33,8 @@ def probe_ray(plan: RayPlan) -> dict[str, Any]:
             facts["jobs"] = _asked(http, f"{base}/api/jobs/", lambda data: [_short(row, _JOB) for row in data[-_ROWS:]])
             facts["nodes"] = _asked(http, f"{base}{_SUMMARY}", _nodes)
             facts["dead_actors"] = _asked(http, f"{base}/api/v0/actors?limit=1000&detail=true", _dead)
-    except NoAnswer as error:
-        facts["error"] = explain(error)
+    except NoResponseError as error:
+        facts["error"] = explain_no_response(error)
     return facts
 
 
@@ -43,18 +43,18 @@ def probe_ray_nodes(dashboard: str) -> list[dict[str, Any]] | str:
     try:
         with ray_http(_TIMEOUT_S) as http:
             found = _asked(http, dashboard.rstrip("/") + _SUMMARY, _nodes)
-    except NoAnswer:
+    except NoResponseError:
         return f"no head answers at {dashboard}"
     return found if isinstance(found, list) else str(found)
 
 
-def _asked(http: Http, url: str, read: Callable[[Any], Any]) -> Any:
+def _asked(http: HttpClient, url: str, read: Callable[[Any], Any]) -> Any:
     try:
         return read(http.whole("GET", url).json())
-    except NoAnswer as error:
+    except NoResponseError as error:
         if error.kind != "cut":
             raise  # nobody is there, or it hangs: the other questions need not wait for it too
-        return f"not told: {explain(error)}"
+        return f"not told: {explain_no_response(error)}"
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"not told: {type(error).__name__}: {error}"
 
@@ -89,7 +89,7 @@ def own_session(plan: RayPlan) -> Path:
 
     Of several heads on a machine each process moves the link to the latest. Source: Ray 2.43 to 2.60, `/api/version`.
     """
-    with contextlib.suppress(NoAnswer, ValueError, AttributeError), ray_http(_TIMEOUT_S) as http:
+    with contextlib.suppress(NoResponseError, ValueError, AttributeError), ray_http(_TIMEOUT_S) as http:
         told = http.whole("GET", f"{plan.dashboard.rstrip('/')}/api/version").json().get("session_name")
         if told and (folder := Path(plan.temp_dir, Path(told).name)).is_dir():
             return folder
@@ -97,9 +97,9 @@ def own_session(plan: RayPlan) -> Path:
     return drivers[-1].parents[1] if drivers else latest_session(plan.temp_dir)
 
 
-def ray_http(silent_s: float) -> Http:
+def ray_http(silent_s: float) -> HttpClient:
     """Return what asks a dashboard, with the token of this environment."""
-    return loopback_http(silent_s, auth_headers(os.environ))
+    return create_loopback_client(silent_s, auth_headers(os.environ))
 
 
 def auth_headers(environ: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from rlbox.doctor.engine import ImageNeeds
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.network import Reached
 from rlbox.doctor.stack import ProgramFacts, StackProbe, unfinished
-from rlbox.system.gpu import DriverFacts
+from rlbox.system.gpu import GpuDriver
 from rlbox.values import VENV
 
 
@@ -37,7 +37,7 @@ class Scene:
     venv: str = VENV
     stack: StackProbe = field(default_factory=lambda: StackProbe({}, "", "", ""))
     manifest: Mapping[str, Any] = field(default_factory=dict)
-    driver: DriverFacts = field(default_factory=DriverFacts)
+    driver: GpuDriver = field(default_factory=GpuDriver)
     linked: Future[tuple[str, ...]] = field(default_factory=Future)
     late: list[str] = field(default_factory=list)
 

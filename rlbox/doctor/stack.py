@@ -20,7 +20,7 @@ from rlbox.doctor.program import Program, Ran
 from rlbox.errors import TimedOut, WorkFailed
 from rlbox.findings import Finding
 from rlbox.system.command import run_command
-from rlbox.system.json_files import json_rows
+from rlbox.system.json_files import parse_json_lines
 from rlbox.values import Command
 
 SIGILL = 4
@@ -44,7 +44,7 @@ class ProgramFacts:
 
 def read_steps(output: str) -> tuple[Mapping[str, Any], ...]:
     """Return the JSON objects among the lines of a program; what libraries print beside them is passed over."""
-    return tuple(row for row in json_rows(output.splitlines()) if "step" in row)
+    return tuple(row for row in parse_json_lines(output.splitlines()) if "step" in row)
 
 
 def _torch(facts: ProgramFacts, demands: Demands, prefix: str) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from rlbox.doctor.facts import Demands, demands_of, with_gpus
 from rlbox.doctor.fix_checks import PLACE
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.errors import NodeError
-from rlbox.system.json_files import read_table
+from rlbox.system.json_files import read_json_object
 from rlbox.values import OWN, VENV
 
 
@@ -43,7 +43,7 @@ def stack_here() -> Stack | None:
     if not lock.is_file():
         return None
     demands = with_gpus(
-        demands_of(read_table(Path(own, "share/fixes.json"), links=True), read_table(lock, links=True)),
+        demands_of(read_json_object(Path(own, "share/fixes.json"), links=True), read_json_object(lock, links=True)),
         os.environ.get(GPUS_VARIABLE, ""),
     )
     return Stack(python=f"{venv_of(own)}/bin/python", demands=demands, lock=lock)

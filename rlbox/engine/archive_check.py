@@ -12,8 +12,8 @@ from rlbox.engine.archive_parts import BLOBS, INDEX_FILE, archive_tags
 from rlbox.engine.oci import INDEXES, Descriptor, Manifest, parse_manifest
 from rlbox.errors import WorkFailed
 from rlbox.foreign import parse_json
-from rlbox.system.compression import CHUNK, Hashed
-from rlbox.system.files import special_kind
+from rlbox.system.compression import CHUNK, DigestCounter
+from rlbox.system.files import describe_special_file
 
 OnBytes = Callable[[int], None]
 
@@ -55,7 +55,7 @@ def check_archive(path: Path, on_bytes: OnBytes = lambda count: None) -> Archive
     WorkFailed
         It is no OCI archive, cut short, or a blob is damaged or missing; the blob is named.
     """
-    if kind := special_kind(path):  # which may have no end, or no beginning
+    if kind := describe_special_file(path):  # which may have no end, or no beginning
         raise WorkFailed(f"this is no archive, but {kind}", where=str(path), next_step="rlbox save TARGET FILE")
     try:
         with tarfile.open(path, mode="r:") as tar:
@@ -109,7 +109,7 @@ def _index(tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], path: P
 
 
 def _check_blob(source: IO[bytes], wanted: str, path: Path, on_bytes: OnBytes) -> None:
-    hashed = Hashed()
+    hashed = DigestCounter()
     while chunk := source.read(CHUNK):
         hashed.take(chunk)
         on_bytes(len(chunk))

@@ -13,7 +13,7 @@ from rlbox.engine.archive_rename import renamed
 from rlbox.engine.archive_write import file_header
 from rlbox.engine.oci import Manifest
 from rlbox.errors import NodeError, WorkFailed
-from rlbox.system.compression import CHUNK, Chunks, Hashed, unpacked
+from rlbox.system.compression import CHUNK, ChunkReader, DigestCounter, decompress_layer
 
 _BLOCK = 512
 
@@ -95,9 +95,9 @@ def docker_archive(archive: Archive, manifest: Manifest, tag: str, on_bytes: OnB
 
 def _plain_size(archive: Archive, manifest: Manifest, number: int, content: str) -> int:
     layer = manifest.layers[number]
-    hashed = Hashed()
+    hashed = DigestCounter()
     try:
-        for chunk in unpacked(Chunks(archive.chunks(layer.digest)), layer.media_type):
+        for chunk in decompress_layer(ChunkReader(archive.chunks(layer.digest)), layer.media_type):
             hashed.take(chunk)
     except ValueError as error:
         raise WorkFailed(f"blob {layer.digest} cannot be unpacked: {error}", where=str(archive.path)) from error
@@ -120,7 +120,7 @@ def _docker_tar(
     yield from _file(config_name, archive.read(config))
     for layer, name, size in dict(zip(names, zip(manifest.layers, names, sizes, strict=True), strict=True)).values():
         yield file_header(name, size)
-        for chunk in unpacked(Chunks(archive.chunks(layer.digest)), layer.media_type):
+        for chunk in decompress_layer(ChunkReader(archive.chunks(layer.digest)), layer.media_type):
             on_bytes(len(chunk))
             yield chunk
         yield bytes(-size % _BLOCK)

@@ -11,7 +11,7 @@ from rlbox.engine.archive_parts import DOCKER_MANIFEST_FILE, INDEX_FILE
 from rlbox.engine.archive_write import file_header
 from rlbox.engine.oci import CONTAINERD_NAME, REF_NAME
 from rlbox.foreign import parse_json
-from rlbox.system.compression import CHUNK, Chunks
+from rlbox.system.compression import CHUNK, ChunkReader
 
 _BLOCK = tarfile.BLOCKSIZE
 
@@ -24,7 +24,7 @@ def renamed(chunks: Iterator[bytes], tag: str) -> Iterator[bytes]:
     tarfile.TarError
         It is no tar, or is cut short.
     """
-    with tarfile.open(fileobj=cast(IO[bytes], Chunks(chunks)), mode="r|", bufsize=CHUNK) as archive:
+    with tarfile.open(fileobj=cast(IO[bytes], ChunkReader(chunks)), mode="r|", bufsize=CHUNK) as archive:
         for member in archive:
             file = archive.extractfile(member) if member.isreg() else None
             if file is None:

@@ -33,8 +33,8 @@ from rlbox.engine.oci import (
 )
 from rlbox.errors import WorkFailed
 from rlbox.foreign import parse_json
-from rlbox.system.compression import CHUNK, Chunks, Hashed, zstd_packed
-from rlbox.system.files import whole_file
+from rlbox.system.compression import CHUNK, ChunkReader, DigestCounter, compress_zstd
+from rlbox.system.files import open_atomic
 
 _SMALL = 4 << 20
 _DOCUMENTS = ("VERSION", "repositories")
@@ -61,7 +61,7 @@ def save_image(image: dict[str, Any], tag: str, name: str, path: Path, on_bytes:
     digest = stored_digest(image)
     size = int(image.get("Size") or 0)
     need = size if digest else size // 2  # zstd halves what an engine stores plain
-    with whole_file(path, need) as file:
+    with open_atomic(path, need) as file:
         exported = _told(engine().save(tag), on_bytes)
         if digest:
             file.writelines(renamed(exported, name))
@@ -98,7 +98,7 @@ def pack_layers(file: BinaryIO, name: str, chunks: Iterator[bytes]) -> str:
     writer = ArchiveWriter(file)
     writer.add(LAYOUT_FILE, LAYOUT)
     export = _Export()
-    with tarfile.open(fileobj=cast(IO[bytes], Chunks(chunks)), mode="r|", bufsize=CHUNK) as exported:
+    with tarfile.open(fileobj=cast(IO[bytes], ChunkReader(chunks)), mode="r|", bufsize=CHUNK) as exported:
         for member in exported:
             if member.issym():  # a layer that occurs twice
                 there = posixpath.normpath(posixpath.join(posixpath.dirname(member.name), member.linkname))
@@ -113,9 +113,9 @@ def _take(writer: ArchiveWriter, export: _Export, member: tarfile.TarInfo, sourc
     if member.size < _SMALL and (head == b"{" or head == b"[" or posixpath.basename(member.name) in _DOCUMENTS):
         export.documents[member.name] = head + source.read()
         return
-    plain = Hashed()
+    plain = DigestCounter()
     chunks = (plain.take(chunk) for chunk in _chunks(head, source))
-    packed = writer.add_unknown(zstd_packed(chunks), f"{LAYER}+zstd")
+    packed = writer.add_unknown(compress_zstd(chunks), f"{LAYER}+zstd")
     export.layers[member.name] = (packed, plain.digest)
 
 

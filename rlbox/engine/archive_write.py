@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from rlbox.engine.archive_parts import blob_name
 from rlbox.engine.oci import Descriptor
-from rlbox.system.compression import Hashed
+from rlbox.system.compression import DigestCounter
 
 _MODE = 0o444
 _BLOCK = tarfile.BLOCKSIZE
@@ -28,7 +28,7 @@ class ArchiveWriter:
         """Add a blob whose size and digest are known only at its end, and return what points to it."""
         start = self._file.tell()
         self._file.write(bytes(_BLOCK))
-        hashed = Hashed()
+        hashed = DigestCounter()
         for chunk in chunks:
             self._file.write(hashed.take(chunk))
         self._pad(hashed.size)

@@ -11,7 +11,7 @@ from rlbox.engine.address import engine_is_here, engine_place
 from rlbox.engine.api import engine
 from rlbox.engine.status import EngineStatus, read_info
 from rlbox.errors import EngineError
-from rlbox.system.command import NOTHING, PIPE, check_command, run_command, start_command
+from rlbox.system.command import DEVNULL, PIPE, check_command, run_command, start_command
 from rlbox.values import Command
 
 _SCRIPT = str(Path(__file__).with_name("programs") / "ensure-engine.sh")
@@ -28,7 +28,7 @@ def bring_engine(say: Callable[[str], None]) -> None:
         There can be none here, or this user may not.
     """
     try:
-        process = start_command(Command(argv=("bash", _SCRIPT)), stdout=NOTHING, stderr=PIPE, session=False)
+        process = start_command(Command(argv=("bash", _SCRIPT)), stdout=DEVNULL, stderr=PIPE, session=False)
     except OSError as error:
         raise EngineError(f"bash cannot be started: {error.strerror}", where=_SCRIPT) from error
     assert process.stderr is not None  # noqa: S101  (it is a pipe)

@@ -8,7 +8,7 @@ from rlbox.app import App
 from rlbox.engine.address import engine_is_here
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.errors import NodeError
-from rlbox.system.identity import in_image
+from rlbox.system.identity import is_in_image
 
 
 def check_devices(app: App, limits: ContainerDefaults) -> None:
@@ -21,7 +21,7 @@ def check_devices(app: App, limits: ContainerDefaults) -> None:
     """
     if not limits.devices:
         return
-    here = engine_is_here() and not in_image()
+    here = engine_is_here() and not is_in_image()
     if here and (missing := [path for path in limits.devices if not os.path.exists(path)]):
         raise NodeError(
             f"this machine has no {missing[0]}, which the target hands to its containers",

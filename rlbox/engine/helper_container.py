@@ -29,7 +29,7 @@ from rlbox.engine.address import engine_unreachable, no_client
 from rlbox.errors import EngineError, NodeError
 from rlbox.ssh.tunnel import ENGINE_SOCKET, EngineTunnel
 from rlbox.system.command import start_command
-from rlbox.system.interrupt import signals_to
+from rlbox.system.interrupt import handle_stop_signals
 from rlbox.values import Command
 
 HELPER_LABEL = "rlbox.helper"
@@ -141,7 +141,7 @@ def _attach(tunnel: EngineTunnel, container: Container, terminal: bool) -> int:
 
     words = ("docker", "start", "--attach", *(("--interactive",) if terminal else ()), str(container.id))
     client = Command(argv=words, env={"DOCKER_HOST": tunnel.address})
-    with signals_to(pass_on):
+    with handle_stop_signals(pass_on):
         try:  # a client that sees Ctrl-C lets go at once, so without a terminal it has a session of its own
             return start_command(client, stdin=None, session=not terminal).wait()
         except FileNotFoundError as error:

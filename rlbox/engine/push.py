@@ -24,7 +24,7 @@ from rlbox.engine.push_log import (
 from rlbox.engine.reference import Reference, is_loopback
 from rlbox.engine.registry_client import Destination
 from rlbox.errors import EngineError, RegistryError, RlboxError
-from rlbox.system.http import ATTEMPTS, again
+from rlbox.system.http import ATTEMPTS, retry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,7 @@ def _push(reference: Reference, on_layer: Callable[[PushedLayer], None], on_retr
             raise _MayPass(log.error[:200]) if may_pass(log.error) else push_error(log.error, reference, ATTEMPTS)
 
     try:
-        again(push, _MayPass, on_retry=on_retry)
+        retry(push, _MayPass, on_retry=on_retry)
     except _MayPass as failure:
         raise push_error(log.error, reference, ATTEMPTS) from failure
     return log

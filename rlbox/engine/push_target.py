@@ -11,9 +11,9 @@ from rlbox.engine.push import Pushed, push_image
 from rlbox.engine.push_log import PushedLayer
 from rlbox.engine.reference import Reference
 from rlbox.engine.registry_client import Destination, Registry
-from rlbox.system.files import cache_folder
-from rlbox.system.network_settings import site_ca
-from rlbox.system.progress import Row, progress_view
+from rlbox.system.files import cache_path
+from rlbox.system.network_settings import find_ca_bundle
+from rlbox.system.progress import ProgressItem, show_progress
 
 _MARKS = {"pushed": "✓", "present": "="}
 
@@ -32,7 +32,7 @@ class ImagePush:
         if self._app.dry_run:
             return self._look()
         host, plain = self._reference.host, self._plain_http
-        with Registry(host, write=True, plain_http=plain, ca_bundle=site_ca, on_retry=self._app.say) as registry:
+        with Registry(host, write=True, plain_http=plain, ca_bundle=find_ca_bundle, on_retry=self._app.say) as registry:
             destination = Destination(reference=self._reference, registry=registry, plain_http=plain)
             pushed = self._push(image, destination)
             attached = self._attach(pushed, destination)
@@ -41,11 +41,11 @@ class ImagePush:
 
     def _push(self, image: dict[str, Any], destination: Destination) -> Pushed:
         app = self._app
-        with progress_view(app) as show:
+        with show_progress(app) as show:
             return push_image(image, self._tag, destination, on_layer=lambda layer: show(_row(layer)), on_retry=app.say)
 
     def _attach(self, pushed: Pushed, destination: Destination) -> tuple[str, ...]:
-        folder = cache_folder("images", self._name)
+        folder = cache_path("images", self._name)
         if not folder.is_dir():
             return ()
         found = find_attachments(folder)
@@ -84,9 +84,11 @@ class ImagePush:
         return self._app.planned(data, f"push {tag} to {reference}", f"push {tag}")
 
 
-def _row(layer: PushedLayer) -> Row:
+def _row(layer: PushedLayer) -> ProgressItem:
     mark, total = _MARKS.get(layer.state, ""), max(layer.total, layer.done)
     word = "already there" if layer.state == "present" else layer.state
     told = word + (f"  {size_text(layer.total)}" if layer.total else "")
     title = layer.key if mark else f"{layer.key}  {word}"
-    return Row(key=layer.key, title=title, mark=mark, told=told, done=total if mark else layer.done, total=total)
+    return ProgressItem(
+        key=layer.key, title=title, mark=mark, told=told, done=total if mark else layer.done, total=total
+    )

@@ -15,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 from rlbox.engine.login import find_login
 from rlbox.engine.reference import is_loopback, login_name
 from rlbox.errors import RegistryError
-from rlbox.system.http import PASSING, Answer, Http
+from rlbox.system.http import RETRYABLE_STATUSES, HttpClient, HttpResponse
 from rlbox.values import Secret
 
 _FIELD = re.compile(r'\b(\w+)="([^"]*)"')
@@ -52,7 +52,7 @@ def docker_login(host: str) -> Login | None:
 class Authorizer:
     """Answers a registry's challenges, and remembers the answer for the next request of any thread."""
 
-    def __init__(self, http: Http, host: str, *, plain_http: bool) -> None:
+    def __init__(self, http: HttpClient, host: str, *, plain_http: bool) -> None:
         self._http = http
         self._host = host
         self._plain_http = plain_http
@@ -99,7 +99,7 @@ class Authorizer:
         response = self._ask_service(realm, login, asked)
         if response.status in (400, 401, 403):
             raise refused_login(self._host, login_known=login is not None)
-        if response.status in PASSING:
+        if response.status in RETRYABLE_STATUSES:
             raise MayPass(f"the token service of {self._host} answered {response.status}", where=realm)
         try:
             value = response.json()
@@ -108,7 +108,7 @@ class Authorizer:
             what = f"the token service of {self._host} gave no token (status {response.status})"
             raise RegistryError(what, where=realm) from error
 
-    def _ask_service(self, realm: str, login: Login | None, asked: Mapping[str, str]) -> Answer:
+    def _ask_service(self, realm: str, login: Login | None, asked: Mapping[str, str]) -> HttpResponse:
         if login and login.stands_for_both:
             form = {"grant_type": "refresh_token", "refresh_token": login.password.reveal(), **asked}
             body = urlencode({**form, "client_id": _CLIENT_ID}).encode()

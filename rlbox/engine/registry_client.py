@@ -28,7 +28,7 @@ from rlbox.engine.reference import Reference
 from rlbox.engine.registry_wire import Content, Wire
 from rlbox.errors import RegistryError
 from rlbox.foreign import whole_number
-from rlbox.system.http import Answer
+from rlbox.system.http import HttpResponse
 
 
 class Registry(Wire):
@@ -182,7 +182,7 @@ def wrong_digest(where: str, wanted: str, got: str) -> RegistryError:
     )
 
 
-def _starts_at(response: Answer) -> int:
+def _starts_at(response: HttpResponse) -> int:
     if response.status != 206:
         return 0
     first = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]

@@ -15,7 +15,7 @@ from rlbox.engine.reference import DOCKER_HUB, is_loopback
 from rlbox.engine.registry_auth import Authorizer, MayPass, docker_login, refused_login
 from rlbox.errors import RegistryError
 from rlbox.foreign import parse_json
-from rlbox.system.http import ATTEMPTS, PASSING, Answer, FileBody, Http, NoAnswer, again
+from rlbox.system.http import ATTEMPTS, RETRYABLE_STATUSES, FileBody, HttpClient, HttpResponse, NoResponseError, retry
 
 _SILENCE_S = 60.0
 _SETTLED_PER_S = 10e6  # bytes; a registry that keeps its blobs elsewhere moves them there before it answers
@@ -65,7 +65,7 @@ class Wire:
         self._plain = local or plain_http
         self._base = f"{'http' if self._plain else 'https'}://{_HUB_API if host == DOCKER_HUB else host}"
         # A proxy is never asked for this machine.
-        self._http = Http(lambda: _trust(host, ca_bundle), silent_s=_SILENCE_S, proxies=not local)
+        self._http = HttpClient(lambda: _trust(host, ca_bundle), silent_s=_SILENCE_S, proxies=not local)
         self._auth = Authorizer(self._http, host, plain_http=plain_http)
 
     def __exit__(self, *failure: object) -> None:
@@ -100,7 +100,7 @@ class Wire:
         headers: Mapping[str, str] | None = None,
         content: Content = b"",
         expect: Collection[int] = (200,),
-    ) -> Answer:
+    ) -> HttpResponse:
         """Send a request, again when it failed for a reason that may pass, and return the whole answer.
 
         Raises
@@ -109,7 +109,7 @@ class Wire:
             The answer's status is not one of `expect`, or none came.
         """
 
-        def whole() -> Answer:
+        def whole() -> HttpResponse:
             with self.once(method, path, repository, headers or {}, content, expect) as response:
                 response.read()
                 return response
@@ -119,7 +119,7 @@ class Wire:
     def retry(self, action: Callable[[], T]) -> T:
         """Return what `action` returns, repeating it up to three times while it raises `MayPass`."""
         try:
-            return again(action, MayPass, pause=self._pause, on_retry=self._on_retry)
+            return retry(action, MayPass, pause=self._pause, on_retry=self._on_retry)
         except MayPass as failure:
             failure.what += f" (tried {ATTEMPTS} times)"
             raise
@@ -133,7 +133,7 @@ class Wire:
         headers: Mapping[str, str],
         content: Content = b"",
         expect: Collection[int] = (200,),
-    ) -> Iterator[Answer]:
+    ) -> Iterator[HttpResponse]:
         """Send a request once and yield the answer, its body still to be read; errors as `send`'s, or `MayPass`."""
         url = self._address(path)
         try:
@@ -141,7 +141,7 @@ class Wire:
                 if answer.status not in expect:
                     raise self._refusal(answer, repository)
                 yield answer
-        except NoAnswer as error:
+        except NoResponseError as error:
             raise self._unreachable(error) from error
 
     def _address(self, path: str) -> str:
@@ -155,10 +155,10 @@ class Wire:
     @contextmanager
     def _authorized(
         self, method: str, url: str, repository: str, headers: Mapping[str, str], content: Content
-    ) -> Iterator[Answer]:
+    ) -> Iterator[HttpResponse]:
         size = content.stat().st_size if isinstance(content, Path) else len(content)
 
-        def asked() -> AbstractContextManager[Answer]:
+        def asked() -> AbstractContextManager[HttpResponse]:
             body = FileBody(path=content) if isinstance(content, Path) else content
             silent_s = _SILENCE_S + size / _SETTLED_PER_S
             return self._http.ask(method, url, headers={**headers, **self._login(url)}, body=body, silent_s=silent_s)
@@ -179,7 +179,7 @@ class Wire:
         """Return the login for an address: the registry's own, with the scheme that was chosen for it."""
         return self._auth.headers() if urlsplit(url)[:2] == urlsplit(self._base)[:2] else {}
 
-    def _refusal(self, response: Answer, repository: str) -> RegistryError:
+    def _refusal(self, response: HttpResponse, repository: str) -> RegistryError:
         where = f"{self.host}/{repository}" if repository else self.host
         status, words = response.status, _words(response)
         if _is_full(response):
@@ -199,7 +199,7 @@ class Wire:
             )
         if status == 404:
             return RegistryError(f"{self.host} does not have it: {words}", where=where, next_step="check the name")
-        may_pass = status in PASSING
+        may_pass = status in RETRYABLE_STATUSES
         error = (MayPass if may_pass else RegistryError)(
             f"{self.host} answered {status}: {words}",
             where=response.url.partition("?")[0],
@@ -209,7 +209,7 @@ class Wire:
             error.retry_after = response.headers.get("Retry-After", "")
         return error
 
-    def _unreachable(self, error: NoAnswer) -> RegistryError:
+    def _unreachable(self, error: NoResponseError) -> RegistryError:
         words = str(error)
         kind: type[RegistryError] = RegistryError
         if error.kind in ("late", "silent"):
@@ -226,11 +226,11 @@ class Wire:
         return kind(what, where=self._base, next_step=step)
 
 
-def _is_full(response: Answer) -> bool:
+def _is_full(response: HttpResponse) -> bool:
     return response.status == 507 or (response.status >= 400 and bool(_FULL.search(_text(response))))
 
 
-def _words(response: Answer) -> str:
+def _words(response: HttpResponse) -> str:
     """Return what a registry says about a refusal: the messages of its JSON, else the start of its text."""
     try:
         said: Any = parse_json(response.read())["errors"]
@@ -243,7 +243,7 @@ def _words(response: Answer) -> str:
     return "; ".join(texts)[:300] or response.reason
 
 
-def _text(response: Answer) -> str:
+def _text(response: HttpResponse) -> str:
     return response.read().decode("utf-8", "replace")
 
 

@@ -25,7 +25,7 @@ from rlbox.evaluation.serving.engines import WantedEngine, serving
 from rlbox.evaluation.serving.in_turn import WantedResult, judge_all
 from rlbox.evaluation.suite import Suite
 from rlbox.evaluation.suites import load_sets
-from rlbox.system.http import loopback_http
+from rlbox.system.http import create_loopback_client
 
 _SILENT_S = 1800.0
 
@@ -92,9 +92,9 @@ def _judge(asked: argparse.Namespace) -> int:
     where = {"url": asked.url, "python": asked.engine, "port": asked.port, "servers": asked.servers}
     engine = WantedEngine(settings=settings, start_s=asked.start_s, **where)
     first = exports[0].path, asked.out / exports[0].name
-    with serving(engine, loopback_http(_SILENT_S), first=first) as serve:
+    with serving(engine, create_loopback_client(_SILENT_S), first=first) as serve:
         judging = Judging(
-            sandbox=Sandbox(asked.sandbox_url, loopback_http(3600.0)),
+            sandbox=Sandbox(asked.sandbox_url, create_loopback_client(3600.0)),
             serve=serve,
             engine=engine_facts(asked.url, settings),
             out=asked.out,
@@ -111,7 +111,7 @@ def _judge(asked: argparse.Namespace) -> int:
 
 
 def _prove(asked: argparse.Namespace) -> int:
-    sandbox, wrong = Sandbox(asked.sandbox_url, loopback_http(3600.0)), 0
+    sandbox, wrong = Sandbox(asked.sandbox_url, create_loopback_client(3600.0)), 0
     for suite, problems in _problems(asked, asked.suites):
         count, failed = prove(suite, problems, sandbox)
         for name, verdict in failed.items():

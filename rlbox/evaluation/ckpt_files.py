@@ -13,7 +13,7 @@ from pathlib import Path
 from rlbox.evaluation.ckpt import TRACKERS, Entry, Found, Kind, kind_of
 from rlbox.foreign import parse_json
 from rlbox.gate.tensors import tensors_problem
-from rlbox.system.safe_files import DEEPEST, open_file, read_bytes, walk_files
+from rlbox.system.safe_files import MAX_DEPTH, open_regular_file, read_bytes, walk_files
 
 _DISTCP = re.compile(rb"__\d+_\d+\.distcp")
 MANIFEST = "checkpoint.json"
@@ -38,7 +38,7 @@ def find_checkpoints(root: Path) -> dict[Path, list[Found]]:
         here = {name: known for name in names if (known := _kind(folder / name))}
         if here:
             found[folder] = [_look(folder / name, *known) for name, known in here.items()]
-        if len(folder.parts) - len(root.parts) < DEEPEST:
+        if len(folder.parts) - len(root.parts) < MAX_DEPTH:
             folders += [folder / name for name in names if name not in here]
     return found
 
@@ -121,7 +121,7 @@ def _inspect(path: Path, facts: os.stat_result) -> tuple[str, tuple[str, ...]]:
 
 def _archive(path: Path) -> str:
     """Return what is wrong with a file of torch.save: a ZIP archive, whose directory is at its end."""
-    with open_file(path, links=True) as file:
+    with open_regular_file(path, links=True) as file:
         if file.read(4) != b"PK\x03\x04":
             return ""  # the form before PyTorch 1.6, of which nothing is told but by reading all
         return "" if zipfile.is_zipfile(file) else "its end is missing"

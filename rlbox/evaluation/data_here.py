@@ -14,7 +14,7 @@ from rlbox.doctor.stack_place import Stack, find_stack
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.evaluation.data_check import DataWish, judge_data
 from rlbox.evaluation.run_components import stack_probe
-from rlbox.system.files import check_output
+from rlbox.system.files import require_writable_file
 
 _NEXT = "rlbox shell TARGET -- rlbox data …, or name an interpreter with pyarrow: --python FILE"
 
@@ -51,7 +51,7 @@ def make_tiny(app: App, file: Path, to: Path | None, rows: int, python: str, tim
     made = (to or _tiny_file(file)).absolute()
     facts = {"from": str(file.absolute()), "to": str(made), "rows": rows}
     with app.checking("file"):
-        check_output(made, "another with --to")
+        require_writable_file(made, "another with --to")
     if app.dry_run:
         return app.planned(facts, "", f"write {rows} rows of {file} to {made}")
     asked = {"tiny": facts["from"], "to": facts["to"], "rows": rows}

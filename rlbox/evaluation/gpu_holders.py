@@ -10,8 +10,8 @@ from typing import Any
 
 from rlbox.doctor.ray_facts import probe_ray_nodes
 from rlbox.evaluation.gpu_split import GpusHere, GpuState, GpuUser, RayNode
-from rlbox.system.gpu import GpuFacts, probe_gpus
-from rlbox.system.process_table import owner_of, probe_command_line, probe_process
+from rlbox.system.gpu import GpuStatus, probe_gpus
+from rlbox.system.process_table import find_process_owner, probe_command_line, probe_process
 
 _WORDS = 60
 _DRIVER_S = 10.0  # a driver without persistence mode sets eight cards up first
@@ -42,7 +42,7 @@ def probe_gpu_states() -> tuple[GpuState, ...]:
     )
 
 
-def _gpus() -> tuple[GpuFacts, ...]:
+def _gpus() -> tuple[GpuStatus, ...]:
     """Return the GPUs; where there are device files, the driver is given time to answer."""
     end = time.monotonic() + (_DRIVER_S if glob.glob("/dev/nvidia[0-9]*") else 0)
     while not (found := probe_gpus()) and time.monotonic() < end:
@@ -60,4 +60,4 @@ def _who(pid: int) -> str:
     process = probe_process(pid)
     if process is None:
         return f"not visible from here (uid {os.getuid()})"
-    return f"{owner_of(pid)}: {(probe_command_line(pid) or process.name)[:_WORDS]}"
+    return f"{find_process_owner(pid)}: {(probe_command_line(pid) or process.name)[:_WORDS]}"

@@ -34,7 +34,7 @@ from rlbox.evaluation.say import say
 from rlbox.evaluation.server import Serve
 from rlbox.evaluation.suite import Suite
 from rlbox.evaluation.weights import Contents, export_facts, marks_of
-from rlbox.system.http import NoAnswer
+from rlbox.system.http import NoResponseError
 
 Suites = Sequence[tuple[Suite, Sequence[EvalProblem]]]
 
@@ -94,7 +94,7 @@ class Judging:
                 write_json(folder / "lock.json", lock.as_json())
                 kept, tell = KeptRows(folder, rows_keys(lock)), self._tell(export.name)
                 asked = begin_evaluation(chosen, policy, self.sandbox, kept, at_once=at_once, tell=tell)
-        except (PolicyError, NoAnswer, OSError) as error:
+        except (PolicyError, NoResponseError, OSError) as error:
             raise NotJudged(str(error)) from error
         if marks_of(export.path) != marks:
             asked.close()
@@ -114,7 +114,7 @@ class Judging:
         """Wait for the verdicts and write the files of the result."""
         try:
             rows = asked.rows()
-        except (NoAnswer, OSError) as error:
+        except (NoResponseError, OSError) as error:
             raise NotJudged(str(error)) from error
         if broken := [name for name, of in rows.items() if any(row["outcome"] == "sandbox" for row in of)]:
             raise NotJudged(f"the code sandbox failed while {', '.join(broken)} ran: these have no score; run it again")
@@ -138,7 +138,7 @@ class Judging:
             found = read_summary(self.out / export.name / SUMMARY)
             subject, tokenizer = export_facts(export.path)
             strength, judges = self._judged_by(suites)
-        except (ValueError, OSError, NoAnswer):
+        except (ValueError, OSError, NoResponseError):
             return None
         wanted = parts_but_prompts(suites, self.engine, strength, tokenizer, judges)
         parts = dict(found.lock.parts)

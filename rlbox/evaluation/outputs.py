@@ -14,7 +14,7 @@ from rlbox.evaluation.results import ACCEPTED, RUNS, figure, set_scores
 from rlbox.evaluation.winner import HISTORY
 from rlbox.foreign import parse_json
 from rlbox.system.files import write_atomic
-from rlbox.system.json_files import json_rows
+from rlbox.system.json_files import parse_json_lines
 
 SUMMARY, RUN = "summary.json", "run_info.json"
 _QA = 20
@@ -66,7 +66,9 @@ def in_history(out: Path, result: EvaluationResult) -> bool:
         lines = (out / HISTORY).read_bytes().splitlines()
     except OSError:
         return False
-    return any((row.get("name"), row.get("lock")) == (result.name, result.lock.digest) for row in json_rows(lines))
+    return any(
+        (row.get("name"), row.get("lock")) == (result.name, result.lock.digest) for row in parse_json_lines(lines)
+    )
 
 
 def read_summary(path: Path) -> EvaluationResult:

@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Iterator
 
 from rlbox.foreign import parse_json
-from rlbox.system.command import PIPE, Started, await_end, start_command
-from rlbox.system.http import NoAnswer
+from rlbox.system.command import PIPE, ProcessHandle, start_command, wait_for_exit
+from rlbox.system.http import NoResponseError
 from rlbox.values import Command
 
 _PATIENCE_S = 30.0
@@ -28,7 +28,7 @@ def sandbox_here(python: str, cpu_s: float, memory_mb: int) -> Iterator[str]:
 
     Raises
     ------
-    NoAnswer
+    NoResponseError
         Programs have no wall here, or it did not start; the text says why.
     """
     own = [sys.executable, "-m", "rlbox.sandbox", "serve", "--port", "0", "--python", python or sys.executable]
@@ -39,18 +39,18 @@ def sandbox_here(python: str, cpu_s: float, memory_mb: int) -> Iterator[str]:
             strength, listens = _lines(process)
             port = listens.rpartition(b":")[2].strip()
             if not port.isdigit():
-                raise NoAnswer(_why(strength), "unreached")
+                raise NoResponseError(_why(strength), "unreached")
             yield f"http://127.0.0.1:{int(port)}"
         finally:
             process.terminate()
-            if await_end(process, _PATIENCE_S) is None:
+            if wait_for_exit(process, _PATIENCE_S) is None:
                 process.kill()
                 process.wait()
             if process.stdout:
                 process.stdout.close()
 
 
-def _lines(process: Started) -> tuple[bytes, bytes]:
+def _lines(process: ProcessHandle) -> tuple[bytes, bytes]:
     """Return what the sandbox says first: its strength, and where it listens; empty where it has ended."""
     said = process.stdout
     return (said.readline(), said.readline()) if said else (b"", b"")

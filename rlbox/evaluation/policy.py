@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from rlbox.amounts import size_text
 from rlbox.evaluation.suite import Decoding
 from rlbox.foreign import parse_json
-from rlbox.system.http import Http, NoAnswer
+from rlbox.system.http import HttpClient, NoResponseError
 
 _MOST_ANSWER = 64 << 20
 
@@ -58,7 +58,7 @@ class Policy:
     `root` is the export whose weights it has, and `loaded` how they came there, where that is known.
     """
 
-    def __init__(self, url: str, http: Http) -> None:
+    def __init__(self, url: str, http: HttpClient) -> None:
         self.url, self._http = url.rstrip("/"), http
         self.name, self.root, self.facts = self._served()
         self.loaded, self.servers = "", 1
@@ -148,7 +148,7 @@ class Policy:
     def _exchange(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
         try:
             status, text = self._asked(method, path, body)
-        except (NoAnswer, OSError) as error:
+        except (NoResponseError, OSError) as error:
             raise PolicyError(f"{self.url}{path}: {error}") from error
         try:
             return status, parse_json(text)
@@ -159,7 +159,7 @@ class Policy:
         """Ask, once more where the connection was cut: a server closes one that was idle as it is used again."""
         try:
             return self._once(method, path, body)
-        except NoAnswer as error:
+        except NoResponseError as error:
             if error.kind != "cut":
                 raise
         return self._once(method, path, body)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.evaluation.prefetch_plan import FileRange, Warmed, WarmFile, plan_pieces, resident_of, with_residence
-from rlbox.system.page_cache import resident_bytes
+from rlbox.system.page_cache import count_cached_bytes
 
 THREADS = 4  # measured: one thread reads at half the speed, sixteen no faster
 _BLOCK = 1 << 20
@@ -62,7 +62,7 @@ def _look_at(pieces: Sequence[FileRange]) -> tuple[FileRange, ...]:
 def _look(piece: FileRange) -> FileRange:
     handle = _open(piece.path)
     try:
-        return replace(piece, resident=resident_bytes(handle, piece.offset, piece.length))
+        return replace(piece, resident=count_cached_bytes(handle, piece.offset, piece.length))
     finally:
         os.close(handle)
 

@@ -10,13 +10,13 @@ from rlbox.evaluation.problem import EvalProblem
 from rlbox.evaluation.sandbox import Sandbox
 from rlbox.evaluation.suite import Suite
 from rlbox.evaluation.verdict import AnswerVerdict
-from rlbox.system.http import NoAnswer
+from rlbox.system.http import NoResponseError
 
 
 def prove(suite: Suite, problems: Sequence[EvalProblem], sandbox: Sandbox) -> tuple[int, dict[str, AnswerVerdict]]:
     """Return how many reference solutions there are, and the verdicts on those that are not accepted here.
 
-    `NoAnswer` where the sandbox itself fails.
+    `NoResponseError` where the sandbox itself fails.
     """
     own = [problem for problem in problems if problem.own_answer]
 
@@ -26,5 +26,5 @@ def prove(suite: Suite, problems: Sequence[EvalProblem], sandbox: Sandbox) -> tu
     with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
         verdicts = dict(zip((problem.id for problem in own), pool.map(one, own), strict=True))
     if broken := [one.detail for one in verdicts.values() if one.outcome == "sandbox"]:
-        raise NoAnswer(broken[0], "unreached")
+        raise NoResponseError(broken[0], "unreached")
     return len(own), {name: verdict for name, verdict in verdicts.items() if not verdict.accepted}

@@ -10,7 +10,7 @@ from rlbox.evaluation.problem import EvalProblem
 from rlbox.evaluation.suite import JudgingLimits
 from rlbox.evaluation.verdict import AnswerVerdict, checked_verdict, code_of, run_outcome, score_verdict, scored
 from rlbox.foreign import parse_json
-from rlbox.system.http import Http, NoAnswer
+from rlbox.system.http import HttpClient, NoResponseError
 
 _PROGRAMS = Path(__file__).resolve().parent / "programs"
 SCORERS = {"math": _PROGRAMS / "math_score.py", "reasoning-gym": _PROGRAMS / "gym_score.py"}
@@ -23,7 +23,7 @@ _WAIT_S = 3600.0
 class Sandbox:
     """The code sandbox at `url`; any number of threads may ask."""
 
-    def __init__(self, url: str, http: Http) -> None:
+    def __init__(self, url: str, http: HttpClient) -> None:
         self.url, self._http = url.rstrip("/"), http
 
     def judge(self, problem: EvalProblem, answer: str, limits: JudgingLimits) -> AnswerVerdict:
@@ -45,14 +45,17 @@ class Sandbox:
         return AnswerVerdict(outcome="accepted", runs=passed, passed=passed, clean=passed)
 
     def packages(self, judge: str) -> dict[str, str]:
-        """Return the versions of what compares answers; `NoAnswer` where the sandbox's interpreter lacks it."""
+        """Return the versions of what compares answers; `NoResponseError` where the sandbox's interpreter lacks it."""
         score, told = scored(self._ask_score(judge, {}, JudgingLimits()))
         if score is None:
-            raise NoAnswer(f"{judge} does not work there: {told}", "address", self.url)
+            raise NoResponseError(f"{judge} does not work there: {told}", "address", self.url)
         return dict(score.get("packages") or {})
 
     def probe(self) -> dict[str, Any]:
-        """Return what the sandbox is, and the interpreter of its programs; `NoAnswer` where it runs none (P162)."""
+        """Return what the sandbox is, and the interpreter of its programs.
+
+        `NoResponseError` where it runs none (P162).
+        """
         reply = self._run(_PROBE, "", JudgingLimits(run_s=10))
         said = str((reply.get("run_result") or {}).get("stdout") or "").splitlines()
         if reply.get("status") == "Success" and said[:1] == ["2"]:
@@ -60,7 +63,7 @@ class Sandbox:
             python = said[1] if len(said) > 1 else ""
             return {"strength": str(own.get("strength", "")), "version": own.get("version", ""), "python": python}
         told = reply.get("message") or (reply.get("run_result") or {}).get("stderr") or str(reply)
-        raise NoAnswer(f"it runs nothing: {str(told).strip()[-300:]}", "address", self.url)
+        raise NoResponseError(f"it runs nothing: {str(told).strip()[-300:]}", "address", self.url)
 
     def _score(self, problem: EvalProblem, answer: str, limits: JudgingLimits) -> AnswerVerdict:
         """Compare an answer that is no code, in a process with limits: what it writes may take for ever to read."""
@@ -90,7 +93,7 @@ class Sandbox:
             with self._http.ask("POST", self.url + path, body=body, silent_s=_WAIT_S) as answer:
                 text = answer.read()
             found = parse_json(text)
-        except (NoAnswer, ValueError) as error:
+        except (NoResponseError, ValueError) as error:
             return {"status": "SandboxError", "message": str(error)}
         if answer.status != 200 or not isinstance(found, dict):
             return {

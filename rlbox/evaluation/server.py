@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 from rlbox.amounts import limit_text
 from rlbox.evaluation.policy import Answering, Policy, PolicyError
-from rlbox.system.command import WITH_OUTPUT, Started, start_command
-from rlbox.system.http import Http
-from rlbox.system.ports import probe_port
+from rlbox.system.command import STDOUT, ProcessHandle, start_command
+from rlbox.system.http import HttpClient
+from rlbox.system.ports import find_port_holder
 from rlbox.values import Command
 
 Serve = Callable[[Path, Path], contextlib.AbstractContextManager[Answering]]
@@ -76,7 +76,7 @@ def _option(name: str, value: Any) -> list[str]:
 
 
 @contextlib.contextmanager
-def served(engine: EngineSettings, log: Path, http: Http) -> Iterator[Policy]:
+def served(engine: EngineSettings, log: Path, http: HttpClient) -> Iterator[Policy]:
     """Yield the model of the server while the block runs; what the server says goes to `log`.
 
     Raises
@@ -89,14 +89,14 @@ def served(engine: EngineSettings, log: Path, http: Http) -> Iterator[Policy]:
 
 
 @contextlib.contextmanager
-def starting(engine: EngineSettings, log: Path, http: Http) -> Iterator[Ready]:
+def starting(engine: EngineSettings, log: Path, http: HttpClient) -> Iterator[Ready]:
     """As `served`, but yield what waits until it answers: other work can be done meanwhile."""
     _await_port(engine.url)
     log.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + engine.start_s
     with log.open("ab") as stream:
         process = start_command(
-            Command(argv=engine.argv, env=engine.env), stdout=stream, stderr=WITH_OUTPUT, dies_with_us=True
+            Command(argv=engine.argv, env=engine.env), stdout=stream, stderr=STDOUT, dies_with_us=True
         )
     try:
         yield lambda: _ready(process, engine, deadline, log, http)
@@ -107,13 +107,13 @@ def starting(engine: EngineSettings, log: Path, http: Http) -> Iterator[Ready]:
 def _await_port(url: str) -> None:
     """Wait until nobody listens where the server will: one that was killed a moment ago must not answer for it."""
     port, deadline = urlsplit(url).port or 0, time.monotonic() + _FREE_S
-    while holder := probe_port(port):
+    while holder := find_port_holder(port):
         if time.monotonic() >= deadline:
             raise PolicyError(f"port {port} of the inference server is taken: {holder}")
         time.sleep(_POLL_S)
 
 
-def _ready(process: Started, engine: EngineSettings, deadline: float, log: Path, http: Http) -> Policy:
+def _ready(process: ProcessHandle, engine: EngineSettings, deadline: float, log: Path, http: HttpClient) -> Policy:
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise PolicyError(f"the inference server ended with status {process.returncode}; read {log}")
@@ -123,7 +123,7 @@ def _ready(process: Started, engine: EngineSettings, deadline: float, log: Path,
     raise PolicyError(f"the inference server was not ready after {limit_text(engine.start_s)}; read {log}")
 
 
-def _end(process: Started) -> None:
+def _end(process: ProcessHandle) -> None:
     """End the whole group: what the server started must be gone before the next export needs the GPU."""
     for number, patience_s in _PATIENCE_S.items():
         with contextlib.suppress(ProcessLookupError):

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlbox.evaluation.lock import content_digest
 from rlbox.foreign import parse_json
-from rlbox.system.files import sum_file
+from rlbox.system.files import sha256_file
 from rlbox.system.safe_files import walk_files
 
 TOKENIZER = (
@@ -47,9 +47,9 @@ def export_facts(folder: Path) -> ExportFacts:
     """
     shards = shards_of(folder)
     with ThreadPoolExecutor(4) as pool:
-        sums = dict(zip((path.name for path in shards), pool.map(sum_file, shards), strict=True))
-    config = sum_file(folder / "config.json")
-    words = {name: sum_file(folder / name) for name in TOKENIZER if (folder / name).is_file()}
+        sums = dict(zip((path.name for path in shards), pool.map(sha256_file, shards), strict=True))
+    config = sha256_file(folder / "config.json")
+    words = {name: sha256_file(folder / name) for name in TOKENIZER if (folder / name).is_file()}
     subject = {"weights": content_digest({"shards": sums, "config": config})}
     return subject, {"sha256": content_digest(words), "chat_template": _template(folder)}
 
@@ -84,7 +84,7 @@ def _template(folder: Path) -> str:
     """Return the digest of the chat template, which lies in a file of its own or in the tokenizer's configuration."""
     for name in TEMPLATES:
         if (folder / name).is_file():
-            return sum_file(folder / name)
+            return sha256_file(folder / name)
     try:
         told = parse_json((folder / _CONFIG).read_bytes()).get("chat_template", "")
     except (OSError, ValueError, AttributeError):

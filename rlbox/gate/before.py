@@ -14,8 +14,8 @@ from pathlib import Path
 
 from rlbox.gate.fitting import files_at, fitting
 from rlbox.job.gate_rule import WILD
-from rlbox.system.origin import Inode, Writes, clock_of, inode_of
-from rlbox.system.safe_files import open_file
+from rlbox.system.origin import Inode, WriteWatcher, read_file_system_clock, read_inode
+from rlbox.system.safe_files import open_regular_file
 
 _BLOCK = 1 << 20
 _WHOLE_BYTES = 64 * _BLOCK
@@ -44,7 +44,7 @@ class Before:
 
     def __init__(self, paths: Iterable[str], on_block: OnBlock) -> None:
         self._on_block = on_block
-        self._writes = Writes()
+        self._writes = WriteWatcher()
         self._seen: dict[Inode, _Seen] = {}
         self._began: dict[int, tuple[Path, int]] = {}
         for path in paths:
@@ -55,7 +55,7 @@ class Before:
 
     def problem(self, path: Path) -> str:
         """Return why the file at `path` was not written since, or an empty text; raises `OSError`."""
-        inode, facts = inode_of(path), path.stat()
+        inode, facts = read_inode(path), path.stat()
         if seen := self._seen.get(inode):
             same = facts.st_size == seen.size and inode not in self._writes.written()
             same = same and self._digest(path, facts.st_size) == seen.digest
@@ -63,7 +63,7 @@ class Before:
         if inode[0] not in self._began:
             return "lies on another disk, where nothing was looked at before the stage"
         born, (folder, began) = inode[2], self._began[inode[0]]
-        ends = clock_of(folder)[1] if began else 0
+        ends = read_file_system_clock(folder)[1] if began else 0
         if (born and ends < began) or not began:  # a clock that was set back meanwhile, or none
             return "has another name, by which it may be older than the stage" if facts.st_nlink > 1 else ""
         return "" if began <= born <= ends else "was made before the stage, which has not written it"
@@ -74,12 +74,12 @@ class Before:
 
     def _start_clock(self, path: Path) -> None:
         folder = next((parent for parent in path.parents if parent.is_dir()), Path("/"))
-        device, now = clock_of(folder)
+        device, now = read_file_system_clock(folder)
         self._began.setdefault(device, (folder, now))
 
     def _see(self, path: Path) -> None:
         try:
-            inode, size = inode_of(path), path.stat().st_size
+            inode, size = read_inode(path), path.stat().st_size
             if inode not in self._seen:
                 self._writes.watch(path, inode)
                 self._seen[inode] = _Seen(size=size, digest=self._digest(path, size))
@@ -89,7 +89,7 @@ class Before:
     def _digest(self, path: Path, size: int) -> str:
         digest = hashlib.sha256()
         step = max(_BLOCK, (size - _BLOCK) // (_PIECES - 1)) if size > _WHOLE_BYTES else _BLOCK
-        with open_file(path, links=True) as file:
+        with open_regular_file(path, links=True) as file:
             for start in range(0, size, step):
                 digest.update(os.pread(file.fileno(), _BLOCK, start))
                 self._on_block()

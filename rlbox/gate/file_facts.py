@@ -20,7 +20,7 @@ from rlbox.gate.tensors import tensors_problem
 from rlbox.job.gate_plan import FilePlan
 from rlbox.job.gate_rule import WILD
 from rlbox.job.names import FileFact
-from rlbox.system.safe_files import open_file, read_bytes
+from rlbox.system.safe_files import open_regular_file, read_bytes
 
 _LOOK_S = 0.05
 
@@ -139,7 +139,7 @@ def _json_problem(path: Path) -> str:
 
 def _rows_problem(path: Path, on_block: OnBlock) -> str:
     rows = 0
-    with open_file(path, links=True) as file:
+    with open_regular_file(path, links=True) as file:
         for number, line in enumerate(iter(lambda: file.readline(_JSON_LIMIT), b""), start=1):
             if number % 1000 == 0 or len(line) > _BLOCK:
                 on_block()
@@ -199,7 +199,7 @@ def _size_problem(folder: Path, name: str, entry: Any) -> str:
 
 def _sum(path: Path, on_block: OnBlock) -> str:
     digest = hashlib.sha256()
-    with open_file(path, links=True) as file:
+    with open_regular_file(path, links=True) as file:
         while block := file.read(_BLOCK):
             digest.update(block)
             on_block()

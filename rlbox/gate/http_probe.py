@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from rlbox.gate.answers import judge_answer
 from rlbox.job.gate_plan import ProbePlan, ReadyPlan
-from rlbox.system.http import NoAnswer, explain, loopback_http
+from rlbox.system.http import NoResponseError, create_loopback_client, explain_no_response
 from rlbox.system.poller import Poller
 
 _READ_S = 30.0
@@ -31,7 +31,7 @@ def probe_http(request: ReadyPlan, limit_s: float = _READ_S, headers: Mapping[st
     body = bytearray()
     try:
         with (
-            loopback_http(limit_s) as http,
+            create_loopback_client(limit_s) as http,
             http.ask(request.method, request.url, body=request.body.encode(), headers=told) as answer,
         ):
             for part in answer.blocks(decode=True):
@@ -40,10 +40,10 @@ def probe_http(request: ReadyPlan, limit_s: float = _READ_S, headers: Mapping[st
                     break
                 if time.monotonic() > until:
                     return _NO_ANSWER
-    except NoAnswer as error:
+    except NoResponseError as error:
         if error.kind in ("late", "silent"):
             return _NO_ANSWER
-        return REFUSED if error.kind == "unreached" else explain(error)
+        return REFUSED if error.kind == "unreached" else explain_no_response(error)
     return judge_answer(request, answer.status, body.decode("utf-8", "replace"))
 
 

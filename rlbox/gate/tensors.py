@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rlbox.foreign import parse_json
-from rlbox.system.safe_files import open_file
+from rlbox.system.safe_files import open_regular_file
 
 _HEADER_LIMIT = 100_000_000
 """Bytes of a safetensors header. Source: huggingface/safetensors, `MAX_HEADER_SIZE`."""
@@ -45,7 +45,7 @@ def tensors_problem(path: Path) -> str:
     Tensors follow each other without a gap and are as long as their shapes say. Weights are never all zeros, one byte
     or NaN (64 places are read, evenly spaced), and no more than half of their bytes may be holes, which nobody wrote.
     """
-    with open_file(path, links=True) as file:
+    with open_regular_file(path, links=True) as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, _HEADER_LIMIT):

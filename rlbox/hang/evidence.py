@@ -16,9 +16,9 @@ from rlbox.hang.waits import ProcessWait, order_waits, wait_sentence
 from rlbox.hang.watched import Watched
 from rlbox.job.names import HANG_FILE
 from rlbox.system.clock import utc_now
-from rlbox.system.counters import Rates
+from rlbox.system.counters import ActivityRates
 from rlbox.system.gpu import probe_gpus
-from rlbox.system.safe_files import make_own_folders, write_file
+from rlbox.system.safe_files import force_directories, replace_file
 
 _STACKS_S = 25.0
 
@@ -26,7 +26,7 @@ _STACKS_S = 25.0
 def collect_hang(
     watched: Watched,
     stall: Stall,
-    recent: Sequence[tuple[float, Rates]],
+    recent: Sequence[tuple[float, ActivityRates]],
     *,
     background: tuple[str, ...],
     began_unix: float,
@@ -48,7 +48,7 @@ def collect_hang(
         The disk is full.
     """
     folder, going = watched.folder, watched.going_on
-    make_own_folders(folder.parents[1], f"{folder.parent.name}/{folder.name}")
+    force_directories(folder.parents[1], f"{folder.parent.name}/{folder.name}")
     pids = [pid for pid, name in watched.members().items() if not name.startswith(background)]
     odd = stall.deadlock.odd if stall.deadlock else frozenset[int]()
     waits = order_waits(probe_waits(pids), odd)
@@ -72,7 +72,7 @@ def collect_hang(
         "nccl": nccl,
     }
     text = json.dumps(watched.hide(facts), indent=1, ensure_ascii=False) + "\n"
-    write_file(folder / HANG_FILE, text.encode("utf-8", "replace"))
+    replace_file(folder / HANG_FILE, text.encode("utf-8", "replace"))
     return tuple(waits)
 
 
@@ -94,5 +94,5 @@ def _process(wait: ProcessWait) -> dict[str, Any]:
     }
 
 
-def _rounded(rates: Rates) -> dict[str, float]:
+def _rounded(rates: ActivityRates) -> dict[str, float]:
     return {name: round(value, 2) for name, value in dataclasses.asdict(rates).items()}

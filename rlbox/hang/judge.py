@@ -18,7 +18,7 @@ from rlbox.hang.phases import PhaseFinder, PhaseLine, unnamed_phase
 from rlbox.hang.ranks import Deadlock
 from rlbox.hang.steps import StepClock
 from rlbox.job.phase import FLOORS, PhasePlan
-from rlbox.system.counters import Rates
+from rlbox.system.counters import ActivityRates
 
 TRAINING = "training"
 _STEPS_FLOOR_S = 25.0
@@ -79,7 +79,7 @@ class HangJudge:
         self._talk = Talk()
         self._begun: dict[str, int] = {}
         self._usual_cpu = 0.0
-        self._recent: deque[tuple[float, Rates]] = deque()
+        self._recent: deque[tuple[float, ActivityRates]] = deque()
         self.begin(now_s)
 
     def begin(self, now_s: float) -> None:
@@ -95,7 +95,7 @@ class HangJudge:
         """Return how long there was no sign of life."""
         return now_s - self._alive_s
 
-    def recent(self, now_s: float) -> list[tuple[float, Rates]]:
+    def recent(self, now_s: float) -> list[tuple[float, ActivityRates]]:
         """Return the activities of the last minute, each with how many seconds ago it was measured."""
         return [(now_s - at, rates) for at, rates in self._recent]
 
@@ -123,7 +123,7 @@ class HangJudge:
             self._alive_s = self.moved_s = self.heard_s = now_s
         return line if begun else None
 
-    def live(self, rates: Rates, now_s: float, *, working: bool) -> None:
+    def live(self, rates: ActivityRates, now_s: float, *, working: bool) -> None:
         """Take what the processes did since the last time.
 
         Parameters
@@ -205,7 +205,7 @@ class HangJudge:
         seconds = sum(rates.seconds for rates in window)
         return sum(float(getattr(rates, sign)) * rates.seconds for rates in window) / seconds >= floor
 
-    def _idle(self, rates: Rates, now_s: float) -> bool:
+    def _idle(self, rates: ActivityRates, now_s: float) -> bool:
         if any(self._reaches(sign, floor, now_s) for sign, floor in FLOORS.items() if sign != "cpu"):
             return False
         return rates.cpu < max(_IDLE_CPU, _IDLE_SHARE * self._usual_cpu)
@@ -219,7 +219,7 @@ def tail_of(block: bytes, most: int) -> bytes:
     return block[begin:] if begin else block[-most:]
 
 
-def _sign(rates: Rates, sign: str, floor: float) -> bool:
+def _sign(rates: ActivityRates, sign: str, floor: float) -> bool:
     if sign == "gpu":  # one that only waits in a collective draws little power and reads no memory
         return rates.gpu > 0 and (rates.gpu_power >= floor or rates.gpu_memory >= _MEMORY_BUSY)
     if sign == "network" and rates.cpu < _NETWORK_CPU:  # it is somebody else's

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from rlbox.system.ports import TcpSocket, links_of, tcp_sockets
+from rlbox.system.ports import TcpSocket, list_open_files, list_tcp_sockets
 from rlbox.system.process_table import probe_command_line, read_text
 
 _LOCK = re.compile(r"^(\d+): (-> )?(\w+)\s+\w+\s+\w+\s+(-?\d+) ([0-9a-f]+:[0-9a-f]+:\d+)")
@@ -29,9 +29,9 @@ class KernelObjects:
     def probe(cls, pids: Iterable[int]) -> KernelObjects:
         """Look at what `pids` hold, and at all sockets and file locks of this machine."""
         found = cls(pids=tuple(pids))
-        found.sockets = {each.inode: each for each in tcp_sockets()}
+        found.sockets = {each.inode: each for each in list_tcp_sockets()}
         for pid in found.pids:
-            for link in links_of(pid):
+            for link in list_open_files(pid):
                 found.holders.setdefault(link, set()).add(pid)
         found._probe_locks()
         return found

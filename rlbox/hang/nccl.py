@@ -14,8 +14,8 @@ from typing import Any
 
 from rlbox.foreign import whole_number
 from rlbox.hang.kernel_objects import KernelObjects
-from rlbox.system.process_table import environment_of
-from rlbox.system.safe_files import make_own_folder, read_bytes, write_file
+from rlbox.system.process_table import read_environment
+from rlbox.system.safe_files import force_directory, read_bytes, replace_file
 
 NCCL_FOLDER = "nccl"
 RAS_FILE = "ras.txt"
@@ -38,19 +38,19 @@ def collect_nccl(pids: Sequence[int], folder: Path, since_unix: float) -> dict[s
     Returns the names of the `files` in `folder`, and in `trouble` why there is none of RAS. The dumps are pickles: they
     are copied, never opened.
     """
-    environments = [environment_of(pid) for pid in pids]
+    environments = [read_environment(pid) for pid in pids]
     ras, trouble = _ask_ras(pids, environments)
     files = []
     if ras:
-        make_own_folder(folder)
-        write_file(folder / RAS_FILE, ras.encode("utf-8", "replace"))
+        force_directory(folder)
+        replace_file(folder / RAS_FILE, ras.encode("utf-8", "replace"))
         files.append(RAS_FILE)
     _trigger_dumps(environments)
     for dump in _dumps(environments, since_unix):
         with contextlib.suppress(OSError):
             data = read_bytes(dump, _MOST_DUMP_BYTES)
-            make_own_folder(folder)
-            write_file(folder / dump.name, data)
+            force_directory(folder)
+            replace_file(folder / dump.name, data)
             files.append(dump.name)
     return {"files": files, "trouble": trouble}
 

@@ -12,7 +12,7 @@ from collections import deque
 
 from rlbox.hang.slowness import Slowness, find_slowness
 from rlbox.job.phase import FLOORS
-from rlbox.system.counters import Pace, Rates
+from rlbox.system.counters import ActivityRates, CpuUsage
 
 _MOST = 4096
 _SEEN_S, _LEAST_SEEN_S, _DISK_SEEN_S = 5.0, 1.0, 30.0
@@ -32,14 +32,14 @@ class PaceClock:
     def __init__(self, now_s: float) -> None:
         self.slowest = 1.0
         self._last = (now_s, now_s, 1.0)  # own time, real time, rate: in one, for threads of services read it
-        self._paces: deque[tuple[float, Pace]] = deque(maxlen=_MOST)
+        self._paces: deque[tuple[float, CpuUsage]] = deque(maxlen=_MOST)
 
     def now_s(self, real_s: float) -> float:
         """Return the time at `real_s`, a clock that only goes on; since the last look it goes as it went before it."""
         own_s, at_s, rate = self._last
         return own_s + (real_s - at_s) * rate
 
-    def take(self, pace: Pace, real_s: float) -> None:
+    def take(self, pace: CpuUsage, real_s: float) -> None:
         """Go on with the pace of the processes that was measured up to `real_s`."""
         self._last = (self.now_s(real_s), real_s, max(self.slowest, pace.share))
         self._paces.append((real_s, pace))
@@ -59,11 +59,11 @@ class StartClock:
     def __init__(self, limit_s: float, stretch: float, own_s: float, real_s: float) -> None:
         self._limit_s, self._stretch = limit_s, stretch
         self._own_s, self._real_s = own_s, real_s
-        self._recent: deque[tuple[float, Rates]] = deque()
+        self._recent: deque[tuple[float, ActivityRates]] = deque()
         self._waits_disk = False
         self.read_bytes = 0.0
 
-    def take(self, rates: Rates, real_s: float, *, waits_disk: bool = False) -> None:
+    def take(self, rates: ActivityRates, real_s: float, *, waits_disk: bool = False) -> None:
         """Take what the service's processes did up to `real_s`, and whether one of them sleeps until a disk answers."""
         self._waits_disk = waits_disk
         self.read_bytes += rates.read * rates.seconds

@@ -10,8 +10,8 @@ from rlbox.amounts import card_text, duration_text, fine_text, limit_text, size_
 from rlbox.errors import page
 from rlbox.hang.stacks import STACKS_FOLDER
 from rlbox.job.names import HANG_FILE, HANG_PAGE
-from rlbox.system.json_files import read_table
-from rlbox.system.safe_files import write_file
+from rlbox.system.json_files import read_json_object
+from rlbox.system.safe_files import replace_file
 
 _MOST_PROCESSES = 64
 _MOST_ROWS = 12
@@ -28,11 +28,11 @@ def write_hang_page(evidence: Path) -> Path | None:
     OSError
         The disk is full.
     """
-    facts = read_table(evidence / HANG_FILE)
+    facts = read_json_object(evidence / HANG_FILE)
     if not facts:
         return None
     path = evidence / HANG_PAGE
-    write_file(path, render_hang(facts).encode("utf-8", "replace"))
+    replace_file(path, render_hang(facts).encode("utf-8", "replace"))
     return path
 
 

@@ -16,9 +16,9 @@ from rlbox.hang.stacks import main_stacks
 from rlbox.hang.wait_probe import probe_waits
 from rlbox.hang.waits import Frame, collective_of
 from rlbox.job.phase import FLOORS
-from rlbox.system.counters import Activity, Rates, rates_between
-from rlbox.system.ports import links_of
-from rlbox.system.process_table import environment_of, stat_fields
+from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates
+from rlbox.system.ports import list_open_files
+from rlbox.system.process_table import read_environment, read_stat_fields
 
 _QUIET_S, _EVERY_S = 4.0, 2.0
 _RAS_S, _RAS_AGAIN_S = 2.0, 30.0
@@ -29,7 +29,7 @@ _MOST_WORLD = 1024
 _COUNT = re.compile(r"[0-9]{1,6}")
 _GPU_WAITS = frozenset({"synchronize", "item", "tolist", "cpu", "numpy", "wait", "nonzero", "to", "copy_"})
 
-Probe = Callable[[Iterable[int]], Activity]
+Probe = Callable[[Iterable[int]], ActivitySample]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class RankWatch:
         self._members, self._background, self._probe = members, background, probe
         self._judge = RankJudge()
         self._looked_s = -math.inf
-        self._before: Activity | None = None
+        self._before: ActivitySample | None = None
         self._ras: tuple[str, int] | None = None
         self._ras_from_s = -math.inf
         self._stacks: dict[int, tuple[Frame, ...]] | None = None
@@ -114,7 +114,7 @@ class RankWatch:
         if now_s < self._ras_from_s:
             return ()
         if self._ras is None:
-            found = find_ras(pids, map(environment_of, pids))
+            found = find_ras(pids, map(read_environment, pids))
             if isinstance(found, str):
                 self._ras_from_s = now_s + 2 * _EVERY_S  # a search takes 50 ms, and NCCL may start later
                 return ()
@@ -133,19 +133,21 @@ class RankWatch:
 def find_ranks(pids: Iterable[int]) -> tuple[Member, ...]:
     """Return the processes that are ranks: by `RANK`, without those that inherited it, or by a GPU that is open."""
     wanted = tuple(pids)
-    told = {pid: _member(pid, environment_of(pid)) for pid in wanted}
+    told = {pid: _member(pid, read_environment(pid)) for pid in wanted}
     ranks = []
     for pid, member in told.items():
-        _, fields = stat_fields(pid)
+        _, fields = read_stat_fields(pid)
         parent = told.get(int(fields[1])) if fields else None
         if member.number >= 0 and not (parent and (parent.number, parent.group) == (member.number, member.group)):
             ranks.append(member)
     if ranks or not any(Path("/dev").glob("nvidia*")):
         return tuple(ranks)
-    return tuple(told[pid] for pid in wanted if any(link.startswith(_GPU_LINK) for link in links_of(pid)))
+    return tuple(told[pid] for pid in wanted if any(link.startswith(_GPU_LINK) for link in list_open_files(pid)))
 
 
-def look_at(before: Activity, now: Activity, ranks: Iterable[Member], communicators: tuple[Communicator, ...]) -> Look:
+def look_at(
+    before: ActivitySample, now: ActivitySample, ranks: Iterable[Member], communicators: tuple[Communicator, ...]
+) -> Look:
     """Return what the ranks did between two moments."""
     told = {pid: number for one in communicators for number, pid in one.pids.items()}
     members = {member.pid: member for member in ranks}
@@ -164,12 +166,12 @@ def look_at(before: Activity, now: Activity, ranks: Iterable[Member], communicat
     return Look(ranks=found, absent=absent, others_work=work, communicators=communicators)
 
 
-def _rates_of(before: Activity, now: Activity, pids: set[int]) -> Rates:
-    def only(activity: Activity) -> Activity:
+def _rates_of(before: ActivitySample, now: ActivitySample, pids: set[int]) -> ActivityRates:
+    def only(activity: ActivitySample) -> ActivitySample:
         kept = tuple(process for process in activity.processes if process.pid in pids)
         return dataclasses.replace(activity, processes=kept, gpus=())
 
-    return rates_between(only(before), only(now))
+    return compute_rates(only(before), only(now))
 
 
 def _absent(ranks: Sequence[Member]) -> tuple[int, ...]:

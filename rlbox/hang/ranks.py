@@ -13,8 +13,8 @@ from typing import Literal
 
 from rlbox.hang.ras import ANY, Communicator
 from rlbox.job.phase import FLOORS
-from rlbox.system.counters import Rates
-from rlbox.system.gpu import GpuFacts
+from rlbox.system.counters import ActivityRates
+from rlbox.system.gpu import GpuStatus
 
 NOTICE_S, LIMIT_S = 8.0, 20.0
 """After how long without work of any rank it is told, and is a hang: a run that works shows none for 3 s (H200)."""
@@ -68,7 +68,7 @@ class Deadlock:
         return any(a and b and a != b for a, b in ((self.odd, later.odd), (self.calls, later.calls)))
 
 
-def doing_of(rates: Rates, pid: int, gpus: Iterable[GpuFacts]) -> Doing:
+def doing_of(rates: ActivityRates, pid: int, gpus: Iterable[GpuStatus]) -> Doing:
     """Return what one rank does, from what its process did (`rates`, its own) and what the GPUs show of it."""
     if any(float(getattr(rates, sign)) >= FLOORS[sign] for sign in ("read", "write", "memory")):
         return "works"

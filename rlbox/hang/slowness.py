@@ -12,7 +12,7 @@ from typing import Literal
 
 from rlbox.amounts import duration_text, size_text
 from rlbox.job.phase import FLOORS
-from rlbox.system.counters import WAITS_CORES, Pace
+from rlbox.system.counters import WAITS_CORES, CpuUsage
 
 _By = Literal["limit", "cores", "disk"]
 _LEAST_S, _MOSTLY = 5.0, 2 / 3
@@ -64,7 +64,7 @@ REMEDIES = {
 }
 
 
-def find_slowness(paces: Sequence[Pace]) -> Slowness | None:
+def find_slowness(paces: Sequence[CpuUsage]) -> Slowness | None:
     """Return what kept processes from their work for most of the time of these looks; None: nothing did.
 
     Where now one thing did and now another (a limit, on a machine that is busy, too), it is the one that did so
@@ -75,7 +75,7 @@ def find_slowness(paces: Sequence[Pace]) -> Slowness | None:
     if seconds < _LEAST_S:
         return None
     moved = _sum(paces, "moved") / seconds
-    kept: dict[_By, list[Pace]] = {"limit": [], "cores": [], "disk": []}
+    kept: dict[_By, list[CpuUsage]] = {"limit": [], "cores": [], "disk": []}
     for pace in paces:
         if reason := _kept_by(pace, moves=moved >= FLOORS["read"]):
             kept[reason].append(pace)
@@ -93,7 +93,7 @@ def find_slowness(paces: Sequence[Pace]) -> Slowness | None:
     return Slowness(by=by, share=_sum(paces, "disk") / seconds, seconds=seconds, amount=moved)
 
 
-def _kept_by(pace: Pace, *, moves: bool) -> _By | None:
+def _kept_by(pace: CpuUsage, *, moves: bool) -> _By | None:
     """Return what kept processes from their work at one look; `moves`: the disk gives them something over all looks."""
     if pace.limit is not None and pace.held_share > 1 - _STARVED:
         return "limit"
@@ -102,6 +102,6 @@ def _kept_by(pace: Pace, *, moves: bool) -> _By | None:
     return "disk" if moves and pace.disk > _DISK else None
 
 
-def _sum(paces: Sequence[Pace], field: str) -> float:
+def _sum(paces: Sequence[CpuUsage], field: str) -> float:
     """Return a rate of all looks summed over their time."""
     return math.fsum(getattr(pace, field) * pace.seconds for pace in paces)

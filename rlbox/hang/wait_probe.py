@@ -27,7 +27,7 @@ from rlbox.hang.waits import (
 )
 from rlbox.system.counters import probe_process_activity
 from rlbox.system.ports import TcpSocket
-from rlbox.system.process_table import environment_of, probe_command_line, probe_processes, read_text
+from rlbox.system.process_table import probe_command_line, probe_processes, read_environment, read_text
 
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK")
 _PART = "RLBOX_PART"
@@ -61,7 +61,7 @@ def probe_waits(pids: Sequence[int]) -> tuple[ProcessWait, ...]:
 
 
 def _process(pid: int, name: str, cpu: float, objects: KernelObjects) -> ProcessWait:
-    environment = environment_of(pid)
+    environment = read_environment(pid)
     threads = [_thread(pid, number, cpu, objects) for number in _threads(pid)]
     return ProcessWait(
         pid=pid,

@@ -19,12 +19,12 @@ from rlbox.hang.watched import Heard, Logs, Told, Watched, hung, report_path
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.phase import PhasePlan, plan_phases
 from rlbox.logs.lines import Texts
-from rlbox.system.counters import Activity, Rates, probe_activity, rates_between
+from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates, probe_activity
 
 _LONGEST_LOOK_S = 2.0
 """What one look counts at most: a supervisor that was stopped, or a machine that slept, has seen nothing meanwhile."""
 
-Probe = Callable[[Iterable[int]], Activity]
+Probe = Callable[[Iterable[int]], ActivitySample]
 
 _MEMBERS_S = 5.0
 
@@ -38,17 +38,17 @@ class Measured:
         self._members, self._background, self._probe = members, background, probe
         self._pids: tuple[int, ...] = ()
         self._listed_s = -math.inf
-        self._before: Activity | None = None
+        self._before: ActivitySample | None = None
         self.at_s = -math.inf
         """When they were last looked at, by the caller's clock; minus infinity before the first time."""
 
-    def rates(self, now_s: float) -> Rates | None:
+    def rates(self, now_s: float) -> ActivityRates | None:
         """Return what they did since the last time, by the second of the probe's clock; None the first time."""
         self.at_s = now_s
         before, self._before = self._before, self._activity(now_s)
-        return rates_between(before, self._before) if before else None
+        return compute_rates(before, self._before) if before else None
 
-    def _activity(self, now_s: float) -> Activity:
+    def _activity(self, now_s: float) -> ActivitySample:
         if now_s - self._listed_s >= _MEMBERS_S:  # who is a member costs more than what it does
             self._pids = tuple(self._members())
             self._listed_s = now_s

@@ -14,7 +14,7 @@ from rlbox.artifacts.objects import Store
 from rlbox.errors import NodeError
 from rlbox.image.bootstrap_command import RECIPE, deb_file, plan_bootstrap, plan_package_list, plan_release
 from rlbox.system.command import check_command
-from rlbox.system.files import cache_folder
+from rlbox.system.files import cache_path
 from rlbox.target.lock import Deb, Lock
 from rlbox.values import Command
 
@@ -24,7 +24,7 @@ _HOOKS = Path("/usr/share/mmdebstrap/hooks/merged-usr")
 def rootfs_path(checksum: str) -> Path:
     """Return where the archive of a bootstrapped system lies, or will lie; `checksum` as in `ImagePlan.rootfs`."""
     recipe = hashlib.sha256((checksum + RECIPE).encode()).hexdigest()
-    return cache_folder("bootstrap", recipe[:24] + ".tar")
+    return cache_path("bootstrap", recipe[:24] + ".tar")
 
 
 def make_rootfs(lock: Lock, checksum: str, epoch: int, store: Store) -> Path:

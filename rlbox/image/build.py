@@ -102,7 +102,7 @@ class ImageBuild:
         from rlbox.artifacts.live import unreached_explained
         from rlbox.image.builder import find_builder
         from rlbox.image.check import check_image, describe_image
-        from rlbox.system.lock import hold
+        from rlbox.system.lock import hold_lock
 
         app, plan, wish = self._app, self._plan, self._wish
         began = time.monotonic()
@@ -110,7 +110,7 @@ class ImageBuild:
         if why:
             app.say(why)
         find_builder()  # a missing tool is met before anything is fetched
-        with hold(*self._lock, patience_s=_MOMENT_S, tell=app.say):
+        with hold_lock(*self._lock, patience_s=_MOMENT_S, tell=app.say):
             with unreached_explained(wish.sources or plan.sources):
                 run, log, digest = self._run_builder()
             check_image(plan, again=wish.no_cache or wish.verify)
@@ -140,9 +140,9 @@ class ImageBuild:
     @property
     def _lock(self) -> tuple[Path, str]:
         """What one build of a target at a time holds, and the word for it."""
-        from rlbox.system.files import cache_folder
+        from rlbox.system.files import cache_path
 
-        return cache_folder("locks", f"build-{file_word(self._plan.tag)}.lock"), f"build of {self._plan.target}"
+        return cache_path("locks", f"build-{file_word(self._plan.tag)}.lock"), f"build of {self._plan.target}"
 
     def _report(self, image: str, state: str, log: Path | None, layers: Sequence[LayerTime] = ()) -> int:
         target, tag = self._plan.target, self._plan.tag
@@ -208,7 +208,7 @@ class ImageBuild:
 
         from rlbox.image.builder import find_builder
         from rlbox.image.inputs import BuildInputs
-        from rlbox.system.lock import require_free
+        from rlbox.system.lock import require_unlocked
 
         app, plan = self._app, self._plan
         data: dict[str, Any] = {"target": plan.target, "image": plan.tag, "why": why}
@@ -220,7 +220,7 @@ class ImageBuild:
         with app.checking("docker client"):
             builder = find_builder()
         with app.checking("other builds"):
-            require_free(*self._lock)
+            require_unlocked(*self._lock)
         words: tuple[str, ...] = ()
         with app.checking("lock"):
             run = BuildInputs(app, plan, self._wish).look()

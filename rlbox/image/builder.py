@@ -19,10 +19,10 @@ from rlbox.errors import EngineError, Interrupted, WorkFailed
 from rlbox.foreign import parse_json, whole_number
 from rlbox.image.buildkit import Builder, BuildFiles, BuildLog, Step, passing_failure, plan_build
 from rlbox.image.plan import ImagePlan
-from rlbox.system.command import PIPE, WITH_OUTPUT, run_command, start_command
-from rlbox.system.files import cache_folder
-from rlbox.system.network_settings import SiteFacts
-from rlbox.system.progress import Row, progress_view
+from rlbox.system.command import PIPE, STDOUT, run_command, start_command
+from rlbox.system.files import cache_path
+from rlbox.system.network_settings import NetworkSettings
+from rlbox.system.progress import ProgressItem, show_progress
 from rlbox.values import Command
 
 _ATTEMPTS = 3
@@ -76,7 +76,7 @@ class BuildRun:
     context: Path
     labels: Mapping[str, str]
     env: Mapping[str, str]
-    site: SiteFacts
+    site: NetworkSettings
     cache: bool = True
     tag: str = ""
     network: str = ""
@@ -113,7 +113,7 @@ def build_image(
         Ctrl-C: the client is ended, the engine stops the build.
     """
     builder = find_builder()
-    log_path = cache_folder("logs", f"build-{plan.target}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.log")
+    log_path = cache_path("logs", f"build-{plan.target}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.log")
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="rlbox-build-") as scratch:
         settings, metadata = Path(scratch, "sources.env"), Path(scratch, "metadata.json")
@@ -128,12 +128,12 @@ def build_image(
 @contextmanager
 def build_view(app: App) -> Iterator[Callable[[Step], None]]:
     """Yield a function to be told of every step that begins or ends; the client's own housekeeping is not shown."""
-    with progress_view(app, in_bytes=False) as show:
+    with show_progress(app, in_bytes=False) as show:
 
         def on_step(step: Step) -> None:
             if not step.name.startswith("[internal]") or step.state == "failed":
                 told = "" if step.seconds is None else duration_text(step.seconds)
-                show(Row(key=step.number, title=step.name[:100], mark=_MARKS[step.state], told=told))
+                show(ProgressItem(key=step.number, title=step.name[:100], mark=_MARKS[step.state], told=told))
 
         yield on_step
 
@@ -165,7 +165,7 @@ def _follow(command: Command, log_path: Path, on_step: Callable[[Step], None]) -
     follower, said = BuildLog(), []
     with (
         open(log_path, "ab") as log,
-        start_command(command, stdout=PIPE, stderr=WITH_OUTPUT, session=False) as process,
+        start_command(command, stdout=PIPE, stderr=STDOUT, session=False) as process,
     ):
         try:
             for raw in process.stdout or ():

@@ -21,7 +21,7 @@ from rlbox.findings import Finding, load_finding
 from rlbox.foreign import parse_json
 from rlbox.image.describe import PROVENANCE_FILE, SBOM_FILE, Built, BuiltBy, plan_provenance, plan_sbom
 from rlbox.image.plan import ImagePlan
-from rlbox.system.files import cache_folder, write_atomic
+from rlbox.system.files import cache_path, write_atomic
 from rlbox.target.lock import parse_lock
 from rlbox.values import LOCK_IN_IMAGE, PATCHES_IN_CONTEXT
 
@@ -47,7 +47,7 @@ def check_image(plan: ImagePlan, *, again: bool) -> None:
     WorkFailed
         A check failed; every one is named with what it saw.
     """
-    memory = cache_folder("checks", plan.target, checked_key(plan)[:_SHORT])
+    memory = cache_path("checks", plan.target, checked_key(plan)[:_SHORT])
     if not again and memory.is_file():
         return
     try:
@@ -104,7 +104,7 @@ def describe_image(app: App, plan: ImagePlan, *, hermetic: bool) -> None:
     """
     if (image := find_image(plan.tag)) is None:
         return
-    folder = cache_folder("images", plan.target, described(image).rpartition(":")[2][:_SHORT])
+    folder = cache_path("images", plan.target, described(image).rpartition(":")[2][:_SHORT])
     try:
         for name in (SBOM_FILE, PROVENANCE_FILE):  # what a build before wrote says nothing of this one
             (folder / name).unlink(missing_ok=True)

@@ -26,8 +26,8 @@ from rlbox.image.compile_run import BuiltWheel, probe_room, run_build
 from rlbox.image.compile_view import WheelTold, expected_s
 from rlbox.image.compile_wheel import check_archs, differing, write_plain_wheel
 from rlbox.image.plans import Recipe, image_plan
-from rlbox.system.files import cache_folder, sum_file
-from rlbox.system.lock import hold
+from rlbox.system.files import cache_path, sha256_file
+from rlbox.system.lock import hold_lock
 from rlbox.system.safe_files import remove_tree
 from rlbox.target.artifact import compile_inputs, named_files
 from rlbox.target.compiled import Compile
@@ -111,7 +111,7 @@ class _Work:
         self._app, self._target, self._lock, self._entry, self._row, self._wish = app, target, lock, entry, row, wish
         self._store = Store(store_folder(None))
         digest = objects_digest(target, entry, row, lock.toolchain)
-        self._objects = cache_folder("compile", "objects", digest[:24] + own_compiler(lock))
+        self._objects = cache_path("compile", "objects", digest[:24] + own_compiler(lock))
         self._jobs = plan_jobs(entry, probe_room(), wish.jobs)
 
     def dry(self) -> WheelTold:
@@ -164,8 +164,8 @@ class _Work:
     @contextmanager
     def _alone(self) -> Iterator[Path]:
         """Yield the folder of the work while no other rlbox compiles the same."""
-        folder = cache_folder("compile", "work", self._row.recipe[:24])
-        with hold(folder / "lock", f"compilation of {self._row.name}", tell=self._app.say):
+        folder = cache_path("compile", "work", self._row.recipe[:24])
+        with hold_lock(folder / "lock", f"compilation of {self._row.name}", tell=self._app.say):
             yield folder
             for left in ("box", "again"):
                 remove_tree(folder / left)
@@ -203,18 +203,18 @@ class _Work:
     def _refuse_other(self, wheel: Path) -> None:
         """Refuse a wheel that is not the one of the lock, saying what differs where both are here."""
         locked = self._lock.wheel(self._row)
-        if not locked or self._wish.replace or sum_file(wheel) == locked.sha256:
+        if not locked or self._wish.replace or sha256_file(wheel) == locked.sha256:
             return
         name = self._row.name
         raise WorkFailed(
-            f"{name} was compiled to other bytes than the lock has (sha256 {sum_file(wheel)[:12]}…, not "
+            f"{name} was compiled to other bytes than the lock has (sha256 {sha256_file(wheel)[:12]}…, not "
             f"{locked.sha256[:12]}…)",
             where=str(wheel),
             next_step=f"rlbox compile {self._target.name} {name} --replace puts this one into the lock",
         )
 
     def _keep(self, wheel: Path, built: BuiltWheel, state: str) -> WheelTold:
-        digest, size = sum_file(wheel), wheel.stat().st_size
+        digest, size = sha256_file(wheel), wheel.stat().st_size
         self._store.adopt(wheel, digest)
         version = str(parse_wheel_filename(wheel.name)[1])
         units = {unit.file: unit.seconds for unit in built.units if unit.state != "left"}

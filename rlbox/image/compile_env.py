@@ -18,7 +18,7 @@ from rlbox.image.bootstrap import make_rootfs
 from rlbox.image.compile_plan import WRAPPED, BuildFolders
 from rlbox.image.labels import rootfs_checksum
 from rlbox.system.command import check_command, run_command
-from rlbox.system.files import cache_folder, write_atomic
+from rlbox.system.files import cache_path, write_atomic
 from rlbox.system.safe_files import remove_tree
 from rlbox.target.compiled import Compile
 from rlbox.target.lock import Compiled, GitTree, Lock, Package, requirements
@@ -44,7 +44,7 @@ def build_system(target: Target, lock: Lock, store: Store) -> tuple[str, str]:
         return "/", _own_python(target.python.version)
     system = replace(lock, debs=lock.toolchain)
     checksum = rootfs_checksum(system, target.build.epoch)
-    folder = cache_folder("compile", "systems", checksum[:24])
+    folder = cache_path("compile", "systems", checksum[:24])
     if not folder.is_dir():
         archive = make_rootfs(system, checksum, target.build.epoch, store)
         with _Draft(folder) as draft:
@@ -103,7 +103,7 @@ def build_site(target: Target, compiled: Compiled, store: Store) -> Path:
         raise WorkFailed(f"what a build imports must be wheels: {', '.join(sources)}", where="stack.compile.needs")
     pins = requirements(compiled.tools)
     mark = hashlib.sha256(f"{target.python.version} {target.python.platform}\n{pins}".encode()).hexdigest()
-    folder = cache_folder("compile", "tools", mark[:24])
+    folder = cache_path("compile", "tools", mark[:24])
     if not folder.is_dir():
         with _Draft(folder) as draft:
             _install(target, compiled.tools, pins, store, draft)

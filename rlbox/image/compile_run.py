@@ -14,10 +14,10 @@ from rlbox.errors import NodeError, WorkFailed
 from rlbox.foreign import toml_table
 from rlbox.image.compile_plan import BOX, BuildFolders, BuildRoom, plan_build, plan_env, source_backend
 from rlbox.image.compile_progress import Unit, Units, counted, explain, missing_header, parse_units
-from rlbox.system.command import PIPE, WITH_OUTPUT, Started, run_command, start_command
+from rlbox.system.command import PIPE, STDOUT, ProcessHandle, run_command, start_command
 from rlbox.system.limits import available_memory
-from rlbox.system.progress import Row, progress_view
-from rlbox.system.tail import read_end
+from rlbox.system.progress import ProgressItem, show_progress
+from rlbox.system.tail import read_last_bytes
 from rlbox.target.compiled import Compile
 from rlbox.target.target import Target
 from rlbox.values import Command
@@ -86,8 +86,8 @@ def run_build(
     command = plan_build(folders, programs, (python, *backend), env, source=entry.folder, mapped=probe_spaces())
     began = time.monotonic()
     units = Units()
-    with open(log, "wb") as out, progress_view(app, in_bytes=False) as show:
-        process = start_command(command, stdin=PIPE, stdout=out, stderr=WITH_OUTPUT)
+    with open(log, "wb") as out, show_progress(app, in_bytes=False) as show:
+        process = start_command(command, stdin=PIPE, stdout=out, stderr=STDOUT)
         try:
             code = _follow(process, units, box / "units.log", log, lambda unit: show(_row(unit, units, jobs)))
         finally:
@@ -110,14 +110,14 @@ def run_build(
     return BuiltWheel(wheel=wheels[0], seconds=time.monotonic() - began, units=tuple(units.ended.values()))
 
 
-def _follow(process: Started, units: Units, told: Path, log: Path, show: Callable[[Unit], None]) -> int:
+def _follow(process: ProcessHandle, units: Units, told: Path, log: Path, show: Callable[[Unit], None]) -> int:
     """Return the exit code of a build when it ended; each unit is shown as it begins and ends."""
     heard = 0
     while True:
         code = process.poll()
         data = told.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
-        units.total = counted(read_end(log, _TAIL_BYTES).decode("utf-8", "replace")) or units.total
+        units.total = counted(read_last_bytes(log, _TAIL_BYTES).decode("utf-8", "replace")) or units.total
         for unit in parse_units(whole[heard:].decode("utf-8", "replace").splitlines()):
             units.hear(unit)
             show(unit)
@@ -127,13 +127,13 @@ def _follow(process: Started, units: Units, told: Path, log: Path, show: Callabl
         time.sleep(_LOOK_S)
 
 
-def _row(unit: Unit, units: Units, jobs: int) -> Row:
+def _row(unit: Unit, units: Units, jobs: int) -> ProgressItem:
     told = "" if unit.state == "begun" else duration_text(unit.seconds) if unit.state == "made" else _WORDS[unit.state]
     if unit.state != "begun":
         told += f"  {len(units.ended)} of {units.total}" if units.total else f"  {len(units.ended)}"
         left = units.left_s(jobs)
         told += f", about {duration_text(left)} left" if left else ""
-    return Row(key=unit.file, title=unit.file.rpartition("/")[2], mark=_MARKS.get(unit.state, ""), told=told)
+    return ProgressItem(key=unit.file, title=unit.file.rpartition("/")[2], mark=_MARKS.get(unit.state, ""), told=told)
 
 
 def _header_folder(site: Path, header: str) -> str:
@@ -143,7 +143,7 @@ def _header_folder(site: Path, header: str) -> str:
 
 
 def _failed(entry: Compile, code: int, log: Path, site: Path) -> WorkFailed:
-    text = read_end(log, _TAIL_BYTES).decode("utf-8", "replace")
+    text = read_last_bytes(log, _TAIL_BYTES).decode("utf-8", "replace")
     what, next_step = explain(entry, text, _header_folder(site, missing_header(text)))
     tail = "".join(f"\n  | {line}" for line in text.strip().splitlines()[-_TAIL_LINES:])
     return WorkFailed(

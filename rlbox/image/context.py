@@ -18,8 +18,8 @@ from rlbox.image.keys import KEYS_LABEL, keys_text
 from rlbox.image.labels import BUILD_LABEL, PARTS_LABEL, part_of, parts_text, why_outdated
 from rlbox.image.layers import layer_folder
 from rlbox.image.plan import ImagePlan
-from rlbox.system.files import link_or_copy, sum_file, write_atomic
-from rlbox.system.network_settings import site_ca
+from rlbox.system.files import link_or_copy, sha256_file, write_atomic
+from rlbox.system.network_settings import find_ca_bundle
 
 _FIXED_S = 315_532_800  # 1980-01-01: the earliest that every archive format can hold
 _MARK = "wheels/README"
@@ -107,7 +107,7 @@ def decides_image(name: str) -> bool:
 
 
 def _ca_bundle() -> str:
-    if path := site_ca():
+    if path := find_ca_bundle():
         return path
     raise NodeError(
         "the target keeps the site's CA bundle in its image, and this machine names none",
@@ -241,7 +241,7 @@ def build_labels(entries: Mapping[str, str | Path], plan: ImagePlan) -> dict[str
     parts: dict[str, Any] = {}
     for name in sorted(entries):
         source = entries[name]
-        digest = sum_file(source) if isinstance(source, Path) else hashlib.sha256(source.encode()).hexdigest()
+        digest = sha256_file(source) if isinstance(source, Path) else hashlib.sha256(source.encode()).hexdigest()
         mark = " executable" if isinstance(source, Path) and source.stat().st_mode & 0o100 else ""
         line = f"{name}\0{digest}{mark}\n".encode()
         total.update(line)

@@ -22,8 +22,8 @@ from rlbox.engine.reference import Reference, parse_reference
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.image.plan import ImagePlan
 from rlbox.image.plans import image_plan
-from rlbox.system.files import check_output_folder
-from rlbox.system.network_settings import probe_site
+from rlbox.system.files import require_writable_directory
+from rlbox.system.network_settings import read_network_settings
 from rlbox.target.artifact import Artifact, artifacts, artifacts_here, named_files
 from rlbox.target.lock import Lock, load_lock
 
@@ -60,7 +60,7 @@ def fetch_target(app: App, name: str, wish: FetchWish) -> int:
     place = _place(wish.export_to or wish.import_from)
     if wish.export_to and isinstance(place, Path):
         with app.checking("export"):
-            check_output_folder(place, "another with --export")
+            require_writable_directory(place, "another with --export")
     if app.dry_run:
         return _look(app, plan, lock, store, place, wish)
     if wish.import_from:
@@ -159,7 +159,7 @@ def _export(app: App, lock: Lock, files: Sequence[Artifact], store: Store, place
     if isinstance(place, Path):
         export_folder(plan, files, store, place)
     elif place:
-        export_registry(plan, files, store, place, probe_site().ca_bundle)
+        export_registry(plan, files, store, place, read_network_settings().ca_bundle)
 
 
 def _import(app: App, lock: Lock, store: Store, place: Path | Reference | None, wish: FetchWish) -> None:
@@ -202,7 +202,7 @@ def _imported(app: App, store: Store, place: Path | Reference | None) -> Importe
             app.say(title)
 
     if isinstance(place, Reference):
-        return import_registry(place, store, probe_site().ca_bundle, on_file)
+        return import_registry(place, store, read_network_settings().ca_bundle, on_file)
     return import_folder(place or Path(), store, on_file)
 
 

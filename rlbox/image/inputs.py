@@ -25,8 +25,8 @@ from rlbox.image.labels import FORCED_LABEL
 from rlbox.image.layers import layer_folder, part_files, plan_layers
 from rlbox.image.names import file_word
 from rlbox.image.plan import ImagePlan
-from rlbox.system.files import cache_folder
-from rlbox.system.network_settings import probe_site
+from rlbox.system.files import cache_path
+from rlbox.system.network_settings import read_network_settings
 from rlbox.target.artifact import Artifact, artifacts
 from rlbox.target.load import load_target
 from rlbox.target.lock import Lock, Package, load_lock
@@ -42,7 +42,7 @@ class BuildInputs:
     def __init__(self, app: App, plan: ImagePlan, wish: BuildWish) -> None:
         plan.require_lock()
         self._app, self._plan, self._wish = app, plan, wish
-        self._site = probe_site()
+        self._site = read_network_settings()
         self._local = {unquote(name) for names in self._site.find_links.values() for name in names}
         self._lock = self._read_lock()
         self._store = Store(store_folder(None), seals=not app.dry_run)
@@ -56,7 +56,7 @@ class BuildInputs:
         plan, wish, lock = self._plan, self._wish, self._lock
         self._fetch()
         carried = carried_entries(plan, self._rootfs(), self._wheels(), self._parts(), complete=wish.hermetic)
-        run = self._run(folder or cache_folder("contexts", file_word(plan.tag)), self._base())
+        run = self._run(folder or cache_path("contexts", file_word(plan.tag)), self._base())
         base = lock.base if run.base else ""
         dockerfile = {"Dockerfile": dockerfile_for(plan.context["Dockerfile"], _engine(), base)}
         write_context({**context_entries(plan), **other_entries(), **carried, **dockerfile}, run.context)
@@ -81,7 +81,7 @@ class BuildInputs:
         base = ""
         with app.checking("engine"):
             base = self._base()
-        return self._run(cache_folder("contexts", file_word(plan.tag)), base)
+        return self._run(cache_path("contexts", file_word(plan.tag)), base)
 
     def _run(self, folder: Path, base: str) -> BuildRun:
         wish = self._wish

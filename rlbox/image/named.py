@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rlbox.config.project import Project
 from rlbox.image.names import check_name, image_tag, split_tag, unique_name
-from rlbox.system.files import state_folder, write_atomic
+from rlbox.system.files import state_path, write_atomic
 from rlbox.system.identity import user_name
-from rlbox.system.json_files import read_table
+from rlbox.system.json_files import read_json_object
 
 VARIABLE = "RLBOX_PROJECT_NAME"
 _MACHINE = Path("/etc/machine-id")
@@ -55,11 +55,11 @@ def remember_project(project: Project) -> None:
 
 def known_folder(name: str) -> str:
     """Return where the project of a name was when it last named an image; empty for one that this user has not."""
-    return str(read_table(_note(name), links=True).get("folder", ""))
+    return str(read_json_object(_note(name), links=True).get("folder", ""))
 
 
 def _note(name: str) -> Path:
-    return state_folder("projects", f"{name}.json")
+    return state_path("projects", f"{name}.json")
 
 
 def _machine() -> str:

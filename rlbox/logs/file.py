@@ -12,7 +12,7 @@ from pathlib import Path
 from rlbox.foreign import whole_number
 from rlbox.secrets.credentials import CredentialStream
 from rlbox.secrets.mask_stream import MaskStream
-from rlbox.system.safe_files import begin_file, move, open_file, remove_file
+from rlbox.system.safe_files import open_new_file, open_regular_file, remove_file, rename_path
 from rlbox.system.tail import BLOCK
 
 TIMES_SUFFIX = ".times"
@@ -37,8 +37,8 @@ class LogFile:
         self._masks = masks
         self._credentials = CredentialStream()
         self._lock = threading.Lock()
-        self._handle = begin_file(path)
-        self._times = begin_file(path.with_name(f"{path.name}{TIMES_SUFFIX}"))
+        self._handle = open_new_file(path)
+        self._times = open_new_file(path.with_name(f"{path.name}{TIMES_SUFFIX}"))
         self._date_at = 0.0
 
     @property
@@ -86,10 +86,10 @@ class LogFile:
             if os.path.samestat(own, os.stat(self.path, follow_symlinks=False)):
                 return False
         draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        handle = begin_file(draft)
+        handle = open_new_file(draft)
         try:
             _copy(self._handle, handle, own.st_size)
-            move(draft, self.path)
+            rename_path(draft, self.path)
         except OSError:
             os.close(handle)
             with contextlib.suppress(OSError):
@@ -140,7 +140,7 @@ class Times:
     def __init__(self, log: Path) -> None:
         self._rows: list[tuple[int, float]] = []
         try:
-            with open_file(Path(f"{log}{TIMES_SUFFIX}")) as file:
+            with open_regular_file(Path(f"{log}{TIMES_SUFFIX}")) as file:
                 data = file.read(_TIMES_BYTES)
         except OSError:
             return

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rlbox.foreign import whole_number
 from rlbox.job.names import ATTEMPT
-from rlbox.system.safe_files import names_in
-from rlbox.system.tail import Tail, last_lines
+from rlbox.system.safe_files import list_names
+from rlbox.system.tail import FileFollower, find_last_lines
 
 
 def find_logs(run_dir: Path, stage: str | None, log: str | None, attempt: int | None = None) -> list[Path]:
@@ -36,7 +36,7 @@ def find_logs(run_dir: Path, stage: str | None, log: str | None, attempt: int | 
 def _names(folder: Path) -> list[str]:
     """Return the names in a folder; none of what is no folder, or cannot be read."""
     try:
-        return names_in(folder)
+        return list_names(folder)
     except OSError:
         return []
 
@@ -48,17 +48,17 @@ class LogFollower:
         self._run_dir = run_dir
         self._stage = stage
         self._log = log
-        self._tails: dict[Path, Tail] = {}
+        self._tails: dict[Path, FileFollower] = {}
         ages = {path: _grown_at(path) for path in self._find()}
         latest = max(ages, key=lambda path: ages[path], default=run_dir).parent
         for path in ages:  # of the stage that wrote last the end is shown, of those before it nothing
             with contextlib.suppress(OSError):
-                self._tails[path] = Tail(path, last_lines(path, lines if path.parent == latest else 0))
+                self._tails[path] = FileFollower(path, find_last_lines(path, lines if path.parent == latest else 0))
 
     def read(self) -> Iterator[tuple[Path, bytes]]:
         """Yield what is new, a block of each log at most, with the log's path."""
         for path in self._find():
-            tail = self._tails.setdefault(path, Tail(path))
+            tail = self._tails.setdefault(path, FileFollower(path))
             with contextlib.suppress(OSError):  # no log, whatever has its name
                 if data := tail.read():
                     yield path, data

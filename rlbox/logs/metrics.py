@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from rlbox.logs.file import Times
 from rlbox.logs.throughput import Reading, find_candidates, read_progress
-from rlbox.system.safe_files import open_file
+from rlbox.system.safe_files import open_regular_file
 
 _BLOCK = 1 << 20
 _BLOCKS = 64
@@ -26,7 +26,7 @@ def read_log(path: Path) -> Iterator[tuple[float | None, Reading]]:
     """
     times = Times(path)
     try:
-        with open_file(path) as file:
+        with open_regular_file(path) as file:
             for start, block in _blocks(file):
                 for at, line in find_candidates(block):
                     for offset, text in _states(line):

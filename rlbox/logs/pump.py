@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rlbox.logs.file import LogFile
 from rlbox.secrets.masks import Masks
-from rlbox.system.tail import Tail
+from rlbox.system.tail import FileFollower
 
 _PIPE_BYTES = 1 << 20
 """What a pipe may hold: all that Linux gives without privileges, so that writers seldom wait."""
@@ -40,7 +40,7 @@ _MUCH_BYTES = 1 << 17
 class _Source:
     log: LogFile
     handle: int = -1
-    tail: Tail | None = None
+    tail: FileFollower | None = None
     ended: bool = False
 
 
@@ -93,7 +93,7 @@ class LogPump:
 
     def follow(self, name: str, source: Path, path: Path) -> None:
         """Begin the log `name` in the file `path` as a copy of the growing file `source`."""
-        self._sources[name] = _Source(self._open(name, path), tail=Tail(source, links=True))
+        self._sources[name] = _Source(self._open(name, path), tail=FileFollower(source, links=True))
         self._rouse()
 
     def release(self, name: str) -> int:

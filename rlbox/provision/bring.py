@@ -35,8 +35,8 @@ from rlbox.provision.wanted import at_data, debs_of, plan_wanted
 from rlbox.provision.whereabouts import busy, find_layout, forget_place, remember_place
 from rlbox.secrets.masks import is_secret
 from rlbox.system.files import free_bytes
-from rlbox.system.json_files import read_table
-from rlbox.system.process_table import environment_of
+from rlbox.system.json_files import read_json_object
+from rlbox.system.process_table import read_environment
 from rlbox.target.lock import load_lock
 from rlbox.values import LOCK_IN_IMAGE, VENV
 
@@ -203,7 +203,7 @@ def _of_image(layout: Layout) -> dict[str, str]:
     """
     if layout.prefix or read_record(layout) is not None or not Path(LOCK_IN_IMAGE).exists():
         return {}
-    first = environment_of(1)
+    first = read_environment(1)
     told = first if _LIMITS in first else os.environ
     return {name: text for name, text in told.items() if not is_secret(name, text)}
 
@@ -281,14 +281,14 @@ def take_away(app: App, target: str, layout: Layout) -> tuple[str, tuple[str, ..
 
 def check_place(layout: Layout) -> tuple[int, tuple[Finding, ...]]:
     """Return how many fixes have checks, and a finding for each whose check fails in the place's environment."""
-    manifest = read_table(Path(layout.own, "share/fixes.json"), links=True)
+    manifest = read_json_object(Path(layout.own, "share/fixes.json"), links=True)
     found = probe_fixes("doctor", manifest, _CHECKS_S, layout.own, place_at(layout).env)
     return len(checks_of(manifest, "doctor")), found
 
 
 def _check_image(image: ImagePlan) -> None:
     """Refuse a container of an image that is of another target, or of another lock."""
-    found = read_table(Path(LOCK_IN_IMAGE), links=True)
+    found = read_json_object(Path(LOCK_IN_IMAGE), links=True)
     text = Path(LOCK_IN_IMAGE).read_bytes()
     if hashlib.sha256(text).hexdigest() != image.lock_checksum:
         raise NodeError(

@@ -15,7 +15,7 @@ from rlbox.provision.facts import probe_path, write_record
 from rlbox.provision.layout import Layout
 from rlbox.provision.merged_lines import unmerged_text
 from rlbox.provision.wanted import Laid
-from rlbox.system.files import disk_full, write_atomic
+from rlbox.system.files import is_disk_full, write_atomic
 
 BACKUPS = "backup"
 _BEFORE = ".before-rlbox"
@@ -169,7 +169,7 @@ def disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = disk_full(error)
+        full = is_disk_full(error)
         raise NodeError(
             "the disk is full: what was laid so far is whole" if full else f"cannot be laid: {error.strerror}",
             where=str(path),

@@ -18,7 +18,7 @@ from rlbox.provision.changes import ApplyPlan
 from rlbox.provision.stack import Supply
 from rlbox.provision.unpack import check_space, is_unpacked, unpack_base
 from rlbox.provision.wanted import Wanted
-from rlbox.system.network_settings import probe_site
+from rlbox.system.network_settings import read_network_settings
 from rlbox.target.artifact import Artifact, artifacts
 from rlbox.target.lock import Lock
 
@@ -92,7 +92,7 @@ def _supply(app: App, prepared: Prepared, store: Store, wish: ApplyWish) -> Supp
     files, missing = _files(lock, {group.name for group in lock.groups} | {lock.build.name}, store, wish)
     if not missing:
         return Supply(files={file.file: store.path(file.sha256) for file in files}, offline=True)
-    site, profile = probe_site(), wish.sources or prepared.image.sources
+    site, profile = read_network_settings(), wish.sources or prepared.image.sources
     if own := [file for file in files if file.kind in ("compiled", "http")]:
         ensure(own, locator(app, profile, own), store, site=site, target=lock.target)
     _, choice = live_sources(app, profile, site, files)

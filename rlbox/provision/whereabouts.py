@@ -15,9 +15,9 @@ from rlbox.engine.data_disk import data_folder
 from rlbox.image.plan import ImagePlan
 from rlbox.provision.facts import read_record
 from rlbox.provision.layout import Layout, check_prefix
-from rlbox.system.files import cache_folder, write_atomic
-from rlbox.system.json_files import read_table
-from rlbox.system.lock import hold
+from rlbox.system.files import cache_path, write_atomic
+from rlbox.system.json_files import read_json_object
+from rlbox.system.lock import hold_lock
 from rlbox.values import LOCK_IN_IMAGE
 
 
@@ -51,7 +51,7 @@ def find_layout(target: str, folder: Path) -> Layout:
 
 def own_prefix(target: str) -> str:
     """Return the folder of rlbox's own that a target is applied below when no other is named."""
-    return check_prefix(str(cache_folder("places", target)))
+    return check_prefix(str(cache_path("places", target)))
 
 
 def remember_place(target: str, layout: Layout) -> None:
@@ -62,7 +62,7 @@ def remember_place(target: str, layout: Layout) -> None:
 
 def forget_place(target: str, layout: Layout) -> None:
     """Forget where a target was applied, once everything is laid back."""
-    if read_table(_pointer_file(target), links=True).get("prefix") == layout.prefix:
+    if read_json_object(_pointer_file(target), links=True).get("prefix") == layout.prefix:
         _pointer_file(target).unlink(missing_ok=True)
 
 
@@ -76,15 +76,15 @@ def busy(app: App, layout: Layout) -> Iterator[None]:
         yield
         return
     name = hashlib.sha256(layout.own.encode()).hexdigest()[:12]
-    with hold(cache_folder("locks", f"place-{name}.lock"), f"place {layout.own}", tell=app.say):
+    with hold_lock(cache_path("locks", f"place-{name}.lock"), f"place {layout.own}", tell=app.say):
         yield
 
 
 def _pointer_file(target: str) -> Path:
-    return cache_folder("places", f"{target}.json")
+    return cache_path("places", f"{target}.json")
 
 
 def _pointer(target: str) -> str:
     """Return the prefix that a target was last applied below, or the one that it would be."""
-    found = read_table(_pointer_file(target), links=True).get("prefix")
+    found = read_json_object(_pointer_file(target), links=True).get("prefix")
     return str(found) if found else own_prefix(target)

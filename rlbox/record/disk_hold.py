@@ -22,7 +22,7 @@ from rlbox.errors import LockHeld, NodeError
 from rlbox.foreign import parse_json
 from rlbox.record.kinds import as_kind
 from rlbox.system.lock import try_lock
-from rlbox.system.safe_files import open_handle
+from rlbox.system.safe_files import open_regular_fd
 
 LOCK_FILE = ".rlbox-run.lock"
 SETTLE_S = 1.0
@@ -125,7 +125,7 @@ def disk_holder(data: Path) -> Holder | None:
     finally:
         os.close(folder)
     try:
-        handle = open_handle(path)
+        handle = open_regular_fd(path)
     except OSError:
         return None
     try:
@@ -153,7 +153,7 @@ def _open(path: Path) -> int:
     # in a sticky folder a file of another user may be opened, but not with O_CREAT (fs.protected_regular)
     for flags in (os.O_RDWR | os.O_CREAT, os.O_RDWR, os.O_RDONLY):
         try:
-            handle = open_handle(path, flags, _MODE)
+            handle = open_regular_fd(path, flags, _MODE)
             break
         except OSError as error:
             problem = error
@@ -201,7 +201,7 @@ def _locked(handle: int, path: Path, *, shared: bool = False) -> bool:
 
 def _told(path: Path) -> Holder:
     try:
-        handle = open_handle(path)
+        handle = open_regular_fd(path)
     except OSError:
         return Holder(what=NO_WORD)
     try:

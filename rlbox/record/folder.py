@@ -16,7 +16,7 @@ from rlbox.job.plan import RunPlan, load_run_plan
 from rlbox.record.disk_hold import Holder
 from rlbox.record.journal import reserve_space
 from rlbox.system.clock import utc_now
-from rlbox.system.safe_files import copy_tree, make_folder_at, read_bytes, write_file
+from rlbox.system.safe_files import copy_tree, make_directory, read_bytes, replace_file
 
 PLAN_FILE = "plan.json"
 
@@ -40,20 +40,20 @@ def fill_folder(folder: Path, plan: RunPlan, programs: Path | None, extra: Mappi
         The disk is full or gone.
     """
     for path in (folder, folder / "stages"):
-        make_folder_at(path)
+        make_directory(path)
     reserve_space(folder)
     if programs is not None:
-        make_folder_at(folder / "job")
+        make_directory(folder / "job")
         copy_tree(programs, folder / "job" / programs.name, ("__pycache__", ".*"))
     for name, text in extra.items():
-        make_folder_at((folder / name).parent)
-        write_file(folder / name, text.encode())
+        make_directory((folder / name).parent)
+        replace_file(folder / name, text.encode())
     write_plan(folder, plan)
 
 
 def write_plan(folder: Path, plan: RunPlan) -> None:
     """Write `plan.json`, whole or not at all."""
-    write_file(folder / PLAN_FILE, json.dumps(plan.as_json(), indent=1).encode())
+    replace_file(folder / PLAN_FILE, json.dumps(plan.as_json(), indent=1).encode())
 
 
 def load_plan(folder: Path) -> RunPlan:
@@ -110,4 +110,4 @@ def record_overrides(run_dir: Path, entry: Mapping[str, Any]) -> None:
     known = b""
     with contextlib.suppress(FileNotFoundError):
         known = read_bytes(path)
-    write_file(path, overrides_text(entry, known.decode("utf-8", "replace")).encode("utf-8", "replace"))
+    replace_file(path, overrides_text(entry, known.decode("utf-8", "replace")).encode("utf-8", "replace"))

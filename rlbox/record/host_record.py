@@ -17,8 +17,8 @@ from rlbox.errors import RlboxError, SpecError
 from rlbox.job.plan import RunPlan, load_run_plan
 from rlbox.record.kinds import as_kind
 from rlbox.record.verdict import RunEnd
-from rlbox.system.files import state_folder, write_atomic
-from rlbox.system.json_files import read_table
+from rlbox.system.files import state_path, write_atomic
+from rlbox.system.json_files import read_json_object
 
 _RUNS = "runs"
 
@@ -55,7 +55,7 @@ class HostRecords:
     """The records of the runs of one data disk."""
 
     def __init__(self, data: Path) -> None:
-        self.folder = state_folder(_RUNS, hashlib.sha256(str(data).encode("utf-8", "replace")).hexdigest()[:16])
+        self.folder = state_path(_RUNS, hashlib.sha256(str(data).encode("utf-8", "replace")).hexdigest()[:16])
 
     def runs(self) -> list[str]:
         """Return the runs of which there is a record."""
@@ -94,7 +94,7 @@ class HostRecords:
         return self.folder / f"{run}.{name}"
 
     def _table(self, run: str) -> dict[str, Any]:
-        return read_table(self._path(run), links=True)
+        return read_json_object(self._path(run), links=True)
 
     def _path(self, run: str) -> Path:
         if Path(run).name != run or run in ("", ".."):

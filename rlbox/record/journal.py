@@ -15,9 +15,9 @@ from rlbox.diagnose.cause import Cause, full_disk, unwritable
 from rlbox.record.state import PlotResult, RunState, change_service, change_stage, write_run_state
 from rlbox.secrets.masks import Masks
 from rlbox.system.clock import utc_now
-from rlbox.system.files import disk_full, free_bytes
-from rlbox.system.json_files import RowFile
-from rlbox.system.safe_files import facts_of, remove_file, write_file
+from rlbox.system.files import free_bytes, is_disk_full
+from rlbox.system.json_files import LineAppender
+from rlbox.system.safe_files import read_stat, remove_file, replace_file
 
 EVENTS_FILE = "events.jsonl"
 _RESERVE_FILE = ".reserve"
@@ -42,7 +42,7 @@ class Journal:
         self.saved = False
         self.masks = masks
         self._listeners = [on_event]
-        self._events = RowFile(run_dir / EVENTS_FILE)
+        self._events = LineAppender(run_dir / EVENTS_FILE)
         self._inode = _inode(run_dir)
         self._there = True
         self._looked_at = time.monotonic()
@@ -118,7 +118,7 @@ class Journal:
 
 
 def _disk_cause(run_dir: Path, error: OSError) -> Cause:
-    if disk_full(error):
+    if is_disk_full(error):
         return full_disk(str(run_dir), free_bytes(run_dir))
     return unwritable(str(run_dir), error.strerror or str(error))
 
@@ -139,6 +139,6 @@ def reserve_space(run_dir: Path) -> None:
         There is not even that much left.
     """
     path = run_dir / _RESERVE_FILE
-    facts = facts_of(path)
+    facts = read_stat(path)
     if facts is None or facts.st_size < _RESERVE_BYTES:
-        write_file(path, b"\0" * _RESERVE_BYTES)
+        replace_file(path, b"\0" * _RESERVE_BYTES)

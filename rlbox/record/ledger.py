@@ -30,7 +30,7 @@ from rlbox.record.settle import Carrier, carrier_word, has_ended, write_end
 from rlbox.record.state import RUN_FILE, RunState, load_run_state
 from rlbox.record.supervisor_file import SUPERVISOR_FILE, load_supervisor, supervisor_lives
 from rlbox.record.verdict import believed, verdict_of
-from rlbox.system.safe_files import facts_of, is_file, make_folder_at, move, names_in, remove_tree
+from rlbox.system.safe_files import is_file, list_names, make_directory, read_stat, remove_tree, rename_path
 
 _RUNS = "runs"
 _OWN = ".rlbox"
@@ -71,11 +71,11 @@ class Ledger:
         """Return the run directories, the latest first; `NodeError` when a link is in the place of their folder."""
         folder, ages = self.folder / _RUNS, {}
         try:
-            names = names_in(folder)
+            names = list_names(folder)
         except OSError as error:
             raise _unreadable("the runs of the data disk", error) from error
         for entry in (folder / name for name in names if _NAME.fullmatch(name)):
-            if is_file(entry / PLAN_FILE) and (facts := facts_of(entry / PLAN_FILE)):
+            if is_file(entry / PLAN_FILE) and (facts := read_stat(entry / PLAN_FILE)):
                 ages[entry] = facts.st_mtime
         return sorted(ages, key=lambda entry: ages[entry], reverse=True)
 
@@ -111,9 +111,9 @@ class Ledger:
         whole, draft = self.run_dir(plan.run_id), self._drafts / plan.run_id
         try:
             for folder in (draft.parent.parent, draft.parent, whole.parent):
-                make_folder_at(folder)
+                make_directory(folder)
             fill_folder(draft, plan, programs, extra)
-            move(draft, whole)
+            rename_path(draft, whole)
         except OSError:
             with contextlib.suppress(OSError):
                 remove_tree(draft)
@@ -276,7 +276,7 @@ class Ledger:
                 return False
             last = carrier_word(carrier, status, note, run_dir)
         state = None
-        if plan and facts_of(run_dir):
+        if plan and read_stat(run_dir):
             with contextlib.suppress(FileNotFoundError):  # somebody removes the directory at this moment
                 state = write_end(run_dir, plan, last, _passed_before(plan, known))
         if carrier:
@@ -291,7 +291,7 @@ class Ledger:
 
     def _keep(self, run: str, known: HostRecord, state: RunState | None) -> None:
         """Keep how a run ended, if it was started from here; of one whose directory is gone nothing is kept."""
-        if facts_of(self.run_dir(run)) is None:
+        if read_stat(self.run_dir(run)) is None:
             self._records.forget(run)
             return
         if not known.plan:

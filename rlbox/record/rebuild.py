@@ -26,8 +26,8 @@ from rlbox.record.state import (
     load_run_state,
     new_run_state,
 )
-from rlbox.system.json_files import read_rows
-from rlbox.system.safe_files import facts_of, make_folder_at, move, names_in, read_bytes, write_file
+from rlbox.system.json_files import read_json_lines
+from rlbox.system.safe_files import list_names, make_directory, read_bytes, read_stat, rename_path, replace_file
 
 _EVENTS_BYTES = 32 << 20
 
@@ -39,7 +39,7 @@ def last_state(run_dir: Path, plan: RunPlan) -> RunState | None:
         return load_run_state(run_dir)
     except SpecError:
         with contextlib.suppress(OSError):
-            if facts_of(path) is None and facts_of(run_dir / EVENTS_FILE) is None:
+            if read_stat(path) is None and read_stat(run_dir / EVENTS_FILE) is None:
                 return None
     return rebuild_state(run_dir, plan)
 
@@ -54,7 +54,7 @@ def rebuild_state(run_dir: Path, plan: RunPlan) -> RunState:
 
 def read_events(run_dir: Path) -> Iterator[dict[str, Any]]:
     """Return the events of a run in order; torn lines, as a kill leaves them, are passed over."""
-    return (event for event in read_rows(run_dir / EVENTS_FILE, _EVENTS_BYTES) if "event" in event)
+    return (event for event in read_json_lines(run_dir / EVENTS_FILE, _EVENTS_BYTES) if "event" in event)
 
 
 def _after(state: RunState, event: dict[str, Any]) -> RunState:
@@ -105,7 +105,7 @@ def begin_attempt(run_dir: Path, plan: RunPlan, supervisor_pid: int) -> RunState
     if before is None:
         return _skip(state, plan)
     with contextlib.suppress(FileNotFoundError):
-        write_file(run_dir / f"run.{ATTEMPT}{before.attempt}.json", read_bytes(run_dir / RUN_FILE))
+        replace_file(run_dir / f"run.{ATTEMPT}{before.attempt}.json", read_bytes(run_dir / RUN_FILE))
     runs, known = plan_attempts(before, plan.begin_at), {stage.name: stage for stage in before.stages}
     stages = tuple(_begin(run_dir, stage, known.get(stage.name), runs) for stage in state.stages)
     return _skip(dataclasses.replace(state, started_at=before.started_at, stages=stages), plan)
@@ -145,7 +145,7 @@ def _skip(state: RunState, plan: RunPlan) -> RunState:
 
 
 def _move_away(folder: Path, name: str) -> None:
-    for own in names_in(folder):
+    for own in list_names(folder):
         if not own.startswith(ATTEMPT):
-            make_folder_at(folder / name)
-            move(folder / own, folder / name / own)
+            make_directory(folder / name)
+            rename_path(folder / own, folder / name / own)

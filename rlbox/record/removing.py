@@ -9,7 +9,7 @@ from pathlib import Path
 from rlbox.errors import NodeError
 from rlbox.record.host_record import HostRecords
 from rlbox.record.ledger import Ledger
-from rlbox.system.safe_files import facts_of, make_folder_at, move, remove_tree, walk_files
+from rlbox.system.safe_files import make_directory, read_stat, remove_tree, rename_path, walk_files
 
 
 def size_of(folder: Path) -> int:
@@ -31,15 +31,15 @@ def remove_run(ledger: Ledger, run: str) -> None:
     gone = ledger.removed / run
     try:
         for folder in (gone.parent.parent, gone.parent):
-            make_folder_at(folder)
-        if facts_of(gone):  # a run of this name that a kill left here
+            make_directory(folder)
+        if read_stat(gone):  # a run of this name that a kill left here
             remove_tree(gone)
-        move(ledger.run_dir(run), gone)
+        rename_path(ledger.run_dir(run), gone)
         HostRecords(ledger.folder).forget(run)
         remove_tree(gone)
     except OSError as error:
         with contextlib.suppress(OSError):
-            whole = facts_of(ledger.run_dir(run)) is not None
+            whole = read_stat(ledger.run_dir(run)) is not None
             raise NodeError(
                 f"run {run} cannot be removed: {error.strerror}"
                 if whole

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from rlbox.record.kinds import as_kind
-from rlbox.system.counters import Activity, Pressure, ProcessActivity, pace_between, rates_between
+from rlbox.system.counters import ActivitySample, Pressure, ProcessCounters, compute_cpu_usage, compute_rates
 
 RESOURCES_FILE = "resources.jsonl"
 _FOREVER_S = 366 * 24 * 3600.0
@@ -76,8 +76,8 @@ _OF_GPU = [each.name for each in fields(GpuSample)]
 
 
 def make_sample(
-    before: Activity | None,
-    after: Activity,
+    before: ActivitySample | None,
+    after: ActivitySample,
     *,
     parts: Mapping[str, set[int]],
     t: str,
@@ -92,7 +92,7 @@ def make_sample(
     A process that was not there before counts from its start; without a look before, every rate is 0.
     """
     before = before or after
-    rates, pace = rates_between(before, after), pace_between(before, after, cores)
+    rates, pace = compute_rates(before, after), compute_cpu_usage(before, after, cores)
     earlier = {process.key: process.cpu_s for process in before.processes}
     return Sample(
         t=t,
@@ -140,7 +140,7 @@ def disk_full_in(history: Sequence[tuple[float, int]]) -> float | None:
 
 
 def _part(
-    pids: set[int], processes: Sequence[ProcessActivity], earlier: Mapping[tuple[int, int], float], seconds: float
+    pids: set[int], processes: Sequence[ProcessCounters], earlier: Mapping[tuple[int, int], float], seconds: float
 ) -> PartSample:
     own = [process for process in processes if process.pid in pids]
     used = sum(max(0.0, process.cpu_s - earlier.get(process.key, 0.0)) for process in own)

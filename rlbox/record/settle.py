@@ -35,9 +35,9 @@ from rlbox.record.supervisor_file import end_remains, load_supervisor, same_life
 from rlbox.record.verdict import checked
 from rlbox.secrets.masks import Masks
 from rlbox.system.clock import utc_now
-from rlbox.system.identity import probe_machine_life
-from rlbox.system.json_files import read_table
-from rlbox.system.safe_files import facts_of, names_in, open_handle, remove_file, write_file
+from rlbox.system.identity import read_boot_identity
+from rlbox.system.json_files import read_json_object
+from rlbox.system.safe_files import list_names, open_regular_fd, read_stat, remove_file, replace_file
 
 _DRAFTS = (f".{RUN_FILE}.*", ".reserve", ".plan.json.*")
 _GOING = ("starting", "running")
@@ -94,7 +94,7 @@ def settle_run(
     forget_drafts(run_dir)
     true = checked(state, word or last, before)
     if true.state != "running":
-        if true != state or not read_table(run_dir / RUN_FILE):
+        if true != state or not read_json_object(run_dir / RUN_FILE):
             write_run_state(run_dir, true, Masks({}))
         return true
     ended = _ended(true, last, stop_asked(run_dir))
@@ -152,7 +152,7 @@ def _record(run_dir: Path, state: RunState) -> None:
     event = {"t": state.ended_at, "stage": "", "event": "run", "state": state.state, "exit_code": state.exit_code}
     line = json.dumps({**event, "settled": True, "cause": cause.what if cause else ""}, ensure_ascii=False)
     with contextlib.suppress(OSError):
-        handle = open_handle(run_dir / EVENTS_FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        handle = open_regular_fd(run_dir / EVENTS_FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         with os.fdopen(handle, "ab+") as file:
             file.seek(max(0, os.fstat(handle).st_size - 1))
             torn = file.read(1) not in (b"", b"\n")
@@ -162,14 +162,14 @@ def _record(run_dir: Path, state: RunState) -> None:
 def forget_drafts(run_dir: Path) -> None:
     """Remove what writers left that were killed in the middle."""
     with contextlib.suppress(OSError):
-        for name in names_in(run_dir):
+        for name in list_names(run_dir):
             if any(fnmatch.fnmatch(name, pattern) for pattern in _DRAFTS):
                 remove_file(run_dir / name)
 
 
 def has_ended(run_dir: Path) -> bool:
     """Whether the state of a run says that it ended."""
-    return read_table(run_dir / RUN_FILE).get("state") in ENDED
+    return read_json_object(run_dir / RUN_FILE).get("state") in ENDED
 
 
 def carrier_word(carrier: Carrier, status: CarrierStatus, note: CarrierNote, run_dir: Path) -> LastWord | None:
@@ -190,13 +190,13 @@ def write_end(run_dir: Path, plan: RunPlan, last: LastWord | None, before: Itera
     NodeError
         It seems to go on on another machine.
     """
-    facts, life = load_supervisor(run_dir), probe_machine_life()
+    facts, life = load_supervisor(run_dir), read_boot_identity()
     elsewhere = plan.host not in ("", life.host)
     if elsewhere and _grows(run_dir):
         raise NodeError(f"it seems to go on at host {plan.host}, where its files grow")
     if plan.owns_processes:
         end_remains(run_dir)
-    wrote = any(facts_of(run_dir / name) for name in (RUN_FILE, EVENTS_FILE))
+    wrote = any(read_stat(run_dir / name) for name in (RUN_FILE, EVENTS_FILE))
     began = facts or wrote or last is not None
     if not began:
         return None
@@ -213,18 +213,18 @@ def _grows(run_dir: Path) -> bool:
     Locks of some shared file systems hold on one machine only: then this alone tells a living run on another.
     """
     probe = run_dir / f".{RUN_FILE}.now"
-    write_file(probe, b"")
-    now = facts_of(probe)
+    replace_file(probe, b"")
+    now = read_stat(probe)
     remove_file(probe)
-    stages = [run_dir / "stages" / name for name in names_in(run_dir / "stages")]
+    stages = [run_dir / "stages" / name for name in list_names(run_dir / "stages")]
     paths = [*_named(run_dir, ".json"), *(path for stage in stages for path in _named(stage, ".log"))]
-    grown = [facts.st_mtime for path in paths if (facts := facts_of(path))]
+    grown = [facts.st_mtime for path in paths if (facts := read_stat(path))]
     return now is not None and any(now.st_mtime - at < _FRESH_S for at in grown)
 
 
 def _named(folder: Path, part: str) -> list[Path]:
     """Return the files of a folder that have `part` in their names; none of what is no folder."""
     try:
-        return [folder / name for name in names_in(folder) if part in name]
+        return [folder / name for name in list_names(folder) if part in name]
     except OSError:
         return []

@@ -19,7 +19,7 @@ from rlbox.job.plan import RunPlan
 from rlbox.record.kinds import adapter
 from rlbox.secrets.masks import Masks
 from rlbox.system.clock import utc_now
-from rlbox.system.safe_files import read_bytes, write_file
+from rlbox.system.safe_files import read_bytes, replace_file
 
 RUN_FILE = "run.json"
 SCHEMA = 1
@@ -155,7 +155,7 @@ def write_run_state(run_dir: Path, run: RunState, masks: Masks, *, durable: bool
         The disk is full or gone; the old file is untouched and no draft is left.
     """
     text = json.dumps({"schema": SCHEMA, **masks.tree(dataclasses.asdict(run))}, indent=1, ensure_ascii=False) + "\n"
-    write_file(run_dir / RUN_FILE, text.encode("utf-8", "replace"), durable=durable)
+    replace_file(run_dir / RUN_FILE, text.encode("utf-8", "replace"), durable=durable)
 
 
 def load_run_state(run_dir: Path) -> RunState:

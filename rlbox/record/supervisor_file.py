@@ -24,9 +24,9 @@ from rlbox.record.host_record import HostRecords
 from rlbox.record.kinds import as_kind
 from rlbox.system.clock import utc_now
 from rlbox.system.files import write_atomic
-from rlbox.system.identity import MachineLife, probe_machine_life
-from rlbox.system.interrupt import Interrupt
-from rlbox.system.json_files import read_table
+from rlbox.system.identity import BootIdentity, read_boot_identity
+from rlbox.system.interrupt import StopSignal
+from rlbox.system.json_files import read_json_object
 from rlbox.system.process_table import Process, probe_command_line, probe_process
 from rlbox.system.processes import RunProcesses
 from rlbox.system.safe_files import create_file
@@ -72,7 +72,7 @@ def write_supervisor(run_dir: Path, *, place: str, container: str, attempt: int,
     OSError
         The disk is full or gone.
     """
-    life, own = probe_machine_life(), probe_process(os.getpid())
+    life, own = read_boot_identity(), probe_process(os.getpid())
     facts = SupervisorFacts(
         pid=os.getpid(),
         started=own.started if own else 0,
@@ -99,10 +99,10 @@ def write_supervisor(run_dir: Path, *, place: str, container: str, attempt: int,
 
 def load_supervisor(run_dir: Path) -> SupervisorFacts | None:
     """Return what the supervisor wrote of itself; None when there is nothing, or nothing readable."""
-    return as_kind(SupervisorFacts, read_table(run_dir / SUPERVISOR_FILE))
+    return as_kind(SupervisorFacts, read_json_object(run_dir / SUPERVISOR_FILE))
 
 
-def same_life(facts: SupervisorFacts, life: MachineLife) -> bool:
+def same_life(facts: SupervisorFacts, life: BootIdentity) -> bool:
     """Whether the machine (or the container that rlbox runs in) has not been restarted since."""
     return facts.boot_id == life.boot_id and (bool(facts.container) or facts.init == life.init)
 
@@ -112,7 +112,7 @@ def supervisor_lives(run_dir: Path, facts: SupervisorFacts) -> bool:
 
     The file alone is not believed: the process must say itself that it carries out the run of this directory.
     """
-    if facts.container or not same_life(facts, probe_machine_life()):
+    if facts.container or not same_life(facts, read_boot_identity()):
         return False
     process = probe_process(facts.pid)
     if process is None or process.started != facts.started or process.gone:
@@ -135,7 +135,7 @@ def ask_to_stop(run_dir: Path, user: str, by: str) -> None:
 
 def stop_asked(run_dir: Path) -> str:
     """Return who asked the run to stop, and how, in a few words; empty when nobody did."""
-    data = read_table(run_dir / STOP_FILE)
+    data = read_json_object(run_dir / STOP_FILE)
     return f"{data['by']} ({data['user']})" if {"by", "user"} <= data.keys() else ""
 
 
@@ -178,7 +178,7 @@ class ProcessRecord:
         keys = sorted(process.key for pid in pids if (process := probe_process(pid)))
         if keys == self._written:
             return
-        life = probe_machine_life()
+        life = read_boot_identity()
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(self._path, json.dumps({"boot_id": life.boot_id, "init": life.init, "processes": keys}))
         self._written = keys
@@ -186,7 +186,7 @@ class ProcessRecord:
 
 def end_remains(run_dir: Path) -> tuple[Process, ...]:
     """End every process that a run in place left on this machine; return those that even SIGKILL did not end."""
-    left = RunProcesses(run_dir, Interrupt(), _recorded(run_dir)).stop_all()
+    left = RunProcesses(run_dir, StopSignal(), _recorded(run_dir)).stop_all()
     _processes_file(run_dir).unlink(missing_ok=True)
     return left
 
@@ -197,7 +197,7 @@ def _processes_file(run_dir: Path) -> Path:
 
 def _recorded(run_dir: Path) -> tuple[tuple[int, int], ...]:
     """Return what was written down in this life of the machine; ids of another one mean other processes."""
-    data, life = read_table(_processes_file(run_dir), links=True), probe_machine_life()
+    data, life = read_json_object(_processes_file(run_dir), links=True), read_boot_identity()
     if (data.get("boot_id"), data.get("init")) != (life.boot_id, life.init):
         return ()
     return tuple((int(pid), int(started)) for pid, started in data.get("processes", ()))

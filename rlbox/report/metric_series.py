@@ -12,7 +12,7 @@ from rlbox.logs.metrics import read_log
 from rlbox.logs.throughput import Reading, metric_rank, read_record
 from rlbox.record.state import StageState
 from rlbox.report.plots import Points, Series, thin_points, trend_points
-from rlbox.system.json_files import read_rows
+from rlbox.system.json_files import read_json_lines
 from rlbox.system.safe_files import find_files
 
 XKind = Literal["step", "time", "count"]
@@ -62,7 +62,7 @@ def read_metrics(run_dir: Path, stages: tuple[StageState, ...], limit: int) -> l
 def _readings(run_dir: Path, stages: tuple[StageState, ...]) -> Iterator[tuple[str, str, float | None, Reading]]:
     for path in _metric_files(run_dir):
         own = next((s.name for s in stages if s.directory and (run_dir / s.directory) in path.parents), "")
-        for row in read_rows(path):
+        for row in read_json_lines(path):
             if reading := read_record(row):
                 if "eval" in row:  # of another kind than the rows of steps beside it
                     reading = Reading(metrics={f"eval {name}": value for name, value in reading.metrics.items()})

@@ -24,9 +24,9 @@ from rlbox.record.verdict import believed
 from rlbox.report.metric_series import Metric, read_metrics
 from rlbox.report.plots import merge_samples
 from rlbox.secrets.masks import Masks
-from rlbox.system.json_files import json_rows, read_lines
-from rlbox.system.safe_files import find_files, names_in, open_file, read_bytes, walk_files
-from rlbox.system.tail import read_end
+from rlbox.system.json_files import parse_json_lines, read_lines
+from rlbox.system.safe_files import find_files, list_names, open_regular_file, read_bytes, walk_files
+from rlbox.system.tail import read_last_bytes
 from rlbox.target.lock import Lock, parse_lock
 
 _SAMPLES = 600
@@ -88,7 +88,7 @@ class RunRecord:
         """Return the last value of each number in the run's files of metrics, as `STAGE.NAME`; of long ones the end."""
         found: dict[str, float] = {}
         for path in find_files(self.folder, METRICS_FILE):
-            for row in json_rows(read_end(path, _METRIC_BYTES).splitlines()):
+            for row in parse_json_lines(read_last_bytes(path, _METRIC_BYTES).splitlines()):
                 found |= {
                     f"{row.get('stage', path.parent.name)}.{key}": float(value)
                     for key, value in row.items()
@@ -154,7 +154,7 @@ class _Files:
     def rows(self, name: str) -> list[dict[str, Any]]:
         """Return the JSON objects among the last lines of a file."""
         found: list[dict[str, Any]] = []
-        for row in json_rows(self.lines(name)):
+        for row in parse_json_lines(self.lines(name)):
             found.append(self.masks.tree(row))
             if len(found) >= 2 * _MOST_EVENTS:
                 del found[:_MOST_EVENTS]
@@ -172,7 +172,7 @@ class _Files:
     def text(self, path: Path) -> str:
         """Return the beginning of a text file; empty when it cannot be read."""
         try:
-            with open_file(path) as file:
+            with open_regular_file(path) as file:
                 return self.masks.text(file.read(_TEXT_BYTES).decode("utf-8", "replace"))
         except OSError:
             return ""
@@ -198,7 +198,7 @@ def _masked(state: RunState, masks: Masks) -> RunState:
 
 
 def _samples(files: _Files) -> list[Sample]:
-    rows = json_rows(files.lines(RESOURCES_FILE))
+    rows = parse_json_lines(files.lines(RESOURCES_FILE))
     return merge_samples((sample for row in rows if (sample := read_sample(row))), _SAMPLES)
 
 
@@ -222,7 +222,7 @@ def _evidence(files: _Files, state: RunState) -> Iterator[Evidence]:
 def _attempts(folder: Path) -> list[str]:
     """Return the names of the folders that earlier attempts of a stage left."""
     try:
-        return [name for name in names_in(folder) if name.startswith(ATTEMPT)]
+        return [name for name in list_names(folder) if name.startswith(ATTEMPT)]
     except OSError:
         return []
 

@@ -13,8 +13,8 @@ from rlbox.job.plan import RunPlan
 from rlbox.printable import printable
 from rlbox.record.journal import EVENTS_FILE
 from rlbox.record.state import RunState
-from rlbox.system.json_files import json_rows
-from rlbox.system.safe_files import read_bytes, write_file
+from rlbox.system.json_files import parse_json_lines
+from rlbox.system.safe_files import read_bytes, replace_file
 
 _MOST, _LONGEST = 20, 300
 
@@ -29,7 +29,7 @@ def write_status(run_dir: Path, plan: RunPlan, state: RunState, archive: str) ->
     """
     there = archive if archive and os.path.isdir(archive) else ""
     path = run_dir / STATUS_PAGE
-    write_file(path, "\n".join([*_lines(run_dir, plan, state, there), ""]).encode())
+    replace_file(path, "\n".join([*_lines(run_dir, plan, state, there), ""]).encode())
     return path
 
 
@@ -60,6 +60,6 @@ def _lines(run_dir: Path, plan: RunPlan, state: RunState, archive: str) -> Itera
 def _met(run_dir: Path) -> Iterator[str]:
     """Yield why stages failed that passed later: what the record of all attempts says."""
     with contextlib.suppress(OSError):
-        for event in json_rows(read_bytes(run_dir / EVENTS_FILE).splitlines()):
+        for event in parse_json_lines(read_bytes(run_dir / EVENTS_FILE).splitlines()):
             if event.get("cause"):
                 yield printable(f"{event.get('stage', 'run')}: {event['cause']}")[:_LONGEST]

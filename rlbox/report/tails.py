@@ -15,8 +15,8 @@ from rlbox.logs.throughput import Reading, find_candidates, latest, read_progres
 from rlbox.record.resources import RESOURCES_FILE, Sample, disk_full_in, read_sample
 from rlbox.record.state import RunState, StageState
 from rlbox.report.doing import Doing, find_doing
-from rlbox.system.json_files import json_rows
-from rlbox.system.tail import read_end
+from rlbox.system.json_files import parse_json_lines
+from rlbox.system.tail import read_last_bytes
 
 _END_BYTES = 64 * 1024
 _LINE_LIMIT = 300
@@ -91,7 +91,7 @@ class RunWatch:
         stamp = _stamp(path)
         known = self._known.get(key)
         if known is None or known[0] != stamp:
-            self._known[key] = known = (stamp, read(read_end(path, _END_BYTES)) if stamp != (0, 0) else None)
+            self._known[key] = known = (stamp, read(read_last_bytes(path, _END_BYTES)) if stamp != (0, 0) else None)
         found: T | None = known[1]
         return found
 
@@ -105,11 +105,11 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _samples(data: bytes) -> list[Sample]:
-    return [sample for row in json_rows(data.splitlines()) if (sample := read_sample(row))]
+    return [sample for row in parse_json_lines(data.splitlines()) if (sample := read_sample(row))]
 
 
 def _rows(data: bytes) -> list[dict[str, Any]]:
-    return list(json_rows(data.splitlines()))
+    return list(parse_json_lines(data.splitlines()))
 
 
 def _log_readings(data: bytes) -> list[Reading]:

@@ -45,9 +45,9 @@ from rlbox.run.inputs import container_plan
 from rlbox.run.place import OneMachine, RunPlace, Start
 from rlbox.run.shell import open_shell
 from rlbox.secrets.masks import SECRETS_VARIABLE
-from rlbox.system.identity import caller
-from rlbox.system.network_settings import site_ca
-from rlbox.system.safe_files import names_in, remove_tree
+from rlbox.system.identity import format_user_ids
+from rlbox.system.network_settings import find_ca_bundle
+from rlbox.system.safe_files import list_names, remove_tree
 from rlbox.values import Mount, Secret
 
 if TYPE_CHECKING:  # docker-py is slow to import, and a place is looked at where no engine is asked
@@ -175,7 +175,7 @@ class RunContainer:
         found = self.engine.container(self.note.name)
         if found is None or found.labels.get(RUN_LABEL) != self.note.run:
             return False
-        owner, me = found.labels.get(OWNER_LABEL, "?"), caller().partition(":")[0]
+        owner, me = found.labels.get(OWNER_LABEL, "?"), format_user_ids().partition(":")[0]
         if owner != me and me != "0":
             what = f"container {self.note.name} of the run belongs to another user (uid {owner})"
             raise NodeError(what, next_step="ask that user, or do it as root")
@@ -225,7 +225,7 @@ class ReadyDocker:
         """Return the run, ready to start."""
         # what was compiled for other images of the target
         compiled = (self.ledger.folder / self.bytecode).parent
-        for name in names_in(compiled):
+        for name in list_names(compiled):
             if name != self.bytecode.name:
                 remove_tree(compiled / name)
         tree = plan.paths.source
@@ -239,11 +239,11 @@ class ReadyDocker:
                 **self.labels,
                 TARGET_LABEL: self.target,
                 RUN_LABEL: plan.run_id,
-                OWNER_LABEL: caller().partition(":")[0],
+                OWNER_LABEL: format_user_ids().partition(":")[0],
             },
             data=str(self.ledger.folder),
-            caller=caller(),
-            ca_bundle=site_ca() if engine_is_here() else "",
+            caller=format_user_ids(),
+            ca_bundle=find_ca_bundle() if engine_is_here() else "",
             gpus=self.access,
             init=False,  # the supervisor is process 1, which nothing in the container can kill
             mounts=(Mount(source=str(plan.params[SOURCE]), target=tree, read_only=True),) if tree else (),

@@ -33,8 +33,8 @@ from rlbox.run.place import OneMachine, RunPlace, Start
 from rlbox.secrets.hand_over import send_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.supervise.warden import LOG_FILE
-from rlbox.system.command import NOTHING, PIPE, run_in_foreground, start_command
-from rlbox.system.safe_files import open_handle
+from rlbox.system.command import DEVNULL, PIPE, run_in_foreground, start_command
+from rlbox.system.safe_files import open_regular_fd
 from rlbox.values import Command, Secret
 
 
@@ -126,11 +126,11 @@ class ReadyHere:
         handles = ",".join(map(str, hold.handles))
         argv = (sys.executable, "-m", "rlbox.supervise", "--warden", str(run_dir), "--hold", handles)
         inherited = {name: value for name, value in self.place.env.items() if name not in secrets}
-        with os.fdopen(open_handle(run_dir / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log:
+        with os.fdopen(open_regular_fd(run_dir / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log:
             warden = start_command(
                 Command(argv=(*self.place.words, *argv), cwd="/"),  # where Python looks for modules first
                 environ={**inherited, **({SECRETS_VARIABLE: names} if names else {})},
-                stdin=PIPE if secrets else NOTHING,
+                stdin=PIPE if secrets else DEVNULL,
                 stdout=log,
                 stderr=log,
                 keep=hold.handles,

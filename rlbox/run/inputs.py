@@ -36,7 +36,7 @@ from rlbox.run.places import new_run
 from rlbox.secrets.masks import Masks
 from rlbox.system.clock import utc_now
 from rlbox.system.identity import user_name
-from rlbox.system.ports import probe_port
+from rlbox.system.ports import find_port_holder
 from rlbox.values import VENV, Secret
 
 SPEC = "spec/"
@@ -129,7 +129,7 @@ def taken_ports(plan: RunPlan) -> Iterator[tuple[str, Cause]]:
     for stage in plan.stages:
         for service in stage.services:
             for name, number in service.ports.items():
-                if holder := probe_port(number):
+                if holder := find_port_holder(number):
                     yield stage.name, taken_port(name, number, holder)
 
 

@@ -24,7 +24,7 @@ from rlbox.run.place import Start
 from rlbox.run.places import again
 from rlbox.run.stop import stop_run
 from rlbox.system.identity import user_name
-from rlbox.system.interrupt import Interrupt, signals_to
+from rlbox.system.interrupt import StopSignal, handle_stop_signals
 from rlbox.target.load import load_target
 
 _ENGINE_S = 60.0
@@ -68,7 +68,7 @@ def launch(app: App, ledger: Ledger, me: Holder, prepare: Callable[[], Start], *
 
 
 def _begin(
-    app: App, ledger: Ledger, me: Holder, prepare: Callable[[], Start], asked: Interrupt
+    app: App, ledger: Ledger, me: Holder, prepare: Callable[[], Start], asked: StopSignal
 ) -> tuple[Start, Callable[[], bool]]:
     hold = ledger.take(me)
     try:
@@ -130,14 +130,14 @@ def _alive(ledger: Ledger, run: str, there: Callable[[], bool]) -> Callable[[], 
 
 
 @contextmanager
-def stoppable() -> Iterator[Interrupt]:
+def stoppable() -> Iterator[StopSignal]:
     """Remember Ctrl-C and SIGTERM while the block runs; it is asked for them between polls, so that no step is torn."""
-    asked = Interrupt()
+    asked = StopSignal()
 
     def note(number: int, frame: FrameType | None) -> None:
         asked.begin("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
 
-    with signals_to(note):
+    with handle_stop_signals(note):
         yield asked
 
 

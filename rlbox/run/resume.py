@@ -31,7 +31,15 @@ from rlbox.run.launch import launch
 from rlbox.run.place import Given, ReadyPlace, RunOptions, Start
 from rlbox.run.places import CLUSTER, DEFAULT_TARGET, new_run, place_named
 from rlbox.run.start import DONE, check_stage, look_ahead, unpassed
-from rlbox.system.safe_files import is_file, make_folder_at, move, names_in, read_bytes, remove_file, write_file
+from rlbox.system.safe_files import (
+    is_file,
+    list_names,
+    make_directory,
+    read_bytes,
+    remove_file,
+    rename_path,
+    replace_file,
+)
 
 
 def resume_run(app: App, name: str, options: RunOptions) -> int:
@@ -172,15 +180,15 @@ class _Again:
         files = self._files()
         for name in self.tree.keys() - set(changed):  # the diff that the record names
             if not is_file(self.run_dir / name):
-                write_file(self.run_dir / name, files[name].encode())
+                replace_file(self.run_dir / name, files[name].encode())
         for name in changed:
             path = self.run_dir / name
             if is_file(path):
                 old = path.parent / f"{ATTEMPT}{self.plan.attempt}"
-                make_folder_at(old)
-                move(path, old / path.name)
+                make_directory(old)
+                rename_path(path, old / path.name)
             if name in files:
-                write_file(path, files[name].encode())
+                replace_file(path, files[name].encode())
 
     def _next_plan(self, secrets: tuple[str, ...]) -> tuple[RunPlan, dict[str, list[str]]]:
         """Return the plan of the run's next attempt, and what `--force` overrode for it."""
@@ -248,7 +256,7 @@ def _refuse(
 def _changed(run_dir: Path, files: dict[str, str]) -> tuple[str, ...]:
     """Return the names of the specs that are not what they were when the run was made."""
     names = {name for name in files if name.startswith(SPEC)}
-    names |= {f"{SPEC}{name}" for name in names_in(run_dir / "spec") if "." in name}
+    names |= {f"{SPEC}{name}" for name in list_names(run_dir / "spec") if "." in name}
     return tuple(name for name in sorted(names) if _text(run_dir / name) != files.get(name))
 
 

@@ -28,7 +28,7 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
     from rlbox.engine.data_disk import check_disk, data_folder
     from rlbox.engine.devices import check_devices
     from rlbox.engine.gpu_access import GPUS_VARIABLE, NO_GPUS
-    from rlbox.system.network_settings import site_ca
+    from rlbox.system.network_settings import find_ca_bundle
 
     image = image_plan(app.project, name)
     folder = data_folder(image.container.host, data)
@@ -50,7 +50,7 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
         labels={TARGET_LABEL: name, OWNER_LABEL: str(os.getuid())},
         data=str(folder),
         caller=f"{os.getuid()}:{os.getgid()}",
-        ca_bundle=site_ca() if engine_is_here() else "",
+        ca_bundle=find_ca_bundle() if engine_is_here() else "",
         gpus=access,
     )
     words = ("docker", *client_words(plan, interactive=terminal or not sys.stdin.isatty(), terminal=terminal))

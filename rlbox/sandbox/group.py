@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rlbox.system.cgroup import PROCS, own_groups
+from rlbox.system.cgroup import PROCS_FILE, find_own_cgroups
 from rlbox.system.process_table import read_text
 
 PREFIX = "rlbox-sandbox-"
@@ -43,7 +43,7 @@ class ProgramGroup:
         self._why = "no control group is mounted here"
         self._memory = memory_bytes
         self._before = (0.0, 0, 0)  # seconds, ends for memory and bytes of what was in it before the request
-        for kind, base in own_groups(_PARTS):
+        for kind, base in find_own_cgroups(_PARTS):
             if kind not in self._folders:
                 self._make(kind, base, name)
         for part, text in (("pids", tasks), ("memory", memory_bytes)):
@@ -81,11 +81,11 @@ class ProgramGroup:
 
     def doors(self) -> list[int]:
         """Return descriptors; whoever writes 0 to each is in the group. They are the caller's."""
-        return [os.open(folder / PROCS, os.O_WRONLY | os.O_CLOEXEC) for folder in self._folders.values()]
+        return [os.open(folder / PROCS_FILE, os.O_WRONLY | os.O_CLOEXEC) for folder in self._folders.values()]
 
     def holds(self, pid: int) -> bool:
         """Return whether a process is in it, in every hierarchy."""
-        return all(str(pid) in read_text(folder / PROCS).split() for folder in self._folders.values())
+        return all(str(pid) in read_text(folder / PROCS_FILE).split() for folder in self._folders.values())
 
     def settle(self) -> None:
         """Take what is in it now for its own: that is not the next request's."""
@@ -189,12 +189,12 @@ def forget_dead() -> None:
 
 
 def _named(pattern: str) -> Iterator[Path]:
-    for _, base in own_groups(_PARTS):
+    for _, base in find_own_cgroups(_PARTS):
         yield from base.glob(pattern)
 
 
 def _end(folder: Path) -> None:
-    for pid in map(int, read_text(folder / PROCS).split()):
+    for pid in map(int, read_text(folder / PROCS_FILE).split()):
         with contextlib.suppress(OSError):
             if pid:  # 0: of a process namespace that is not seen from here
                 os.kill(pid, signal.SIGKILL)

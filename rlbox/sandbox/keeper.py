@@ -25,7 +25,7 @@ from rlbox.sandbox.strength import GROUP, NAMESPACES, Strength
 from rlbox.sandbox.tree import Tree
 from rlbox.sandbox.walls import ProgramStart, WallError, fork_program
 from rlbox.sandbox.watch import LOOK_S, Poll, Watch
-from rlbox.system.libc import adopt_orphans
+from rlbox.system.libc import set_child_subreaper
 
 _LAST_S = 0.001  # between looks for the end, once all outputs are closed
 
@@ -48,7 +48,7 @@ def keep(plan: Mapping[str, Any], control: int) -> dict[str, Any]:
     `wall_s`, `memory_mb`, `programs` (`return_code`, `stdout`, `stderr` of each), `word` (of the checker), `layers`,
     `missing`, `alive` (something outlived its end), `files`.
     """
-    adopt_orphans()
+    set_child_subreaper()
     limits = ProgramLimits.from_json(plan["limits"])
     began = time.monotonic()
     try:

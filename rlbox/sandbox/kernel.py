@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Iterable
 
-from rlbox.system.libc import LIBC, checked, prctl, system_call
+from rlbox.system.libc import LIBC, check_result, prctl, syscall
 
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _CAPSET = {"x86_64": 126, "aarch64": 91}
@@ -43,13 +43,13 @@ def drop_privileges() -> None:
     """Give up every capability, for what is carried out later too."""
     _bound_privileges()
     header, data = struct.pack("=Ii", 0x20080522, 0), bytes(24)
-    system_call("drop capabilities", _CAPSET[_MACHINE], header, data)
+    syscall("drop capabilities", _CAPSET[_MACHINE], header, data)
 
 
 def keep_mounting() -> None:
     """Give up every capability but the one to make mounts and namespaces, for what is carried out next."""
     header, both = struct.pack("=Ii", 0x20080522, 0), _MOUNTS | _BOUNDS
-    system_call("keep a capability", _CAPSET[_MACHINE], header, struct.pack("=6I", both, both, _MOUNTS, 0, 0, 0))
+    syscall("keep a capability", _CAPSET[_MACHINE], header, struct.pack("=6I", both, both, _MOUNTS, 0, 0, 0))
     prctl("keep a capability", _AMBIENT, _RAISE, _MOUNTS.bit_length() - 1)
     _bound_privileges()  # what only this process has is gone when it carries something out
 
@@ -71,40 +71,40 @@ def call_numbers() -> dict[str, int]:
 
 def unshare(flags: int) -> None:
     """Give this process, and for processes its children, namespaces of their own."""
-    checked("unshare", int(LIBC.unshare(flags)))
+    check_result("unshare", int(LIBC.unshare(flags)))
 
 
 def mount_tmpfs(path: str, options: str) -> None:
     """Mount an empty file system in memory."""
-    checked("mount tmpfs", int(LIBC.mount(b"sandbox", os.fsencode(path), b"tmpfs", 2 | 4, options.encode())))
+    check_result("mount tmpfs", int(LIBC.mount(b"sandbox", os.fsencode(path), b"tmpfs", 2 | 4, options.encode())))
 
 
 def open_tmpfs(**options: str) -> int:
     """Return an empty file system in memory that is mounted nowhere yet, as a handle of its first folder."""
-    opened = system_call("open tmpfs", _FSOPEN, b"tmpfs", 1)
+    opened = syscall("open tmpfs", _FSOPEN, b"tmpfs", 1)
     try:
         for name, value in {"source": "sandbox", **options}.items():
-            system_call(f"set {name} of tmpfs", _FSCONFIG, opened, 1, name.encode(), value.encode(), 0)
-        system_call("make tmpfs", _FSCONFIG, opened, 6, None, None, 0)
-        return system_call("mount tmpfs", _FSMOUNT, opened, 1, 2 | 4)
+            syscall(f"set {name} of tmpfs", _FSCONFIG, opened, 1, name.encode(), value.encode(), 0)
+        syscall("make tmpfs", _FSCONFIG, opened, 6, None, None, 0)
+        return syscall("mount tmpfs", _FSMOUNT, opened, 1, 2 | 4)
     finally:
         os.close(opened)
 
 
 def unmount(path: str) -> None:
     """Take away what is mounted at `path`, and below it."""
-    checked("unmount", int(LIBC.umount2(os.fsencode(path), _MNT_DETACH)))
+    check_result("unmount", int(LIBC.umount2(os.fsencode(path), _MNT_DETACH)))
 
 
 def make_private(path: str) -> None:
     """Keep mounts below `path` from other namespaces."""
-    checked("make mounts private", int(LIBC.mount(None, os.fsencode(path), None, _MS_REC | _MS_PRIVATE, None)))
+    check_result("make mounts private", int(LIBC.mount(None, os.fsencode(path), None, _MS_REC | _MS_PRIVATE, None)))
 
 
 def bind_read_only(source: str, path: str) -> None:
     """Let `source` be seen at `path`, with all that is mounted below it, and nothing in it be changed."""
     words = os.fsencode(source), os.fsencode(path)
-    checked(f"bind {source}", int(LIBC.mount(*words, None, _BIND | _MS_REC, None)))
+    check_result(f"bind {source}", int(LIBC.mount(*words, None, _BIND | _MS_REC, None)))
     make_read_only(path, below=True)
 
 
@@ -112,20 +112,20 @@ def make_read_only(path: str, *, below: bool = False) -> None:
     """Let nothing be changed in what is mounted at `path`, and in what is mounted below it if so."""
     wanted = struct.pack("=QQQQ", _ATTR_READ_ONLY, 0, 0, 0)
     flags = _RECURSIVE if below else 0
-    system_call(f"make {path} read-only", _MOUNT_SETATTR, -100, os.fsencode(path), flags, wanted, len(wanted))
+    syscall(f"make {path} read-only", _MOUNT_SETATTR, -100, os.fsencode(path), flags, wanted, len(wanted))
 
 
 def bind(path: str, goal: str) -> None:
     """Let one device, or one folder, be seen at `goal`, as it is."""
-    checked(f"bind {path}", int(LIBC.mount(os.fsencode(path), os.fsencode(goal), None, _BIND, None)))
+    check_result(f"bind {path}", int(LIBC.mount(os.fsencode(path), os.fsencode(goal), None, _BIND, None)))
 
 
 def enter_root(path: str) -> None:
     """Make `path`, a mount, the root of this process' own mount namespace; nothing else is left in it."""
     unshare(NEW_MOUNT)
     os.chdir(path)
-    system_call("pivot_root", _PIVOT_ROOT[_MACHINE], b".", b".")
-    checked("leave the old root", int(LIBC.umount2(b".", _MNT_DETACH)))
+    syscall("pivot_root", _PIVOT_ROOT[_MACHINE], b".", b".")
+    check_result("leave the old root", int(LIBC.umount2(b".", _MNT_DETACH)))
     os.chdir("/")
 
 
@@ -134,7 +134,7 @@ def enter_root(path: str) -> None:
 
 def landlock_version() -> int:
     """Return the version of Landlock here."""
-    return system_call("landlock", _LANDLOCK, None, 0, 1)
+    return syscall("landlock", _LANDLOCK, None, 0, 1)
 
 
 def landlock(read: Iterable[str], write: Iterable[str], devices: Iterable[str]) -> None:
@@ -143,11 +143,11 @@ def landlock(read: Iterable[str], write: Iterable[str], devices: Iterable[str]) 
     Of the network nothing is left where Landlock knows it (version 4); signals and abstract sockets from version 6 on.
     """
     attributes = landlock_attributes()
-    rules = system_call("landlock_create_ruleset", _LANDLOCK, attributes, len(attributes), 0)
+    rules = syscall("landlock_create_ruleset", _LANDLOCK, attributes, len(attributes), 0)
     for path, rights in landlock_rights(read, write, devices):
         _allow(rules, path, rights)
     prctl("no new privileges", _NO_NEW_PRIVS, 1)
-    system_call("landlock_restrict_self", _LANDLOCK + 2, rules, 0)
+    syscall("landlock_restrict_self", _LANDLOCK + 2, rules, 0)
     os.close(rules)
 
 
@@ -177,7 +177,7 @@ def _allow(rules: int, path: str, rights: int) -> None:
     except FileNotFoundError:
         return
     try:
-        system_call("landlock_add_rule", _LANDLOCK + 1, rules, 1, struct.pack("=Qi", rights, beneath), 0)
+        syscall("landlock_add_rule", _LANDLOCK + 1, rules, 1, struct.pack("=Qi", rights, beneath), 0)
     finally:
         os.close(beneath)
 
@@ -190,7 +190,7 @@ def install_filter(code: bytes, *, listen: bool) -> int:
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("=HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
     prctl("no new privileges", _NO_NEW_PRIVS, 1)
-    found = system_call("seccomp", _SECCOMP[_MACHINE], 1, 8 if listen else 0, program)
+    found = syscall("seccomp", _SECCOMP[_MACHINE], 1, 8 if listen else 0, program)
     return found if listen else -1
 
 

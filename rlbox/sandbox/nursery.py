@@ -17,7 +17,7 @@ from typing import Any
 
 from rlbox.config.project import PACKAGE
 from rlbox.foreign import parse_json
-from rlbox.system.command import NOTHING, await_end, start_command
+from rlbox.system.command import DEVNULL, start_command, wait_for_exit
 from rlbox.values import Command
 
 _END_S = 20  # for a keeper to end what it keeps
@@ -67,7 +67,7 @@ class Keeper:
         with contextlib.suppress(OSError):
             self.line.shutdown(socket.SHUT_WR)
 
-    def await_end(self) -> None:
+    def wait_for_exit(self) -> None:
         """Wait until it has, or make it."""
         try:
             self.line.settimeout(_END_S)
@@ -105,7 +105,7 @@ class Nursery:
             cwd="/",
         )
         with theirs:
-            self._process = start_command(command, environ={}, stdin=theirs.fileno(), stdout=NOTHING, stderr=NOTHING)
+            self._process = start_command(command, environ={}, stdin=theirs.fileno(), stdout=DEVNULL, stderr=DEVNULL)
 
     @property
     def pid(self) -> int:
@@ -141,7 +141,7 @@ class Nursery:
 
     def bury(self, keeper: Keeper) -> None:
         """Wait for the end of a keeper that was closed or killed."""
-        keeper.await_end()
+        keeper.wait_for_exit()
         keeper.line.close()
         with contextlib.suppress(OSError), self.lock:  # with its maker it has ended, too
             self._line.send(b"%d" % keeper.pid)
@@ -154,6 +154,6 @@ class Nursery:
 
     def _end(self) -> None:
         self._line.close()
-        if await_end(self._process, _END_S) is None:
+        if wait_for_exit(self._process, _END_S) is None:
             self._process.kill()
             self._process.wait()

@@ -28,7 +28,7 @@ from rlbox.sandbox.root import PROGRAMS
 from rlbox.sandbox.strength import LAYERS, NAMESPACES, SECCOMP, Strength
 from rlbox.sandbox.tree import below, children
 from rlbox.system.command import run_command
-from rlbox.system.libc import adopt_orphans
+from rlbox.system.libc import set_child_subreaper
 from rlbox.values import Command
 
 _PREFIXES = "import json, sys; print(json.dumps(sorted({sys.prefix, sys.base_prefix, sys.exec_prefix})))"
@@ -87,7 +87,7 @@ class Pool:
         self._graves = threading.Lock()
         self._proven = False  # a program has run
         self._ready = {NAMESPACES, SECCOMP} <= set(settings.layers)
-        adopt_orphans()
+        set_child_subreaper()
         forget_dead()
         self._nursery = Nursery()
 

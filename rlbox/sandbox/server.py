@@ -17,7 +17,7 @@ from rlbox.foreign import parse_json, whole_number
 from rlbox.sandbox.answer import broken
 from rlbox.sandbox.pool import Pool
 from rlbox.sandbox.request import AskedWrong, read_request
-from rlbox.system.ports import HOST
+from rlbox.system.ports import LOOPBACK
 
 _LONGEST = 64 << 20
 """Bytes of a request."""
@@ -112,7 +112,7 @@ class _Server(ThreadingHTTPServer):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self._most = min(_SILENT, hard // 2) if hard > 0 else _SILENT
-        super().__init__((HOST, port), handler)
+        super().__init__((LOOPBACK, port), handler)
 
     def await_word(self, connection: socket.socket) -> None:
         """Note that a connection is to say what it wants."""

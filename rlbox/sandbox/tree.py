@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from rlbox.sandbox.group import ProgramGroup
-from rlbox.system.process_table import descendants, probe_processes, read_text
+from rlbox.system.process_table import find_descendants, probe_processes, read_text
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # CONFIG_PROC_CHILDREN
@@ -28,7 +28,7 @@ _NOTHING_S = 0.0005  # seconds of processor time between two looks that are none
 def below(pid: int) -> Iterator[int]:
     """Yield the ids of all processes below `pid`, as far as they can be seen at once."""
     if not LISTS_CHILDREN:
-        yield from descendants(probe_processes(), {pid})
+        yield from find_descendants(probe_processes(), {pid})
         return
     for child in children(pid):
         yield child

@@ -11,7 +11,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from rlbox.errors import NodeError
-from rlbox.system.command import PIPE, Started, run_command, run_in_foreground, start_command
+from rlbox.system.command import PIPE, ProcessHandle, run_command, run_in_foreground, start_command
 from rlbox.values import Command, Outcome
 
 CONNECTION_LOST_CODE = 255
@@ -83,7 +83,7 @@ class RemoteShell(Protocol):
     def check_output(self, command: str, error: str, stdin: str = "", *, timeout_s: float = _COMMAND_S) -> str:
         """Return what a shell command printed; `NodeError`, beginning with `error`, when it fails."""
 
-    def start(self, command: str, *, stdin: int, stdout: int) -> Started:
+    def start(self, command: str, *, stdin: int, stdout: int) -> ProcessHandle:
         """Start a shell command whose streams are the caller's; standard error is a pipe."""
 
 
@@ -98,7 +98,7 @@ class LocalShell:
             return outcome.stdout
         raise NodeError(f"{error}: {_last_line(outcome)}", where=self.name)
 
-    def start(self, command: str, *, stdin: int, stdout: int) -> Started:
+    def start(self, command: str, *, stdin: int, stdout: int) -> ProcessHandle:
         return start_command(Command(argv=("sh", "-c", command)), stdin=stdin, stdout=stdout, stderr=PIPE)
 
 
@@ -120,7 +120,7 @@ class SshConnection:
         self.address, self._retry_s = address, retry_s
         self._directory = Path(tempfile.mkdtemp(prefix="rlbox-ssh-"))
         self._socket = str(self._directory / "s")
-        self._master: Started | None = None
+        self._master: ProcessHandle | None = None
 
     @property
     def name(self) -> str:
@@ -170,7 +170,7 @@ class SshConnection:
         step = f"look there with `{self.address.shell_command}`, and try again"
         raise NodeError(f"{error}: {_last_line(outcome)}", where=self.name, next_step=step)
 
-    def start(self, command: str, *, stdin: int, stdout: int) -> Started:
+    def start(self, command: str, *, stdin: int, stdout: int) -> ProcessHandle:
         return start_command(Command(argv=self.to_argv(command)), stdin=stdin, stdout=stdout, stderr=PIPE)
 
     def to_argv(self, command: str) -> tuple[str, ...]:
@@ -191,7 +191,7 @@ class SshConnection:
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
-def start_ssh(argv: tuple[str, ...], errors: Path) -> Started:
+def start_ssh(argv: tuple[str, ...], errors: Path) -> ProcessHandle:
     """Start ssh with pipes, in a session of its own so that Ctrl-C does not end it; its errors go to a file."""
     try:
         with errors.open("wb") as file:

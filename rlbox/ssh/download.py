@@ -10,8 +10,8 @@ from rlbox.amounts import size_text
 from rlbox.errors import NodeError
 from rlbox.ssh.connection import RemoteShell
 from rlbox.ssh.files import RemoteFile, ReportBytes, fetch_file, fetch_small_files, total_bytes
-from rlbox.system.files import free_bytes, sum_file, write_atomic
-from rlbox.system.json_files import read_table
+from rlbox.system.files import free_bytes, sha256_file, write_atomic
+from rlbox.system.json_files import read_json_object
 
 _BYTES_PER_RECORD_WRITE = 1 << 26
 _SMALL_BYTES = 1 << 20  # up to here the round trip of a call of its own costs more than the file
@@ -26,7 +26,7 @@ class DownloadDirectory:
 
     def __init__(self, record: Path, path: Path | None = None) -> None:
         self._record = record
-        saved = read_table(record, links=True)
+        saved = read_json_object(record, links=True)
         self.path = path or Path(str(saved.get("folder", "")))
         self._verified = {}
         if str(saved.get("folder")) == str(self.path):
@@ -72,7 +72,7 @@ class DownloadDirectory:
         missing = []
         for file in files:
             path = self.path / file.path
-            if path.is_file() and path.stat().st_size == file.size and sum_file(path) == file.sha256:
+            if path.is_file() and path.stat().st_size == file.size and sha256_file(path) == file.sha256:
                 report(file.size)
                 yield file
             else:

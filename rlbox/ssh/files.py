@@ -19,8 +19,8 @@ from typing import NamedTuple
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.ssh.connection import CONNECTION_LOST_CODE, ConnectionLost, RemoteShell
-from rlbox.system.command import NOTHING, PIPE, Started
-from rlbox.system.files import sum_file
+from rlbox.system.command import DEVNULL, PIPE, ProcessHandle
+from rlbox.system.files import sha256_file
 
 _BLOCK = 1 << 20
 _LONG_COMMAND_S = 6 * 3600.0  # sums of a terabyte
@@ -167,7 +167,7 @@ def fetch_file(shell: RemoteShell, base: str, file: RemoteFile, directory: Path,
     part = _prepare_part(target)
     for _ in range(2):
         _fetch_rest(shell, f"{base}/{file.path}", file.size, part, report)
-        if sum_file(part) == file.sha256:
+        if sha256_file(part) == file.sha256:
             _commit(part, file, target)
             return
         part.unlink()
@@ -217,7 +217,7 @@ def send_file(shell: RemoteShell, path: Path, target: str, report: ReportBytes) 
     WorkFailed
         Its sha256 there is wrong, also when sent anew.
     """
-    sha256, size = sum_file(path), path.stat().st_size
+    sha256, size = sha256_file(path), path.stat().st_size
     part, parent, goal = (shlex.quote(name) for name in (target + _PART, os.path.dirname(target), target))
     sum_there = f"sha256sum <{goal} 2>/dev/null | cut -c1-64"
     if shell.check_output(f"mkdir -p {parent} && [ ! -f {goal} ] || {sum_there}", _SEND_ERROR).strip() == sha256:
@@ -232,7 +232,7 @@ def send_file(shell: RemoteShell, path: Path, target: str, report: ReportBytes) 
         with path.open("rb") as file:
             file.seek(offset)
             report(offset)
-            _check_exit(shell.start(f"cat >>{part}", stdin=file.fileno(), stdout=NOTHING), path.name)
+            _check_exit(shell.start(f"cat >>{part}", stdin=file.fileno(), stdout=DEVNULL), path.name)
         report(size - offset)
         if shell.check_output(commit, _SEND_ERROR, timeout_s=_LONG_COMMAND_S).strip() == "sent":
             return
@@ -247,7 +247,7 @@ def replace_tree(shell: RemoteShell, directory: Path, names: Sequence[str], targ
     """Send small files in one stream, in place of everything below `target` there."""
     goal = shlex.quote(target)
     unpack = f"rm -rf {goal}.new && mkdir -p {goal}.new && tar -xf - -C {goal}.new"
-    process = shell.start(f"{unpack} && rm -rf {goal} && mv {goal}.new {goal}", stdin=PIPE, stdout=NOTHING)
+    process = shell.start(f"{unpack} && rm -rf {goal} && mv {goal}.new {goal}", stdin=PIPE, stdout=DEVNULL)
     with contextlib.suppress(BrokenPipeError), tarfile.open(fileobj=process.stdin, mode="w|") as archive:
         for name in names:
             archive.add(directory / name, name)
@@ -287,7 +287,7 @@ def _fetch_rest(shell: RemoteShell, source: str, size: int, part: Path, report: 
         part.touch()
         return
     command = f"tail -c +{offset + 1} -- {shlex.quote(source)} | head -c {size - offset}"
-    process = shell.start(command, stdin=NOTHING, stdout=PIPE)
+    process = shell.start(command, stdin=DEVNULL, stdout=PIPE)
     try:
         with _explain_write_errors(part), part.open("ab") as file:
             while process.stdout and (block := process.stdout.read1(_BLOCK)):  # type: ignore[attr-defined]
@@ -300,7 +300,7 @@ def _fetch_rest(shell: RemoteShell, source: str, size: int, part: Path, report: 
     _check_exit(process, source)
 
 
-def _check_exit(process: Started, what: str) -> None:
+def _check_exit(process: ProcessHandle, what: str) -> None:
     _, errors = process.communicate()
     if process.returncode:
         lines = errors.decode("utf-8", "replace").strip().splitlines()

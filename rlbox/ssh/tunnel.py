@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from rlbox.errors import EngineError
 from rlbox.ssh.connection import SshMissing, parse_ssh_url, read_last_line, start_ssh
-from rlbox.system.command import Started
+from rlbox.system.command import ProcessHandle
 
 ENGINE_SOCKET = "/var/run/docker.sock"
 # The user's own ControlMaster would keep the forward open after this process has ended.
@@ -83,6 +83,6 @@ def open_engine_tunnel(url: str) -> EngineTunnel:
     )
 
 
-def _kill(ssh: Started) -> None:
+def _kill(ssh: ProcessHandle) -> None:
     ssh.kill()
     ssh.wait()

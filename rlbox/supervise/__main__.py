@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlbox.errors import RlboxError, SpecError
-from rlbox.system.interrupt import Interrupt
-from rlbox.system.processes import FIRST, guard_memory
+from rlbox.system.interrupt import StopSignal
+from rlbox.system.processes import INIT_PID, forbid_ptrace
 
 if TYPE_CHECKING:
     from rlbox.diagnose.cause import Cause
@@ -34,10 +34,10 @@ def main(argv: list[str]) -> int:
         from rlbox.supervise.warden import watch_over
 
         return watch_over(Path(argv[1]), argv[3])
-    interrupt = Interrupt()
+    interrupt = StopSignal()
     interrupt.install()  # before the slow imports, so that a signal is never met by the default
-    if os.getpid() == FIRST:  # of a container; programs of a run in place are the user's own in any case
-        guard_memory()
+    if os.getpid() == INIT_PID:  # of a container; programs of a run in place are the user's own in any case
+        forbid_ptrace()
     try:
         return _supervise(argv, interrupt)
     except RlboxError as error:
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
         return error.exit_code
 
 
-def _supervise(argv: list[str], interrupt: Interrupt) -> int:
+def _supervise(argv: list[str], interrupt: StopSignal) -> int:
     from rlbox.record.folder import load_plan
     from rlbox.secrets.grants import Grants
     from rlbox.secrets.hand_over import keep_apart, receive_secrets
@@ -84,7 +84,7 @@ def collect_evidence(failure: StageFailure) -> Cause:
     return explained.cause
 
 
-def _begin(plan: RunPlan, run_dir: Path, interrupt: Interrupt, *, inherited: bool) -> None:
+def _begin(plan: RunPlan, run_dir: Path, interrupt: StopSignal, *, inherited: bool) -> None:
     """Take the data disk, unless it was inherited, and say who carries out the run, before anything starts.
 
     `NodeError` when another start of this attempt did so before.

@@ -18,9 +18,9 @@ from rlbox.secrets.grants import Grants
 from rlbox.supervise.causes import missing_program, out_of_memory
 from rlbox.supervise.nodes import RunNodes
 from rlbox.supervise.pace_watch import PaceWatch
-from rlbox.system.files import disk_full, free_bytes
-from rlbox.system.interrupt import Interrupt
-from rlbox.system.limits import probe_memory
+from rlbox.system.files import free_bytes, is_disk_full
+from rlbox.system.interrupt import StopSignal
+from rlbox.system.limits import probe_cgroup_memory
 from rlbox.system.processes import RunProcesses
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Bench:
     run_dir: Path
     journal: Journal
     processes: RunProcesses
-    interrupt: Interrupt
+    interrupt: StopSignal
     grants: Grants
     pace: PaceWatch
     nodes: RunNodes
@@ -97,7 +97,7 @@ class Bench:
         """Return the cause behind a file of the run that cannot be written."""
         if not self.journal.there(now=True):
             return removed_folder(str(self.run_dir))
-        if disk_full(error):
+        if is_disk_full(error):
             return full_disk(str(self.run_dir), free_bytes(self.run_dir))
         return unwritable(str(error.filename or self.run_dir), error.strerror or str(error))
 
@@ -106,7 +106,7 @@ class Bench:
         try:
             return start()
         except OSError as error:
-            if disk_full(error):
+            if is_disk_full(error):
                 raise StageStopped(self.disk_cause(error)) from error
             raise StageStopped(missing_program(stage, part, argv[0], error.strerror or str(error))) from error
 
@@ -114,7 +114,7 @@ class Bench:
         """Name what the stage ran into: a run directory that is gone, an exhausted memory limit, a full disk."""
         if cause.kind != "interrupted" and not self.journal.there(now=True):
             return removed_folder(str(self.run_dir))
-        memory = probe_memory()
+        memory = probe_cgroup_memory()
         if cause.kind in _BY_MEMORY and memory.kills > kills_before:
             return out_of_memory(cause, memory.limit_bytes)
         for folder in (self.run_dir, Path(self.plan.paths.data)):

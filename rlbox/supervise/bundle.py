@@ -21,8 +21,8 @@ from rlbox.errors import SpecError
 from rlbox.secrets.credentials import mask_credentials
 from rlbox.secrets.masks import Masks
 from rlbox.supervise.bundle_plan import Left, RunFile, Selection, Taken
-from rlbox.system.files import check_output, whole_file
-from rlbox.system.safe_files import open_file, walk_files
+from rlbox.system.files import open_atomic, require_writable_file
+from rlbox.system.safe_files import open_regular_file, walk_files
 
 MANIFEST = "manifest.json"
 _BLOCK = 1 << 20
@@ -71,7 +71,7 @@ def check_place(run_dir: Path, out: Path) -> None:
         raise SpecError(
             "the bundle would lie inside the run directory", where=str(out), next_step="name another place with --out"
         )
-    check_output(out, "another with --out")
+    require_writable_file(out, "another with --out")
 
 
 def write_bundle(
@@ -88,7 +88,7 @@ def write_bundle(
     """
     rows: list[BundleRow] = []
     with (
-        whole_file(out, 0) as file,
+        open_atomic(out, 0) as file,
         gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
@@ -131,7 +131,7 @@ class _Writer:
     def add_file(self, path: Path, taken: Taken, on_bytes: OnBytes) -> BundleRow | None:
         """Add the end of a file as long as it was when it was listed; None when it cannot be read."""
         try:
-            source = open_file(path)
+            source = open_regular_file(path)
         except OSError as error:
             self._miss(taken, error)
             return None

@@ -25,9 +25,15 @@ from rlbox.supervise.gather import NotHere
 from rlbox.system.command import run_command
 from rlbox.system.identity import user_name
 from rlbox.system.json_files import read_lines
-from rlbox.system.limits import probe_memory
-from rlbox.system.process_table import Process, owner_of, probe_command_line, probe_processes, probe_resident_bytes
-from rlbox.system.tail import read_end
+from rlbox.system.limits import probe_cgroup_memory
+from rlbox.system.process_table import (
+    Process,
+    find_process_owner,
+    probe_command_line,
+    probe_processes,
+    probe_resident_bytes,
+)
+from rlbox.system.tail import read_last_bytes
 from rlbox.values import Command
 
 _TOOL_S = 5.0
@@ -92,7 +98,7 @@ def process_text() -> str:
 
 
 def _process_row(process: Process) -> tuple[int, str]:
-    owner = owner_of(process.pid)
+    owner = find_process_owner(process.pid)
     size = probe_resident_bytes(process.pid)
     words = _cut(probe_command_line(process.pid)) if owner == user_name() else ""
     shown = f"{process.state:5} {words or f'[{process.name}]'}"
@@ -120,7 +126,7 @@ def disk_text(folders: Iterable[Path]) -> str:
 
 def limit_text() -> str:
     """Return the limits of memory, shared memory, processes and files as JSON."""
-    facts = {"memory": dataclasses.asdict(probe_memory()), "limits": dataclasses.asdict(probe_limits())}
+    facts = {"memory": dataclasses.asdict(probe_cgroup_memory()), "limits": dataclasses.asdict(probe_limits())}
     return _json(facts)
 
 
@@ -210,7 +216,7 @@ def ray_log_text(ray: RayPlan) -> str:
     own = [path for path in files if path.name.startswith(_RAY_SPEAKERS)]
     workers = [path for path in files if path.name.startswith("worker-") and scan_log(path)]
     chosen = [*(path for path in own if path.suffix == ".err"), *workers, *(p for p in own if p.suffix != ".err")]
-    ends = ((path.name, read_end(path, _RAY_TAIL).decode("utf-8", "replace")) for path in chosen[:_RAY_FILES])
+    ends = ((path.name, read_last_bytes(path, _RAY_TAIL).decode("utf-8", "replace")) for path in chosen[:_RAY_FILES])
     return "\n".join(f"==> {name} <==\n{end}" for name, end in ends)
 
 

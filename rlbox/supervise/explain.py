@@ -22,8 +22,8 @@ from rlbox.supervise.evidence_contents import WHAT, facts_of, parts_of
 from rlbox.supervise.failure_report import make_report, report_page
 from rlbox.supervise.gather import gather
 from rlbox.supervise.snapshot import StageFailure
-from rlbox.system.files import disk_full
-from rlbox.system.safe_files import make_own_folders, open_file, walk_files, write_file
+from rlbox.system.files import is_disk_full
+from rlbox.system.safe_files import force_directories, open_regular_file, replace_file, walk_files
 
 GATHER_S = 10.0
 """How long the machine is asked; with the snapshot before the stage was stopped, evidence takes 15 s at most."""
@@ -93,7 +93,7 @@ def write_evidence(failure: StageFailure, explained: Explained) -> Path:
     OSError
         Not even the report could be written.
     """
-    folder = make_own_folders(failure.run_dir, f"{failure.stage.directory}/{EVIDENCE_FOLDER}")
+    folder = force_directories(failure.run_dir, f"{failure.stage.directory}/{EVIDENCE_FOLDER}")
     gathered = gather(parts_of(failure), GATHER_S)
     report = make_report(failure, explained.cause, explained.fatals, gathered)
     found = explained.fatals or ((explained.quoted,) if explained.quoted else ())
@@ -128,13 +128,13 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
             problems |= {name: full} if text else {}
             continue
         try:
-            make_own_folders(folder, str(Path(name).parent))
-            write_file(folder / name, text.encode("utf-8", "replace"))
+            force_directories(folder, str(Path(name).parent))
+            replace_file(folder / name, text.encode("utf-8", "replace"))
         except OSError as error:
             if number == 0:
                 raise
             problems[name] = error.strerror or str(error)
-            full = problems[name] if disk_full(error) else ""
+            full = problems[name] if is_disk_full(error) else ""
     return problems
 
 
@@ -151,7 +151,7 @@ def write_manifest(folder: Path, what: Mapping[str, str], missing: Mapping[str, 
         row = {"name": name, "bytes": facts.st_size, "sha256": _sum(folder / name) if summed else ""}
         rows.append({**row, "what": says(what, name)})
     data = {"schema": 1, "files": rows, "missing": dict(sorted(missing.items()))}
-    write_file(folder / MANIFEST_FILE, (json.dumps(masks.tree(data), indent=1, ensure_ascii=False) + "\n").encode())
+    replace_file(folder / MANIFEST_FILE, (json.dumps(masks.tree(data), indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def says(what: Mapping[str, str], name: str) -> str:
@@ -169,7 +169,7 @@ def _files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
 def _sum(path: Path) -> str:
     digest = hashlib.sha256()
     try:
-        with open_file(path) as file:
+        with open_regular_file(path) as file:
             while block := file.read(_BLOCK):
                 digest.update(block)
     except OSError:

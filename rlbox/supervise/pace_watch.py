@@ -15,17 +15,17 @@ from rlbox.hang.pace import PaceClock, StartClock
 from rlbox.hang.slowness import REMEDIES, Slowness
 from rlbox.hang.watch import Probe
 from rlbox.system.counters import (
-    Activity,
-    GroupFiles,
-    ProcessActivity,
-    pace_between,
+    ActivitySample,
+    CgroupCounters,
+    ProcessCounters,
+    compute_cpu_usage,
+    compute_rates,
     probe_activity,
     probe_process_activity,
-    rates_between,
 )
 from rlbox.system.limits import usable_cores
 from rlbox.system.process_table import probe_processes
-from rlbox.system.processes import Child, RunProcesses
+from rlbox.system.processes import ChildProcess, RunProcesses
 
 _EVERY_S = 1.0
 _CPU_SHARE = 0.002
@@ -48,7 +48,7 @@ class PaceWatch:
         self._clock = PaceClock(real())
         self._cores = usable_cores()
         self._stretch = 1.0
-        self._before: Activity | None = None
+        self._before: ActivitySample | None = None
         self._due_s = self._listed_s = self._looked_s = -math.inf
         self._pids: tuple[int, ...] = ()
         self._start: ServiceStart | None = None
@@ -67,7 +67,7 @@ class PaceWatch:
         return self._real()
 
     @contextlib.contextmanager
-    def starting(self, child: Child, limit_s: float) -> Iterator[ServiceStart]:
+    def starting(self, child: ChildProcess, limit_s: float) -> Iterator[ServiceStart]:
         """Watch whether a service that starts gets on, until the block ends."""
         clock = StartClock(limit_s, self._stretch, self.now_s(), self._real())
         self._start, self._listed_s = ServiceStart(self, clock, child), -math.inf
@@ -90,7 +90,7 @@ class PaceWatch:
                 self._start.pids = self._processes.below(self._start.child)
         before, self._before = self._before, self._probe(self._pids)
         if before:
-            self._clock.take(pace_between(before, self._before, self._cores), real_s)
+            self._clock.take(compute_cpu_usage(before, self._before, self._cores), real_s)
             if self._start:
                 self._start.take(before, self._before, real_s)
         self._due_s = real_s + max(_EVERY_S, (time.thread_time() - spent) / _CPU_SHARE)
@@ -132,16 +132,16 @@ class PaceWatch:
 class ServiceStart:
     """A service that starts: `late` once it may take no longer. `pids` are its processes, looked up now and then."""
 
-    def __init__(self, watch: PaceWatch, clock: StartClock, child: Child) -> None:
+    def __init__(self, watch: PaceWatch, clock: StartClock, child: ChildProcess) -> None:
         self.child = child
         self.pids: set[int] = {child.pid}
         self._watch, self._clock = watch, clock
 
-    def take(self, before: Activity, after: Activity, real_s: float) -> None:
+    def take(self, before: ActivitySample, after: ActivitySample, real_s: float) -> None:
         """Take two looks at the run's processes."""
         own = [dataclasses.replace(look, processes=self._own(look.processes)) for look in (before, after)]
         waits_disk = any(process.waits_disk for process in own[1].processes)
-        self._clock.take(rates_between(*own), real_s, waits_disk=waits_disk)
+        self._clock.take(compute_rates(*own), real_s, waits_disk=waits_disk)
 
     @property
     def late(self) -> bool:
@@ -155,18 +155,18 @@ class ServiceStart:
         """How long it has taken by the clock on the wall, s."""
         return self._clock.took_s(self._watch.real_s())
 
-    def _own(self, processes: Iterable[ProcessActivity]) -> tuple[ProcessActivity, ...]:
+    def _own(self, processes: Iterable[ProcessCounters]) -> tuple[ProcessCounters, ...]:
         return tuple(process for process in processes if process.pid in self.pids)
 
 
 def _prober() -> Probe:
-    group = GroupFiles()
+    group = CgroupCounters()
     return lambda pids: probe_activity(pids, gpus=False, group=group)
 
 
-def _computed(process: ProcessActivity) -> float:
+def _computed(process: ProcessCounters) -> float:
     return process.cpu_s
 
 
-def _moved(process: ProcessActivity) -> float:
+def _moved(process: ProcessCounters) -> float:
     return process.read_bytes + process.write_bytes

@@ -14,7 +14,7 @@ from rlbox.job.ports import allows
 from rlbox.supervise.bench import Bench, StageStopped
 from rlbox.supervise.causes import undeclared_listener
 from rlbox.supervise.stage_watch import StageWatch
-from rlbox.system.ports import TcpSocket, ephemeral_ports, tcp_sockets
+from rlbox.system.ports import TcpSocket, list_tcp_sockets, read_ephemeral_ports
 
 _EVERY_S, _SHARE = 1.0, 20
 """How often at most, and that looking takes a twentieth of the time at most."""
@@ -58,7 +58,7 @@ class PortAudit:
     def _judge(self, new: Sequence[TcpSocket]) -> None:
         members = {process.pid: process.name for process in self._bench.processes.members()}
         pids = {each.inode: each.holder(members) for each in new}
-        parts, still, ports = self._bench.processes.parts(), _listening(), ephemeral_ports()
+        parts, still, ports = self._bench.processes.parts(), _listening(), read_ephemeral_ports()
         for each in new:
             pid = pids[each.inode]
             shared = self._bench.plan.network == "host"  # with processes that are none of the run's
@@ -73,7 +73,7 @@ class PortAudit:
 
 def _listening() -> list[TcpSocket]:
     """Return what waits for connections of others than this machine."""
-    return [each for each in tcp_sockets() if each.listens and not each.loopback]
+    return [each for each in list_tcp_sockets() if each.listens and not each.loopback]
 
 
 def _declared(stage: StagePlan) -> Mapping[str, tuple[str, ...]]:

@@ -17,7 +17,7 @@ from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any
 
 from rlbox.job.plan import ServicePlan
-from rlbox.system.ports import HOST, probe_gateway
+from rlbox.system.ports import LOOPBACK, read_default_gateway
 
 _MOST = 64
 """Connections at once; a browser has six to a server."""
@@ -39,7 +39,7 @@ class Published:
     def __init__(self, ports: Mapping[str, int], gateway: str = "", address: str = "") -> None:
         self.inodes: set[int] = set()
         self._ports = ports
-        self._gateway = gateway or (probe_gateway() if ports else "")
+        self._gateway = gateway or (read_default_gateway() if ports else "")
         self._address = address or (_address_towards(self._gateway) if self._gateway else "")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -99,7 +99,7 @@ class Published:
         try:
             reader, writer = await asyncio.open_connection(sock=near)
             with _closed(writer):
-                far_reader, far_writer = await asyncio.open_connection(HOST, port)
+                far_reader, far_writer = await asyncio.open_connection(LOOPBACK, port)
                 with _closed(far_writer):
                     await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
         except OSError:  # nobody listens any more

@@ -19,9 +19,9 @@ from typing import Any
 
 from rlbox.doctor.ray_facts import own_session, ray_http
 from rlbox.job.plan import RayPlan, RunPlan
-from rlbox.system.http import NoAnswer, explain
+from rlbox.system.http import NoResponseError, explain_no_response
 from rlbox.system.poller import Poller
-from rlbox.system.safe_files import write_file
+from rlbox.system.safe_files import replace_file
 
 PENDING = "PENDING"
 SUCCEEDED = "SUCCEEDED"
@@ -86,7 +86,7 @@ class RunningRayJob:
         self._poller.close()
         if self.facts.status in _ENDED:
             return
-        with contextlib.suppress(NoAnswer), ray_http(_STOP_S) as http:
+        with contextlib.suppress(NoResponseError), ray_http(_STOP_S) as http:
             http.whole("POST", f"{_jobs(self._plan)}{self._plan.submission_id}/stop")
             until = time.monotonic() + _STOP_S
             while time.monotonic() < until and probe_job(self._plan, _STOP_S).status not in _ENDED:
@@ -112,7 +112,7 @@ def handed_over(file: Path, secrets: Mapping[str, str]) -> str:
     if not secrets:
         return ""
     text = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in secrets.items())
-    write_file(file, text.encode(), mode=0o600)
+    replace_file(file, text.encode(), mode=0o600)
     name = shlex.quote(str(file))
     return f". {name} && rm -f {name} && exec "
 
@@ -123,8 +123,8 @@ def probe_job(plan: RayPlan, timeout_s: float = _TIMEOUT_S) -> JobFacts:
         with ray_http(timeout_s) as http:
             answer = http.whole("GET", _jobs(plan) + plan.submission_id)
             data: dict[str, Any] = answer.json()
-    except (NoAnswer, ValueError) as error:
-        return JobFacts(status=UNREACHABLE, message=explain(error))
+    except (NoResponseError, ValueError) as error:
+        return JobFacts(status=UNREACHABLE, message=explain_no_response(error))
     if answer.status != 200:
         return JobFacts(status=UNREACHABLE, message=f"HTTP {answer.status}")
     code = data.get("driver_exit_code")
@@ -140,8 +140,8 @@ def _submit(plan: RayPlan, body: Mapping[str, Any]) -> JobFacts:
     try:
         with ray_http(_SUBMIT_S) as http:
             answer = http.whole("POST", _jobs(plan), headers=headers, body=json.dumps(body).encode())
-    except NoAnswer as error:
-        return JobFacts(status=REFUSED, message=explain(error))
+    except NoResponseError as error:
+        return JobFacts(status=REFUSED, message=explain_no_response(error))
     if answer.status != 200:
         lines = answer.read().decode("utf-8", "replace").strip().splitlines()
         return JobFacts(status=REFUSED, message=f"HTTP {answer.status}: {lines[-1] if lines else ''}")

@@ -13,9 +13,9 @@ from typing import Any
 from rlbox.record.resources import RESOURCES_FILE, make_sample
 from rlbox.record.state import RunState
 from rlbox.system.clock import utc_now
-from rlbox.system.counters import Activity, GroupFiles, probe_activity, probe_pressure
+from rlbox.system.counters import ActivitySample, CgroupCounters, probe_activity, probe_pressure
 from rlbox.system.files import free_bytes
-from rlbox.system.json_files import RowFile
+from rlbox.system.json_files import LineAppender
 from rlbox.system.limits import usable_cores
 
 PAUSE_S = 5.0
@@ -49,13 +49,13 @@ class Sampler:
         pause_s: float = PAUSE_S,
     ) -> None:
         self.phase = ""
-        self._rows = RowFile(run_dir / RESOURCES_FILE)
+        self._rows = LineAppender(run_dir / RESOURCES_FILE)
         self._run_dir = run_dir
         self._parts = parts
         self._state = state
         self._pause_s = pause_s
-        self._cores, self._group = usable_cores(), GroupFiles()
-        self._before: Activity | None = None
+        self._cores, self._group = usable_cores(), CgroupCounters()
+        self._before: ActivitySample | None = None
         self._wake = threading.Event()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._sample_on, name="sampler", daemon=True)

@@ -12,7 +12,7 @@ from rlbox.job.plan import ServicePlan
 from rlbox.logs.lines import Texts, views
 from rlbox.logs.patterns import compile_pattern, pattern_set
 from rlbox.system.poller import Poller
-from rlbox.system.processes import Child, RunProcesses
+from rlbox.system.processes import ChildProcess, RunProcesses
 from rlbox.values import Command
 
 _PAUSE_S = 0.2
@@ -48,7 +48,7 @@ class RunningService:
     ) -> None:
         self.plan, self._clock = plan, clock
         self._headers = headers
-        self.child: Child = processes.start(command, output, stage=stage, part=plan.name)
+        self.child: ChildProcess = processes.start(command, output, stage=stage, part=plan.name)
         self.started = self._clock()
         self._line_missing = bool(plan.ready.line)
         self._good_at: float | None = None

@@ -15,9 +15,9 @@ from rlbox.record.state import StageState
 from rlbox.secrets.masks import Masks
 from rlbox.system.clock import utc_now
 from rlbox.system.files import free_bytes
-from rlbox.system.gpu import GpuFacts, probe_gpus
-from rlbox.system.limits import MemoryFacts, probe_memory
-from rlbox.system.ports import probe_port
+from rlbox.system.gpu import GpuStatus, probe_gpus
+from rlbox.system.limits import CgroupMemory, probe_cgroup_memory
+from rlbox.system.ports import find_port_holder
 from rlbox.system.process_table import Process, probe_command_line, probe_resident_bytes
 
 _SHARED_MEMORY = Path("/dev", "shm")
@@ -43,10 +43,10 @@ class Snapshot:
 
     taken_at: str
     processes: tuple[ProcessFacts, ...]
-    memory: MemoryFacts
+    memory: CgroupMemory
     free_bytes: Mapping[str, int]
     ports: Mapping[str, str]
-    gpus: tuple[GpuFacts, ...] = ()
+    gpus: tuple[GpuStatus, ...] = ()
     ray: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -56,9 +56,9 @@ def probe_snapshot(plan: RunPlan, stage: StagePlan, run_dir: Path, processes: It
     return Snapshot(
         taken_at=utc_now(),
         processes=tuple(_process_facts(process) for process in processes),
-        memory=probe_memory(),
+        memory=probe_cgroup_memory(),
         free_bytes={str(folder): free_bytes(folder) for folder in (run_dir, Path(plan.paths.data), _SHARED_MEMORY)},
-        ports={f"{name} {number}": probe_port(number) for name, number in ports.items()},
+        ports={f"{name} {number}": find_port_holder(number) for name, number in ports.items()},
         gpus=probe_gpus(),
         ray=probe_ray(stage.ray) if stage.ray else {},
     )

@@ -24,9 +24,9 @@ from rlbox.supervise.snapshot import Snapshot, probe_snapshot
 from rlbox.supervise.stage_services import StageServices, end_kept
 from rlbox.supervise.stage_watch import TOLD_TO_STOP, StageWatch
 from rlbox.system.clock import utc_now
-from rlbox.system.limits import probe_memory
-from rlbox.system.processes import Child
-from rlbox.system.safe_files import make_own_folders, remove_file
+from rlbox.system.limits import probe_cgroup_memory
+from rlbox.system.processes import ChildProcess
+from rlbox.system.safe_files import force_directories, remove_file
 from rlbox.values import Command
 
 MAIN = "main"
@@ -69,7 +69,7 @@ class _StageRun:
         self._secrets = self._folder / "secrets.env"
 
     def carry_out(self) -> StageEnd:
-        started_at, kills = utc_now(), probe_memory().kills
+        started_at, kills = utc_now(), probe_cgroup_memory().kills
         self._bench.pace.begin(self._stage.stretch)
         self._watch.record(state="starting", started_at=started_at)
         cause, snapshot = self._attempt(self._run), None
@@ -109,7 +109,7 @@ class _StageRun:
 
     def _run(self) -> None:
         self._bench.check_going()
-        make_own_folders(self._bench.run_dir, self._stage.directory)
+        force_directories(self._bench.run_dir, self._stage.directory)
         self._check_needs()
         if self._due:
             self._before = Before([file.path for file in self._due], self._bench.check_going)
@@ -154,7 +154,7 @@ class _StageRun:
             self._audit.look_often()
         self._end_main(code)
 
-    def _start_main(self) -> Child | RunningRayJob:
+    def _start_main(self) -> ChildProcess | RunningRayJob:
         stage = self._stage
         environment = {**self._bench.plan.env, **stage.env}
         if stage.ray:
@@ -234,7 +234,7 @@ class _StageRun:
         if left:
             self._bench.journal.event(self._stage.name, "left-running", pids=[process.pid for process in left])
         self._services.leave(keep)
-        if isinstance(main, Child):
+        if isinstance(main, ChildProcess):
             self._watch.record(exit_code=main.poll())
         self._watch.close_logs()
         self._watch.check_disk()

@@ -14,7 +14,7 @@ from rlbox.supervise.services import RunningService
 from rlbox.supervise.stage_watch import StageWatch
 from rlbox.supervise.weights import weights_bytes
 from rlbox.system.clock import utc_now
-from rlbox.system.ports import probe_port
+from rlbox.system.ports import find_port_holder
 from rlbox.values import Command
 
 
@@ -43,7 +43,7 @@ class StageServices:
         for service in self._stage.services:
             for name, number in service.ports.items():
                 rule = self._gate.facts.ports[service.name, name]
-                holder = "" if service.name in self._bench.kept else probe_port(number)
+                holder = "" if service.name in self._bench.kept else find_port_holder(number)
                 if holder:
                     self._gate.refuse(rule, f"taken by {holder}")
                     raise StageStopped(taken_port(name, number, holder))

@@ -24,8 +24,8 @@ from rlbox.supervise.bench import Bench, StageStopped
 from rlbox.supervise.causes import dead_service, mute_service, silent_service, too_long
 from rlbox.supervise.ray_jobs import RunningRayJob
 from rlbox.supervise.services import RunningService
-from rlbox.system.processes import Child
-from rlbox.system.tail import Tail
+from rlbox.system.processes import ChildProcess
+from rlbox.system.tail import FileFollower
 
 _LOOK_S = 0.05
 """How often the stage is looked at while its logs are still; new output is looked at when it comes."""
@@ -45,7 +45,7 @@ class StageWatch:
     def __init__(self, bench: Bench, stage: StagePlan) -> None:
         self.gate = GateJudge(stage, bench.plan.benign)
         self.services: list[RunningService] = []
-        self.main: Child | RunningRayJob | None = None
+        self.main: ChildProcess | RunningRayJob | None = None
         self.pump = LogPump(bench.journal.masks)
         names = (*(service.name for service in stage.services), STAGE_LOG)
         self.hang = HangWatch(bench.watched(stage), clock=bench.pace.now_s)
@@ -239,7 +239,7 @@ class MetricFiles:
 
     def __init__(self, gate: GateJudge) -> None:
         self._gate = gate
-        self._tails = {path: Tail(Path(path), links=True) for path in gate.metric_files}
+        self._tails = {path: FileFollower(Path(path), links=True) for path in gate.metric_files}
         for tail in self._tails.values():
             with contextlib.suppress(OSError):
                 tail.skip()

@@ -33,11 +33,11 @@ from rlbox.supervise.sampler import Sampler
 from rlbox.supervise.snapshot import StageFailure
 from rlbox.supervise.stage import StageEnd, carry_out_stage
 from rlbox.supervise.stage_services import end_kept
-from rlbox.system.cgroup import OwnCgroup
+from rlbox.system.cgroup import RunCgroup
 from rlbox.system.clock import utc_now
-from rlbox.system.interrupt import Interrupt
+from rlbox.system.interrupt import StopSignal
 from rlbox.system.processes import RunProcesses, become_subreaper
-from rlbox.system.safe_files import find_files, write_file
+from rlbox.system.safe_files import find_files, replace_file
 from rlbox.values import Command
 
 BUG_FILE = "supervisor-error.log"
@@ -49,7 +49,7 @@ def carry_out_run(
     plan: RunPlan,
     run_dir: Path,
     *,
-    interrupt: Interrupt,
+    interrupt: StopSignal,
     masks: Masks,
     grants: Grants,
     on_failure: Callable[[StageFailure], Cause],
@@ -67,7 +67,7 @@ def carry_out_run(
         Called with every event after it was written.
     """
     become_subreaper()
-    group = OwnCgroup(run_dir)
+    group = RunCgroup(run_dir)
     heads = RayFolders(plan)
     if plan.owns_processes:  # in a container the container is one
         group.enter()
@@ -216,7 +216,7 @@ def _run_status(cause: Cause | None) -> RunStatus:
 
 def _write_bug(run_dir: Path, masks: Masks) -> str:
     try:
-        write_file(run_dir / BUG_FILE, masks.text(traceback.format_exc()).encode("utf-8", "replace"))
+        replace_file(run_dir / BUG_FILE, masks.text(traceback.format_exc()).encode("utf-8", "replace"))
     except OSError:
         return ""
     return BUG_FILE

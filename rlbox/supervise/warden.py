@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from rlbox.system.command import Started, start_command
-from rlbox.system.interrupt import Interrupt
+from rlbox.system.command import ProcessHandle, start_command
+from rlbox.system.interrupt import StopSignal
 from rlbox.system.processes import RunProcesses, become_subreaper
 from rlbox.values import Command
 
@@ -33,7 +33,7 @@ def watch_over(run_dir: Path, hold: str) -> int:
     """
     become_subreaper()
     signal.signal(signal.SIGHUP, _stay)
-    processes = RunProcesses(run_dir, Interrupt())  # before there is a child: all that comes later is the run's
+    processes = RunProcesses(run_dir, StopSignal())  # before there is a child: all that comes later is the run's
     argv = (sys.executable, "-m", "rlbox.supervise", str(run_dir), "--hold", hold)
     for number in (signal.SIGTERM, signal.SIGINT):  # before there is somebody to hand them on to they wait
         signal.pthread_sigmask(signal.SIG_BLOCK, [number])
@@ -50,7 +50,7 @@ def watch_over(run_dir: Path, hold: str) -> int:
     return 128 - code if code < 0 else code
 
 
-def _hand_on(supervisor: Started) -> None:
+def _hand_on(supervisor: ProcessHandle) -> None:
     def hand_on(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
             supervisor.send_signal(number)
@@ -70,8 +70,8 @@ def _settle(run_dir: Path, code: int) -> None:
     from rlbox.errors import RlboxError
     from rlbox.record.folder import load_plan
     from rlbox.record.settle import settle_run
-    from rlbox.system.tail import read_end
+    from rlbox.system.tail import read_last_bytes
 
     with contextlib.suppress(OSError, RlboxError):  # a disk that is full or gone: the next verb tries again
-        said = read_end(run_dir / LOG_FILE, _LAST_BYTES).decode("utf-8", "replace")
+        said = read_last_bytes(run_dir / LOG_FILE, _LAST_BYTES).decode("utf-8", "replace")
         settle_run(run_dir, load_plan(run_dir), process_end(code, said))

@@ -17,12 +17,12 @@ from pathlib import Path
 _PREFIX = "rlbox-run-"
 _INNER = "rlbox-sandbox-"
 """Groups that the run's own sandboxes make below it."""
-PROCS = "cgroup.procs"
+PROCS_FILE = "cgroup.procs"
 _V1 = ("freezer", "pids")
 """Hierarchies of version 1 whose groups change nothing for what is in them."""
 
 
-class OwnCgroup:
+class RunCgroup:
     """The group of one run, by the name and place of its directory: another disk may hold a run of the same name.
 
     One that cannot be made has no members and changes nothing.
@@ -31,7 +31,7 @@ class OwnCgroup:
     def __init__(self, run_dir: Path) -> None:
         place = hashlib.sha256(str(run_dir.parent).encode("utf-8", "replace")).hexdigest()[:8]
         self._name = f"{_PREFIX}{run_dir.name}-{place}"
-        self._bases = tuple(_without_ours(folder) for _, folder in own_groups(("", *_V1)))
+        self._bases = tuple(_without_ours(folder) for _, folder in find_own_cgroups(("", *_V1)))
 
     def enter(self) -> bool:
         """Make the group and put this process into it; return whether that worked."""
@@ -39,7 +39,7 @@ class OwnCgroup:
             _forget_empty(base)
             try:
                 (base / self._name).mkdir(exist_ok=True)
-                (base / self._name / PROCS).write_text(str(os.getpid()))
+                (base / self._name / PROCS_FILE).write_text(str(os.getpid()))
             except OSError:
                 with contextlib.suppress(OSError):
                     (base / self._name).rmdir()
@@ -52,7 +52,7 @@ class OwnCgroup:
         for base in self._bases:
             if (base / self._name).is_dir():
                 with contextlib.suppress(OSError):
-                    (base / PROCS).write_text(str(os.getpid()))
+                    (base / PROCS_FILE).write_text(str(os.getpid()))
                     _remove(base / self._name)
 
     def members(self) -> set[int]:
@@ -61,11 +61,11 @@ class OwnCgroup:
         for base in self._bases:
             with contextlib.suppress(OSError, ValueError):
                 for path in (base / self._name, *(base / self._name).glob(f"{_INNER}*")):
-                    found |= {int(line) for line in (path / PROCS).read_text().split()}
+                    found |= {int(line) for line in (path / PROCS_FILE).read_text().split()}
         return found - {0, os.getpid()}
 
 
-def own_groups(controllers: Iterable[str]) -> Iterator[tuple[str, Path]]:
+def find_own_cgroups(controllers: Iterable[str]) -> Iterator[tuple[str, Path]]:
     """Yield controller (empty: version 2) and folder of each group that this process is in, in the order given."""
     with contextlib.suppress(OSError):
         groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]

@@ -16,10 +16,10 @@ from rlbox.amounts import limit_text
 from rlbox.errors import TimedOut, WorkFailed
 from rlbox.values import Command, Outcome
 
-Started: TypeAlias = "subprocess.Popen[bytes]"
+ProcessHandle: TypeAlias = "subprocess.Popen[bytes]"
 Stream: TypeAlias = "int | IO[bytes] | None"
 
-PIPE, NOTHING, WITH_OUTPUT = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
+PIPE, DEVNULL, STDOUT = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
 """What a stream of a process may be beside an open file: a pipe to here, nothing, the same as its standard output."""
 
 
@@ -27,13 +27,13 @@ def start_command(
     command: Command,
     *,
     environ: Mapping[str, str] | None = None,
-    stdin: Stream = NOTHING,
+    stdin: Stream = DEVNULL,
     stdout: Stream = None,
     stderr: Stream = None,
     session: bool = True,
     keep: Sequence[int] = (),
     dies_with_us: bool = False,
-) -> Started:
+) -> ProcessHandle:
     """Start `command` and return its process; its `timeout_s` is for the caller to mind.
 
     Parameters
@@ -68,12 +68,12 @@ def start_command(
 
 
 def _end_with_parent() -> Callable[[], None]:
-    from rlbox.system.libc import end_with_parent  # before the fork, behind which nothing may be imported
+    from rlbox.system.libc import set_parent_death_signal  # before the fork, behind which nothing may be imported
 
-    return functools.partial(end_with_parent, os.getpid())
+    return functools.partial(set_parent_death_signal, os.getpid())
 
 
-def talk(process: Started, stdin: bytes, timeout_s: float) -> tuple[bytes, bytes] | None:
+def communicate(process: ProcessHandle, stdin: bytes, timeout_s: float) -> tuple[bytes, bytes] | None:
     """Give a process with three pipes its input and return all it says until it ends; None: it has not by then."""
     try:
         return process.communicate(stdin or None, timeout=timeout_s)
@@ -81,7 +81,7 @@ def talk(process: Started, stdin: bytes, timeout_s: float) -> tuple[bytes, bytes
         return None
 
 
-def await_end(process: Started, timeout_s: float) -> int | None:
+def wait_for_exit(process: ProcessHandle, timeout_s: float) -> int | None:
     """Wait until a process has ended and return how (negative for a signal); None: it has not by then."""
     try:
         return process.wait(timeout_s)

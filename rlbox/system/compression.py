@@ -29,7 +29,7 @@ class Readable(Protocol):
         """Return up to `amount` bytes; none at the end."""
 
 
-def unpacked(source: Readable, media_type: str) -> Iterator[bytes]:
+def decompress_layer(source: Readable, media_type: str) -> Iterator[bytes]:
     """Yield the plain tar of a layer.
 
     What is packed is asked of its first bytes: an engine's containerd store keeps zstd under Docker's media type, too,
@@ -43,7 +43,7 @@ def unpacked(source: Readable, media_type: str) -> Iterator[bytes]:
     head = b""
     while len(head) < len(_ZSTD) and (more := source.read(len(_ZSTD) - len(head))):
         head += more
-    known = Chunks(itertools.chain([head], iter(lambda: source.read(CHUNK), b"")))
+    known = ChunkReader(itertools.chain([head], iter(lambda: source.read(CHUNK), b"")))
     try:
         if head == _ZSTD:
             with zstd.ZstdFile(cast(BinaryIO, known)) as plain:
@@ -57,7 +57,7 @@ def unpacked(source: Readable, media_type: str) -> Iterator[bytes]:
         raise ValueError(f"no {media_type.rpartition('.')[2]} layer: {error}") from error
 
 
-class Chunks:
+class ChunkReader:
     """A file over chunks as they come."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
@@ -72,7 +72,7 @@ class Chunks:
         return head
 
 
-class Hashed:
+class DigestCounter:
     """Passes chunks on and knows their digest and size so far."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Hashed:
         return f"sha256:{self._hasher.hexdigest()}"
 
 
-def zstd_packed(chunks: Iterator[bytes]) -> Iterator[bytes]:
+def compress_zstd(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the chunks compressed with zstd on all cores; how many there are does not change the bytes."""
     settings = zstd.CompressionParameter
     packer = zstd.ZstdCompressor(
@@ -102,7 +102,7 @@ def zstd_packed(chunks: Iterator[bytes]) -> Iterator[bytes]:
     yield packer.flush()
 
 
-def gzip_packed(chunks: Iterator[bytes]) -> Iterator[bytes]:
+def compress_gzip(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the chunks compressed with gzip, without name and time stamp."""
     packer = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     for chunk in chunks:

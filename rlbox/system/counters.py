@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.system.cgroup import own_groups
-from rlbox.system.gpu import GpuFacts, probe_gpus
-from rlbox.system.limits import CpuLimit, CpuLimitFile
-from rlbox.system.process_table import read_text, stat_fields
+from rlbox.system.cgroup import find_own_cgroups
+from rlbox.system.gpu import GpuStatus, probe_gpus
+from rlbox.system.limits import CpuLimit, CpuLimitReader
+from rlbox.system.process_table import read_stat_fields, read_text
 
 _NO_TIME_S = 1e-3
 _PAGE_BYTES = 4096
@@ -22,7 +22,7 @@ WAITS_CORES = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessActivity:
+class ProcessCounters:
     """Counters of one process since it started; `started` (clock ticks) tells it from a later one with its id.
 
     `read_bytes` and `write_bytes` passed a disk or a network file system, `read_chars` and `write_chars` passed a read
@@ -56,7 +56,7 @@ class ProcessActivity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Activity:
+class ActivitySample:
     """Counters of the living processes of a run at `t_s` (a clock that only goes forward).
 
     `received_bytes` and `sent_bytes` are those of all interfaces but loopback; `local_bytes` is loopback's. `busy_s` is
@@ -68,8 +68,8 @@ class Activity:
     received_bytes: int
     sent_bytes: int
     local_bytes: int
-    gpus: tuple[GpuFacts, ...]
-    processes: tuple[ProcessActivity, ...]
+    gpus: tuple[GpuStatus, ...]
+    processes: tuple[ProcessCounters, ...]
     busy_s: float = 0.0
     limit: CpuLimit | None = None
     disk_s: float | None = None
@@ -89,7 +89,7 @@ class Pressure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rates:
+class ActivityRates:
     """What happened between two looks, per second (bytes; `cpu` in cores; `faults` a number).
 
     `memory` is how fast the processes' memory changed, either way. `gpu` is the highest utilization and `gpu_power`
@@ -109,7 +109,7 @@ class Rates:
     gpu_memory: int = 0
 
 
-def rates_between(before: Activity, after: Activity) -> Rates:
+def compute_rates(before: ActivitySample, after: ActivitySample) -> ActivityRates:
     """Return what happened between two looks.
 
     Processes are compared one by one: a new one counts from zero, one that is gone does not make a sum fall. `read`
@@ -125,7 +125,7 @@ def rates_between(before: Activity, after: Activity) -> Rates:
         return sum(max(0.0, gain) for gain in gains) / seconds
 
     moved = sum(abs(now.resident_bytes - (was.resident_bytes if was else 0)) for was, now in pairs)
-    return Rates(
+    return ActivityRates(
         seconds=seconds,
         read=max(grown("read_bytes"), grown("read_chars"), _PAGE_BYTES * grown("major_faults")),
         write=max(grown("write_bytes"), grown("write_chars")),
@@ -140,12 +140,12 @@ def rates_between(before: Activity, after: Activity) -> Rates:
     )
 
 
-def _grown(before: Activity, after: Activity, *fields: str) -> float:
+def _grown(before: ActivitySample, after: ActivitySample, *fields: str) -> float:
     return sum(max(0.0, float(getattr(after, field) - getattr(before, field))) for field in fields)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
+class CpuUsage:
     """What the run's processes got between two looks, in cores: `wanted` they could have used, `others` had.
 
     `held` cores more they would have had without the `limit` of their container (None: there is none). `disk` is the
@@ -172,7 +172,7 @@ class Pace:
         return self.held / (self.held + self.got) if self.held + self.got > WAITS_CORES else 0.0
 
 
-def pace_between(before: Activity, after: Activity, cores: float) -> Pace:
+def compute_cpu_usage(before: ActivitySample, after: ActivitySample, cores: float) -> CpuUsage:
     """Return the pace of the processes of two looks; they can use `cores` at once, and wait for each other beyond that.
 
     Source: `/proc/PID/schedstat`, of which the second number is how long the first thread was ready and had no core,
@@ -187,7 +187,7 @@ def pace_between(before: Activity, after: Activity, cores: float) -> Pace:
         waited += max(0.0, now.waited_s - (was.waited_s if was else 0.0))
         moved += max(0, _passed(now) - (_passed(was) if was else 0))
     busy = max(0.0, after.busy_s - before.busy_s)
-    return Pace(
+    return CpuUsage(
         seconds=seconds,
         wanted=min(cores, (got + waited) / seconds),
         got=got / seconds,
@@ -199,7 +199,7 @@ def pace_between(before: Activity, after: Activity, cores: float) -> Pace:
     )
 
 
-def _passed(process: ProcessActivity) -> int:
+def _passed(process: ProcessCounters) -> int:
     """Return what a disk moved for a process, bytes."""
     return process.read_bytes + process.write_bytes
 
@@ -215,7 +215,7 @@ def _held(before: CpuLimit | None, after: CpuLimit | None, got: float, waited: f
     return throttled if got >= after.cores * seconds / 2 else min(throttled, waited)
 
 
-def _disk(before: Activity, after: Activity, seconds: float, moved: float) -> float:
+def _disk(before: ActivitySample, after: ActivitySample, seconds: float, moved: float) -> float:
     """Return the part of the time in which the processes waited for a disk, 0-1.
 
     One that sleeps for it is seen to; of one whose threads do, the counter of all processes tells while it moves bytes.
@@ -235,12 +235,12 @@ _LOAD = re.compile(r"(\d+\.\d+)")
 _SOME = re.compile(r"^some avg10=(\d+\.\d+) .*total=(\d+)", re.MULTILINE)
 
 
-class GroupFiles:
+class CgroupCounters:
     """What the kernel counts for the control group that this process is in when this is made."""
 
     def __init__(self) -> None:
-        self.limit = CpuLimitFile()
-        self._disk = (*(folder / "io.pressure" for _, folder in own_groups(("",))), _PROC / "pressure/io")
+        self.limit = CpuLimitReader()
+        self._disk = (*(folder / "io.pressure" for _, folder in find_own_cgroups(("",))), _PROC / "pressure/io")
 
     def disk_s(self) -> float | None:
         """Return how long some process waited for a disk, s; None where the kernel does not tell. Source: psi.rst.
@@ -256,8 +256,8 @@ def probe_activity(
     *,
     clock: Callable[[], float] = time.monotonic,
     gpus: bool = True,
-    group: GroupFiles | None = None,
-) -> Activity:
+    group: CgroupCounters | None = None,
+) -> ActivitySample:
     """Return the counters of the processes `pids` (those that are gone count nothing), the network and the GPUs.
 
     Measured: 20 processes without GPUs 1 ms of CPU time on a busy machine.
@@ -271,7 +271,7 @@ def probe_activity(
     """
     found = tuple(activity for pid in pids if (activity := probe_process_activity(pid)))
     received, sent, local = _probe_network()
-    return Activity(
+    return ActivitySample(
         t_s=clock(),
         received_bytes=received,
         sent_bytes=sent,
@@ -284,14 +284,14 @@ def probe_activity(
     )
 
 
-def probe_process_activity(pid: int) -> ProcessActivity | None:
+def probe_process_activity(pid: int) -> ProcessCounters | None:
     """Return the counters of one process, all its threads together; None when it is gone."""
-    name, fields = stat_fields(pid)
+    name, fields = read_stat_fields(pid)
     if len(fields) < 22 or (fields[0] in "ZXx" and fields[17] == "1"):
         return None
     lines = read_text(f"/proc/{pid}/io").split()
     io = {lines[i]: int(lines[i + 1]) for i in range(0, len(lines) - 1, 2)}
-    return ProcessActivity(
+    return ProcessCounters(
         pid=pid,
         started=int(fields[19]),
         name=name,

@@ -15,23 +15,23 @@ from typing import BinaryIO
 
 from rlbox.amounts import size_text
 from rlbox.errors import LockHeld, NodeError
-from rlbox.system.lock import holder_of, lock_file
-from rlbox.system.safe_files import NEW
+from rlbox.system.lock import describe_lock_holder, open_locked_file
+from rlbox.system.safe_files import NEW_FILE_FLAGS
 
 
-def cache_folder(*names: str) -> Path:
+def cache_path(*names: str) -> Path:
     """Return a folder below `$XDG_CACHE_HOME/rlbox`; what is in it can be made again."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(base, "rlbox", *names)
 
 
-def state_folder(*names: str) -> Path:
+def state_path(*names: str) -> Path:
     """Return a folder below `$XDG_STATE_HOME/rlbox`: what this host knows, and no program of a run can write."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return Path(base, "rlbox", *names)
 
 
-def make_folder(path: Path) -> Path | None:
+def make_writable_directory(path: Path) -> Path | None:
     """Return `path`, made when it was missing; None when it cannot be made or written."""
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -49,13 +49,13 @@ def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
         It cannot be written, and is named; or what has its name is no regular file: devices, FIFOs, sockets and
         folders stay. A link to a regular file is replaced, not what it leads to.
     """
-    if kind := special_kind(path):
+    if kind := describe_special_file(path):
         raise OSError(errno.EINVAL, f"is {kind}, which is not replaced", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     try:
-        with os.fdopen(os.open(draft, NEW, mode), "wb") as file:
+        with os.fdopen(os.open(draft, NEW_FILE_FLAGS, mode), "wb") as file:
             file.write(text.encode() if isinstance(text, str) else text)
             os.fchmod(file.fileno(), mode)
         os.replace(draft, path)
@@ -75,7 +75,7 @@ _KINDS = {
 }
 
 
-def special_kind(path: Path) -> str:
+def describe_special_file(path: Path) -> str:
     """Return what stands at a path, links followed, if that is no regular file (`a device`); else an empty text."""
     try:
         if path.is_symlink() and str(path).startswith(("/dev/", "/proc/")):
@@ -110,7 +110,7 @@ def free_bytes(path: Path) -> int:
     return 0
 
 
-def disk_full(error: BaseException) -> bool:
+def is_disk_full(error: BaseException) -> bool:
     """Whether a write failed because the disk, or the user's part of it, is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
@@ -118,7 +118,7 @@ def disk_full(error: BaseException) -> bool:
 _BLOCK = 1 << 20
 
 
-def sum_file(path: Path) -> str:
+def sha256_file(path: Path) -> str:
     """Return the sha256 of a file, hex."""
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
@@ -139,7 +139,7 @@ def link_or_copy(source: Path, path: Path) -> None:
 
 
 @contextmanager
-def whole_file(path: Path, need: int) -> Iterator[BinaryIO]:
+def open_atomic(path: Path, need: int) -> Iterator[BinaryIO]:
     """Yield a file that becomes `path` when the block ends well, and is removed when it does not.
 
     Parameters
@@ -156,7 +156,7 @@ def whole_file(path: Path, need: int) -> Iterator[BinaryIO]:
     """
     part = path.with_name(f"{path.name}.part")
     try:
-        if kind := special_kind(path):
+        if kind := describe_special_file(path):
             raise OSError(errno.EINVAL, f"{kind} has this name, which is not replaced")
         free = free_bytes(path.parent)
         if free < need:
@@ -165,9 +165,9 @@ def whole_file(path: Path, need: int) -> Iterator[BinaryIO]:
                 where=str(path.parent),
                 next_step="free space, or name a file on another disk",
             )
-        handle = lock_file(part, create=True)
+        handle = open_locked_file(part, create=True)
         if handle is None:
-            busy = f"another rlbox writes this archive: {holder_of(part)}"
+            busy = f"another rlbox writes this archive: {describe_lock_holder(part)}"
             raise LockHeld(busy, where=str(part), next_step="wait for it to end")
         with os.fdopen(handle, "r+b") as file:
             file.truncate(0)
@@ -187,7 +187,7 @@ def whole_file(path: Path, need: int) -> Iterator[BinaryIO]:
         ) from error
 
 
-def check_output(path: Path, other: str) -> None:
+def require_writable_file(path: Path, other: str) -> None:
     """Refuse a file that cannot be written: its folder is there, a slip makes none.
 
     Parameters
@@ -200,12 +200,12 @@ def check_output(path: Path, other: str) -> None:
     NodeError
         The folder is missing, or no folder, or not this user's to write in; or no regular file has the name.
     """
-    if kind := special_kind(path):
+    if kind := describe_special_file(path):
         raise NodeError(f"{kind} has this name, which is not replaced", where=str(path), next_step=f"name {other}")
     _check_parent(path, other)
 
 
-def check_output_folder(folder: Path, other: str) -> None:
+def require_writable_directory(folder: Path, other: str) -> None:
     """Refuse a folder that can neither be made, in one that is there, nor be written in; as `check_output`."""
     if not os.path.lexists(folder):
         _check_parent(folder, other)

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuFacts:
+class GpuStatus:
     """One GPU now: `utilization` 0-100, `processes` their ids as the driver sees them (a container's may differ).
 
     `memory_utilization` (0-100) is the share of time in which its memory was read or written. `shares`: for each
@@ -51,7 +51,7 @@ class GpuModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DriverFacts:
+class GpuDriver:
     """The NVIDIA driver of a host: `cuda` is the newest version that it takes, empty where there is no driver.
 
     `devices` counts the device files of GPUs.
@@ -99,7 +99,7 @@ class _Nvml:
 _nvml = _Nvml()
 
 
-def probe_gpus() -> tuple[GpuFacts, ...]:
+def probe_gpus() -> tuple[GpuStatus, ...]:
     """Return the GPUs by index; empty without a driver, or when it does not answer within half a second."""
     return _nvml.query(_read_gpus, _SAMPLE_TIMEOUT_S)
 
@@ -109,18 +109,18 @@ def probe_gpu_models() -> tuple[GpuModel, ...]:
     return _nvml.query(_read_models, _MODEL_TIMEOUT_S)
 
 
-def probe_driver() -> DriverFacts:
+def probe_driver() -> GpuDriver:
     """Ask libcuda for the driver's version, which initialises nothing."""
     devices = len(glob.glob("/dev/nvidia[0-9]*"))
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        return DriverFacts(present=devices > 0, devices=devices, error=str(error) if devices else "")
+        return GpuDriver(present=devices > 0, devices=devices, error=str(error) if devices else "")
     version = ctypes.c_int(0)
     code = library.cuDriverGetVersion(ctypes.byref(version))
     if code:
-        return DriverFacts(present=True, devices=devices, error=f"cuDriverGetVersion gives {code}")
-    return DriverFacts(present=True, devices=devices, cuda=(version.value // 1000, version.value % 1000 // 10))
+        return GpuDriver(present=True, devices=devices, error=f"cuDriverGetVersion gives {code}")
+    return GpuDriver(present=True, devices=devices, cuda=(version.value // 1000, version.value % 1000 // 10))
 
 
 def _read_models(nvml: Any) -> tuple[GpuModel, ...]:
@@ -134,11 +134,11 @@ def _read_model(nvml: Any, device: Any) -> GpuModel:
     return GpuModel(name=_text(nvml.nvmlDeviceGetName(device)), arch=f"sm_{major}{minor}")
 
 
-def _read_gpus(nvml: Any) -> tuple[GpuFacts, ...]:
+def _read_gpus(nvml: Any) -> tuple[GpuStatus, ...]:
     return tuple(_read_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
 
 
-def _read_gpu(nvml: Any, index: int) -> GpuFacts:
+def _read_gpu(nvml: Any, index: int) -> GpuStatus:
     device = nvml.nvmlDeviceGetHandleByIndex(index)
 
     def read(name: str, default: Any) -> Any:
@@ -149,7 +149,7 @@ def _read_gpu(nvml: Any, index: int) -> GpuFacts:
 
     memory = read("nvmlDeviceGetMemoryInfo", None)
     rates = read("nvmlDeviceGetUtilizationRates", None)
-    return GpuFacts(
+    return GpuStatus(
         index=index,
         name=_text(read("nvmlDeviceGetName", "")),
         utilization=int(rates.gpu) if rates else 0,

@@ -20,7 +20,7 @@ from urllib.request import getproxies, proxy_bypass
 from rlbox import __version__
 from rlbox.amounts import limit_text
 from rlbox.foreign import parse_json, whole_number
-from rlbox.system.network_settings import SiteFacts, site_logins
+from rlbox.system.network_settings import NetworkSettings, read_netrc
 
 if TYPE_CHECKING:
     from netrc import netrc
@@ -28,44 +28,44 @@ if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse, HTTPHeaderDict, PoolManager
 
 
-Kind = Literal["late", "silent", "cut", "unreached", "untrusted", "address"]
+NoResponseKind = Literal["late", "silent", "cut", "unreached", "untrusted", "address"]
 """Why no answer came: the connection is not taken in time; no byte for too long; the connection ended before the answer
 did; nothing listens there, or nothing that can be understood; its certificate; what no repetition changes (an address
 that is none, redirects without end)."""
 
 
-class NoAnswer(Exception):
+class NoResponseError(Exception):
     """No answer came, or only a part of one: the cause in its own words, for a sentence see `explain`."""
 
-    def __init__(self, words: str, kind: Kind, host: str = "") -> None:
+    def __init__(self, words: str, kind: NoResponseKind, host: str = "") -> None:
         super().__init__(words)
         self.kind, self.host = kind, host
 
 
-def explain(error: Exception) -> str:
+def explain_no_response(error: Exception) -> str:
     """Return what went wrong on the way, in the words of a person."""
     match error:
-        case NoAnswer(kind="late"):
+        case NoResponseError(kind="late"):
             return "does not take the connection"
-        case NoAnswer(kind="silent"):
+        case NoResponseError(kind="silent"):
             return "stalls: nothing came for too long"
-        case NoAnswer(kind="cut"):
+        case NoResponseError(kind="cut"):
             return "breaks the connection off"
-        case NoAnswer(kind="unreached" | "untrusted") if error.host:
+        case NoResponseError(kind="unreached" | "untrusted") if error.host:
             return f"cannot reach {error.host}: {error}"
         case _:
-            return plain(error)
+            return strip_errno(error)
 
 
-def plain(error: BaseException) -> str:
+def strip_errno(error: BaseException) -> str:
     """Return the error's text without the number that only C programs read."""
     return re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
 
 
 CONNECT_S = 10.0
-SILENT_S = 10.0  # between two pieces of an answer
+READ_TIMEOUT_S = 10.0  # between two pieces of an answer
 ATTEMPTS = 4
-PASSING = (408, 425, 429, 500, 502, 503, 504)
+RETRYABLE_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 """Statuses after which the same request may go well a little later."""
 _CONNECTIONS = 64
 _BLOCK = 1 << 18
@@ -87,7 +87,7 @@ Body = bytes | FileBody
 """What is sent."""
 
 
-class Answer:
+class HttpResponse:
     """An answer, its body still to be read; reading raises `NoAnswer`.
 
     `asked` are the addresses on the way to it, redirects followed; the last one answered.
@@ -129,7 +129,7 @@ class Answer:
         return parse_json(self.read())
 
 
-class Http:
+class HttpClient:
     """Asks hosts; connections are kept, and any number of threads may ask at once.
 
     Parameters
@@ -155,7 +155,7 @@ class Http:
         trust: Callable[[], ssl.SSLContext] = ssl.create_default_context,
         *,
         connections: int = _CONNECTIONS,
-        silent_s: float = SILENT_S,
+        silent_s: float = READ_TIMEOUT_S,
         proxies: bool = True,
         logins: bool = False,
         follow: bool = True,
@@ -165,11 +165,11 @@ class Http:
         self._follow = follow
         self._headers = {"User-Agent": f"rlbox/{__version__}", "Accept-Encoding": "identity", **(headers or {})}
         self._proxies = getproxies() if proxies else {}
-        self._netrc = site_logins() if logins else None
+        self._netrc = read_netrc() if logins else None
         self._pools: dict[tuple[str, str], PoolManager] = {}
         self._lock = Lock()
 
-    def __enter__(self) -> Http:
+    def __enter__(self) -> HttpClient:
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -192,7 +192,7 @@ class Http:
         headers: Mapping[str, str] | None = None,
         body: Body = b"",
         silent_s: float | None = None,
-    ) -> Iterator[Answer]:
+    ) -> Iterator[HttpResponse]:
         """Yield the answer, whatever its status; its body is to be read before the block ends.
 
         Raises
@@ -210,18 +210,20 @@ class Http:
                 break
             _leave(response, _DRAINED)
             if len(asked) > _REDIRECTS:
-                raise NoAnswer(f"it redirects more than {_REDIRECTS} times", "address", _host(url))
+                raise NoResponseError(f"it redirects more than {_REDIRECTS} times", "address", _host(url))
             with _told(url):
                 asked.append(urljoin(asked[-1], place))
                 abroad = urlsplit(asked[-2])[:2] != urlsplit(asked[-1])[:2]
             if abroad:
                 told = {name: value for name, value in told.items() if name.title() != "Authorization"}
         try:
-            yield Answer(response, tuple(asked))
+            yield HttpResponse(response, tuple(asked))
         finally:
             _leave(response)
 
-    def whole(self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Body = b"") -> Answer:
+    def whole(
+        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Body = b""
+    ) -> HttpResponse:
         """As `ask`; return the answer with its body read."""
         with self.ask(method, url, headers=headers, body=body) as answer:
             answer.read()
@@ -275,17 +277,19 @@ class Http:
             return self._pools.setdefault((parts.scheme, proxy), made)
 
 
-def site_http(site: SiteFacts, *, silent_s: float = SILENT_S, connections: int = _CONNECTIONS) -> Http:
+def create_client(
+    site: NetworkSettings, *, silent_s: float = READ_TIMEOUT_S, connections: int = _CONNECTIONS
+) -> HttpClient:
     """Return what asks for pages and files with this machine's certificates, proxies and logins."""
-    return Http(site_trust(site.ca_bundle), connections=connections, silent_s=silent_s, logins=True)
+    return HttpClient(make_tls_context_factory(site.ca_bundle), connections=connections, silent_s=silent_s, logins=True)
 
 
-def loopback_http(silent_s: float, headers: Mapping[str, str] | None = None) -> Http:
+def create_loopback_client(silent_s: float, headers: Mapping[str, str] | None = None) -> HttpClient:
     """Return what asks services of this machine: no proxy, no login, and redirects are answers."""
-    return Http(silent_s=silent_s, proxies=False, follow=False, headers=headers)
+    return HttpClient(silent_s=silent_s, proxies=False, follow=False, headers=headers)
 
 
-def site_trust(ca_bundle: str) -> Callable[[], ssl.SSLContext]:
+def make_tls_context_factory(ca_bundle: str) -> Callable[[], ssl.SSLContext]:
     """Return what makes a context that trusts a site's bundle; without one, the system's certificates and certifi's."""
 
     def trust() -> ssl.SSLContext:
@@ -299,9 +303,9 @@ def site_trust(ca_bundle: str) -> Callable[[], ssl.SSLContext]:
     return trust
 
 
-def again(
+def retry(
     action: Callable[[], T],
-    on: type[Exception] | tuple[type[Exception], ...] = NoAnswer,
+    on: type[Exception] | tuple[type[Exception], ...] = NoResponseError,
     *,
     attempts: int = ATTEMPTS,
     pause: Callable[[float], object] = time.sleep,
@@ -316,16 +320,16 @@ def again(
         try:
             return action()
         except on as error:
-            if isinstance(error, NoAnswer) and error.kind == "address":
+            if isinstance(error, NoResponseError) and error.kind == "address":
                 raise
-            wait_s = pause_s(attempt, getattr(error, "retry_after", ""))
+            wait_s = retry_delay_s(attempt, getattr(error, "retry_after", ""))
             what = getattr(error, "what", "") or error
             on_retry(f"attempt {attempt} of {attempts} failed: {what}; again in {limit_text(wait_s)}")
             pause(wait_s)
     return action()
 
 
-def pause_s(attempt: int, retry_after: str = "") -> float:
+def retry_delay_s(attempt: int, retry_after: str = "") -> float:
     """Return how long to wait after a failed attempt, in seconds: 0.5, 1, 2, or what the server says, up to 30."""
     from urllib3 import Retry
     from urllib3.exceptions import InvalidHeader
@@ -397,10 +401,10 @@ def _told(url: str) -> Iterator[None]:
         yield
     except (HTTPError, HTTPException, ssl.SSLError, ValueError) as error:
         words, kind = _judged(error)
-        raise NoAnswer(words, kind, _host(url)) from error
+        raise NoResponseError(words, kind, _host(url)) from error
 
 
-def _judged(error: Exception) -> tuple[str, Kind]:
+def _judged(error: Exception) -> tuple[str, NoResponseKind]:
     """Return what a failure says at its root, and what it comes to."""
     from urllib3 import exceptions as of
 
@@ -408,7 +412,7 @@ def _judged(error: Exception) -> tuple[str, Kind]:
     while inner := root.__cause__ or next((one for one in root.args if isinstance(one, Exception)), None):
         root = inner
     missing = getattr(root, "expected", None)
-    words = f"{missing} bytes are missing" if isinstance(missing, int) else plain(root)
+    words = f"{missing} bytes are missing" if isinstance(missing, int) else strip_errno(root)
     match error, root:
         case ((of.ConnectTimeoutError() | of.ProxyError()), TimeoutError()):
             return words, "late"

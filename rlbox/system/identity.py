@@ -16,7 +16,7 @@ _FIRST = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineLife:
+class BootIdentity:
     """What tells two lives of a machine apart.
 
     `boot_id` changes when the kernel starts; `init` (clock ticks since boot when process 1 started) also when only the
@@ -28,14 +28,14 @@ class MachineLife:
     init: int
 
 
-def probe_machine_life() -> MachineLife:
+def read_boot_identity() -> BootIdentity:
     """Return the present life of this machine; what cannot be seen is empty or 0."""
     first = probe_process(_FIRST)
     try:
         boot = _BOOT_ID.read_text().strip()
     except OSError:
         boot = ""
-    return MachineLife(host=socket.gethostname(), boot_id=boot, init=first.started if first else 0)
+    return BootIdentity(host=socket.gethostname(), boot_id=boot, init=first.started if first else 0)
 
 
 def user_name() -> str:
@@ -46,11 +46,11 @@ def user_name() -> str:
         return str(os.getuid())
 
 
-def in_image() -> bool:
+def is_in_image() -> bool:
     """Return whether this is a container, or machine, made from an image of rlbox."""
     return Path(LOCK_IN_IMAGE).is_file()
 
 
-def caller() -> str:
+def format_user_ids() -> str:
     """Return `uid:gid` of whoever typed the command."""
     return f"{os.getuid()}:{os.getgid()}"

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-HURRY_S = 6.0
+STOP_GRACE_S = 6.0
 """Grace of all processes together once the user asked to stop, well under the 10 s of `docker stop`."""
 
 
-class Interrupt:
+class StopSignal:
     """Remembers the first SIGTERM or SIGINT; a hang-up of the terminal is no reason to stop."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Interrupt:
 
     def deadline(self, planned: float) -> float:
         """Return the time (monotonic) until which to be patient: `planned`, or sooner when asked to stop."""
-        return min(planned, self._at + HURRY_S) if self.name else planned
+        return min(planned, self._at + STOP_GRACE_S) if self.name else planned
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.begin(signal.Signals(number).name)
@@ -45,7 +45,7 @@ def _stay(number: int, frame: FrameType | None) -> None:
 
 
 @contextlib.contextmanager
-def signals_to(note: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def handle_stop_signals(note: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Have Ctrl-C and SIGTERM told to `note` while the block runs, instead of dying of them."""
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

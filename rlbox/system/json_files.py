@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.foreign import parse_json
-from rlbox.system.safe_files import open_file, open_handle, read_bytes
+from rlbox.system.safe_files import open_regular_fd, open_regular_file, read_bytes
 
 
-def json_rows(lines: Iterable[bytes | str]) -> Iterator[dict[str, Any]]:
+def parse_json_lines(lines: Iterable[bytes | str]) -> Iterator[dict[str, Any]]:
     """Return the objects among `lines`; torn lines, as a kill leaves them, are passed over."""
     for line in lines:
         if line.isspace():
@@ -26,13 +26,13 @@ def json_rows(lines: Iterable[bytes | str]) -> Iterator[dict[str, Any]]:
             yield row
 
 
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
 """Of a file of lines that is read: its end. A run of weeks has a hundredth of that."""
 
 _LONGEST_LINE = 1 << 20
 
 
-def read_table(path: Path, *, links: bool = False) -> dict[str, Any]:
+def read_json_object(path: Path, *, links: bool = False) -> dict[str, Any]:
     """Return the JSON object of a file; empty when it is missing, torn or holds anything else.
 
     `links`: follow them, for a file of this machine rather than of a data disk.
@@ -44,15 +44,15 @@ def read_table(path: Path, *, links: bool = False) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def read_rows(path: Path, most: int = MOST_BYTES) -> Iterator[dict[str, Any]]:
+def read_json_lines(path: Path, most: int = MAX_BYTES) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects among the last `most` bytes of a file, torn lines passed over; none of one unread."""
     with contextlib.suppress(OSError):
-        yield from json_rows(read_lines(path, most))
+        yield from parse_json_lines(read_lines(path, most))
 
 
-def read_lines(path: Path, most: int = MOST_BYTES) -> Iterator[bytes]:
+def read_lines(path: Path, most: int = MAX_BYTES) -> Iterator[bytes]:
     """Yield the lines among the last `most` bytes of a file, a longer one than 1 MiB in pieces; raises `OSError`."""
-    with open_file(path) as file:
+    with open_regular_file(path) as file:
         begin = max(0, os.fstat(file.fileno()).st_size - most)
         if begin:
             file.seek(begin - 1)
@@ -62,7 +62,7 @@ def read_lines(path: Path, most: int = MOST_BYTES) -> Iterator[bytes]:
             yield line
 
 
-class RowFile:
+class LineAppender:
     """A file that lines are appended to; after one that was cut short by a full disk, a new line is begun."""
 
     def __init__(self, path: Path) -> None:
@@ -72,7 +72,7 @@ class RowFile:
     def append(self, line: bytes) -> None:
         """Append one line; `OSError` when not all of it could be written."""
         data = (b"\n" if self._torn else b"") + line + b"\n"
-        handle = open_handle(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        handle = open_regular_fd(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._torn = True
         try:
             if os.write(handle, data) < len(data):

@@ -12,7 +12,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 _DEATH_SIGNAL, _SUBREAPER = 1, 36
 
 
-def checked(name: str, result: int) -> int:
+def check_result(name: str, result: int) -> int:
     """Return what a call returned; `OSError` with the kernel's number and the call's name where it failed."""
     if result < 0:
         number = ctypes.get_errno()
@@ -20,23 +20,23 @@ def checked(name: str, result: int) -> int:
     return result
 
 
-def system_call(name: str, number: int, *args: object) -> int:
+def syscall(name: str, number: int, *args: object) -> int:
     """Return what a system call returned, called by its number; raises as `checked`."""
     words = [ctypes.c_long(one) if isinstance(one, int) else one for one in args]
-    return checked(name, int(LIBC.syscall(ctypes.c_long(number), *words)))
+    return check_result(name, int(LIBC.syscall(ctypes.c_long(number), *words)))
 
 
 def prctl(name: str, *args: int) -> None:
     """Change what the kernel does with this process; raises as `checked`."""
-    checked(name, int(LIBC.prctl(*(ctypes.c_ulong(one) for one in (*args, 0, 0, 0, 0)[:5]))))
+    check_result(name, int(LIBC.prctl(*(ctypes.c_ulong(one) for one in (*args, 0, 0, 0, 0)[:5]))))
 
 
-def adopt_orphans() -> None:
+def set_child_subreaper() -> None:
     """Make this process the parent of all below it that lose theirs; raises as `checked`."""
     prctl("adopt orphans", _SUBREAPER, 1)
 
 
-def end_with_parent(parent: int) -> None:
+def set_parent_death_signal(parent: int) -> None:
     """Have this process told to end when the thread of process `parent` that started it ends; raises as `checked`.
 
     The kernel tells of what ends from now on alone: where `parent` has ended already, so does this process.

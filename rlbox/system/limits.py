@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.foreign import whole_number
-from rlbox.system.cgroup import PROCS, own_groups
+from rlbox.system.cgroup import PROCS_FILE, find_own_cgroups
 from rlbox.system.process_table import read_text
 
 _ROOT = Path("/sys/fs/cgroup")
@@ -31,7 +31,7 @@ class CpuLimit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryFacts:
+class CgroupMemory:
     """`kills`: how often the kernel ended a process for memory in this group; `limit_bytes` None: no limit.
 
     `cache_bytes` are those of `used_bytes` that hold pages of files.
@@ -43,14 +43,14 @@ class MemoryFacts:
     cache_bytes: int = 0
 
 
-def probe_memory() -> MemoryFacts:
+def probe_cgroup_memory() -> CgroupMemory:
     """Return the memory of this process' control group; zeros and None where the kernel does not tell."""
     if not (events := read_group_file("memory", "events", "oom_control")):
-        return MemoryFacts()
+        return CgroupMemory()
     stat = _parse_table(read_group_file("memory", "stat", "stat"))
     # Version 1 counts what is in groups below this one under `total_`.
     cache = sum(stat.get(f"total_{name}", stat.get(name, 0)) for name in ("active_file", "inactive_file"))
-    return MemoryFacts(
+    return CgroupMemory(
         kills=_parse_table(events).get("oom_kill", 0),
         limit_bytes=read_group_number("memory", "max", "limit_in_bytes"),
         used_bytes=read_group_number("memory", "current", "usage_in_bytes"),
@@ -63,7 +63,7 @@ def available_memory() -> int:
 
     Pages of files count as available, since the kernel drops them when memory is needed.
     """
-    machine, memory = _read_meminfo("MemAvailable"), probe_memory()
+    machine, memory = _read_meminfo("MemAvailable"), probe_cgroup_memory()
     if memory.limit_bytes is None or memory.used_bytes is None:
         return machine
     return max(min(machine, memory.limit_bytes - memory.used_bytes + memory.cache_bytes), 0)
@@ -88,11 +88,11 @@ def usable_cores() -> float:
 
 def cpu_quota() -> float | None:
     """Return how many cores the container may use; None for all."""
-    limit = CpuLimitFile().read()
+    limit = CpuLimitReader().read()
     return limit.cores if limit else None
 
 
-class CpuLimitFile:
+class CpuLimitReader:
     """The nearest limit of cores above this process, found once and read any number of times."""
 
     def __init__(self) -> None:
@@ -142,8 +142,8 @@ def _visible_groups(controller: str) -> Iterator[Path]:
 
     Inside a container the path in /proc is at times that of the host, and the container's own files are at the root.
     """
-    for _, directory in own_groups((controller, "")):
-        while (directory / PROCS).exists():
+    for _, directory in find_own_cgroups((controller, "")):
+        while (directory / PROCS_FILE).exists():
             yield directory
             directory = directory.parent
     yield from (_ROOT / controller, _ROOT)

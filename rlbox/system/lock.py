@@ -38,7 +38,7 @@ def try_lock(handle: int, *, shared: bool = False) -> bool:
     return True
 
 
-def lock_file(path: Path, *, create: bool) -> int | None:
+def open_locked_file(path: Path, *, create: bool) -> int | None:
     """Return a locked handle of the file that has this name now, or None while another process or thread holds it.
 
     `OSError` when it cannot be opened, is a link, no regular file, or a second name of one.
@@ -63,7 +63,7 @@ def lock_file(path: Path, *, create: bool) -> int | None:
 
 
 @contextmanager
-def hold(
+def hold_lock(
     path: Path, what: str, *, patience_s: float = PATIENCE_S, tell: Callable[[str], None] = lambda text: None
 ) -> Iterator[None]:
     """Hold the lock file `path` while the block runs.
@@ -80,7 +80,7 @@ def hold(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     begun, told = time.monotonic(), False
-    while (handle := lock_file(path, create=True)) is None:
+    while (handle := open_locked_file(path, create=True)) is None:
         waited, busy = time.monotonic() - begun, _busy(path, what)
         if waited >= patience_s:
             raise busy
@@ -99,10 +99,10 @@ def hold(
             file.truncate(0)
 
 
-def require_free(path: Path, what: str) -> None:
+def require_unlocked(path: Path, what: str) -> None:
     """Raise `LockHeld` while another process holds the lock file `path`; nothing is made, and nobody waited for."""
     try:
-        handle = lock_file(path, create=False)
+        handle = open_locked_file(path, create=False)
     except OSError:
         return
     if handle is None:
@@ -111,11 +111,11 @@ def require_free(path: Path, what: str) -> None:
 
 
 def _busy(path: Path, what: str) -> LockHeld:
-    told = f"another rlbox is busy with the {what}: {holder_of(path)}"
+    told = f"another rlbox is busy with the {what}: {describe_lock_holder(path)}"
     return LockHeld(told, where=str(path), next_step="wait for it to end")
 
 
-def holder_of(path: Path) -> str:
+def describe_lock_holder(path: Path) -> str:
     """Return who has locked a file: as the file says itself, else as the kernel lists its locks."""
     try:
         with path.open("rb") as file:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SiteFacts:
+class NetworkSettings:
     """The package settings of this machine (pip's and uv's configuration, environment), as probed.
 
     `find_links` are local folders with the wheels in them; `ca_bundle` is empty when the system's own is used.
@@ -31,26 +31,26 @@ _CA_NAMES = ("RLBOX_CA_BUNDLE", "SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE
 _PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 
 
-def probe_site(environ: Mapping[str, str] = os.environ) -> SiteFacts:
+def read_network_settings(environ: Mapping[str, str] = os.environ) -> NetworkSettings:
     """Return the settings that a build on this machine must honour; environment wins over files, as in pip."""
     pip = _pip_settings(environ)
     folders = [Path(os.path.expanduser(word)) for word in pip.get("find-links", "").split()]
-    return SiteFacts(
+    return NetworkSettings(
         find_links={str(folder): _wheels(folder) for folder in folders if folder.is_dir()},
         index_url=environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL") or pip.get("index-url", ""),
         extra_index_urls=tuple(pip.get("extra-index-url", "").split()),
-        ca_bundle=site_ca(environ),
+        ca_bundle=find_ca_bundle(environ),
         proxies={name: environ[name] for name in _PROXY_NAMES if environ.get(name)},
     )
 
 
-def site_ca(environ: Mapping[str, str] = os.environ) -> str:
+def find_ca_bundle(environ: Mapping[str, str] = os.environ) -> str:
     """Return the CA bundle that this machine's clients are told to trust; empty when it is the system's own."""
     named = (environ.get(name, "") for name in _CA_NAMES)
     return next((path for path in named if path and Path(path).is_file()), "") or _cert(_pip_settings(environ))
 
 
-def site_logins() -> netrc | None:
+def read_netrc() -> netrc | None:
     """Return the logins of `.netrc`, or of the file that NETRC names; None when there is none that can be read."""
     from netrc import NetrcParseError, netrc
 

@@ -24,13 +24,13 @@ _EVENT = struct.Struct("iIII")
 _EVENTS_BYTES = 1 << 16
 
 
-def inode_of(path: Path) -> Inode:
+def read_inode(path: Path) -> Inode:
     """Return which file is at `path`, links followed; raises `OSError`."""
     facts = path.stat()
-    return facts.st_dev, facts.st_ino, birth_ns(path)
+    return facts.st_dev, facts.st_ino, read_birth_ns(path)
 
 
-def birth_ns(path: Path) -> int:
+def read_birth_ns(path: Path) -> int:
     """Return when the inode at `path` was made, by the clock of its file system; 0 where that is not kept."""
     answer = ctypes.create_string_buffer(_STATX_BYTES)
     statx = getattr(LIBC, "statx", None)
@@ -41,18 +41,18 @@ def birth_ns(path: Path) -> int:
     return seconds * 10**9 + nanoseconds if told & _STATX_BTIME else 0
 
 
-def clock_of(folder: Path) -> tuple[int, int]:
+def read_file_system_clock(folder: Path) -> tuple[int, int]:
     """Return the device of files made in a folder, and what the clock of their file system says (ns since 1970).
 
     A file is made there for a moment: layered file systems give a folder another device. Where none can be made, it is
     the folder's device, and 0; raises `OSError` when the folder is gone.
     """
     with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(dir=folder, prefix=".rlbox-clock-") as file:
-        return os.fstat(file.fileno()).st_dev, birth_ns(Path(file.name))
+        return os.fstat(file.fileno()).st_dev, read_birth_ns(Path(file.name))
     return folder.stat().st_dev, 0
 
 
-class Writes:
+class WriteWatcher:
     """Notes which of the watched files are written into; who only touches one, or its mode, does not write.
 
     What another machine writes into a shared file system is not seen.

@@ -23,7 +23,7 @@ LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _FAILED = ctypes.c_void_p(-1).value
 
 
-def resident_bytes(handle: int, offset: int, length: int) -> int | None:
+def count_cached_bytes(handle: int, offset: int, length: int) -> int | None:
     """Return how many bytes of an open file's range are in the page cache; None where the kernel does not tell.
 
     `offset` is a multiple of the page size.

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 
 from rlbox.system.process_table import probe_processes, read_text
 
-HOST = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 _LISTEN = 10
 
 
@@ -49,10 +49,10 @@ class TcpSocket:
 
     def holder(self, pids: Iterable[int]) -> int:
         """Return the first of some processes that has it open; 0 when none has."""
-        return next((pid for pid in pids if self.link in links_of(pid)), 0)
+        return next((pid for pid in pids if self.link in list_open_files(pid)), 0)
 
 
-def probe_port(number: int) -> str:
+def find_port_holder(number: int) -> str:
     """Return who listens on a port of this machine, `python3 (pid 123)`; empty when it is free.
 
     Connections that linger after their server ended (TIME_WAIT) do not count: a server that starts now gets the port.
@@ -60,13 +60,13 @@ def probe_port(number: int) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as test:
         test.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            test.bind((HOST, number))
+            test.bind((LOOPBACK, number))
         except OSError:
             return _holder(number)
     return ""
 
 
-def tcp_sockets() -> Iterator[TcpSocket]:
+def list_tcp_sockets() -> Iterator[TcpSocket]:
     """Return all TCP sockets of this network namespace."""
     for name in ("tcp", "tcp6"):
         for line in read_text(f"/proc/net/{name}").splitlines()[1:]:
@@ -76,7 +76,7 @@ def tcp_sockets() -> Iterator[TcpSocket]:
                 yield TcpSocket(inode=int(fields[9]), local=local, remote=remote, state=int(fields[3], 16))
 
 
-def probe_gateway() -> str:
+def read_default_gateway() -> str:
     """Return the address of the default gateway, in a container that of its engine's machine; empty without one."""
     for line in read_text("/proc/net/route").splitlines()[1:]:
         fields = line.split()
@@ -85,13 +85,13 @@ def probe_gateway() -> str:
     return ""
 
 
-def ephemeral_ports() -> range:
+def read_ephemeral_ports() -> range:
     """Return the ports that the kernel chooses from for who asks for any."""
     words = read_text("/proc/sys/net/ipv4/ip_local_port_range").split()
     return range(int(words[0]), int(words[1]) + 1) if len(words) > 1 else range(32768, 61000)
 
 
-def links_of(pid: int) -> Iterator[str]:
+def list_open_files(pid: int) -> Iterator[str]:
     """Return what a process has open, as the links of /proc/PID/fd say: `pipe:[1]`, a path."""
     folder = f"/proc/{pid}/fd"
     try:
@@ -106,9 +106,9 @@ def links_of(pid: int) -> Iterator[str]:
 
 
 def _holder(number: int) -> str:
-    wanted = {each.link for each in tcp_sockets() if each.is_at(str(number))}
+    wanted = {each.link for each in list_tcp_sockets() if each.is_at(str(number))}
     for pid, process in probe_processes().items():
-        if not wanted.isdisjoint(links_of(pid)):
+        if not wanted.isdisjoint(list_open_files(pid)):
             return f"{process.name} (pid {pid})"
     return "a process that is not visible from here"
 

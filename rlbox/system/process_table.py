@@ -44,7 +44,7 @@ def probe_processes() -> dict[int, Process]:
 
 def probe_process(pid: int) -> Process | None:
     """Return one process, or None when there is none."""
-    name, fields = stat_fields(pid)
+    name, fields = read_stat_fields(pid)
     if not fields:
         return None
     return Process(
@@ -59,7 +59,7 @@ def probe_process(pid: int) -> Process | None:
     )
 
 
-def stat_fields(pid: int) -> tuple[str, list[str]]:
+def read_stat_fields(pid: int) -> tuple[str, list[str]]:
     """Return the name of a process and the fields of its `stat` from its state on; none when it is gone."""
     head, _, tail = read_text(f"/proc/{pid}/stat").rpartition(")")  # the name itself may hold blanks and brackets
     return head.partition("(")[2], tail.split()
@@ -74,13 +74,13 @@ def read_text(path: str | Path) -> str:
         return ""
 
 
-def environment_of(pid: int) -> dict[str, str]:
+def read_environment(pid: int) -> dict[str, str]:
     """Return the environment that a process was started with; empty when it cannot be seen."""
     words = read_text(f"/proc/{pid}/environ").split("\0")
     return {name: value for name, found, value in (word.partition("=") for word in words) if found}
 
 
-def owner_of(pid: int) -> str:
+def find_process_owner(pid: int) -> str:
     """Return the name of a process' user, or its number where it has none; empty when the process is gone."""
     try:
         uid = os.stat(f"/proc/{pid}").st_uid
@@ -92,7 +92,7 @@ def owner_of(pid: int) -> str:
         return str(uid)
 
 
-def carries(pid: int, marks: Mapping[str, str]) -> bool:
+def has_environment(pid: int, marks: Mapping[str, str]) -> bool:
     """Whether a process of this user was started with every one of `marks` in its environment."""
     try:
         if os.stat(f"/proc/{pid}").st_uid != os.getuid():
@@ -103,9 +103,9 @@ def carries(pid: int, marks: Mapping[str, str]) -> bool:
     return all(f"{name}={value}" in words for name, value in marks.items())
 
 
-def marked(table: Mapping[int, Process], marks: Mapping[str, str]) -> set[int]:
+def find_by_environment(table: Mapping[int, Process], marks: Mapping[str, str]) -> set[int]:
     """Return the ids of the living processes that carry every one of `marks`."""
-    return {process.pid for process in table.values() if not process.gone and carries(process.pid, marks)}
+    return {process.pid for process in table.values() if not process.gone and has_environment(process.pid, marks)}
 
 
 def probe_command_line(pid: int) -> str:
@@ -119,7 +119,7 @@ def probe_resident_bytes(pid: int) -> int:
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
 
 
-def descendants(table: Mapping[int, Process], roots: set[int]) -> set[int]:
+def find_descendants(table: Mapping[int, Process], roots: set[int]) -> set[int]:
     """Return the ids of all processes below `roots`, without the roots themselves."""
     below: dict[int, list[int]] = {}
     for process in table.values():
@@ -134,13 +134,13 @@ def descendants(table: Mapping[int, Process], roots: set[int]) -> set[int]:
     return found
 
 
-def family(table: Mapping[int, Process], roots: set[int]) -> set[int]:
+def find_process_family(table: Mapping[int, Process], roots: set[int]) -> set[int]:
     """Return `roots`, and the ids of what shares a session or group that one of them began, and of all below these."""
     shared = {process.pid for process in table.values() if process.session in roots or process.group in roots}
-    return roots | shared | descendants(table, roots | shared)
+    return roots | shared | find_descendants(table, roots | shared)
 
 
-def ancestors(table: Mapping[int, Process], pid: int) -> set[int]:
+def find_ancestors(table: Mapping[int, Process], pid: int) -> set[int]:
     """Return the ids of `pid` and all processes above it."""
     found: set[int] = set()
     while pid in table and pid not in found:

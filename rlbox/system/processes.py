@@ -17,11 +17,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rlbox.system.cgroup import OwnCgroup
-from rlbox.system.command import Started, start_command
-from rlbox.system.interrupt import Interrupt
-from rlbox.system.libc import adopt_orphans, prctl
-from rlbox.system.process_table import Process, ancestors, family, marked, probe_process, probe_processes
+from rlbox.system.cgroup import RunCgroup
+from rlbox.system.command import ProcessHandle, start_command
+from rlbox.system.interrupt import StopSignal
+from rlbox.system.libc import prctl, set_child_subreaper
+from rlbox.system.process_table import (
+    Process,
+    find_ancestors,
+    find_by_environment,
+    find_process_family,
+    probe_process,
+    probe_processes,
+)
 from rlbox.values import Command
 
 RUN_MARK = "RLBOX_RUN"
@@ -42,17 +49,17 @@ _KILL_S = 5.0
 _LOOK_S = 0.05
 _SET_DUMPABLE = 4
 
-FIRST = 1
+INIT_PID = 1
 """The id of a container's own process: the kernel lets no process of the container kill or stop it."""
 
 
 def become_subreaper() -> None:
     """Have orphans below this process handed to it instead of to process 1 (Linux; elsewhere nothing happens)."""
     with contextlib.suppress(OSError, AttributeError):
-        adopt_orphans()
+        set_child_subreaper()
 
 
-def guard_memory() -> None:
+def forbid_ptrace() -> None:
     """Keep other processes of this user out of this one: none can trace it, or open what it has open (Linux).
 
     Those with CAP_SYS_PTRACE still can. Source: prctl(2), PR_SET_DUMPABLE; ptrace(2), access mode checking.
@@ -61,10 +68,10 @@ def guard_memory() -> None:
         prctl("guard memory", _SET_DUMPABLE, 0)
 
 
-class Child:
+class ChildProcess:
     """A process that was started here, the leader of its own session."""
 
-    def __init__(self, popen: Started, stage: str, part: str) -> None:
+    def __init__(self, popen: ProcessHandle, stage: str, part: str) -> None:
         self._popen = popen
         self._born = probe_process(popen.pid)
         self.pid = popen.pid
@@ -88,12 +95,12 @@ class RunProcesses:
     on another disk, has none of them.
     """
 
-    def __init__(self, run_dir: Path, interrupt: Interrupt, known: Iterable[tuple[int, int]] = ()) -> None:
+    def __init__(self, run_dir: Path, interrupt: StopSignal, known: Iterable[tuple[int, int]] = ()) -> None:
         self._marks = {RUN_MARK: run_dir.name, FOLDER_MARK: str(run_dir)}
         self._interrupt = interrupt
         self._known = frozenset(known)
-        self._group = OwnCgroup(run_dir)
-        self._children: list[Child] = []
+        self._group = RunCgroup(run_dir)
+        self._children: list[ChildProcess] = []
         self._zombies: set[tuple[int, int]] = set()
         table = probe_processes()
         self._strangers = {p.key for p in table.values() if p.parent == os.getpid()}
@@ -102,7 +109,7 @@ class RunProcesses:
         """Return the variables that processes of a stage carry."""
         return {**self._marks, STAGE_MARK: stage}
 
-    def start(self, command: Command, output: int, *, stage: str, part: str) -> Child:
+    def start(self, command: Command, output: int, *, stage: str, part: str) -> ChildProcess:
         """Start `command` in a session of its own, both kinds of output going to the handle `output`.
 
         Raises
@@ -114,15 +121,15 @@ class RunProcesses:
         # a program whose output is no terminal holds lines back, and the gate would see them late
         command = replace(command, env={"PYTHONUNBUFFERED": "1", **command.env, **marks})
         popen = start_command(command, stdout=output, stderr=output)
-        child = Child(popen, stage, part)
+        child = ChildProcess(popen, stage, part)
         self._children.append(child)
         return child
 
-    def stop(self, child: Child) -> None:
+    def stop(self, child: ChildProcess) -> None:
         """End one child and everything it started: SIGTERM (it first), `GRACE_S`, SIGKILL."""
         self._end(lambda table: self._of(table, child), leader=child)
 
-    def stop_all(self, sparing: Sequence[Child] = ()) -> tuple[Process, ...]:
+    def stop_all(self, sparing: Sequence[ChildProcess] = ()) -> tuple[Process, ...]:
         """End every process of the run but `sparing` and what these started.
 
         Return those that even SIGKILL did not end (blocked in the kernel).
@@ -137,12 +144,12 @@ class RunProcesses:
     def tree(self) -> set[int]:
         """Return the ids of the run's processes by the tree alone, which is cheap; nothing is collected."""
         table = probe_processes()
-        return family(table, self._own(table)) & table.keys()
+        return find_process_family(table, self._own(table)) & table.keys()
 
-    def below(self, child: Child) -> set[int]:
+    def below(self, child: ChildProcess) -> set[int]:
         """Return the ids of one child and of what it started, by the tree alone, which is cheap."""
         table = probe_processes()
-        return family(table, child.roots(table)) & table.keys()
+        return find_process_family(table, child.roots(table)) & table.keys()
 
     def parts(self) -> dict[str, set[int]]:
         """Return the ids of the run's processes by part, `other` for orphans; by the tree alone, which is cheap.
@@ -152,8 +159,8 @@ class RunProcesses:
         table = probe_processes()
         self._collect(table)
         living = [child for child in tuple(self._children) if child.pid in table]
-        found = {child.part: family(table, child.roots(table)) & table.keys() for child in living}
-        other = (family(table, self._own(table)) & table.keys()).difference(*found.values())
+        found = {child.part: find_process_family(table, child.roots(table)) & table.keys() for child in living}
+        other = (find_process_family(table, self._own(table)) & table.keys()).difference(*found.values())
         return {part: pids for part, pids in {**found, "other": other}.items() if pids}
 
     def reap(self) -> None:
@@ -181,11 +188,11 @@ class RunProcesses:
     def _members(self, table: dict[int, Process]) -> set[int]:
         known = {p.pid for p in table.values() if p.key in self._known}
         grouped = self._group.members() & table.keys()
-        return family(table, self._own(table) | known | grouped | marked(table, self._marks))
+        return find_process_family(table, self._own(table) | known | grouped | find_by_environment(table, self._marks))
 
-    def _of(self, table: dict[int, Process], child: Child) -> set[int]:
+    def _of(self, table: dict[int, Process], child: ChildProcess) -> set[int]:
         marks = {**self.marks(child.stage), PART_MARK: child.part}
-        return family(table, child.roots(table)) | marked(table, marks)
+        return find_process_family(table, child.roots(table)) | find_by_environment(table, marks)
 
     def _own(self, table: dict[int, Process]) -> set[int]:
         """Return the ids of what has this process as its parent: what it started, and the orphans that came to it."""
@@ -195,11 +202,11 @@ class RunProcesses:
         return process.key in self._strangers
 
     def _alive(self, table: dict[int, Process], pids: set[int]) -> tuple[Process, ...]:
-        spared = ancestors(table, os.getpid())
+        spared = find_ancestors(table, os.getpid())
         return tuple(table[pid] for pid in sorted(pids - spared) if pid in table and not table[pid].gone)
 
     def _end(
-        self, choose: Callable[[dict[int, Process]], set[int]], leader: Child | None = None
+        self, choose: Callable[[dict[int, Process]], set[int]], leader: ChildProcess | None = None
     ) -> tuple[Process, ...]:
         begun = time.monotonic()
         told: set[tuple[int, int]] = set()

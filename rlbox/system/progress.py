@@ -19,7 +19,7 @@ _STYLES = {"": ("…", "cyan"), "✓": ("✓", "green"), "=": ("=", "dim"), "✗
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ProgressItem:
     """One thing: `mark` is empty until it ended, `told` is what its line then says of it, `done` and `total` bytes."""
 
     key: object
@@ -31,7 +31,7 @@ class Row:
 
 
 @contextmanager
-def progress_view(app: App, *, in_bytes: bool = True, whole: int = 0) -> Iterator[Callable[[Row], None]]:
+def show_progress(app: App, *, in_bytes: bool = True, whole: int = 0) -> Iterator[Callable[[ProgressItem], None]]:
     """Yield a function to be told of every change of a thing.
 
     Parameters
@@ -51,7 +51,7 @@ def progress_view(app: App, *, in_bytes: bool = True, whole: int = 0) -> Iterato
 
 
 @contextmanager
-def bytes_view(app: App, what: str, total: int) -> Iterator[Callable[[int], None]]:
+def show_byte_progress(app: App, what: str, total: int) -> Iterator[Callable[[int], None]]:
     """Yield a function to be told of bytes as they pass; it shows a bar on a terminal, nothing elsewhere."""
     if not app.interactive:
         yield lambda count: None
@@ -61,10 +61,10 @@ def bytes_view(app: App, what: str, total: int) -> Iterator[Callable[[int], None
         yield lambda count: bars.advance(task, count)
 
 
-def _printer() -> Callable[[Row], None]:
+def _printer() -> Callable[[ProgressItem], None]:
     told: set[tuple[object, str]] = set()
 
-    def show(row: Row) -> None:
+    def show(row: ProgressItem) -> None:
         if row.mark and (row.key, row.mark) not in told:
             told.add((row.key, row.mark))
             sys.stderr.write(f"{row.mark} {printable(row.title)}  {printable(row.told)}".rstrip() + "\n")
@@ -92,7 +92,7 @@ class _Live:
         self._tasks: dict[object, TaskID] = {}
         self._done: dict[object, int] = {}
 
-    def show(self, row: Row) -> None:
+    def show(self, row: ProgressItem) -> None:
         """Move the bars."""
         bars = self._bars
         if self._all is not None:

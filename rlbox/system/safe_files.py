@@ -29,24 +29,24 @@ from typing import BinaryIO
 
 from rlbox.system.libc import LIBC
 
-MOST_BYTES = 8 << 20
+MAX_BYTES = 8 << 20
 """Of a file that is read whole: records of rlbox have kilobytes, a lock 100 of them."""
 
 _OPENAT2, _NO_SYMLINKS, _HERE = 437, 0x04, -100
 _ALWAYS = os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
-NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags of a file that nobody can have put there before: whoever may write into a folder may put a link there."""
 
 _BEGUN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
-WALKED = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+DIRECTORY_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _How(ctypes.Structure):
     _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
-def open_handle(path: Path, flags: int = os.O_RDONLY, mode: int = 0o644, *, links: bool = False) -> int:
+def open_regular_fd(path: Path, flags: int = os.O_RDONLY, mode: int = 0o644, *, links: bool = False) -> int:
     """Return a handle of the regular file `path`; one that is no such file is refused at once, never waited for.
 
     Parameters
@@ -74,21 +74,21 @@ def open_handle(path: Path, flags: int = os.O_RDONLY, mode: int = 0o644, *, link
     return handle
 
 
-def open_file(path: Path, *, links: bool = False) -> BinaryIO:
+def open_regular_file(path: Path, *, links: bool = False) -> BinaryIO:
     """Return the regular file `path`, open for reading; raises as `open_handle`."""
-    return os.fdopen(open_handle(path, links=links), "rb")
+    return os.fdopen(open_regular_fd(path, links=links), "rb")
 
 
-def read_bytes(path: Path, most: int = MOST_BYTES, *, links: bool = False) -> bytes:
+def read_bytes(path: Path, most: int = MAX_BYTES, *, links: bool = False) -> bytes:
     """Return what a file holds; raises as `open_handle`, and `EFBIG` when that is more than `most` bytes."""
-    with open_file(path, links=links) as file:
+    with open_regular_file(path, links=links) as file:
         data = file.read(most + 1)
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most} bytes", str(path))
     return data
 
 
-def write_file(path: Path, data: bytes, mode: int = 0o644, *, durable: bool = False) -> None:
+def replace_file(path: Path, data: bytes, mode: int = 0o644, *, durable: bool = False) -> None:
     """Write a whole file or nothing, in a folder that is there: readers see the old bytes or the new ones.
 
     Whatever has the name is replaced, a link itself and not what it leads to. `durable`: have it on the disk before
@@ -100,11 +100,11 @@ def write_file(path: Path, data: bytes, mode: int = 0o644, *, durable: bool = Fa
         The disk is full or gone, or a link is on the way; the old file is untouched and no draft is left.
     """
     draft = f".{path.name}.{os.getpid()}"
-    with opened_folder(path.parent) as folder:
+    with open_directory(path.parent) as folder:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(draft, dir_fd=folder)
         try:
-            with os.fdopen(os.open(draft, NEW, mode, dir_fd=folder), "wb") as file:
+            with os.fdopen(os.open(draft, NEW_FILE_FLAGS, mode, dir_fd=folder), "wb") as file:
                 file.write(data)
                 os.fchmod(file.fileno(), mode)
                 file.flush()
@@ -122,11 +122,14 @@ def write_file(path: Path, data: bytes, mode: int = 0o644, *, durable: bool = Fa
 
 def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write a file that must not be there yet; `FileExistsError` when anything has its name."""
-    with opened_folder(path.parent) as folder, os.fdopen(os.open(path.name, NEW, mode, dir_fd=folder), "wb") as file:
+    with (
+        open_directory(path.parent) as folder,
+        os.fdopen(os.open(path.name, NEW_FILE_FLAGS, mode, dir_fd=folder), "wb") as file,
+    ):
         file.write(data)
 
 
-def begin_file(path: Path, mode: int = 0o644) -> int:
+def open_new_file(path: Path, mode: int = 0o644) -> int:
     """Return a handle of a new, empty file, open for reading and appending; what has its name, as a link, is removed.
 
     Raises
@@ -134,7 +137,7 @@ def begin_file(path: Path, mode: int = 0o644) -> int:
     OSError
         A link is on the way, a folder has the name, or the disk is full or gone.
     """
-    with opened_folder(path.parent) as folder:
+    with open_directory(path.parent) as folder:
         while True:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path.name, dir_fd=folder)
@@ -142,57 +145,57 @@ def begin_file(path: Path, mode: int = 0o644) -> int:
                 return os.open(path.name, _BEGUN, mode, dir_fd=folder)
 
 
-def move(source: Path, goal: Path) -> None:
+def rename_path(source: Path, goal: Path) -> None:
     """Give a file or folder another name on the same disk; raises `OSError`."""
-    with opened_folder(source.parent) as old, opened_folder(goal.parent) as new:
+    with open_directory(source.parent) as old, open_directory(goal.parent) as new:
         os.rename(source.name, goal.name, src_dir_fd=old, dst_dir_fd=new)
 
 
 def remove_file(path: Path) -> None:
     """Remove a file, or the link that has its name; one that is missing is removed already."""
-    with contextlib.suppress(FileNotFoundError), opened_folder(path.parent) as folder:
+    with contextlib.suppress(FileNotFoundError), open_directory(path.parent) as folder:
         os.unlink(path.name, dir_fd=folder)
 
 
-def make_folder_at(path: Path) -> None:
+def make_directory(path: Path) -> None:
     """Make a folder in one that is there; it may be there already, a link may not."""
-    with opened_folder(path.parent) as folder, contextlib.suppress(FileExistsError):
+    with open_directory(path.parent) as folder, contextlib.suppress(FileExistsError):
         os.mkdir(path.name, dir_fd=folder)
-    with opened_folder(path):
+    with open_directory(path):
         return
 
 
-def make_own_folder(path: Path) -> None:
+def force_directory(path: Path) -> None:
     """Make a folder of rlbox's own in one that is there; what has its name and is none, as a link, is removed."""
-    facts = facts_of(path)
+    facts = read_stat(path)
     if facts is not None and not stat.S_ISDIR(facts.st_mode):
         remove_file(path)
-    make_folder_at(path)
+    make_directory(path)
 
 
-def make_own_folders(root: Path, below: str) -> Path:
+def force_directories(root: Path, below: str) -> Path:
     """Make the folders of a path below one that is there, each as `make_own_folder` does; return the last."""
     for part in Path(below).parts:
         root = root / part
-        make_own_folder(root)
+        force_directory(root)
     return root
 
 
-def names_in(path: Path) -> list[str]:
+def list_names(path: Path) -> list[str]:
     """Return the names in a folder, sorted; none when it is missing."""
     try:
-        with opened_folder(path) as folder:
+        with open_directory(path) as folder:
             return sorted(os.listdir(folder))
     except FileNotFoundError:
         return []
 
 
-def facts_of(path: Path) -> os.stat_result | None:
+def read_stat(path: Path) -> os.stat_result | None:
     """Return the facts of a file or folder, of a link itself where that is the last part; None when it is missing."""
     if "\0" in path.name:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
     try:
-        with opened_folder(path.parent) as folder:
+        with open_directory(path.parent) as folder:
             return os.stat(path.name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
@@ -201,14 +204,14 @@ def facts_of(path: Path) -> os.stat_result | None:
 def is_file(path: Path) -> bool:
     """Whether a regular file is there, with no link on the way to it."""
     try:
-        facts = facts_of(path)
+        facts = read_stat(path)
     except OSError:
         return False
     return facts is not None and stat.S_ISREG(facts.st_mode)
 
 
 @contextlib.contextmanager
-def opened_folder(path: Path) -> Iterator[int]:
+def open_directory(path: Path) -> Iterator[int]:
     """Yield a handle of a folder; `OSError` when it is none, or a link is on the way to it."""
     handle = _open(path, _FOLDER, 0)
     try:
@@ -252,7 +255,7 @@ def _open_by_walk(path: Path, flags: int, mode: int) -> int:
     at: int | None = None
     try:
         for part in above:
-            below = os.open(part, WALKED, dir_fd=at)
+            below = os.open(part, DIRECTORY_FLAGS, dir_fd=at)
             if at is not None:
                 os.close(at)
             at = below
@@ -272,14 +275,14 @@ def _explained(error: OSError, path: Path) -> OSError:
     return OSError(error.errno, error.strerror, str(path))
 
 
-DEEPEST = 32
+MAX_DEPTH = 32
 """Levels of folders that are looked into; what rlbox writes has six."""
 
 _MOST_NAMES = 100_000
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def walk_files(path: Path, *, deepest: int = DEEPEST, folders: bool = False) -> Iterator[tuple[str, os.stat_result]]:
+def walk_files(path: Path, *, deepest: int = MAX_DEPTH, folders: bool = False) -> Iterator[tuple[str, os.stat_result]]:
     """Yield what lies below a folder and is none, links themselves too: its path there with `/`, and its facts.
 
     `folders`: yield them too, each before what lies in it.
@@ -288,7 +291,7 @@ def walk_files(path: Path, *, deepest: int = DEEPEST, folders: bool = False) -> 
     a link, of what cannot be looked into, or of what lies below more than `deepest` folders.
     """
     try:
-        with opened_folder(path) as folder:
+        with open_directory(path) as folder:
             for name, facts in _walk(folder, "", deepest):
                 if folders or not stat.S_ISDIR(facts.st_mode):
                     yield name, facts
@@ -296,7 +299,7 @@ def walk_files(path: Path, *, deepest: int = DEEPEST, folders: bool = False) -> 
         return
 
 
-def find_files(path: Path, name: str, *, deepest: int = DEEPEST) -> list[Path]:
+def find_files(path: Path, name: str, *, deepest: int = MAX_DEPTH) -> list[Path]:
     """Return the regular files below a folder whose path there ends with `name`, sorted; links are not followed."""
     found = (below for below, facts in walk_files(path, deepest=deepest) if stat.S_ISREG(facts.st_mode))
     return sorted(path / below for below in found if f"/{below}".endswith(f"/{name}"))
@@ -307,7 +310,7 @@ def copy_tree(source: Path, goal: Path, ignore: tuple[str, ...] = ()) -> None:
 
     Names that fit one of `ignore` are left out.
     """
-    make_folder_at(goal)
+    make_directory(goal)
     for name in sorted(os.listdir(source)):
         if any(fnmatch.fnmatch(name, pattern) for pattern in ignore):
             continue
@@ -326,10 +329,10 @@ def remove_tree(path: Path) -> None:
     OSError
         It is a link itself, or one is on the way to it: nothing is removed then. Else: not all could be removed.
     """
-    with contextlib.suppress(FileNotFoundError), opened_folder(path) as folder:
+    with contextlib.suppress(FileNotFoundError), open_directory(path) as folder:
         while _thin_out(folder):
             pass
-        with opened_folder(path.parent) as above:
+        with open_directory(path.parent) as above:
             os.rmdir(path.name, dir_fd=above)
 
 
@@ -404,7 +407,7 @@ def _taken_apart(folder: int, name: str) -> bool:
 
 def _open_own(folder: int, name: str) -> int:
     """Return a handle of a folder that is to go, opened for its owner whatever its mode was."""
-    handle = os.open(name, WALKED, dir_fd=folder)
+    handle = os.open(name, DIRECTORY_FLAGS, dir_fd=folder)
     try:
         with contextlib.suppress(OSError):
             os.chmod(f"/proc/self/fd/{handle}", 0o700)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import BinaryIO
 
-from rlbox.system.safe_files import open_file, open_handle
+from rlbox.system.safe_files import open_regular_fd, open_regular_file
 
 BLOCK = 1 << 20
 """Bytes of one read; large enough that a fast writer is caught up with, small enough to stay flat in memory."""
@@ -20,10 +20,10 @@ _BACK_LIMIT = 8 << 20
 _LINE_END = re.compile(rb"\r+\n?|\n")
 
 
-def read_end(path: Path, limit: int) -> bytes:
+def read_last_bytes(path: Path, limit: int) -> bytes:
     """Return the last `limit` bytes of a file, without the line that they begin in; empty when it cannot be read."""
     try:
-        with open_file(path) as file:
+        with open_regular_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             file.seek(max(0, size - limit))
             data = file.read(limit)
@@ -32,16 +32,16 @@ def read_end(path: Path, limit: int) -> bytes:
     return data.partition(b"\n")[2] if size > limit and b"\n" in data else data
 
 
-def last_lines(path: Path, lines: int) -> int:
+def find_last_lines(path: Path, lines: int) -> int:
     """Return the offset at which the last `lines` lines of a file begin, as a terminal shows them.
 
     A carriage return begins a line, too: what it would overwrite is shown.
     """
-    with open_file(path) as file:
+    with open_regular_file(path) as file:
         end = file.seek(0, os.SEEK_END)
         if not lines:
             return end
-        start = lines_above(file, end, lines)[0]
+        start = find_line_above(file, end, lines)[0]
         file.seek(start)
         begins = [found.end() for found in _LINE_END.finditer(file.read(end - start))]
     if begins and start + begins[-1] == end:
@@ -49,7 +49,7 @@ def last_lines(path: Path, lines: int) -> int:
     return start + begins[-lines] if len(begins) >= lines else start
 
 
-def line_offset(file: BinaryIO, offset: int, lines: int) -> int:
+def find_line_below(file: BinaryIO, offset: int, lines: int) -> int:
     """Return where the line begins that is `lines` further down than the one at `offset`."""
     file.seek(offset)
     read = 0
@@ -66,7 +66,7 @@ def line_offset(file: BinaryIO, offset: int, lines: int) -> int:
     return offset + read
 
 
-def lines_above(file: BinaryIO, offset: int, lines: int) -> tuple[int, int]:
+def find_line_above(file: BinaryIO, offset: int, lines: int) -> tuple[int, int]:
     """Return where the line begins that is at most `lines` above the one at `offset`, and how many it is above."""
     start, found = offset, 0
     limit = max(0, offset - _BACK_LIMIT)
@@ -84,10 +84,10 @@ def lines_above(file: BinaryIO, offset: int, lines: int) -> tuple[int, int]:
         start = low
     if start == 0:
         return 0, found + 1 if offset else 0
-    return line_offset(file, start, 1), found
+    return find_line_below(file, start, 1), found
 
 
-class Tail:
+class FileFollower:
     """Follows one file from its start, or from byte `start` on; the file need not exist yet.
 
     One that shrank is read again from its start; one that was renamed or removed is read to its end, then what has
@@ -126,7 +126,7 @@ class Tail:
 
     def _open(self) -> bool:
         try:
-            self._handle = open_handle(self._path, links=self._links)
+            self._handle = open_regular_fd(self._path, links=self._links)
         except FileNotFoundError:
             return False
         self._offset, self._start = self._start, 0

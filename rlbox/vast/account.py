@@ -15,8 +15,15 @@ from urllib.parse import urlencode
 
 from rlbox.amounts import limit_text
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
-from rlbox.system.http import Answer, Http, NoAnswer, again, explain, site_trust
-from rlbox.system.network_settings import site_ca
+from rlbox.system.http import (
+    HttpClient,
+    HttpResponse,
+    NoResponseError,
+    explain_no_response,
+    make_tls_context_factory,
+    retry,
+)
+from rlbox.system.network_settings import find_ca_bundle
 from rlbox.vast.offers import Needs
 from rlbox.vast.request import DEAD, Instance, Request, own_instances, read_instance
 
@@ -154,7 +161,7 @@ def platform_url() -> str:
 class _Busy(Exception):
     """The platform has no time for a request."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: HttpResponse) -> None:
         self.answer, self.retry_after = answer, answer.headers.get("Retry-After", "")
 
 
@@ -169,26 +176,28 @@ def _ask(
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     data = b"" if body is None else json.dumps(body).encode()
 
-    def ask() -> Answer:
+    def ask() -> HttpResponse:
         answer = http.whole(method, url + path, headers=headers, body=data)
         if answer.status in _BUSY:
             raise _Busy(answer)
         return answer
 
-    with Http(site_trust(site_ca()), silent_s=_SILENT_S) as http:
+    with HttpClient(make_tls_context_factory(find_ca_bundle()), silent_s=_SILENT_S) as http:
         try:
-            answer = again(ask, (NoAnswer, _Busy), attempts=1 if sent else 3)
+            answer = retry(ask, (NoResponseError, _Busy), attempts=1 if sent else 3)
         except _Busy as busy:
             answer = busy.answer
-        except NoAnswer as error:
+        except NoResponseError as error:
             step = sent or "look at the network, and try again"
-            raise NodeError(f"vast.ai does not answer {what}: {explain(error)}", where=url, next_step=step) from error
+            raise NodeError(
+                f"vast.ai does not answer {what}: {explain_no_response(error)}", where=url, next_step=step
+            ) from error
     if answer.status != 200:
         raise _refused(what, _told(answer), answer.status)
     return _told(answer)
 
 
-def _told(answer: Answer) -> dict[str, Any]:
+def _told(answer: HttpResponse) -> dict[str, Any]:
     try:
         found = answer.json()
     except ValueError:

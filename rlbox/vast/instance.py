@@ -19,8 +19,8 @@ from rlbox.image.own_wheel import write_wheel
 from rlbox.ssh.connection import SshAddress, SshConnection
 from rlbox.ssh.download import DownloadDirectory
 from rlbox.ssh.files import RemoteFile, ReportBytes, list_files, replace_tree, send_file
-from rlbox.system.command import NOTHING
-from rlbox.system.files import state_folder, sum_file
+from rlbox.system.command import DEVNULL
+from rlbox.system.files import sha256_file, state_path
 from rlbox.vast.request import Instance
 from rlbox.vast.stay import (
     ENDED,
@@ -112,7 +112,7 @@ def bring_rlbox(connection: SshConnection, stay: Stay, project: Project, onstart
         wheel = write_wheel(Path(made))
         total = hashlib.sha256(wheel.read_bytes())
         for name in names:
-            total.update(f"{name}\0{sum_file(project.folder / name)}\n".encode())
+            total.update(f"{name}\0{sha256_file(project.folder / name)}\n".encode())
         digest = total.hexdigest()
         if connection.run(f"cat {folder}/{_SENT}").stdout.strip() == digest:
             if connection.run(f"cat {stay.disk}/onstart.status").stdout.startswith("failed"):
@@ -246,7 +246,7 @@ def _object(text: str) -> Mapping[str, Any]:
 def followed(connection: SshConnection, stay: Stay) -> Iterator[None]:
     """Have the keeper wait with the stop of the instance while the block runs, and no longer."""
     touched = f"{shlex.quote(stay.folder)}/{FOLLOWED}"
-    process = connection.start(f"while : >{touched} && echo; do sleep 10; done", stdin=NOTHING, stdout=NOTHING)
+    process = connection.start(f"while : >{touched} && echo; do sleep 10; done", stdin=DEVNULL, stdout=DEVNULL)
     try:
         yield
     finally:
@@ -296,4 +296,4 @@ def home_of(number: int, folder: Path | None = None) -> DownloadDirectory:
 
 
 def _home(number: int) -> Path:
-    return state_folder("vast", str(number))
+    return state_path("vast", str(number))

@@ -18,11 +18,11 @@ from rlbox.errors import RlboxError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.record.rebuild import read_events
 from rlbox.record.state import RunState, load_run_state, run_cause
-from rlbox.system.command import PIPE, run_command, start_command, talk
+from rlbox.system.command import PIPE, communicate, run_command, start_command
 from rlbox.system.files import write_atomic
-from rlbox.system.http import Http, NoAnswer, again, site_trust
-from rlbox.system.lock import lock_file
-from rlbox.system.network_settings import site_ca
+from rlbox.system.http import HttpClient, NoResponseError, make_tls_context_factory, retry
+from rlbox.system.lock import open_locked_file
+from rlbox.system.network_settings import find_ca_bundle
 from rlbox.values import Command
 from rlbox.vast.account import set_instance
 from rlbox.vast.stay import ENDED, FOLLOWED, FOLLOWED_S, PROJECT, REFUSED, RUN, STAY, Stay, read_stay
@@ -36,7 +36,7 @@ _KEY, _ID = "CONTAINER_API_KEY", "CONTAINER_ID"
 
 def keep(folder: Path) -> int:
     """Carry out the stay of `folder` until its run has ended; return the run's exit code, 0 where another one keeps."""
-    handle = lock_file(folder / "lock", create=True)  # held until this process ends
+    handle = open_locked_file(folder / "lock", create=True)  # held until this process ends
     if handle is None:
         return 0
     try:
@@ -149,17 +149,17 @@ def _notify(stay: Stay, facts: Mapping[str, Any]) -> None:
         return
     if stay.notify.startswith(("https://", "http://")):
         headers, body = {"Content-Type": "application/json"}, json.dumps(facts).encode()
-        with Http(site_trust(site_ca())) as http:
+        with HttpClient(make_tls_context_factory(find_ca_bundle())) as http:
             try:
-                answer = again(lambda: http.whole("POST", stay.notify, headers=headers, body=body), (NoAnswer,))
-            except NoAnswer as error:
+                answer = retry(lambda: http.whole("POST", stay.notify, headers=headers, body=body), (NoResponseError,))
+            except NoResponseError as error:
                 _say(f"nobody answers the notice: {error}")
             else:
                 _say(f"notice: {answer.status}")
         return
     told = {f"RLBOX_{name.upper()}": str(value) for name, value in facts.items()}
     process = start_command(Command(argv=("sh", "-c", stay.notify), env=told), stdin=PIPE, stdout=PIPE, stderr=PIPE)
-    if talk(process, b"", _NOTICE_S) is None:
+    if communicate(process, b"", _NOTICE_S) is None:
         process.kill()
         process.wait()
         _say(f"the command of the notice did not end within {limit_text(_NOTICE_S)}")

@@ -192,10 +192,10 @@ def forged(ground: Ground, chance: random.Random) -> Iterator[Attempt]:
 
 def _forge(ground: Ground, shape: str, seed: int) -> None:
     """Write a list of processes as rlbox would, with the bystander and others in it."""
-    from rlbox.system.identity import probe_machine_life
+    from rlbox.system.identity import read_boot_identity
     from rlbox.system.process_table import probe_process
 
-    life, pid = probe_machine_life(), ground.bystander
+    life, pid = read_boot_identity(), ground.bystander
     process = probe_process(pid)
     started = process.started if process else 0
     rows: Any = {

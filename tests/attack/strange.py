@@ -19,7 +19,7 @@ import claims
 from families import clear, typed
 from ground import Attempt, Ground
 
-from rlbox.system.safe_files import begin_file
+from rlbox.system.safe_files import open_new_file
 
 ENDLESS = 1 << 42
 LEVELS = 1200
@@ -224,7 +224,7 @@ def _one_line(ground: Ground, told: subprocess.CompletedProcess[bytes]) -> str:
 
 
 def _sparse(path: Path) -> None:
-    with os.fdopen(begin_file(path), "wb") as file:
+    with os.fdopen(open_new_file(path), "wb") as file:
         file.truncate(ENDLESS)
 
 

@@ -23,7 +23,7 @@ from rlbox.record.disk_hold import disk_holder
 from rlbox.record.ledger import Ledger
 from rlbox.record.supervisor_file import SupervisorFacts, load_supervisor
 from rlbox.run.places import reach
-from rlbox.system.process_table import carries, probe_process, probe_processes
+from rlbox.system.process_table import has_environment, probe_process, probe_processes
 
 PATIENCE_S = 90.0
 ONLY = os.environ.get("RLBOX_CHAOS_ONLY", "")
@@ -334,7 +334,7 @@ def left_of(round: Round) -> list[str]:
     if run_dir:
         table = probe_processes()
         mark = {"RLBOX_RUN": run_dir.name}
-        found += [f"process {p.pid} {p.name}" for p in table.values() if not p.gone and carries(p.pid, mark)]
+        found += [f"process {p.pid} {p.name}" for p in table.values() if not p.gone and has_environment(p.pid, mark)]
         facts = load_supervisor(run_dir)
         if facts and facts.place == "here" and supervisor_pid(round):
             found.append(f"supervisor {facts.pid}")

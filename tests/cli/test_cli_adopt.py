@@ -11,7 +11,7 @@ from fakes import ON_IMAGE, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
 
 from rlbox.image.context import build_labels, context_entries
 from rlbox.image.plans import image_plan
-from rlbox.system.files import cache_folder
+from rlbox.system.files import cache_path
 
 pytestmark = [pytest.mark.allow("sockets", "processes"), pytest.mark.usefixtures("remembering")]
 TAG, THEIRS, OLD = "rlbox/mine:tests", "rlbox/mine:work-0a1b2c", "rlbox/mine:latest"
@@ -21,7 +21,7 @@ OTHER = {"Id": "sha256:" + "2" * 64, "Config": {"Labels": {"rlbox.target": "mine
 @pytest.fixture
 def fits(folder: Folder) -> dict[str, Any]:
     """An image that is what the specs say; the target is locked."""
-    shutil.rmtree(cache_folder("checks"), ignore_errors=True)  # the tests of a file share a cache
+    shutil.rmtree(cache_path("checks"), ignore_errors=True)  # the tests of a file share a cache
     folder.target("mine", ON_IMAGE)
     folder.lock("mine")
     hold(UV_WHEEL)

@@ -32,7 +32,7 @@ from rlbox.provision.changes import ApplyPlan
 from rlbox.provision.facts import STAMP
 from rlbox.provision.layout import Layout
 from rlbox.provision.supplies import ApplyWish, Prepared
-from rlbox.system.files import cache_folder
+from rlbox.system.files import cache_path
 
 pytestmark = pytest.mark.allow("processes")
 FIRST = {"alpha": "1.0", "beta": "2.0"}
@@ -40,7 +40,7 @@ FIRST = {"alpha": "1.0", "beta": "2.0"}
 
 @pytest.fixture
 def store() -> Store:
-    return Store(cache_folder("store"))
+    return Store(cache_path("store"))
 
 
 @pytest.fixture
@@ -309,7 +309,7 @@ def test_a_run_in_place_brings_the_place_to_the_lock_and_runs_inside(
     argv += ["--project", str(folder.path)]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert cache_folder("places/small/opt/rlbox/share/applied.json").is_file()
+    assert cache_path("places/small/opt/rlbox/share/applied.json").is_file()
 
 
 def test_doctor_examines_the_place_as_its_runs_find_it(rlbox: Rlbox, prefix: Path, folder: Folder) -> None:

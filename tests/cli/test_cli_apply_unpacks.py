@@ -21,7 +21,7 @@ from registry_server import running as running_registry
 
 from rlbox.artifacts.objects import Store
 from rlbox.engine import oci
-from rlbox.system.files import cache_folder
+from rlbox.system.files import cache_path
 
 pytestmark = pytest.mark.allow("processes", "sockets")
 
@@ -98,7 +98,7 @@ def prefix(folder: Folder, registry: RegistryServer, layers: tuple[bytes, ...], 
     """Where the target is applied; it, its lock and the data disk are there."""
     (tmp_path / "disk").mkdir()
     digest = registry.add_manifest("v1", image_of(registry.add_blob, layers, ENV), oci.MANIFEST)
-    lock = give(folder.path, Store(cache_folder("store")), {"alpha": "1.0"}, patched=False)
+    lock = give(folder.path, Store(cache_path("store")), {"alpha": "1.0"}, patched=False)
     hold(folder.path, lock, f"{registry.host}/team/framework@{digest}")
     return tmp_path / "place"
 
@@ -274,7 +274,7 @@ def test_a_disk_without_room_is_told_before_a_layer_comes(
 def test_a_layer_that_is_no_layer(apply: Apply, prefix: Path, registry: RegistryServer, folder: Folder) -> None:
     bad = layer(("../outside", "planted"))
     digest = registry.add_manifest("bad", image_of(registry.add_blob, [bad], ENV), oci.MANIFEST)
-    lock = give(folder.path, Store(cache_folder("store")), {"alpha": "1.0"}, patched=False)
+    lock = give(folder.path, Store(cache_path("store")), {"alpha": "1.0"}, patched=False)
     hold(folder.path, lock, f"{registry.host}/team/framework@{digest}")
     said = apply("--unpack")
     assert (said.code, "layer 1 holds what no image can: '../outside' leads out of it" in said.err) == (1, True)
@@ -287,7 +287,7 @@ def test_an_image_with_other_versions_or_a_broken_package_is_refused(
     apply: Apply, prefix: Path, registry: RegistryServer, layers: tuple[bytes, ...], folder: Folder
 ) -> None:
     site = python_files()[1]
-    store = Store(cache_folder("store"))
+    store = Store(cache_path("store"))
     other = (*package(site, "torch", "2.9.2", TORCH), (f"{site}/.wh.torch-2.9.1+cu129.dist-info", ""))
     broken = (("src/flash/flash_attn/__init__.py", "import nowhere\n"),)
     mute = ((f"etc/alternatives/python{PYTHON}", "no program"),)
@@ -314,7 +314,7 @@ def test_another_image_takes_the_place_of_the_first(
     digest = registry.add_manifest(
         "v2", image_of(registry.add_blob, [*layers, layer(("etc/new", "x"))], ENV), oci.MANIFEST
     )
-    lock = give(folder.path, Store(cache_folder("store")), {"alpha": "1.0"}, patched=False)
+    lock = give(folder.path, Store(cache_path("store")), {"alpha": "1.0"}, patched=False)
     hold(folder.path, lock, f"{registry.host}/team/framework@{digest}")
     said = apply("--json")
     assert [step["old"] for step in said.data["steps"] if step["kind"] == "base"] == ["another image"]
@@ -390,7 +390,7 @@ def held(prefix: Path, *more: str) -> tuple[str, ...]:
 
 def lay(folder: Folder, image: str) -> None:
     """Write the target on an image of the registry, and its lock."""
-    hold(folder.path, give(folder.path, Store(cache_folder("store")), {"alpha": "1.0"}, patched=False), image)
+    hold(folder.path, give(folder.path, Store(cache_path("store")), {"alpha": "1.0"}, patched=False), image)
 
 
 def test_another_disk_has_room_for_the_image(follow: Follow, prefix: Path, tmp_path: Path) -> None:

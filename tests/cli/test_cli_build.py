@@ -14,14 +14,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fakes import CASES, CHECKOUT, ON_IMAGE, TARGET, UV, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
+from fakes import CASES, CHECKOUT, ON_IMAGE, TARGET, UV, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold_lock
 from following import Follow
 
 from rlbox.artifacts.objects import Store, store_folder
 from rlbox.image.bootstrap import rootfs_path
 from rlbox.image.context import build_labels, context_entries
 from rlbox.image.plans import image_plan
-from rlbox.system.files import cache_folder
+from rlbox.system.files import cache_path
 from rlbox.target.lock import LockedGroup, Package, lock_patch
 
 TAG = "rlbox/mine:tests"
@@ -32,7 +32,7 @@ def mine(folder: Folder) -> Folder:
     """A project with a locked target on an image."""
     folder.target("mine", ON_IMAGE)
     folder.lock("mine")
-    hold(UV_WHEEL)
+    hold_lock(UV_WHEEL)
     return folder
 
 
@@ -135,7 +135,7 @@ def test_dry_run_as_json(rlbox: Rlbox, mine: Folder, client: Callable[..., Path]
     assert (data["target"], data["image"], data["command"][-1]) == (
         "mine",
         TAG,
-        str(cache_folder("contexts", "mine.tests")),
+        str(cache_path("contexts", "mine.tests")),
     )
     why = "no Docker engine answers (unix:///var/run/docker.sock)"
     assert data["verdict"] == {
@@ -236,14 +236,14 @@ def test_a_build(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Calla
     digest = image_of(mine)["Config"]["Labels"]["rlbox.build"]
     assert words[0] == "build"
     assert f"--label=rlbox.build={digest}" in words
-    assert words[-1] == str(cache_folder("contexts", "mine.tests"))
-    assert (cache_folder("contexts", "mine.tests") / "other/opt/rlbox/lib/rlbox/cli/root.py").is_file()
+    assert words[-1] == str(cache_path("contexts", "mine.tests"))
+    assert (cache_path("contexts", "mine.tests") / "other/opt/rlbox/lib/rlbox/cli/root.py").is_file()
 
 
 def stored(name: str) -> Package:
     """Put a wheel into the store and return what a lock says of it."""
     body = name.encode()
-    return Package(name=name, version="1", file=f"{name}-1-py3-none-any.whl", sha256=hold(body), size=len(body))
+    return Package(name=name, version="1", file=f"{name}-1-py3-none-any.whl", sha256=hold_lock(body), size=len(body))
 
 
 @pytest.mark.allow("sockets", "processes")
@@ -253,7 +253,7 @@ def test_uv_is_carried_by_every_build(
     client()
     engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
     assert rlbox("build", "mine").code == 0
-    wheels = cache_folder("contexts", "mine.tests") / "wheels"
+    wheels = cache_path("contexts", "mine.tests") / "wheels"
     assert sorted(path.relative_to(wheels).as_posix() for path in wheels.glob("*/**/*") if path.is_file()) == [
         "runtime/README",
         "runtime/requirements.txt",
@@ -350,7 +350,7 @@ def test_an_old_engine(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client:
     )
     said = rlbox("build", "mine")
     assert (said.code, said.err.splitlines()[0]) == (0, told)
-    dockerfile = (cache_folder("contexts", "mine.tests") / "Dockerfile").read_text()
+    dockerfile = (cache_path("contexts", "mine.tests") / "Dockerfile").read_text()
     assert "COPY --from=rlbox.runtime /out/ /\n" in dockerfile
     assert "--link" not in dockerfile
 
@@ -479,9 +479,9 @@ def test_a_build_that_made_nothing(
 
 @pytest.mark.allow("sockets")
 def test_two_builds_at_once(rlbox: Rlbox, mine: Folder, engine: EngineSocket) -> None:
-    from rlbox.system.lock import hold
+    from rlbox.system.lock import hold_lock
 
-    with hold(cache_folder("locks", "build-mine.tests.lock"), "build of mine"):
+    with hold_lock(cache_path("locks", "build-mine.tests.lock"), "build of mine"):
         said = rlbox("build", "mine")
     assert said.code == 8
     waited, refused, *_ = said.err.splitlines()
@@ -492,7 +492,7 @@ def test_two_builds_at_once(rlbox: Rlbox, mine: Folder, engine: EngineSocket) ->
 def test_no_tool_to_make_the_base(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.target("mine")
     folder.lock("mine", debs=())
-    hold(UV_WHEEL)
+    hold_lock(UV_WHEEL)
     monkeypatch.setenv("PATH", str(folder.path))
     said = rlbox("render", "mine", "--context", "c")
     assert said == Said(
@@ -640,7 +640,7 @@ def test_the_base_is_an_image_where_no_tool_makes_one(
 ) -> None:
     folder.target("mine")
     folder.lock("mine", debs=())
-    hold(UV_WHEEL)
+    hold_lock(UV_WHEEL)
     engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
     bin_folder = client().parent / "bin"
     monkeypatch.setenv("PATH", str(bin_folder))

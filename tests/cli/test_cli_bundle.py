@@ -20,7 +20,7 @@ from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.record.state import new_run_state, write_run_state
 from rlbox.secrets.masks import Masks
 from rlbox.system.files import write_atomic
-from rlbox.system.safe_files import open_file
+from rlbox.system.safe_files import open_regular_file
 
 SECRET = "planted-5ecret-value"
 
@@ -172,9 +172,9 @@ def test_what_cannot_be_read_is_named(
     def refuse(path: Path) -> BinaryIO:
         if path.name == "stage.log":
             raise PermissionError(errno.EACCES, "Permission denied")
-        return open_file(path)
+        return open_regular_file(path)
 
-    monkeypatch.setattr("rlbox.supervise.bundle.open_file", refuse)
+    monkeypatch.setattr("rlbox.supervise.bundle.open_regular_file", refuse)
     assert rlbox("bundle").code == 0
     left = json.loads(read(tmp_path / "smoke-1.tar.gz")["smoke-1/manifest.json"])["left_out"]
     name = "stages/1-train/stage.log"

@@ -35,7 +35,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PYTHONPATH", str(folder))
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("rlbox.doctor.engine.glob.glob", lambda pattern: [])
+    monkeypatch.setattr("rlbox.system.gpu.glob.glob", lambda pattern: [])
     return folder
 
 

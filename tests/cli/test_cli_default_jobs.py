@@ -13,7 +13,7 @@ from rlbox.config.project import Project
 from rlbox.image.context import build_labels, context_entries
 from rlbox.image.plans import image_plan
 from rlbox.job.load import load_job
-from rlbox.system.gpu import DriverFacts, GpuFacts, GpuModel
+from rlbox.system.gpu import GpuDriver, GpuModel, GpuStatus
 from rlbox.target.load import load_target
 from rlbox.target.target import Target
 
@@ -37,13 +37,13 @@ def machine(target: Target, engine: EngineSocket, tmp_path: Path, monkeypatch: p
     """What the target describes, and its image; returns the data disk. A driver shows a little less than a card has."""
     hardware = target.hardware
     cards = tuple(
-        GpuFacts(
+        GpuStatus(
             index=number, name=hardware.gpu, utilization=0, power_w=50, power_limit_w=500, processes=(),
             memory_bytes=0, total_bytes=int(0.99 * hardware.gpu_memory_gib * GIB),
         )
         for number in range(hardware.gpus)
     )  # fmt: skip
-    driver = DriverFacts(present=True, devices=len(cards), cuda=(13, 0))
+    driver = GpuDriver(present=True, devices=len(cards), cuda=(13, 0))
     monkeypatch.setattr("rlbox.planner.check.probe_gpus", lambda: cards)
     monkeypatch.setattr("rlbox.planner.check.total_memory", lambda: int((hardware.memory_gib or 1024) * GIB))
     for name in ("planner.act.check", "engine.act.data_disk"):
@@ -51,7 +51,7 @@ def machine(target: Target, engine: EngineSocket, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_driver", lambda: driver)
     models = (GpuModel(name=hardware.gpu, arch=hardware.arch),)
     monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_gpu_models", lambda: models)
-    monkeypatch.setattr("rlbox.run.inputs.probe_port", lambda number: "")
+    monkeypatch.setattr("rlbox.run.inputs.find_port_holder", lambda number: "")
     info = {"ServerVersion": "28.2.2", "Runtimes": {"nvidia": {}}, "CgroupVersion": "2"}
     engine.answers["/info"] = (200, json.dumps(info).encode())
     plan = image_plan(PROJECT, target.name)

@@ -11,7 +11,7 @@ from fakes import ON_IMAGE, EngineSocket, Folder
 from rlbox.app import App
 from rlbox.image.check import describe_image
 from rlbox.image.plans import image_plan
-from rlbox.system.files import cache_folder
+from rlbox.system.files import cache_path
 
 TAG = "rlbox/mine:tests"
 ID = "sha256:" + "1234567890abcdef" * 4
@@ -32,7 +32,7 @@ def image(**more: Any) -> dict[str, Any]:
 
 
 def left() -> dict[str, Any]:
-    folder = cache_folder("images", "mine", ID.removeprefix("sha256:")[:24])
+    folder = cache_path("images", "mine", ID.removeprefix("sha256:")[:24])
     return {path.name: json.loads(path.read_bytes()) for path in sorted(folder.iterdir())}
 
 
@@ -70,7 +70,7 @@ def test_a_folder_that_cannot_be_written_fails_no_build(
 ) -> None:
     engine.images[TAG] = image()
     plan = image_plan(app.project, "mine")
-    folder = cache_folder("images", "mine")
+    folder = cache_path("images", "mine")
     folder.parent.mkdir(parents=True)
     folder.write_text("in the way")
     describe_image(app, plan, hermetic=False)

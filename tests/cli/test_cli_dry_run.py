@@ -17,8 +17,8 @@ from test_cli_run import JOB, PORT, current_image
 from rlbox.artifacts.objects import store_folder
 from rlbox.provision.bring import BroughtPlace
 from rlbox.record.disk_hold import Holder, take_disk
-from rlbox.system.files import cache_folder
-from rlbox.system.lock import hold as hold_lock
+from rlbox.system.files import cache_path
+from rlbox.system.lock import hold_lock
 
 pytestmark = pytest.mark.allow("sockets", "processes")
 TAG = "rlbox/mine:tests"
@@ -222,7 +222,7 @@ def test_a_disk_that_another_run_has(rlbox: Rlbox, two: Folder, ready: EngineSoc
 
 def test_in_place_the_paths_are_those_of_this_machine(rlbox: Rlbox, two: Folder, tmp_path: Path) -> None:
     said = rlbox("run", "two", "--place", "here", "--dry-run")
-    place, disk = cache_folder("places/mine"), tmp_path / "disk"
+    place, disk = cache_path("places/mine"), tmp_path / "disk"
     assert f"{place}/opt/venv/bin/python train.py 'two words'" in said.out.splitlines()
     assert f"#   gate: file {disk}/runs/two-DRY-RUN/out" in said.out.splitlines()
     assert f"# first: {place} is brought to the lock of target mine: " in said.out
@@ -286,7 +286,7 @@ def test_what_is_in_the_way_of_a_build(
     stale = ("the lock of target mine is stale: the spec changed since", 2)
     assert refusals(rlbox, "build", "mine") == [stale, ("no docker client on PATH", 4)]
     two.lock("mine")
-    with hold_lock(cache_folder("locks", "build-mine.tests.lock"), "build of mine"):
+    with hold_lock(cache_path("locks", "build-mine.tests.lock"), "build of mine"):
         found = refusals(rlbox, "build", "mine")
     assert [code for _, code in found] == [4, 8]
     assert found[1][0].startswith("another rlbox is busy with the build of mine: pid ")

@@ -8,7 +8,7 @@ from mirrorbox import mirrors
 
 from rlbox.artifacts.egress import EgressFacts
 from rlbox.artifacts.mirrors import Machine
-from rlbox.system.network_settings import SiteFacts
+from rlbox.system.network_settings import NetworkSettings
 
 SPEC = """
 title = "smallest target"
@@ -22,7 +22,9 @@ VLLM_NO_USAGE_STATS = "1"
 [disk]
 host = "~/disk"
 """
-MACHINE = Machine(site=SiteFacts(index_url="https://index.example/simple"), archives={"debian": "http://apt.example/d"})
+MACHINE = Machine(
+    site=NetworkSettings(index_url="https://index.example/simple"), archives={"debian": "http://apt.example/d"}
+)
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +98,7 @@ def test_asked_for_real(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.Monkey
     monkeypatch.chdir(folder.path)
     with mirrors(1) as (host,):
         host.index("/simple/uv/", {"uv-1.tar.gz": "http://files.invalid/uv-1.tar.gz"})
-        machine = Machine(site=SiteFacts(index_url=f"{host.url}/simple"))
+        machine = Machine(site=NetworkSettings(index_url=f"{host.url}/simple"))
         monkeypatch.setattr("rlbox.artifacts.mirror_search.probe_machine", lambda site: machine)
         assert egress.probe_egress
         folder.target("mine", SPEC)

@@ -306,13 +306,13 @@ def test_a_sandbox_that_fails_proves_nothing(site: Path, rlbox: Rlbox) -> None:
 
 def test_the_sandbox_ends_with_its_block() -> None:
     from rlbox.evaluation.sandbox import Sandbox
-    from rlbox.system.http import NoAnswer, loopback_http
+    from rlbox.system.http import NoResponseError, create_loopback_client
 
     before = threading.active_count()
     with sandbox_here("", 10, 1024) as url:
-        assert Sandbox(url, loopback_http(30)).probe()["strength"]
-    with pytest.raises(NoAnswer):
-        Sandbox(url, loopback_http(30)).probe()
+        assert Sandbox(url, create_loopback_client(30)).probe()["strength"]
+    with pytest.raises(NoResponseError):
+        Sandbox(url, create_loopback_client(30)).probe()
     assert threading.active_count() == before
 
 

@@ -20,7 +20,7 @@ from registry_server import running as running_registry
 from rlbox.app import own_requirements
 from rlbox.artifacts.objects import Store
 from rlbox.engine import oci
-from rlbox.system.files import cache_folder
+from rlbox.system.files import cache_path
 from rlbox.target.artifact import artifacts_here
 from rlbox.target.load import load_target
 from rlbox.target.lock import Deb, HttpFile, Lock, LockedGroup, Package, lock_checksum
@@ -86,7 +86,7 @@ def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Ca
 
 @pytest.fixture
 def store() -> Store:
-    return Store(cache_folder("store"))
+    return Store(cache_path("store"))
 
 
 def whole(store: Store) -> bool:

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from fakes import Rlbox
 
-from rlbox.system.gpu import GpuFacts
+from rlbox.system.gpu import GpuStatus
 
 pytestmark = pytest.mark.allow("sockets")
 GIB = 1 << 30
@@ -21,7 +21,7 @@ GIB = 1 << 30
 def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two GPUs; this process holds the second."""
     rows = tuple(
-        GpuFacts(
+        GpuStatus(
             index=number, name="RTX 5090", utilization=0, power_w=50, power_limit_w=575, total_bytes=32 * GIB,
             memory_bytes=number * 30 * GIB, processes=(os.getpid(), 999_999_999) if number else (),
         )

@@ -10,7 +10,7 @@ from fakes import ON_IMAGE, UV_WHEEL, EngineSocket, Folder, Rlbox, hold
 
 from rlbox.image.context import build_labels, context_entries
 from rlbox.image.plans import image_plan
-from rlbox.system.files import cache_folder, state_folder, write_atomic
+from rlbox.system.files import cache_path, state_path, write_atomic
 
 pytestmark = [pytest.mark.allow("sockets", "processes"), pytest.mark.usefixtures("remembering")]
 OWN, THEIRS, GONE, OLD = "rlbox/mine:tests", "rlbox/mine:ann-0a1b2c", "rlbox/mine:left-0a1b2c", "rlbox/mine:latest"
@@ -25,13 +25,13 @@ def image(digit: str, size: int = 1000, **labels: str) -> dict[str, Any]:
 @pytest.fixture
 def kept(folder: Folder, engine: EngineSocket) -> None:
     """An image of every kind: this project's, another user's, of a folder that is gone, of before, replaced."""
-    shutil.rmtree(cache_folder("checks"), ignore_errors=True)
+    shutil.rmtree(cache_path("checks"), ignore_errors=True)
     folder.target("mine", ON_IMAGE)
     folder.lock("mine")
     hold(UV_WHEEL)
     plan = image_plan(folder.project, "mine")
     labels = build_labels(context_entries(plan), plan)
-    write_atomic(state_folder("projects", "left-0a1b2c.json"), '{"schema": 1, "folder": "/srv/left"}')
+    write_atomic(state_path("projects", "left-0a1b2c.json"), '{"schema": 1, "folder": "/srv/left"}')
     engine.images |= {OWN: image("1", **labels), THEIRS: image("2"), GONE: image("3"), OLD: image("4")}
     engine.images[NAMELESS] = image("9", size=2000)
 

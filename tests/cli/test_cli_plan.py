@@ -18,7 +18,7 @@ from rlbox.record.ledger import Ledger
 from rlbox.record.state import change_stage, new_run_state, write_run_state
 from rlbox.run.places import reach
 from rlbox.secrets.masks import Masks
-from rlbox.system.gpu import GpuFacts
+from rlbox.system.gpu import GpuStatus
 
 JOB = """
 title = "one stage"
@@ -253,7 +253,7 @@ def test_a_dry_run_says_once_that_the_disk_is_too_small(
     assert ["12.0 GB needed" in row["what"] for row in refused if "data disk" in row["what"]] == [True]
 
 
-def cards(*held: float, total: int = 32 * GIB) -> tuple[GpuFacts, ...]:
+def cards(*held: float, total: int = 32 * GIB) -> tuple[GpuStatus, ...]:
     """GPUs of which others hold so many GiB."""
     return tuple(
         dataclasses.replace(h200(80), index=index, total_bytes=total, memory_bytes=int(size * GIB))

@@ -12,7 +12,7 @@ from following import Follow
 from registry_server import RegistryServer, running
 
 from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, describe, image_manifest, sha256_of
-from rlbox.system.files import cache_folder
+from rlbox.system.files import cache_path
 
 TAG = "rlbox/mine:tests"
 TARGET = """
@@ -136,8 +136,8 @@ def test_what_explains_the_image_is_attached(
     rlbox: Rlbox, mine: Folder, engine: EngineSocket, server: RegistryServer
 ) -> None:
     digest = stored(server, engine, "gzip")
-    cache_folder("images", "mine").mkdir(parents=True)
-    (cache_folder("images", "mine") / "sbom.spdx.json").write_text(json.dumps({"about": digest}))
+    cache_path("images", "mine").mkdir(parents=True)
+    (cache_path("images", "mine") / "sbom.spdx.json").write_text(json.dumps({"about": digest}))
     data = rlbox("push", "mine", "--to", f"{server.host}/team/mine:1", "--json").data
     (attached,) = data["attached"]
     assert json.loads(server.manifests[attached][1])["artifactType"] == "application/spdx+json"
@@ -147,7 +147,7 @@ def test_what_explains_another_image_is_not_attached(
     rlbox: Rlbox, mine: Folder, engine: EngineSocket, server: RegistryServer
 ) -> None:
     stored(server, engine)
-    folder = cache_folder("images", "mine")
+    folder = cache_path("images", "mine")
     folder.mkdir(parents=True)
     (folder / "sbom.spdx.json").write_text(json.dumps({"about": "sha256:" + "0" * 64}))
     said = rlbox("push", "mine", "--to", f"{server.host}/team/mine:1", "--json")

@@ -26,7 +26,7 @@ from rlbox.errors import (
     TimedOut,
     WorkFailed,
 )
-from rlbox.system.files import cache_folder
+from rlbox.system.files import cache_path
 
 
 def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -117,7 +117,7 @@ def test_errors_of_specs_as_json(rlbox: Rlbox, engine: EngineSocket) -> None:
 
 def test_a_bug(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with(monkeypatch, ZeroDivisionError("by\nzero"))
-    path = cache_folder("logs", f"bug-{os.getpid()}.log")
+    path = cache_path("logs", f"bug-{os.getpid()}.log")
     assert rlbox("render", "local") == Said(
         code=3,
         out="",

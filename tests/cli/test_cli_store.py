@@ -14,8 +14,8 @@ from mirror import artifact_of
 
 from rlbox.artifacts.names import remember
 from rlbox.artifacts.objects import Store
-from rlbox.system.files import cache_folder
-from rlbox.system.lock import hold
+from rlbox.system.files import cache_path
+from rlbox.system.lock import hold_lock
 from rlbox.target.lock import HttpFile, Lock, LockedGroup
 
 ONE, TWO, LOST = b"one", b"two" * 1000, b"lost"
@@ -36,7 +36,7 @@ def sha(data: bytes) -> str:
 @pytest.fixture
 def store(folder: Folder) -> Store:
     """A store with two objects of one lock, and one that no lock names."""
-    made = Store(cache_folder("store"))
+    made = Store(cache_path("store"))
     for data in (ONE, TWO, LOST):
         with made.draft(sha(data)) as draft:
             draft.write(data)
@@ -79,7 +79,7 @@ def test_ls(rlbox: Rlbox, store: Store) -> None:
 
 
 def test_an_empty_store(rlbox: Rlbox) -> None:
-    where = cache_folder("store")
+    where = cache_path("store")
     assert rlbox("store", "ls").out == f"0 objects, 0 B in {where}\n"
     assert rlbox("store", "verify").out == "0 objects are whole\n"
     assert rlbox("store", "prune").out == "freed 0 B\n"
@@ -189,7 +189,7 @@ def test_it_cleans_up_without_an_engine(rlbox: Rlbox, store: Store, monkeypatch:
 
 
 def cache_file(name: str, *, unused_days: float = 0) -> Path:
-    path = cache_folder(*name.split("/"))
+    path = cache_path(*name.split("/"))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"x")
     at = time.time() - unused_days * 86_400
@@ -206,12 +206,12 @@ def test_prune_removes_old_cache_entries(rlbox: Rlbox) -> None:
     assert "would remove 1 caches not used for 30 days, " in rlbox("prune", "--dry-run").out
     assert rlbox("prune", "--yes").code == 0
     assert [path.exists() for path in (old, new, place)] == [False, True, True]
-    assert [*cache_folder("contexts").iterdir()] == []
+    assert [*cache_path("contexts").iterdir()] == []
 
 
 def test_caches_stay_while_another_builds(follow: Follow) -> None:
     old = cache_file("contexts/mine/file", unused_days=40)
-    with hold(cache_folder("locks", "build-mine.lock"), "build of mine"):
+    with hold_lock(cache_path("locks", "build-mine.lock"), "build of mine"):
         step = follow("prune", "--yes")
         assert old.exists()
     follow.again(step)

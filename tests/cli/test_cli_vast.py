@@ -337,7 +337,7 @@ def test_the_script_goes_with_a_search(follow: Follow, platform: Platform) -> No
 
 
 def test_the_network_is_looked_at(follow: Follow, platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.system.http.pause_s", lambda *words: 0)
+    monkeypatch.setattr("rlbox.system.http.retry_delay_s", lambda *words: 0)
     monkeypatch.setenv("VAST_URL", "http://127.0.0.1:9")
     step = follow("vast", "search", "vast-5090")
     monkeypatch.setenv("VAST_URL", platform.url)
@@ -348,7 +348,7 @@ def test_the_network_is_looked_at(follow: Follow, platform: Platform, monkeypatc
 def test_a_reason_that_is_gone(
     follow: Follow, platform: Platform, monkeypatch: pytest.MonkeyPatch, status: int, told: str
 ) -> None:
-    monkeypatch.setattr("rlbox.system.http.pause_s", lambda *words: 0)
+    monkeypatch.setattr("rlbox.system.http.retry_delay_s", lambda *words: 0)
     platform.refuses["POST"] = (status, {"msg": told})
     step = follow("vast", "search", "vast-5090")
     assert told in step.said.err

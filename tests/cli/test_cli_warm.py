@@ -12,7 +12,7 @@ from following import Follow
 from rlbox.evaluation.prefetch import find_files, look_at
 from rlbox.evaluation.prefetch_plan import FileRange
 from rlbox.system import page_cache
-from rlbox.system.page_cache import resident_bytes
+from rlbox.system.page_cache import count_cached_bytes
 
 SIZE = (8 << 20) + 5
 
@@ -65,7 +65,7 @@ def test_part_of_a_file_is_counted_in_bytes(model: Path) -> None:
     path = model / "model-0.safetensors"
     path.read_bytes()
     handle = os.open(path, os.O_RDONLY)
-    assert resident_bytes(handle, 8 << 20, 5) == 5
+    assert count_cached_bytes(handle, 8 << 20, 5) == 5
     os.close(handle)
 
 
@@ -83,7 +83,7 @@ def test_more_than_the_memory_is_refused_before_anything_is_read(
 def test_what_does_not_stay_is_read_again_and_then_said(
     rlbox: Rlbox, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlbox.evaluation.prefetch.resident_bytes", lambda handle, offset, length: length // 2)
+    monkeypatch.setattr("rlbox.evaluation.prefetch.count_cached_bytes", lambda handle, offset, length: length // 2)
     said = rlbox("warm", str(model), "--json")
     assert said.code == 1
     assert (said.data["read"], said.data["resident"], said.data["warm"]) == (6 * SIZE, 2 * (SIZE // 2), False)

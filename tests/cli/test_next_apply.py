@@ -22,7 +22,7 @@ from rlbox.app import own_requirements
 from rlbox.artifacts.objects import Store
 from rlbox.fixes.load import load_fixed_target
 from rlbox.provision import base_probe as base
-from rlbox.system.files import cache_folder
+from rlbox.system.files import cache_path
 from rlbox.target.lock import lock_checksum
 
 pytestmark = pytest.mark.allow("processes")
@@ -49,7 +49,7 @@ def as_another(folder: Folder, *typed: str) -> Said:
     home = folder.path.parent / "home"
     home.mkdir(exist_ok=True, mode=0o777)
     home.chmod(0o777)
-    env = {"HOME": str(home), "RLBOX_STORE": str(cache_folder("store")), "PYTHONPATH": str(CHECKOUT)}
+    env = {"HOME": str(home), "RLBOX_STORE": str(cache_path("store")), "PYTHONPATH": str(CHECKOUT)}
     env |= {"PATH": os.environ["PATH"], "RLBOX_PROJECT_NAME": "tests"}
     argv = [*MAY_READ, sys.executable, "-m", "rlbox", *typed]
     done = subprocess.run(argv, cwd=folder.path, env=env, capture_output=True, text=True, timeout=120)

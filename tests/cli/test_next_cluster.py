@@ -41,7 +41,7 @@ from rlbox.cluster.view import status_of
 from rlbox.cluster.wish import ClusterWish
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import RlboxError
-from rlbox.system.progress import Row
+from rlbox.system.progress import ProgressItem
 from rlbox.target.load import load_target
 
 GPUS = f"""
@@ -329,7 +329,7 @@ class OtherEngine:
 def test_another_image_than_was_sent(follow: Follow) -> None:
     right = "sha256:" + "0" * 64
     image = SentImage(digest=right, identity=right, manifests={}, parts=())
-    rows: list[Row] = []
+    rows: list[ProgressItem] = []
     sending = Sending(
         image=image,
         source=None,

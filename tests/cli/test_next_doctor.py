@@ -21,7 +21,7 @@ from following import Follow, findings
 
 from rlbox.config.load import load_toml
 from rlbox.doctor.fix_checks import PLACE
-from rlbox.system.gpu import DriverFacts
+from rlbox.system.gpu import GpuDriver
 
 TABLE = load_toml(Path(__file__).with_name("next_doctor.toml"))
 ROWS: list[dict[str, Any]] = TABLE["rows"]
@@ -94,7 +94,7 @@ def test_what_is_found_is_mended(
     lay(place, row)
     monkeypatch.chdir(place)
     if "gpus" in row:
-        driver = DriverFacts(present=True, devices=row["gpus"], cuda=(99, 0))
+        driver = GpuDriver(present=True, devices=row["gpus"], cuda=(99, 0))
         monkeypatch.setattr("rlbox.doctor.container.probe_driver", lambda: driver)
     shell(place, row["made"], monkeypatch)
     said = follow.rlbox("doctor")

@@ -18,9 +18,9 @@ from test_cli_build import image_of
 from rlbox.doctor.engine import ImageNeeds
 from rlbox.engine.login import find_login
 from rlbox.errors import RegistryError
-from rlbox.system.files import cache_folder, whole_file
-from rlbox.system.gpu import DriverFacts, GpuModel
-from rlbox.system.lock import hold
+from rlbox.system.files import cache_path, open_atomic
+from rlbox.system.gpu import GpuDriver, GpuModel
+from rlbox.system.lock import hold_lock
 
 pytestmark = pytest.mark.allow("sockets", "processes")
 TAG = "rlbox/mine:tests"
@@ -104,7 +104,7 @@ def test_a_specification_is_made_anew(follow: Follow, mine: Folder, engine: Engi
 
 
 def test_fewer_gpus_in_place(follow: Follow, mine: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_driver", lambda: DriverFacts(present=True, devices=2))
+    monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_driver", lambda: GpuDriver(present=True, devices=2))
     mine.job("own")
     step = follow("run", "own", "--place", "here", "--gpus", "3", "--dry-run")
     follow.again(step, *step.options({}))
@@ -140,9 +140,9 @@ def test_another_driver(
     tells(engine, Runtimes={"nvidia": {}})
     needs = ImageNeeds(require="cuda>=12.4")
     monkeypatch.setattr("rlbox.doctor.host.stack_needs", lambda *asked: needs)
-    monkeypatch.setattr("rlbox.doctor.checks.probe_driver", lambda: DriverFacts(**DRIVERS[finding]))
+    monkeypatch.setattr("rlbox.doctor.checks.probe_driver", lambda: GpuDriver(**DRIVERS[finding]))
     follow.found(("doctor", "mine"), follow.rlbox("doctor", "mine"), finding)
-    monkeypatch.setattr("rlbox.doctor.checks.probe_driver", lambda: DriverFacts(**GPU))
+    monkeypatch.setattr("rlbox.doctor.checks.probe_driver", lambda: GpuDriver(**GPU))
     assert finding not in findings(follow.rlbox("doctor", "mine"))
 
 
@@ -150,7 +150,7 @@ def test_the_target_is_that_of_this_gpu(
     follow: Follow, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tells(engine, **gpus("0"))
-    monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_driver", lambda: DriverFacts(**GPU))
+    monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_driver", lambda: GpuDriver(**GPU))
     monkeypatch.setattr(
         "rlbox.doctor.gpu_choice.probe_gpu_models", lambda: (GpuModel(name="NVIDIA H200", arch="sm_90"),)
     )
@@ -171,7 +171,7 @@ def test_a_missing_driver_says_how_many_gpus_are_wanted(
     words: tuple[str, ...],
     wanted: str,
 ) -> None:
-    monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_driver", DriverFacts)
+    monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_driver", GpuDriver)
     lay(mine, engine, '[hardware]\ngpu = "H200"\ngpus = 4\narch = "sm_90"\n')
     mine.job("own")
     said = rlbox("run", "own", *words, "--dry-run")
@@ -198,7 +198,7 @@ def test_images_that_nobody_needs_are_removed(
 def test_the_engine_is_mended(
     follow: Follow, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch, finding: str
 ) -> None:
-    driver = DriverFacts(present=True, devices=1, cuda=(99, 0))
+    driver = GpuDriver(present=True, devices=1, cuda=(99, 0))
     monkeypatch.setattr("rlbox.doctor.checks.probe_driver", lambda: driver)
     wrong, right = WRONG[finding]
     tells(engine, **wrong)
@@ -210,7 +210,7 @@ def test_the_engine_is_mended(
 def test_the_target_asks_for_fewer_gpus(
     follow: Follow, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver = DriverFacts(present=True, devices=1, cuda=(99, 0))
+    driver = GpuDriver(present=True, devices=1, cuda=(99, 0))
     monkeypatch.setattr("rlbox.doctor.checks.probe_driver", lambda: driver)
     lay(mine, engine, "[hardware]\ngpus = 2\n")
     follow.found(("doctor", "mine"), follow.rlbox("doctor", "mine"), "gpu-count")
@@ -368,7 +368,7 @@ def test_credentials_are_written_anew(follow: Follow, mine: Folder, monkeypatch:
 def test_another_rlbox_is_waited_for(follow: Follow, mine: Folder, engine: EngineSocket) -> None:
     lay(mine, engine, "")
     current = engine.images.pop(TAG)
-    with hold(cache_folder("locks", "build-mine.tests.lock"), "build of mine"):
+    with hold_lock(cache_path("locks", "build-mine.tests.lock"), "build of mine"):
         step = follow("build", "mine")
     engine.images[TAG] = current  # the other one has built it
     follow.again(step)
@@ -376,7 +376,7 @@ def test_another_rlbox_is_waited_for(follow: Follow, mine: Folder, engine: Engin
 
 def test_another_archive_is_waited_for(follow: Follow, mine: Folder, tmp_path: Path) -> None:
     write_run(tmp_path / "runs/own-1", samples=2, steps=2)
-    with whole_file(mine.path / "x.tar.gz", 0):
+    with open_atomic(mine.path / "x.tar.gz", 0):
         step = follow("bundle", "own-1", "--out", "x.tar.gz")
     follow.again(step)
 

@@ -20,7 +20,7 @@ from rlbox.cluster.reach.fleet import Fleet
 from rlbox.engine.oci import CONFIG, INDEX, MANIFEST, describe, document, image_manifest
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import EngineError, RegistryError, RlboxError
-from rlbox.system.progress import Row
+from rlbox.system.progress import ProgressItem
 
 pytestmark = pytest.mark.allow("sockets")
 KEEP = parse_reference("rlbox/mine:tests")
@@ -122,7 +122,7 @@ class Node:
 
 def pull(nodes: list[Node], image: RegistryImage) -> list[str]:
     """Have nodes pull; return what was told of each in the end."""
-    rows: list[Row] = []
+    rows: list[ProgressItem] = []
     links: Any = {node.name: node for node in nodes}
     pull_image(Fleet(links, ()), [*links], image, KEEP, rows.append)
     return [row.told for row in rows if row.mark]

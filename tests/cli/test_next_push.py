@@ -14,7 +14,7 @@ from registry_server import Fault, RegistryServer, log_in, running
 from vastbox import KEY, Platform, serving
 
 from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, describe, image_manifest, sha256_of
-from rlbox.system.files import cache_folder
+from rlbox.system.files import cache_path
 
 pytestmark = pytest.mark.allow("sockets", "processes")
 TAG = "rlbox/mine:tests"
@@ -23,7 +23,7 @@ MAKE = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -su
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[RegistryServer]:
-    monkeypatch.setattr("rlbox.system.http.pause_s", lambda *words: 0)
+    monkeypatch.setattr("rlbox.system.http.retry_delay_s", lambda *words: 0)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     with running() as server:
         yield server
@@ -43,8 +43,8 @@ def put(folder: Folder, engine: EngineSocket, server: RegistryServer) -> Callabl
 @pytest.fixture
 def explained(put: Callable[[], str]) -> None:
     """The image is there, and what explains it is still to be sent."""
-    cache_folder("images", "mine").mkdir(parents=True)
-    (cache_folder("images", "mine") / "sbom.spdx.json").write_text(json.dumps({"about": put()}))
+    cache_path("images", "mine").mkdir(parents=True)
+    (cache_path("images", "mine") / "sbom.spdx.json").write_text(json.dumps({"about": put()}))
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from rlbox.artifacts.objects import Store
 from rlbox.errors import NodeError
 from rlbox.fixes.load import load_fixed_target
 from rlbox.image.compile_run import probe_spaces
-from rlbox.system.files import sum_file
+from rlbox.system.files import sha256_file
 from rlbox.target.lock import Compiled, Package
 from rlbox.target.recipe import recipe_digest
 
@@ -184,4 +184,4 @@ def _archive(path: Path, files: dict[str, str]) -> Path:
 
 def _put(store: Store, path: Path) -> str:
     store.root.mkdir(parents=True, exist_ok=True)
-    return store.adopt(path, sum_file(path))
+    return store.adopt(path, sha256_file(path))

@@ -34,7 +34,7 @@ from lanes import (  # noqa: E402
     words,
 )
 
-from rlbox.system.files import cache_folder  # noqa: E402
+from rlbox.system.files import cache_path  # noqa: E402
 
 RESULTS = FAULTS / "RESULTS.md"
 SAID = re.compile(rb"(?m)^failure(?:_zh)? = .*\n")
@@ -142,7 +142,7 @@ def main() -> int:
     proofs = [proof for name in asked.names or cases() for proof in proofs_of(name, code)]
     for image in ("bare", "cc", "local"):
         tag(image)
-    state = State(cache_folder("lanes") / "faults.jsonl")
+    state = State(cache_path("lanes") / "faults.jsonl")
     rows = run_lane(proofs, state, at_once=asked.at_once, again=asked.again, say=lambda line: print(line, flush=True))
     if not asked.names:
         RESULTS.write_text(table(rows, _engine()), "utf-8")

@@ -28,7 +28,7 @@ from rlbox.fixes.patches import needs_patching, patch_manifest, patch_rows
 from rlbox.foreign import toml_table
 from rlbox.image.machine import container_defaults
 from rlbox.image.named import tag_of
-from rlbox.system.files import cache_folder
+from rlbox.system.files import cache_path
 from rlbox.target.load import DEFAULTS
 from rlbox.target.target import Target
 
@@ -326,7 +326,7 @@ def lab_packages(image: str) -> frozenset[str]:
 
 
 def _project() -> Path:
-    return cache_folder("faultlab")
+    return cache_path("faultlab")
 
 
 def lab_text(image: str) -> str:

@@ -14,7 +14,7 @@ from projectbox import PROJECT
 
 from rlbox.config.project import Project
 from rlbox.image.named import VARIABLE, remember_project
-from rlbox.system.files import state_folder
+from rlbox.system.files import state_path
 
 CONTAINER, NAME = "rlbox-test-kept", f"rlbox/kept:{PROJECT}"
 GONE = "kept-0a1b2c"
@@ -52,7 +52,7 @@ def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv(VARIABLE, PROJECT)
     folder.rmdir()
     yield
-    state_folder("projects", f"{GONE}.json").unlink()
+    state_path("projects", f"{GONE}.json").unlink()
 
 
 def there(name: str) -> bool:

@@ -13,7 +13,7 @@ from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 from rlbox.image.contents import components
-from rlbox.system.files import cache_folder
+from rlbox.system.files import cache_path
 from rlbox.target.lock import load_lock
 
 TAG = own("explained")
@@ -90,7 +90,7 @@ def explained(box: Box) -> tuple[dict, Path]:
     """The image, and the folder with what explains it."""
     image = box("show", TAG, "--json").data["image"]
     digest = image["digest"] or image["id"]
-    return image, cache_folder("images", "explained", digest.removeprefix("sha256:")[:24])
+    return image, cache_path("images", "explained", digest.removeprefix("sha256:")[:24])
 
 
 def beside(box: Box) -> dict[str, str]:

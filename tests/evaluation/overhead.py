@@ -32,7 +32,7 @@ sys.path.insert(0, str(CHECKOUT))
 
 from rlbox.evaluation.policy import Policy, PolicyError  # noqa: E402
 from rlbox.evaluation.server import EngineSettings, served, setting, vllm_argv  # noqa: E402
-from rlbox.system.http import loopback_http  # noqa: E402
+from rlbox.system.http import create_loopback_client  # noqa: E402
 
 SUITE = 'title = "sums"\nfile = "sums.jsonl"\nask_program = "{statement}"\n[decoding]\nmax_tokens = 320\n'
 DEVELOPER = {"VLLM_SERVER_DEV_MODE": "1"}
@@ -138,7 +138,7 @@ class Bench:
         settings: dict[str, Any] = dict(map(setting, self.asked.set))
         argv = vllm_argv(self.asked.python, self.models[0], self.asked.port, settings)
         engine = EngineSettings(argv=argv, url=f"http://127.0.0.1:{self.asked.port}", start_s=900.0, env=DEVELOPER)
-        with served(engine, self.folder / "bench-server.log", loopback_http(900.0)) as policy:
+        with served(engine, self.folder / "bench-server.log", create_loopback_client(900.0)) as policy:
             yield policy
 
     def _env(self) -> dict[str, str]:

@@ -19,7 +19,7 @@ from rlbox.evaluation.prove import prove
 from rlbox.evaluation.sandbox import Sandbox
 from rlbox.evaluation.suite import JudgingLimits
 from rlbox.evaluation.suites import load_sets
-from rlbox.system.http import NoAnswer, loopback_http
+from rlbox.system.http import NoResponseError, create_loopback_client
 
 ROWS = [
     {"unique_id": "half", "problem": "Half as a fraction?", "answer": "\\frac{1}{2}"},
@@ -56,12 +56,12 @@ def test_rows_of_math_and_gsm8k_are_read(mathematics: Path) -> None:
 
 def test_a_package_that_is_missing_is_an_error_and_no_score(mathematics: Path, sandbox_url: str) -> None:
     ((suite, problems),) = load_sets(["sums"], mathematics, own=mathematics)
-    sandbox = Sandbox(sandbox_url, loopback_http(600))
-    with pytest.raises(NoAnswer, match="math does not work there: No module named 'math_verify'"):
+    sandbox = Sandbox(sandbox_url, create_loopback_client(600))
+    with pytest.raises(NoResponseError, match="math does not work there: No module named 'math_verify'"):
         sandbox.packages("math")
     verdict = sandbox.judge(problems[0], "\\boxed{0.5}", suite.limits)
     assert (verdict.outcome, verdict.detail) == ("sandbox", "No module named 'math_verify'")
-    with pytest.raises(NoAnswer):
+    with pytest.raises(NoResponseError):
         prove(suite, problems, sandbox)
     with pytest.raises(ProblemError, match=r"reasoning-gym makes no tasks with .*: .*No module named 'reasoning_gym'"):
         load_sets(["made"], mathematics, own=mathematics)
@@ -80,7 +80,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def comparing(python: str) -> Iterator[Sandbox]:
     with sandbox_here(python, 30, 1024) as url:
-        yield Sandbox(url, loopback_http(3600))
+        yield Sandbox(url, create_loopback_client(3600))
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from rlbox.evaluation.policy import Policy
 from rlbox.evaluation.sandbox import Sandbox
 from rlbox.evaluation.suites import load_sets
 from rlbox.record.disk_hold import Holder, take_disk
-from rlbox.system.http import loopback_http
+from rlbox.system.http import create_loopback_client
 
 SETTLE_S = 0.4
 RUN = "sft-1"
@@ -86,11 +86,11 @@ def judging(site: Path, sandbox: str, asked: Counter[str], out: str, meanwhile: 
     def serve(path: Path, folder: Path) -> Iterator[Policy]:
         assert export_at(path).path == path
         with playing(Player(answers(path))) as player:
-            yield Policy(player.url, loopback_http(30))
+            yield Policy(player.url, create_loopback_client(30))
             asked.update(f"{path.parent.name} {ask}" for ask in player.asked.elements())
             meanwhile(path)
 
-    http = loopback_http(60)
+    http = create_loopback_client(60)
     return Judging(sandbox=Sandbox(sandbox, http), serve=serve, engine={}, out=site / out, at_once=4)
 
 

@@ -17,7 +17,7 @@ from rlbox.evaluation.server import Ready
 from rlbox.evaluation.serving.kept_up import EXCHANGED, STARTED, KeptUp
 from rlbox.evaluation.serving.together import Together
 from rlbox.evaluation.suite import Suite
-from rlbox.system.http import loopback_http
+from rlbox.system.http import create_loopback_client
 
 
 def weight(folder: str | Path) -> int:
@@ -55,7 +55,7 @@ class Engines:
             self.up += 1
         try:
             with playing(player):
-                yield lambda: Policy(player.url, loopback_http(10))
+                yield lambda: Policy(player.url, create_loopback_client(10))
         finally:
             with self._lock:
                 self.up -= 1

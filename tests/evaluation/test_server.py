@@ -20,7 +20,7 @@ from freeport import free_port
 from rlbox.evaluation.policy import Policy, PolicyError
 from rlbox.evaluation.server import EngineSettings, served, setting, vllm_argv
 from rlbox.evaluation.serving.engines import WantedEngine, serving
-from rlbox.system.http import loopback_http
+from rlbox.system.http import create_loopback_client
 
 STUB = """
 import json, subprocess, sys
@@ -51,7 +51,7 @@ def gone(pid: int) -> bool:
 
 
 def test_the_server_and_its_children_end_with_the_block(tmp_path: Path) -> None:
-    with served(engine("m"), tmp_path / "log", loopback_http(10)) as policy:
+    with served(engine("m"), tmp_path / "log", create_loopback_client(10)) as policy:
         assert (policy.name, policy.facts["version"]) == ("m", "1")
         child = int((tmp_path / "log").read_text().splitlines()[0])
         assert not gone(child)
@@ -59,7 +59,7 @@ def test_the_server_and_its_children_end_with_the_block(tmp_path: Path) -> None:
 
 
 def test_they_end_where_the_block_fails(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), served(engine("m"), tmp_path / "log", loopback_http(10)):
+    with pytest.raises(KeyError), served(engine("m"), tmp_path / "log", create_loopback_client(10)):
         raise KeyError
     assert gone(int((tmp_path / "log").read_text().splitlines()[0]))
 
@@ -76,14 +76,14 @@ def test_the_server_ends_when_the_evaluation_is_killed(tmp_path: Path) -> None:
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     url = process.stdout.readline().strip()
-    assert Policy(url, loopback_http(10)).name == "m"
+    assert Policy(url, create_loopback_client(10)).name == "m"
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     child = int((tmp_path / "log").read_text().splitlines()[0])
     try:
         for _ in range(300):
             try:
-                Policy(url, loopback_http(1))
+                Policy(url, create_loopback_client(1))
             except PolicyError:
                 break
             time.sleep(0.1)
@@ -104,17 +104,17 @@ def test_the_server_ends_when_the_evaluation_is_killed(tmp_path: Path) -> None:
 def test_one_that_ends_or_is_late(tmp_path: Path, code: str, start_s: float, told: str) -> None:
     with (
         pytest.raises(PolicyError, match=told),
-        served(engine(code=code, start_s=start_s), tmp_path / "log", loopback_http(10)),
+        served(engine(code=code, start_s=start_s), tmp_path / "log", create_loopback_client(10)),
     ):
         pass
 
 
 def test_two_served_models_are_refused(tmp_path: Path) -> None:
-    with served(engine("one"), tmp_path / "log", loopback_http(10)) as policy:
+    with served(engine("one"), tmp_path / "log", create_loopback_client(10)) as policy:
         assert policy.name == "one"
     with (
         pytest.raises(PolicyError, match="was not ready"),
-        served(engine("one", "two", start_s=5.0), tmp_path / "log", loopback_http(10)),
+        served(engine("one", "two", start_s=5.0), tmp_path / "log", create_loopback_client(10)),
     ):
         pass
 
@@ -128,7 +128,7 @@ def test_the_command_of_vllm() -> None:
 
 
 def test_a_server_that_is_up_is_left_up(tmp_path: Path) -> None:
-    http = loopback_http(10)
+    http = create_loopback_client(10)
     with served(engine("m"), tmp_path / "log", http) as policy:
         with serving(WantedEngine(url=policy.url), http) as serve, serve(Path("/e"), tmp_path) as other:
             assert other.name == "m"
@@ -168,7 +168,7 @@ def test_a_connection_that_is_cut_once_is_asked_again() -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Cutting)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        policy = Policy(f"http://127.0.0.1:{server.server_port}", loopback_http(10))
+        policy = Policy(f"http://127.0.0.1:{server.server_port}", create_loopback_client(10))
         Cutting.cuts = 1
         assert policy.prompt("a").tokens == (1, 2)
         Cutting.cuts = 2

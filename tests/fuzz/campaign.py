@@ -32,7 +32,7 @@ from rlbox.logs.lines import LineCutter
 from rlbox.logs.throughput import find_candidates, read_progress, read_record
 from rlbox.printable import PrintableStream, printable
 from rlbox.record.state import load_run_state
-from rlbox.system.json_files import read_rows, read_table
+from rlbox.system.json_files import read_json_lines, read_json_object
 from rlbox.target.lock import parse_lock
 
 MOST_S = 1.0
@@ -267,9 +267,9 @@ class Readers:
         run_catalogue.cache_clear()
         find_known_cause(make.line(), self._folder)
 
-    def read_table(self, make: Maker) -> None:
-        read_table(self._laid(make.record()))
-        list(read_rows(self._laid(make.record())))
+    def read_json_object(self, make: Maker) -> None:
+        read_json_object(self._laid(make.record()))
+        list(read_json_lines(self._laid(make.record())))
 
     def read_run_state(self, make: Maker) -> str | None:
         (self._folder / "run.json").write_bytes(make.record())

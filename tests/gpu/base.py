@@ -24,7 +24,7 @@ from rlbox.app import own_requirements
 from rlbox.artifacts.objects import Store, store_folder
 from rlbox.config.project import Project
 from rlbox.engine.oci import CONFIG, LAYER, MANIFEST
-from rlbox.system.files import sum_file
+from rlbox.system.files import sha256_file
 from rlbox.target.load import load_target
 from rlbox.target.lock import lock_checksum
 
@@ -67,7 +67,7 @@ def add_layer(source: IO[bytes], store: Store) -> tuple[dict[str, Any], str]:
 
 
 def _add(path: Path, kind: str, store: Store) -> dict[str, Any]:
-    digest = sum_file(path)
+    digest = sha256_file(path)
     size = path.stat().st_size
     store.adopt(path, digest)
     return {"mediaType": kind, "digest": f"sha256:{digest}", "size": size}

@@ -34,7 +34,7 @@ from lanes import (  # noqa: E402
 from mutant_worker import TABLE, Worker, concerned, worker  # noqa: E402
 from mutants import JOBS, UNREACHED, Mutant, every_mutant  # noqa: E402
 
-from rlbox.system.files import cache_folder  # noqa: E402
+from rlbox.system.files import cache_path  # noqa: E402
 
 RESULTS = HERE / "MUTANTS.md"
 ROOMS = ("spec", "job", "gate")
@@ -124,7 +124,7 @@ def main() -> int:
         if broken := _broken_as_they_are({proof.name.partition(": ")[0] for proof in todo}, workers):
             print(f"make job-mutants: the tests fail without a mutant: {broken}", file=sys.stderr)
             return 1
-        state = State(cache_folder("lanes") / "job-mutants.jsonl")
+        state = State(cache_path("lanes") / "job-mutants.jsonl")
         say = partial(print, flush=True)
         rows = run_lane(todo, state, at_once=asked.at_once, again=asked.again, say=say)
     if not asked.names:

@@ -22,7 +22,7 @@ from rlbox.evaluation.policy import Policy
 from rlbox.evaluation.problem import ProblemError
 from rlbox.evaluation.suites import load_sets, load_suites
 from rlbox.evaluation.winner import BEST, HISTORY
-from rlbox.system.http import loopback_http
+from rlbox.system.http import create_loopback_client
 
 TIERS = {1: 317, 2: 817, 3: 1146}
 
@@ -84,7 +84,7 @@ def run(project: Path, player: Player, sandbox: str, monkeypatch: pytest.MonkeyP
     ]
     words += ["--manifests", str(project / "manifests"), "--sandbox-url", sandbox]
     words += ["--any-size", "true", "--concurrency", "4", *more]
-    http = loopback_http(60)
+    http = create_loopback_client(60)
     played = lambda export, folder: contextlib.nullcontext(Policy(player.url, http))  # noqa: E731
     monkeypatch.setattr(evaluate, "serve", lambda args, settings: contextlib.nullcontext(played))
     return ended(evaluate.main, words, monkeypatch)

@@ -28,7 +28,7 @@ from rlbox.record.state import RunState, load_run_state, run_cause
 from rlbox.record.supervisor_file import SupervisorFacts, load_supervisor, supervisor_lives
 from rlbox.run.here import ReadyHere
 from rlbox.run.places import reach
-from rlbox.system.process_table import carries, probe_process, probe_processes
+from rlbox.system.process_table import has_environment, probe_process, probe_processes
 
 # `rlbox`, with this interpreter as the place of all targets
 BARE = """
@@ -146,7 +146,9 @@ class Disk:
     def marked(self) -> list[int]:
         """Processes that carry the mark of a run of this disk."""
         table = probe_processes()
-        return [p.pid for r in self.run_dirs for p in table.values() if not p.gone and carries(p.pid, mark(r.name))]
+        return [
+            p.pid for r in self.run_dirs for p in table.values() if not p.gone and has_environment(p.pid, mark(r.name))
+        ]
 
     def close(self) -> None:
         """End what a failed test leaves."""
@@ -241,7 +243,7 @@ class Site:
         table = probe_processes()
         found = []
         for run in self.runs():
-            found += [p.pid for p in table.values() if not p.gone and carries(p.pid, mark(run.name))]
+            found += [p.pid for p in table.values() if not p.gone and has_environment(p.pid, mark(run.name))]
             facts = load_supervisor(run)
             if facts:
                 now = probe_process(facts.pid)

@@ -21,7 +21,7 @@ from rlbox.job.gate_plan import FilePlan, LinePlan, ReadyPlan
 from rlbox.job.plan import ClusterRun, RayPlan, RunPlan, ServicePlan, StagePlan
 from rlbox.record.state import RunState, StageState, load_run_state
 from rlbox.supervise import __main__ as supervise
-from rlbox.system.process_table import carries, probe_processes
+from rlbox.system.process_table import has_environment, probe_processes
 
 PATIENCE_S = 120.0
 
@@ -231,7 +231,7 @@ class Bench:
     def marked(self) -> list[int]:
         """Return the processes that carry the mark of this run."""
         marks = {"RLBOX_RUN_DIR": str(self.run_dir)}
-        return [p.pid for p in probe_processes().values() if not p.gone and carries(p.pid, marks)]
+        return [p.pid for p in probe_processes().values() if not p.gone and has_environment(p.pid, marks)]
 
 
 def wait_for(condition: Callable[[], object]) -> None:

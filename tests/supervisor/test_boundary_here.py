@@ -21,7 +21,7 @@ from rlbox.record.state import load_run_state, new_run_state, write_run_state
 from rlbox.record.supervisor_file import load_supervisor, supervisor_lives, write_supervisor
 from rlbox.run.stop import stop_run
 from rlbox.secrets.masks import Masks
-from rlbox.system.identity import probe_machine_life
+from rlbox.system.identity import read_boot_identity
 from rlbox.system.process_table import probe_process
 
 COUNTS = "echo x >> {run}/starts; echo two > {run}/made-only"
@@ -45,7 +45,7 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
 
 def facts_of(pid: int) -> dict[str, object]:
     """What a `supervisor.json` would say of a process, in this life of the machine."""
-    life, process = probe_machine_life(), probe_process(pid)
+    life, process = read_boot_identity(), probe_process(pid)
     assert process
     ids = {"pid": pid, "started": process.started, "boot_id": life.boot_id, "init": life.init, "uid": os.getuid()}
     return {**ids, "host": life.host, "place": "here"}
@@ -113,12 +113,12 @@ def test_a_plan_that_is_another_runs_is_told(disk: Disk) -> None:
 
 ORPHANS = """
 import os, pathlib, time
-from rlbox.system.interrupt import Interrupt
+from rlbox.system.interrupt import StopSignal
 from rlbox.system.process_table import probe_processes
 from rlbox.system.processes import RunProcesses, become_subreaper
 from rlbox.values import Command
 become_subreaper()
-processes = RunProcesses(pathlib.Path("/d/runs/r"), Interrupt())
+processes = RunProcesses(pathlib.Path("/d/runs/r"), StopSignal())
 forks = "for i in $(seq 60); do (true &); done; exit 3"
 child = processes.start(Command(argv=("sh", "-c", forks)), 2, stage="s", part="main")
 def zombies():

@@ -19,7 +19,7 @@ from supervised import SERVER, Bench, free_port, python, service
 
 from rlbox.job.plan import ServicePlan
 from rlbox.record.resources import RESOURCES_FILE
-from rlbox.system.cgroup import own_groups
+from rlbox.system.cgroup import find_own_cgroups
 
 BURN = """
 import hashlib, signal, threading
@@ -133,7 +133,7 @@ def test_one_that_read_and_then_hangs_is_found(bench: Bench, weights: Path) -> N
 
 def group_of(kind: str, second: dict[str, str], first: dict[str, str]) -> Path:
     """Make a control group with these settings, as version 2 and as version 1 call them."""
-    for version, base in own_groups((kind, "")):
+    for version, base in find_own_cgroups((kind, "")):
         made = base / f"rlbox-test-{os.getpid()}"
         try:
             made.mkdir()

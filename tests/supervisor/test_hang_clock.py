@@ -24,13 +24,13 @@ from rlbox.secrets.masks import Masks
 from rlbox.supervise.bench import Bench
 from rlbox.supervise.nodes import RunNodes
 from rlbox.supervise.pace_watch import PaceWatch
-from rlbox.system.counters import Activity, ProcessActivity
-from rlbox.system.interrupt import Interrupt
+from rlbox.system.counters import ActivitySample, ProcessCounters
+from rlbox.system.interrupt import StopSignal
 from rlbox.system.process_table import Process
 from rlbox.system.processes import RunProcesses
 
 MIB = 1 << 20
-PROCESS = ProcessActivity(
+PROCESS = ProcessCounters(
     pid=1, started=1, name="python", state="S", cpu_s=0.0, resident_bytes=MIB, minor_faults=0, major_faults=0
 )
 
@@ -51,13 +51,13 @@ class Machine:
         made.write_plan()
         plan = load_run_plan(json.loads((run_dir / "plan.json").read_text()))
         self.journal = Journal(run_dir, new_run_state(plan, 1), Masks({}), lambda event: None)
-        processes = NoProcesses(run_dir / "nobody", Interrupt())
+        processes = NoProcesses(run_dir / "nobody", StopSignal())
         bench = Bench(
             plan=plan,
             run_dir=run_dir,
             journal=self.journal,
             processes=processes,
-            interrupt=Interrupt(),
+            interrupt=StopSignal(),
             grants=Grants({}, ()),
             pace=PaceWatch(processes),
             nodes=RunNodes(plan.run_id, plan.cluster),
@@ -66,9 +66,9 @@ class Machine:
         self.taken = {"stage": 0}
         self.watch = HangWatch(bench.watched(plan.stages[0]), clock=lambda: self.now_s, probe=self.probe)
 
-    def probe(self, pids: Iterable[int]) -> Activity:
+    def probe(self, pids: Iterable[int]) -> ActivitySample:
         process = dataclasses.replace(PROCESS, read_bytes=self.read_bytes)
-        return Activity(
+        return ActivitySample(
             t_s=self.now_s,
             received_bytes=0,
             sent_bytes=0,

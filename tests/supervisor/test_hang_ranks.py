@@ -15,7 +15,7 @@ from fakes import h200
 
 from rlbox.hang.rank_probe import RankWatch, find_ranks
 from rlbox.hang.ranks import LIMIT_S, Deadlock
-from rlbox.system.counters import Activity, probe_activity
+from rlbox.system.counters import ActivitySample, probe_activity
 
 WAITS = "def init_process_group(): print(flush=True); time.sleep(600)\ninit_process_group()"
 SLEEPS = "def load_batch(): print(flush=True); time.sleep(600)\nload_batch()"
@@ -66,7 +66,7 @@ def start() -> Iterator[Start]:
         process.communicate()
 
 
-def watched(pids: Iterable[int], probe: Callable[[Iterable[int]], Activity] = probe_activity) -> Deadlock | None:
+def watched(pids: Iterable[int], probe: Callable[[Iterable[int]], ActivitySample] = probe_activity) -> Deadlock | None:
     """Look for half a minute of a clock that is ten times as fast; return what was a deadlock for long enough."""
     names = dict.fromkeys(pids, "python")
     watch = RankWatch(lambda: names, (), probe)
@@ -78,7 +78,7 @@ def watched(pids: Iterable[int], probe: Callable[[Iterable[int]], Activity] = pr
     return None
 
 
-def spinning(pid: int) -> Callable[[Iterable[int]], Activity]:
+def spinning(pid: int) -> Callable[[Iterable[int]], ActivitySample]:
     """Return a probe on a machine whose GPU is busy for a process without touching its memory."""
     return lambda pids: dataclasses.replace(probe_activity(pids), gpus=(h200(121, (pid, 100, 0)),))
 

@@ -21,8 +21,8 @@ import rlbox.system.gpu
 from rlbox.hang.nccl import collect_nccl
 from rlbox.hang.stacks import NO_PERMISSION, add_stacks
 from rlbox.hang.wait_probe import probe_waits
-from rlbox.system.counters import probe_activity, probe_process_activity, rates_between
-from rlbox.system.gpu import GpuFacts, probe_gpus
+from rlbox.system.counters import compute_rates, probe_activity, probe_process_activity
+from rlbox.system.gpu import GpuStatus, probe_gpus
 
 REPORT = "NCCL version 2.27.5\nJob summary\nMissing ranks: 3 (pid 77 on node b)\n"
 
@@ -57,7 +57,7 @@ def test_ras_is_asked_as_ncclras_does(tmp_path: Path, monkeypatch: pytest.Monkey
     thread.start()
     monkeypatch.setenv("NCCL_RAS_ADDR", f"localhost:{server.getsockname()[1]}")
     monkeypatch.setattr(
-        "rlbox.hang.nccl.environment_of", lambda pid: {"NCCL_RAS_ADDR": f"127.0.0.1:{server.getsockname()[1]}"}
+        "rlbox.hang.nccl.read_environment", lambda pid: {"NCCL_RAS_ADDR": f"127.0.0.1:{server.getsockname()[1]}"}
     )
     facts = collect_nccl([os.getpid()], tmp_path / "nccl", time.time())
     thread.join()
@@ -127,7 +127,7 @@ def test_activity_of_a_process(sleeper: subprocess.Popen[bytes]) -> None:
     before = probe_activity([sleeper.pid, os.getpid()], gpus=False)
     with open("/dev/zero", "rb", buffering=0) as zero:
         zero.read(4 << 20)
-    rates = rates_between(before, probe_activity([sleeper.pid, os.getpid()], gpus=False))
+    rates = compute_rates(before, probe_activity([sleeper.pid, os.getpid()], gpus=False))
     assert rates.read * rates.seconds >= 4 << 20
     wait_for(lambda: (idle := probe_process_activity(sleeper.pid)) and idle.state == "S")
     idle = probe_process_activity(sleeper.pid)
@@ -136,7 +136,7 @@ def test_activity_of_a_process(sleeper: subprocess.Popen[bytes]) -> None:
     sleeper.kill()
     sleeper.wait()
     assert probe_process_activity(sleeper.pid) is None
-    assert rates_between(before, probe_activity([sleeper.pid], gpus=False)).cpu == 0.0
+    assert compute_rates(before, probe_activity([sleeper.pid], gpus=False)).cpu == 0.0
 
 
 class Driver:
@@ -176,7 +176,7 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver()
     monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
     monkeypatch.setattr(rlbox.system.gpu, "_nvml", rlbox.system.gpu._Nvml())
-    card = GpuFacts(
+    card = GpuStatus(
         index=0,
         name="NVIDIA A800",
         utilization=100,

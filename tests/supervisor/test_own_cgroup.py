@@ -16,9 +16,9 @@ from supervised import PATIENCE_S, Bench, free_port, python, wait_for
 
 from rlbox.job.plan import RayPlan, load_run_plan
 from rlbox.supervise.ray_jobs import RayFolders
-from rlbox.system.cgroup import OwnCgroup
-from rlbox.system.interrupt import Interrupt
-from rlbox.system.process_table import carries
+from rlbox.system.cgroup import RunCgroup
+from rlbox.system.interrupt import StopSignal
+from rlbox.system.process_table import has_environment
 from rlbox.system.processes import RunProcesses
 
 # A process that has left tree, session and environment behind: only the control group still knows it.
@@ -36,16 +36,16 @@ time.sleep(600)
 GROUP = """
 import os, subprocess, sys
 from pathlib import Path
-from rlbox.system.cgroup import OwnCgroup
-group = OwnCgroup(Path("/d/runs", sys.argv[1]))
+from rlbox.system.cgroup import RunCgroup
+group = RunCgroup(Path("/d/runs", sys.argv[1]))
 print(group.enter(), flush=True)
 child = subprocess.Popen(["sleep", "600"], start_new_session=True, env={})
-again = OwnCgroup(Path("/d/runs", sys.argv[1]))
+again = RunCgroup(Path("/d/runs", sys.argv[1]))
 print(group.members() == {child.pid}, again.members() == {child.pid}, flush=True)
 child.kill()
 child.wait()
 group.leave()
-print(sorted(group.members()), OwnCgroup(Path("/d/runs", sys.argv[1])).members() == set())
+print(sorted(group.members()), RunCgroup(Path("/d/runs", sys.argv[1])).members() == set())
 """
 
 
@@ -71,7 +71,7 @@ def word() -> Iterator[str]:
 
 def may_make_groups() -> bool:
     code = (
-        "import sys; from pathlib import Path; from rlbox.system.cgroup import OwnCgroup as G; "
+        "import sys; from pathlib import Path; from rlbox.system.cgroup import RunCgroup as G; "
         "g = G(Path(sys.argv[1])); print(g.enter()); g.leave()"
     )
     argv = [sys.executable, "-c", code, f"probe-{os.getpid()}"]
@@ -98,8 +98,8 @@ def test_what_hides_is_known_even_when_the_supervisor_was_killed(bench: Bench, w
     supervisor.send_signal(signal.SIGKILL)
     wait_for(lambda: supervisor.poll() is not None)
     (hidden,) = processes_with(word)
-    assert not carries(hidden, {"RLBOX_RUN": bench.run_dir.name})
-    processes = RunProcesses(bench.run_dir, Interrupt())
+    assert not has_environment(hidden, {"RLBOX_RUN": bench.run_dir.name})
+    processes = RunProcesses(bench.run_dir, StopSignal())
     assert hidden in {process.pid for process in processes.members()}
     assert processes.stop_all() == ()
     assert processes_with(word) == []
@@ -108,8 +108,8 @@ def test_what_hides_is_known_even_when_the_supervisor_was_killed(bench: Bench, w
 def test_without_a_group_nothing_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for bases in ((), (tmp_path / "none",)):
         found = [("", base) for base in bases]
-        monkeypatch.setattr("rlbox.system.cgroup.own_groups", lambda kinds, found=found: found)
-        group = OwnCgroup(Path("/d/runs/r"))
+        monkeypatch.setattr("rlbox.system.cgroup.find_own_cgroups", lambda kinds, found=found: found)
+        group = RunCgroup(Path("/d/runs/r"))
         assert group.enter() is False
         assert group.members() == set()
         group.leave()

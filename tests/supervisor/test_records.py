@@ -17,7 +17,7 @@ from rlbox.gate.file_facts import probe_file
 from rlbox.job.plan import load_run_plan
 from rlbox.record.state import RUN_FILE, change_stage, load_run_state, new_run_state, write_run_state
 from rlbox.secrets.masks import Masks
-from rlbox.system.tail import Tail
+from rlbox.system.tail import FileFollower
 
 
 def sum_of(data: bytes) -> str:
@@ -89,7 +89,7 @@ def test_files(tmp_path: Path) -> None:
 
 def test_tail_reads_what_is_new_and_starts_again_when_the_file_shrank(tmp_path: Path) -> None:
     path = tmp_path / "x.log"
-    tail = Tail(path)
+    tail = FileFollower(path)
     assert tail.read() == b""
     path.write_bytes(b"one")
     assert (tail.read(), tail.read()) == (b"one", b"")

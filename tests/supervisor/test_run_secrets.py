@@ -27,7 +27,7 @@ from rlbox.record.ledger import Ledger
 from rlbox.run.here import ReadyHere
 from rlbox.run.places import reach
 from rlbox.secrets.hand_over import secrets_line
-from rlbox.system.interrupt import Interrupt
+from rlbox.system.interrupt import StopSignal
 from rlbox.system.processes import RunProcesses
 from rlbox.values import Secret
 
@@ -289,5 +289,5 @@ def test_nothing_lies_on_the_disk_after_kill_9(planted: Bench, tmp_path: Path) -
     for pid in (record["warden"], record["pid"]):
         os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not alive())
-    RunProcesses(planted.run_dir, Interrupt()).stop_all()
+    RunProcesses(planted.run_dir, StopSignal()).stop_all()
     assert leaks(tmp_path) == []

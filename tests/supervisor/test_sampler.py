@@ -13,7 +13,7 @@ from supervised import Bench, free_port, python, service, wait_for
 from rlbox.record.resources import RESOURCES_FILE, Sample, read_sample
 from rlbox.record.state import RunState
 from rlbox.supervise.sampler import Sampler
-from rlbox.system.json_files import RowFile
+from rlbox.system.json_files import LineAppender
 
 SPIN = "import time\nheld = bytearray(50 << 20)\nend = time.process_time() + 0.7\nwhile time.process_time() < end: pass"
 IDLE = RunState(run_id="r", job="j", target="t", place="here", profile="", supervisor_pid=1)
@@ -69,7 +69,7 @@ def test_a_removed_directory_ends_nothing(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_directory_that_came_again_begin_at_its_first_line(tmp_path: Path) -> None:
-    rows = RowFile(tmp_path / "run" / RESOURCES_FILE)
+    rows = LineAppender(tmp_path / "run" / RESOURCES_FILE)
     with pytest.raises(FileNotFoundError):
         rows.append(b"{}")
     (tmp_path / "run").mkdir()

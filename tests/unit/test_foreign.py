@@ -9,7 +9,7 @@ import time
 import pytest
 
 from rlbox.foreign import DEEPEST, LONGEST_NUMBER, decimal, parse_json, toml_table, whole_number
-from rlbox.system.json_files import json_rows
+from rlbox.system.json_files import parse_json_lines
 
 HOSTILE = {
     "deep list": "[" * 200_000,
@@ -53,7 +53,7 @@ def test_what_programs_write_is_read() -> None:
     assert parse_json('"[[[[\\ud83d\\ude00"') == "[[[[\U0001f600"
     assert parse_json(b'\xef\xbb\xbf{"t": 1763000000123456789}') == {"t": 1763000000123456789}
     assert parse_json("9" * LONGEST_NUMBER) == int("9" * LONGEST_NUMBER)
-    assert list(json_rows([b'{"a": 1}', b"\n", b"[1]", b'{"a', b"\xff"])) == [{"a": 1}]
+    assert list(parse_json_lines([b'{"a": 1}', b"\n", b"[1]", b'{"a', b"\xff"])) == [{"a": 1}]
 
 
 @pytest.mark.parametrize(

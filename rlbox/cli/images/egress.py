@@ -51,11 +51,11 @@ def find_contacts(app: App, name: str, sources: str) -> tuple[str, tuple[Contact
     from rlbox.artifacts.egress_probe import probe_egress
     from rlbox.artifacts.load_profile import load_hidden_hosts, load_profile
     from rlbox.artifacts.mirror_search import probe_machine
-    from rlbox.system.network_settings import probe_site
+    from rlbox.system.network_settings import read_network_settings
 
     target, files = as_built(app.project, name)
     profile = load_profile(app.project, sources or target.sources)
-    facts = probe_egress(target, files, profile, probe_machine(probe_site()))
+    facts = probe_egress(target, files, profile, probe_machine(read_network_settings()))
     return profile.name, plan_egress(target, files, profile, load_hidden_hosts(), facts)
 
 

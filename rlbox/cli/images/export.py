@@ -36,13 +36,13 @@ def verb(app: App, name: str, form: str, image: str, gpus: str, way: str | None,
       rlbox export vast-5090 --to apptainer --image registry.example/team/vast-5090:v1
     """
     from rlbox.image.export import export_text
-    from rlbox.system.files import check_output, write_atomic
+    from rlbox.system.files import require_writable_file, write_atomic
 
     if (gpus or way) and form != "compose":
         raise click.UsageError("--gpus and --way are for --to compose: apptainer takes --nv when it starts")
     if output:
         with app.checking("file"):
-            check_output(Path(output), "another with --output")
+            require_writable_file(Path(output), "another with --output")
     text = export_text(app, name, form, image=image, gpus=gpus, way=way or "gpus")
     data = {"target": name, "form": form, "image": image, "file": output or "", "text": text}
     if app.dry_run:

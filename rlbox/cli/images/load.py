@@ -30,10 +30,10 @@ def verb(app: App, file: Path) -> int:
     from rlbox.engine.archive_check import check_archive
     from rlbox.engine.archive_load import load_archive
     from rlbox.image.named import own_tag
-    from rlbox.system.progress import bytes_view
+    from rlbox.system.progress import show_byte_progress
 
     size = file.stat().st_size
-    with bytes_view(app, "verifying", size) as on_bytes:
+    with show_byte_progress(app, "verifying", size) as on_bytes:
         archive = check_archive(file, on_bytes)
     tags = [own_tag(app.project, tag) for tag in archive.tags]
     if app.dry_run:
@@ -42,7 +42,7 @@ def verb(app: App, file: Path) -> int:
             engine()
         whole = "\n".join(f"{file} is whole: {tag}" for tag in tags)
         return app.planned(data, whole, f"load {', '.join(tags)}")
-    with bytes_view(app, "loading", size) as on_bytes:
+    with show_byte_progress(app, "loading", size) as on_bytes:
         loaded = load_archive(archive, lambda tag: own_tag(app.project, tag), on_bytes)
     data = {"file": str(file), "image": loaded.tag, "digest": loaded.digest, "id": loaded.identity}
     app.result(

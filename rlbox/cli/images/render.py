@@ -77,11 +77,11 @@ def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -
     from rlbox.image.buildkit import BuildWish
     from rlbox.image.context import check_context_folder
     from rlbox.image.inputs import BuildInputs
-    from rlbox.system.files import check_output_folder
+    from rlbox.system.files import require_writable_directory
 
     wish = BuildWish(hermetic=hermetic)
     with app.checking("folder"):
-        check_output_folder(folder, "another with --context")
+        require_writable_directory(folder, "another with --context")
         check_context_folder(folder)
     if not app.dry_run:
         BuildInputs(app, plan, wish).write(folder)

@@ -33,20 +33,20 @@ def verb(app: App, name: str, file: Path) -> int:
     from rlbox.amounts import size_text
     from rlbox.engine.archive_save import save_image
     from rlbox.image.adopt import own_image
-    from rlbox.system.files import check_output
-    from rlbox.system.progress import bytes_view
+    from rlbox.system.files import require_writable_file
+    from rlbox.system.progress import show_byte_progress
 
     plan = image_plan(app.project, name)
     tag = plan.tag
     file = Path(os.path.abspath(file))
     with app.checking("file"):
-        check_output(file, "another path for FILE")
+        require_writable_file(file, "another path for FILE")
     image: dict[str, Any] = {}
     with app.checking("image"):
         image = own_image(app, plan)
     if app.dry_run:
         return app.planned({"target": name, "image": tag, "file": str(file)}, f"write {tag} to {file}", f"save {tag}")
-    with bytes_view(app, f"saving {tag}", int(image.get("Size") or 0)) as on_bytes:
+    with show_byte_progress(app, f"saving {tag}", int(image.get("Size") or 0)) as on_bytes:
         saved = save_image(image, tag, image_tag(name, NO_PROJECT), file, on_bytes)
     data = {"target": name, "image": tag, "file": str(file), "digest": saved.digest, "bytes": saved.size}
     app.result(data, f"{file}  {saved.digest}  {size_text(saved.size)}")

@@ -30,7 +30,7 @@ def verb(app: App, paths: tuple[Path, ...]) -> int:
     from rlbox.evaluation.prefetch import find_files, look_at, warm_files
     from rlbox.evaluation.prefetch_plan import check_room, warmed_text
     from rlbox.system.limits import available_memory
-    from rlbox.system.progress import bytes_view
+    from rlbox.system.progress import show_byte_progress
 
     found = look_at(find_files(paths))
     missing = sum(piece.length for piece in found.pieces if not piece.whole)
@@ -43,7 +43,7 @@ def verb(app: App, paths: tuple[Path, ...]) -> int:
         app.result(found.as_json(), warmed_text(found))
         return 0
     check_room(found.files, available_memory())
-    with bytes_view(app, "into memory", missing) as on_bytes:
+    with show_byte_progress(app, "into memory", missing) as on_bytes:
         warmed = warm_files(found, on_bytes)
     app.result(warmed.as_json(), warmed_text(warmed))
     if warmed.warm is False:

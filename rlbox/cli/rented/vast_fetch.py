@@ -54,7 +54,7 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     from rlbox.cli.rented.vast_instances import disk_of
     from rlbox.ssh.connection import SshConnection
     from rlbox.ssh.files import list_files
-    from rlbox.system.files import check_output_folder
+    from rlbox.system.files import require_writable_directory
     from rlbox.vast.account import read_own
     from rlbox.vast.instance import address_of, wanted_files
     from rlbox.vast.stay import below
@@ -66,7 +66,7 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     more = [below(path, disk) for path in paths]
     home = choose_home(number, folder)
     with app.checking("folder"):
-        check_output_folder(home.path, "another with --to")
+        require_writable_directory(home.path, "another with --to")
     with SshConnection(address_of(one)) as connection:
         files, troubles = list_files(connection, disk, more) if only else wanted_files(connection, disk, more)
         if app.dry_run:
@@ -107,13 +107,13 @@ def fetch_files(
 ) -> FetchResult:
     """Bring home what is not there yet of the listed files; say what cannot be brought."""
     from rlbox.ssh.files import list_files, total_bytes
-    from rlbox.system.progress import bytes_view
+    from rlbox.system.progress import show_byte_progress
 
     lacking = home.find_missing(files)
     summary = _summary(lacking, files)
     app.say(f"bringing {summary}, to {home.path}")
     summed, more_troubles = list_files(connection, disk, [file.path for file in lacking], with_sums=True)
-    with bytes_view(app, "fetch", total_bytes(summed)) as tell:
+    with show_byte_progress(app, "fetch", total_bytes(summed)) as tell:
         home.fetch(connection, disk, summed, tell)
     for trouble in (*troubles, *more_troubles):
         app.say(f"not brought: {trouble}")

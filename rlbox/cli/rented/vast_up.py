@@ -181,14 +181,14 @@ def _carry_out(app: App, rented: RentedRun) -> int:
 
 def _start(app: App, connection: SshConnection, rented: RentedRun) -> str:
     """Bring all that the job needs, and start it, unless all that was done before; return its run."""
-    from rlbox.system.progress import bytes_view
+    from rlbox.system.progress import show_byte_progress
     from rlbox.vast.instance import bring_data, bring_rlbox, bring_stay, start_keeper, wait_ready
 
     number, stay = rented.number, rented.stay
     bring_rlbox(connection, stay, app.project, rented.onstart, number, app.say)
     wait_ready(connection, stay.disk, number, rented.timeout, app.say)
     total = sum(one.stat().st_size for path, _ in rented.data for one in _files(path))
-    with bytes_view(app, "upload", total) as tell:
+    with show_byte_progress(app, "upload", total) as tell:
         bring_data(connection, stay, rented.data, tell)
     bring_stay(connection, stay, app.project, rented.env_file, number)
     return start_keeper(connection, stay, number)

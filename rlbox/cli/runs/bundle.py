@@ -41,7 +41,7 @@ def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, 
     from rlbox.supervise.bundle import check_place, list_files, write_bundle
     from rlbox.supervise.bundle_plan import select_files
     from rlbox.supervise.bundle_texts import bundle_texts
-    from rlbox.system.progress import bytes_view
+    from rlbox.system.progress import show_byte_progress
 
     ledger = known_disk(app, target, data)
     run_dir = ledger.find(name)
@@ -60,7 +60,7 @@ def verb(app: App, name: str | None, out: Path | None, full: bool, target: str, 
     total = sum(taken.keep for taken in selection.taken)
     app.say(f"bundling {len(selection.taken)} files, {size_text(total)}; {len(selection.left)} left out")
     texts = bundle_texts(run_dir, run_dir.name, _state(ledger, run_dir), selection)
-    with bytes_view(app, f"bundling {run_dir.name}", total) as on_bytes:
+    with show_byte_progress(app, f"bundling {run_dir.name}", total) as on_bytes:
         made = write_bundle(run_dir, selection, texts, out, run_masks(app, run_dir), on_bytes)
     size = out.stat().st_size
     told = {"run": run_dir.name, "file": str(out), "bytes": size, "files": [vars(row) for row in made.files]}

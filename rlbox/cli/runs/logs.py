@@ -105,7 +105,7 @@ def _no_log(run_dir: Path, attempt: int | None) -> SpecError:
 
 def _print(app: App, run_dir: Path, paths: Sequence[Path], lines: int | None) -> None:
     """Print logs, or the last lines of each; of one that cannot be read nothing, and that is said at the end."""
-    from rlbox.system.tail import Tail, last_lines
+    from rlbox.system.tail import FileFollower, find_last_lines
 
     problem: NodeError | None = None
     ended = True
@@ -113,7 +113,9 @@ def _print(app: App, run_dir: Path, paths: Sequence[Path], lines: int | None) ->
         _head(app, run_dir, path, several=len(paths) > 1, ended=ended)
         stream = PrintableStream()
         try:
-            tail = Tail(path, 0 if lines is None else last_lines(path, lines))  # it passes over what nobody wrote
+            tail = FileFollower(
+                path, 0 if lines is None else find_last_lines(path, lines)
+            )  # it passes over what nobody wrote
             with contextlib.closing(tail):
                 while block := tail.read():
                     ended = block.endswith(b"\n")

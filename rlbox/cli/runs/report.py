@@ -79,7 +79,7 @@ def _scores_page(app: App, folder: Path, beside: str) -> Path:
     from rlbox.report.read_answers import read_answers, results_of_run
     from rlbox.report.scores_page import render_scores
     from rlbox.system.clock import utc_now
-    from rlbox.system.files import check_output, write_atomic
+    from rlbox.system.files import require_writable_file, write_atomic
 
     if beside in ("-", "/dev/stdout"):
         raise click.UsageError("--scores is a second file: name the first one with --out FILE.")
@@ -91,7 +91,7 @@ def _scores_page(app: App, folder: Path, beside: str) -> Path:
         raise SpecError(f"run {folder.name} has no scores of checkpoints", next_step="leave out --scores")
     path = Path(beside).with_name(f"{Path(beside).stem}-scores.html")
     with app.checking("file"):
-        check_output(path, "another with --out")
+        require_writable_file(path, "another with --out")
     results, problems = [result for _, result in found], list(read_answers(found, run_masks(app, folder)))
     html = render_scores(folder.name, results, problems, made_at=utc_now())
     if not app.dry_run:

@@ -128,11 +128,11 @@ def told() -> Iterator[None]:
     """
     from rlbox.evaluation.judge import NotJudged
     from rlbox.evaluation.policy import PolicyError
-    from rlbox.system.http import NoAnswer
+    from rlbox.system.http import NoResponseError
 
     try:
         yield
-    except NoAnswer as error:
+    except NoResponseError as error:
         raise WorkFailed(f"the code sandbox does not work: {error}") from error
     except (NotJudged, PolicyError) as error:
         step = "fix that, then run it again: the answers so far are kept"

@@ -57,13 +57,13 @@ def get(
       rlbox eval get eval --best --by human-eval
     """
     from rlbox.cli.scores.results_disk import disk_with_results
-    from rlbox.system.files import check_output_folder
+    from rlbox.system.files import require_writable_directory
 
     with disk_with_results(app, instance, target, data) as disk:
         where = disk.results(run)
         home = disk.home(folder, Path(run).name)
         with app.checking("folder"):
-            check_output_folder(home.path, "another with --to")
+            require_writable_directory(home.path, "another with --to")
         if app.dry_run:
             return _planned(app, disk, home, where, best=best)
         files, brought = disk.bring(app, home, where)
@@ -101,7 +101,7 @@ def _best(
     from rlbox.evaluation.outputs import SUMMARY, export_of, read_results, read_summary
     from rlbox.evaluation.result import NotComparable
     from rlbox.evaluation.winner import BEST, below_disk, best_of
-    from rlbox.system.json_files import read_table
+    from rlbox.system.json_files import read_json_object
 
     chosen = next((folder for one in where if (folder := home.path / one).joinpath(BEST).is_file()), None)
     folder = home.path / where[0] if chosen is None or by else chosen
@@ -110,7 +110,7 @@ def _best(
             result = find_best(read_results(folder), rule=rule_of(by)).best
             export = export_of(folder / result.name)
         else:
-            name, export = best_of(read_table(chosen / BEST))
+            name, export = best_of(read_json_object(chosen / BEST))
             result = read_summary(chosen / Path(name).name / SUMMARY)
         return result, below_disk(export, disk.disks)
     except NotComparable as error:

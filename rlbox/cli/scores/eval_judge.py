@@ -160,12 +160,12 @@ def _overlap(sets: Sets, asked: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def _serving(app: App, asked: dict[str, Any], first: tuple[Path, Path] | None = None) -> Iterator[Serve]:
     from rlbox.evaluation.server import setting
     from rlbox.evaluation.serving.engines import WantedEngine, serving
-    from rlbox.system.http import loopback_http
+    from rlbox.system.http import create_loopback_client
 
     settings = dict(setting(text) for text in asked["settings"])
     where = {"url": asked["url"], "python": asked["engine"], "port": asked["port"], "servers": asked["servers"]}
     wanted = WantedEngine(settings=settings, **where)
-    with serving(wanted, loopback_http(_SILENT_S), app.say, first) as serve:
+    with serving(wanted, create_loopback_client(_SILENT_S), app.say, first) as serve:
         yield serve
 
 
@@ -175,10 +175,10 @@ def _judging(
     from rlbox.evaluation.judge import Judging
     from rlbox.evaluation.sandbox import Sandbox
     from rlbox.evaluation.server import engine_facts, setting
-    from rlbox.system.http import loopback_http
+    from rlbox.system.http import create_loopback_client
 
     return Judging(
-        sandbox=Sandbox(sandbox, loopback_http(3600.0)),
+        sandbox=Sandbox(sandbox, create_loopback_client(3600.0)),
         serve=serve,
         engine=engine_facts(asked["url"], dict(setting(text) for text in asked["settings"])),
         out=out,

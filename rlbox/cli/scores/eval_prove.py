@@ -28,13 +28,13 @@ def prove(app: App, suites: tuple[str, ...], **where: Any) -> int:
     """
     from rlbox.evaluation.prove import prove as prove_suite
     from rlbox.evaluation.sandbox import Sandbox
-    from rlbox.system.http import loopback_http
+    from rlbox.system.http import create_loopback_client
 
     sets = sets_of(app, suites, where)
     rows: list[dict[str, Any]] = []
     lines: list[str] = []
     with told(), judged_by(where, sets) as url:
-        sandbox = Sandbox(url, loopback_http(3600.0))
+        sandbox = Sandbox(url, create_loopback_client(3600.0))
         strength = sandbox.probe()["strength"]
         app.say(f"the sandbox has the strength {strength}")
         for suite, problems in sets:

@@ -81,7 +81,7 @@ class ResultsDisk:
         """Bring the files of folders below the disk; return how many they are, and how many were not here."""
         from rlbox.amounts import size_text
         from rlbox.ssh.files import list_files, total_bytes
-        from rlbox.system.progress import bytes_view
+        from rlbox.system.progress import show_byte_progress
 
         files, troubles = list_files(self.way, self.disk, roots)
         lacking = home.find_missing(files)
@@ -89,7 +89,7 @@ class ResultsDisk:
         app.say(f"bringing {brings}, to {home.path}")
         summed, more = list_files(self.way, self.disk, [file.path for file in lacking], with_sums=True)
         home.path.mkdir(parents=True, exist_ok=True)
-        with bytes_view(app, "fetch", total_bytes(summed)) as tell:
+        with show_byte_progress(app, "fetch", total_bytes(summed)) as tell:
             home.fetch(self.way, self.disk, summed, tell)
         for trouble in (*troubles, *more):
             app.say(f"not brought: {trouble}")

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 
-from rlbox.system.ports import HOST
+from rlbox.system.ports import LOOPBACK
 
 _HEAD = 1 << 16
 _BLOCK = 1 << 16
@@ -28,7 +28,7 @@ class Doorway:
 
     def __init__(self, door: str, port: int = 0) -> None:
         self._door = door
-        self._socket = socket.create_server((HOST, port))
+        self._socket = socket.create_server((LOOPBACK, port))
         self.port: int = self._socket.getsockname()[1]
         threading.Thread(target=self._accept, name="dashboard", daemon=True).start()
 
@@ -79,7 +79,7 @@ def admitted(head: bytes, port: int) -> bytes:
     """Return the head of a request as it is passed on, empty where it is refused."""
     first, *rows = head.split(b"\r\n")
     fields = [(row.partition(b":")[0].strip().lower(), row.partition(b":")[2].strip()) for row in rows]
-    hosts = [f"{name}:{port}".encode() for name in (HOST, "localhost")]
+    hosts = [f"{name}:{port}".encode() for name in (LOOPBACK, "localhost")]
     named = [text for name, text in fields if name == b"host"]
     origins = [text for name, text in fields if name == b"origin"]
     if (

@@ -23,7 +23,7 @@ from rlbox.cluster.refusals import BUSY, explain_ssh
 from rlbox.errors import NodeError
 from rlbox.findings import Finding
 from rlbox.foreign import parse_json
-from rlbox.system.command import PIPE, Started, start_command
+from rlbox.system.command import PIPE, ProcessHandle, start_command
 from rlbox.values import Command
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class NodeLink:
         self._starts, self._numbers = starts, itertools.count(1)
         self._own_folder = ConnectionFolder()
         self._folder = self._own_folder.path
-        self._process: Started | None = None
+        self._process: ProcessHandle | None = None
         self._waits: dict[int, queue.Queue[dict[str, Any]]] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()

@@ -13,7 +13,7 @@ from rlbox.evaluation.problem import EvalProblem, ProblemError
 from rlbox.evaluation.problems import read_rows
 from rlbox.foreign import parse_json
 from rlbox.system.command import PIPE, start_command
-from rlbox.system.files import sum_file
+from rlbox.system.files import sha256_file
 from rlbox.values import Command
 
 PROGRAM = Path(__file__).resolve().parent / "programs/parquet_rows.py"
@@ -33,7 +33,7 @@ def find_overlap(
     for path in files:
         for row in _parquet(path, python) if path.suffix == ".parquet" else read_rows(path):
             found.read(texts_of(row))
-    sums = [{"file": str(path), "sha256": sum_file(path)} for path in files]
+    sums = [{"file": str(path), "sha256": sha256_file(path)} for path in files]
     return {suite: {**found.of(suite), "training": sums} for suite in suites}
 
 

@@ -18,8 +18,8 @@ from rlbox.evaluation.serving.exchange import DEVELOPER
 from rlbox.evaluation.serving.kept_up import KeptUp, Start
 from rlbox.evaluation.serving.shares import SEEN, share_gpus
 from rlbox.evaluation.serving.together import Together
-from rlbox.system.http import Http
-from rlbox.system.ports import probe_port
+from rlbox.system.http import HttpClient
+from rlbox.system.ports import find_port_holder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class WantedEngine:
 
 @contextlib.contextmanager
 def serving(
-    wanted: WantedEngine, http: Http, say: Callable[[str], None] = say, first: tuple[Path, Path] | None = None
+    wanted: WantedEngine, http: HttpClient, say: Callable[[str], None] = say, first: tuple[Path, Path] | None = None
 ) -> Iterator[Serve]:
     """Yield what serves exports; engines that were started for them end with the block.
 
@@ -74,11 +74,11 @@ def serving(
 
 def _ports(first: int, count: int) -> list[int]:
     """Return the port that is wanted and those behind it on which nobody listens."""
-    behind = (port for port in range(first + 1, 1 << 16) if not probe_port(port))
+    behind = (port for port in range(first + 1, 1 << 16) if not find_port_holder(port))
     return [first, *itertools.islice(behind, count - 1)]
 
 
-def _start(wanted: WantedEngine, at: int, port: int, env: Mapping[str, str], http: Http) -> Start:
+def _start(wanted: WantedEngine, at: int, port: int, env: Mapping[str, str], http: HttpClient) -> Start:
     """Return what starts the server of a number, its log beside the result of the export that it is started for."""
     log = f"server-{at + 1}.log" if at else "server.log"
 

@@ -15,7 +15,7 @@ from rlbox.evaluation.policy import Policy, PolicyError
 from rlbox.evaluation.serving.proof import PROBES, Probed, probe_request, probed_of
 from rlbox.evaluation.weights import TEMPLATES, TOKENIZER
 from rlbox.foreign import parse_json
-from rlbox.system.files import cache_folder, sum_file, write_atomic
+from rlbox.system.files import cache_path, sha256_file, write_atomic
 from rlbox.system.gpu import probe_gpus
 
 DEVELOPER = {"VLLM_SERVER_DEV_MODE": "1"}
@@ -29,10 +29,12 @@ def form_of(export: Path) -> dict[str, str]:
     try:
         config = parse_json((export / "config.json").read_bytes())
     except ValueError:  # the engine says what is wrong with it
-        config = sum_file(export / "config.json")
+        config = sha256_file(export / "config.json")
     if isinstance(config, dict):
         config = {name: value for name, value in config.items() if name not in _NAMES}
-    beside = {name: sum_file(export / name) for name in (*TOKENIZER, *TEMPLATES, *_BESIDE) if (export / name).is_file()}
+    beside = {
+        name: sha256_file(export / name) for name in (*TOKENIZER, *TEMPLATES, *_BESIDE) if (export / name).is_file()
+    }
     return {"config": content_digest(config), "beside": content_digest(beside)}
 
 
@@ -82,4 +84,4 @@ def keep_proof(key: str, facts: Mapping[str, Any]) -> None:
 
 
 def _path(key: str) -> Path:
-    return cache_folder("engines", f"{key}.json")
+    return cache_path("engines", f"{key}.json")

@@ -13,7 +13,7 @@ from rlbox.artifacts.egress_probe import probe_egress
 from rlbox.artifacts.load_profile import load_hidden_hosts
 from rlbox.artifacts.mirrors import Machine
 from rlbox.artifacts.profile import Declared, HiddenHost, Profile, Rule
-from rlbox.system.network_settings import SiteFacts
+from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.artifact import Artifact
 from rlbox.target.load import load_target
 from rlbox.target.target import Target
@@ -34,7 +34,7 @@ DEB = artifact(b"d", "pool/p.deb", "apt", name="p", origin="debian")
 TORCH = artifact(b"t", "torch-2+cpu-x.whl", "torch-wheels", name="torch", origin="cpu")
 NONE = Profile(name="direct", title="")
 MACHINE = Machine(
-    site=SiteFacts(index_url="https://index.example/simple"), archives={"debian": "http://apt.example/debian"}
+    site=NetworkSettings(index_url="https://index.example/simple"), archives={"debian": "http://apt.example/debian"}
 )
 
 
@@ -128,9 +128,9 @@ def test_files_and_repositories_and_images_of_the_spec(target: Target) -> None:
 
 
 def test_a_wheel_on_this_machine_needs_no_host(target: Target) -> None:
-    local = Machine(site=SiteFacts(index_url="https://index.example", find_links={"/w": (TORCH.file,)}))
+    local = Machine(site=NetworkSettings(index_url="https://index.example", find_links={"/w": (TORCH.file,)}))
     assert [one.host for one in plan(target, (SIX, TORCH), facts=EgressFacts(machine=local))] == ["index.example"]
-    away = Machine(site=SiteFacts(index_url="https://index.example"))
+    away = Machine(site=NetworkSettings(index_url="https://index.example"))
     assert "download.pytorch.org" in [one.host for one in plan(target, (TORCH,), facts=EgressFacts(machine=away))]
 
 
@@ -148,7 +148,7 @@ def test_before_there_is_a_lock_the_spec_says_what_will_be_asked(target: Target)
 
 
 def test_a_proxy_is_a_host(target: Target) -> None:
-    site = SiteFacts(proxies={"HTTPS_PROXY": "http://proxy.example:3128", "no_proxy": "localhost"})
+    site = NetworkSettings(proxies={"HTTPS_PROXY": "http://proxy.example:3128", "no_proxy": "localhost"})
     (first, *_) = plan(target, (), facts=EgressFacts(machine=Machine(site=site)))
     assert (first.host, first.kind, first.declared) == ("proxy.example", "proxy", "machine")
 
@@ -248,7 +248,7 @@ def test_asking_follows_pages_and_redirects(target: Target) -> None:
         first.file("/end", BODY)
         first.answers["/debian/pool/p.deb"] = Answer(status=302, headers={"Location": f"{second.url}/deb"})
         second.file("/deb", b"d")
-        machine = Machine(site=SiteFacts(index_url=f"{here}/simple"), archives={"debian": f"{here}/debian"})
+        machine = Machine(site=NetworkSettings(index_url=f"{here}/simple"), archives={"debian": f"{here}/debian"})
         facts = probe_egress(target, (SIX, DEB), NONE, machine)
         assert facts.behind == {
             f"{here}/simple/six/": ("localhost", "127.0.0.1"),

@@ -12,8 +12,8 @@ from mirrorbox import Answer, MirrorServer, artifact, mirrors, sha256
 from rlbox.artifacts.mirror_search import Locator
 from rlbox.artifacts.mirrors import FileAddress, Machine
 from rlbox.artifacts.profile import Profile, Rule
-from rlbox.system.http import Http, site_http
-from rlbox.system.network_settings import SiteFacts
+from rlbox.system.http import HttpClient, create_client
+from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.artifact import Artifact
 
 pytestmark = pytest.mark.allow("sockets")
@@ -30,16 +30,16 @@ def hosts() -> Iterator[list[MirrorServer]]:
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Http]:
+def client() -> Iterator[HttpClient]:
     """A client that waits for 0.3 s."""
-    with site_http(SiteFacts(), silent_s=0.3) as made:
+    with create_client(NetworkSettings(), silent_s=0.3) as made:
         yield made
 
 
 class Found:
     """A locator over index rules for some addresses, and what it said."""
 
-    def __init__(self, client: Http, *rules: Rule, machine: Machine = Machine()) -> None:  # noqa: B008
+    def __init__(self, client: HttpClient, *rules: Rule, machine: Machine = Machine()) -> None:  # noqa: B008
         self.said: list[tuple[str, str]] = []
         profile = Profile(name="mine", title="", rule=rules)
         skip = lambda mirror, reason: self.said.append((mirror, reason))  # noqa: E731
@@ -55,7 +55,7 @@ def index(host: MirrorServer, name: str, **more: str) -> Rule:
     )
 
 
-def test_contents_at_other_addresses(hosts: list[MirrorServer], client: Http) -> None:
+def test_contents_at_other_addresses(hosts: list[MirrorServer], client: HttpClient) -> None:
     """The page of one host lists files of another, and of itself by a path that starts elsewhere."""
     far = hosts[1].file("/x/9f/six.whl", BODY)
     hosts[0].index("/simple/six/", {"six-1.15.0.tar.gz": "../old.tar.gz", SIX.file: f"../../files/{SIX.file}"})
@@ -69,25 +69,25 @@ def test_contents_at_other_addresses(hosts: list[MirrorServer], client: Http) ->
     assert found.said == []
 
 
-def test_a_json_index_is_asked_for_and_read(hosts: list[MirrorServer], client: Http) -> None:
+def test_a_json_index_is_asked_for_and_read(hosts: list[MirrorServer], client: HttpClient) -> None:
     hosts[0].json_index("/simple/six/", {SIX.file: "../../f/six"}, {SIX.file: SIX.sha256})
     assert Found(client, index(hosts[0], "a"))() == [f"{hosts[0].url}/f/six"]
 
 
-def test_a_flat_page(hosts: list[MirrorServer], client: Http) -> None:
+def test_a_flat_page(hosts: list[MirrorServer], client: HttpClient) -> None:
     name = TORCH.file.replace("+", "%2B")
     hosts[0].index("/whl/cpu/", {"torch-2.8.0%2Bcpu.whl": "torch-2.8.0%2Bcpu.whl", name: name})
     rule = Rule(kind="torch-wheels", protocol="flat", url=f"{hosts[0].url}/whl")
     assert Found(client, rule)(TORCH) == [f"{hosts[0].url}/whl/cpu/{name}"]
 
 
-def test_folders_of_this_machine_come_first(tmp_path: Path, hosts: list[MirrorServer], client: Http) -> None:
+def test_folders_of_this_machine_come_first(tmp_path: Path, hosts: list[MirrorServer], client: HttpClient) -> None:
     page = tmp_path / "index/six"
     page.mkdir(parents=True)
     (page / "index.html").write_text(f'<a href="../../files/{SIX.file}">x</a>')
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / SIX.file).write_bytes(BODY)
-    site = SiteFacts(
+    site = NetworkSettings(
         find_links={str(tmp_path / "wheels"): (SIX.file,)},
         index_url=f"{hosts[0].url}/simple",
         extra_index_urls=((tmp_path / "index").as_uri(), (tmp_path / "nothing").as_uri()),
@@ -102,7 +102,7 @@ def test_folders_of_this_machine_come_first(tmp_path: Path, hosts: list[MirrorSe
     assert found.said == []
 
 
-def test_each_bad_habit_is_said_and_the_next_mirror_asked(hosts: list[MirrorServer], client: Http) -> None:
+def test_each_bad_habit_is_said_and_the_next_mirror_asked(hosts: list[MirrorServer], client: HttpClient) -> None:
     good = hosts[2]
     good.index("/simple/six/", {SIX.file: f"/{SIX.file}"})
     for path, answer in {
@@ -132,7 +132,7 @@ def test_each_bad_habit_is_said_and_the_next_mirror_asked(hosts: list[MirrorServ
     assert reasons["dead"] == "cannot reach 127.0.0.1: Connection refused"
 
 
-def test_a_host_that_does_not_answer_is_not_asked_again(hosts: list[MirrorServer], client: Http) -> None:
+def test_a_host_that_does_not_answer_is_not_asked_again(hosts: list[MirrorServer], client: HttpClient) -> None:
     hosts[0].answers["/simple/six/"] = Answer(body=b"x", stalls=True)
     hosts[1].index("/simple/six/", {SIX.file: f"/{SIX.file}"})
     hosts[1].index("/simple/rich/", {"rich.whl": "/rich.whl"})
@@ -144,7 +144,7 @@ def test_a_host_that_does_not_answer_is_not_asked_again(hosts: list[MirrorServer
 
 
 def test_a_page_is_read_once_by_many_threads_and_only_when_it_is_its_turn(
-    hosts: list[MirrorServer], client: Http
+    hosts: list[MirrorServer], client: HttpClient
 ) -> None:
     for host in hosts[:2]:
         host.index("/simple/six/", {SIX.file: f"/{SIX.file}"})
@@ -156,7 +156,7 @@ def test_a_page_is_read_once_by_many_threads_and_only_when_it_is_its_turn(
     assert hosts[1].asked == []
 
 
-def test_files_and_repositories_by_address(client: Http) -> None:
+def test_files_and_repositories_by_address(client: HttpClient) -> None:
     rules = [
         Rule(kind="http", protocol="url-prefix", url="https://p.example", match="https://github.com/"),
         Rule(kind="git", protocol="git-instead-of", url="https://g.example/", match="https://github.com/"),

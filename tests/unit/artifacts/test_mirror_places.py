@@ -21,7 +21,7 @@ from rlbox.artifacts.mirrors import (
 )
 from rlbox.artifacts.profile import Profile, Rule
 from rlbox.artifacts.settings import Choice
-from rlbox.system.network_settings import SiteFacts
+from rlbox.system.network_settings import NetworkSettings
 
 SIX = artifact(b"six")
 TORCH = artifact(b"t", "torch-2.9.0+cu128-cp311-cp311-linux_x86_64.whl", "torch-wheels", name="torch", origin="cu128")
@@ -43,7 +43,7 @@ def urls(found: Any) -> list[str]:
 
 
 def test_python_without_rules_is_the_machines_own_index_then_its_extra_ones() -> None:
-    site = SiteFacts(
+    site = NetworkSettings(
         find_links={"/w": ("six-1.16.0-py2.py3-none-any.whl", "other.whl")},
         index_url="https://lan.example/simple/",
         extra_index_urls=("file:///opt/index",),
@@ -70,7 +70,7 @@ def test_python_rules_take_the_place_of_the_machines_index() -> None:
         rule("python", "flat", "https://b.example/wheels/", name="b"),
         rule("python", "direct"),
     )
-    machine = Machine(site=SiteFacts(index_url="https://lan.example/simple"))
+    machine = Machine(site=NetworkSettings(index_url="https://lan.example/simple"))
     assert [(p.mirror, p.url, p.page, p.by) for p in places(SIX, mine, machine)] == [
         ("a.example", "https://a.example/simple/six/", "index", "profile"),
         ("b", "https://b.example/wheels/", "flat", "profile"),
@@ -90,7 +90,7 @@ def test_torch_wheels_stand_in_their_channel() -> None:
         rule("torch-wheels", "index", "https://b.example/whl"),
         rule("torch-wheels", "direct"),
     )
-    site = SiteFacts(find_links={"/w": ("torch-2.9.0%2Bcu128-cp311-cp311-linux_x86_64.whl",)})
+    site = NetworkSettings(find_links={"/w": ("torch-2.9.0%2Bcu128-cp311-cp311-linux_x86_64.whl",)})
     assert [(p.url, p.page, p.by) for p in places(TORCH, mine, Machine(site=site))] == [
         ("file:///w/torch-2.9.0%252Bcu128-cp311-cp311-linux_x86_64.whl", "", "machine"),
         ("https://a.example/pytorch-wheels/cu128/", "flat", "profile"),

@@ -25,7 +25,7 @@ from rlbox.artifacts.ranking import (
     read_ranking,
 )
 from rlbox.artifacts.settings import Choice
-from rlbox.system.network_settings import SiteFacts
+from rlbox.system.network_settings import NetworkSettings
 
 BODY = b"the wheel" * 100
 SIX = artifact(BODY)
@@ -117,7 +117,7 @@ def test_the_machines_own_settings(hosts: list[MirrorServer], folder: Folder) ->
     hosts[0].file(f"/{SIX.file}", BODY)
     torch = artifact(b"torch", "torch-2+cpu-x.whl", "torch-wheels", name="torch", origin="cpu")
     folder.write("torch-2+cpu-x.whl", "torch")
-    site = SiteFacts(index_url=f"{hosts[0].url}/simple", find_links={str(folder.path): ("torch-2+cpu-x.whl",)})
+    site = NetworkSettings(index_url=f"{hosts[0].url}/simple", find_links={str(folder.path): ("torch-2+cpu-x.whl",)})
     machine = Machine(site=site, archives={"debian": f"{hosts[0].url}/debian"})
     found = probe_mirrors(Profile(name="direct", title=""), machine, [SIX, DEB, torch, HTTP][:3])
     assert [(one.kind, one.mirror, one.reason) for one in found] == [
@@ -192,18 +192,18 @@ def test_choosing_without_a_probe_takes_the_first_that_answers(hosts: list[Mirro
     hosts[2].file(f"/{SIX.file}", BODY)
     rules = index(hosts[0], "dead"), index(hosts[1], "empty"), index(hosts[1], "stall"), index(hosts[2], "good")
     last = index(hosts[2], "never-asked")
-    choice = choose_mirrors(profile(*rules, last), SiteFacts(), [SIX])
+    choice = choose_mirrors(profile(*rules, last), NetworkSettings(), [SIX])
     assert choice.rules == {"python": (rules[3], last)}
     assert [mirror for mirror, _ in choice.skipped] == ["dead", "empty", "stall"]
     assert hosts[2].asked == ["/good/six/", f"/{SIX.file}"]
-    assert choose_mirrors(profile(*rules, last), SiteFacts(), [SIX]) == choice  # by the next verb, at once
+    assert choose_mirrors(profile(*rules, last), NetworkSettings(), [SIX]) == choice  # by the next verb, at once
     assert len(hosts[2].asked) == 2
 
 
 @pytest.mark.allow("sockets")
 def test_choosing_before_there_is_a_lock(hosts: list[MirrorServer]) -> None:
     hosts[0].answers["/a/"] = Answer(status=503)
-    choice = choose_mirrors(profile(index(hosts[0], "a"), index(hosts[1], "b")), SiteFacts())
+    choice = choose_mirrors(profile(index(hosts[0], "a"), index(hosts[1], "b")), NetworkSettings())
     assert choice.skipped == (("a", "answered 503"),)
     assert [rule.title for rule in choice.rules["python"]] == ["b"]
 
@@ -213,11 +213,11 @@ def test_a_fresh_ranking_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = profile(a, b)
     assert remembered_ranking(mine) is None
     remember_ranking(mine, [probed("python", a.base, 2.0), probed("python", b.base, 1.0)])
-    assert choose_mirrors(mine, SiteFacts(), [SIX]).rules == {"python": (b, a)}
+    assert choose_mirrors(mine, NetworkSettings(), [SIX]).rules == {"python": (b, a)}
     later = time.time() + FRESH_S
     monkeypatch.setattr(time, "time", lambda: later)
     assert remembered_ranking(mine) is None
 
 
 def test_a_profile_without_rules_asks_nobody() -> None:
-    assert choose_mirrors(Profile(name="direct", title=""), SiteFacts(), [SIX]) == Choice(profile="direct")
+    assert choose_mirrors(Profile(name="direct", title=""), NetworkSettings(), [SIX]) == Choice(profile="direct")

@@ -11,7 +11,7 @@ from rlbox.artifacts.live import live_sources, unreached_explained
 from rlbox.artifacts.mirrors import Machine
 from rlbox.artifacts.places import lock_places
 from rlbox.errors import WorkFailed
-from rlbox.system.network_settings import SiteFacts
+from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.load import load_target
 
 RULE = '[[rule]]\nkind = "{}"\nprotocol = "{}"\nurl = "{}"\n'
@@ -40,7 +40,7 @@ def test_dead_and_outdated_mirrors_are_said(folder: Folder, app: App, capsys: py
         dead.close()
         rules = RULE.format("python", "index", dead.url) + 'name = "dead"\n' + RULE.format("python", "index", good.url)
         folder.write("sources/lan.toml", f'title = "x"\n{rules}name = "good"\nexpires = 2020-01-01\n')
-        profile, choice = live_sources(app, "lan", SiteFacts())
+        profile, choice = live_sources(app, "lan", NetworkSettings())
     assert [rule.title for rule in choice.rules["python"]] == ["good"]
     assert profile.name == choice.profile == "lan"
     assert capsys.readouterr().err == (

@@ -8,7 +8,7 @@ import pytest
 
 from rlbox.artifacts.profile import Rule
 from rlbox.artifacts.settings import Choice, SourcePlan, local_wheels, plan_sources
-from rlbox.system.network_settings import SiteFacts, probe_site
+from rlbox.system.network_settings import NetworkSettings, read_network_settings
 from rlbox.target.artifact import TorchGroup
 
 CPU = TorchGroup(packages=("torch==2.13.0",), channel="cpu")
@@ -20,17 +20,19 @@ BEST = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
 @pytest.mark.parametrize(
     ("groups", "site", "plan"),
     [
-        ([], SiteFacts(), SourcePlan(env={}, wheels=())),
-        ([CPU], SiteFacts(), SourcePlan(env={"UV_INDEX": INDEX, **BEST}, wheels=())),
-        ([CPU], SiteFacts(find_links={"/w": (WHEEL,)}), SourcePlan(env={}, wheels=(f"/w/{WHEEL}",))),
+        ([], NetworkSettings(), SourcePlan(env={}, wheels=())),
+        ([CPU], NetworkSettings(), SourcePlan(env={"UV_INDEX": INDEX, **BEST}, wheels=())),
+        ([CPU], NetworkSettings(find_links={"/w": (WHEEL,)}), SourcePlan(env={}, wheels=(f"/w/{WHEEL}",))),
         (
             [CPU],
-            SiteFacts(find_links={"/w": ("torch-2.12.0+cpu-cp311-cp311-linux_x86_64.whl", "torch-2.13.0+cu128-x.whl")}),
+            NetworkSettings(
+                find_links={"/w": ("torch-2.12.0+cpu-cp311-cp311-linux_x86_64.whl", "torch-2.13.0+cu128-x.whl")}
+            ),
             SourcePlan(env={"UV_INDEX": INDEX, **BEST}, wheels=()),
         ),
         (
             [CPU],
-            SiteFacts(index_url="https://mirror/simple"),
+            NetworkSettings(index_url="https://mirror/simple"),
             SourcePlan(
                 env={
                     "UV_DEFAULT_INDEX": "https://mirror/simple",
@@ -43,26 +45,26 @@ BEST = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
         ),
         (
             [],
-            SiteFacts(extra_index_urls=("file:///opt/index", "https://extra/simple")),
+            NetworkSettings(extra_index_urls=("file:///opt/index", "https://extra/simple")),
             SourcePlan(env={"UV_INDEX": "https://extra/simple", **BEST}, wheels=()),
         ),
-        ([], SiteFacts(extra_index_urls=("file:///opt/index",)), SourcePlan(env={}, wheels=())),
+        ([], NetworkSettings(extra_index_urls=("file:///opt/index",)), SourcePlan(env={}, wheels=())),
         # One of two packages lies here: the other must still be found.
         (
             [TorchGroup(packages=("torch==2.13.0", "torchvision==0.28.0"), channel="cpu")],
-            SiteFacts(find_links={"/w": (WHEEL,)}),
+            NetworkSettings(find_links={"/w": (WHEEL,)}),
             SourcePlan(env={"UV_INDEX": INDEX, **BEST}, wheels=(f"/w/{WHEEL}",)),
         ),
         # Two groups of one channel: the index is named once, a wheel of both once.
         (
             [CPU, TorchGroup(packages=("x==1",), channel="cpu")],
-            SiteFacts(),
+            NetworkSettings(),
             SourcePlan(env={"UV_INDEX": INDEX, **BEST}, wheels=()),
         ),
-        ([CPU, CPU], SiteFacts(find_links={"/w": (WHEEL,)}), SourcePlan(env={}, wheels=(f"/w/{WHEEL}",))),
+        ([CPU, CPU], NetworkSettings(find_links={"/w": (WHEEL,)}), SourcePlan(env={}, wheels=(f"/w/{WHEEL}",))),
     ],
 )  # fmt: skip
-def test_plan_sources(groups: list[TorchGroup], site: SiteFacts, plan: SourcePlan) -> None:
+def test_plan_sources(groups: list[TorchGroup], site: NetworkSettings, plan: SourcePlan) -> None:
     assert plan_sources(groups, site) == plan
 
 
@@ -75,7 +77,7 @@ def mirror(kind: str, protocol: str, url: str) -> Rule:
     [
         (
             mirror("python", "index", "https://m/simple/"),
-            SiteFacts(index_url="https://mine/simple"),
+            NetworkSettings(index_url="https://mine/simple"),
             {
                 "UV_DEFAULT_INDEX": "https://m/simple",
                 "PIP_INDEX_URL": "https://m/simple",
@@ -85,16 +87,20 @@ def mirror(kind: str, protocol: str, url: str) -> Rule:
         ),
         (
             mirror("python", "flat", "https://m/w/"),
-            SiteFacts(),
+            NetworkSettings(),
             {"UV_FIND_LINKS": "https://m/w/", "UV_INDEX": INDEX, **BEST},
         ),
-        (mirror("torch-wheels", "index", "https://m/whl"), SiteFacts(), {"UV_INDEX": "https://m/whl/cpu", **BEST}),
-        (mirror("torch-wheels", "flat", "https://m/whl"), SiteFacts(), {"UV_FIND_LINKS": "https://m/whl/cpu/"}),
-        (mirror("torch-wheels", "flat", "https://m/whl"), SiteFacts(find_links={"/w": (WHEEL,)}), {}),
-        (mirror("torch-wheels", "direct", ""), SiteFacts(), {"UV_INDEX": INDEX, **BEST}),
+        (
+            mirror("torch-wheels", "index", "https://m/whl"),
+            NetworkSettings(),
+            {"UV_INDEX": "https://m/whl/cpu", **BEST},
+        ),
+        (mirror("torch-wheels", "flat", "https://m/whl"), NetworkSettings(), {"UV_FIND_LINKS": "https://m/whl/cpu/"}),
+        (mirror("torch-wheels", "flat", "https://m/whl"), NetworkSettings(find_links={"/w": (WHEEL,)}), {}),
+        (mirror("torch-wheels", "direct", ""), NetworkSettings(), {"UV_INDEX": INDEX, **BEST}),
     ],
 )
-def test_a_chosen_mirror(rule: Rule, site: SiteFacts, env: dict[str, str]) -> None:
+def test_a_chosen_mirror(rule: Rule, site: NetworkSettings, env: dict[str, str]) -> None:
     plan = plan_sources([CPU], site, choice=Choice(profile="mine", rules={rule.kind: (rule,)}))
     assert plan.env == env
     assert plan.profile == "mine"
@@ -104,13 +110,13 @@ def test_flat_pages_are_parted_by_commas() -> None:
     """uv reads UV_INDEX by spaces and UV_FIND_LINKS by commas."""
     choice = Choice(rules={"torch-wheels": (mirror("torch-wheels", "flat", "https://m/whl"),)})
     other = TorchGroup(packages=("torch==2.9.0",), channel="cu128")
-    assert plan_sources([CPU, other], SiteFacts(), choice).env == {
+    assert plan_sources([CPU, other], NetworkSettings(), choice).env == {
         "UV_FIND_LINKS": "https://m/whl/cpu/,https://m/whl/cu128/"
     }
 
 
 def test_local_wheels_by_name() -> None:
-    site = SiteFacts(
+    site = NetworkSettings(
         find_links={
             "/b": ("torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl", "torch-2.13.0%2bcpu-cp312-x.whl"),
             "/a": (WHEEL, "torchaudio-2.13.0+cpu-x.whl", "torch-2.13.0-x.whl", "torch-2.13.0.1+cpu-x.whl"),
@@ -122,13 +128,13 @@ def test_local_wheels_by_name() -> None:
         "/b/torch-2.13.0%2bcpu-cp312-x.whl",
     )
     dashed = TorchGroup(packages=("flash-attn==1.0",), channel="cu128")
-    assert local_wheels(dashed, SiteFacts(find_links={"/a": ("flash_attn-1.0+cu128-x.whl",)})) == (
+    assert local_wheels(dashed, NetworkSettings(find_links={"/a": ("flash_attn-1.0+cu128-x.whl",)})) == (
         "/a/flash_attn-1.0+cu128-x.whl",
     )
 
 
 def test_a_machine_without_settings(tmp_path: Path) -> None:
-    assert probe_site({"HOME": str(tmp_path)}) == SiteFacts()
+    assert read_network_settings({"HOME": str(tmp_path)}) == NetworkSettings()
 
 
 def pip_conf(path: Path, text: str) -> Path:
@@ -141,38 +147,44 @@ def test_files_and_environment_in_pips_order(tmp_path: Path, monkeypatch: pytest
     system = pip_conf(tmp_path / "etc/pip.conf", "[global]\nindex-url = https://system\nextra-index-url = https://e1\n")
     monkeypatch.setattr("rlbox.system.network_settings.SYSTEM_FILE", system)
     environ = {"HOME": str(tmp_path)}
-    assert probe_site(environ) == SiteFacts(index_url="https://system", extra_index_urls=("https://e1",))
+    assert read_network_settings(environ) == NetworkSettings(
+        index_url="https://system", extra_index_urls=("https://e1",)
+    )
     pip_conf(
         tmp_path / ".config/pip/pip.conf", "[global]\nindex-url = https://user\n[install]\nfind-links = /nowhere\n"
     )
-    assert probe_site(environ) == SiteFacts(index_url="https://user", extra_index_urls=("https://e1",))
+    assert read_network_settings(environ) == NetworkSettings(index_url="https://user", extra_index_urls=("https://e1",))
     named = pip_conf(tmp_path / "named.conf", "[global]\nextra-index-url =\n  https://e2\n  https://e3\n")
     environ["PIP_CONFIG_FILE"] = str(named)
-    assert probe_site(environ).extra_index_urls == ("https://e2", "https://e3")
+    assert read_network_settings(environ).extra_index_urls == ("https://e2", "https://e3")
     environ |= {"PIP_INDEX_URL": "https://env", "PIP_EXTRA_INDEX_URL": "https://e4"}
-    assert probe_site(environ) == SiteFacts(index_url="https://env", extra_index_urls=("https://e4",))
-    assert probe_site({**environ, "UV_DEFAULT_INDEX": "https://uv"}).index_url == "https://uv"
+    assert read_network_settings(environ) == NetworkSettings(index_url="https://env", extra_index_urls=("https://e4",))
+    assert read_network_settings({**environ, "UV_DEFAULT_INDEX": "https://uv"}).index_url == "https://uv"
 
 
 def test_folders_of_wheels(tmp_path: Path) -> None:
     for name in (WHEEL, "b.whl", "notes.txt"):
         pip_conf(tmp_path / "wheels" / name, "")
-    found = probe_site({"HOME": str(tmp_path), "PIP_FIND_LINKS": f"~/nothing {tmp_path}/wheels"}).find_links
+    found = read_network_settings({"HOME": str(tmp_path), "PIP_FIND_LINKS": f"~/nothing {tmp_path}/wheels"}).find_links
     assert found == {f"{tmp_path}/wheels": ("b.whl", WHEEL)}
 
 
 def test_a_broken_file_is_pips_to_report(tmp_path: Path) -> None:
     pip_conf(tmp_path / ".pip/pip.conf", "index-url = https://no-section\n")
-    assert probe_site({"HOME": str(tmp_path)}) == SiteFacts()
+    assert read_network_settings({"HOME": str(tmp_path)}) == NetworkSettings()
 
 
 def test_certificates_and_proxies(tmp_path: Path) -> None:
     bundle = pip_conf(tmp_path / "ca.crt", "x")
     other = pip_conf(tmp_path / "other.crt", "x")
     environ = {"HOME": str(tmp_path), "https_proxy": "http://p:3128", "NO_PROXY": "localhost", "HTTP_PROXY": ""}
-    assert probe_site(environ) == SiteFacts(proxies={"https_proxy": "http://p:3128", "NO_PROXY": "localhost"})
+    assert read_network_settings(environ) == NetworkSettings(
+        proxies={"https_proxy": "http://p:3128", "NO_PROXY": "localhost"}
+    )
     pip_conf(tmp_path / ".pip/pip.conf", f"[global]\ncert = {bundle}\n")
-    assert probe_site(environ).ca_bundle == str(bundle)
-    assert probe_site({**environ, "SSL_CERT_FILE": "/no/such/file"}).ca_bundle == str(bundle)
-    assert probe_site({**environ, "SSL_CERT_FILE": str(other)}).ca_bundle == str(other)
-    assert probe_site({**environ, "SSL_CERT_FILE": str(bundle), "RLBOX_CA_BUNDLE": str(other)}).ca_bundle == str(other)
+    assert read_network_settings(environ).ca_bundle == str(bundle)
+    assert read_network_settings({**environ, "SSL_CERT_FILE": "/no/such/file"}).ca_bundle == str(bundle)
+    assert read_network_settings({**environ, "SSL_CERT_FILE": str(other)}).ca_bundle == str(other)
+    assert read_network_settings(
+        {**environ, "SSL_CERT_FILE": str(bundle), "RLBOX_CA_BUNDLE": str(other)}
+    ).ca_bundle == str(other)

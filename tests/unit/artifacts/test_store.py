@@ -23,7 +23,7 @@ from rlbox.artifacts.fetch import ensure
 from rlbox.artifacts.names import known_locks, names, remember, wanted_digests
 from rlbox.artifacts.objects import Store, store_folder
 from rlbox.errors import NodeError, SpecError, WorkFailed
-from rlbox.system.files import cache_folder, link_or_copy
+from rlbox.system.files import cache_path, link_or_copy
 from rlbox.target.lock import Lock, LockedGroup
 
 DATA = b"0123456789" * 1000
@@ -55,7 +55,7 @@ def flip(path: Path) -> None:
 
 
 def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert store_folder(None) == cache_folder("store")
+    assert store_folder(None) == cache_path("store")
     monkeypatch.setenv("RLBOX_STORE", "~/s")
     assert store_folder(None) == Path(os.environ["HOME"], "s")
     monkeypatch.chdir(tmp_path)

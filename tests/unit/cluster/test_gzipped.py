@@ -18,8 +18,8 @@ from rlbox.cluster.images import ImageSource
 from rlbox.cluster.spool import Spool
 from rlbox.engine.oci import CONFIG, INDEX, LAYER, MANIFEST, Descriptor, document, sha256_of
 from rlbox.errors import EngineError
-from rlbox.system.compression import zstd_packed
-from rlbox.system.files import cache_folder
+from rlbox.system.compression import compress_zstd
+from rlbox.system.files import cache_path
 
 PLAIN = random.Random(1).randbytes(3 << 20)
 
@@ -59,7 +59,7 @@ def gzipped(given: Given, image: SentImage, told: list[str] | None = None) -> Se
 
 
 def layers_of(given: Given) -> tuple[Descriptor, Descriptor]:
-    zstd = b"".join(zstd_packed(iter([PLAIN])))
+    zstd = b"".join(compress_zstd(iter([PLAIN])))
     return given.part(f"{LAYER}+zstd", zstd), given.part(f"{LAYER}+gzip", b"as it is")
 
 
@@ -143,7 +143,7 @@ def test_a_layer_that_is_packed_otherwise_now_is_told_and_known_no_more(tmp_path
     new = gzipped(first, image).parts[1]
     image_of(again, *layers_of(again))
     wrong = Descriptor(media_type=new.media_type, digest=f"sha256:{'1' * 64}", size=new.size + 1)
-    memory = cache_folder("gzip", image.parts[1].digest.partition(":")[2])
+    memory = cache_path("gzip", image.parts[1].digest.partition(":")[2])
     memory.write_text(f"{wrong.digest} {wrong.size}\n")
     source = GzipSource(cast(ImageSource, again), image)
     with pytest.raises(EngineError, match="otherwise than before"):
@@ -156,7 +156,7 @@ def test_a_layer_that_is_packed_otherwise_now_is_told_and_known_no_more(tmp_path
 def test_a_torn_memory_is_none(text: str, tmp_path: Path) -> None:
     given = Given(tmp_path / "a")
     image = image_of(given, *layers_of(given))
-    memory = cache_folder("gzip", image.parts[1].digest.partition(":")[2])
+    memory = cache_path("gzip", image.parts[1].digest.partition(":")[2])
     memory.parent.mkdir(parents=True)
     memory.write_text(text)
     assert GzipSource(cast(ImageSource, given), image).known() is None
@@ -171,7 +171,7 @@ def test_an_image_without_zstd_stays(tmp_path: Path) -> None:
 
 def test_a_torn_layer_is_told_with_its_digest(tmp_path: Path) -> None:
     given = Given(tmp_path / "a")
-    whole = b"".join(zstd_packed(iter([PLAIN])))
+    whole = b"".join(compress_zstd(iter([PLAIN])))
     torn = given.part(f"{LAYER}+zstd", whole[: len(whole) // 2])
     with pytest.raises(EngineError, match="is torn in this machine's engine") as told:
         gzipped(given, image_of(given, torn))

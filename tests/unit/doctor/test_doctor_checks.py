@@ -17,7 +17,7 @@ from rlbox.doctor.facts import Demands
 from rlbox.doctor.scene import Scene
 from rlbox.doctor.stack import StackProbe
 from rlbox.findings import Finding
-from rlbox.system.gpu import DriverFacts
+from rlbox.system.gpu import GpuDriver
 
 SCENE = Scene(
     environ={}, demands=Demands(), end=0.0, folders=(), places=[("data", "/data"), ("tmp", "/tmp")],
@@ -68,7 +68,7 @@ def test_what_is_loaded_counts_once_it_is_known() -> None:
         ({}, {"sandbox", "packages", "network", "fixes"}),
         ({"demands": Demands(gpu="A800")}, {"sandbox", "packages", "network", "fixes", "gpu driver"}),
         (
-            {"demands": Demands(packages={"torch": "2"}), "driver": DriverFacts(present=True, devices=2)},
+            {"demands": Demands(packages={"torch": "2"}), "driver": GpuDriver(present=True, devices=2)},
             {"sandbox", "packages", "network", "fixes", "gpu driver", "gpus", "all-reduce"},
         ),
     ],

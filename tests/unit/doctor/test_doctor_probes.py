@@ -29,7 +29,7 @@ from rlbox.doctor.paths import probe_paths
 from rlbox.doctor.processes import probe_running
 from rlbox.doctor.program import MARK, Program
 from rlbox.findings import Finding
-from rlbox.system.json_files import read_table
+from rlbox.system.json_files import read_json_object
 from rlbox.system.process_table import probe_process
 
 WHOLE = next(Path(path) for path in (sys.executable, "/bin/ls") if Path(path).resolve().is_file()).resolve()
@@ -221,10 +221,10 @@ def test_checks_of_fixes_are_run_and_named(tmp_path: Path) -> None:
     rows = [fix("fine", "true"), fix("bad", "echo 'is not so'; exit 3"), fix("broken", "if"), fix("last", "exit 1")]
     file = tmp_path / "fixes.json"
     file.write_text(json.dumps({"schema": 1, "fixes": rows}))
-    found = probe_fixes("run", read_table(file))
+    found = probe_fixes("run", read_json_object(file))
     assert (found[0].id, found[0].seen) == ("bad", "is not so")
     assert [row.id for row in found] == ["bad", "broken", "last"]
-    assert probe_fixes("doctor", read_table(file)) == ()
+    assert probe_fixes("doctor", read_json_object(file)) == ()
 
 
 @pytest.mark.allow("processes")
@@ -235,9 +235,9 @@ def test_a_check_that_fails_once_only_is_no_finding(tmp_path: Path) -> None:
 
 
 def test_a_missing_or_torn_manifest_has_no_fixes(tmp_path: Path) -> None:
-    assert read_table(tmp_path / "none") == {}
+    assert read_json_object(tmp_path / "none") == {}
     (tmp_path / "torn").write_text('{"fixes": [')
-    assert read_table(tmp_path / "torn") == {}
+    assert read_json_object(tmp_path / "torn") == {}
 
 
 def test_repairs(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from rlbox.doctor.engine import (
     Container,
-    DriverFacts,
     EngineFacts,
     ImageNeeds,
     judge_driver,
@@ -31,6 +30,7 @@ from rlbox.doctor.stack import (
     unfinished,
 )
 from rlbox.findings import Finding
+from rlbox.system.gpu import GpuDriver
 
 TARGET = Demands(target="mine", gpu="NVIDIA H200", gpus=2)
 IMPORT = {"step": "import", "ok": True, "file": "/opt/venv/lib/torch/__init__.py"}
@@ -147,7 +147,7 @@ def test_all_reduce() -> None:
 
 
 def test_driver() -> None:
-    driver = DriverFacts(present=True, cuda=(12, 4), devices=2)
+    driver = GpuDriver(present=True, cuda=(12, 4), devices=2)
     assert ids(judge_driver(driver, ImageNeeds(), TARGET)) == []
     assert ids(judge_driver(driver, ImageNeeds(require="cuda>=12.8 brand=tesla,driver>=470"), TARGET)) == [
         "cuda-driver-old"
@@ -155,11 +155,11 @@ def test_driver() -> None:
     assert ids(judge_driver(driver, ImageNeeds(torch_cuda="13.0"), TARGET)) == ["cuda-driver-old"]
     assert ids(judge_driver(driver, ImageNeeds(torch_cuda="12.8"), TARGET)) == []  # minor versions are compatible
     assert ids(judge_driver(replace(driver, devices=1), ImageNeeds(), TARGET)) == ["gpu-count"]
-    assert ids(judge_driver(DriverFacts(), ImageNeeds(), TARGET)) == ["gpu-driver-missing"]
+    assert ids(judge_driver(GpuDriver(), ImageNeeds(), TARGET)) == ["gpu-driver-missing"]
     assert ids(judge_driver(replace(driver, error="libcuda.so.1: wrong"), ImageNeeds(), TARGET)) == [
         "gpu-driver-broken"
     ]
-    assert ids(judge_driver(DriverFacts(), ImageNeeds(), Demands())) == []
+    assert ids(judge_driver(GpuDriver(), ImageNeeds(), Demands())) == []
 
 
 def test_versions_are_compared_part_by_part() -> None:

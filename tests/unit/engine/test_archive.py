@@ -41,8 +41,8 @@ from rlbox.engine.oci import (
     sha256_of,
 )
 from rlbox.errors import LockHeld, NodeError, WorkFailed
-from rlbox.system.compression import Chunks, unpacked, zstd, zstd_packed
-from rlbox.system.files import whole_file
+from rlbox.system.compression import ChunkReader, compress_zstd, decompress_layer, zstd
+from rlbox.system.files import open_atomic
 
 CONTENTS = (b"first layer" * 90_000, b"second")
 NAME = "docker.io/rlbox/mine:latest"
@@ -249,20 +249,20 @@ def test_a_layer_that_cannot_be_unpacked(tmp_path: Path) -> None:
 
 def test_packing_gives_the_same_bytes_again() -> None:
     data = [bytes(range(256)) * 4096] * 5
-    first, second = (b"".join(zstd_packed(iter(data))) for _ in range(2))
+    first, second = (b"".join(compress_zstd(iter(data))) for _ in range(2))
     assert first == second
     for packed, kind in ((first, "zstd"), (gzip.compress(b"".join(data)), "gzip")):
-        parts = Chunks(iter([packed[:100], packed[100:]]))
-        assert b"".join(unpacked(parts, f"{LAYER}+{kind}")) == b"".join(data)
+        parts = ChunkReader(iter([packed[:100], packed[100:]]))
+        assert b"".join(decompress_layer(parts, f"{LAYER}+{kind}")) == b"".join(data)
     # as an engine with the containerd store exports a layer under Docker's media type
     named = "application/vnd.docker.image.rootfs.diff.tar.gzip"
-    assert b"".join(unpacked(Chunks(iter([first[:2], first[2:]])), named)) == b"".join(data)
+    assert b"".join(decompress_layer(ChunkReader(iter([first[:2], first[2:]])), named)) == b"".join(data)
 
 
 def test_a_truncated_layer_is_met() -> None:
     data = gzip.compress(b"x" * 10_000)
     with pytest.raises(ValueError, match="no tar\\+gzip layer"):
-        list(unpacked(Chunks(iter([data[: len(data) // 2]])), f"{LAYER}+gzip"))
+        list(decompress_layer(ChunkReader(iter([data[: len(data) // 2]])), f"{LAYER}+gzip"))
 
 
 # ---- writing ------------------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def test_a_blob_of_unknown_size(tmp_path: Path) -> None:
 
 
 def fill(path: Path, data: bytes = b"new", need: int = 0, then: Callable[[], object] = lambda: None) -> None:
-    with whole_file(path, need) as file:
+    with open_atomic(path, need) as file:
         file.write(data)
         then()
 

@@ -26,7 +26,7 @@ from rlbox.engine.gpu_access import (
 )
 from rlbox.engine.gpu_probe import devices, host_paths, probe_offer
 from rlbox.errors import EngineError, NodeError, SpecError
-from rlbox.system.gpu import DriverFacts, GpuModel
+from rlbox.system.gpu import GpuDriver, GpuModel
 from rlbox.values import Mount
 
 # As nvidia-ctk 1.17 writes it, shortened; two GPUs and `all`.
@@ -288,7 +288,7 @@ def test_the_cuda_of_a_stack(packages: dict[str, str], cuda: str) -> None:
 DATACENTER = Demands(gpu="NVIDIA A100", grade="datacenter", arch="sm_80")
 CONSUMER = Demands(gpu="NVIDIA GeForce RTX 4090", grade="consumer", arch="sm_89")
 WORKSTATION = Demands(gpu="NVIDIA RTX PRO 6000 Blackwell", grade="workstation", arch="sm_120")
-OLD = DriverFacts(present=True, cuda=(12, 4), devices=1)
+OLD = GpuDriver(present=True, cuda=(12, 4), devices=1)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ OLD = DriverFacts(present=True, cuda=(12, 4), devices=1)
         (ImageNeeds(torch_cuda="13.0"), DATACENTER, "compatibility library (cuda-compat-13-0; this card can use it)"),
         (ImageNeeds(torch_cuda="13.0"), DATACENTER, "update the host's driver to 580 or newer"),
         (ImageNeeds(torch_cuda="13.0"), WORKSTATION, "(a workstation card has no forward compatibility)"),
-        (ImageNeeds(torch_cuda="13.0", variant="mine-cu12"), CONSUMER, "take the target \u2068mine-cu12\u2069"),
+        (ImageNeeds(torch_cuda="13.0", variant="mine-cu12"), CONSUMER, "take the target mine-cu12"),
         (ImageNeeds(torch_cuda="13.0", compat=True), DATACENTER, None),
         (ImageNeeds(require="cuda>=12.8 brand=tesla,driver>=535", compat=True), DATACENTER, None),
         (ImageNeeds(require="cuda>=12.8 brand=tesla,driver>=535"), CONSUMER, "update the host's driver"),

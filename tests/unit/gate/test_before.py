@@ -99,13 +99,13 @@ def test_an_old_file_under_a_new_name_is_old(old: Path, tmp_path: Path) -> None:
 def test_a_clock_that_is_set_back_makes_no_file_old(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     born = 10**18
     clock = [born + 10, born - 10]  # before the stage, and after it
-    monkeypatch.setattr(module, "clock_of", lambda folder: (folder.stat().st_dev, clock.pop(0)))
-    monkeypatch.setattr("rlbox.system.origin.birth_ns", lambda path: born)
+    monkeypatch.setattr(module, "read_file_system_clock", lambda folder: (folder.stat().st_dev, clock.pop(0)))
+    monkeypatch.setattr("rlbox.system.origin.read_birth_ns", lambda path: born)
     assert problem(old.with_name("fresh"), lambda: old.with_name("fresh").write_bytes(b"x")) == ""
 
 
 def test_without_births_a_second_name_is_no_proof(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.system.origin.birth_ns", lambda path: 0)
+    monkeypatch.setattr("rlbox.system.origin.read_birth_ns", lambda path: 0)
     fresh, link = old.with_name("fresh"), old.with_name("link")
     assert problem(fresh, lambda: fresh.write_bytes(b"x")) == ""
     assert problem(link, lambda: os.link(old, link)) == "has another name, by which it may be older than the stage"
@@ -121,8 +121,8 @@ def test_a_link_to_another_disk_is_no_proof(old: Path) -> None:
 
 
 def test_a_file_without_a_birth_is_old_where_others_have_one(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, fresh = origin.birth_ns, old.with_name("fresh")
-    monkeypatch.setattr(origin, "birth_ns", lambda path: 0 if path == fresh else real(path))
+    real, fresh = origin.read_birth_ns, old.with_name("fresh")
+    monkeypatch.setattr(origin, "read_birth_ns", lambda path: 0 if path == fresh else real(path))
     words = "was made before the stage, which has not written it"
     assert problem(fresh, lambda: fresh.write_bytes(b"x")) == words
 

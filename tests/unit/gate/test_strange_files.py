@@ -16,7 +16,7 @@ from rlbox.gate.fitting import fitting
 from rlbox.gate.metric import number_of
 from rlbox.job.gate_plan import FilePlan
 from rlbox.system.safe_files import remove_tree
-from rlbox.system.tail import BLOCK, Tail
+from rlbox.system.tail import BLOCK, FileFollower
 
 ENDLESS = 1 << 42
 
@@ -114,7 +114,7 @@ def test_a_tail_passes_over_what_nobody_wrote(tmp_path: Path) -> None:
     path = sparse(tmp_path / "rows", b'{"a": 1}\n')
     with open(path, "ab") as file:
         file.write(b'\n{"a": 2}\n')
-    tail, read = Tail(path), []
+    tail, read = FileFollower(path), []
     while data := tail.read():
         read.append(data)
     tail.close()

@@ -11,13 +11,13 @@ from benchmarks.hanging import LOGS, replay
 from rlbox.hang.judge import HangJudge, Stall
 from rlbox.hang.phases import load_phases, phases_of
 from rlbox.job.phase import PhasePlan, plan_phases
-from rlbox.system.counters import Rates
+from rlbox.system.counters import ActivityRates
 
 MIB = 1 << 20
 SHIPPED = plan_phases(load_phases().phases, str)
-NOTHING = Rates(seconds=1.0)
-SPINNING = Rates(seconds=1.0, cpu=1.0)
-LOADING = Rates(seconds=1.0, read=8 * MIB, memory=8 * MIB, cpu=0.1)
+NOTHING = ActivityRates(seconds=1.0)
+SPINNING = ActivityRates(seconds=1.0, cpu=1.0)
+LOADING = ActivityRates(seconds=1.0, read=8 * MIB, memory=8 * MIB, cpu=0.1)
 
 
 class Stage:
@@ -34,7 +34,7 @@ class Stage:
         self.judge.take("\n".join(lines).encode(), self.now_s)
 
     def lives(
-        self, seconds: float, rates: Rates = NOTHING, *, each: Callable[[int], str] | None = None
+        self, seconds: float, rates: ActivityRates = NOTHING, *, each: Callable[[int], str] | None = None
     ) -> Stall | None:
         """Let time pass, second by second; return the hang, if one is found before it is over."""
         for second in range(int(seconds)):
@@ -48,7 +48,7 @@ class Stage:
                 return stall
         return None
 
-    def steps(self, count: int, rates: Rates = SPINNING) -> None:
+    def steps(self, count: int, rates: ActivityRates = SPINNING) -> None:
         assert self.lives(count, rates, each=lambda n: f"step {n} loss {2 / (n + 1):.3f}") is None
 
 
@@ -71,12 +71,12 @@ def test_steady_reading_is_life_in_a_stage_without_phases() -> None:
     "rates",
     [
         pytest.param(SPINNING, id="all of a core"),
-        pytest.param(Rates(seconds=1.0, gpu=100, gpu_power=0.3, cpu=1.0), id="a GPU that waits"),
-        pytest.param(Rates(seconds=1.0, read=4000, write=2000), id="a little reading"),
+        pytest.param(ActivityRates(seconds=1.0, gpu=100, gpu_power=0.3, cpu=1.0), id="a GPU that waits"),
+        pytest.param(ActivityRates(seconds=1.0, read=4000, write=2000), id="a little reading"),
         pytest.param(NOTHING, id="nothing"),
     ],
 )
-def test_weight_sync_hangs_after_ten_minutes(rates: Rates) -> None:
+def test_weight_sync_hangs_after_ten_minutes(rates: ActivityRates) -> None:
     stage = Stage()
     stage.says("[SYNC] Waiting for rollout")
     stall = stage.lives(700, rates)
@@ -88,11 +88,11 @@ def test_weight_sync_hangs_after_ten_minutes(rates: Rates) -> None:
 @pytest.mark.parametrize(
     "rates",
     [
-        pytest.param(Rates(seconds=1.0, gpu=99, gpu_power=0.7), id="power"),
-        pytest.param(Rates(seconds=1.0, gpu=99, gpu_power=0.3, gpu_memory=40), id="memory of the GPU"),
+        pytest.param(ActivityRates(seconds=1.0, gpu=99, gpu_power=0.7), id="power"),
+        pytest.param(ActivityRates(seconds=1.0, gpu=99, gpu_power=0.3, gpu_memory=40), id="memory of the GPU"),
     ],
 )
-def test_a_gpu_that_computes_is_life(rates: Rates) -> None:
+def test_a_gpu_that_computes_is_life(rates: ActivityRates) -> None:
     stage = Stage()
     stage.says("[ROLLOUT] generating")
     assert stage.lives(3600, rates) is None
@@ -102,7 +102,7 @@ def test_a_burst_now_and_then_is_no_life() -> None:
     stage = Stage(silence_s=120.0)
     stage.says("something")
     for _ in range(20):
-        if stage.lives(1, Rates(seconds=1.0, read=200_000)) or stage.lives(14):
+        if stage.lives(1, ActivityRates(seconds=1.0, read=200_000)) or stage.lives(14):
             break
     assert stage.judge.judge(stage.now_s)
 
@@ -180,7 +180,7 @@ def test_a_checkpoint_that_is_written_is_no_hang() -> None:
     stage = Stage()
     stage.steps(30)
     stage.says("saving checkpoint to /data/c")
-    assert stage.lives(1700, Rates(seconds=1.0, write=5 * MIB)) is None
+    assert stage.lives(1700, ActivityRates(seconds=1.0, write=5 * MIB)) is None
 
 
 def test_steps_of_uneven_length_are_waited_for() -> None:
@@ -254,5 +254,5 @@ def test_processes_are_looked_at_more_often_the_longer_the_log_is_still() -> Non
 def test_the_network_of_others_is_no_life() -> None:
     stage = Stage()
     stage.says("Fetching 14 files:   0%|          | 0/14 [00:00<?, ?it/s]")
-    assert stage.lives(1800, Rates(seconds=1.0, network=5 * MIB, cpu=0.05)) is None
-    assert stage.lives(910, Rates(seconds=1.0, network=5 * MIB)) is not None
+    assert stage.lives(1800, ActivityRates(seconds=1.0, network=5 * MIB, cpu=0.05)) is None
+    assert stage.lives(910, ActivityRates(seconds=1.0, network=5 * MIB)) is not None

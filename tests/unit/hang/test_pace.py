@@ -8,12 +8,12 @@ import pytest
 
 from rlbox.hang.pace import PaceClock, StartClock
 from rlbox.hang.slowness import find_slowness
-from rlbox.system.counters import Activity, Pace, ProcessActivity, Rates, pace_between
+from rlbox.system.counters import ActivityRates, ActivitySample, CpuUsage, ProcessCounters, compute_cpu_usage
 from rlbox.system.limits import CpuLimit
 
 
-def process(pid: int, cpu_s: float, waited_s: float) -> ProcessActivity:
-    return ProcessActivity(
+def process(pid: int, cpu_s: float, waited_s: float) -> ProcessCounters:
+    return ProcessCounters(
         pid=pid,
         started=pid,
         name="python",
@@ -26,13 +26,15 @@ def process(pid: int, cpu_s: float, waited_s: float) -> ProcessActivity:
     )
 
 
-def look(t_s: float, busy_s: float, *processes: ProcessActivity) -> Activity:
-    return Activity(t_s=t_s, received_bytes=0, sent_bytes=0, local_bytes=0, gpus=(), processes=processes, busy_s=busy_s)
+def look(t_s: float, busy_s: float, *processes: ProcessCounters) -> ActivitySample:
+    return ActivitySample(
+        t_s=t_s, received_bytes=0, sent_bytes=0, local_bytes=0, gpus=(), processes=processes, busy_s=busy_s
+    )
 
 
-def pace(before: tuple[float, float], after: tuple[float, float], busy_s: float, cores: float = 2.0) -> Pace:
+def pace(before: tuple[float, float], after: tuple[float, float], busy_s: float, cores: float = 2.0) -> CpuUsage:
     """Of one process, from (CPU, waited) to (CPU, waited) in 10 s."""
-    return pace_between(look(0, 0, process(1, *before)), look(10, busy_s, process(1, *after)), cores)
+    return compute_cpu_usage(look(0, 0, process(1, *before)), look(10, busy_s, process(1, *after)), cores)
 
 
 def test_a_quiet_machine_is_no_reason() -> None:
@@ -53,13 +55,13 @@ def test_who_waits_for_something_else_has_all_it_wants() -> None:
 def test_its_own_threads_are_no_others() -> None:
     """Eight ranks on two cores wait for each other; the machine is theirs."""
     before, after = [[process(n, x, y) for n in range(8)] for x, y in ((0, 0), (2.5, 7.5))]
-    found = pace_between(look(0, 0, *before), look(10, 20, *after), 2.0)
+    found = compute_cpu_usage(look(0, 0, *before), look(10, 20, *after), 2.0)
     assert found.share == pytest.approx(1.0)
     assert found.others == 0.0
 
 
 def test_one_that_came_and_one_that_went() -> None:
-    found = pace_between(look(0, 0, process(1, 50, 50)), look(10, 20, process(2, 2, 2)), 2.0)
+    found = compute_cpu_usage(look(0, 0, process(1, 50, 50)), look(10, 20, process(2, 2, 2)), 2.0)
     assert (found.got, found.wanted) == (pytest.approx(0.2), pytest.approx(0.4))
 
 
@@ -67,19 +69,19 @@ def test_the_clock_goes_as_they_do() -> None:
     clock = PaceClock(100.0)
     clock.slowest = 0.2
     assert clock.now_s(110) == 110
-    clock.take(Pace(seconds=10, wanted=1.0, got=0.5, others=1.5), 110)
+    clock.take(CpuUsage(seconds=10, wanted=1.0, got=0.5, others=1.5), 110)
     assert clock.now_s(120) == 115
-    clock.take(Pace(seconds=10, wanted=1.0, got=0.01, others=2.0), 120)
+    clock.take(CpuUsage(seconds=10, wanted=1.0, got=0.01, others=2.0), 120)
     assert clock.now_s(130) == 117  # never slower than it may
-    clock.take(Pace(seconds=10, wanted=0.0, got=0.0, others=2.0), 130)
+    clock.take(CpuUsage(seconds=10, wanted=0.0, got=0.0, others=2.0), 130)
     assert clock.now_s(140) == 127
 
 
 def test_a_hang_that_began_slowly_is_none_of_the_machines() -> None:
     clock = PaceClock(0.0)
     for second in range(1, 11):
-        hungry = Pace(seconds=1, wanted=1.0, got=0.1, others=1.9)
-        clock.take(hungry if second <= 4 else Pace(seconds=1, wanted=0.1, got=0.02, others=2.0), second)
+        hungry = CpuUsage(seconds=1, wanted=1.0, got=0.1, others=1.9)
+        clock.take(hungry if second <= 4 else CpuUsage(seconds=1, wanted=0.1, got=0.02, others=2.0), second)
     assert clock.slowness(0) is None
     assert clock.now_s(11) > 6
 
@@ -87,7 +89,7 @@ def test_a_hang_that_began_slowly_is_none_of_the_machines() -> None:
 def test_starved_over_a_time() -> None:
     clock = PaceClock(0.0)
     for second in range(1, 61):
-        clock.take(Pace(seconds=1, wanted=1.0, got=1.0 if second <= 30 else 0.05, others=1.9), second)
+        clock.take(CpuUsage(seconds=1, wanted=1.0, got=1.0 if second <= 30 else 0.05, others=1.9), second)
     assert clock.slowness(0) is None
     found = clock.slowness(30)
     assert found
@@ -98,12 +100,12 @@ def test_starved_over_a_time() -> None:
     assert clock.slowness(60) is None
 
 
-def limited(cpu_s: float, waited_s: float, throttled_s: float, *, cores: float = 0.2) -> Pace:
+def limited(cpu_s: float, waited_s: float, throttled_s: float, *, cores: float = 0.2) -> CpuUsage:
     """Ten seconds of one process in a container with a limit."""
     first, second = look(0, 0, process(1, 0, 0)), look(10, cpu_s, process(1, cpu_s, waited_s))
     limits = [CpuLimit(cores=cores, throttled_s=given) for given in (5.0, 5.0 + throttled_s)]
     looks = [replace(one, limit=limit) for one, limit in zip((first, second), limits, strict=True)]
-    return pace_between(*looks, cores)
+    return compute_cpu_usage(*looks, cores)
 
 
 def test_the_limit_of_its_own_container_is_no_busy_machine() -> None:
@@ -129,8 +131,8 @@ def test_who_waits_beside_one_that_is_held_back_is_not() -> None:
 @pytest.mark.parametrize(("held", "starved", "by"), [(2, 1, "limit"), (1, 2, "cores")])
 def test_now_one_thing_and_now_another(held: int, starved: int, by: str) -> None:
     """A container with a limit on a busy machine: neither keeps it back for most of the time, and both do always."""
-    busy = Pace(seconds=10, wanted=1.0, got=0.1, others=1.9)
-    rest = Pace(seconds=10, wanted=0.0, got=0.0, others=1.9)
+    busy = CpuUsage(seconds=10, wanted=1.0, got=0.1, others=1.9)
+    rest = CpuUsage(seconds=10, wanted=0.0, got=0.0, others=1.9)
     slow = find_slowness([*[limited(2, 8, 8)] * held, *[busy] * starved, rest])
     assert slow
     assert slow.by == by
@@ -142,11 +144,11 @@ def test_a_limit_that_holds_nobody_back() -> None:
     assert limited(5, 0.1, 0.0, cores=4.0).limit == 4.0
 
 
-def reading(moved: int, state: str = "S", told_s: float | None = None) -> Pace:
+def reading(moved: int, state: str = "S", told_s: float | None = None) -> CpuUsage:
     """Ten seconds of one process that a disk moved so many bytes for."""
     before, now = process(1, 0, 0), replace(process(1, 0.5, 0.1), read_bytes=moved, state=state)
     first, second = look(0, 0, before), look(10, 1, now)
-    return pace_between(replace(first, disk_s=told_s and 0.0), replace(second, disk_s=told_s), 2.0)
+    return compute_cpu_usage(replace(first, disk_s=told_s and 0.0), replace(second, disk_s=told_s), 2.0)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ def reading(moved: int, state: str = "S", told_s: float | None = None) -> Pace:
         (reading(0, told_s=9.0), 0.0),  # somebody else waits
     ],
 )
-def test_who_waits_for_a_disk(found: Pace, share: float) -> None:
+def test_who_waits_for_a_disk(found: CpuUsage, share: float) -> None:
     assert found.disk == pytest.approx(share)
 
 
@@ -177,7 +179,7 @@ def test_a_busy_disk_has_its_name_and_a_dead_mount_has_not() -> None:
 def test_a_start_that_gets_on_has_more_time() -> None:
     clock = StartClock(30, 10, 0, 0)
     for second in range(1, 320):
-        clock.take(Rates(seconds=1, read=2e6 if second < 200 else 0.0), second)
+        clock.take(ActivityRates(seconds=1, read=2e6 if second < 200 else 0.0), second)
         assert clock.late(second, second) == (second > 203)  # what was seen of it is five seconds old
     assert clock.read_bytes == pytest.approx(199 * 2e6)
     assert clock.took_s(320) == 320
@@ -186,17 +188,17 @@ def test_a_start_that_gets_on_has_more_time() -> None:
 def test_a_start_that_sleeps_for_a_disk_is_seen_to_get_on_for_longer() -> None:
     """Megabytes are asked for at once; a disk that gives none for half a minute is gone."""
     clock = StartClock(10, 10, 0, 0)
-    clock.take(Rates(seconds=1, read=4e6), 9)
+    clock.take(ActivityRates(seconds=1, read=4e6), 9)
     for second in range(10, 60):
-        clock.take(Rates(seconds=1), second, waits_disk=True)
+        clock.take(ActivityRates(seconds=1), second, waits_disk=True)
         assert clock.late(second, second) == (second >= 39)
 
 
 def test_no_start_lasts_for_ever() -> None:
     clock = StartClock(30, 10, 0, 0)
-    clock.take(Rates(seconds=1, memory=5e6), 299)
+    clock.take(ActivityRates(seconds=1, memory=5e6), 299)
     assert not clock.late(299, 299)
-    clock.take(Rates(seconds=1, memory=5e6), 301)
+    clock.take(ActivityRates(seconds=1, memory=5e6), 301)
     assert clock.late(301, 301)
 
 
@@ -204,14 +206,14 @@ def test_a_start_that_only_computes_has_twice_its_time() -> None:
     """A server that polls for ever looks like one that compiles."""
     clock = StartClock(30, 10, 0, 0)
     for second, late in ((31, False), (59, False), (61, True)):
-        clock.take(Rates(seconds=1, cpu=1.0), second)
+        clock.take(ActivityRates(seconds=1, cpu=1.0), second)
         assert clock.late(second, second) == late
 
 
 def test_a_start_that_waits_is_late_in_its_time() -> None:
     clock = StartClock(30, 10, 0, 0)
     for second in range(1, 40):
-        clock.take(Rates(seconds=1, cpu=0.03, read=3000.0), second)
+        clock.take(ActivityRates(seconds=1, cpu=0.03, read=3000.0), second)
         assert clock.late(second, second) == (second > 30)
 
 

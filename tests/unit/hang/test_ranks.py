@@ -7,8 +7,8 @@ from fakes import h200
 
 from rlbox.hang.ranks import LIMIT_S, Look, Rank, RankJudge, doing_of, find_deadlock
 from rlbox.hang.ras import ANY, Communicator, read_communicators
-from rlbox.system.counters import Rates
-from rlbox.system.gpu import GpuFacts
+from rlbox.system.counters import ActivityRates
+from rlbox.system.gpu import GpuStatus
 
 HEAD = """NCCL version 2.28.9 compiled with CUDA 13.0
 CUDA runtime version 13000, driver version 13000
@@ -81,22 +81,28 @@ WELL = "Warnings\n========\n\n"
 @pytest.mark.parametrize(
     ("rates", "gpus", "doing"),
     [
-        pytest.param(Rates(seconds=1, cpu=1.0), [h200(121, (578, 100, 0))], "spins", id="in a collective"),
-        pytest.param(Rates(seconds=1, cpu=1.0), [h200(119, (578, 0, 0))], "works", id="Python, GPU idle"),
-        pytest.param(Rates(seconds=1, cpu=1.0), [h200(628, (578, 100, 25))], "works", id="long kernels"),
-        pytest.param(Rates(seconds=1, cpu=1.0), [h200(400, (578, 100, 1))], "works", id="kernels in registers"),
-        pytest.param(Rates(seconds=1, cpu=1.0), [h200(690, (578, 95, 0), (9, 60, 9))], "spins", id="beside a stranger"),
+        pytest.param(ActivityRates(seconds=1, cpu=1.0), [h200(121, (578, 100, 0))], "spins", id="in a collective"),
+        pytest.param(ActivityRates(seconds=1, cpu=1.0), [h200(119, (578, 0, 0))], "works", id="Python, GPU idle"),
+        pytest.param(ActivityRates(seconds=1, cpu=1.0), [h200(628, (578, 100, 25))], "works", id="long kernels"),
+        pytest.param(ActivityRates(seconds=1, cpu=1.0), [h200(400, (578, 100, 1))], "works", id="kernels in registers"),
         pytest.param(
-            Rates(seconds=1, cpu=0.0), [h200(628, (578, 100, 25))], "works", id="sleeps until its GPU is done"
+            ActivityRates(seconds=1, cpu=1.0), [h200(690, (578, 95, 0), (9, 60, 9))], "spins", id="beside a stranger"
         ),
-        pytest.param(Rates(seconds=1, cpu=0.0), [h200(121, (578, 100, 0))], "idle", id="a collective without spinning"),
-        pytest.param(Rates(seconds=1, cpu=0.0), [h200(692, (9, 100, 22))], "idle", id="a stranger's kernels"),
-        pytest.param(Rates(seconds=1, cpu=1.0, read=1e6), [h200(121, (578, 100, 0))], "works", id="reads"),
-        pytest.param(Rates(seconds=1, cpu=5.0), [h200(121, (578, 100, 0))], "works", id="computes on five cores"),
-        pytest.param(Rates(seconds=1, cpu=1.0), [], "works", id="no driver"),
+        pytest.param(
+            ActivityRates(seconds=1, cpu=0.0), [h200(628, (578, 100, 25))], "works", id="sleeps until its GPU is done"
+        ),
+        pytest.param(
+            ActivityRates(seconds=1, cpu=0.0), [h200(121, (578, 100, 0))], "idle", id="a collective without spinning"
+        ),
+        pytest.param(ActivityRates(seconds=1, cpu=0.0), [h200(692, (9, 100, 22))], "idle", id="a stranger's kernels"),
+        pytest.param(ActivityRates(seconds=1, cpu=1.0, read=1e6), [h200(121, (578, 100, 0))], "works", id="reads"),
+        pytest.param(
+            ActivityRates(seconds=1, cpu=5.0), [h200(121, (578, 100, 0))], "works", id="computes on five cores"
+        ),
+        pytest.param(ActivityRates(seconds=1, cpu=1.0), [], "works", id="no driver"),
     ],
 )
-def test_what_one_rank_does(rates: Rates, gpus: list[GpuFacts], doing: str) -> None:
+def test_what_one_rank_does(rates: ActivityRates, gpus: list[GpuStatus], doing: str) -> None:
     assert doing_of(rates, 578, gpus) == doing
 
 

@@ -14,7 +14,7 @@ from rlbox.errors import NodeError
 from rlbox.image.bootstrap import make_rootfs, rootfs_path
 from rlbox.image.bootstrap_command import RECIPE, deb_file, plan_bootstrap, plan_package_list, plan_release
 from rlbox.image.labels import rootfs_checksum
-from rlbox.system.files import cache_folder
+from rlbox.system.files import cache_path
 from rlbox.values import Command
 
 BASH = replace(DEB, name="bash", version="1:5", path="pool/main/b/bash/bash_5_amd64.deb", sha256="e" * 64, size=7)
@@ -72,7 +72,7 @@ def test_the_release() -> None:
 def test_where_the_archive_lies() -> None:
     """The recipe is part of the name: another one makes other bytes of the same packages."""
     recipe = hashlib.sha256(f"{'2' * 64}{RECIPE}".encode()).hexdigest()
-    assert rootfs_path("2" * 64) == cache_folder("bootstrap", f"{recipe[:24]}.tar")
+    assert rootfs_path("2" * 64) == cache_path("bootstrap", f"{recipe[:24]}.tar")
 
 
 def test_what_decides_the_bytes(folder: Folder) -> None:

@@ -76,7 +76,7 @@ def test_an_image_is_a_place_with_what_it_has_as_env(
     first = {"OF": "first", "PATH": "/opt/venv/bin:/usr/bin", "HF_TOKEN": "hf_" + "a1" * 17}
     first |= {"RLBOX_LIMITS": limits} if limits else {}
     monkeypatch.setattr("rlbox.provision.bring.LOCK_IN_IMAGE", str(tmp_path / "lock.json"))
-    monkeypatch.setattr("rlbox.provision.bring.environment_of", lambda pid: first if pid == 1 else {})
+    monkeypatch.setattr("rlbox.provision.bring.read_environment", lambda pid: first if pid == 1 else {})
     monkeypatch.setattr("rlbox.provision.bring.read_record", lambda layout: None)
     monkeypatch.setenv("OF", "shell")
     env = place_at(Layout(data="/disk"), {"CUDA_VISIBLE_DEVICES": "3"}).env

@@ -101,7 +101,7 @@ def test_a_disk_that_refuses_loses_nothing(ledger: Ledger, monkeypatch: pytest.M
     def refuse(source: Path, goal: Path) -> None:
         raise PermissionError(13, "Permission denied", str(source))
 
-    monkeypatch.setattr(removing, "move", refuse)
+    monkeypatch.setattr(removing, "rename_path", refuse)
     with pytest.raises(NodeError, match="run one cannot be removed: Permission denied"):
         remove_run(ledger, "one")
     assert [run.name for run in ledger.runs()] == ["one"]

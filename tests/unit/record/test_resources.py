@@ -9,24 +9,26 @@ from pathlib import Path
 import pytest
 
 from rlbox.record.resources import disk_full_in, make_sample, read_sample
-from rlbox.system.counters import Activity, Pressure, ProcessActivity, probe_pressure
-from rlbox.system.gpu import GpuFacts
+from rlbox.system.counters import ActivitySample, Pressure, ProcessCounters, probe_pressure
+from rlbox.system.gpu import GpuStatus
 
 CALM = Pressure()
-GPU = GpuFacts(
+GPU = GpuStatus(
     index=0, name="A800", utilization=97, power_w=312.5, power_limit_w=400, memory_bytes=7, total_bytes=80, processes=()
 )
 
 
-def process(pid: int, cpu_s: float, *, read: int = 0) -> ProcessActivity:
-    return ProcessActivity(
+def process(pid: int, cpu_s: float, *, read: int = 0) -> ProcessCounters:
+    return ProcessCounters(
         pid=pid, started=pid, name="p", state="R", cpu_s=cpu_s, resident_bytes=100 * pid, minor_faults=0,
         major_faults=0, read_chars=read,
     )  # fmt: skip
 
 
-def look(t_s: float, *processes: ProcessActivity, received: int = 0) -> Activity:
-    return Activity(t_s=t_s, received_bytes=received, sent_bytes=0, local_bytes=0, gpus=(GPU,), processes=processes)
+def look(t_s: float, *processes: ProcessCounters, received: int = 0) -> ActivitySample:
+    return ActivitySample(
+        t_s=t_s, received_bytes=received, sent_bytes=0, local_bytes=0, gpus=(GPU,), processes=processes
+    )
 
 
 def test_a_sample_is_what_happened_between_two_looks() -> None:

@@ -162,7 +162,7 @@ def test_a_broken_rule_is_named_first(tmp_path: Path) -> None:
 def test_files_that_did_not_grow_are_not_read_again(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = RunWatch(run_dir)
     first = watch.look(STATE)
-    monkeypatch.setattr("rlbox.report.tails.read_end", lambda path: pytest.fail(f"{path} was read again"))
+    monkeypatch.setattr("rlbox.report.tails.read_last_bytes", lambda path: pytest.fail(f"{path} was read again"))
     assert watch.look(STATE) == first
 
 

@@ -93,6 +93,6 @@ def test_a_disk_that_is_full_costs_the_page_alone(
     plan, state = passed(tmp_path / "runs/h-1")
     run_dir = ledger.make(plan, None, {})
     write_run_state(run_dir, state, Masks({}))
-    monkeypatch.setattr("rlbox.report.status.write_file", full)
+    monkeypatch.setattr("rlbox.report.status.replace_file", full)
     assert finish(App(project=PROJECT), ledger, run_dir, plan, Holder(what="a test")) == 0
     assert "status: not written: No space left on device\n" in capsys.readouterr().err

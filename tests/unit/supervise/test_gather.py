@@ -64,7 +64,7 @@ def test_a_full_disk_keeps_what_came_first(tmp_path: Path, monkeypatch: pytest.M
             raise OSError(errno.ENOSPC, "No space left on device")
         written.append(path.name)
 
-    monkeypatch.setattr("rlbox.supervise.explain.write_file", write)
+    monkeypatch.setattr("rlbox.supervise.explain.replace_file", write)
     assert write_texts(tmp_path, {"REPORT.md": "a", "b": "b", "c": "c"}) == dict.fromkeys(
         ("b", "c"), "No space left on device"
     )

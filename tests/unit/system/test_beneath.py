@@ -44,15 +44,15 @@ def disk(tmp_path: Path) -> Path:
 
 DEEDS: dict[str, Callable[[Path], object]] = {
     "read": safe_files.read_bytes,
-    "open": safe_files.open_file,
-    "append": lambda path: safe_files.open_handle(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND),
-    "truncate": lambda path: safe_files.open_handle(path, os.O_WRONLY | os.O_TRUNC),
+    "open": safe_files.open_regular_file,
+    "append": lambda path: safe_files.open_regular_fd(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+    "truncate": lambda path: safe_files.open_regular_fd(path, os.O_WRONLY | os.O_TRUNC),
 }
 BY_NAME: dict[str, Callable[[Path], object]] = {
-    "write": lambda path: safe_files.write_file(path, b"theirs"),
+    "write": lambda path: safe_files.replace_file(path, b"theirs"),
     "create": lambda path: safe_files.create_file(path, b"theirs"),
     "remove": safe_files.remove_file,
-    "look": safe_files.facts_of,
+    "look": safe_files.read_stat,
 }
 
 
@@ -82,7 +82,7 @@ def test_a_link_on_the_way(disk: Path, outside: Path, deed: str, part: str) -> N
 
 
 def test_a_link_itself_is_replaced_or_removed(disk: Path, outside: Path) -> None:
-    for deed in (lambda path: safe_files.write_file(path, b"new"), safe_files.remove_file):
+    for deed in (lambda path: safe_files.replace_file(path, b"new"), safe_files.remove_file):
         link = disk / "runs/r-1/plan.json"
         link.unlink(missing_ok=True)
         link.symlink_to(outside / "notes.txt")
@@ -120,15 +120,15 @@ def test_bounds_and_dots(disk: Path) -> None:
 
 def test_writing(disk: Path) -> None:
     path = disk / "runs/r-1/run.json"
-    safe_files.write_file(path, b"new", 0o600, durable=True)
+    safe_files.replace_file(path, b"new", 0o600, durable=True)
     assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"new", 0o600)
     safe_files.create_file(disk / "begun", b"1")
     with pytest.raises(FileExistsError):
         safe_files.create_file(disk / "begun", b"2")
-    safe_files.make_folder_at(disk / "more")
-    safe_files.make_folder_at(disk / "more")
-    assert safe_files.names_in(disk) == ["begun", "more", "runs"]
-    assert safe_files.names_in(disk / "none") == []
+    safe_files.make_directory(disk / "more")
+    safe_files.make_directory(disk / "more")
+    assert safe_files.list_names(disk) == ["begun", "more", "runs"]
+    assert safe_files.list_names(disk / "none") == []
     safe_files.remove_file(disk / "none")
 
 
@@ -137,7 +137,7 @@ def test_a_tree_goes_and_what_its_links_lead_to_stays(disk: Path, outside: Path)
     (disk / "runs/r-1/away").symlink_to(outside)
     safe_files.remove_tree(disk / "runs")
     safe_files.remove_tree(disk / "runs")
-    assert (safe_files.names_in(disk), (outside / "notes.txt").read_text()) == ([], "mine")
+    assert (safe_files.list_names(disk), (outside / "notes.txt").read_text()) == ([], "mine")
     (disk / "runs").symlink_to(outside)
     with pytest.raises(OSError, match="it is a link") as refused:
         safe_files.remove_tree(disk / "runs")
@@ -156,7 +156,7 @@ def test_a_second_name_of_a_file_is_not_written_into(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("of the host")
     os.link(tmp_path / "file", tmp_path / "name")
     with pytest.raises(OSError, match="a second name"):
-        safe_files.open_handle(tmp_path / "name", os.O_WRONLY | os.O_APPEND)
+        safe_files.open_regular_fd(tmp_path / "name", os.O_WRONLY | os.O_APPEND)
     assert safe_files.read_bytes(tmp_path / "name") == b"of the host"
-    safe_files.write_file(tmp_path / "name", b"of the run")
+    safe_files.replace_file(tmp_path / "name", b"of the run")
     assert (tmp_path / "file").read_text() == "of the host"

@@ -20,18 +20,18 @@ from rlbox.app import App
 from rlbox.config.project import Project
 from rlbox.engine.data_disk import check_disk, data_folder
 from rlbox.errors import LockHeld, NodeError, TimedOut, WorkFailed
-from rlbox.system.command import PIPE, check_command, run_command, run_in_foreground, start_command, talk
-from rlbox.system.files import cache_folder, make_folder, write_atomic, write_if_changed
-from rlbox.system.lock import hold
+from rlbox.system.command import PIPE, check_command, communicate, run_command, run_in_foreground, start_command
+from rlbox.system.files import cache_path, make_writable_directory, write_atomic, write_if_changed
+from rlbox.system.lock import hold_lock
 from rlbox.values import Command, Outcome
 
 
 def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/c")
-    assert cache_folder("a", "b") == Path("/c/rlbox/a/b")
+    assert cache_path("a", "b") == Path("/c/rlbox/a/b")
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", "/h")
-    assert cache_folder() == Path("/h/.cache/rlbox")
+    assert cache_path() == Path("/h/.cache/rlbox")
 
 
 def test_write_atomic(tmp_path: Path) -> None:
@@ -63,17 +63,17 @@ def test_write_if_changed(tmp_path: Path) -> None:
 
 
 def test_make_folder(tmp_path: Path) -> None:
-    assert make_folder(tmp_path / "a/b") == tmp_path / "a/b"
+    assert make_writable_directory(tmp_path / "a/b") == tmp_path / "a/b"
     (tmp_path / "file").write_text("")
-    assert make_folder(tmp_path / "file/below") is None
+    assert make_writable_directory(tmp_path / "file/below") is None
 
 
 def test_a_lock_is_held_once(tmp_path: Path) -> None:
     path = tmp_path / "locks/build.lock"
-    with hold(path, "build of mine"):
+    with hold_lock(path, "build of mine"):
         facts = json.loads(path.read_text())
         assert (facts["pid"], facts["what"]) == (os.getpid(), "build of mine")
-        with pytest.raises(LockHeld) as caught, hold(path, "build of mine", patience_s=0):
+        with pytest.raises(LockHeld) as caught, hold_lock(path, "build of mine", patience_s=0):
             pass
         assert str(caught.value) == (
             f"another rlbox is busy with the build of mine: pid {os.getpid()} since {facts['since']}\n"
@@ -83,7 +83,7 @@ def test_a_lock_is_held_once(tmp_path: Path) -> None:
         assert caught.value.exit_code == 8
         assert json.loads(path.read_text()) == facts
     assert path.read_text() == ""
-    with hold(path, "build of mine"):
+    with hold_lock(path, "build of mine"):
         pass
 
 
@@ -94,31 +94,31 @@ KERNEL = rf"(pid {os.getpid()}|holder unknown)"
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]", "5"])
 def test_a_holder_that_says_nothing(tmp_path: Path, text: str) -> None:
     path = tmp_path / "lock"
-    with hold(path, "x"):
+    with hold_lock(path, "x"):
         path.write_text(text)
         with (
             pytest.raises(LockHeld, match=f"another rlbox is busy with the x: {KERNEL}\n"),
-            hold(path, "x", patience_s=0),
+            hold_lock(path, "x", patience_s=0),
         ):
             pass
 
 
 def test_a_lock_that_is_held_for_a_moment_is_waited_for(tmp_path: Path) -> None:
     path, said, began = tmp_path / "lock", [], time.monotonic()
-    first = hold(path, "place x")
+    first = hold_lock(path, "place x")
     first.__enter__()
     leave = threading.Timer(1.3, lambda: first.__exit__(None, None, None))
     leave.start()
-    with hold(path, "place x", tell=said.append):
+    with hold_lock(path, "place x", tell=said.append):
         assert time.monotonic() - began > 1.2
     leave.join()
     assert [text.partition(" pid ")[0] for text in said] == ["waiting: another rlbox is busy with the place x:"]
 
 
 def test_a_lock_is_dropped_with_an_error(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), hold(tmp_path / "lock", "x"):
+    with pytest.raises(KeyError), hold_lock(tmp_path / "lock", "x"):
         raise KeyError
-    with hold(tmp_path / "lock", "x"):
+    with hold_lock(tmp_path / "lock", "x"):
         pass
 
 
@@ -238,9 +238,9 @@ def test_a_process_that_is_left_to_itself() -> None:
     show = Command(argv=("/bin/sh", "-c", 'cat; echo "$A$HOME" >&2; sleep "$S"; exit 7'), env={"A": "a", "S": "0"})
     process = start_command(show, environ={"A": "b", "HOME": "/h"}, stdin=PIPE, stdout=PIPE, stderr=PIPE)
     assert os.getsid(process.pid) == process.pid
-    assert (talk(process, b"in", 60), process.returncode) == ((b"in", b"a/h\n"), 7)
+    assert (communicate(process, b"in", 60), process.returncode) == ((b"in", b"a/h\n"), 7)
     slow = start_command(replace(show, env={"S": "60"}), stdin=PIPE, stdout=PIPE, stderr=PIPE)
-    assert talk(slow, b"", 0.05) is None
+    assert communicate(slow, b"", 0.05) is None
     os.killpg(slow.pid, signal.SIGKILL)
     slow.communicate()
     with pytest.raises(FileNotFoundError):
@@ -249,12 +249,12 @@ def test_a_process_that_is_left_to_itself() -> None:
 
 LATE = """
 import os, signal, time
-from rlbox.system.libc import end_with_parent
+from rlbox.system.libc import set_parent_death_signal
 parent = os.getpid()
 if os.fork() == 0:
     while os.getppid() == parent:
         time.sleep(0.01)
-    end_with_parent(parent)
+    set_parent_death_signal(parent)
     print("it goes on")
 else:
     os.kill(parent, signal.SIGKILL)

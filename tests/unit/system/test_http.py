@@ -16,17 +16,17 @@ import pytest
 
 from rlbox.system.http import (
     FileBody,
-    Http,
-    Kind,
-    NoAnswer,
-    again,
-    explain,
-    loopback_http,
-    pause_s,
-    site_http,
-    site_trust,
+    HttpClient,
+    NoResponseError,
+    NoResponseKind,
+    create_client,
+    create_loopback_client,
+    explain_no_response,
+    make_tls_context_factory,
+    retry,
+    retry_delay_s,
 )
-from rlbox.system.network_settings import SiteFacts
+from rlbox.system.network_settings import NetworkSettings
 
 pytestmark = pytest.mark.allow("sockets")
 
@@ -124,14 +124,14 @@ def once(text: bytes) -> Callable[[Talk, socket.socket], None]:
     return answer
 
 
-def failure(url: str, http: Http | None = None, **more: object) -> NoAnswer:
-    with pytest.raises(NoAnswer) as caught, http or Http(proxies=False, silent_s=0.3) as asking:
+def failure(url: str, http: HttpClient | None = None, **more: object) -> NoResponseError:
+    with pytest.raises(NoResponseError) as caught, http or HttpClient(proxies=False, silent_s=0.3) as asking:
         asking.whole("GET", url, **more)  # type: ignore[arg-type]
     return caught.value
 
 
 def test_a_connection_is_kept() -> None:
-    with answering(always(OK)) as server, Http() as http:
+    with answering(always(OK)) as server, HttpClient() as http:
         for _ in range(3):
             assert http.whole("GET", server.url).read() == b"ok"
     assert server.connections == 1
@@ -146,7 +146,7 @@ def test_an_unread_body_costs_the_connection_and_no_wait() -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n")
         talk.end.wait(60)
 
-    with answering(half) as server, Http(connections=1, silent_s=60) as http:
+    with answering(half) as server, HttpClient(connections=1, silent_s=60) as http:
         began = time.monotonic()
         for _ in range(3):
             with http.ask("GET", server.url) as answer:
@@ -156,7 +156,7 @@ def test_an_unread_body_costs_the_connection_and_no_wait() -> None:
 
 
 def test_a_connection_that_the_other_side_closed_is_not_used_again() -> None:
-    with answering(once(OK)) as server, Http() as http:
+    with answering(once(OK)) as server, HttpClient() as http:
         for _ in range(3):
             assert http.whole("GET", server.url).read() == b"ok"
             time.sleep(0.05)
@@ -175,7 +175,7 @@ def test_one_host_gets_so_many_requests_at_once_and_no_more() -> None:
             now.pop()
             connection.sendall(OK)
 
-    with answering(slow) as server, Http(connections=2) as http:
+    with answering(slow) as server, HttpClient(connections=2) as http:
         threads = [threading.Thread(target=http.whole, args=("GET", server.url)) for _ in range(8)]
         for thread in threads:
             thread.start()
@@ -187,7 +187,7 @@ def test_one_host_gets_so_many_requests_at_once_and_no_more() -> None:
 def test_an_answer_packed_and_unpacked() -> None:
     body = gzip.compress(b"much " * 1000)
     text = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    with answering(always(text)) as server, Http() as http:
+    with answering(always(text)) as server, HttpClient() as http:
         with http.ask("GET", server.url) as answer:
             assert b"".join(answer.blocks()) == body
         with http.ask("GET", server.url, headers={"Accept-Encoding": "gzip"}) as answer:
@@ -204,7 +204,7 @@ def test_a_block_comes_as_soon_as_its_bytes_do() -> None:
         talk.end.wait(20)
         connection.sendall(b"two")
 
-    with answering(slowly) as server, Http().ask("GET", server.url) as answer:
+    with answering(slowly) as server, HttpClient().ask("GET", server.url) as answer:
         blocks = answer.blocks()
         assert next(blocks) == b"one"
         server.end.set()
@@ -212,7 +212,7 @@ def test_a_block_comes_as_soon_as_its_bytes_do() -> None:
 
 
 def test_json_and_bodies() -> None:
-    with answering(once(b'HTTP/1.1 201 Made\r\nConnection: close\r\n\r\n{"a": [1]}')) as server, Http() as http:
+    with answering(once(b'HTTP/1.1 201 Made\r\nConnection: close\r\n\r\n{"a": [1]}')) as server, HttpClient() as http:
         answer = http.whole("POST", server.url + "/x?y=1", headers={"Content-Type": "application/json"}, body=b"{}")
     assert (answer.status, answer.reason, answer.json(), answer.length) == (201, "Made", {"a": [1]}, None)
     head = server.heads[0]
@@ -231,7 +231,7 @@ def test_a_file_is_sent(tmp_path: Path) -> None:
             got.extend(connection.recv(1 << 20))
         connection.sendall(OK)
 
-    with answering(take) as server, Http() as http:
+    with answering(take) as server, HttpClient() as http:
         http.whole("PATCH", server.url, body=FileBody(path=tmp_path / "blob"))
     assert f"Content-Length: {256 * 4096}\r\n" in server.heads[0]
     assert bytes(got) == bytes(range(256)) * 4096
@@ -247,7 +247,7 @@ def test_a_refusal_in_the_middle_of_a_file_is_read(tmp_path: Path) -> None:
         while connection.recv(1 << 20):
             pass
 
-    with answering(refuse) as server, Http() as http:
+    with answering(refuse) as server, HttpClient() as http:
         answer = http.whole("PUT", server.url, body=FileBody(path=tmp_path / "blob"))
     assert (answer.status, answer.reason) == (413, "Too Large")
 
@@ -259,13 +259,13 @@ def test_silence_in_the_middle_of_a_file(tmp_path: Path) -> None:
         talk.head(connection)
         talk.end.wait(20)
 
-    with answering(silent) as server, pytest.raises(NoAnswer) as caught, Http(silent_s=0.2) as http:
+    with answering(silent) as server, pytest.raises(NoResponseError) as caught, HttpClient(silent_s=0.2) as http:
         http.whole("PUT", server.url, body=FileBody(path=tmp_path / "blob"))
     assert caught.value.kind == "silent"
 
 
 def test_a_file_that_is_not_there_is_no_failure_of_the_host(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), Http() as http:
+    with pytest.raises(FileNotFoundError), HttpClient() as http:
         http.whole("PUT", "http://127.0.0.1:1/", body=FileBody(path=tmp_path / "none"))
 
 
@@ -283,12 +283,12 @@ def test_a_file_that_is_not_there_is_no_failure_of_the_host(tmp_path: Path) -> N
         (b"what?\r\n\r\n", "cut", "breaks the connection off", ""),
     ],
 )
-def test_answers_that_are_cut(text: bytes, kind: Kind, said: str, words: str) -> None:
+def test_answers_that_are_cut(text: bytes, kind: NoResponseKind, said: str, words: str) -> None:
     with answering(once(text)) as server:
         error = failure(server.url)
-        assert (error.kind, explain(error), error.host) == (kind, said, "127.0.0.1")
+        assert (error.kind, explain_no_response(error), error.host) == (kind, said, "127.0.0.1")
         assert words in str(error)
-        with pytest.raises(NoAnswer), Http() as http, http.ask("GET", server.url) as answer:
+        with pytest.raises(NoResponseError), HttpClient() as http, http.ask("GET", server.url) as answer:
             list(answer.blocks())
 
 
@@ -301,13 +301,13 @@ def test_silence() -> None:
     with answering(silent) as server:
         for path in ("/none", "/half"):
             error = failure(server.url + path)
-            assert (error.kind, explain(error)) == ("silent", "stalls: nothing came for too long")
+            assert (error.kind, explain_no_response(error)) == ("silent", "stalls: nothing came for too long")
 
 
 def test_nobody_listens() -> None:
     error = failure("http://127.0.0.1:1/")
     assert (error.kind, str(error)) == ("unreached", "Connection refused")
-    assert explain(error) == "cannot reach 127.0.0.1: Connection refused"
+    assert explain_no_response(error) == "cannot reach 127.0.0.1: Connection refused"
     assert isinstance(error.__cause__, Exception)
 
 
@@ -322,7 +322,7 @@ def test_a_connection_that_is_not_taken() -> None:
         error = failure(f"http://127.0.0.1:{full.getsockname()[1]}")
         for one in waiting:
             one.close()
-    assert (error.kind, explain(error)) == ("late", "does not take the connection")
+    assert (error.kind, explain_no_response(error)) == ("late", "does not take the connection")
 
 
 def test_plain_http_where_tls_is_asked_for() -> None:
@@ -335,7 +335,7 @@ def test_plain_http_where_tls_is_asked_for() -> None:
 @pytest.mark.parametrize("url", ["", "token", "ftp://x/", "http:///v2/"])
 def test_what_is_no_address(url: str) -> None:
     error = failure(url)
-    assert (error.kind, explain(error)) == ("address", f"unsupported protocol in {url!r}")
+    assert (error.kind, explain_no_response(error)) == ("address", f"unsupported protocol in {url!r}")
 
 
 def test_addresses_that_cannot_be_read() -> None:
@@ -348,7 +348,7 @@ def test_redirects_are_followed_to_their_end() -> None:
     with (
         answering(always(OK)) as other,
         answering(once(moved.format(other.url).encode())) as one,
-        Http(headers={"Authorization": "Bearer mine"}) as http,
+        HttpClient(headers={"Authorization": "Bearer mine"}) as http,
     ):
         answer = http.whole("GET", f"{one.url}/a")
         assert (answer.status, answer.asked, answer.url) == (
@@ -359,7 +359,7 @@ def test_redirects_are_followed_to_their_end() -> None:
         assert "Authorization: Bearer mine" in one.heads[0]
         assert "Authorization" not in other.heads[0]
         assert http.whole("POST", one.url, body=b"x").status == 302
-        assert loopback_http(1).whole("GET", one.url).status == 302
+        assert create_loopback_client(1).whole("GET", one.url).status == 302
 
 
 def test_redirects_have_an_end() -> None:
@@ -374,7 +374,7 @@ def test_logins_of_the_address_and_of_netrc(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     with answering(always(OK)) as server:
         named = server.url.replace("//", "//bob:a%20b@")
-        for http in (site_http(SiteFacts()), Http(), loopback_http(1)):
+        for http in (create_client(NetworkSettings()), HttpClient(), create_loopback_client(1)):
             with http:
                 assert http.whole("GET", server.url).status == 200
                 assert http.whole("GET", named).status == 200
@@ -389,7 +389,7 @@ def test_a_netrc_that_is_of_no_use(text: str | None, monkeypatch: pytest.MonkeyP
     if text is not None:
         (tmp_path / "netrc").write_bytes(text.encode("latin-1"))
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    with answering(always(OK)) as server, site_http(SiteFacts()) as http:
+    with answering(always(OK)) as server, create_client(NetworkSettings()) as http:
         assert http.whole("GET", server.url).status == 200
     assert "Authorization" not in server.heads[0]
 
@@ -399,12 +399,12 @@ def test_a_proxy_is_asked_for_the_whole_address(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("http_proxy", proxy.url.replace("//", "//mira:open%20sesame@"))
         monkeypatch.setenv("https_proxy", proxy.url.replace("http:", "socks5:"))
         monkeypatch.setenv("no_proxy", "127.0.0.1")
-        with Http() as http:
+        with HttpClient() as http:
             assert http.whole("GET", "http://registry.example/v2/?x=1").read() == b"ok"
             assert http.whole("GET", here.url).read() == b"ok"
-        error = failure("https://registry.example/", Http())
+        error = failure("https://registry.example/", HttpClient())
         monkeypatch.setenv("no_proxy", "other.example")
-        assert loopback_http(1).whole("GET", here.url).read() == b"ok"
+        assert create_loopback_client(1).whole("GET", here.url).read() == b"ok"
     first = proxy.heads[0].splitlines()
     assert (first[0], len(proxy.heads), len(here.heads)) == ("GET http://registry.example/v2/?x=1 HTTP/1.1", 1, 2)
     assert "Host: registry.example" in first
@@ -416,7 +416,7 @@ def test_a_tunnel_for_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     with answering(once(b"HTTP/1.1 502 no way\r\n\r\n")) as proxy:
         monkeypatch.setenv("all_proxy", proxy.host)
         monkeypatch.delenv("no_proxy", raising=False)
-        error = failure("https://registry.example/v2/", Http())
+        error = failure("https://registry.example/v2/", HttpClient())
     assert proxy.heads[0].startswith("CONNECT registry.example:443 ")
     assert (error.kind, str(error)) == ("unreached", "Tunnel connection failed: 502 no way")
 
@@ -428,15 +428,15 @@ def test_what_is_trusted(tmp_path: Path) -> None:
     bundle.write_text(
         Path(certifi.where()).read_text().partition("-----END CERTIFICATE-----")[0] + "-----END CERTIFICATE-----\n"
     )
-    assert len(site_trust(str(bundle))().get_ca_certs()) == 1
-    assert len(site_trust("")().get_ca_certs()) > 50
+    assert len(make_tls_context_factory(str(bundle))().get_ca_certs()) == 1
+    assert len(make_tls_context_factory("")().get_ca_certs()) > 50
     asked: list[int] = []
 
     def never() -> ssl.SSLContext:
         asked.append(1)
         return ssl.create_default_context()
 
-    with answering(always(OK)) as server, Http(never) as http:
+    with answering(always(OK)) as server, HttpClient(never) as http:
         http.whole("GET", server.url)
     assert asked == []
 
@@ -444,14 +444,14 @@ def test_what_is_trusted(tmp_path: Path) -> None:
 def test_what_may_pass_is_tried_again() -> None:
     waits: list[float] = []
     told: list[str] = []
-    answers = iter([NoAnswer("a", "cut"), NoAnswer("b", "silent"), None])
+    answers = iter([NoResponseError("a", "cut"), NoResponseError("b", "silent"), None])
 
     def action() -> str:
         if error := next(answers):
             raise error
         return "done"
 
-    assert again(action, pause=waits.append, on_retry=told.append) == "done"
+    assert retry(action, pause=waits.append, on_retry=told.append) == "done"
     assert waits == [0.5, 1.0]
     assert [*map(str, told)] == [
         "attempt 1 of 4 failed: a; again in 0.5 s",
@@ -460,19 +460,19 @@ def test_what_may_pass_is_tried_again() -> None:
 
 
 @pytest.mark.parametrize(("kind", "times"), [("cut", 4), ("address", 1)])
-def test_what_does_not_pass_is_raised(kind: Kind, times: int) -> None:
+def test_what_does_not_pass_is_raised(kind: NoResponseKind, times: int) -> None:
     tried: list[int] = []
 
     def action() -> None:
         tried.append(1)
-        raise NoAnswer("no", kind)
+        raise NoResponseError("no", kind)
 
-    with pytest.raises(NoAnswer):
-        again(action, pause=lambda wait_s: None)
+    with pytest.raises(NoResponseError):
+        retry(action, pause=lambda wait_s: None)
     assert len(tried) == times
 
 
 def test_pauses() -> None:
-    assert [pause_s(number) for number in (1, 2, 3, 20)] == [0.5, 1, 2, 30]
-    assert (pause_s(1, "7"), pause_s(1, "700"), pause_s(1, "soon")) == (7, 30, 0.5)
-    assert pause_s(1, "Thu, 01 Jan 1970 00:00:00 GMT") == 0
+    assert [retry_delay_s(number) for number in (1, 2, 3, 20)] == [0.5, 1, 2, 30]
+    assert (retry_delay_s(1, "7"), retry_delay_s(1, "700"), retry_delay_s(1, "soon")) == (7, 30, 0.5)
+    assert retry_delay_s(1, "Thu, 01 Jan 1970 00:00:00 GMT") == 0

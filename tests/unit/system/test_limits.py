@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.system.limits import CpuLimit, CpuLimitFile, MemoryFacts, probe_memory
+from rlbox.system.limits import CgroupMemory, CpuLimit, CpuLimitReader, probe_cgroup_memory
 
 SECOND = {
     "cpu.max": "150000 100000",
@@ -40,9 +40,9 @@ def test_the_nearest_limit_counts(
     for folder, files in ((group.parent, above), (group, own)):
         for name, text in {"cgroup.procs": "", **files}.items():
             (folder / name).write_text(text)
-    monkeypatch.setattr("rlbox.system.limits.own_groups", lambda kinds: iter([("", group)]))
+    monkeypatch.setattr("rlbox.system.limits.find_own_cgroups", lambda kinds: iter([("", group)]))
     monkeypatch.setattr("rlbox.system.limits._ROOT", tmp_path / "none")
-    assert CpuLimitFile().read() == limit
+    assert CpuLimitReader().read() == limit
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_the_nearest_limit_counts(
                 "memory.current": "5\n",
                 "memory.stat": "anon 1\nactive_file 2\ninactive_file 1\n",
             },
-            MemoryFacts(kills=1, limit_bytes=None, used_bytes=5, cache_bytes=3),
+            CgroupMemory(kills=1, limit_bytes=None, used_bytes=5, cache_bytes=3),
         ),
         (
             {
@@ -63,17 +63,17 @@ def test_the_nearest_limit_counts(
                 "memory/memory.limit_in_bytes": "4294967296\n",
                 "memory/memory.usage_in_bytes": "7\n",
             },
-            MemoryFacts(kills=3, limit_bytes=4 << 30, used_bytes=7),
+            CgroupMemory(kills=3, limit_bytes=4 << 30, used_bytes=7),
         ),
-        ({}, MemoryFacts()),
+        ({}, CgroupMemory()),
     ],
 )
 def test_memory_of_either_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], facts: MemoryFacts
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], facts: CgroupMemory
 ) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr("rlbox.system.limits.own_groups", lambda kinds: iter(()))
+    monkeypatch.setattr("rlbox.system.limits.find_own_cgroups", lambda kinds: iter(()))
     monkeypatch.setattr("rlbox.system.limits._ROOT", tmp_path)
-    assert probe_memory() == facts
+    assert probe_cgroup_memory() == facts

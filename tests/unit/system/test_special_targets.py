@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.errors import NodeError
-from rlbox.system.files import special_kind, whole_file, write_atomic
+from rlbox.system.files import describe_special_file, open_atomic, write_atomic
 
 
 @pytest.fixture
@@ -27,14 +27,14 @@ def test_what_is_no_file_stays_what_it_is(targets: dict[str, Path]) -> None:
         before = os.lstat(path)
         with pytest.raises(OSError, match=f"is {kind.removesuffix(' itself')}, which is not replaced"):
             write_atomic(path, "x")
-        with pytest.raises(NodeError, match="which is not replaced"), whole_file(path, 0):
+        with pytest.raises(NodeError, match="which is not replaced"), open_atomic(path, 0):
             pass
         after = os.lstat(path)
         assert (before.st_ino, stat.S_IFMT(before.st_mode)) == (after.st_ino, stat.S_IFMT(after.st_mode))
 
 
 def test_links_of_the_system_are_devices_wherever_they_lead() -> None:
-    assert special_kind(Path("/dev/stdout")) == "a device"
+    assert describe_special_file(Path("/dev/stdout")) == "a device"
 
 
 def test_files_links_to_files_and_nothing_are_written(tmp_path: Path) -> None:
@@ -62,6 +62,6 @@ def test_what_was_put_where_a_draft_is_expected_is_not_written_into(tmp_path: Pa
                 draft.symlink_to("/dev/null")
     write_atomic(tmp_path / "out", "new")
     assert ((tmp_path / "out").read_text(), (tmp_path / "out").is_symlink()) == ("new", False)
-    with pytest.raises(NodeError, match="cannot be written"), whole_file(tmp_path / "out", 0):
+    with pytest.raises(NodeError, match="cannot be written"), open_atomic(tmp_path / "out", 0):
         pass
     assert victim.read_text() == "mine"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.system.json_files import read_lines, read_rows
-from rlbox.system.safe_files import DEEPEST, copy_tree, find_files, remove_tree, walk_files
+from rlbox.system.json_files import read_json_lines, read_lines
+from rlbox.system.safe_files import MAX_DEPTH, copy_tree, find_files, remove_tree, walk_files
 
 MANY = 1200
 """Levels: more than Python lets a function call itself, in a path longer than the kernel takes."""
@@ -36,7 +36,7 @@ def deep(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_deep_folder_is_walked_to_a_depth_and_removed_whole(deep: Path) -> None:
-    assert len(list(walk_files(deep))) == DEEPEST + 1
+    assert len(list(walk_files(deep))) == MAX_DEPTH + 1
     remove_tree(deep)
     assert list(deep.parent.iterdir()) == []
 
@@ -101,4 +101,4 @@ def test_of_a_file_without_end_its_end_is_read(tmp_path: Path) -> None:
     assert list(read_lines(rows, 18)) == [b'{"a": 2}\n', b'{"a": 3}\n']
     assert list(read_lines(rows, 17)) == [b'{"a": 3}\n']
     os.truncate(rows, 1 << 42)
-    assert list(read_rows(rows, 8 << 20)) == []
+    assert list(read_json_lines(rows, 8 << 20)) == []

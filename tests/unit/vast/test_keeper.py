@@ -49,7 +49,7 @@ def test_an_address_gets_json(hook: tuple[str, list[dict[str, Any]]], monkeypatc
 
 
 def test_nobody_listens_and_nothing_ends(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.system.http.pause_s", lambda *words: 0.0)
+    monkeypatch.setattr("rlbox.system.http.retry_delay_s", lambda *words: 0.0)
     keeper._notify(Stay(job="sft", disk="/d", notify="http://127.0.0.1:9/x"), FACTS)
     assert "nobody answers the notice" in capsys.readouterr().out
 
@@ -88,7 +88,7 @@ def test_a_job_that_never_ran_leaves_the_machine_to_who_mends_it(
 
 
 def test_one_keeps(tmp_path: Path) -> None:
-    handle = keeper.lock_file(tmp_path / "lock", create=True)
+    handle = keeper.open_locked_file(tmp_path / "lock", create=True)
     assert handle is not None
     assert keeper.keep(tmp_path) == 0
 
