@@ -12,8 +12,7 @@ from pathlib import Path
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
 from benchmarks.watching import bare_run, bare_stage
-from rlbox.diagnose.excerpt import scan_log
-from rlbox.diagnose.live import FatalSpot
+from rlbox.diagnose.first_fatal import FatalSpot, scan_log
 from rlbox.gate.causes import failed_exit
 from rlbox.record.folder import write_plan
 from rlbox.record.state import StageState

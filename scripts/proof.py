@@ -177,9 +177,7 @@ def main() -> None:
         if not told.check:
             path.write_text(text, "utf-8")
         elif path.read_text("utf-8") != text:
-            sys.exit(
-                f"{path.relative_to(CHECKOUT)} is not of the kept runs: run python scripts/proof.py"
-            )
+            sys.exit(f"{path.relative_to(CHECKOUT)} is not of the kept runs: run python scripts/proof.py")
 
 
 if __name__ == "__main__":

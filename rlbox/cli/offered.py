@@ -104,7 +104,7 @@ def _logs_of_run(ctx: click.Context) -> Iterable[_Told]:
 
 
 def _logs(ctx: click.Context) -> Sequence[Path]:
-    from rlbox.logs.follow import find_logs
+    from rlbox.logs.run_logs import find_logs
 
     run = _run(ctx)
     return find_logs(run, ctx.params.get("stage"), None, None) if run else ()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from rlbox.errors import NodeError, SpecError
-from rlbox.logs.follow import find_logs
+from rlbox.logs.run_logs import find_logs
 from rlbox.system.compression import decompress_layer
 from rlbox.system.safe_files import open_regular_fd
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from rlbox.diagnose.catalogue import SignatureSet, signatures_of
-from rlbox.diagnose.read.event import from_line
-from rlbox.diagnose.read.line import read_row
+from rlbox.diagnose.events import from_line
+from rlbox.diagnose.lines import read_row
+from rlbox.diagnose.signatures import SignatureSet, signatures_of
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.manifest import SIGNED
 from rlbox.fixes.view import Judged

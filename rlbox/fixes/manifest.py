@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rlbox.diagnose.catalogue import rows_json, signatures_of
+from rlbox.diagnose.signatures import rows_json, signatures_of
 from rlbox.fixes.applies import Versions
 from rlbox.fixes.bake import fill, template_values
 from rlbox.fixes.fix import Fix

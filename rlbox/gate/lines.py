@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rlbox.amounts import limit_text
-from rlbox.diagnose.read.line import lane_of
+from rlbox.diagnose.lines import lane_of
 from rlbox.gate.quotes import Quotes
 from rlbox.gate.rules import Breach, Broken, GateRule, RuleKind, benign_text, rule_text
 from rlbox.gate.steps import Steps

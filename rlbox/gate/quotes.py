@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from rlbox.diagnose.read.line import lane_of
+from rlbox.diagnose.lines import lane_of
 from rlbox.gate.watcher import Watcher
 from rlbox.job.gate_plan import SpanPlan
 from rlbox.logs.lines import Line, views

@@ -12,7 +12,7 @@ from rlbox.gate.steps import Steps
 from rlbox.gate.watcher import Watcher
 from rlbox.logs.lines import Line, Texts, views
 from rlbox.logs.patterns import PatternSet, compile_pattern, pattern_set
-from rlbox.logs.throughput import STEP_LINE
+from rlbox.logs.progress import STEP_LINE
 
 Where = Literal["lines", "states", "hidden"]
 WHERE: tuple[Where, ...] = ("lines", "states", "hidden")

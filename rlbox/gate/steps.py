@@ -9,9 +9,9 @@ import math
 import re
 from dataclasses import dataclass
 
-from rlbox.diagnose.read.line import lane_of
+from rlbox.diagnose.lines import lane_of
 from rlbox.logs.lines import Line
-from rlbox.logs.throughput import read_progress
+from rlbox.logs.progress import read_progress
 
 _LANES = 1024
 """Lanes, by kind of step, that one log is followed in."""

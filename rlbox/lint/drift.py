@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,7 +16,8 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from rlbox.config.check import check_spec
 from rlbox.config.kinds import Cover, Frozen, Line, Name
 from rlbox.config.load import load_toml
-from rlbox.lint.read.text import Severity
+from rlbox.lint.document import Call, Document, Setting
+from rlbox.lint.text import Severity
 from rlbox.target.target import Pattern
 
 TABLE = Path(__file__).with_name("drift.toml")
@@ -108,3 +110,39 @@ class Drift(Frozen):
 def load_drift() -> tuple[DriftRule, ...]:
     """Return the shipped table."""
     return check_spec(Drift, load_toml(TABLE), str(TABLE)).rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """What is known of the machine that a document is for; nothing by default."""
+
+    target: str = ""
+    platform: str = ""
+    region: str = ""
+    arch: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hit:
+    """Where a rule found its defect; `begin` is where the command begins that it is in, `fields` fill the texts."""
+
+    start: int
+    begin: int = -1
+    within: frozenset[str] = frozenset()
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+
+Check = Callable[[Document, DriftRule, Where], Iterable[Hit]]
+
+
+def hit_call(call: Call, start: int | None = None, **fields: str) -> Hit:
+    """Return a hit in a call, at its beginning unless `start` says where."""
+    outer = call
+    while outer.outer:
+        outer = outer.outer
+    return Hit(start=call.start if start is None else start, begin=outer.start, within=call.within, fields=fields)
+
+
+def hit_setting(setting: Setting) -> Hit:
+    """Return a hit at a setting."""
+    return Hit(start=setting.start, within=setting.within, fields={"name": setting.name, "value": setting.value})

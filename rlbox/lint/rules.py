@@ -1,16 +1,26 @@
-"""Match the rows of the table against a document: names and patterns here, what takes more in the checks."""
+"""Match the rules of `drift.toml` against a document, and show what they find."""
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
-from rlbox.lint.checks import CHECKS
-from rlbox.lint.drift import DriftRule
-from rlbox.lint.hits import Hit, Where, hit_call, hit_setting
-from rlbox.lint.read.calls import Call
-from rlbox.lint.read.document import Document, Setting
-from rlbox.lint.read.text import Defect, Severity
+from rlbox.amounts import counted, padded
+from rlbox.lint import package_checks, shell_checks
+from rlbox.lint.document import Call, Document, Setting
+from rlbox.lint.drift import Check, DriftRule, Hit, Where, hit_call, hit_setting
+from rlbox.lint.formats import read_document
+from rlbox.lint.text import SEVERITIES, Defect, Severity, ignored
+
+CHECKS: dict[str, Check] = {
+    name: one
+    for module in (package_checks, shell_checks)
+    for name, one in inspect.getmembers(module, inspect.isfunction)
+    if one.__module__ == module.__name__ and not name.startswith("_")
+}
 
 
 def find(
@@ -122,3 +132,76 @@ def _flags(rule: DriftRule, document: Document) -> Iterator[Hit]:
                 if not rule.value or re.search(rule.value, value):
                     new = rule.renamed.get(option.name, "")
                     yield hit_call(call, option.start, name=option.name, value=value, new=new)
+
+
+def lint_text(
+    name: str,
+    text: str,
+    rules: Iterable[DriftRule],
+    versions: Mapping[str, str] | None = None,
+    where: Where | None = None,
+) -> tuple[Defect, ...]:
+    """Return what is wrong in a text, in the order of its lines.
+
+    Parameters
+    ----------
+    name
+        The file's name, which decides how the text is read.
+    versions
+        Distribution to version, as pinned by a target; what the text itself installs by `==` is known as well.
+    where
+        What is known of the machine.
+    """
+    document = read_document(name, text)
+    known = {**document.pins, **(versions or {})}
+    found: dict[tuple[str, int, int], Defect] = {}
+    for rule in rules:
+        for finding, begin in find(rule, document, known, where or Where()):
+            off = ignored(document.lines, finding.line) | ignored(document.lines, begin)
+            if not {rule.id, "all"} & off:
+                found.setdefault((rule.id, finding.line, finding.column), finding)
+    order = {severity: number for number, severity in enumerate(SEVERITIES)}
+    return tuple(sorted(found.values(), key=lambda one: (one.line, one.column, order[one.severity], one.rule)))
+
+
+def findings_text(findings: Sequence[Defect]) -> str:
+    """Return two lines for each finding: place and defect, and the form that works."""
+    lines = []
+    for one in findings:
+        lines.append(f"{one.file}:{one.line}:{one.column}: {one.severity}: {one.what} [{one.rule}]")
+        lines.append(f"  next: {one.next_step}")
+    return "\n".join(lines)
+
+
+def findings_data(findings: Sequence[Defect]) -> list[dict[str, Any]]:
+    """Return findings as plain values."""
+    rows = []
+    for one in findings:
+        row = asdict(one)
+        row["next"] = row.pop("next_step")
+        rows.append({**row, "covers": list(one.covers)})
+    return rows
+
+
+def summary(findings: Sequence[Defect], files: int, notes_shown: bool) -> str:
+    """Return one line: how much was read, how much is wrong, and where the rest is."""
+    counts = {severity: sum(one.severity == severity for one in findings) for severity in SEVERITIES}
+    parts = [counted(count, name, f"{name}s") for name, count in counts.items() if count]
+    text = f"{counted(files, 'file', 'files')}: {', '.join(parts) or 'nothing found'}"
+    return text + (" (-v shows the notes)" if counts["note"] and not notes_shown else "")
+
+
+def table_text(rules: Sequence[DriftRule]) -> str:
+    """Return the table: rule, severity, versions, what is wrong and what works."""
+    wide = max(len(rule.id) for rule in rules)
+    lines = []
+    for rule in rules:
+        versions = f"  ({rule.package}: {_version_ranges(rule)})" if rule.package else ""
+        lines.append(f"{padded(rule.id, wide)}  {rule.severity:7}  {rule.what}{versions}")
+        lines.append(f"{'':{wide}}           next: {rule.next}  [{rule.dated}]")
+    return "\n".join(lines)
+
+
+def _version_ranges(rule: DriftRule) -> str:
+    ranges = {"works with": rule.works, "warns with": rule.warns, "fails with": rule.fails}
+    return ", ".join(f"{word} {text}" for word, text in ranges.items() if text)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlbox.amounts import duration_text, moment, size_text
-from rlbox.logs.bars import ProgressBar
+from rlbox.logs.progress import ProgressBar
 from rlbox.record.resources import Sample
 from rlbox.record.state import ServiceState, StageState
 

@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rlbox.amounts import duration_text, moment
 from rlbox.config.load import load_toml
-from rlbox.logs.throughput import REST, metric_rank
+from rlbox.logs.progress import REST, metric_rank
 from rlbox.printable import printable
 from rlbox.record.state import RunState, StageState, run_cause
 from rlbox.report.beside import beside

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from rlbox.job.names import METRICS_FILE
-from rlbox.logs.metrics import read_log
-from rlbox.logs.throughput import Reading, metric_rank, read_record
+from rlbox.logs.progress import Reading, metric_rank, read_log, read_record
 from rlbox.record.state import StageState
 from rlbox.report.plots import Points, Series, thin_points, trend_points
 from rlbox.system.json_files import read_json_lines

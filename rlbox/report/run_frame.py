@@ -8,7 +8,7 @@ from rich.text import Text
 
 from rlbox.amounts import card_text, duration_text, fine_text, moment, padded, size_text
 from rlbox.gate.rules import AT_END
-from rlbox.logs.throughput import eta_s, main_metrics
+from rlbox.logs.progress import eta_s, main_metrics
 from rlbox.record.resources import Sample
 from rlbox.record.state import StageState
 from rlbox.report.doing import doing_text

@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 
 from rlbox.amounts import moment
 from rlbox.job.names import METRICS_FILE
-from rlbox.logs.bars import ProgressBar, last_bar
-from rlbox.logs.codes import clean_text
-from rlbox.logs.throughput import Reading, find_candidates, latest, read_progress, read_record
+from rlbox.logs.lines import clean_text
+from rlbox.logs.progress import ProgressBar, Reading, find_candidates, last_bar, latest, read_progress, read_record
 from rlbox.record.resources import RESOURCES_FILE, Sample, disk_full_in, read_sample
 from rlbox.record.state import RunState, StageState
 from rlbox.report.doing import Doing, find_doing

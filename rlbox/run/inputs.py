@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from rlbox.app import App
 from rlbox.diagnose.cause import Cause, taken_port
-from rlbox.diagnose.fatals import SIGNATURES_FILE
+from rlbox.diagnose.first_fatal import SIGNATURES_FILE
 from rlbox.errors import NodeError, SpecError
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.manifest import signature_list

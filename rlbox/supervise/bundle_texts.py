@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from rlbox.diagnose.excerpt import read_fatal_line, read_last_lines, scan_log
-from rlbox.diagnose.fatals import LogFatal, excerpt_text
+from rlbox.diagnose.first_fatal import LogFatal, excerpt_text, read_fatal_line, read_last_lines, scan_log
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE
 from rlbox.record.state import RunState, StageState, run_cause
 from rlbox.supervise.bundle_plan import Selection

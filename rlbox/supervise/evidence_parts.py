@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import size_text
-from rlbox.diagnose.excerpt import scan_log
+from rlbox.diagnose.first_fatal import scan_log
 from rlbox.doctor.limits import probe_limits
 from rlbox.doctor.ray_facts import own_session
 from rlbox.errors import RlboxError

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.diagnose.cause import EXHAUSTED, Cause, CauseKind, full_disk
-from rlbox.diagnose.fatals import LogFatal, culprit, excerpt_text, find_known_cause, read_fatals
+from rlbox.diagnose.first_fatal import LogFatal, culprit, excerpt_text, find_known_cause, read_fatals
 from rlbox.hang.page import write_hang_page
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, REPORT_PAGE
 from rlbox.secrets.masks import Masks

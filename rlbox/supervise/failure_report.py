@@ -10,7 +10,7 @@ from typing import Any
 
 from rlbox.amounts import card_text, size_text
 from rlbox.diagnose.cause import Cause, CauseKind, ended
-from rlbox.diagnose.fatals import LogFatal, run_catalogue, utc_text
+from rlbox.diagnose.first_fatal import LogFatal, run_catalogue, utc_text
 from rlbox.record.rebuild import read_events
 from rlbox.secrets.masks import Masks
 from rlbox.supervise.evidence_contents import WHAT

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.diagnose.cause import Cause
-from rlbox.diagnose.live import FatalSpot
+from rlbox.diagnose.first_fatal import FatalSpot
 from rlbox.doctor.ray_facts import probe_ray
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.record.state import StageState

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rlbox.diagnose.cause import Cause, ended, log_path
-from rlbox.diagnose.live import FatalSpot
+from rlbox.diagnose.first_fatal import FatalSpot
 from rlbox.gate.before import Before
 from rlbox.gate.causes import failed_exit, failed_probe, missing_file, missing_line, needed_file, wrong_exit
 from rlbox.gate.file_facts import probe_file
 from rlbox.gate.http_probe import await_answer
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
-from rlbox.logs.watch import STAGE_LOG_FILE
+from rlbox.logs.pump import STAGE_LOG_FILE
 from rlbox.supervise.bench import Bench, StageStopped
 from rlbox.supervise.causes import failed_ray
 from rlbox.supervise.port_audit import PortAudit

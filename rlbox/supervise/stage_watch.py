@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from rlbox.diagnose.cause import ended
-from rlbox.diagnose.fatals import run_catalogue
-from rlbox.diagnose.live import FatalSpot, FirstFatal, read_ahead
+from rlbox.diagnose.first_fatal import FatalSpot, FirstFatal, read_ahead, run_catalogue
 from rlbox.gate.causes import broken_rule, forbidden_line
 from rlbox.gate.gate import GateJudge
 from rlbox.hang.watch import HangWatch
@@ -18,8 +17,7 @@ from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import Texts
 from rlbox.logs.patterns import find_hits
-from rlbox.logs.pump import LogPump
-from rlbox.logs.watch import LogWatch
+from rlbox.logs.pump import LogPump, LogWatch
 from rlbox.supervise.bench import Bench, StageStopped
 from rlbox.supervise.causes import dead_service, mute_service, silent_service, too_long
 from rlbox.supervise.ray_jobs import RunningRayJob

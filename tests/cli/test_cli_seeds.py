@@ -17,8 +17,8 @@ from rlbox.fixes.fix import Fix
 from rlbox.fixes.load import load_fixes
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
-from rlbox.lint.documents import lint_text
 from rlbox.lint.drift import load_drift
+from rlbox.lint.rules import lint_text
 from rlbox.record.folder import write_plan
 from rlbox.record.state import RunState, StageState, StageStatus, write_run_state
 from rlbox.run.inputs import container_plan, run_files, specs_digest

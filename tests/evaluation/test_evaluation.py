@@ -310,7 +310,7 @@ def test_the_table_says_what_was_not_measured() -> None:
 
 def test_how_far_a_suite_is_is_a_bar_of_the_live_view() -> None:
     from rlbox.evaluation.bar import CountedBar
-    from rlbox.logs.bars import ProgressBar, read_bar
+    from rlbox.logs.progress import ProgressBar, read_bar
 
     seconds = iter([0.0, 5.0, 10.0, 12.0, 20.0])
     bar = CountedBar("Evaluating step_40 humaneval", 4, lambda: next(seconds))

@@ -28,11 +28,10 @@ from faultrecipe import HALVES, Half, Recipe, recipes  # noqa: E402
 from record import labels_of, logs_of  # noqa: E402
 
 from rlbox.config.project import Project  # noqa: E402
-from rlbox.diagnose.catalogue import SignatureSet  # noqa: E402
 from rlbox.diagnose.diagnose import diagnose  # noqa: E402
-from rlbox.diagnose.links import Link  # noqa: E402
-from rlbox.diagnose.load_catalogue import load_catalogue  # noqa: E402
-from rlbox.diagnose.verdict import Diagnosis  # noqa: E402
+from rlbox.diagnose.diagnosis import Diagnosis  # noqa: E402
+from rlbox.diagnose.root_cause import Link  # noqa: E402
+from rlbox.diagnose.signatures import SignatureSet, load_catalogue  # noqa: E402
 
 Judge = Callable[[list[Path]], Diagnosis]
 _VARYING = re.compile(r"0x[0-9a-f]+|\d+")

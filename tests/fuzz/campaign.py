@@ -16,9 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from rlbox.diagnose.excerpt import scan_log
-from rlbox.diagnose.fatals import SIGNATURES_FILE, find_known_cause, run_catalogue
-from rlbox.diagnose.live import FirstFatal
+from rlbox.diagnose.first_fatal import SIGNATURES_FILE, FirstFatal, find_known_cause, run_catalogue, scan_log
 from rlbox.engine.oci import parse_manifest
 from rlbox.errors import RlboxError
 from rlbox.foreign import parse_json, toml_table
@@ -29,7 +27,7 @@ from rlbox.hang.steps import StepClock
 from rlbox.job.gate_plan import LinePlan, MetricPlan, ReadyPlan
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineCutter
-from rlbox.logs.throughput import find_candidates, read_progress, read_record
+from rlbox.logs.progress import find_candidates, read_progress, read_record
 from rlbox.printable import PrintableStream, printable
 from rlbox.record.state import load_run_state
 from rlbox.system.json_files import read_json_lines, read_json_object

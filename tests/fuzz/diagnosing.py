@@ -22,15 +22,12 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from rlbox.config.project import Project
-from rlbox.diagnose.catalogue import SignatureSet
-from rlbox.diagnose.diagnose import verdict_of
-from rlbox.diagnose.follow import GrowingLogs
-from rlbox.diagnose.load_catalogue import load_catalogue
-from rlbox.diagnose.log_reader import LogReader
-from rlbox.diagnose.read.reader import EventReader, Read
+from rlbox.diagnose.diagnose import GrowingLogs, verdict_of
+from rlbox.diagnose.diagnosis import Diagnosis, LogFacts
+from rlbox.diagnose.event_reader import EventReader, LogReader, Read
+from rlbox.diagnose.report import report
+from rlbox.diagnose.signatures import SignatureSet, load_catalogue
 from rlbox.diagnose.sources import Source
-from rlbox.diagnose.told import report
-from rlbox.diagnose.verdict import Diagnosis, LogFacts
 from rlbox.foreign import parse_json
 
 ROUND = 500

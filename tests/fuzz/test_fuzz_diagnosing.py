@@ -41,8 +41,8 @@ def test_a_campaign_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("what", "broken"),
     [
-        ("rlbox.diagnose.verdict.Diagnosis.confidence", 2.0),
-        ("rlbox.diagnose.verdict.shown_text", lambda case: case.text.encode("utf-8", "replace")),
+        ("rlbox.diagnose.diagnosis.Diagnosis.confidence", 2.0),
+        ("rlbox.diagnose.diagnosis.shown_text", lambda case: case.text.encode("utf-8", "replace")),
     ],
 )
 def test_what_breaks_falls(judged: Judged, monkeypatch: pytest.MonkeyPatch, what: str, broken: object) -> None:

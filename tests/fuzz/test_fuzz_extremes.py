@@ -10,10 +10,9 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.diagnose.diagnose import verdict_of
-from rlbox.diagnose.load_catalogue import load_catalogue
-from rlbox.diagnose.log_reader import LogReader
-from rlbox.diagnose.read.reader import EventReader
-from rlbox.diagnose.verdict import Diagnosis, LogFacts
+from rlbox.diagnose.diagnosis import Diagnosis, LogFacts
+from rlbox.diagnose.event_reader import EventReader, LogReader
+from rlbox.diagnose.signatures import load_catalogue
 
 CATALOGUE = load_catalogue(Project(folder=CHECKOUT).fix_files())
 PROCESSES = 100_000

@@ -14,7 +14,7 @@ import pytest
 from pydantic import TypeAdapter
 from supervised import Bench, free_port, python, service
 
-from rlbox.diagnose.catalogue import LogSignature, rows_json
+from rlbox.diagnose.signatures import LogSignature, rows_json
 from rlbox.supervise.failure_report import FailureReport
 
 FAILURE = 'Traceback (most recent call last):\n  File "train.py", line 3, in step\nValueError: no data'

@@ -17,7 +17,7 @@ from rlbox.config.pattern import linear
 from rlbox.config.project import Project
 from rlbox.fixes.load import load_fixes
 from rlbox.gate.search import views
-from rlbox.logs.throughput import find_candidates, read_progress
+from rlbox.logs.progress import find_candidates, read_progress
 
 LENGTH = 4_000
 RATIO = 120

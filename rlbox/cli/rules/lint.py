@@ -11,7 +11,7 @@ from rlbox.cli.offered import complete_target
 from rlbox.cli.options import shared
 
 if TYPE_CHECKING:
-    from rlbox.lint.read.text import Defect
+    from rlbox.lint.text import Defect
 
 
 @click.command()
@@ -36,16 +36,15 @@ def verb(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
       rlbox lint --list
     """
     from rlbox.lint.drift import load_drift
-    from rlbox.lint.view import findings_data, findings_text, summary, table_text
+    from rlbox.lint.rules import findings_data, findings_text, summary, table_text
 
     rules = load_drift()
     if as_list:
         app.result({"rules": [rule.model_dump(mode="json") for rule in rules]}, table_text(rules))
         return 0
     from rlbox.errors import SpecError
-    from rlbox.lint.documents import lint_text
-    from rlbox.lint.files import read_files
-    from rlbox.lint.owners import Owners
+    from rlbox.lint.files import Owners, read_files
+    from rlbox.lint.rules import lint_text
 
     owners = Owners(app.project, target)
     problems: list[str] = []

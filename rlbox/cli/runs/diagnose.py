@@ -17,9 +17,9 @@ from rlbox.cli.options import disk_options, shared
 from rlbox.errors import WorkFailed
 
 if TYPE_CHECKING:
-    from rlbox.diagnose.catalogue import SignatureSet
+    from rlbox.diagnose.diagnosis import Diagnosis
+    from rlbox.diagnose.signatures import SignatureSet
     from rlbox.diagnose.sources import Source
-    from rlbox.diagnose.verdict import Diagnosis
 
 QUIET_S = 30.0
 """Seconds without a byte after which a log that has an ending is at its end."""
@@ -69,8 +69,8 @@ def verb(
       rlbox diagnose smoke-20260101
     """
     from rlbox.diagnose.diagnose import diagnose_sources
-    from rlbox.diagnose.load_catalogue import load_catalogue
-    from rlbox.diagnose.told import report
+    from rlbox.diagnose.report import report
+    from rlbox.diagnose.signatures import load_catalogue
 
     catalogue = load_catalogue(app.project.fix_files(), packs)
     sources, may_grow = _sources(app, logs, target, data)
@@ -86,7 +86,7 @@ def verb(
 
 def _guess(app: App, command: str, found: Diagnosis, excerpt: str) -> str:
     """Return what a command of the user's answers to a masked extract; empty, and said, where it fails."""
-    from rlbox.diagnose.private import evidence_pack
+    from rlbox.diagnose.report import evidence_pack
     from rlbox.system.command import run_command
     from rlbox.values import Command
 
@@ -123,9 +123,9 @@ def _sources(app: App, logs: tuple[str, ...], target: str, data: str | None) -> 
 
 def _follow(app: App, sources: list[Source], catalogue: SignatureSet, may_grow: Callable[[], bool]) -> Diagnosis:
     """Read logs as they grow, and tell what broke first whenever that changes, until it has ended and nothing comes."""
-    from rlbox.diagnose.follow import GrowingLogs
+    from rlbox.diagnose.diagnose import GrowingLogs
+    from rlbox.diagnose.report import report
     from rlbox.diagnose.sources import is_packed
-    from rlbox.diagnose.told import report
 
     if any(source.path is None or source.member or is_packed(source.path) for source in sources):
         raise click.UsageError("--follow is about files that grow: standard input and packed logs end by themselves.")
@@ -144,6 +144,6 @@ def _follow(app: App, sources: list[Source], catalogue: SignatureSet, may_grow: 
 
 
 def _excerpt(found: Diagnosis, sources: list[Source]) -> str:
-    from rlbox.diagnose.excerpt import excerpt_of
+    from rlbox.diagnose.first_fatal import excerpt_of
 
     return excerpt_of(found, sources)

@@ -64,7 +64,7 @@ def verb(
       rlbox logs -f
       rlbox logs smoke-20260101 --stage rollout-only --log vllm
     """
-    from rlbox.logs.follow import find_logs
+    from rlbox.logs.run_logs import find_logs
 
     if grow and attempt:
         raise click.UsageError("--attempt is about stages that have ended: --follow does not go with it.")
@@ -90,7 +90,7 @@ def _may_come(ledger: Ledger, run_dir: Path, stage: str | None) -> bool:
 
 def _no_log(run_dir: Path, attempt: int | None) -> SpecError:
     """Return the error that says which logs there are."""
-    from rlbox.logs.follow import find_logs
+    from rlbox.logs.run_logs import find_logs
 
     root = run_dir / "stages"
     known: dict[str, list[str]] = {}
@@ -142,7 +142,7 @@ def _head(app: App, run_dir: Path, path: Path, *, several: bool, ended: bool) ->
 
 def _follow(app: App, ledger: Ledger, run_dir: Path, stage: str | None, log: str | None, lines: int) -> None:
     """Print what the logs gain until nothing more can come: the run, or the one stage that was asked for, has ended."""
-    from rlbox.logs.follow import LogFollower
+    from rlbox.logs.run_logs import LogFollower
     from rlbox.report.run_view import status_view
 
     bring_up_to_date(app, ledger)

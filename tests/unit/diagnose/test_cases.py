@@ -14,9 +14,8 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.diagnose.catalogue import SignatureSet
 from rlbox.diagnose.diagnose import diagnose
-from rlbox.diagnose.load_catalogue import load_catalogue
+from rlbox.diagnose.signatures import SignatureSet, load_catalogue
 
 CASES = CHECKOUT / "tests/cases/diagnose"
 LEAST_LINES = 0.96

@@ -11,11 +11,10 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.diagnose.catalogue import SignatureSet
 from rlbox.diagnose.diagnose import diagnose
-from rlbox.diagnose.excerpt import scan_log
-from rlbox.diagnose.load_catalogue import load_catalogue
-from rlbox.logs.codes import clean_text
+from rlbox.diagnose.first_fatal import scan_log
+from rlbox.diagnose.signatures import SignatureSet, load_catalogue
+from rlbox.logs.lines import clean_text
 
 CORPUS = Path(os.environ.get("RLBOX_CORPUS") or "no-corpus").resolve()  # no log is read through a link or `..`
 LEAST_CAUSES, LEAST_LINES = 0.95, 0.96

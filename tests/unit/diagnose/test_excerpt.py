@@ -8,9 +8,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rlbox.diagnose.excerpt import CONTEXT_LINES, FatalLine, last_line, read_fatal_line, read_last_lines, scan_log
-from rlbox.diagnose.live import FatalSpot
-from rlbox.logs.file import Times
+from rlbox.diagnose.first_fatal import (
+    CONTEXT_LINES,
+    FatalLine,
+    FatalSpot,
+    last_line,
+    read_fatal_line,
+    read_last_lines,
+    scan_log,
+)
+from rlbox.logs.log_file import Times
 
 
 def spot(number: int, text: str, block_number: int, block_offset: int) -> FatalSpot:

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.diagnose.cause import Cause
-from rlbox.diagnose.excerpt import FatalLine
-from rlbox.diagnose.fatals import LogFatal, culprit, order_fatals
-from rlbox.diagnose.live import Grade
+from rlbox.diagnose.first_fatal import FatalLine, Grade, LogFatal, culprit, order_fatals
 
 STAGE, VLLM = "stages/1-train/stage.log", "stages/1-train/vllm.log"
 EXIT = Cause(kind="exit", what="stage train ended with exit code 1", where=STAGE)

@@ -9,10 +9,9 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.diagnose.diagnose import verdict_of
-from rlbox.diagnose.load_catalogue import load_catalogue
-from rlbox.diagnose.log_reader import LogReader
-from rlbox.diagnose.read.reader import EventReader
-from rlbox.diagnose.verdict import LogFacts
+from rlbox.diagnose.diagnosis import LogFacts
+from rlbox.diagnose.event_reader import EventReader, LogReader
+from rlbox.diagnose.signatures import load_catalogue
 
 ALWAYS = ("fatal", "quiet", "unknown kept", "node", "answer no victim")
 LEAST = {"cause": 0.95, "line": 0.94, "rank": 0.85, "victims linked": 0.95, **dict.fromkeys(ALWAYS, 1.0)}

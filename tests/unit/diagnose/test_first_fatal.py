@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.diagnose.live import NOTHING, FatalSpot, FirstFatal
+from rlbox.diagnose.first_fatal import NOTHING, FatalSpot, FirstFatal
 from rlbox.logs.lines import LineCutter
 
 TRACEBACK = """\

@@ -10,8 +10,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.diagnose.fatals import SIGNATURES_FILE, find_known_cause, run_catalogue
-from rlbox.diagnose.live import FirstFatal, KnownCause
+from rlbox.diagnose.first_fatal import SIGNATURES_FILE, FirstFatal, KnownCause, find_known_cause, run_catalogue
 from rlbox.fixes.load import load_fixes
 from rlbox.fixes.manifest import signature_list
 

@@ -9,8 +9,8 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.diagnose.diagnose import diagnose
-from rlbox.diagnose.load_catalogue import load_catalogue
-from rlbox.diagnose.verdict import Diagnosis
+from rlbox.diagnose.diagnosis import Diagnosis
+from rlbox.diagnose.signatures import load_catalogue
 
 CATALOGUE = load_catalogue(Project(folder=CHECKOUT).fix_files())
 FELL = """\

@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 from test_cases import cases
 
 from rlbox.config.project import Project
-from rlbox.diagnose.catalogue import SignatureSet
 from rlbox.diagnose.diagnose import diagnose, verdict_of
-from rlbox.diagnose.load_catalogue import load_catalogue
-from rlbox.diagnose.log_reader import LogReader
-from rlbox.diagnose.read.reader import EventReader
-from rlbox.diagnose.verdict import LogFacts
+from rlbox.diagnose.diagnosis import LogFacts
+from rlbox.diagnose.event_reader import EventReader, LogReader
+from rlbox.diagnose.signatures import SignatureSet, load_catalogue
 
 LEAST = 0.98
 CATALOGUE = load_catalogue(Project(folder=CHECKOUT).fix_files())

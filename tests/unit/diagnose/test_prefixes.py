@@ -10,11 +10,11 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
+from rlbox.diagnose.clock import moment_of
 from rlbox.diagnose.diagnose import diagnose
-from rlbox.diagnose.load_catalogue import load_catalogue
-from rlbox.diagnose.read.classes import class_of
-from rlbox.diagnose.read.clock import moment_of
-from rlbox.diagnose.read.line import read_row
+from rlbox.diagnose.lines import read_row
+from rlbox.diagnose.patterns import class_of
+from rlbox.diagnose.signatures import load_catalogue
 
 ERRORS = (
     "[2024-01-02 03:04:05,678] torch.distributed.elastic.multiprocessing.api: [ERROR] boom",

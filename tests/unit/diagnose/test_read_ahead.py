@@ -9,7 +9,7 @@ import pytest
 
 FIRST = """
 import re._compiler
-from rlbox.diagnose.live import FirstFatal, read_ahead
+from rlbox.diagnose.first_fatal import FirstFatal, read_ahead
 from rlbox.logs.lines import Texts
 
 def read(text):

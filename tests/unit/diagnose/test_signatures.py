@@ -7,10 +7,10 @@ import re
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.diagnose.assess import assess
-from rlbox.diagnose.catalogue import LogSignature, SignatureSet, signatures_of
-from rlbox.diagnose.read.event import from_line
-from rlbox.diagnose.read.line import read_row
+from rlbox.diagnose.candidates import assess
+from rlbox.diagnose.events import from_line
+from rlbox.diagnose.lines import read_row
+from rlbox.diagnose.signatures import LogSignature, SignatureSet, signatures_of
 from rlbox.fixes.load import load_fixes
 from rlbox.foreign import toml_table
 from rlbox.logs.lines import block_of

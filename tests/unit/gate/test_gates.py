@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from rlbox.gate.gate import GateJudge
 from rlbox.job.gate_plan import FilePlan, LinePlan, MetricPlan, ReadyPlan
 from rlbox.job.plan import ServicePlan, StagePlan
-from rlbox.logs.codes import clean_text
-from rlbox.logs.lines import LINE_LIMIT
+from rlbox.logs.lines import LINE_LIMIT, clean_text
 
 
 def line_rule(pattern: str, *, log: str = "stage", count: int = 1) -> LinePlan:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from test_gates import line_rule, stage, states
 
-from rlbox.diagnose.live import FirstFatal
+from rlbox.diagnose.first_fatal import FirstFatal
 from rlbox.gate.gate import GateJudge
 from rlbox.job.gate_plan import LinePlan, MetricPlan, SpanPlan
-from rlbox.logs.codes import clean_text
-from rlbox.logs.throughput import read_progress
+from rlbox.logs.lines import clean_text
+from rlbox.logs.progress import read_progress
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory"
 RULE = line_rule("CUDA out of memory")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rlbox.lint.documents import kind_of, lint_text, read_document
 from rlbox.lint.drift import load_drift
+from rlbox.lint.formats import kind_of, read_document
+from rlbox.lint.rules import lint_text
 
 
 def found(name: str, text: str) -> list[tuple[int, str]]:

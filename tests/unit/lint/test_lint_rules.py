@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlbox.lint.documents import lint_text
-from rlbox.lint.drift import load_drift
-from rlbox.lint.hits import Where
+from rlbox.lint.drift import Where, load_drift
+from rlbox.lint.rules import lint_text
 
 STUBS = "/usr/local/cuda/lib64/stubs"
 JOB = "ray job submit --working-dir=code -- python -m x"

@@ -10,8 +10,8 @@ import re
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.lint.documents import lint_text
 from rlbox.lint.drift import load_drift
+from rlbox.lint.rules import lint_text
 
 SEEDS = CHECKOUT.parent / "shared" / "seeds"
 pytestmark = pytest.mark.skipif(not SEEDS.is_dir(), reason="the notes lie beside the checkout, and are not there")

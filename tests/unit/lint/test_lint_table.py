@@ -8,9 +8,8 @@ import pytest
 
 from rlbox.config.check import check_spec
 from rlbox.errors import SpecError
-from rlbox.lint.checks import CHECKS
-from rlbox.lint.documents import lint_text
 from rlbox.lint.drift import Drift, DriftRule, load_drift
+from rlbox.lint.rules import CHECKS, lint_text
 
 
 def rule(**changes: object) -> DriftRule:

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from rlbox.lint.documents import lint_text
 from rlbox.lint.drift import load_drift
+from rlbox.lint.rules import lint_text
 
 # Name to a file in which `<` stands in front of what is dead; the mark is taken out before the file is read.
 FORMS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlbox.logs.bars import ProgressBar, last_bar, read_bar
+from rlbox.logs.progress import ProgressBar, last_bar, read_bar
 
 VLLM = "Loading safetensors checkpoint shards:  25% Completed | 1/4 [00:05<00:15,  5.12s/it]"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlbox.logs.follow import find_logs
+from rlbox.logs.run_logs import find_logs
 
 
 def test_folders_with_other_names_than_stages_have(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.logs.codes import clean_text
-from rlbox.logs.lines import LINE_LIMIT, LineCutter, bare_text, ray_repeats, views
+from rlbox.logs.lines import LINE_LIMIT, LineCutter, bare_text, clean_text, ray_repeats, views
 
 PIECES = st.sampled_from(
     [b"a", b"step 1", b"\n", b"\r", b"\r\n", b" ", b"\x1b[31m", b"\x1b[K", b"\x1b", b"\xe4\xbd", b"\xa0", b"\xff",

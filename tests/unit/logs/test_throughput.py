@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlbox.logs.throughput import (
+from rlbox.logs.progress import (
     Reading,
     eta_s,
     find_candidates,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.logs.bars import ProgressBar
+from rlbox.logs.progress import ProgressBar
 from rlbox.record.resources import RESOURCES_FILE, PartSample, Sample
 from rlbox.record.state import RunState, ServiceState, StageState
 from rlbox.report.doing import Doing, bar_text, doing_text, find_doing

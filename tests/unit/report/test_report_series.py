@@ -9,8 +9,8 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.load import load_toml
-from rlbox.logs import metrics as log_metrics
-from rlbox.logs.metrics import read_log
+from rlbox.logs import progress as log_metrics
+from rlbox.logs.progress import read_log
 from rlbox.record.resources import GpuSample, PartSample, Sample
 from rlbox.report.plots import Series, draw_plot, merge_samples, thin_points, ticks
 from rlbox.report.used import resource_plots

@@ -1,0 +1,437 @@
+"""Read the events of one log while it grows, in flat memory, whatever the log holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from rlbox.diagnose.events import Event, LinesAround, Recurring, from_line, from_trace
+from rlbox.diagnose.lines import UNSAID, LogRow, read_row
+from rlbox.diagnose.patterns import (
+    BEGINNING,
+    LAST_WORD,
+    STATED,
+    Mark,
+    block_pattern,
+    goes_on,
+    sign_of,
+    spoken_in,
+    weight,
+)
+from rlbox.diagnose.signatures import SignatureSet
+from rlbox.diagnose.tracebacks import ForeignPrefixes, Trace, begins_trace, links_traces, raised_in, stripped_ends
+from rlbox.logs.lines import LINE_LIMIT, Texts, block_of
+from rlbox.logs.patterns import find_hits
+
+MOST_EVENTS = 4000
+"""Events that are kept of one log: the first ones, and of further ones the last."""
+_MOST_LANES = 512
+_LATE = 4000
+_GOES_ON = 48
+"""Lines, those of other lanes counted, within which a message goes on."""
+"""Lines after which a traceback that was not ended is given up: its process died while it wrote."""
+_TAIL = 8
+_MARKS = 400
+_BEHIND = 3
+"""Lines behind an error within which somebody says that the work goes on."""
+_MARKED = 300
+"""Characters of a line in which a sign of work is looked for."""
+_SOURCE = re.compile(
+    r"^\s*(?:raise|return|assert|await|yield|if|elif|for|while|with|def|class|except|self\.\w+\()\b[^:]*$|^\s*raise "
+)
+"""A line of source, which a traceback that has lost its head quotes."""
+_NATIVE = re.compile(r"^\s*(?:frame #\d+:|Exception raised from \w+ at )")
+"""A line of a native stack, as torch prints it behind what it says."""
+_DUMPED = re.compile(r'^\s*(?:File "[^"\n]{1,400}", line \d+ in |(?:Current thread|Thread) 0x[0-9a-f]+)')
+"""A line of the stacks that Python's fault handler prints."""
+_MUTED = re.compile(r"Exception ignored in|--- Logging error ---")
+"""A line behind which Python shows a traceback of what it goes on without."""
+_SPEECH = re.compile(r"^\s*(?:User|Assistant|Human|Prompt|Question|Answer|Response|Generated text)\s?: ")
+"""What a model or its user says, as examples and evaluations print it."""
+_DUMP = 24
+_LINKED = 8
+"""Lines within which an exception is followed by the one that came of it."""
+_PANIC = re.compile(r"^\s*thread '[^']*' (?:\(\d+\) )?panicked at \S+:\d+:\d+:\s*$")
+"""Rust's notice of a panic; what went wrong is on the next line."""
+_WRITTEN = "Traceback (most recent call last):\\n"
+"""How a traceback begins that is the text of a field, its line feeds written out."""
+_BEHIND_TEXT = re.compile(r"[\"'](?:\s*[,})\]].*)?$")
+_DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
+
+Excused = Callable[[int, str], bool]
+
+
+@dataclass(slots=True)
+class Read:
+    """What was read of a log: its events in the order of their lines, the signs of work, and how far it goes.
+
+    `below` are the lines at its end that may have stood above an event before.
+    """
+
+    events: list[Event] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    lines: int = 0
+    dropped: int = 0
+    below: tuple[Recurring, ...] = ()
+    spoken: frozenset[str] = frozenset()
+
+
+class EventReader:
+    """Takes blocks of lines in order, and gives the events in them.
+
+    Parameters
+    ----------
+    file
+        The place of this log among those that are read.
+    catalogue
+        What it knows is a statement, though it states no failure by its form.
+    several
+        There are other logs, with which this one's steps are compared: signs of work are kept from the start on.
+    excused
+        Whether a line is declared harmless, by its number and text.
+    """
+
+    def __init__(
+        self,
+        catalogue: SignatureSet,
+        file: int = 0,
+        *,
+        several: bool = False,
+        excused: Excused | None = None,
+    ) -> None:
+        self.read = Read()
+        self._catalogue = catalogue
+        self._file = file
+        self._several = several
+        self._excused = excused
+        self._open: dict[str, Trace] = {}
+        self._tails: dict[str, Event] = {}
+        self._alike: dict[tuple[str, str], Event] = {}
+        self._above: LogRow | None = None
+        self._block = (1, 0)
+        self._panic: LogRow | None = None
+        self._fault: Event | None = None
+        self._muted = -9
+        self._until = 0
+        self._clock = ""
+        self._last_mark = 0
+        self._unmarked: tuple[int, Texts] | None = None
+        self._around = LinesAround()
+        self._foreign = ForeignPrefixes()
+
+    def take(self, first: int, offset: int, texts: Sequence[str]) -> None:
+        """Read the next lines, the first of which has the number `first` and begins at byte `offset`."""
+        if not texts:
+            return
+        block = block_of(texts)
+        self._block = (first, offset)
+        self._around.take(first, block)
+        if offset < BEGINNING:
+            self.read.spoken |= spoken_in(block.joined[: BEGINNING - offset])
+        hits = iter(find_hits(self._catalogue.scan_expressions, block) if block.hits is None else block.hits)
+        hit = next(hits, -1)
+        index, count = 0, len(block)
+        while index < count:
+            if not self._open and self._until < first + index:  # nothing goes on
+                if hit < 0:
+                    break
+                index = hit
+            self._see(first + index, block[index], index == hit)
+            index += 1
+            while 0 <= hit < index:
+                hit = next(hits, -1)
+        self.read.lines = first + count - 1
+        self._unmarked = None
+        if self._several or self.read.events or self._open:
+            self._mark(first, block)
+        else:
+            self._unmarked = first, block
+
+    def close(self) -> Read:
+        """End all tracebacks, and return what was read."""
+        for lane in list(self._open):
+            self._end(lane)
+        if self._unmarked:
+            self._mark(*self._unmarked)
+        self._tails.clear()
+        self.read.below = self._around.below(self.read.lines)
+        return self.read
+
+    @property
+    def state(self) -> tuple[int, ...]:
+        """What changes whenever anything may be judged otherwise than before."""
+        tails = sum(len(event.tail) for event in self._tails.values())
+        open_lines = sum(trace.lines for trace in self._open.values() if trace.raised)
+        lines = self.read.lines if self.read.events else 0
+        return len(self.read.events), self.read.dropped, len(self.read.marks), self._last_mark, tails, open_lines, lines
+
+    def snapshot(self) -> Read:
+        """Return what was read so far, tracebacks included that have not ended but name an exception already."""
+        ends = [self._dressed(event) for trace in self._open.values() if (event := from_trace(trace, 3))]
+        return replace(self.read, events=[*self.read.events, *ends], below=self._around.below(self.read.lines))
+
+    def _see(self, number: int, text: str, hit: bool) -> None:
+        """Look at a line: one that was found, or one that may belong to what is open."""
+        if hit:
+            self._until = number + _GOES_ON
+        for row in _rows(number, text):
+            self._see_row(self._foreign.without(row), hit)
+        if number % 16 == 0:
+            self._give_up(number)
+
+    def _see_row(self, row: LogRow, hit: bool) -> None:
+        self._clock = row.clock or self._clock
+        if not row.body.strip() and (not row.tagged or row.stamped):
+            for lane in [lane for lane, trace in self._open.items() if not trace.prefixed]:
+                self._feed(lane, row)
+            self._tails.pop(row.lane, None)
+            return
+        owner = self._owner(row)
+        if owner is not None and self._feed(owner, row):
+            return
+        if _DUMPED.match(row.body):
+            if self._fault is not None and len(self._fault.tail) < _DUMP:
+                self._fault.tail.append((row.number, row.body.strip()))
+            return
+        if begins_trace(row.body):
+            self._begin(row)
+            return
+        if links_traces(row.body) and self._goes_on(row):
+            return
+        self._hear(row)
+        if not _NATIVE.match(row.body) and not self._add_tail(row) and (hit or self._panic):
+            self._state(row)
+
+    def _hear(self, row: LogRow) -> None:
+        """Listen whether a line says that the work goes on after the error above it."""
+        last = self.read.events[-1] if self.read.events else None
+        if last and last.lane == row.lane and row.number - last.last <= _BEHIND and goes_on(row.body):
+            last.went_on = True
+
+    def _owner(self, row: LogRow) -> str | None:
+        if row.lane in self._open:
+            return row.lane
+        if row.lane:
+            trace = self._open.get("")
+            if trace and trace.lines == 0 and not trace.headless:  # its head was written without the prefix
+                self._open[row.lane] = self._open.pop("")
+                return row.lane
+            return None
+        if row.tagged and row.clock:
+            return None
+        return next((lane for lane in reversed(self._open) if not self._open[lane].prefixed), None)
+
+    def _feed(self, lane: str, row: LogRow) -> bool:
+        trace = self._open[lane]
+        taken = trace.take(row)
+        if trace.closed:
+            self._end(lane)
+        return taken
+
+    def _begin(self, row: LogRow) -> None:
+        if row.lane in self._open:
+            self._end(row.lane)
+        if len(self._open) >= _MOST_LANES:
+            self._end(next(iter(self._open)))
+        self._tails.pop(row.lane, None)
+        headless = "Traceback (most" not in row.body
+        self._around.look_above(row.number)
+        self._open[row.lane] = Trace(row, headless=headless)
+        self._open[row.lane].muted = row.number - self._muted <= 2
+
+    def _goes_on(self, row: LogRow) -> bool:
+        """Make a traceback of a line that named an exception, when another one is said to have come of it."""
+        last = self.read.events[-1] if self.read.events else None
+        if last is None or last.raised or not last.kind or last.lane != row.lane or row.number - last.number > _LINKED:
+            return False
+        self.read.events.pop()
+        self._alike = {key: event for key, event in self._alike.items() if event is not last}
+        self._tails.pop(row.lane, None)
+        self._open[row.lane] = Trace.after(last.row)
+        return self._feed(row.lane, row)
+
+    def _end(self, lane: str) -> None:
+        trace = self._open.pop(lane)
+        if event := from_trace(trace, 3):
+            self._keep(event)
+        elif trace.headless or trace.lines > 2:
+            self._keep(from_line(trace.head, 1))
+
+    def _give_up(self, number: int) -> None:
+        for lane in [lane for lane, trace in self._open.items() if trace.last < number - _patience(trace)]:
+            self._end(lane)
+        if number > self._until:
+            self._tails.clear()
+
+    def _add_tail(self, row: LogRow) -> bool:
+        """Give a line to the statement above it; return whether it is no statement of its own."""
+        event = self._tails.get(row.lane)
+        if event is None:
+            return False
+        other = row.tagged and bool(row.clock) and not (row.stamped and event.row.stamped)
+        if other or row.level != UNSAID or len(event.tail) >= _TAIL:
+            del self._tails[row.lane]
+            return False
+        if not event.named and (weight(row) >= STATED or self._is_known(row)):
+            del self._tails[row.lane]
+            return False
+        event.tail.append((row.number, row.body.strip()))
+        return event.named and raised_in(row.body) is None
+
+    def _state(self, row: LogRow) -> None:
+        """Keep a single line when it states a failure."""
+        panic, self._panic = self._panic, None
+        if _MUTED.search(row.body):
+            self._muted = row.number
+        if _SOURCE.match(row.body) or _SPEECH.match(row.body):
+            return
+        if _PANIC.search(row.body):
+            self._panic = row
+            return
+        strong = LAST_WORD if panic and row.number <= panic.number + 1 else weight(row)
+        if not strong and not self._is_known(row):
+            return
+        event = from_line(row, max(strong, 1), named=bool(raised_in(row.body)) and not stripped_ends(row.body.rstrip()))
+        self._keep(event)
+        if "Fatal Python error" in row.body:
+            self._fault = event
+        if len(self._tails) < _MOST_LANES:
+            self._tails[row.lane] = event
+
+    def _is_known(self, row: LogRow) -> bool:
+        return self._catalogue.knows(row.body)
+
+    def _dressed(self, event: Event) -> Event:
+        """Return an event with what is around it: its log, its block, the time, and whether somebody excuses it."""
+        event.file, event.offset = self._file, self._block
+        event.near = "" if event.row.clock else self._clock
+        event.above = self._around.above(event.begun)
+        if self._excused:
+            heads = ((event.begun, event.row.text), *((one.number, one.whole) for one in event.raised))
+            event.excused = any(self._excused(number, text) for number, text in heads)
+        return event
+
+    def _keep(self, event: Event) -> None:
+        self._dressed(event)
+        key = (event.lane, _DIGITS.sub("0", event.text)[:160])
+        alike = self._alike.get(key)
+        if alike is not None and alike.raised[:1] and event.raised[:1]:
+            alike.count, alike.again = alike.count + 1, event.number
+            if alike.count > 3:
+                return
+        elif alike is not None:
+            alike.count, alike.again = alike.count + 1, event.number
+            return
+        if len(self._alike) < MOST_EVENTS:
+            self._alike.setdefault(key, event)
+        if len(self.read.events) >= MOST_EVENTS:
+            self.read.dropped += 1
+            del self.read.events[MOST_EVENTS // 2]
+        self.read.events.append(event)
+
+    def _mark(self, first: int, block: Texts) -> None:
+        """Keep the signs of work in a block: the first ones and the last ones, each line once."""
+        data, search = block.joined, block_pattern().search
+        at, index, kept = 0, 0, 0
+        while kept < 16 and (found := search(data, at)):
+            start = found.start()
+            index += data.count(b"\n", at, start)
+            end = data.find(b"\n", start)
+            self._add_mark(first + index, block[index])
+            kept += 1
+            if end < 0:
+                return
+            at, index = end + 1, index + 1
+        if kept < 16:
+            return
+        tail = max(at, len(data) - 16_384)
+        tail = data.find(b"\n", tail) + 1 or at
+        index = data.count(b"\n", 0, tail)
+        while found := search(data, tail):
+            start = found.start()
+            index += data.count(b"\n", tail, start)
+            self._add_mark(first + index, block[index])
+            end = data.find(b"\n", start)
+            if end < 0:
+                return
+            tail, index = end + 1, index + 1
+
+    def _add_mark(self, number: int, text: str) -> None:
+        row = read_row(number, text[:_MARKED])
+        if sign := sign_of(text) or sign_of(row.body.strip()):
+            if len(self.read.marks) >= _MARKS:
+                del self.read.marks[_MARKS // 2]
+            self._last_mark = number
+            self.read.marks.append(Mark(number, sign, text[:_MARKED], row.clock, row.lane, row.rank, row.host))
+
+
+def _patience(trace: Trace) -> int:
+    """Return how many lines, those of other lanes counted, may go by before a traceback is given up."""
+    return _LATE if trace.lacks else _GOES_ON
+
+
+def _rows(number: int, text: str) -> list[LogRow]:
+    """Return the states of a line that was rewritten, or the lines that are written as one; mostly it is one."""
+    if "\\n" not in text or _WRITTEN not in text:
+        return [read_row(number, part) for part in _parts(text)]
+    whole = read_row(number, text)
+    *lines, last = text.replace('\\"', '"').split("\\n")
+    rows = (read_row(number, part) for part in (*lines, _BEHIND_TEXT.sub("", last)))
+    return [replace(row, lane=whole.lane, level=whole.level, clock=whole.clock) for row in rows]
+
+
+def _parts(text: str) -> list[str]:
+    """Return the states of a line that was rewritten, each of which may hold an error; mostly it is one."""
+    if "\r" not in text:
+        return [text]
+    return [part for part in text.split("\r") if part.strip()] or [text]
+
+
+class LogReader:
+    """Takes bytes as they come, and hands whole lines to an `EventReader`.
+
+    `offset` is how many bytes were taken, `lines` how many lines have ended.
+    """
+
+    def __init__(self, events: EventReader) -> None:
+        self.events = events
+        self.offset = self.lines = 0
+        self._rest = bytearray()
+        self._begun = 0
+
+    def take(self, data: bytes) -> None:
+        """Take the next bytes."""
+        end = data.rfind(b"\n") + 1
+        begin = 0
+        if end and self._rest:
+            begin = data.find(b"\n") + 1
+            self._keep(data[: begin - 1])
+            self._hand_over(bytes(self._rest))
+            self._rest.clear()
+            self._begun = self.offset + begin
+        if end > begin:
+            self._hand_over(data[begin : end - 1])
+        if end:
+            self._begun = self.offset + end
+        self.offset += len(data)
+        self._keep(data[end:])
+
+    def close(self) -> Read:
+        """Take the last line, which has no line feed, and return what was read."""
+        if self._rest:
+            self._hand_over(bytes(self._rest))
+            self._rest.clear()
+        return self.events.close()
+
+    def _hand_over(self, lines: bytes) -> None:
+        """Hand over whole lines, of which the last has lost its line feed."""
+        count = lines.count(b"\n") + 1
+        self.events.take(self.lines + 1, self._begun, Texts(lines, count))
+        self.lines += count
+
+    def _keep(self, data: bytes) -> None:
+        """Keep the beginning of a line that goes on; what stands behind `LINE_LIMIT` of it is payload."""
+        room = LINE_LIMIT - len(self._rest)
+        if room > 0:
+            self._rest += data[:room]

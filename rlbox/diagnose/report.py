@@ -1,0 +1,191 @@
+"""A diagnosis as text for people: four lines, then the chain; and a redacted extract for `--ask`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from rlbox.diagnose.candidates import Case
+from rlbox.diagnose.diagnosis import UNKNOWN, Diagnosis, shown_text
+from rlbox.diagnose.root_cause import Link
+from rlbox.secrets.masks import Masks
+
+WIDTH = 160
+_FIRST_WIDTH = 320
+"""What of the root's line is shown: errors tell the numbers that matter late."""
+_CHAIN_SHOWN = 12
+_ALSO_SHOWN = 4
+_NOISE_SHOWN = 6
+WHYS = {
+    "": "it broke first",
+    "same-lane": "same process, later",
+    "quoted": "it repeats that line",
+    "collective": "it waited for it",
+    "kill-order": "it was ended after it",
+    "time": "told later",
+}
+REASONS = {
+    "signature": "known to be harmless",
+    "survived": "the work went on after it",
+    "shutdown": "the job was ending",
+    "level": "no more than a warning",
+    "declared": "the job declares it harmless",
+}
+"""Why an error is no failure."""
+ENDINGS = {
+    "failed": "",
+    "survived": "there are errors, and the work went on after each of them",
+    "clean": "the log ends as it should",
+    "unseen": "the log has no ending: what comes behind its last line is not known",
+}
+
+
+def report(diagnosis: Diagnosis, excerpt: str = "", *, why: bool = False) -> str:
+    """Return the whole report, in which the words of logs are marked as such.
+
+    Parameters
+    ----------
+    excerpt
+        The text around the root.
+    why
+        Add what was not taken for a failure.
+    """
+    if diagnosis.root is None:
+        parts = [_healthy(diagnosis)]
+    else:
+        parts = ["\n".join(four_lines(diagnosis)), _chain(diagnosis)]
+        if excerpt:
+            parts.append(excerpt)
+    if why or diagnosis.root is None:
+        parts.append(_noise(diagnosis))
+    return "\n\n".join(part for part in parts if part)
+
+
+def four_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield what broke first, why, what followed, and what to do."""
+    root = diagnosis.root
+    if root is None:
+        return
+    line = _line(diagnosis, root, _FIRST_WIDTH)
+    yield f"first: {line}"
+    yield f"cause: {_cause(diagnosis)}"
+    yield f"after: {_followed(diagnosis)}"
+    yield f"next:  {_next(diagnosis)}"
+
+
+def _cause(diagnosis: Diagnosis) -> str:
+    sure = f"{diagnosis.confidence:.2f}"
+    if diagnosis.cause != UNKNOWN:
+        return f"{diagnosis.cause}: {diagnosis.title} (sure to {sure})"
+    if diagnosis.fix:
+        return f"{diagnosis.fix}: {diagnosis.title} (sure to {sure})"
+    if diagnosis.placed:
+        return f"unknown: raised in {diagnosis.placed.where}; no signature knows it"
+    return "unknown: no signature knows this line"
+
+
+def _next(diagnosis: Diagnosis) -> str:
+    if diagnosis.fetch:
+        fetch = f"these are consequences; look at {diagnosis.fetch}"
+        remedy = diagnosis.remedy or ""
+        return f"{fetch}. {remedy}" if remedy and diagnosis.cause != UNKNOWN else fetch
+    return diagnosis.remedy or "none is known; `rlbox diagnose LOG --why` tells what else went wrong there"
+
+
+def _followed(diagnosis: Diagnosis) -> str:
+    rest = diagnosis.chain[1:]
+    if not rest:
+        return "nothing more that failed"
+    lanes = dict.fromkeys(link.case.event.lane or diagnosis.files[link.case.event.file].name for link in rest)
+    shown = ", ".join(list(lanes)[:3]) + (", …" if len(lanes) > 3 else "")
+    last = _cut(shown_text(rest[-1].case), WIDTH)
+    if len(rest) == 1:
+        return f"one consequence, in {shown}: {last}"
+    return f"{len(rest)} consequences, in {shown}; the last: {last}"
+
+
+def _cut(text: str, width: int) -> str:
+    """Return a text of so many characters at most, with a sign where more of it was."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _line(diagnosis: Diagnosis, case: Case, width: int = WIDTH) -> str:
+    """Return where a failure stands, and its line."""
+    row = case.event.row
+    place = f"{diagnosis.files[case.event.file].name}:{case.number}"
+    where = ", ".join(part for part in (place, row.lane, row.clock) if part)
+    return f"{where}: {_cut(shown_text(case), width)}"
+
+
+def _chain(diagnosis: Diagnosis) -> str:
+    if len(diagnosis.chain) < 2 and not diagnosis.also:
+        return ""
+    rows = [_step(diagnosis, place, link) for place, link in enumerate(diagnosis.chain[:_CHAIN_SHOWN])]
+    if (left := len(diagnosis.chain) - _CHAIN_SHOWN) > 0:
+        rows.append(f"  … and {left} more")
+    for case in diagnosis.also[:_ALSO_SHOWN]:
+        rows.append(f"  also: {_line(diagnosis, case)} [{case.cause or UNKNOWN}]")
+    return "\n".join(rows)
+
+
+def _step(diagnosis: Diagnosis, place: int, link: Link) -> str:
+    case = link.case
+    times = f" ({case.event.count} times)" if case.event.count > 1 else ""
+    of = f" {link.of + 1}" if link.of > 0 else ""
+    return f"  {place + 1}. {_line(diagnosis, case)}{times} [{link.kind}, {WHYS[link.why]}{of}]"
+
+
+def _healthy(diagnosis: Diagnosis) -> str:
+    ending = ENDINGS[diagnosis.ending]
+    lines = sum(one.lines for one in diagnosis.files)
+    return f"nothing fatal in {lines} lines; {ending}"
+
+
+def _noise(diagnosis: Diagnosis) -> str:
+    rows: list[str] = []
+    seen: Sequence[dict[str, object]] = diagnosis.as_json()["benign"]
+    for row in seen[:_NOISE_SHOWN]:
+        line = f"{row['file']}:{row['line']}: {_cut(str(row['text']), WIDTH)}"
+        count = row["count"]
+        told = (str(row["cause"] or ""), f"{count} times", REASONS[str(row["why"])])
+        rows.append(f"  no failure: {line} [{', '.join(part for part in told if part)}]")
+    if (left := len(seen) - _NOISE_SHOWN) > 0:
+        rows.append(f"  … and {left} more that are none")
+    return "\n".join(rows)
+
+
+MOST_BYTES = 8000
+_ASKED = "What is the cause of this failure, and the smallest next step? What is known so far:"
+_HIDDEN = (
+    (re.compile(r"\b(?:hf_|gh[pousr]_|github_pat_|sk-|xox[a-z]-|glpat-|AKIA)[A-Za-z0-9_-]{8,}"), "***"),
+    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), "***"),
+    (re.compile(r"\b[0-9a-fA-F]{32,}\b"), "***"),
+    (
+        re.compile(r"(?i)\b((?:api[_-]?key|token|secret|password|passwd)\w*[\"']?\s*[=:]\s*[\"']?)[^\s\"',;]{4,}"),
+        r"\1***",
+    ),
+    (re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*\b"), "***@***"),
+    (re.compile(r"(\w+://)[^\s/'\"<>)]+"), r"\1***"),
+    (re.compile(r"(?<![\w.])(?!127\.|0\.0\.0\.0)\d{1,3}(?:\.\d{1,3}){3}(?![\w.])"), "***"),
+    (re.compile(r"(?i)\b(host(?:name)?\s*[=:]\s*['\"]?|\bip=|on node )[\w.-]+"), r"\1***"),
+    (re.compile(r"(?:/[^\s/:'\"`]+)+/((?:site|dist)-packages/)"), r"\1"),
+    (re.compile(r"(?<![\w.:/*])/(?:[^\s/:'\"`,()\[\]]+/)+([^\s/:'\"`,()\[\]]*)"), r"***/\1"),
+)
+"""What is hidden, and what stands in its place: keys, people, hosts, and the folders of paths but for packages'."""
+
+
+def evidence_pack(found: Diagnosis, excerpt: str, environment: Mapping[str, str]) -> str:
+    """Return what a stranger may be asked with: the question, the answer so far, and the lines around the root.
+
+    `environment` holds the secrets of this process, which are masked however they are written.
+    """
+    text = f"{_ASKED}\n\n{report(found, excerpt)}\n"
+    text = hidden(Masks(environment).text(text))
+    return text.encode("utf-8", "replace")[:MOST_BYTES].decode("utf-8", "ignore")
+
+
+def hidden(text: str) -> str:
+    """Return a text without keys, people, hosts and folders."""
+    for pattern, other in _HIDDEN:
+        text = pattern.sub(other, text)
+    return text

@@ -1,0 +1,277 @@
+"""Signatures of known failures, from the files of fixes: which of them an event shows."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from rlbox.config.pattern import check_pattern, re2_options
+from rlbox.diagnose.events import Event
+from rlbox.diagnose.patterns import words
+from rlbox.errors import SpecError
+from rlbox.foreign import parse_json, toml_table
+from rlbox.logs.lines import block_of
+from rlbox.logs.patterns import compile_pattern, find_hits
+from rlbox.system.safe_files import read_bytes
+
+Role = Literal["root", "relayed", "victim", "death", "benign"]
+_ORDER: dict[str, int] = {"root": 0, "victim": 1, "death": 2, "relayed": 3, "benign": 4}
+_TAIL = 12
+_SET_MEMORY = 256 << 20
+"""Bytes that RE2 may use for all signatures at once: with its own 8 MiB it gives up, and finds nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSignature:
+    """One way in which a cause shows: `cause` is its id, `fix` that of the fix which tells of it.
+
+    `near` is an expression that a frame of the traceback, the lane or the statement's own place must fit, `far` one
+    that none of them may. Of two that fit one statement the one of higher `rank` counts, then the one that asks for
+    more. `anchor` are texts that a scan looks for, where the line holds none of those that it looks for anyway.
+    """
+
+    cause: str
+    fix: str
+    title: str
+    remedy: str
+    pattern: str
+    unless: str = ""
+    near: str = ""
+    far: str = ""
+    role: Role = "root"
+    rank: int = 0
+    after: str = ""
+    anchor: tuple[str, ...] = ()
+
+    @property
+    def exactness(self) -> tuple[int, int, int]:
+        """How much it asks for: its rank, whether it asks for a place, and the length of its pattern."""
+        return self.rank, bool(self.near), len(self.pattern)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A signature that an event shows, in its statement at the place `statement` of them.
+
+    `tail` is the place, among the lines that the statement goes on with, of the one that alone shows it; -1 where the
+    statement's own line does, or only all of them together.
+    """
+
+    signature: LogSignature
+    statement: int
+    tail: int = -1
+
+
+class SignatureSet:
+    """Signatures, all of which are looked for at once."""
+
+    def __init__(self, signatures: Iterable[LogSignature]) -> None:
+        self.signatures = tuple(signatures)
+
+    @functools.cached_property
+    def _set(self) -> Any:
+        """The patterns as one set of RE2; 70 ms for the 450 shipped ones, which a log without errors never needs."""
+        import re2
+
+        options = re2_options(capture=False)
+        options.max_mem = _SET_MEMORY
+        patterns = re2.Set.SearchSet(options)
+        for signature in self.signatures:
+            patterns.Add(signature.pattern)
+        patterns.Compile()
+        return patterns
+
+    @functools.cached_property
+    def scan_expressions(self) -> tuple[str, ...]:
+        """What a scan looks for, so that it reads few lines of a log: words of failures, and anchors of signatures.
+
+        What is harmless need not be found.
+        """
+        anchors = {anchor for one in self.signatures if one.role != "benign" for anchor in one.anchor}
+        return tuple(_expression(text) for text in (*words("scan", "triggers"), *sorted(anchors)))
+
+    def fitting(self, text: str) -> list[LogSignature]:
+        """Return the signatures whose expressions fit a text: one of its lines, or all of them joined by blanks."""
+        if not self.signatures:
+            return []
+        lines = [*text.split("\n"), text.replace("\n", " ")] if "\n" in text else [text]
+        indexes = sorted({index for line in lines for index in self._set.Match(line) or ()})
+        fitting = (self.signatures[index] for index in indexes)
+        whole = "\n".join(lines)
+        return [one for one in fitting if not (one.unless and compile_pattern(one.unless).fits(whole))]
+
+    def knows(self, text: str) -> bool:
+        """Whether any signature fits a text."""
+        return bool(self.fitting(text))
+
+    def matches(self, event: Event, spoken: str = "") -> list[Match]:
+        """Return what an event shows, the best first: a root's before a victim's, the first statement's first.
+
+        `spoken` are words of the whole log that say which programs it is of.
+        """
+        found = []
+        around: tuple[str, ...] = ()
+        for index, (_, text, _, tail) in enumerate(event.statements()):
+            lines = [text, *(line for _, line in tail[:_TAIL])]
+            whole = "\n".join(lines)
+            for signature in self.fitting(whole):
+                if signature.near or signature.far:
+                    around = around or _around(event, spoken)
+                    if not _is_at_home(signature, around):
+                        continue
+                pattern = compile_pattern(signature.pattern)
+                place = next((at for at, line in enumerate(lines) if pattern.fits(line)), 0)
+                found.append(Match(signature, index, place - 1))
+        return sorted(found, key=_precedence)
+
+
+def _expression(text: str) -> str:
+    """Return a text as an expression; a line feed at one of its ends stands for that end of a line."""
+    begins, ends = "^" * text.startswith("\n"), "$" * text.endswith("\n")
+    return f"{begins}{re.escape(text.strip(chr(10)))}{ends}"
+
+
+def _precedence(match: Match) -> tuple[int, ...]:
+    signature = match.signature
+    less = (-int(value) for value in signature.exactness)
+    return (_ORDER[signature.role], match.statement, not signature.cause, *less)
+
+
+def _is_at_home(signature: LogSignature, around: tuple[str, ...]) -> bool:
+    near = compile_pattern(signature.near) if signature.near else None
+    far = compile_pattern(signature.far) if signature.far else None
+    if near and not any(near.fits(text) for text in around):
+        return False
+    return not (far and any(far.fits(text) for text in around))
+
+
+def _around(event: Event, spoken: str) -> tuple[str, ...]:
+    """Return where an event stands: each frame as `file:function`, the lane, the logger's place, its line, the log."""
+    row = event.row
+    frames = dict.fromkeys(f"{frame.file}:{frame.function}" for frame in event.frames)
+    tail = [line for _, line in event.tail if line.startswith("File ")]
+    return (*frames, *tail, f"lane {row.lane}", f"source {row.source}", row.text[:300], spoken)
+
+
+def signatures_of(fixes: Iterable[Mapping[str, Any]]) -> tuple[LogSignature, ...]:
+    """Return the signatures of fixes (`id`, `title`, `failure`, `remedy`, `heals`, `signature`, from TOML or JSON).
+
+    The title of a signature is the failure that its fix tells of, else what the fix is called.
+    """
+    found = []
+    for fix in fixes:
+        heals = fix.get("heals") or [""]
+        for row in fix.get("signature", ()):
+            role: Role = row.get("role") or ("benign" if fix.get("benign") else "root")
+            found.append(
+                LogSignature(
+                    cause=row.get("cause", heals[0]),
+                    fix=fix["id"],
+                    title=fix.get("failure") or fix.get("title", ""),
+                    remedy=fix.get("remedy", ""),
+                    pattern=row["pattern"],
+                    unless=row.get("unless", ""),
+                    near=row.get("near", ""),
+                    far=row.get("far", ""),
+                    role=role,
+                    rank=row.get("rank", 0),
+                    after=row.get("after", ""),
+                    anchor=tuple(row.get("anchor", ())),
+                )
+            )
+    return tuple(found)
+
+
+def rows_of(data: object) -> tuple[LogSignature, ...]:
+    """Return signatures that a run carries as `rows_json` wrote them; none of what is no list.
+
+    Keys that this version does not know are left out: runs of earlier versions carry `needs`.
+    """
+    if not isinstance(data, list):
+        return ()
+    known = {field.name for field in fields(LogSignature)}
+    try:
+        rows = ({**row, "anchor": tuple(row.get("anchor", ()))} for row in data)
+        found = [LogSignature(**{key: value for key, value in row.items() if key in known}) for row in rows]
+        return tuple(one for one in found if check_pattern(one.pattern))
+    except (TypeError, AttributeError, ValueError):
+        return ()
+
+
+def rows_json(signatures: Sequence[LogSignature]) -> str:
+    """Return signatures as JSON, a row each."""
+    return json.dumps([asdict(one) for one in signatures], ensure_ascii=False, separators=(",", ":"))
+
+
+_MOST_BYTES = 4 << 20
+
+
+def load_catalogue(files: Mapping[str, Path], packs: Sequence[Path] = ()) -> SignatureSet:
+    """Return the catalogue of fixes (id to file) and of packs, folders with such files of other teams.
+
+    A pack adds to the catalogue and takes no one's place: its fix of a known id keeps its own signatures beside those
+    that are there.
+
+    Raises
+    ------
+    SpecError
+        A file cannot be read, or a signature of a pack is wrong; all that is wrong is named.
+    """
+    rows = signatures_of(_fixes(files))
+    for pack in packs:
+        rows = (*rows, *_pack(pack))
+    return SignatureSet(rows)
+
+
+def _fixes(files: Mapping[str, Path]) -> list[dict[str, Any]]:
+    return [{**_table(path), "id": name} for name, path in sorted(files.items())]
+
+
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        return toml_table(path.read_bytes()[:_MOST_BYTES].decode("utf-8", "replace"))
+    except (OSError, ValueError) as error:
+        raise SpecError(f"broken TOML: {error}", where=str(path), next_step="correct the file") from error
+
+
+def _pack(folder: Path) -> tuple[LogSignature, ...]:
+    """Return the signatures of a pack."""
+    files = {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    if not files:
+        raise SpecError(
+            f"{folder}: no signatures in it", next_step="name a folder with files like templates/fixes/*.toml"
+        )
+    fixes = _fixes(files)
+    problems = [f"{fix['id']}: {problem}" for fix in fixes for problem in _problems_of(fix)]
+    if problems:
+        raise SpecError(f"{folder}: wrong signatures\n  " + "\n  ".join(problems), next_step="correct the pack")
+    return signatures_of(fixes)
+
+
+def _problems_of(fix: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the signatures of a pack's fix: shipped ones are held against their model instead."""
+    for signature, row in zip(signatures_of([fix]), fix.get("signature", ()), strict=True):
+        example = row.get("example", "")
+        try:
+            check_pattern(signature.pattern)
+        except ValueError as error:
+            yield str(error)
+            continue
+        known = SignatureSet([signature])
+        if example and not known.knows(example):
+            yield f"{signature.pattern!r} does not fit its own example"
+        elif example and signature.role != "benign" and not find_hits(known.scan_expressions, block_of([example])):
+            yield "no scan finds its example: name a text of it as `anchor`"
+
+
+def read_run_catalogue(path: Path) -> SignatureSet:
+    """Return the catalogue that a run carries beside its plan; an empty one when it carries none."""
+    try:
+        return SignatureSet(rows_of(parse_json(read_bytes(path))))
+    except (OSError, ValueError):
+        return SignatureSet(())

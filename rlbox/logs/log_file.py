@@ -1,0 +1,156 @@
+"""One log of a run: masked bytes appended, dated in a file next to it, restored when somebody removes it."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import os
+import threading
+import time
+from pathlib import Path
+
+from rlbox.foreign import whole_number
+from rlbox.secrets.credentials import CredentialStream
+from rlbox.secrets.mask_stream import MaskStream
+from rlbox.system.safe_files import open_new_file, open_regular_file, remove_file, rename_path
+from rlbox.system.tail import BLOCK
+
+TIMES_SUFFIX = ".times"
+"""`<log>.times` has lines `OFFSET UNIX_MS`, one a second at most: what was written from that time on begins there."""
+
+_DATED_S = 1.0
+_TIMES_BYTES = 64 << 20
+
+
+class LogFile:
+    """A log that one thread appends to while another reads it back; both through one handle.
+
+    `size` is how many bytes are in it, `taken` how many of them the reader has used, `cuts` how often somebody else
+    emptied it: offsets begin at 0 again after each.
+    """
+
+    def __init__(self, path: Path, masks: MaskStream) -> None:
+        self.path = path
+        self.size = 0
+        self.taken = 0
+        self.cuts = 0
+        self._masks = masks
+        self._credentials = CredentialStream()
+        self._lock = threading.Lock()
+        self._handle = open_new_file(path)
+        self._times = open_new_file(path.with_name(f"{path.name}{TIMES_SUFFIX}"))
+        self._date_at = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """How many bytes the reader has still to use."""
+        return self.size - self.taken
+
+    def write(self, data: bytes) -> None:
+        """Append `data`, masked; what may be the beginning of a secret waits for what follows.
+
+        Raises
+        ------
+        OSError
+            The disk is full or gone; what was written before stays.
+        """
+        self._append(self._credentials.feed(self._masks.feed(data)))
+
+    def end(self) -> None:
+        """Append what was held back: no more will follow."""
+        self._append(self._credentials.feed(self._masks.close()) + self._credentials.close())
+
+    def read(self) -> bytes:
+        """Return the next bytes, at most `BLOCK`, for the reader; empty when there are none."""
+        if not self.waiting:
+            return b""
+        data = os.pread(self._handle, min(BLOCK, self.waiting), self.taken)
+        if not data:  # less is there than was written
+            with self._lock:
+                self.taken, self.size = 0, os.fstat(self._handle).st_size
+            self.cuts += 1
+            data = os.pread(self._handle, BLOCK, 0)
+        self.taken += len(data)
+        return data
+
+    def restore(self) -> bool:
+        """Make the file again, with all that it held, when somebody removed or renamed it; return whether that was so.
+
+        Raises
+        ------
+        OSError
+            Its directory is gone too, or the disk is full.
+        """
+        own = os.fstat(self._handle)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(own, os.stat(self.path, follow_symlinks=False)):
+                return False
+        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        handle = open_new_file(draft)
+        try:
+            _copy(self._handle, handle, own.st_size)
+            rename_path(draft, self.path)
+        except OSError:
+            os.close(handle)
+            with contextlib.suppress(OSError):
+                remove_file(draft)
+            raise
+        os.dup2(handle, self._handle, inheritable=False)  # the reader goes on with the same number
+        os.close(handle)
+        return True
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._handle)
+        os.close(self._times)
+
+    def _append(self, data: bytes) -> None:
+        if not data:
+            return
+        now = time.time()
+        if not 0 <= now - self._date_at < _DATED_S:
+            self._date_at = now
+            os.write(self._times, f"{self.size} {int(now * 1000)}\n".encode())
+        rest = memoryview(data)
+        with self._lock:
+            if os.fstat(self._handle).st_size > self.size:  # else it would lie where no reader looks for it
+                os.ftruncate(self._handle, self.size)
+            while rest:
+                count = os.write(self._handle, rest)
+                self.size += count
+                rest = rest[count:]
+
+
+def _copy(source: int, target: int, size: int) -> None:
+    offset = 0
+    while offset < size and (data := os.pread(source, BLOCK, offset)):
+        offset += len(data)
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(target, rest) :]
+
+
+class Times:
+    """What the file beside a log says: rows `OFFSET UNIX_MS`, what was written from that time on begins there.
+
+    Rows are a second apart or more. One that was torn by a kill is left out, as are those behind a log that was emptied
+    for as long as they go back.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._rows: list[tuple[int, float]] = []
+        try:
+            with open_regular_file(Path(f"{log}{TIMES_SUFFIX}")) as file:
+                data = file.read(_TIMES_BYTES)
+        except OSError:
+            return
+        for line in data.splitlines():
+            offset, _, moment = line.strip().partition(b" ")
+            place, at_ms = whole_number(offset), whole_number(moment)
+            if place is not None and at_ms is not None and (not self._rows or place >= self._rows[-1][0]):
+                self._rows.append((place, at_ms / 1000))
+
+    def at(self, offset: int) -> float | None:
+        """Return the Unix time at which the byte at `offset` was written; None when nobody noted it."""
+        index = bisect.bisect_right(self._rows, (offset, float("inf")))
+        return self._rows[max(index - 1, 0)][1] if self._rows else None

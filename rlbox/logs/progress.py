@@ -1,0 +1,389 @@
+"""Progress, rates and metrics as the lines of known trainers and servers print them, and their progress bars.
+
+Known: verl (`step:12 - actor/pg_loss:0.1 - …`), slime and Megatron-LM (`rollout 3: {…}`, `perf 3: {…}`, `iteration
+10/ 100 | … | lm loss: …`), OpenRLHF (`Global step 4: {…}`), TRL and the Hugging Face trainer (`{'loss': 0.69, …}`),
+vLLM and SGLang (`generation throughput: 104.5 tokens/s`), `step 12 loss 0.5`; bars of tqdm with numbers (`67/128`) and
+with bytes (`1.20G/2.70G`), and vLLM's and SGLang's `25% Completed | 1/4`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from rlbox.foreign import decimal, finite_number
+from rlbox.logs.lines import bare_text, clean_text
+from rlbox.logs.log_file import Times
+from rlbox.secrets.credentials import compile_bytes
+from rlbox.system.safe_files import open_regular_file
+
+LINE_LIMIT = 16 * 1024
+"""Characters of a line that are looked at: the longest line that tells of progress has about 6000."""
+
+_CANDIDATE = (
+    rb"(?i)step:\d+ - |tokens?/s|\d(?:s/it|it/s)|iteration +\d+/|'[\w/.@ -]{1,80}': '?[-+]?[\d.]"
+    rb"|step[ =:]+\d+[^\n]*(?:loss|reward)|(?:samples|steps|tokens)(?:/s|_per_second|_per_sec)|\d%\|"
+)
+"""What a line must hold to be worth a look, so that the text of a log is searched once, not line by line."""
+STEP_LINE = r"(?i)\b(?:step|rollout|perf|eval)[ =:]+\d|\biteration +\d+/|\d%\|"
+"""What a line must hold to tell of a step, as RE2 reads it."""
+
+# No part of these can be read in two ways, so that a line takes time by its length, whatever it holds.
+_NUMBER = rb"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
+_VERL = rb"\bstep:(\d{1,15}) - (.*)"
+_DICT_PAIR = rb"['\"]([\w/.@ +-]{1,80})['\"]: ['\"]?(?:np\.float\d+\()?(%b)\b" % _NUMBER
+_DICT_HEAD = rb"\b(?:rollout|perf|[Gg]lobal[ _]step|[Tt]rain step|step|eval)[ :=]+(\d{1,15})\s*:?\s*$"
+_MEGATRON = rb"\biteration +(\d{1,15})/ *(\d{1,15}) \|(.*)"
+_SERVER = rb"\b(prompt|input|gen(?:eration)?|output)\s+throughput(?: \(token/s\))?: (%b)" % _NUMBER
+_BAR = rb"\d{1,3}%%\|[^|]*\|\s*(\d{1,15})/(\d{1,15}) \[[^\],]*(?:,\s*(?:(%b)|\?)(s/it|it/s))?" % _NUMBER
+_BAR_PAIR = rb"([A-Za-z][\w/.]{0,60})=(%b)" % _NUMBER
+_NO_STEPS = rb"(?i)load|fetch|map|tokeniz|generat|process|captur|render|filter|sav|eval|import|warm|compil"
+"""Words before a bar that counts something else than steps."""
+_PLAIN = rb"\b[Ss]tep[ =:]+(\d{1,15})(?:/(\d{1,15}))?\b(.*)"
+_PLAIN_PAIR = rb"\b([A-Za-z][\w/.]{0,60})[ =:]{1,3}(%b)(?:[\s,;|]|$)" % _NUMBER
+_PER_S = rb"(?<![\d.])(%b)\s*(tokens?|samples|steps)/s(?:ec)?\b" % _NUMBER
+
+_RATES = {
+    "perf/throughput": "tokens/s per GPU",
+    "perf/tokens_per_gpu_per_sec": "tokens/s per GPU",
+    "tokens_per_gpu_per_sec": "tokens/s per GPU",
+    "train_tokens_per_second": "tokens/s",
+    "train_samples_per_second": "samples/s",
+    "train_steps_per_second": "steps/s",
+    "tokens_per_second": "tokens/s",
+    "samples_per_second": "samples/s",
+    "steps_per_second": "steps/s",
+}
+_STEP_SECONDS = ("timing_s/step", "perf/time_per_step", "timing/step_total", "perf/step_time")
+_ROW_STEPS = ("step", "rollout", "iteration")
+_SHORTEST_S = 1e-9
+_MOST_STEPS = 1e15
+"""What is beyond them is no measurement: a rate would be infinite, a step have more digits than a page is wide."""
+_STEP_NAMES = ("training/global_step", "global_step", "step", "train/step", "rollout/step")
+
+_RANKS = (
+    re.compile(r"(?:^|/)(?:lm |train_|policy_|pg_|actor_)?loss$"),
+    re.compile(r"(?:^|/)(?:mean_|raw_)?rewards?(?:/mean)?$|critic/(?:score|rewards)/mean$|/test_score$|success_rate$"),
+    re.compile(r"loss(?! scale)|reward|accuracy|score"),
+    re.compile(r"kl$|kl_loss|entropy|grad[_ ]norm"),
+)
+REST = len(_RANKS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What one line tells: `step` of `total` (0: not said), `rates` by unit (`tokens/s`), and `metrics` by name."""
+
+    step: int | None = None
+    total: int = 0
+    rates: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def read_progress(line: str) -> Reading | None:
+    """Return what a line of a log tells of progress; None when it tells nothing."""
+    text = bare_text(clean_text(line[:LINE_LIMIT])).encode("utf-8", "replace")
+    for read in (_verl, _megatron, _server, _dict, _bar, _plain):
+        if found := read(text):
+            return found
+    return None
+
+
+def counts_steps(text: str) -> bool:
+    """Whether a line without colours holds a progress bar, and one that counts steps."""
+    return _bar(text.encode("utf-8", "replace")) is not None
+
+
+def find_candidates(block: bytes) -> list[tuple[int, bytes]]:
+    """Return the lines of a block of a log that may tell of progress, each with its offset in the block.
+
+    The block is searched as a whole; no code runs per line.
+    """
+    found: list[tuple[int, bytes]] = []
+    at = 0
+    while match := _candidates().search(block, at):
+        start = block.rfind(b"\n", 0, match.start()) + 1
+        end = block.find(b"\n", match.end())
+        end = len(block) if end < 0 else end
+        found.append((start, block[start:end]))
+        at = end + 1
+        if at >= len(block):
+            break
+    return found
+
+
+def read_record(record: object) -> Reading | None:
+    """Return what a row of `metrics.jsonl` tells; None for one that is torn or holds no number.
+
+    `step`, else `rollout` or `iteration`, is its step; names that hold text (`stage`) are left out.
+    """
+    if not isinstance(record, Mapping):
+        return None
+    found = ((str(name), finite_number(value)) for name, value in record.items())
+    numbers = {name: value for name, value in found if value is not None}
+    named = next((name for name in _ROW_STEPS if name in numbers), "")
+    step = _step(numbers, (named,))
+    numbers.pop(named, None)
+    return Reading(step=step, metrics=numbers) if numbers else None
+
+
+def latest(readings: Iterable[Reading]) -> Reading:
+    """Return all that readings, oldest first, tell together: of each name the last value."""
+    step, total = None, 0
+    rates: dict[str, float] = {}
+    metrics: dict[str, float] = {}
+    for reading in readings:
+        step = reading.step if reading.step is not None else step
+        total = reading.total or total
+        rates |= reading.rates
+        metrics |= reading.metrics
+    return Reading(step=step, total=total if step is None or total >= step else 0, rates=rates, metrics=metrics)
+
+
+def eta_s(reading: Reading) -> float | None:
+    """Return how many seconds the steps that are left take at the present rate; None where that is not known."""
+    rate = reading.rates.get("steps/s", 0.0)
+    if not reading.total or reading.step is None or rate <= 0:
+        return None
+    return max(0, reading.total - reading.step) / rate
+
+
+def main_metrics(metrics: Mapping[str, float], limit: int = 4) -> dict[str, float]:
+    """Return the few metrics that a person looks at first: losses and rewards, then what keeps a run healthy."""
+    ranked = sorted(metrics, key=lambda name: (metric_rank(name), len(name), name))
+    return {name: metrics[name] for name in ranked[:limit] if metric_rank(name) < REST}
+
+
+def metric_rank(name: str) -> int:
+    """Return how early a person wants to see a metric: 0 losses, 1 rewards, 2 and 3 what is near them, then `REST`."""
+    return next((rank for rank, pattern in enumerate(_RANKS) if pattern.search(name)), REST)
+
+
+def _verl(text: bytes) -> Reading | None:
+    found = _re(_VERL).search(text)
+    return _reading(int(found.group(1)), 0, _named(found.group(2).split(b" - "))) if found else None
+
+
+def _megatron(text: bytes) -> Reading | None:
+    found = _re(_MEGATRON).search(text)
+    if not found:
+        return None
+    pairs = _named(found.group(3).split(b"|"))
+    seconds = pairs.pop("elapsed time per iteration (ms)", 0.0) / 1000
+    reading = _reading(int(found.group(1)), int(found.group(2)), pairs)
+    rates = {"steps/s": 1 / seconds} if seconds > _SHORTEST_S else {}
+    if rates and "global batch size" in pairs:
+        rates["samples/s"] = pairs["global batch size"] / seconds
+    return replace(reading, rates={**reading.rates, **rates})
+
+
+def _server(text: bytes) -> Reading | None:
+    rates = {}
+    for kind, number in _re(_SERVER).findall(text):
+        if (value := _finite(number)) is not None:
+            rates["tokens/s in" if kind in (b"prompt", b"input") else "tokens/s out"] = value
+    return Reading(rates=rates) if rates else None
+
+
+def _dict(text: bytes) -> Reading | None:
+    start, end = text.find(b"{"), text.rfind(b"}")
+    pairs = _pairs(_DICT_PAIR, text[start:end]) if 0 <= start < end else {}
+    if not pairs:
+        return None
+    head = _re(_DICT_HEAD).search(text[max(0, start - 200) : start])
+    bar = _bar(text[:start])
+    reading = _reading(int(head.group(1)) if head else None, 0, pairs)
+    if bar is None:
+        return reading
+    step = reading.step if reading.step is not None else bar.step
+    return Reading(
+        step=step, total=bar.total, rates={**bar.rates, **reading.rates}, metrics={**bar.metrics, **reading.metrics}
+    )
+
+
+def _bar(text: bytes) -> Reading | None:
+    last = next(iter(deque(_re(_BAR).finditer(text), maxlen=1)), None)
+    if last is None or _re(_NO_STEPS).search(text[max(0, last.start() - 80) : last.start()]):
+        return None
+    done, total, number, unit = last.groups()
+    pairs = _pairs(_BAR_PAIR, text[last.end() :].partition(b"]")[0])
+    value = (_finite(number) if number else None) or 0.0
+    rate = value if unit == b"it/s" else 1 / value if value > _SHORTEST_S else 0.0
+    return Reading(step=int(done), total=int(total), rates={"steps/s": rate} if rate else {}, metrics=pairs)
+
+
+def _plain(text: bytes) -> Reading | None:
+    told = ((unit.decode().rstrip("s") + "s/s", _finite(number)) for number, unit in _re(_PER_S).findall(text))
+    rates = {unit: value for unit, value in told if value is not None}
+    found = _re(_PLAIN).search(text)
+    if not found:
+        return Reading(rates=rates) if rates else None
+    pairs = _pairs(_PLAIN_PAIR, _re(_PER_S).sub(b"", found.group(3)))
+    reading = _reading(int(found.group(1)), int(found.group(2) or 0), pairs)
+    return replace(reading, rates={**reading.rates, **rates})
+
+
+def _pairs(pattern: bytes, text: bytes) -> dict[str, float]:
+    found = ((_name(name), _finite(number)) for name, number in _re(pattern).findall(text))
+    return {name: value for name, value in found if value is not None}
+
+
+def _named(parts: Iterable[bytes]) -> dict[str, float]:
+    """Return the pairs `name: number` among `parts`."""
+    found = {}
+    for part in parts:
+        name, _, number = part.rpartition(b":")
+        value = _finite(number.strip())
+        if name and value is not None:
+            found[_name(name)] = value
+    return found
+
+
+def _reading(step: int | None, total: int, pairs: dict[str, float]) -> Reading:
+    rates = {_RATES[name]: pairs[name] for name in pairs if name in _RATES}
+    seconds = next((pairs[name] for name in _STEP_SECONDS if pairs.get(name)), 0.0)
+    if seconds > _SHORTEST_S:
+        rates["steps/s"] = 1 / seconds
+    if step is None:
+        step = _step(pairs, _STEP_NAMES)
+    return Reading(
+        step=step, total=total, rates=rates, metrics={k: v for k, v in pairs.items() if k not in _STEP_NAMES}
+    )
+
+
+def _step(numbers: Mapping[str, float], names: Iterable[str]) -> int | None:
+    return next((int(numbers[name]) for name in names if abs(numbers.get(name, math.inf)) < _MOST_STEPS), None)
+
+
+def _finite(number: bytes) -> float | None:
+    value = decimal(number.decode("ascii", "replace"))
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _name(text: bytes) -> str:
+    return text.strip().decode("utf-8", "replace")
+
+
+@functools.cache
+def _re(pattern: bytes) -> re.Pattern[bytes]:
+    return re.compile(pattern)
+
+
+@functools.cache
+def _candidates() -> re.Pattern[bytes]:
+    return compile_bytes(_CANDIDATE)
+
+
+_BAR_NUMBER = r"(\d{1,15}(?:\.\d{1,6})?)([kMGT]?)i?B?"
+# No part of it can be read in two ways, so that a line takes time by its length, whatever it holds.
+_COUNT_BAR = re.compile(
+    rf"\b\d{{1,3}}% ?(?:Completed )?\|(?:[^|\[]{{0,200}}\|)? *{_BAR_NUMBER}/{_BAR_NUMBER} \[[\d:]*(?:<([\d:]{{1,12}}))?"
+)
+_UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_CLOCK = re.compile(r"^(?:[\[(]?\d{1,4}[-/:][\d\-/:., TZ]*[\])]? ?|[A-Z]+ |\([^()]{0,80} pid=\d+\) ?|\[[^\]]*\] ?)+")
+_LABEL = 60
+_LINES = 12
+"""A bar with more lines behind it than these is one that nobody goes on with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgressBar:
+    """A bar: `done` of `total`; `left_s` as its program tells it, None where it does not."""
+
+    label: str
+    done: float
+    total: float
+    left_s: float | None = None
+
+    @property
+    def share(self) -> float:
+        """How much of it is done, 0-1."""
+        return min(1.0, self.done / self.total)
+
+
+def read_bar(line: str) -> ProgressBar | None:
+    """Return the bar in a line of a log; None without one, and for one that counts steps."""
+    text = bare_text(clean_text(line[:LINE_LIMIT]))
+    found = None
+    for hit in _COUNT_BAR.finditer(text):
+        found = hit
+    if found is None or counts_steps(text):
+        return None
+    done, total = (float(found[at]) * _UNITS[found[at + 1]] for at in (1, 3))
+    label = _CLOCK.sub("", text[: found.start()].strip()).rstrip(": ")[:_LABEL]
+    return ProgressBar(label=label, done=done, total=total, left_s=_seconds(found[5])) if 0 < total >= done else None
+
+
+def last_bar(block: bytes) -> ProgressBar | None:
+    """Return the bar that a log's last lines show, unless it is full; each state of a bar that is rewritten counts."""
+    lines = block.decode("utf-8", "replace").replace("\r", "\n").rstrip("\n").split("\n")
+    for line in reversed(lines[-_LINES:]):
+        if "%" in line and (found := read_bar(line)):
+            return found if found.done < found.total else None
+    return None
+
+
+def _seconds(clock: str | None) -> float | None:
+    """Return the seconds of `MM:SS` or `H:MM:SS`."""
+    parts = clock.split(":") if clock else []
+    if len(parts) not in (2, 3) or not all(parts):
+        return None
+    return float(sum(int(part) * 60**at for at, part in enumerate(reversed(parts))))
+
+
+_BLOCK = 1 << 20
+_BLOCKS = 64
+"""Blocks of a log that are read at most: of a longer one that many, evenly spaced, its beginning and end among them."""
+
+_STATES = 500
+"""States of one line that are looked at, about."""
+
+
+def read_log(path: Path) -> Iterator[tuple[float | None, Reading]]:
+    """Return what the lines of a log tell, each with its time (seconds since 1970; None without a file of times).
+
+    A file that is missing or cannot be read tells nothing.
+    """
+    times = Times(path)
+    try:
+        with open_regular_file(path) as file:
+            for start, block in _blocks(file):
+                for at, line in find_candidates(block):
+                    for offset, text in _states(line):
+                        if found := read_progress(text.decode("utf-8", "replace")):
+                            yield times.at(start + at + offset), found
+    except OSError:
+        return
+
+
+def _blocks(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Return blocks of whole lines, each with its offset; a line over the edge belongs to the block before."""
+    for start in _starts(os.fstat(file.fileno()).st_size):
+        file.seek(start)
+        begin = start + (len(file.readline(_BLOCK)) if start else 0)
+        block = file.read(max(0, start + _BLOCK - begin)) + file.readline(_BLOCK)
+        yield begin, block
+
+
+def _states(line: bytes) -> Iterator[tuple[int, bytes]]:
+    """Return the states of a line that was written over and over (a progress bar), each with its offset; not all."""
+    states = line.split(b"\r")
+    stride = max(1, len(states) // _STATES)
+    offset = 0
+    for number, state in enumerate(states):
+        if state and (number % stride == 0 or number >= len(states) - 2):
+            yield offset, state
+        offset += len(state) + 1
+
+
+def _starts(size: int) -> list[int]:
+    if size <= _BLOCK * _BLOCKS:
+        return list(range(0, size, _BLOCK))
+    return [number * (size - _BLOCK) // (_BLOCKS - 1) for number in range(_BLOCKS)]
