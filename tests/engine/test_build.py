@@ -19,6 +19,7 @@ from rlbox.errors import TimedOut
 from rlbox.image.names import file_word
 
 
+@pytest.mark.core
 def test_an_unchanged_target_is_proven_and_not_built(tiny: Box) -> None:
     result = tiny("build", "tiny", "--json")
     assert result.code == 0, result.err
@@ -27,6 +28,7 @@ def test_an_unchanged_target_is_proven_and_not_built(tiny: Box) -> None:
     assert tiny("build", "tiny", "--json").data["state"] == "unchanged"
 
 
+@pytest.mark.core
 def test_a_removed_image_is_built_again_from_the_cache(tiny: Box) -> None:
     label = json.loads(docker("image", "inspect", own("tiny")))[0]["Config"]["Labels"]["rlbox.build"]
     same = docker("image", "ls", "--quiet", "--no-trunc", f"--filter=label=rlbox.build={label}").split()

@@ -90,6 +90,7 @@ def test_what_was_pushed_is_pulled(make: Callable[..., Box], follow: Follow, reg
     on(box, "image", "rm", line[2])
 
 
+@pytest.mark.core
 def test_the_registry_has_the_engines_bytes(make: Callable[..., Box], proxy: Proxy) -> None:
     box = make()
     result = box("push", NAME, "--to", f"{proxy.host}/team/")

@@ -58,6 +58,7 @@ def cause(box: Box) -> str:
     return next(stage["cause"]["what"] for stage in box.state()["stages"] if stage["cause"])
 
 
+@pytest.mark.core
 def test_two_stages_pass(tiny: Box) -> None:
     write(tiny)
     result = tiny("run", "two", "--json")
@@ -70,6 +71,7 @@ def test_two_stages_pass(tiny: Box) -> None:
     assert run.name in tiny("runs", "--target", "tiny").out
 
 
+@pytest.mark.core
 def test_exit_0_without_the_accepted_line_is_a_failure(tiny: Box) -> None:
     write(tiny, first="echo hello > {run}/made; echo something else")
     result = tiny("run", "two")

@@ -14,6 +14,7 @@ from projectbox import own
 from rlbox.foreign import toml_table
 
 
+@pytest.mark.core
 def test_the_exit_code_is_the_commands(tiny: Box) -> None:
     assert tiny("shell", "tiny", "--", "sh", "-c", "exit 7").code == 7
     assert tiny("shell", "tiny", "--", "true").code == 0
