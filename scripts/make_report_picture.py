@@ -1,4 +1,4 @@
-"""Write the pictures of docs/report.md: `make pictures`, or `python scripts/make_report_picture.py OTHER RUN GOING`.
+"""Write the pictures of docs/report.md: `python scripts/make_report_picture.py [OTHER RUN GOING]`.
 
 The three are folders of real runs; without them the job `smoke` is run three times, and the last is looked at while
 it goes on. The report is shown wide, dark, in Chinese and as on a phone, the live page dark and in Chinese, each as

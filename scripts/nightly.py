@@ -103,6 +103,7 @@ def parts() -> list[Part]:
         Part(name="chaos/runs", argv=("bash", "-ec", CHAOS), env={"RLBOX_CHAOS_ROUNDS": "40"}),
         script("faultlab/score", "tests/faultlab/score.py", "--wrong"),
         script("faultlab/orders", "tests/faultlab/interleavings.py", "--count", "20"),
+        tests("faults", "tests/engine/test_faults.py", "-m", "not slow"),
         script("mutants/jobs", "tests/jobs/mutant_lane.py"),
         Part(
             name="elsewhere/engines",
@@ -158,7 +159,7 @@ def run(part: Part, log: Path) -> tuple[int, float]:
         done = subprocess.run(
             part.argv,
             cwd=CHECKOUT,
-            env={**os.environ, **part.env},
+            env={**part.env, **os.environ},
             stdout=output,
             stderr=subprocess.STDOUT,
             check=False,

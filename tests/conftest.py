@@ -95,7 +95,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs an engine, and as slow what no sample holds; what is apart comes when its image is there, and before what is quick."""
+    """Mark what needs an engine, and what no sample holds as slow; sort what is apart before what is quick."""
     for item in (item for item in items if item.nodeid.startswith("tests/engine/")):
         item.add_marker(pytest.mark.engine)
     for item in (item for item in items if item.nodeid.startswith(FOLLOWED)):

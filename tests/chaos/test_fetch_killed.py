@@ -1,4 +1,4 @@
-"""`rlbox fetch` killed without warning at random moments, ten times over; then run to its end: `make chaos-fetch`.
+"""`rlbox fetch` killed without warning at random moments, ten times over; then run to its end.
 
 `RLBOX_CHAOS_SEED` repeats a campaign, `RLBOX_CHAOS_CAMPAIGNS` says how many there are.
 """

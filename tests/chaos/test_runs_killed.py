@@ -1,7 +1,7 @@
 """Runs at both places, with something killed, closed, removed or filled at a random moment of each.
 
 After every round the record must be true, nothing of the run may be left, and bystanders must live. A few rounds by
-default; `make chaos-runs ROUNDS=200` for a campaign. RLBOX_CHAOS_SEED repeats one: round N of seed S is the same fault
+default; `make nightly ARGS=chaos/runs` for more. RLBOX_CHAOS_SEED repeats one: round N of seed S is the same fault
 at the same moment after the start, whatever came before it.
 """
 

@@ -58,8 +58,8 @@ holds_apt = ["g++", "ninja-build", "python3-dev"]
 # The image is never pulled: what is compiled is for this machine's Python.
 HEAD = """# flash-attn from its lock
 
-Written by `make compile-flash-attn`: flash-attn 2.8.3.post2 beside torch 2.11.0, CUDA 13.0. *wall* is from the command
-to the wheel, all inputs fetched or not; *a file* the mean of what one compiler took for a CUDA file.
+Written by `make nightly ARGS=compile-campaign`: flash-attn 2.8.3.post2 beside torch 2.11.0, CUDA 13.0. *wall* is from
+the command to the wheel, all inputs fetched or not; *a file* the mean of what one compiler took for a CUDA file.
 
 | what | GPU | files | at a time | wall | a file | sha256 | |
 |---|---|---|---|---|---|---|---|

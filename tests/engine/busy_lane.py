@@ -1,4 +1,4 @@
-"""`make busy`: the smoke, and ten faults, while sixteen processes more than there are cores want to compute.
+"""`make nightly ARGS=busy`: the smoke, and ten faults, while sixteen more processes want to compute.
 
 The smoke passes or says that the machine is busy; a fault is told as itself. The burners end by themselves, too. Writes
 `tests/engine/BUSY.md`; nothing is resumed, since the load is the thing that is tried.
@@ -86,7 +86,7 @@ def main() -> int:
             cells = (FAULTS.get(name, "`rlbox run smoke`"), "yes" if right else "NO", said, took, load)
             rows.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |\n")
             print(rows[-1], end="", flush=True)
-    about = f"`make busy` wrote this: {provenance(RESULTS)};\n{BURNERS} processes computed beside it."
+    about = f"`make nightly ARGS=busy` wrote this: {provenance(RESULTS)};\n{BURNERS} processes computed beside it."
     head = "| what | true | what was told | took | load |\n|---|---|---|---|---|\n"
     RESULTS.write_text(f"# What is told on a busy machine\n\n{about}\n\n{head}{''.join(rows)}", encoding="utf-8")
     return int(wrong > 0)

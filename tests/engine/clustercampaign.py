@@ -1,4 +1,4 @@
-"""`make cluster-chaos`: many rounds of trouble on a cluster, each written down as it ends; it goes on where it ended.
+"""`make nightly ARGS=cluster-campaign/chaos`: many rounds of trouble on a cluster; it goes on where it ended.
 
 `clusterrounds.py` has what is done and what must hold; the table is `tests/engine/CLUSTER_CHAOS.md`.
 """
@@ -114,7 +114,8 @@ def table(rows: Sequence[Kept], rounds: int, seed: int) -> str:
     lines = [
         "# Trouble on a cluster of two hosts",
         "",
-        f"`make cluster-chaos` wrote this: {len(rows)} of {rounds} rounds of seed {seed}, {held} held;"
+        f"`make nightly ARGS=cluster-campaign/chaos` wrote this: {len(rows)} of {rounds} rounds of seed {seed},"
+        f" {held} held;"
         f" engines: {' and '.join(ENGINES) or 'here'}, where `here` is this machine's.",
         "Each begins and ends with a healthy cluster, whose job is followed meanwhile; a second user's cluster is on",
         "the same hosts. Seconds are from the deed to the report on the screen of who follows the job; of a killed",

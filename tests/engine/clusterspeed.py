@@ -1,4 +1,4 @@
-"""`make cluster-speed`: what a cluster's start, and a look at many hosts, take beside what is typed by hand, in turn.
+"""`make nightly ARGS=cluster-campaign/speed`: a cluster's start and a look at many hosts, beside what is typed.
 
 It writes `tests/engine/CLUSTER_SPEED.md`; nothing else may use the machine meanwhile.
 """
@@ -149,7 +149,7 @@ def table(pairs: Sequence[Pair]) -> str:
     lines = [
         "# A cluster's start and a look at many hosts, beside what is typed by hand",
         "",
-        f"`make cluster-speed` wrote this: {lanes.provenance(TABLE)}.",
+        f"`make nightly ARGS=cluster-campaign/speed` wrote this: {lanes.provenance(TABLE)}.",
         "Seconds are medians, both ways in turn; `load` is that of the machine as it began.",
         "",
         "| what | by hand | rlbox, s | by hand, s | ratio | aimed at | rounds | load |",

@@ -1,4 +1,4 @@
-"""`make faults`: every fault test, and every single thing that a fix bakes deleted in turn, which its test must notice.
+"""`make nightly ARGS=mutants/fixes`: every fault test, and each thing that a fix bakes deleted, which it must notice.
 
 What held is kept in a file of the cache by a digest of all that decides it: a lane that was killed goes on where it
 stood. A full result is written to `tests/faults/RESULTS.md`, with a digest of each fix; a fix that differs from it, or
@@ -41,7 +41,7 @@ SAID = re.compile(rb"(?m)^failure(?:_zh)? = .*\n")
 PATCHING = ("apply_patches.py", "unified_diff.py")
 HEAD = """# Faults, and the mutants of fixes
 
-`make faults` wrote this: {provenance},
+`make nightly ARGS=mutants/fixes` wrote this: {provenance},
 engine {engine}; {seconds:.0f} s of work.
 
 {proven} of {cases} fault tests hold; {noticed} mutants (a fix without one thing that it bakes)
@@ -134,9 +134,11 @@ def _line(name: str, case: Row, of_it: Sequence[Row]) -> str:
 
 def main() -> int:
     """Run the lane; 1 when a fault test fails, or too many mutants go unnoticed."""
-    asked = words("make faults", "Every fault test and every mutant of a fix, on the real engine.").parse_args()
+    asked = words(
+        "make nightly ARGS=mutants/fixes", "Every fault test and every mutant of a fix, on the real engine."
+    ).parse_args()
     if unknown := sorted(set(asked.names) - set(cases())):
-        print(f"make faults: no fault test of {', '.join(unknown)}", file=sys.stderr)
+        print(f"make nightly ARGS=mutants/fixes: no fault test of {', '.join(unknown)}", file=sys.stderr)
         return 2
     code = code_digest()
     proofs = [proof for name in asked.names or cases() for proof in proofs_of(name, code)]

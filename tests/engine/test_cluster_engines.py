@@ -1,4 +1,4 @@
-"""A cluster with engines of Debian 12's own Docker 20.10, which unpacks no zstd, and this machine's. `make cluster`."""
+"""A cluster with engines of Debian 12's own Docker 20.10, which unpacks no zstd, and this machine's."""
 
 from __future__ import annotations
 

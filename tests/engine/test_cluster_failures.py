@@ -1,7 +1,4 @@
-"""What happens to nodes of a cluster on two real hosts is told apart by `status`, and brought back by `up`.
-
-`make cluster`.
-"""
+"""What happens to nodes of a cluster on two real hosts is told apart by `status`, and brought back by `up`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Jobs of a cluster of two real hosts: submitted, followed, left alone, stopped; its logs, dashboard and listeners.
-
-`make cluster`.
-"""
+"""Jobs of a cluster of two real hosts: submitted, followed, left alone, stopped; its logs, dashboard and listeners."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A cluster of two real hosts from nothing to nothing: closed, healed, rolled back, gone; Ray with tokens, and without.
 
-`make cluster`. A stranger on a third host tries every port that listens.
+`make nightly ARGS=cluster`. A stranger on a third host tries every port that listens.
 """
 
 from __future__ import annotations

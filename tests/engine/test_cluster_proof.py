@@ -1,6 +1,6 @@
 """Two hosts are given work whose result is known: a slow cable and wrong results that are planted are named.
 
-`make cluster`. Real torch and gloo in the cluster's own containers. What is planted is in the network, and in the
+Real torch and gloo in the cluster's own containers. What is planted is in the network, and in the
 packages of a container, and nowhere in rlbox.
 """
 

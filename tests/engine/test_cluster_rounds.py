@@ -1,6 +1,6 @@
-"""Two rounds of the campaign of trouble on a cluster (`make cluster-chaos` plays fifty), and how their table reads.
+"""Two of the fifty rounds of `make nightly ARGS=cluster-campaign/chaos`, and how their table reads.
 
-`make cluster`.
+`make nightly ARGS=cluster`.
 """
 
 from __future__ import annotations

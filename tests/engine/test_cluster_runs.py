@@ -1,7 +1,6 @@
 """`rlbox run xdan --place cluster` on two real hosts: the job's own stages, reward server and gates, over both nodes.
 
 OpenRLHF is played: its stand-in reads the very command by 0.10.4's options, joins Ray and works on both nodes.
-`make cluster`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What an image costs on the wire to the hosts of a cluster: a layer that changed once, and nothing where nothing did.
-
-`make cluster`.
-"""
+"""What an image costs on the wire to the hosts of a cluster: a layer that changed once, and nothing where nothing did."""
 
 from __future__ import annotations
 

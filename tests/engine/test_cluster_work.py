@@ -1,7 +1,4 @@
-"""What goes on on a cluster of two real hosts is not ended unasked: neither by `down` nor by another `up`.
-
-`make cluster`.
-"""
+"""What goes on on a cluster of two real hosts is not ended unasked: neither by `down` nor by another `up`."""
 
 from __future__ import annotations
 

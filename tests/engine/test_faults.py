@@ -16,9 +16,9 @@ NEEDED = 40
 CAUGHT = 0.95
 FAULTS_OF, MUTANTS_OF = 8, 60
 """`make test` takes one fault test of eight, and one mutant of sixty, of those that need no compiler: an image with one
-takes a bare machine more than a minute. `make faults` takes all."""
+takes a bare machine more than a minute. `make nightly ARGS=mutants/fixes` takes all."""
 CHANGED = changed()
-"""Fixes that differ from what the last `make faults` recorded run in `make test` with all their mutants."""
+"""Fixes that differ from what the last `make nightly ARGS=mutants/fixes` recorded run with all their mutants."""
 
 
 def is_sampled(name: str, of: int) -> bool:

@@ -16,7 +16,7 @@ WANTED = "landlock+seccomp+forks"
 
 @pytest.mark.parametrize("user", ["0:0", "1000:1000"], ids=["root", "user"])
 def test_nothing_falls_in_a_container_without_privileges(tiny: Box, user: str) -> None:
-    """A sample; RLBOX_SANDBOX_SAMPLE=0 runs all, as `make sandbox-attack` does."""
+    """A sample; RLBOX_SANDBOX_SAMPLE=0 runs all, as `make nightly ARGS=sandbox` does."""
     sample = os.environ.get("RLBOX_SANDBOX_SAMPLE", "16")
     words = ["docker", "run", "--rm", "--network=none", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
     words += [f"--user={user}", "--label=rlbox.test=sandbox", f"--volume={CHECKOUT}/tests/sandbox:/attack:ro"]

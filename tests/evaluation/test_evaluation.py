@@ -267,7 +267,7 @@ KILLS = int(os.environ.get("RLBOX_EVAL_KILLS", "5"))
 
 
 def test_kills_at_random_points_lose_nothing_and_ask_nothing_twice(site: Path, sandbox_url: str) -> None:
-    """`make eval-shows` takes a hundred; each may come anywhere in the life of the process."""
+    """`make nightly ARGS=evaluation` takes a hundred; each may come anywhere in the life of the process."""
     rng, out = random.Random(6), site / "out"
     with playing(Player(some)) as player:
         line = [sys.executable, "-m", "rlbox.evaluation", *words(site, player.url, sandbox_url, "--at-once", "2")]

@@ -1,4 +1,4 @@
-"""`make fault-logs`: carry out recipes, one at a time, and keep what they printed with its label.
+"""`python tests/faultlab/record.py`: carry out recipes, one at a time, and keep what they printed with its label.
 
     python tests/faultlab/record.py [NAME...] [--again] [--on ENV] [--try] [--list] [--relabel]
 

@@ -1,4 +1,4 @@
-"""A sample of the campaigns of `make fuzz`, and that they notice what they are for."""
+"""A sample of the campaigns of `make nightly ARGS=fuzz`, and that they notice what they are for."""
 
 from __future__ import annotations
 

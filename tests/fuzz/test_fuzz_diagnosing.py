@@ -1,4 +1,4 @@
-"""A sample of `make fuzz-diagnose`, and that it notices what it is for."""
+"""A sample of `make nightly ARGS=fuzz/diagnose`, and that it notices what it is for."""
 
 from __future__ import annotations
 

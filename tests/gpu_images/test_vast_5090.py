@@ -1,4 +1,4 @@
-"""`vast-5090` built for real, from apt packages and wheels alone, without a GPU. Many gigabytes: `make gpu-images`."""
+"""`vast-5090` built for real, from apt packages and wheels alone, without a GPU. Many gigabytes."""
 
 from __future__ import annotations
 

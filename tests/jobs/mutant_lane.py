@@ -1,4 +1,4 @@
-"""`make job-mutants`: every job with one thing changed, which the fast tests of that job must notice.
+"""`make nightly ARGS=mutants/jobs`: every job with one thing changed, which the fast tests of that job must notice.
 
 What was noticed is kept in a file of the cache by a digest of the mutant, its job and its tests: a lane that was killed
 goes on where it stood. A full result is written to `tests/jobs/MUTANTS.md`.
@@ -41,7 +41,7 @@ ROOMS = ("spec", "job", "gate")
 """Rooms of rlbox that read a job and judge by its gates."""
 HEAD = """# Mutants of jobs
 
-`make job-mutants` wrote this: {provenance};
+`make nightly ARGS=mutants/jobs` wrote this: {provenance};
 {seconds:.0f} s of work. {noticed} are noticed by the fast tests of their job.
 
 A mutant is a job with one thing changed: a default, a limit, a rule of a gate, a word of a command, a guard or a
@@ -114,7 +114,7 @@ def table(rows: Sequence[Row]) -> str:
 def main() -> int:
     """Run the lane; 1 when too many mutants go unnoticed, or the tests fail as things are."""
     asked = words(
-        "make job-mutants", "Every job with one thing changed, which its fast tests must notice."
+        "make nightly ARGS=mutants/jobs", "Every job with one thing changed, which its fast tests must notice."
     ).parse_args()
     workers: queue.Queue[Worker] = queue.Queue()
     todo = proofs(asked.names, asked.at_once, workers)
@@ -122,7 +122,7 @@ def main() -> int:
         for number in range(asked.at_once):
             workers.put(stack.enter_context(worker(Path(folder) / f"tree{number}")))
         if broken := _broken_as_they_are({proof.name.partition(": ")[0] for proof in todo}, workers):
-            print(f"make job-mutants: the tests fail without a mutant: {broken}", file=sys.stderr)
+            print(f"make nightly ARGS=mutants/jobs: the tests fail without a mutant: {broken}", file=sys.stderr)
             return 1
         state = State(cache_path("lanes") / "job-mutants.jsonl")
         say = partial(print, flush=True)

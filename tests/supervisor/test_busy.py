@@ -37,7 +37,7 @@ CORE = str(min(os.sched_getaffinity(0)))
 PINNED = ("taskset", "-c", CORE)
 
 pytestmark = [
-    pytest.mark.slow,  # asserts time on a busy core, so it belongs to `make test-slow`
+    pytest.mark.slow,  # asserts time on a busy core, so it belongs to `make nightly ARGS=slow`
     pytest.mark.skipif(not shutil.which("taskset"), reason="this machine has no taskset"),
 ]
 
