@@ -1,6 +1,6 @@
 """The campaign: whatever a workload wrote below a data disk, no verb harms the host or tells a false end.
 
-A sample by default; `make nightly ARGS=attack` for all. RLBOX_ATTACK_SEED repeats a campaign, RLBOX_ATTACK_ONLY picks by name.
+A sample by default; RLBOX_ATTACK_ALL=1 for all. RLBOX_ATTACK_SEED repeats a campaign, RLBOX_ATTACK_ONLY picks by name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A cluster of a host with an engine and one without, to which the target was brought by `rlbox apply`.
 
-`make nightly ARGS=cluster`. The host without an engine has an sshd, a data disk and no way out: the kit of `rlbox fetch` goes there.
+The host without an engine has an sshd, a data disk and no way out: the kit of `rlbox fetch` goes there.
 """
 
 from __future__ import annotations

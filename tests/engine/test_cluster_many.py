@@ -1,4 +1,4 @@
-"""Sixty-four hosts are asked at once, directly and through one jump host: nobody is turned away, every fault is named."""
+"""Sixty-four hosts are asked at once, directly and through a jump host; every fault is named."""
 
 from __future__ import annotations
 

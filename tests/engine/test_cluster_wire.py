@@ -1,4 +1,4 @@
-"""What an image costs on the wire to the hosts of a cluster: a layer that changed once, and nothing where nothing did."""
+"""What an image costs on the wire to the hosts of a cluster: a changed layer once, and else nothing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """All checkpoints of a run by the real vLLM of the target `local`: one engine for all, what it costs, and two engines.
 
-`make nightly ARGS=evaluation/overhead` takes more rounds and problems (`RLBOX_EVAL_ROUNDS`, `RLBOX_EVAL_PROBLEMS`) and fails above 1.10
+With RLBOX_EVAL_ROUNDS and RLBOX_EVAL_PROBLEMS it takes more of both and fails above 1.10
 times the engine's own benchmark and a start; here the ratio is told alone, and models that were hardly trained give
 short answers. `RLBOX_EVAL_IMAGE` as in test_eval_real.py.
 """

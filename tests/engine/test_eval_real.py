@@ -1,6 +1,6 @@
 """`rlbox eval` with the real vLLM of the target `local`: killed anywhere, and judged twice in other batches and orders.
 
-`make nightly ARGS=evaluation` takes a hundred kills (`RLBOX_EVAL_KILLS`). `RLBOX_EVAL_IMAGE` names an image of the target that is
+RLBOX_EVAL_KILLS=100 takes a hundred kills. `RLBOX_EVAL_IMAGE` names an image of the target that is
 there already, in the place of one that is built.
 """
 

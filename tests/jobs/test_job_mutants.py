@@ -1,4 +1,4 @@
-"""A sample of the mutants of jobs is noticed; `make nightly ARGS=mutants/jobs` takes all. And what the generator leaves alone."""
+"""A sample of the mutants of jobs is noticed; the campaign takes all. And what the generator leaves alone."""
 
 from __future__ import annotations
 

@@ -303,7 +303,7 @@ def sleepers(mark: str) -> list[str]:
 
 @pytest.mark.parametrize("layers", [LAYERS, LAYERS[1:], LAYERS[1:3]], ids="+".join)
 def test_a_sample_of_attacks(layers: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With all layers, as in a rented container, and there without a listener for forks; `make nightly ARGS=sandbox`: all."""
+    """With all layers, as in a rented container, and there without a listener for forks."""
     monkeypatch.setenv("RLBOX_ATTACK_FOLDER", str(tmp_path))
     quick = [attack for attack in attacks() if not attack.slow]
     found = run(quick[LAYERS.index(layers[0]) :: 20], ["--layers", ",".join(layers)], at_once=4)
