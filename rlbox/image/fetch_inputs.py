@@ -30,13 +30,9 @@ from rlbox.target.lock import Lock, load_lock
 
 @dataclass(frozen=True, kw_only=True)
 class FetchWish:
-    """What the command line asked for.
-
-    `here`: what `rlbox apply` takes, and no more; `unpack`: with the base image, for `rlbox apply --unpack`.
-    """
+    """What the command line asked for; `here`: what `rlbox apply` takes, and no more."""
 
     here: bool = False
-    unpack: bool = False
     sources: str = ""
     store: str | None = None
     jobs: int = 8
@@ -46,7 +42,7 @@ class FetchWish:
     @property
     def base(self) -> bool:
         """Whether the files of the base image are wanted."""
-        return self.unpack or not self.here
+        return not self.here
 
 
 def fetch_target(app: App, name: str, wish: FetchWish) -> int:
@@ -179,7 +175,7 @@ def _import(app: App, lock: Lock, store: Store, place: Path | Reference | None, 
     missing = [file.file for file in files if not store.intact(file.sha256, file.size)]
     if missing or ("@" in lock.base and not base and wish.base):
         enough = wish.base and all(store.intact(file.sha256, file.size) for file in artifacts_here(lock))
-        which = " --place here" * wish.here + " --unpack" * wish.unpack
+        which = " --place here" * wish.here
         partly = f"; it has what rlbox apply takes: rlbox fetch {lock.target} --place here --import {place}"
         raise WorkFailed(
             "the export does not hold: " + (", ".join(missing) or lock.base),
@@ -192,8 +188,7 @@ def _import(app: App, lock: Lock, store: Store, place: Path | Reference | None, 
 
 
 def _next(target: str, wish: FetchWish) -> str:
-    how = " --unpack" if wish.unpack else ""
-    return f"next: rlbox apply {target} --offline{how}" if wish.here else f"next: rlbox build {target} --hermetic"
+    return f"next: rlbox apply {target} --offline" if wish.here else f"next: rlbox build {target} --hermetic"
 
 
 def _imported(app: App, store: Store, place: Path | Reference | None) -> Imported:

@@ -13,7 +13,6 @@ from types import MappingProxyType
 
 from rlbox.artifacts.objects import Store
 from rlbox.errors import WorkFailed
-from rlbox.provision.base import AdoptedBase
 from rlbox.provision.changes import ApplyPlan, PartRecord, PathChange, Record, patch_sum
 from rlbox.provision.facts import installed_debs, read_record, there, write_record
 from rlbox.provision.files import (
@@ -40,7 +39,6 @@ from rlbox.provision.stack import (
     remove_packages,
     sync_environment,
 )
-from rlbox.provision.unpack import forget_libraries, remove_base
 from rlbox.provision.wanted import LeftOut, Wanted
 from rlbox.values import VENV
 
@@ -49,14 +47,12 @@ from rlbox.values import VENV
 class Supplies:
     """Where things come from: Python packages (asked for when they are needed), the store, the patching programs.
 
-    `fetch` brings git trees and files into the store, `fetch_base` the files of the base image, which `unpack` unpacks.
+    `fetch` brings git trees and files into the store.
     """
 
     python: Callable[[], Supply]
     store: Store
     fetch: Callable[[], None]
-    fetch_base: Callable[[], None]
-    unpack: Callable[[], None]
     scripts: Mapping[str, str]
 
 
@@ -112,8 +108,6 @@ def carry_out_apply(
         supply = supplies.python()
     if "part" in plan.kinds:
         supplies.fetch()
-    if "base" in plan.kinds:
-        supplies.fetch_base()
     record = _begin(wanted, python, accepted, forced)  # whatever is missing has been missed by now
     for step in (step for step in steps if step.kind not in ("file", "link")):
         on_step(step)
@@ -135,8 +129,6 @@ def _carry_out(plan: ApplyPlan, record: Record, step: PathChange, supplies: Supp
     match step.kind:
         case "packages":
             return _packages(layout, record, step.new.split())
-        case "base" if wanted.base:
-            return _base(layout, record, wanted.base, supplies)
         case "environment":
             return _environment(plan, record, supply)
         case "part":
@@ -188,16 +180,6 @@ def _packages(layout: Layout, record: Record, names: list[str]) -> Record:
     return record
 
 
-def _base(layout: Layout, record: Record, base: AdoptedBase, supplies: Supplies) -> Record:
-    folder = Path(base.folder)
-    folders = (*record.folders, *new_folders(folder))
-    with disk_errors(folder):
-        forget_libraries(folder, base.image)  # before the record names it: they are those of another machine
-        record = _saved(layout, replace(record, folders=tuple(dict.fromkeys(folders)), base=base.folder))
-        supplies.unpack()
-    return record
-
-
 def _environment(plan: ApplyPlan, record: Record, supply: Supply) -> Record:
     layout = plan.wanted.layout
     step = next(step for step in plan.steps if step.kind == "environment")
@@ -221,9 +203,6 @@ def _part(wanted: Wanted, record: Record, path: str, store: Store) -> Record:
 
 
 def _remove(layout: Layout, record: Record, path: str) -> Record:
-    if path == record.base:
-        remove_base(Path(path))
-        return _saved(layout, replace(record, base=""))
     if path in record.parts:
         restore_place(Path(path), record.parts[path])
         rest = {name: part for name, part in record.parts.items() if name != path}
@@ -268,9 +247,6 @@ def lay_back(layout: Layout, on_step: Callable[[str], None]) -> tuple[str, ...]:
         if record.venv:
             remove_tree(Path(record.venv))
             remove_tree(Path(record.venv).with_name("uv-cache"))
-    if record.base:
-        on_step(record.base)
-        remove_base(Path(record.base))
     if record.packages and (failed := remove_packages(record.packages)):
         notes.append(f"apt packages {' '.join(record.packages)} were not removed: {failed}")
     kept = [path for path in record.kept if Path(path).exists()]

@@ -9,7 +9,6 @@ from packaging.utils import canonicalize_name
 
 from rlbox.errors import NodeError
 from rlbox.findings import listed
-from rlbox.provision.unpacked import BaseEnvironment
 from rlbox.target.target import Target
 
 _DRIVER = "libcuda.so.1"
@@ -31,18 +30,11 @@ class MachinePython:
 
 @dataclass(frozen=True, kw_only=True)
 class AdoptedBase:
-    """What the environment of a place has behind its own packages: those of an interpreter of the machine.
-
-    `image` and `folder` say that it is one of the image itself (`NAME@sha256:DIGEST`), which is unpacked there, or will
-    be: then the folders of its packages are not known yet. `environment` is the image's ENV.
-    """
+    """What the environment of a place has behind its own packages: those of an interpreter of the machine."""
 
     python: str
     folders: tuple[str, ...] = ()
     packages: Mapping[str, str]
-    image: str = ""
-    folder: str = ""
-    environment: BaseEnvironment = field(default_factory=BaseEnvironment)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +50,7 @@ def held_by(target: Target) -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in target.base.holds.items()}
 
 
-def adopt(
-    target: Target, found: MachinePython, accepted: Mapping[str, str], command: str, *, unpacked: bool = False
-) -> AdoptedBase:
+def adopt(target: Target, found: MachinePython, accepted: Mapping[str, str], command: str) -> AdoptedBase:
     """Return what the machine's interpreter gives of the target's base image.
 
     Parameters
@@ -69,8 +59,6 @@ def adopt(
         Other versions that the user says will do, by canonical name.
     command
         The command line that applies the target there, for what is advised.
-    unpacked
-        It is the interpreter of the image itself.
 
     Raises
     ------
@@ -79,11 +67,10 @@ def adopt(
     """
     holds = held_by(target)
     if gaps := tuple(_gaps(target, holds, found, accepted)):
-        who = "the image that is unpacked here" if unpacked else "this machine"
         raise NodeError(
-            f"{who} does not hold what target {target.name} takes of its base image: {'; '.join(gaps)}",
+            f"this machine does not hold what target {target.name} takes of its base image: {'; '.join(gaps)}",
             where=f"{found.path}{f' (Python {found.version})' if found.version else ''}",
-            next_step=_next_step(target, holds, found, accepted, command, unpacked),
+            next_step=_next_step(target, holds, found, accepted, command),
         )
     return AdoptedBase(
         python=found.path,
@@ -117,23 +104,14 @@ def _next_step(
     found: MachinePython,
     accepted: Mapping[str, str],
     command: str,
-    unpacked: bool,
 ) -> str:
-    if unpacked:
-        return f"correct base.holds and python of the target, or take the machine's own: {command} --python FILE"
     missing = found.error or found.version != target.python.version or not all(map(found.packages.get, holds))
     if not missing:
         command += f" --python {found.path}" if found.path != target.python.interpreter else ""
         taken = {**accepted, **_others(holds, found, accepted)}
         words = " ".join(f"--accept {name}=={text}" for name, text in taken.items())
-        return (
-            f"install those versions there, or say that these will do: {command} {words}; "
-            f"--unpack takes those of the image"
-        )
-    return (
-        f"name the interpreter that has them: {command} --python FILE; or unpack {target.base.image} "
-        f"here, which takes no Docker: {command} --unpack"
-    )
+        return f"install those versions there, or say that these will do: {command} {words}"
+    return f"name the interpreter that has them: {command} --python FILE"
 
 
 def judge_imports(base: AdoptedBase, found: tuple[TriedImport, ...], last: str) -> tuple[str, ...]:
@@ -155,11 +133,8 @@ def judge_imports(base: AdoptedBase, found: tuple[TriedImport, ...], last: str) 
     if told:
         words = "; ".join(told)
         raise NodeError(
-            f"what {'the unpacked image gives' if base.image else 'this machine has'} of the target's base image "
-            f"does not work: {words}",
+            f"what this machine has of the target's base image does not work: {words}",
             where=base.python,
-            next_step="take another image, or name an interpreter of the machine with --python FILE"
-            if base.image
-            else "repair it there, or name another interpreter with --python FILE",
+            next_step="repair it there, or name another interpreter with --python FILE",
         )
     return tuple(f"{row.name} is not proven: it wants the GPU driver, which is not here" for row in found if row.error)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rlbox.doctor.stack import read_steps
-from rlbox.errors import NodeError, RlboxError, SpecError
+from rlbox.errors import NodeError, RlboxError
 from rlbox.provision.base import AdoptedBase, MachinePython, TriedImport, adopt, held_by, judge_imports
 from rlbox.provision.environment import handed_on
-from rlbox.provision.facts import read_record, there
 from rlbox.provision.layout import Layout
-from rlbox.provision.note import unpacked_image
-from rlbox.provision.unpacked import ANOTHER_MACHINE, ROOT, BaseEnvironment, base_environment, check_machine
 from rlbox.system.command import run_command
 from rlbox.target.target import Target
 from rlbox.values import VENV, Command
@@ -24,13 +20,12 @@ _PROGRAM = Path(__file__).with_name("programs") / "probe_base.py"
 _USUAL = "/usr/bin/python3"
 """The interpreter of a spec that names none."""
 _VERSIONS_S, _IMPORTS_S = 120.0, 900.0
-_NONE = BaseEnvironment()
 
 
-def probe_python(path: str, names: Iterable[str] = (), with_: BaseEnvironment = _NONE) -> MachinePython:
-    """Return what an interpreter is, and which of the distributions `names` it has, in an environment `with_` more."""
+def probe_python(path: str, names: Iterable[str] = ()) -> MachinePython:
+    """Return what an interpreter is, and which of the distributions `names` it has."""
     try:
-        rows, said = _ask(path, "versions", tuple(names), _VERSIONS_S, with_)
+        rows, said = _ask(path, "versions", tuple(names), _VERSIONS_S)
     except RlboxError as error:
         return MachinePython(path=path, error=error.what)
     python = next((row for row in rows if row["step"] == "python"), None)
@@ -59,60 +54,6 @@ def adopt_base(target: Target, path: str, accepted: Mapping[str, str], layout: L
     return adopt(target, found, accepted, layout.apply(target.name))
 
 
-def unpacked_base(target: Target, layout: Layout) -> AdoptedBase:
-    """Return what the target's image gives that is unpacked for this place; what it will give, before it is.
-
-    Raises
-    ------
-    SpecError
-        The target takes nothing of an image.
-    NodeError
-        The image cannot run on this machine, or has not what the target says.
-    """
-    if not target.base.holds:
-        raise SpecError(
-            f"target {target.name} takes no package of a base image: there is nothing to unpack",
-            next_step=layout.apply(target.name),
-        )
-    check_machine(target.name, target.python.platform, os.uname().machine, _libc())
-    folder = base_folder(layout)
-    path, image = f"{folder}/{ROOT}{target.python.interpreter}", target.base.image
-    record, note = read_record(layout), unpacked_image(Path(folder))
-    if record is None or record.base != folder or note is None or note.image != image:
-        return AdoptedBase(python=path, packages=held_by(target), image=image, folder=folder)
-    environment = base_environment(note, folder, lambda name: os.path.exists(f"{folder}/{ROOT}{name}"))
-    found = probe_python(path, held_by(target), environment)
-    if found.error:
-        raise NodeError(
-            f"the unpacked base image does not run on this machine: {found.error}",
-            where=path,
-            next_step=ANOTHER_MACHINE,
-        )
-    return replace(
-        adopt(target, found, {}, layout.apply(target.name), unpacked=True),
-        image=image,
-        folder=folder,
-        environment=environment,
-    )
-
-
-def base_folder(layout: Layout) -> str:
-    """Return where a base image is unpacked: as before, or on the data disk, unless all lies below a prefix."""
-    own, data = f"{layout.own}/base", f"{layout.data}/rlbox/base"
-    if (record := read_record(layout)) and record.base:
-        return record.base
-    same_disk = there(Path(own)).stat().st_dev == there(Path(data)).stat().st_dev
-    return own if layout.prefix or same_disk else data
-
-
-def _libc() -> str:
-    """Return name and version of this machine's C library; empty when it is not glibc."""
-    try:
-        return os.confstr("CS_GNU_LIBC_VERSION") or ""
-    except (ValueError, OSError):
-        return ""
-
-
 def prove_base(base: AdoptedBase) -> tuple[str, ...]:
     """Import every adopted package with the machine's interpreter; return what no import could prove here.
 
@@ -121,7 +62,7 @@ def prove_base(base: AdoptedBase) -> tuple[str, ...]:
     NodeError
         One cannot be imported, or they take too long.
     """
-    rows, _ = _ask(base.python, "imports", tuple(base.packages), _IMPORTS_S, base.environment)
+    rows, _ = _ask(base.python, "imports", tuple(base.packages), _IMPORTS_S)
     done = tuple(TriedImport(name=str(row["name"]), error=str(row["error"])) for row in rows if row["step"] == "import")
     begun = [str(row["name"]) for row in rows if row["step"] == "begun"]
     last = next((name for name in reversed(begun) if name not in {row.name for row in done}), "")
@@ -150,13 +91,11 @@ def chosen_python(target: Target, named: str) -> str:
     )
 
 
-def _ask(
-    path: str, what: str, names: Sequence[str], timeout_s: float, more: BaseEnvironment
-) -> tuple[tuple[Mapping[str, Any], ...], str]:
+def _ask(path: str, what: str, names: Sequence[str], timeout_s: float) -> tuple[tuple[Mapping[str, Any], ...], str]:
     """Return what the program says, and its last words; its environment is that of runs."""
     argv = (path, "-I", "-B", str(_PROGRAM), what, *names)
     try:
-        done = run_command(Command(argv=argv, timeout_s=timeout_s), environ=more.onto(handed_on(os.environ)))
+        done = run_command(Command(argv=argv, timeout_s=timeout_s), environ=handed_on(os.environ))
     except OSError as error:
         raise NodeError(f"it cannot be run: {error.strerror}", where=path) from error
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]

@@ -25,7 +25,7 @@ from rlbox.fixes.load import load_fixed_target
 from rlbox.image.plan import ImagePlan
 from rlbox.job.load import load_ports
 from rlbox.provision.apply import NOTHING, Applied, carry_out_apply, lay_back
-from rlbox.provision.base_probe import adopt_base, chosen_python, prove_base, unpacked_base
+from rlbox.provision.base_probe import adopt_base, chosen_python, prove_base
 from rlbox.provision.changes import ApplyPlan, PathChange, choose_venv, plan_apply
 from rlbox.provision.environment import handed_on
 from rlbox.provision.facts import check_layout, installed_debs, probe_apply, read_record, there
@@ -68,9 +68,7 @@ def prepare(app: App, image: ImagePlan, layout: Layout, wish: ApplyWish | None =
     absent = frozenset(debs_of(target)) - installed_debs(debs_of(target))
     said = _said(layout, wish or ApplyWish())
     base = None
-    if said.unpack:
-        base = unpacked_base(target, layout)
-    elif target.base.holds:
+    if target.base.holds:
         base = adopt_base(target, said.python or target.python.interpreter, said.accept, layout)
     interpreter = base.python if base else chosen_python(target, said.python)
     wanted = plan_wanted(
@@ -84,9 +82,7 @@ def _said(layout: Layout, wish: ApplyWish) -> ApplyWish:
     record = read_record(layout)
     if record is None:
         return wish
-    unpack = wish.unpack or bool(record.base and not wish.python)
-    python = "" if unpack else wish.python or record.python
-    return replace(wish, python=python, accept={**record.accepted, **wish.accept}, unpack=unpack)
+    return replace(wish, python=wish.python or record.python, accept={**record.accepted, **wish.accept})
 
 
 def with_room(prepared: Prepared, layout: Layout) -> Layout:
@@ -164,7 +160,7 @@ def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
     prepared = prepare(app, image, layout)
     with busy(app, layout):
         plan = look(prepared, "a run installs none")
-        if plan.steps and (not layout.prefix or "base" in plan.kinds):
+        if plan.steps and not layout.prefix:
             raise _not_at_lock(image.target, layout, plan)
         if plan.steps and app.dry_run:
             count = f"{len(plan.steps)} changes"
@@ -242,8 +238,8 @@ def bring_target(
         plan, done = look(prepared, wish.why_no_packages), NOTHING
         if plan.steps:
             consent(len(plan.steps))
-        if first := tuple(step for step in plan.steps if step.kind in ("packages", "base")):
-            # what they bring decides which fixes are there whole, and what the environment stands on
+        if first := tuple(step for step in plan.steps if step.kind == "packages"):
+            # what they bring decides which fixes are there whole
             done = carry_out(app, prepared, replace(plan, steps=first), wish)
             prepared = prepare(app, image, roomy, wish)
             plan = look(prepared, done.left[0].reason if done.left else wish.why_no_packages)
@@ -270,7 +266,6 @@ def take_away(app: App, target: str, layout: Layout) -> tuple[str, tuple[str, ..
             next_step=f"{layout.apply(record.target)} --remove",
         )
     paths = (*record.laid, *record.parts, *([layout.at(VENV)] if record.environment else []))
-    paths += (record.base,) if record.base else ()
     if app.dry_run:
         return "laid", paths, ()
     with busy(app, layout):

@@ -20,7 +20,7 @@ Measured with `local`: 0.79 GB of wheels are 2.6 GB of files.
 _ROOM = 1 << 30
 
 Kind = Literal["absent", "file", "link", "folder", "other"]
-StepKind = Literal["packages", "base", "environment", "part", "patches", "file", "link", "remove"]
+StepKind = Literal["packages", "environment", "part", "patches", "file", "link", "remove"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +79,8 @@ class Record:
 
     `state` is `laying` from before the first change to after the last one. `kept` are copies of what the user had
     written over something laid, `folders` those that were made, `packages` the apt packages that were installed.
-    `python` and `accepted` are what the user said of the machine's interpreter and of its versions, `base` is the
-    folder that the base image is unpacked in (empty: it is not). `forced` is the contradiction of the stack that
-    `--force` overrode.
+    `python` and `accepted` are what the user said of the machine's interpreter and of its versions. `forced` is the
+    contradiction of the stack that `--force` overrode.
     """
 
     target: str
@@ -99,7 +98,6 @@ class Record:
     folders: tuple[str, ...] = ()
     python: str = ""
     accepted: Mapping[str, str] = field(default_factory=dict)
-    base: str = ""
     forced: str = ""
     schema: int = 1
 
@@ -109,8 +107,7 @@ class ApplyFacts:
     """A machine as it is.
 
     `paths` has every path that is wanted or recorded. `stamp` is what the environment was synced to, `installed` its
-    packages with versions, `torn` says that a sync of it never ended, `foreign` that it is somebody else's. `unpacked`
-    is the image that lies where the base image is unpacked, `half` says that some layers of one do.
+    packages with versions, `torn` says that a sync of it never ended, `foreign` that it is somebody else's.
     `why_no_packages` is empty where apt packages can be installed.
     """
 
@@ -120,8 +117,6 @@ class ApplyFacts:
     installed: Mapping[str, str] = field(default_factory=dict)
     torn: bool = False
     foreign: bool = False
-    unpacked: str = ""
-    half: bool = False
     debs: frozenset[str] = frozenset()
     why_no_packages: str = ""
 
@@ -188,7 +183,6 @@ def plan_apply(wanted: Wanted, facts: ApplyFacts) -> ApplyPlan:
     """Return the changes that bring a machine of `facts` to `wanted`; none when it is there."""
     packages, unmet = _packages(wanted, facts)
     patching = patch_sum(wanted) != (facts.record.patches if facts.record else "")
-    base = tuple(_base(wanted, facts))
     environment = tuple(_environment(wanted, facts, patching))
     parts = tuple(_parts(wanted, facts, patching))
     touched = patching or bool(environment or parts)
@@ -198,7 +192,7 @@ def plan_apply(wanted: Wanted, facts: ApplyFacts) -> ApplyPlan:
     removed = tuple(_removed(wanted, facts))
     return ApplyPlan(
         wanted=wanted,
-        steps=(*packages, *base, *environment, *parts, *patches, *removed, *files),
+        steps=(*packages, *environment, *parts, *patches, *removed, *files),
         left=(*wanted.left, *unmet, *blocked),
         fresh=fresh,
     )
@@ -238,19 +232,6 @@ def _packages(wanted: Wanted, facts: ApplyFacts) -> tuple[tuple[PathChange, ...]
     if facts.why_no_packages:
         return (), (LeftOut(what=f"apt packages {text}", origin="apt", reason=facts.why_no_packages),)
     return (PathChange(kind="packages", path="apt", old="not installed", new=text),), ()
-
-
-def _base(wanted: Wanted, facts: ApplyFacts) -> Iterator[PathChange]:
-    """Yield the unpacking of the base image, where the machine has not what the target takes of it."""
-    base = wanted.base
-    if not base or not base.image:
-        return
-    known = facts.record.base if facts.record else ""
-    if facts.unpacked == base.image and known == base.folder:
-        return
-    old = "unpacked before" if facts.unpacked == base.image else "another image" if facts.unpacked else "nothing"
-    new = f"{base.image}, unpacked"
-    yield PathChange(kind="base", path=base.folder, old="half unpacked" if facts.half else old, new=new)
 
 
 def _environment(wanted: Wanted, facts: ApplyFacts, patching: bool) -> Iterator[PathChange]:
@@ -332,9 +313,6 @@ def _removed(wanted: Wanted, facts: ApplyFacts) -> Iterator[PathChange]:
     """Yield what an earlier lock laid, and this one does not."""
     if not facts.record:
         return
-    if facts.record.base and facts.record.base != (wanted.base.folder if wanted.base else ""):
-        why = "the machine's own is taken"
-        yield PathChange(kind="remove", path=facts.record.base, old="an unpacked image", new="nothing", why=why)
     due = {row.path for row in wanted.laid}
     for path, own in facts.record.laid.items():
         if path not in due:

@@ -16,7 +16,6 @@ from packaging.utils import canonicalize_name
 from rlbox.errors import NodeError, RlboxError, SpecError
 from rlbox.provision.changes import ABSENT, ApplyFacts, PathFact, Record
 from rlbox.provision.layout import Layout
-from rlbox.provision.note import partial_of, unpacked_image
 from rlbox.provision.wanted import Wanted
 from rlbox.system.command import run_command
 from rlbox.system.files import write_atomic
@@ -44,8 +43,6 @@ def probe_apply(wanted: Wanted, why_no_packages: str) -> ApplyFacts:
     known = [*(record.laid if record else ()), *(part.path for part in wanted.parts)]
     texts = {row.path for row in wanted.laid if row.merged}
     paths = dict.fromkeys([*(row.path for row in wanted.laid), *known])
-    base = Path(wanted.base.folder) if wanted.base and wanted.base.folder else None
-    unpacked = unpacked_image(base) if base else None
     ours = bool(stamp or (record and record.environment))
     return ApplyFacts(
         paths={path: probe_path(Path(path), text=path in texts) for path in paths},
@@ -54,8 +51,6 @@ def probe_apply(wanted: Wanted, why_no_packages: str) -> ApplyFacts:
         installed=probe_installed(venv, wanted.python),
         torn=ours and not stamp and os.path.lexists(venv),
         foreign=not ours and _is_filled(venv),
-        unpacked=unpacked.image if unpacked else "",
-        half=base is not None and partial_of(base).exists(),
         debs=installed_debs(wanted.debs),
         why_no_packages=_why_no_apt(layout) or why_no_packages,
     )

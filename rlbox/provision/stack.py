@@ -117,8 +117,6 @@ def _forget(stamp: Path) -> str:
 
 def _run_uv(wanted: Wanted, supply: Supply, venv: Path) -> None:
     env = {**_NO_CONSTRAINTS, **supply.env, "UV_NO_PROGRESS": "1"}
-    if wanted.base and (libraries := wanted.base.environment.fronts.get("LD_LIBRARY_PATH")):
-        env["LD_LIBRARY_PATH"] = ":".join(libraries)  # without them the image's interpreter may not start
     if wanted.layout.venv and not os.environ.get("UV_CACHE_DIR"):
         env["UV_CACHE_DIR"] = str(Path(wanted.layout.venv).with_name("uv-cache"))  # files are links then, not copies
     offline: tuple[str, ...] = ("--offline",) if supply.offline else ()

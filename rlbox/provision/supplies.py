@@ -1,13 +1,11 @@
-"""What a target is brought with: packages, files, and the layers of its base image; from the store, or through it."""
+"""What a target is brought with: packages and files, from the store or through it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from rlbox.app import App
-from rlbox.artifacts.base_image import base_files, fetch_base_image, missing_files
 from rlbox.artifacts.fetch import ensure, lacking
 from rlbox.artifacts.live import live_sources, locator
 from rlbox.artifacts.objects import Store, store_folder
@@ -16,7 +14,6 @@ from rlbox.image.plan import ImagePlan
 from rlbox.provision.apply import Supplies
 from rlbox.provision.changes import ApplyPlan
 from rlbox.provision.stack import Supply
-from rlbox.provision.unpack import check_space, is_unpacked, unpack_base
 from rlbox.provision.wanted import Wanted
 from rlbox.system.network_settings import read_network_settings
 from rlbox.target.artifact import Artifact, artifacts
@@ -32,7 +29,6 @@ class ApplyWish:
     packages: bool = True
     python: str = ""
     accept: Mapping[str, str] = field(default_factory=dict)
-    unpack: bool = False
     forced: str = ""
 
     @property
@@ -60,8 +56,6 @@ def supplies_of(app: App, prepared: Prepared, wish: ApplyWish) -> Supplies:
         python=lambda: _supply(app, prepared, store, wish),
         store=store,
         fetch=lambda: _fetch_parts(app, prepared, store, wish),
-        fetch_base=lambda: _fetch_base(app, prepared, store, wish),
-        unpack=lambda: _unpack(app, prepared, store),
         scripts=scripts,
     )
 
@@ -74,11 +68,6 @@ def look_for_supplies(app: App, prepared: Prepared, plan: ApplyPlan, wish: Apply
     missing: list[Artifact] = []
     with app.checking("store"):
         _, missing = _files(lock, groups, store, wish)
-    with app.checking("store"):
-        if "base" in plan.kinds and (files := missing_files(store, lock.base, lock.platform)):
-            missing += files
-            if wish.offline:
-                raise lacking(files, store, f"{lock.target} --place here --unpack")
     if missing or "packages" in plan.kinds:
         app.not_checked("a dry run asks no network", f"sources {wish.sources or prepared.image.sources}")
 
@@ -110,29 +99,6 @@ def _fetch_parts(app: App, prepared: Prepared, store: Store, wish: ApplyWish) ->
     if missing:
         sources = wish.sources or prepared.image.sources
         ensure(missing, locator(app, sources, artifacts(prepared.lock)), store, target=prepared.lock.target)
-
-
-def _fetch_base(app: App, prepared: Prepared, store: Store, wish: ApplyWish) -> None:
-    """Bring the base image into the store, once there is room for it and for its tree."""
-    lock, folder = prepared.lock, Path(prepared.wanted.base.folder if prepared.wanted.base else "")
-
-    def check(missing: Sequence[Artifact]) -> None:
-        check_space(base_files(store, lock.base, lock.platform), missing, store, folder)
-
-    if is_unpacked(folder, lock.base):
-        return
-    missing = missing_files(store, lock.base, lock.platform)
-    if missing and wish.offline:
-        raise lacking(missing, store, f"{lock.target} --place here --unpack")
-    if not missing:
-        check(())
-    fetch_base_image(app, lock, store, wish.sources or prepared.image.sources, check)
-
-
-def _unpack(app: App, prepared: Prepared, store: Store) -> None:
-    if base := prepared.wanted.base:
-        files = base_files(store, prepared.lock.base, prepared.lock.platform)
-        unpack_base(base.image, files, store, Path(base.folder), app.say)
 
 
 def _files(lock: Lock, groups: set[str], store: Store, wish: ApplyWish) -> tuple[list[Artifact], list[Artifact]]:

@@ -22,7 +22,6 @@ from rlbox.image.plan import ImagePlan
 from rlbox.provision.base import AdoptedBase
 from rlbox.provision.environment import SYSTEM_PATH
 from rlbox.provision.layout import Layout
-from rlbox.provision.unpacked import BaseEnvironment
 from rlbox.target.lock import Lock, requirements
 from rlbox.target.target import Target
 from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE, OWN, PATCHES_IN_CONTEXT, VENV
@@ -140,7 +139,7 @@ def plan_wanted(
     absent
         Apt packages that this machine lacks: a fix that asks for one is there only in part.
     """
-    placed = _Placed(target, baked, image, layout, absent, base)
+    placed = _Placed(target, baked, image, layout, absent)
     packages = [package for group in lock.groups for package in group.packages]
     return Wanted(
         target=target.name,
@@ -184,11 +183,9 @@ class _Placed:
         image: ImagePlan,
         layout: Layout,
         absent: frozenset[str],
-        base: AdoptedBase | None,
     ) -> None:
         self._target, self._baked, self._image, self._layout = target, baked, image, layout
         self._absent = absent
-        self._base = base.environment if base else BaseEnvironment()
         paths = [file.path for file in baked.files] + list(baked.links)
         into = [*(tree.into for tree in target.git), *(file.into for file in target.http)]
         self._paths = (VENV, OWN, *(path for path in (*paths, *into) if layout.holds(path)))
@@ -275,7 +272,7 @@ class _Placed:
         limits = limits_text(container_defaults(self._target, self._baked))
         lines = [_FRONT.rstrip()]
         lines += _exports({"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "RLBOX_LIMITS": limits, "RLBOX_PLACE": OWN})
-        lines += [f': "${{PATH:={SYSTEM_PATH}}}"', *_exports(self._base.exports), *_fronts(self._base.fronts)]
+        lines += [f': "${{PATH:={SYSTEM_PATH}}}"']
         folders = [f"{VENV}/bin", f"{OWN}/bin"]
         folders += ["/usr/local/bin"] if self._layout.prefix else []
         lines += [f"rlbox_front PATH {self._layout.at(folder)}" for folder in reversed(folders)]

@@ -15,7 +15,6 @@ from rlbox.cli.options import dry_run, place_option, shared, sources_option
 @click.option("--import", "import_from", metavar="PLACE", help="Take the files from an export; no other network.")
 @click.option("--jobs", type=click.IntRange(1, 64), default=8, show_default=True, help="Files to fetch in parallel.")
 @click.option("--store", "store", metavar="DIR", help="The store's folder [RLBOX_STORE].")
-@click.option("--unpack", is_flag=True, help="With --place here: the base image too, for `rlbox apply --unpack`.")
 @place_option
 @sources_option
 @dry_run
@@ -27,14 +26,13 @@ def verb(
     import_from: str | None,
     jobs: int,
     store: str | None,
-    unpack: bool,
     place: str,
     sources: str,
 ) -> int:
     """Fetch every file in the lock of TARGET and verify it; files already in the store are not fetched again.
 
-    With --place here it is what `rlbox apply` takes, and no more: no file of the operating system, and the base image
-    only with --unpack.
+    With --place here it is what `rlbox apply` takes, and no more: no file of the operating system and no base
+    image.
 
     \b
     Examples:
@@ -48,11 +46,8 @@ def verb(
 
     if export_to and import_from:
         raise click.UsageError("--export and --import exclude each other.")
-    if unpack and place != "here":
-        raise click.UsageError("--unpack is for a machine without Docker: --place here --unpack.")
     wish = FetchWish(
         here=place == "here",
-        unpack=unpack,
         sources=sources,
         store=store,
         jobs=jobs,

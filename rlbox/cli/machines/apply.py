@@ -43,7 +43,6 @@ def _here_it_is_remove(ctx: click.Context, param: click.Parameter, asked: bool) 
 @click.option(
     "--accept", metavar="NAME==VERSION", multiple=True, help="What that has in another version than the base image."
 )
-@click.option("--unpack", is_flag=True, help="Unpack the base image here, and take the framework from it.")
 @click.option("--data", metavar="DIR", help="Directory that is the data disk [RLBOX_DATA].")
 @click.option("--yes", is_flag=True, help="Do not ask before changing the machine's own paths.")
 @stack_option
@@ -60,7 +59,6 @@ def verb(
     packages: bool,
     python: str,
     accept: tuple[str, ...],
-    unpack: bool,
     data: str | None,
     yes: bool,
     force: bool,
@@ -68,8 +66,7 @@ def verb(
 ) -> int:
     """Bring this machine, which has no Docker, to the lock of TARGET: Python stack, fixes, checks.
 
-    What TARGET takes of a framework's image must be here: the machine's own is adopted once it is proven, or the image
-    is unpacked without Docker.
+    What TARGET takes of a framework's image must be here: the machine's own is adopted once it is proven.
 
     As root and without --prefix the machine's own paths are changed, for every shell on it: that is asked before.
 
@@ -83,8 +80,6 @@ def verb(
 
     if check and remove:
         raise click.UsageError("--check and --remove exclude each other.")
-    if unpack and (python or accept):
-        raise click.UsageError("--unpack takes what the image has: --python and --accept are about the machine's own.")
     image = image_plan(app.project, name)
     layout = chosen_layout(image, prefix, data)
     if remove:
@@ -98,7 +93,6 @@ def verb(
         packages=packages,
         python=_absolute(python),
         accept=_accepted(accept),
-        unpack=unpack,
     )
     return _apply(app, image, layout, wish, check=check, yes=yes)
 
