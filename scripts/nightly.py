@@ -28,7 +28,7 @@ PYTHON = sys.executable
 FOLDER = Path(os.environ.get("NIGHTLY_DIR", "~/.cache/rlbox/nightly")).expanduser()
 PYTEST = (PYTHON, "-m", "pytest", "-q", "-m", "not elsewhere", "--timeout=7200")
 CLUSTER = "test_cluster_"
-APART = ("test_eval_overhead", "test_eval_real", "test_faults")
+APART = ("test_eval_real", "test_faults")
 """Files of tests/engine that have parts of their own."""
 BESIDE = ("tests/unit/diagnose/test_corpus.py", "tests/unit/lint/test_lint_seeds.py", "tests/cli/test_cli_seeds.py")
 """Tests of what lies beside the checkout: a corpus of logs (RLBOX_CORPUS) and the notes."""
@@ -81,7 +81,6 @@ def parts() -> list[Part]:
         tests("compile", "tests/compile"),
         tests("evaluation/tests", "tests/evaluation", "tests/unit/evaluation", RLBOX_EVAL_TRAININGS="20000"),
         tests("evaluation/real", "tests/engine/test_eval_real.py", RLBOX_EVAL_KILLS="10"),
-        tests("evaluation/overhead", "tests/engine/test_eval_overhead.py"),
         tests("sandbox/tests", "tests/sandbox"),
         script("sandbox/attacks", "tests/sandbox/campaign.py"),
         script("sandbox/humaneval", "tests/sandbox/humaneval.py"),

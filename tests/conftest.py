@@ -28,7 +28,7 @@ FOREIGN = ("RLBOX_", "PIP_", "UV_", "DOCKER_", "BUILDX_", "BUILDKIT_", "XDG_", "
 FOREIGN_NAMES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NO_COLOR", "FORCE_COLOR", "COLUMNS")
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
-APART = tuple(f"tests/engine/test_{name}.py" for name in ("vast_there_and_back", "eval_overhead", "smoke"))
+APART = tuple(f"tests/engine/test_{name}.py" for name in ("vast_there_and_back", "smoke"))
 """What has images and containers of its own, and takes none from others: it goes on beside what has the engine."""
 QUICK = ("tests/fuzz", "tests/golden", "tests/cli", "tests/unit")
 FOLLOWED = ("tests/engine/test_next_", "tests/supervisor/test_next_", "tests/compile/test_next_")

@@ -28,8 +28,6 @@ class Player:
         self.lock = threading.Lock()
         self.refuses = lambda: False
         self.version, self.context, self.bos = "0.0.1", 4096, False
-        self.reload: Callable[[str], None] | None = None
-        self.computes: Callable[[str], float] = lambda text: -1.0
 
     def say(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Return status and answer."""
@@ -37,11 +35,7 @@ class Player:
             if not self.tokenizes:
                 return 404, {"detail": "Not Found"}
             return 200, {"tokens": [2] * self.bos + list(body["messages"][0]["content"].encode())}
-        if path in ("/collective_rpc", "/reset_prefix_cache"):
-            return self._control(path, body)
         whole = path == "/v1/completions"
-        if whole and isinstance(body["prompt"], str):
-            return 200, {"choices": [self._probed(body["prompt"])]}
         ask = bytes(body["prompt"]).decode() if whole else body["messages"][0]["content"]
         with self.lock:
             self.asked[ask] += 1
@@ -53,20 +47,6 @@ class Player:
         said = {"text": text} if whole else {"message": {"role": "assistant", "content": text}}
         usage = {"completion_tokens": len(text.split())}
         return 200, {"model": self.model, "choices": [{**said, "finish_reason": "stop"}], "usage": usage}
-
-    def _control(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-        """Exchange the weights, where this one can: `reload` is called with the folder."""
-        if self.reload is None:
-            return 404, {"detail": "Not Found"}
-        if path == "/reset_prefix_cache":
-            return 200, {"success": True}
-        self.reload(body["kwargs"]["weights_path"])
-        return 200, {"results": [None]}
-
-    def _probed(self, text: str) -> dict[str, Any]:
-        value = self.computes(text)
-        told = {"tokens": ["a"], "token_logprobs": [value], "top_logprobs": [{"a": value}]}
-        return {"text": "a", "logprobs": told, "prompt_logprobs": None, "finish_reason": "length"}
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Judge checkpoints one after the other: problems of a tier by vLLM, which is up once, through the code sandbox (P182).
+"""Judge checkpoints one after the other: problems of a tier by vLLM, through the code sandbox (P182).
 
 The last checkpoint gets the final tier, as does the model before training; the others get the first one. One that fails
 does not stop the rest. What an interrupted evaluation answered is kept and not asked again. The evaluation is rlbox's
@@ -15,15 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.evaluation.export import Export
-from rlbox.evaluation.judge import Judging
+from rlbox.evaluation.judge import Judging, WantedResult, judge_all
 from rlbox.evaluation.outputs import read_results
-from rlbox.evaluation.policy import Policy
+from rlbox.evaluation.policy import Answering
 from rlbox.evaluation.problem import EvalProblem, ProblemError
 from rlbox.evaluation.result import table
 from rlbox.evaluation.sandbox import Sandbox
-from rlbox.evaluation.server import EngineSettings, Serve, engine_facts, served
-from rlbox.evaluation.serving.engines import WantedEngine, serving
-from rlbox.evaluation.serving.in_turn import WantedResult, judge_all
+from rlbox.evaluation.server import EngineSettings, Serve, WantedEngine, engine_facts, served, serving
 from rlbox.evaluation.suite import Suite
 from rlbox.evaluation.suites import load_sets
 from rlbox.evaluation.winner import HISTORY
@@ -91,15 +89,14 @@ def main() -> None:
     except ValueError as error:
         sys.exit(f"sft.evaluate: error: {error}")
     settings = engine_settings(args)
-    with serve(args, settings) as engine:
-        judging = Judging(
-            sandbox=sandbox,
-            serve=engine,
-            engine=engine_facts(args.vllm_url, settings),
-            out=args.out,
-            at_once=args.concurrency,
-        )
-        failed = _judge(judging, found, sets, args)
+    judging = Judging(
+        sandbox=sandbox,
+        serve=serve(args, settings),
+        engine=engine_facts(args.vllm_url, settings),
+        out=args.out,
+        at_once=args.concurrency,
+    )
+    failed = _judge(judging, found, sets, args)
     print(table(read_results(args.out)), flush=True)
     if failed:
         sys.exit("\n".join(f"sft.evaluate: error: {line}" for line in failed))
@@ -157,20 +154,20 @@ def engine_settings(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def serve(args: argparse.Namespace, settings: dict[str, Any]) -> contextlib.AbstractContextManager[Serve]:
-    """Yield what serves exports: vLLM, the server that is named, or the job's own small one over transformers."""
+def serve(args: argparse.Namespace, settings: dict[str, Any]) -> Serve:
+    """Return what serves exports: vLLM, the server that is named, or the job's own small one over transformers."""
     http = create_loopback_client(SILENT_S)
     if args.engine == "vllm" or args.vllm_url:
         where = {"url": args.vllm_url, "python": args.python, "port": args.port, "servers": args.servers}
         engine = WantedEngine(settings=settings, start_s=args.start_s, **where)
         return serving(engine, http)
 
-    def small(export: Path, folder: Path) -> contextlib.AbstractContextManager[Policy]:
+    def small(export: Path, folder: Path) -> contextlib.AbstractContextManager[Answering]:
         argv = (args.python, "-m", "sft.hf_server", "--model", str(export), "--port", str(args.port))
         engine = EngineSettings(argv=argv, url=f"http://127.0.0.1:{args.port}", start_s=args.start_s)
-        return served(engine, folder / "server.log", http)
+        return served([engine], folder, http)
 
-    return contextlib.nullcontext(small)
+    return small
 
 
 def _judge(judging: Judging, found: list[Wanted], sets: Sets, args: argparse.Namespace) -> list[str]:

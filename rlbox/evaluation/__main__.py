@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlbox.evaluation.choosing import choose_best, compare_two
 from rlbox.evaluation.export import Export
-from rlbox.evaluation.judge import Judging
+from rlbox.evaluation.judge import Judging, WantedResult, judge_all
 from rlbox.evaluation.outputs import read_results
 from rlbox.evaluation.policy import PolicyError
 from rlbox.evaluation.problem import EvalProblem, ProblemError
@@ -20,9 +20,7 @@ from rlbox.evaluation.prove import prove
 from rlbox.evaluation.result import NotComparable, table
 from rlbox.evaluation.sandbox import Sandbox
 from rlbox.evaluation.say import say
-from rlbox.evaluation.server import engine_facts, setting
-from rlbox.evaluation.serving.engines import WantedEngine, serving
-from rlbox.evaluation.serving.in_turn import WantedResult, judge_all
+from rlbox.evaluation.server import WantedEngine, engine_facts, serving, setting
 from rlbox.evaluation.suite import Suite
 from rlbox.evaluation.suites import load_sets
 from rlbox.system.http import create_loopback_client
@@ -91,17 +89,15 @@ def _judge(asked: argparse.Namespace) -> int:
     settings = dict(setting(text) for text in asked.set)
     where = {"url": asked.url, "python": asked.engine, "port": asked.port, "servers": asked.servers}
     engine = WantedEngine(settings=settings, start_s=asked.start_s, **where)
-    first = exports[0].path, asked.out / exports[0].name
-    with serving(engine, create_loopback_client(_SILENT_S), first=first) as serve:
-        judging = Judging(
-            sandbox=Sandbox(asked.sandbox_url, create_loopback_client(3600.0)),
-            serve=serve,
-            engine=engine_facts(asked.url, settings),
-            out=asked.out,
-            at_once=asked.at_once,
-        )
-        wanted = [WantedResult(export=one, suites=last if one is exports[-1] else suites) for one in exports]
-        failed = [f"{name}: {why}" for name, why in judge_all(judging, wanted).failed.items()]
+    judging = Judging(
+        sandbox=Sandbox(asked.sandbox_url, create_loopback_client(3600.0)),
+        serve=serving(engine, create_loopback_client(_SILENT_S)),
+        engine=engine_facts(asked.url, settings),
+        out=asked.out,
+        at_once=asked.at_once,
+    )
+    wanted = [WantedResult(export=one, suites=last if one is exports[-1] else suites) for one in exports]
+    failed = [f"{name}: {why}" for name, why in judge_all(judging, wanted).failed.items()]
     say(table(read_results(asked.out)))
     for line in failed:
         sys.stderr.write(f"rlbox.evaluation: error: {line}\n")

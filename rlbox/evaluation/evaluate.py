@@ -45,10 +45,10 @@ class Chosen:
     prompts: Mapping[str, Prompt]
 
 
-def begin_evaluation(
+def evaluate(
     chosen: Sequence[Chosen], policy: Answering, sandbox: Sandbox, kept: KeptRows, *, at_once: int, tell: Tell
-) -> AnsweredRound:
-    """Ask for every answer, `at_once` at a time, judged as they come; return when the server has answered all.
+) -> Rows:
+    """Ask for every answer, `at_once` at a time, judged as they come; return the rows of all.
 
     Raises
     ------
@@ -62,19 +62,13 @@ def begin_evaluation(
         for number in range(one.suite.decoding.samples)
     ]
     prompts = {(one.suite.name, name): prompt for one in chosen for name, prompt in one.prompts.items()}
-    asked = AnsweredRound(tasks, sandbox, kept, _Counts(tasks, tell))
-    try:
-        asked.carry_out(policy, prompts, at_once)
-    except BaseException:
-        asked.close()
-        raise
-    return asked
+    return _AnsweredRound(tasks, sandbox, kept, _Counts(tasks, tell)).carry_out(policy, prompts, at_once)
 
 
-class AnsweredRound:
+class _AnsweredRound:
     """One round over all answers that are wanted; the first failure of the server ends it.
 
-    What is answered is judged by threads of its own, so that another server, or the same one, can be asked meanwhile.
+    What is answered is judged by threads of its own: the server is asked meanwhile.
     """
 
     def __init__(self, tasks: Sequence[Task], sandbox: Sandbox, kept: KeptRows, counts: _Counts) -> None:
@@ -83,28 +77,20 @@ class AnsweredRound:
         self._found: dict[tuple[str, str, int], Row | Future[Row]] = {}
         self._stop = threading.Event()
 
-    def rows(self) -> Rows:
-        """Wait until all is judged and return the rows; what the sandbox raises is raised."""
-        rows: Rows = {}
-        with self._judges:
-            for task in self._tasks:
-                row = self._found[task.key]
-                rows.setdefault(task.suite.name, []).append(row.result() if isinstance(row, Future) else row)
-        return rows
-
-    def close(self) -> None:
-        """Wait until what was answered is judged."""
-        self._judges.shutdown()
-
-    def carry_out(self, policy: Answering, prompts: Mapping[tuple[str, str], Prompt], at_once: int) -> None:
-        """Ask for what is not known; return when all is answered."""
-        with ThreadPoolExecutor(at_once) as askers:
+    def carry_out(self, policy: Answering, prompts: Mapping[tuple[str, str], Prompt], at_once: int) -> Rows:
+        """Ask for what is not known; return the rows of each suite once all is judged."""
+        with self._judges, ThreadPoolExecutor(at_once) as askers:
             try:
                 for future in as_completed(askers.submit(self._ask, policy, prompts, task) for task in self._tasks):
                     future.result()
             except BaseException:
                 self._stop.set()
                 raise
+        rows: Rows = {}
+        for task in self._tasks:
+            row = self._found[task.key]
+            rows.setdefault(task.suite.name, []).append(row.result() if isinstance(row, Future) else row)
+        return rows
 
     def _ask(self, policy: Answering, prompts: Mapping[tuple[str, str], Prompt], task: Task) -> None:
         """Have the row that is kept, or what will be one; nothing where the round has ended."""

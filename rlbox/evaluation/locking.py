@@ -39,22 +39,10 @@ def make_lock(
     `judges` are the packages, with their versions, of what compares answers that are no code.
     """
     subject, tokenizer = export
-    known = parts_but_prompts([(one.suite, one.problems) for one in chosen], engine, sandbox, tokenizer, judges)
-    prompts = {one.suite.name: _prompts(one.prompts) for one in chosen}
-    return EvaluationLock(parts=known | {"prompts": prompts}, subject=subject)
-
-
-def parts_but_prompts(
-    suites: Sequence[tuple[Suite, Sequence[EvalProblem]]],
-    engine: Mapping[str, Any],
-    sandbox: Mapping[str, Any],
-    tokenizer: Mapping[str, Any],
-    judges: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return the parts of a lock that are known before a server has made prompts of problems; as `make_lock`."""
-    facts = {suite.name: suite_facts(suite, problems) for suite, problems in suites}
-    return {
+    facts = {one.suite.name: suite_facts(one.suite, one.problems) for one in chosen}
+    parts = {
         "suites": {name: {key: row[key] for key in ("problems", "sha256")} for name, row in facts.items()},
+        "prompts": {one.suite.name: _prompts(one.prompts) for one in chosen},
         "decoding": {name: row["decoding"] for name, row in facts.items()},
         "tokenizer": dict(tokenizer),
         "engine": dict(engine),
@@ -62,6 +50,7 @@ def parts_but_prompts(
         "sandbox": {**sandbox, "limits": {name: row["limits"] for name, row in facts.items()}},
         "scoring": {"version": SCORING, **judges},
     }
+    return EvaluationLock(parts=parts, subject=subject)
 
 
 def _prompts(prompts: Mapping[str, Prompt]) -> dict[str, Any]:

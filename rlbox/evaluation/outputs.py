@@ -14,23 +14,19 @@ from rlbox.evaluation.results import ACCEPTED, RUNS, figure, set_scores
 from rlbox.evaluation.winner import HISTORY
 from rlbox.foreign import parse_json
 from rlbox.system.files import write_atomic
-from rlbox.system.json_files import parse_json_lines
 
 SUMMARY, RUN = "summary.json", "run_info.json"
 _QA = 20
 """Answers of each suite that are kept together to be read."""
 
 
-def make_result(
-    name: str, step: int, lock: EvaluationLock, rows: Rows, overlap: Mapping[str, Mapping[str, Any]]
-) -> EvaluationResult:
-    """Return the result of one checkpoint; `overlap` is what of a suite stands in the training data."""
-    known = {suite: {"overlap": dict(of)} for suite, of in overlap.items()}
+def make_result(name: str, step: int, lock: EvaluationLock, rows: Rows) -> EvaluationResult:
+    """Return the result of one checkpoint."""
     return EvaluationResult(
         name=name,
         step=step,
         lock=lock,
-        scores={suite: set_scores(of) | known.get(suite, {}) for suite, of in rows.items()},
+        scores={suite: set_scores(of) for suite, of in rows.items()},
         by_problem={suite: {kind: figure(of, kind) for kind in (ACCEPTED, RUNS)} for suite, of in rows.items()},
     )
 
@@ -60,17 +56,6 @@ def append_history(out: Path, result: EvaluationResult, began: str) -> None:
         stream.write(json.dumps(row | {"scores": {name: dict(of) for name, of in result.scores.items()}}) + "\n")
 
 
-def in_history(out: Path, result: EvaluationResult) -> bool:
-    """Return whether the history has a line of this result."""
-    try:
-        lines = (out / HISTORY).read_bytes().splitlines()
-    except OSError:
-        return False
-    return any(
-        (row.get("name"), row.get("lock")) == (result.name, result.lock.digest) for row in parse_json_lines(lines)
-    )
-
-
 def read_summary(path: Path) -> EvaluationResult:
     """Return the result that a file holds; `ValueError` names the file where it is none."""
     try:
@@ -81,17 +66,8 @@ def read_summary(path: Path) -> EvaluationResult:
 
 def export_of(folder: Path) -> str:
     """Return the export that the result in `folder` is of, as it was when it was judged; empty where that is lost."""
-    return _of_run(folder, "export")
-
-
-def began_of(folder: Path) -> str:
-    """Return when the judging of the result in `folder` began; empty where that is lost."""
-    return _of_run(folder, "began")
-
-
-def _of_run(folder: Path, name: str) -> str:
     try:
-        return str(parse_json((folder / RUN).read_bytes())[name])
+        return str(parse_json((folder / RUN).read_bytes())["export"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -42,7 +43,6 @@ class Answering(Protocol):
     url: str
     root: str
     facts: dict[str, Any]
-    loaded: str
     servers: int
 
     def prompt(self, ask: str) -> Prompt:
@@ -55,13 +55,14 @@ class Answering(Protocol):
 class Policy:
     """The one model behind the server at `url`; any number of threads may ask.
 
-    `root` is the export whose weights it has, and `loaded` how they came there, where that is known.
+    `root` is the export whose weights it has, where the server says so.
     """
+
+    servers = 1
 
     def __init__(self, url: str, http: HttpClient) -> None:
         self.url, self._http = url.rstrip("/"), http
         self.name, self.root, self.facts = self._served()
-        self.loaded, self.servers = "", 1
         self._tokenizes = True
         self._prompts: dict[str, Prompt] = {}
 
@@ -70,13 +71,6 @@ class Policy:
         if (known := self._prompts.get(ask)) is None:
             known = self._prompts[ask] = self._made(ask)
         return known
-
-    def control(self, path: str, content: dict[str, Any]) -> Any:
-        """Return what the server answers to what is no problem of a suite; `PolicyError` where it refuses."""
-        status, found = self._post(path, content)
-        if not 200 <= status < 300:
-            raise PolicyError(f"{self.url}{path}: status {status}: {str(found)[:200]}")
-        return found
 
     def _made(self, ask: str) -> Prompt:
         if self._tokenizes:
@@ -178,3 +172,34 @@ def _bounded(blocks: Any) -> Sequence[bytes]:
         if size > _MOST_ANSWER:
             raise PolicyError(f"an answer of more than {size_text(_MOST_ANSWER)}")
     return found
+
+
+class SharedPolicy:
+    """The model behind several servers, as `Policy` is that behind one; `servers` is how many there are.
+
+    Raises `PolicyError` where they are not the same engine.
+    """
+
+    def __init__(self, members: Sequence[Policy]) -> None:
+        first = members[0]
+        self.url, self.root, self.facts = first.url, first.root, first.facts
+        for one in members[1:]:
+            if one.facts != first.facts:
+                raise PolicyError(f"{one.url} is another engine than {first.url}")
+        self.servers = len(members)
+        self._members, self._busy, self._lock = members, [0] * len(members), threading.Lock()
+
+    def prompt(self, ask: str) -> Prompt:
+        """As `Policy.prompt`; what one of them makes of a message, all do."""
+        return self._members[0].prompt(ask)
+
+    def answer(self, prompt: Prompt, decoding: Decoding, number: int) -> ModelAnswer:
+        """As `Policy.answer`, by whoever has least to do."""
+        with self._lock:
+            at = min(range(self.servers), key=self._busy.__getitem__)
+            self._busy[at] += 1
+        try:
+            return self._members[at].answer(prompt, decoding, number)
+        finally:
+            with self._lock:
+                self._busy[at] -= 1

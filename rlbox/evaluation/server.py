@@ -1,20 +1,24 @@
-"""The inference server of one export: started and ended by the evaluation, never left behind (P181)."""
+"""Serve an export: by a server that is up, or by vLLM, started for each export and ended behind it (P181)."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from rlbox.amounts import limit_text
-from rlbox.evaluation.policy import Answering, Policy, PolicyError
+from rlbox.evaluation.gpu_holders import probe_gpu_states
+from rlbox.evaluation.gpu_shares import SEEN, share_gpus
+from rlbox.evaluation.policy import Answering, Policy, PolicyError, SharedPolicy
+from rlbox.evaluation.say import say
 from rlbox.system.command import STDOUT, ProcessHandle, start_command
 from rlbox.system.http import HttpClient
 from rlbox.system.ports import find_port_holder
@@ -22,8 +26,6 @@ from rlbox.values import Command
 
 Serve = Callable[[Path, Path], contextlib.AbstractContextManager[Answering]]
 """Serves an export, the log in a folder, and ends what it started behind the block."""
-Ready = Callable[[], Policy]
-"""Waits until a server answers that was started."""
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD")
 _POLL_S = 0.5
 _FREE_S = 60.0
@@ -75,33 +77,80 @@ def _option(name: str, value: Any) -> list[str]:
     return [flag] if value is True else [] if value is False else [flag, str(value)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class WantedEngine:
+    """The server at `url`; without one vLLM of the interpreter `python`, on loopback, with `settings` of its options.
+
+    It must be ready within `start_s` seconds. Several `servers` share the work, from `port` on, each on free GPUs of
+    its own; 0: as many as GPUs are free.
+    """
+
+    url: str = ""
+    python: str = ""
+    port: int = 8000
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    start_s: float = 1800.0
+    servers: int = 1
+
+
+def serving(wanted: WantedEngine, http: HttpClient, say: Callable[[str], None] = say) -> Serve:
+    """Return what serves exports; `ValueError` where too few GPUs are free."""
+    if wanted.url:
+        return lambda export, folder: contextlib.nullcontext(Policy(wanted.url, http))
+    gpus = probe_gpu_states() if wanted.servers != 1 else ()
+    shares = share_gpus(wanted.servers, gpus, os.environ.get(SEEN), wanted.settings)
+    for env in shares:
+        if SEEN in env:
+            say(f"one of {len(shares)} servers: GPU {env[SEEN]}")
+
+    def serve(export: Path, folder: Path) -> contextlib.AbstractContextManager[Answering]:
+        ports = _ports(wanted.port, len(shares))
+        engines = [_vllm(wanted, export, port, env) for port, env in zip(ports, shares, strict=True)]
+        return served(engines, folder, http)
+
+    return serve
+
+
+def _ports(first: int, count: int) -> list[int]:
+    """Return the port that is wanted and those behind it on which nobody listens."""
+    behind = (port for port in range(first + 1, 1 << 16) if not find_port_holder(port))
+    return [first, *itertools.islice(behind, count - 1)]
+
+
+def _vllm(wanted: WantedEngine, export: Path, port: int, env: Mapping[str, str]) -> EngineSettings:
+    argv = vllm_argv(wanted.python, export, port, dict(wanted.settings))
+    return EngineSettings(argv=argv, url=f"http://127.0.0.1:{port}", start_s=wanted.start_s, env=env)
+
+
 @contextlib.contextmanager
-def served(engine: EngineSettings, log: Path, http: HttpClient) -> Iterator[Policy]:
-    """Yield the model of the server while the block runs; what the server says goes to `log`.
+def served(engines: Sequence[EngineSettings], folder: Path, http: HttpClient) -> Iterator[Answering]:
+    """Yield the model behind servers that run as long as the block; what they say goes to `folder`/server.log.
+
+    Of several, the logs of the others are server-2.log and so on.
 
     Raises
     ------
     PolicyError
-        It ended, or was not ready in time; or another listens where it should.
+        One ended, or was not ready in time; another listens where it should; or they are not the same engine.
     """
-    with starting(engine, log, http) as ready:
-        yield ready()
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        started = []
+        for number, engine in enumerate(engines, start=1):
+            _await_port(engine.url)
+            log = folder / (f"server-{number}.log" if number > 1 else "server.log")
+            started.append((_start(engine, log), engine, log))
+            stack.callback(_end, started[-1][0])
+        deadline = time.monotonic() + max(engine.start_s for engine in engines)
+        members = [_ready(process, engine, deadline, log, http) for process, engine, log in started]
+        yield members[0] if len(members) == 1 else SharedPolicy(members)
 
 
-@contextlib.contextmanager
-def starting(engine: EngineSettings, log: Path, http: HttpClient) -> Iterator[Ready]:
-    """As `served`, but yield what waits until it answers: other work can be done meanwhile."""
-    _await_port(engine.url)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + engine.start_s
+def _start(engine: EngineSettings, log: Path) -> ProcessHandle:
+    # It dies with the thread that starts it (PR_SET_PDEATHSIG is of threads): so it is started by the caller's own.
     with log.open("ab") as stream:
-        process = start_command(
-            Command(argv=engine.argv, env=engine.env), stdout=stream, stderr=STDOUT, dies_with_us=True
-        )
-    try:
-        yield lambda: _ready(process, engine, deadline, log, http)
-    finally:
-        _end(process)
+        command = Command(argv=engine.argv, env=engine.env)
+        return start_command(command, stdout=stream, stderr=STDOUT, dies_with_us=True)
 
 
 def _await_port(url: str) -> None:

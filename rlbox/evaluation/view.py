@@ -82,21 +82,10 @@ def result_lines(found: EvaluationResult, *, unsolved: bool) -> Iterator[str]:
     rows = [_suite_row(suite, row) for suite, row in found.scores.items()]
     yield from columns([("  lock:", facts["lock"]), ("  weights:", facts["weights"])])
     yield from (f"  {line}" for line in columns([_SUITE_COLUMNS, *rows]))
-    yield from (f"  {line}" for line in overlap_lines(found))
     for suite in found.scores if unsolved else ():
         missed = [name for name, values in found.figure(suite, ACCEPTED).items() if not any(values)]
         if missed:
             yield f"  {suite}, not solved: {', '.join(missed)}"
-
-
-def overlap_lines(found: EvaluationResult) -> Iterator[str]:
-    """Yield, suite by suite, which problems stand in the training data, where that was looked for."""
-    for suite, row in found.scores.items():
-        if not (known := row.get("overlap")):
-            continue
-        yield f"{suite}: {len(known['found'])} of {known['problems']} problems stand in the training data"
-        if known["found"]:
-            yield f"  in the training data: {_names(known['found'])}"
 
 
 def paired_json(pair: Paired, smallest: float) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -52,32 +52,6 @@ def export_facts(folder: Path) -> ExportFacts:
     words = {name: sha256_file(folder / name) for name in TOKENIZER if (folder / name).is_file()}
     subject = {"weights": content_digest({"shards": sums, "config": config})}
     return subject, {"sha256": content_digest(words), "chat_template": _template(folder)}
-
-
-class Contents:
-    """Digests of exports, made beside other work: `ahead` begins one, and `take` hands it out, once."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1)
-        self._known: dict[Path, tuple[Marks, Future[ExportFacts]]] = {}
-
-    def ahead(self, folder: Path) -> None:
-        """Begin to read an export that is wanted soon."""
-        if folder not in self._known:
-            shards_of(folder)
-            self._known[folder] = marks_of(folder), self._pool.submit(export_facts, folder)
-
-    def take(self, folder: Path) -> tuple[Marks, Future[ExportFacts]]:
-        """Return the marks of an export and what will be its facts; `OSError` where it has no weights.
-
-        What changed since it was begun is read anew.
-        """
-        self.ahead(folder)
-        marks, facts = self._known.pop(folder)
-        if marks == marks_of(folder):
-            return marks, facts
-        self.ahead(folder)
-        return self._known.pop(folder)
 
 
 def _template(folder: Path) -> str:

@@ -13,7 +13,6 @@ import pytest
 from fakes import Folder, Rlbox, Said
 from following import Follow
 from playbox import Player, adding, export, playing, write_rows
-from reportbox import write_run
 
 from rlbox.evaluation.__main__ import main
 from rlbox.evaluation.own_sandbox import sandbox_here
@@ -104,24 +103,6 @@ def test_a_dry_run_judges_nothing(site: Path, rlbox: Rlbox) -> None:
     assert said.code == 0
     assert said.out.splitlines()[-1].startswith("# verdict: this would write results into eval")
     assert not (site / "eval").exists()
-
-
-def test_a_dry_run_follows_nothing(site: Path, rlbox: Rlbox, tmp_path: Path) -> None:
-    write_run(tmp_path / "data/runs/sft-1", samples=1, steps=1)
-    words = ("eval", "judge", ".", "--follow", "sft-1", "--data", str(tmp_path / "data"), "--engine", "python")
-    said = rlbox(*words, "--suite", "adding", "--problems", "problems", "--dry-run")
-    assert said.code == 0, said.err
-    assert said.out.startswith("step_100: global_step_100\nstep_200: global_step_200\n")
-    told = "# verdict: this would judge what appears in . until run sft-1 has ended, and write results into eval"
-    assert said.out.splitlines()[-1].startswith(told)
-    assert not (site / "eval").exists()
-
-
-def test_a_run_that_is_not_there_is_not_followed(site: Path, rlbox: Rlbox, tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    words = ("eval", "judge", ".", "--follow", "nosuch", "--data", str(tmp_path / "data"), "--engine", "python")
-    said = rlbox(*words, "--suite", "adding", "--problems", "problems")
-    assert (said.code, "no run 'nosuch'" in said.err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -314,19 +295,3 @@ def test_the_sandbox_ends_with_its_block() -> None:
     with pytest.raises(NoResponseError):
         Sandbox(url, create_loopback_client(30)).probe()
     assert threading.active_count() == before
-
-
-def test_problems_in_the_training_data_are_told(site: Path, sandbox_url: str, rlbox: Rlbox) -> None:
-    rows = adding(12)
-    rows[5]["prompt"] += f"\n    # {' '.join(f'word{number}' for number in range(20))}\n"
-    write_rows(site / "problems/adding.jsonl", rows)
-    write_rows(site / "train.jsonl", [{"messages": [{"role": "user", "content": rows[5]["prompt"]}]}])
-    with playing(Player(right)) as player:
-        said = judge(rlbox, player, sandbox_url, "--training", "train.jsonl")
-    assert said.code == 0, said.err
-    assert "  adding: 1 of 12 problems stand in the training data\n    in the training data: Add/5" in said.out
-    told = rlbox("eval", "show", "eval/step_100", "--json").data["scores"]["adding"]["overlap"]
-    assert (told["found"], told["rows"]) == (["Add/5"], 1)
-    with playing(Player(right)) as player:
-        said = judge(rlbox, player, sandbox_url, "--training", "nosuch.jsonl")
-    assert (said.code, "nosuch.jsonl is missing" in said.err) == (2, True)

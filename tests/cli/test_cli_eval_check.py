@@ -17,13 +17,12 @@ for row in ({rows}):
     print(json.dumps(row))
 """
 """Stands for the comparison: an interpreter that says these rows, whatever it is asked to run."""
-SOURCE = {"step": "source", "form": "FSDP", "ranks": 2, "tensors": 1, "torch": "2"}
 END = {"step": "end", "equal": 1, "tensors": 1, "casts": [{"own": "float32", "export": "bfloat16", "tensors": 1}]}
 
 
 @pytest.fixture
 def site(folder: Folder) -> Path:
-    for name in ("global_step_1/huggingface", "base"):
+    for name in ("global_step_1/huggingface", "base", "trainer"):
         export(folder.path / name)
         (folder.path / name / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}}}')
     return folder.path
@@ -37,23 +36,24 @@ def played(site: Path, *rows: object) -> str:
 
 
 def test_the_model_is_named(site: Path, follow: Follow) -> None:
-    step = follow("eval", "check", "global_step_1", "--against", "global_step_1", "--python", played(site, SOURCE, END))
+    (site / "global_step_1/model.safetensors").write_bytes(b"")
+    step = follow("eval", "check", "global_step_1", "--against", "global_step_1", "--python", played(site, END))
     assert step.said.code == 2
     follow.again(step, *step.options({"DIR": "base"}))
 
 
 def test_an_interpreter_that_has_torch_is_named(site: Path, follow: Follow) -> None:
-    step = follow("eval", "check", "global_step_1", "--against", "global_step_1", "--model", "base")
+    step = follow("eval", "check", "global_step_1", "--against", "trainer", "--model", "base")
     assert "has no torch: ModuleNotFoundError: No module named 'torch'" in step.said.err
-    follow.again(step, *step.options({"FILE": played(site, SOURCE, END)}))
+    follow.again(step, *step.options({"FILE": played(site, END)}))
 
 
 def test_what_is_the_same_is_said(site: Path, rlbox: Rlbox) -> None:
-    words = ("eval", "check", "global_step_1", "--against", "global_step_1", "--model", "base")
-    said = rlbox(*words, "--python", played(site, SOURCE, {"step": "at", "done": 0, "of": 1}, END))
+    words = ("eval", "check", "global_step_1", "--against", "trainer", "--model", "base")
+    said = rlbox(*words, "--python", played(site, {"step": "at", "done": 0, "of": 1}, END))
     assert said.code == 0
     assert said.out == (
-        "compared with FSDP of 2 ranks\ntensors: 1 of 1 are the trainer's, bit by bit\n"
+        "compared with safetensors of 1 ranks\ntensors: 1 of 1 are the trainer's, bit by bit\n"
         "  1 cast from float32 to bfloat16\ntokenizer: the same 1 tokens and chat template\n"
     )
     assert "0 of 1 tensors are compared" in said.err
@@ -62,12 +62,12 @@ def test_what_is_the_same_is_said(site: Path, rlbox: Rlbox) -> None:
 def test_what_differs_is_named_and_has_an_exit_code(site: Path, rlbox: Rlbox) -> None:
     (site / "global_step_1/huggingface/tokenizer.json").write_text('{"model": {"vocab": {"a": 1}}}')
     row = {"step": "fault", "kind": "differs", "tensor": "w", "wrong": 1, "numbers": 4, "largest": 0.5, "holds": "v"}
-    words = ("eval", "check", "global_step_1", "--against", "global_step_1", "--model", "base", "--python")
-    said = rlbox(*words, played(site, SOURCE, row, END))
+    words = ("eval", "check", "global_step_1", "--against", "trainer", "--model", "base", "--python")
+    said = rlbox(*words, played(site, row, END))
     assert said.code == 1
     assert "[FAIL] vocabulary: 1 of 1 differ; 'a' is 1, not 0" in said.out
     assert "[FAIL] w: 1 of 4 numbers differ, by 0.5 at most; it is the trainer's v" in said.out
-    faults = rlbox(*words, played(site, SOURCE, row, END), "--json").data["check"]["faults"]
+    faults = rlbox(*words, played(site, row, END), "--json").data["check"]["faults"]
     assert [fault["of"] for fault in faults] == ["vocabulary", "w"]
 
 
@@ -75,7 +75,44 @@ def test_a_comparison_that_dies_says_nothing_of_the_export(site: Path, rlbox: Rl
     path = site / "python"
     path.write_text("#!/bin/sh\necho 'out of memory' >&2\nexit 9\n")
     path.chmod(0o755)
-    words = ("eval", "check", "global_step_1", "--against", "global_step_1", "--model", "base", "--python", str(path))
+    words = ("eval", "check", "global_step_1", "--against", "trainer", "--model", "base", "--python", str(path))
     said = rlbox(*words)
     assert said.code == 1
     assert "nothing was compared: the comparison ended with status 9: out of memory" in said.err
+
+
+@pytest.mark.parametrize(
+    ("names", "merger"),
+    [
+        (
+            ["model_world_size_1_rank_0.pt"],
+            "-m verl.model_merger merge --backend fsdp --local_dir trainer ",
+        ),
+        (["bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"], "-m deepspeed.utils.zero_to_fp32 . "),
+    ],
+)
+def test_shards_are_merged_by_the_framework_that_wrote_them(
+    site: Path, rlbox: Rlbox, names: list[str], merger: str
+) -> None:
+    for path in (site / "trainer").iterdir():
+        path.unlink()
+    for name in names:
+        (site / "trainer" / name).write_bytes(b"")
+    python = site / "python"
+    python.write_text(f'#!/bin/sh\necho "$*" >>{site}/argv\nexit 7\n')
+    python.chmod(0o755)
+    words = ("eval", "check", "global_step_1", "--against", "trainer", "--model", "base", "--python", str(python))
+    said = rlbox(*words)
+    assert (said.code, "failed with status 7" in said.err) == (1, True)
+    assert (site / "argv").read_text().startswith(merger)
+
+
+def test_missing_ranks_and_unknown_forms_are_reported(site: Path, rlbox: Rlbox) -> None:
+    words = ("eval", "check", "global_step_1", "--against", "trainer", "--model", "base", "--python", "python3")
+    (site / "trainer/model_world_size_3_rank_1.pt").write_bytes(b"")
+    assert "ranks missing: [0, 2] (of 3)" in rlbox(*words).err
+    for path in (site / "trainer").iterdir():
+        path.unlink()
+    assert "holds no weights that are known" in rlbox(*words).err
+    (site / "trainer/__0_0.distcp").write_bytes(b"")
+    assert "is a distributed checkpoint (.distcp)" in rlbox(*words).err

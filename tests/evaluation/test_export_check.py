@@ -1,4 +1,4 @@
-"""`rlbox eval check` on exports of a real small model, trained under FSDP2 by the torch that is installed for it."""
+"""`rlbox eval check` on exports of a real small model, trained and merged by FSDP2, verl and DeepSpeed."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An interpreter with torch and transformers, which are downloaded; RLBOX_TEST_TORCH names one that is there."""
+    """An interpreter with torch, verl and DeepSpeed, which are downloaded; RLBOX_TEST_TORCH names an existing one."""
     if known := os.environ.get("RLBOX_TEST_TORCH"):
         return known
     venv = tmp_path_factory.mktemp("torch") / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-    packages = ["torch==2.13.0", "numpy", "safetensors", "transformers==5.24.0", "setuptools", "wheel"]
+    packages = ["torch==2.13.0", "verl==0.9.1", "accelerate", "safetensors", "setuptools", "wheel"]
     for names in (packages, ["deepspeed==0.19.8"]):  # whose own setup wants torch
         subprocess.run([str(venv / "bin/pip"), "install", "-q", *names], check=True)
     return str(venv / "bin/python")
@@ -62,34 +62,36 @@ def check(python: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., tupl
 
 
 @pytest.mark.parametrize("kind", ["trained", "tied"])
-def test_no_good_export_is_refused(kind: str, check: Any, request: pytest.FixtureRequest) -> None:
-    folder = request.getfixturevalue(kind)
-    base = ("--model", str(folder / "base"))
-    code, cast = check(folder / "global_step_3", folder / "global_step_3", *base, "--logits")
-    assert (code, cast["faults"], cast["source"]) == (0, [], {"form": "FSDP", "ranks": 3})
-    (row,) = cast["casts"]
-    assert (row["own"], row["export"], row["tensors"]) == ("float32", "bfloat16", cast["tensors"])
-    assert cast["logits"]["same"]
-    code, kept = check(folder / "fp32", folder / "global_step_3")  # whose tokenizer lies beside the shards
-    assert (code, [row["export"] for row in kept["casts"]]) == (0, ["float32"])
-    code, copies = check(folder / "two/huggingface", folder / "two", *base)  # two copies of two pieces
-    assert (code, copies["source"]["ranks"]) == (0, 4)
-    code, again = check(folder / "global_step_3", folder / "fp32", *base)
-    assert (code, again["source"]["form"]) == (0, "safetensors")
+def test_eval_check_good_export_of_verl_is_accepted(kind: str, check: Any, request: pytest.FixtureRequest) -> None:
+    directory = request.getfixturevalue(kind)
+    base = ("--model", str(directory / "base"))
+    code, report = check(directory / "global_step_3", directory / "global_step_3", *base, "--logits")
+    assert (code, report["faults"], report["source"]) == (0, [], {"form": "FSDP", "ranks": 3})
+    (cast,) = report["casts"]
+    assert (cast["own"], cast["export"], cast["tensors"]) == ("bfloat16", "bfloat16", report["tensors"])
+    assert report["logits"]["same"]
+    code, report = check(directory / "two/huggingface", directory / "two", *base)  # HSDP: two copies of two pieces
+    assert (code, report["source"]["ranks"]) == (0, 4)
 
 
-def test_partitions_of_deepspeed_are_read(trained: Path, tmp_path: Path, python: str, check: Any) -> None:
+def test_eval_check_cast_of_complete_tensors_is_accepted(trained: Path, check: Any) -> None:
+    code, report = check(trained / "global_step_3", trained / "fp32", "--model", str(trained / "base"))
+    assert (code, report["source"]["form"]) == (0, "safetensors")
+    assert [(cast["own"], cast["export"]) for cast in report["casts"]] == [("float32", "bfloat16")]
+
+
+def test_eval_check_deepspeed_partitions_are_merged(trained: Path, tmp_path: Path, python: str, check: Any) -> None:
     environ = os.environ | {"PATH": f"{Path(python).parent}:{os.environ['PATH']}"}  # DeepSpeed compiles with its ninja
     subprocess.run([python, "-W", "ignore", str(PROGRAMS / "train_deepspeed.py"), trained], check=True, env=environ)
     base = ("--model", str(trained / "base"))
     for stage in (1, 2, 3):
-        folder = trained / f"zero{stage}"
-        code, found = check(folder / "export", folder, *base)
-        assert (code, found["faults"], found["source"]) == (0, [], {"form": f"DeepSpeed ZeRO {stage}", "ranks": 2})
-        assert [row["own"] for row in found["casts"]] == ["float32"]
-        export = spoilt(python, folder / "export", tmp_path / f"zero{stage}", "swapped")
-        code, found = check(export, folder, *base)
-        assert (code, {row["of"] for row in found["faults"]}) == (1, {WEIGHT, TWIN})
+        directory = trained / f"zero{stage}"
+        code, report = check(directory / "export", directory, *base)
+        assert (code, report["faults"], report["source"]) == (0, [], {"form": "DeepSpeed ZeRO", "ranks": 2})
+        assert [cast["own"] for cast in report["casts"]] == ["float32"]
+        export = spoilt(python, directory / "export", tmp_path / f"zero{stage}", "swapped")
+        code, report = check(export, directory, *base)
+        assert (code, {fault["of"] for fault in report["faults"]}) == (1, {WEIGHT, TWIN})
 
 
 FAULTS = {
@@ -117,7 +119,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found_and_named(fault: str, trained: Path, tmp_path: Path, python: str, check: Any) -> None:
     export = spoilt(python, trained / "global_step_3/huggingface", tmp_path / "export", fault)
-    code, found = check(export, trained / "global_step_3", "--model", str(trained / "base"))
+    code, found = check(export, trained / "fp32", "--model", str(trained / "base"))
     assert code == 1
     told = {row["of"]: row["says"] for row in found["faults"]}
     for of, says in FAULTS[fault].items():
@@ -127,7 +129,7 @@ def test_a_planted_fault_is_found_and_named(fault: str, trained: Path, tmp_path:
 
 def test_what_was_rounded_on_its_way_is_told(trained: Path, tmp_path: Path, python: str, check: Any) -> None:
     export = spoilt(python, trained / "fp32", tmp_path / "export", "rounded")
-    code, found = check(export, trained / "global_step_3")
+    code, found = check(export, trained / "fp32", "--model", str(trained / "base"))
     assert code == 1
     (fault,) = found["faults"]
     assert (fault["of"], fault["rounded"]) == (WEIGHT, "float16")
@@ -135,14 +137,14 @@ def test_what_was_rounded_on_its_way_is_told(trained: Path, tmp_path: Path, pyth
 
 
 def test_an_export_of_another_step_differs_everywhere(trained: Path, check: Any) -> None:
-    code, found = check(trained / "base", trained / "global_step_3")
+    code, found = check(trained / "base", trained / "fp32", "--model", str(trained / "base"))
     assert code == 1
     assert found["equal"] == 0
 
 
 def test_logits_tell_what_the_configuration_changes(trained: Path, tmp_path: Path, python: str, check: Any) -> None:
     export = spoilt(python, trained / "fp32", tmp_path / "export", "configuration")
-    code, found = check(export, trained / "global_step_3", "--logits")
+    code, found = check(export, trained / "fp32", "--model", str(trained / "base"), "--logits")
     assert code == 1
     assert not found["logits"]["same"]
     assert {row["of"] for row in found["faults"]} == {"config.json: rms_norm_eps", "logits"}
@@ -152,7 +154,7 @@ def test_logits_tell_what_the_configuration_changes(trained: Path, tmp_path: Pat
     ("spoil", "told"),
     [
         (lambda folder: (folder / "model_world_size_3_rank_1.pt").unlink(), "ranks missing: [1] (of 3)"),
-        (lambda folder: cut(folder / "model_world_size_3_rank_1.pt"), "model_world_size_3_rank_1.pt cannot be read"),
+        (lambda folder: cut(folder / "model_world_size_3_rank_1.pt"), "verl.model_merger failed with status 1"),
         (lambda folder: other_form(folder), "is a distributed checkpoint (.distcp)"),
         (lambda folder: [path.unlink() for path in folder.glob("*.pt")], "holds no weights that are known"),
     ],
@@ -168,19 +170,18 @@ def test_a_checkpoint_that_cannot_be_read_is_said_to_be(
     assert told in capsys.readouterr().err
 
 
-def test_what_a_checkpoint_says_is_not_carried_out(
+def test_eval_check_code_in_complete_tensors_is_not_run(
     trained: Path, tmp_path: Path, python: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    evil = tmp_path / "global_step_3"
-    shutil.copytree(trained / "global_step_3", evil, ignore=shutil.ignore_patterns("huggingface"))
+    evil = tmp_path / "evil"
+    evil.mkdir()
     code = "import os, sys, torch\nclass E:\n    def __reduce__(self): return os.system, ('touch ' + sys.argv[2],)\n"
-    code += "s = torch.load(sys.argv[1], weights_only=False); s['x'] = E(); torch.save(s, sys.argv[1])"
-    for path in evil.glob("*.pt"):
-        subprocess.run([python, "-c", code, str(path), str(tmp_path / "ran")], check=True)
+    code += "torch.save({'x': E()}, sys.argv[1])"
+    subprocess.run([python, "-c", code, str(evil / "pytorch_model.bin"), str(tmp_path / "ran")], check=True)
     words = ["eval", "check", str(trained / "fp32"), "--against", str(evil), "--model", str(trained / "base")]
     assert run_root([*words, "--python", python]) == 1
     assert not (tmp_path / "ran").exists()
-    assert "[FAIL] x: the export has no such tensor" in capsys.readouterr().out
+    assert "pytorch_model.bin cannot be read" in capsys.readouterr().err
 
 
 def spoilt(python: str, export: Path, folder: Path, fault: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,15 +12,17 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from freeport import free_port
+from playbox import Player, playing
 
-from rlbox.evaluation.policy import Policy, PolicyError
-from rlbox.evaluation.server import EngineSettings, served, setting, vllm_argv
-from rlbox.evaluation.serving.engines import WantedEngine, serving
+from rlbox.evaluation.policy import Policy, PolicyError, SharedPolicy
+from rlbox.evaluation.server import EngineSettings, WantedEngine, served, serving, setting, vllm_argv
+from rlbox.evaluation.suite import Suite
 from rlbox.system.http import create_loopback_client
 
 STUB = """
@@ -51,35 +54,35 @@ def gone(pid: int) -> bool:
 
 
 def test_the_server_and_its_children_end_with_the_block(tmp_path: Path) -> None:
-    with served(engine("m"), tmp_path / "log", create_loopback_client(10)) as policy:
-        assert (policy.name, policy.facts["version"]) == ("m", "1")
-        child = int((tmp_path / "log").read_text().splitlines()[0])
+    with served([engine("m")], tmp_path, create_loopback_client(10)) as policy:
+        assert policy.facts["version"] == "1"
+        child = int((tmp_path / "server.log").read_text().splitlines()[0])
         assert not gone(child)
     assert gone(child)
 
 
 def test_they_end_where_the_block_fails(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), served(engine("m"), tmp_path / "log", create_loopback_client(10)):
+    with pytest.raises(KeyError), served([engine("m")], tmp_path, create_loopback_client(10)):
         raise KeyError
-    assert gone(int((tmp_path / "log").read_text().splitlines()[0]))
+    assert gone(int((tmp_path / "server.log").read_text().splitlines()[0]))
 
 
 def test_the_server_ends_when_the_evaluation_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time; sys.path[:0] = sys.argv[1:3]\n"
         "from pathlib import Path\n"
-        "from test_server import engine, served, loopback_http\n"
-        "with served(engine('m'), Path(sys.argv[3]), loopback_http(10)) as policy:\n"
+        "from test_server import engine, served, create_loopback_client\n"
+        "with served([engine('m')], Path(sys.argv[3]), create_loopback_client(10)) as policy:\n"
         "    print(policy.url, flush=True)\n    time.sleep(60)\n"
     )
-    argv = (sys.executable, "-c", code, *(str(folder) for folder in Path(__file__).parents[:2]), str(tmp_path / "log"))
+    argv = (sys.executable, "-c", code, *(str(folder) for folder in Path(__file__).parents[:2]), str(tmp_path))
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     url = process.stdout.readline().strip()
     assert Policy(url, create_loopback_client(10)).name == "m"
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    child = int((tmp_path / "log").read_text().splitlines()[0])
+    child = int((tmp_path / "server.log").read_text().splitlines()[0])
     try:
         for _ in range(300):
             try:
@@ -104,17 +107,15 @@ def test_the_server_ends_when_the_evaluation_is_killed(tmp_path: Path) -> None:
 def test_one_that_ends_or_is_late(tmp_path: Path, code: str, start_s: float, told: str) -> None:
     with (
         pytest.raises(PolicyError, match=told),
-        served(engine(code=code, start_s=start_s), tmp_path / "log", create_loopback_client(10)),
+        served([engine(code=code, start_s=start_s)], tmp_path, create_loopback_client(10)),
     ):
         pass
 
 
 def test_two_served_models_are_refused(tmp_path: Path) -> None:
-    with served(engine("one"), tmp_path / "log", create_loopback_client(10)) as policy:
-        assert policy.name == "one"
     with (
         pytest.raises(PolicyError, match="was not ready"),
-        served(engine("one", "two", start_s=5.0), tmp_path / "log", create_loopback_client(10)),
+        served([engine("one", "two", start_s=5.0)], tmp_path, create_loopback_client(10)),
     ):
         pass
 
@@ -127,11 +128,36 @@ def test_the_command_of_vllm() -> None:
     )
 
 
+def test_several_servers_share_the_questions(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        players = [stack.enter_context(playing(Player(lambda ask, number: "same"))) for _ in range(3)]
+        policy = SharedPolicy([Policy(player.url, create_loopback_client(10)) for player in players])
+        with ThreadPoolExecutor(6) as askers:
+            decoding = Suite(name="x", title="x").decoding
+            answers = list(askers.map(lambda number: policy.answer(policy.prompt("a"), decoding, number), range(60)))
+    assert {answer.text for answer in answers} == {"same"}
+    assert all(sum(player.asked.values()) >= 10 for player in players)
+
+
+def test_several_servers_of_different_versions_are_refused(tmp_path: Path) -> None:
+    first, second = Player(lambda ask, number: ""), Player(lambda ask, number: "")
+    second.version = "0.0.2"
+    with playing(first), playing(second), pytest.raises(PolicyError, match="is another engine than"):
+        SharedPolicy([Policy(player.url, create_loopback_client(10)) for player in (first, second)])
+
+
+def test_one_of_several_servers_that_does_not_start_ends_all(tmp_path: Path) -> None:
+    engines = [engine("m"), engine(code="raise SystemExit(3)")]
+    with pytest.raises(PolicyError, match="ended with status 3"), served(engines, tmp_path, create_loopback_client(10)):
+        pass
+    assert gone(int((tmp_path / "server.log").read_text().splitlines()[0]))
+
+
 def test_a_server_that_is_up_is_left_up(tmp_path: Path) -> None:
     http = create_loopback_client(10)
-    with served(engine("m"), tmp_path / "log", http) as policy:
-        with serving(WantedEngine(url=policy.url), http) as serve, serve(Path("/e"), tmp_path) as other:
-            assert other.name == "m"
+    with served([engine("m")], tmp_path, http) as policy:
+        with serving(WantedEngine(url=policy.url), http)(Path("/e"), tmp_path) as other:
+            assert other.url == policy.url
         assert Policy(policy.url, http).name == "m"
 
 

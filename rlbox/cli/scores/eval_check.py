@@ -24,7 +24,9 @@ _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 @click.option(
     "--model", metavar="DIR", type=_FOLDER, help="Whose tokenizer and configuration are due [DIR/huggingface]."
 )
-@click.option("--python", default="", metavar="FILE", help="Interpreter that has torch [/opt/venv/bin/python].")
+@click.option(
+    "--python", default="", metavar="FILE", help="Interpreter with torch and the merger [/opt/venv/bin/python]."
+)
 @click.option(
     "--dtype", default="", metavar="NAME", help="The cast that is due, such as bfloat16 [EXPORT's config.json]."
 )
@@ -43,9 +45,9 @@ def check(
 ) -> int:
     """Compare EXPORT, a checkpoint in Hugging Face's form, with the trainer's shards, tensor by tensor and bit by bit.
 
-    Shards of FSDP and verl, DeepSpeed's (ZeRO 1 to 3) and whole safetensors are read, by an interpreter that has torch,
-    without carrying out anything of them. Tokenizer, chat template and configuration must be those of --model. Exit
-    code 1 where something differs.
+    Shards are merged first, into TMPDIR, by the framework that wrote them: those of FSDP by verl.model_merger, those of
+    DeepSpeed (ZeRO 1 to 3) by its zero_to_fp32. Tokenizer, chat template and configuration must be those of --model.
+    Exit code 1 where something differs.
 
     \b
     Examples:

@@ -1,32 +1,123 @@
-"""Check an export: files are read here, tensors are compared by an interpreter that has torch."""
+"""Check an export: the trainer's shards are merged by the framework that wrote them, then compared tensor by tensor.
+
+Merger and comparison run in an interpreter that has torch; tokenizer and configuration are compared here.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlbox.errors import RlboxError
 from rlbox.evaluation.export import PLACES
 from rlbox.evaluation.exports.faults import ExportFault, ExportReport, config_faults, tensor_fault
 from rlbox.evaluation.exports.words import TOKENIZER_FILES, Words, read_words, word_faults
 from rlbox.foreign import parse_json
-from rlbox.system.command import PIPE, start_command
+from rlbox.system.command import PIPE, run_command, start_command
 from rlbox.values import Command
 
 PROGRAM = Path(__file__).resolve().parent / "programs/export_tensors.py"
+_RANK = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
+_MERGE_S = 4 * 3600.0
 _TOLD = 600
 
 
 class NotCompared(Exception):
-    """Nothing can be said of an export: no torch, or a checkpoint of a form that is not read."""
+    """Nothing can be said of an export: no torch, no merger, or a checkpoint of a form that nothing here merges."""
 
 
 class NoTorch(NotCompared):
     """The interpreter has no torch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerCheckpoint:
+    """What a trainer's directory holds, and the arguments of Python that merge it into the directory `{out}`.
+
+    Without a `merger` the files in `directory` hold complete tensors.
+    """
+
+    form: str
+    ranks: int
+    directory: Path
+    merger: tuple[str, ...] = ()
+
+
+def find_trainer_checkpoint(against: Path) -> TrainerCheckpoint:
+    """Return what a trainer's directory, its `actor/`, or the directory that its `latest` names holds.
+
+    Raises
+    ------
+    NotCompared
+        The form is not known here, or ranks are missing.
+    """
+    for directory in _checkpoint_places(against):
+        names = sorted(path.name for path in directory.iterdir())
+        ranks = {int(match[2]): int(match[1]) for name in names if (match := _RANK.fullmatch(name))}
+        if ranks:
+            return _fsdp(directory, ranks)
+        partitions = [name for name in names if name.endswith("_optim_states.pt")]
+        if partitions:
+            merge = ("-m", "deepspeed.utils.zero_to_fp32", str(directory.parent), "{out}", "--tag", directory.name)
+            argv = (*merge, "--safe_serialization")
+            return TrainerCheckpoint(form="DeepSpeed ZeRO", ranks=len(partitions), directory=directory, merger=argv)
+        if any(name.endswith(".distcp") for name in names):
+            raise NotCompared(
+                f"{directory} is a distributed checkpoint (.distcp), as Megatron and slime write it; "
+                "export it with the framework's own converter, and compare with a second export of that"
+            )
+        for suffixes, form in (((".safetensors",), "safetensors"), ((".bin", ".pt"), "torch.save")):
+            if any(name.endswith(suffixes) for name in names):
+                return TrainerCheckpoint(form=form, ranks=1, directory=directory)
+    raise NotCompared(f"{against} holds no weights that are known: verl's shards, DeepSpeed's, safetensors, .bin")
+
+
+def _checkpoint_places(against: Path) -> Iterator[Path]:
+    yield from (against / name for name in ("", "actor") if (against / name).is_dir())
+    latest = against / "latest"
+    if latest.is_file() and "/" not in (tag := latest.read_text("utf-8").strip()) and (against / tag).is_dir():
+        yield against / tag
+
+
+def _fsdp(directory: Path, ranks: Mapping[int, int]) -> TrainerCheckpoint:
+    worlds = sorted(set(ranks.values()))
+    if len(worlds) > 1:
+        raise NotCompared(f"{directory}: files of {' and of '.join(map(str, worlds))} ranks")
+    if missing := [rank for rank in range(worlds[0]) if rank not in ranks]:
+        raise NotCompared(f"{directory}: ranks missing: {missing} (of {worlds[0]})")
+    merge = ("-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir", str(directory))
+    return TrainerCheckpoint(
+        form="FSDP", ranks=worlds[0], directory=directory, merger=(*merge, "--target_dir", "{out}")
+    )
+
+
+@contextlib.contextmanager
+def merged_weights(checkpoint: TrainerCheckpoint, python: str) -> Iterator[Path]:
+    """Yield a directory with the trainer's complete tensors, merged in a temporary one (TMPDIR) where that is needed.
+
+    The merger unpickles what the trainer wrote, which runs whatever code it names: as loading it to train on does.
+    """
+    if not checkpoint.merger:
+        yield checkpoint.directory
+        return
+    with tempfile.TemporaryDirectory(prefix="rlbox-merged-") as out:
+        arguments = tuple(argument.replace("{out}", out) for argument in checkpoint.merger)
+        try:
+            outcome = run_command(Command(argv=(python, *arguments), timeout_s=_MERGE_S))
+        except RlboxError as error:
+            raise NotCompared(error.what) from error
+        if not outcome.ok:
+            last = _last_line(outcome.stderr)
+            if "No module named 'torch'" in last:
+                raise NoTorch(last)
+            raise NotCompared(f"{checkpoint.merger[1]} failed with status {outcome.exit_code}: {last}")
+        yield Path(out)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,33 +156,32 @@ def check_export(wish: ExportWish, tell: Callable[[int, int], None]) -> ExportRe
     ValueError
         A configuration or a tokenizer cannot be read.
     """
+    checkpoint = find_trainer_checkpoint(wish.against)
     config = _config(wish.export)
     words, own = _words(wish.export), _words(wish.model)
     if not own.there:
         raise ValueError(f"{wish.model} has no tokenizer")
     faults = [ExportFault(of=part, says=says, facts={"kind": "words"}) for part, says in word_faults(words, own)]
     faults += config_faults(config, _config(wish.model))
-    source: dict[str, Any] = {}
     end: dict[str, Any] = {}
     logits: dict[str, Any] | None = None
-    for row in _rows(wish, config):
-        match row["step"]:
-            case "source":
-                source = row
-            case "at":
-                tell(row["done"], row["of"])
-            case "fault":
-                faults.append(tensor_fault(row))
-            case "logits":
-                logits = {key: value for key, value in row.items() if key != "step"}
-            case "end":
-                end = row
+    with merged_weights(checkpoint, wish.python) as weights:
+        for row in _rows(wish, config, weights):
+            match row["step"]:
+                case "at":
+                    tell(row["done"], row["of"])
+                case "fault":
+                    faults.append(tensor_fault(row))
+                case "logits":
+                    logits = {key: value for key, value in row.items() if key != "step"}
+                case "end":
+                    end = row
     if logits and not logits["same"]:
         told = f"up to {logits['largest']:.3g} apart" if logits["largest"] >= 0 else "of another shape"
         faults.append(ExportFault(of="logits", says=told, facts={"kind": "logits"}))
     return ExportReport(
-        form=source["form"],
-        ranks=source["ranks"],
+        form=checkpoint.form,
+        ranks=checkpoint.ranks,
         tensors=end["tensors"],
         equal=end["equal"],
         casts=end["casts"],
@@ -101,13 +191,13 @@ def check_export(wish: ExportWish, tell: Callable[[int, int], None]) -> ExportRe
     )
 
 
-def _rows(wish: ExportWish, config: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _rows(wish: ExportWish, config: dict[str, Any], weights: Path) -> Iterator[dict[str, Any]]:
     """Yield what the comparison says, line by line."""
     text = config.get("text_config") or {}
     named = wish.dtype or config.get("dtype") or config.get("torch_dtype") or text.get("dtype") or ""
     asked = {
         "export": str(wish.export.absolute()),
-        "against": str(wish.against.absolute()),
+        "against": str(weights.absolute()),
         "model": str(wish.model.absolute()),
         "dtype": str(named).removeprefix("torch."),
         "rename": [list(rule) for rule in wish.rename],
@@ -133,10 +223,14 @@ def _rows(wish: ExportWish, config: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _refuse(status: int, said: str) -> None:
-    told = (said.strip().splitlines() or [""])[-1][-_TOLD:]
+    told = _last_line(said)
     if status == 3:
         raise NoTorch(told)
     raise NotCompared(told if status == 4 else f"the comparison ended with status {status}: {told}")
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1][-_TOLD:]
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ In argv[1]: `base` (the model before), `global_step_3` (verl's layout: shards of
 `fp32` (an export without a cast), `two` (the same under HSDP, two copies of two pieces).
 """
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -57,6 +58,7 @@ def export(state, folder, dtype, **options):
 def shards(folder, model, world, rank):
     folder.mkdir(exist_ok=True)
     torch.save(model.state_dict(), folder / f"model_world_size_{world}_rank_{rank}.pt")
+    (folder / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": world}))
 
 
 def train(rank, world, port):

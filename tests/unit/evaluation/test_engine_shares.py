@@ -1,4 +1,4 @@
-"""Which GPUs each of several engines gets, and what counts as the same answer of two engines."""
+"""Which GPUs each of several engines gets."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
+from rlbox.evaluation.gpu_shares import share_gpus
 from rlbox.evaluation.gpu_split import GpuState
-from rlbox.evaluation.serving.proof import differs, probe_request, probed_of, proof_key
-from rlbox.evaluation.serving.shares import share_gpus
 
 GIB = 1 << 30
 
@@ -59,39 +58,3 @@ def test_where_none_is_free_one_engine_says_itself_what_it_lacks() -> None:
 def test_too_few_free_gpus_are_told(wanted: int, settings: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         share_gpus(wanted, gpus(0, 70, 0), None, settings)
-
-
-def answer(value: float, token: str = "a") -> dict[str, Any]:
-    told = {"tokens": [token], "token_logprobs": [value], "top_logprobs": [{token: value}], "text_offset": [4]}
-    prompt = [None, {"5": {"logprob": value, "rank": 1, "decoded_token": "b"}}]
-    return {"id": "cmpl-1", "choices": [{"text": token, "logprobs": told, "prompt_logprobs": prompt}]}
-
-
-def test_what_two_engines_say_is_equal_to_the_last_digit_or_not() -> None:
-    one = [probed_of(answer(-1.25))]
-    assert differs(one, [probed_of({**answer(-1.25), "id": "cmpl-2"})]) == ""
-    assert differs(one, [probed_of(answer(-1.2500001))]) == "log-probabilities differ by up to 1e-07"
-    assert differs(one, []) == "other tokens follow"
-    assert differs(one, [probed_of(answer(-1.25, "b"))]) == "other tokens follow"
-
-
-@pytest.mark.parametrize("broken", [{}, {"choices": []}, {"choices": [{"text": "a", "logprobs": None}]}, []])
-def test_an_engine_without_log_probabilities_proves_nothing(broken: Any) -> None:
-    with pytest.raises(ValueError, match="it tells no log-probabilities"):
-        probed_of(broken)
-
-
-def test_prompts_are_probed_with_and_without_the_cache_of_prefixes() -> None:
-    assert "prompt_logprobs" not in probe_request("judged", "a", whole=False)
-    assert probe_request("judged", "a", whole=True)["prompt_logprobs"] == 1
-
-
-def test_a_proof_is_of_an_engine_a_form_and_a_machine() -> None:
-    one = proof_key({"version": "1"}, {"config": "a"}, {"gpus": ["H100"]})
-    assert one == proof_key({"version": "1"}, {"config": "a"}, {"gpus": ["H100"]})
-    others = [
-        proof_key({"version": "2"}, {"config": "a"}, {"gpus": ["H100"]}),
-        proof_key({"version": "1"}, {"config": "b"}, {"gpus": ["H100"]}),
-        proof_key({"version": "1"}, {"config": "a"}, {"gpus": ["A800"]}),
-    ]
-    assert len({one, *others}) == 4

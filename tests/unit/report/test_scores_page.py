@@ -37,8 +37,8 @@ def write_results(
                 row = {"problem": f"Add/{number}", "number": sample, "ask": f"Add {number}: {text}", "text": text}
                 row |= {"finish": "stop", "tokens": 7, "executed": True, "detail": f"printed {text}", **verdict}
                 rows.append(kept.write("adding", row))
-        result = make_result(f"step_{step}", step, lock, {"adding": rows}, {})
-        write_outputs(out / f"step_{step}", result, {"adding": rows}, {})
+        result = make_result(f"step_{step}", step, lock, {"adding": rows})
+        write_outputs(out / f"step_{step}", result, {"adding": rows})
     return out
 
 

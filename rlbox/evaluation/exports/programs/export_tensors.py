@@ -1,178 +1,207 @@
-"""Run by an interpreter that has torch: the tensors of an export against a trainer's checkpoint, bit by bit.
+"""Run by an interpreter that has torch: compare the tensors of an export with those of a trainer, bit by bit.
 
-What is asked is JSON on standard input: `export`, `against`, `dtype`, `rename`, `tied`, `model` and `logits`. It writes
-a JSON object a line: {"step": "source" | "at" | "fault" | "logits" | "end", …}. Exit status 3: torch is missing;
-4: nothing can be compared.
+The request is JSON on standard input: `export`, `against` (a directory of complete tensors), `dtype`, `rename`, `tied`,
+`model` and `logits`. It writes one JSON object a line: {"step": "at" | "fault" | "logits" | "end", …}. Exit status 3:
+torch or safetensors is missing; 4: nothing can be compared.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
+import re
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 try:
-    import sources  # type: ignore[import-not-found]  # beside it, where it runs
-    from sources import NotRead, TrainerWeights, as_bytes, open_source, read_safetensors, same_bits, torch
+    torch: Any = importlib.import_module("torch")
+    load_file: Any = importlib.import_module("safetensors.torch").load_file
 except ImportError as error:
     sys.stderr.write(f"{type(error).__name__}: {error}\n")
     raise SystemExit(3) from error
 
 INDEX = "model.safetensors.index.json"
 COMPUTED = "rotary_emb.inv_freq"
-"""A buffer that models of some versions save and all make anew."""
-EMBEDDED, HEAD = ("embed_tokens.weight", "wte.weight", "embed_in.weight"), ("lm_head.weight", "embed_out.weight")
+"""A buffer that models of some versions save and that all compute again when they load."""
+EMBEDDINGS, HEADS = ("embed_tokens.weight", "wte.weight", "embed_in.weight"), ("lm_head.weight", "embed_out.weight")
+_WRAPPERS = re.compile(r"(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")
 _EVERY = 16
+_LOGIT_TOKENS = 24
 
 
-def say(step: str, **facts: Any) -> None:
-    """Write one line."""
+class NotComparable(Exception):
+    """Files that cannot be read, or that hold no tensors by name."""
+
+
+def print_step(step: str, **facts: Any) -> None:
+    """Print one line."""
     sys.stdout.write(json.dumps({"step": step, **facts}) + "\n")
     sys.stdout.flush()
 
 
-def read_export(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the tensors of an export and the file of each, as who loads it finds them; say which files are stale."""
-    files = {path.name: read_safetensors(path) for path in sorted(folder.glob("*.safetensors"))}
+def read_safetensors(path: Path) -> dict[str, Any]:
+    """Return the tensors of a file by name; they are mapped, and read where they are used."""
+    try:
+        return dict(load_file(path))
+    except Exception as error:  # safetensors raises a type of its own for a truncated file
+        raise NotComparable(f"{path} is not a complete safetensors file: {error}") from error
+
+
+def read_torch_save(path: Path) -> dict[str, Any]:
+    """Return the tensors of a file of torch.save by name; nothing else of a pickle is loaded (`weights_only`)."""
+    try:
+        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except Exception as error:  # what a truncated archive raises is of many types
+        raise NotComparable(f"{path} cannot be read: {str(error).splitlines()[0] or type(error).__name__}") from error
+    for key in ("module", "model", "state_dict"):
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
+            state = state[key]
+    if not isinstance(state, dict):
+        raise NotComparable(f"{path} holds no tensors by name")
+    return {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+
+
+def read_trainer_tensors(directory: Path, rename: list[list[str]]) -> dict[str, Any]:
+    """Return the trainer's tensors under the names that the export has for them."""
+    files = sorted(directory.glob("*.safetensors"))
+    if files:
+        parts = [read_safetensors(path) for path in files]
+    else:
+        parts = [read_torch_save(path) for path in sorted([*directory.glob("*.bin"), *directory.glob("*.pt")])]
+    tensors = {rename_tensor(name, rename): tensor for part in parts for name, tensor in part.items()}
+    if not tensors:
+        raise NotComparable(f"{directory} holds no tensors")
+    return tensors
+
+
+def rename_tensor(name: str, rules: list[list[str]]) -> str:
+    """Return a parameter's name without what FSDP's and the compiler's wrappers put into it, by the first rule."""
+    plain = _WRAPPERS.sub("", name).removeprefix("module.")
+    for old, new in rules:
+        if plain.startswith(old):
+            return new + plain[len(old) :]
+    return plain
+
+
+def read_export(directory: Path) -> dict[str, Any]:
+    """Return the tensors of an export as a loader finds them; print a fault for each file that none would load."""
+    files = {path.name: read_safetensors(path) for path in sorted(directory.glob("*.safetensors"))}
     if not files:
-        raise NotRead(f"{folder} holds no safetensors")
-    index = folder / INDEX
-    for path in sorted(folder.glob("*.bin")):
-        say("fault", kind="stale", file=path.name, why="beside")
+        raise NotComparable(f"{directory} holds no safetensors")
+    for path in sorted(directory.glob("*.bin")):
+        print_step("fault", kind="stale", file=path.name, why="beside")
+    index = directory / INDEX
     if index.is_file():
-        return _indexed(files, json.loads(index.read_text("utf-8"))["weight_map"])
+        return _indexed_tensors(files, json.loads(index.read_text("utf-8"))["weight_map"])
     first = "model.safetensors" if "model.safetensors" in files else next(iter(files))
     for name in files:
         if name != first:
-            say("fault", kind="stale", file=name, why="unnamed")
-    return files[first], dict.fromkeys(files[first], first)
+            print_step("fault", kind="stale", file=name, why="unnamed")
+    return files[first]
 
 
-def _indexed(files: dict[str, Any], index: dict[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+def _indexed_tensors(files: dict[str, Any], index: dict[str, str]) -> dict[str, Any]:
     for name in sorted(set(files) - set(index.values())):
-        say("fault", kind="stale", file=name, why="unnamed")
+        print_step("fault", kind="stale", file=name, why="unnamed")
     for name in sorted(set(index.values()) - set(files)):
-        say("fault", kind="gone", file=name)
+        print_step("fault", kind="gone", file=name)
     for name, tensors in files.items():
-        for tensor in sorted(set(tensors) - {one for one, file in index.items() if file == name}):
-            if name in index.values():
-                say("fault", kind="misplaced", file=name, tensor=tensor)
-    found = {tensor: files[file][tensor] for tensor, file in index.items() if tensor in files.get(file, {})}
-    return found, {tensor: index[tensor] for tensor in found}
-
-
-def renamed(source: TrainerWeights, rules: list[list[str]]) -> dict[str, Any]:
-    """Return what makes each tensor, under the names that the export has for them."""
-    found = {}
-    for name, get in source.found.items():
-        for old, new in rules:
-            if name.startswith(old):
-                name = new + name[len(old) :]
-                break
-        found[name] = get
-    return found
+        indexed = {tensor for tensor, file in index.items() if file == name}
+        for tensor in sorted(set(tensors) - indexed) if indexed else ():
+            print_step("fault", kind="misplaced", file=name, tensor=tensor)
+    return {tensor: files[file][tensor] for tensor, file in index.items() if tensor in files.get(file, {})}
 
 
 class Comparison:
     """Every tensor of both, one at a time; what differs is said at the end, when it is known whose it is."""
 
-    def __init__(
-        self, asked: dict[str, Any], gets: dict[str, Any], export: dict[str, Any], source: TrainerWeights
-    ) -> None:
-        self.asked, self.gets, self.export, self.source = asked, gets, export, source
-        self.named = getattr(torch, asked["dtype"], None) if asked["dtype"] else None
+    def __init__(self, request: dict[str, Any], trainer: dict[str, Any], export: dict[str, Any]) -> None:
+        self.trainer, self.export, self.tied = trainer, export, bool(request["tied"])
+        self.named = getattr(torch, request["dtype"], None) if request["dtype"] else None
         self.casts: Counter[str] = Counter()
         self.digests: dict[bytes, str] = {}
         self.faults: list[tuple[dict[str, Any], bytes]] = []
         self.equal = 0
 
-    def carry_out(self) -> None:
+    def run(self) -> None:
         """Compare all."""
-        names = sorted({*self.gets, *self.export})
+        names = sorted({*self.trainer, *self.export})
         for number, name in enumerate(names):
             if number % _EVERY == 0:
-                say("at", done=number, of=len(names))
-            self._one(name)
+                print_step("at", done=number, of=len(names))
+            self._compare(name)
         for fault, digest in self.faults:
             other = self.digests.get(digest, "")
-            say("fault", **fault, **({"holds": other} if other and other != fault["tensor"] else {}))
+            print_step("fault", **fault, **({"holds": other} if other and other != fault["tensor"] else {}))
 
-    def _one(self, name: str) -> None:
-        if name not in self.gets:
-            self._extra(name)
+    def _compare(self, name: str) -> None:
+        if name not in self.trainer:
+            self._check_extra(name)
         elif name not in self.export:
-            self._missing(name)
+            self._check_missing(name)
         else:
-            got = self.export[name]
-            try:
-                own = self.gets[name](got.shape)
-            except NotRead as error:
-                return self._fault(name, "unread", why=str(error))
-            self._pair(name, got, own)
-        return None
+            self._compare_pair(name, self.export[name], self.trainer[name])
 
-    def _pair(self, name: str, got: Any, own: Any) -> None:
+    def _compare_pair(self, name: str, got: Any, own: Any) -> None:
         if list(got.shape) != list(own.shape):
             return self._fault(name, "shape", got=list(got.shape), own=list(own.shape))
         if got.dtype not in (own.dtype, self.named):
-            return self._fault(name, "dtype", got=word(got.dtype), own=word(own.dtype), named=word(self.named))
+            return self._fault(
+                name, "dtype", got=dtype_name(got.dtype), own=dtype_name(own.dtype), named=dtype_name(self.named)
+            )
         wanted = own.to(got.dtype)
-        self.digests.setdefault(digest(wanted), name)
+        self.digests.setdefault(tensor_digest(wanted), name)
         if same_bits(got, wanted):
             self.equal += 1
-            self.casts[f"{word(own.dtype)} {word(got.dtype)}"] += 1
+            self.casts[f"{dtype_name(own.dtype)} {dtype_name(got.dtype)}"] += 1
             return None
-        self.faults.append(({"kind": "differs", "tensor": name, **how(got, wanted, own)}, digest(got)))
+        self.faults.append(
+            ({"kind": "differs", "tensor": name, **describe_difference(got, wanted, own)}, tensor_digest(got))
+        )
         return None
 
-    def _missing(self, name: str) -> None:
-        twin = self._twin(name, self.gets)
+    def _check_missing(self, name: str) -> None:
         if name.endswith(COMPUTED):
             return
-        if twin and self.asked["tied"]:
-            shape = self.export[twin].shape if twin in self.export else ()
-            if same_bits(self.gets[name](shape), self.gets[twin](shape)):
-                self.equal += 1
-                return
-        self._fault(name, "missing")
-
-    def _extra(self, name: str) -> None:
-        twin = self._twin(name, self.export)
-        if name.endswith(COMPUTED):
-            return
-        if twin and self.asked["tied"] and same_bits(self.export[name], self.export[twin]):
+        if self._is_tied(name, self.trainer):
             self.equal += 1
-            return
-        self._fault(name, "extra")
+        else:
+            self._fault(name, "missing")
 
-    def _twin(self, name: str, among: Any) -> str:
-        """Return the tensor that one shares its numbers with: by the trainer's own word, or the head's embedding."""
-        if (told := self.source.ties.get(name)) and told in among:
-            return str(told)
-        if not name.endswith(HEAD):
-            return ""
-        return next((other for other in sorted(among) if other.endswith(EMBEDDED)), "")
+    def _check_extra(self, name: str) -> None:
+        if name.endswith(COMPUTED):
+            return
+        if self._is_tied(name, self.export):
+            self.equal += 1
+        else:
+            self._fault(name, "extra")
+
+    def _is_tied(self, name: str, tensors: dict[str, Any]) -> bool:
+        """Whether a head has the same numbers as the embedding: one of both need not be saved then."""
+        if not self.tied or not name.endswith(HEADS):
+            return False
+        embedding = next((other for other in sorted(tensors) if other.endswith(EMBEDDINGS)), "")
+        return bool(embedding) and same_bits(tensors[name], tensors[embedding])
 
     def _fault(self, name: str, kind: str, **facts: Any) -> None:
-        say("fault", kind=kind, tensor=name, **facts)
+        print_step("fault", kind=kind, tensor=name, **facts)
 
 
-def word(dtype: Any) -> str:
-    """Return the name of a type."""
+def dtype_name(dtype: Any) -> str:
     return str(dtype).rpartition(".")[2] if dtype is not None else ""
 
 
-def digest(tensor: Any) -> bytes:
+def tensor_digest(tensor: Any) -> bytes:
     """Return what tells one tensor from others; the same numbers in another shape are others."""
-    found = hashlib.blake2b(repr((word(tensor.dtype), list(tensor.shape))).encode(), digest_size=16)
+    found = hashlib.blake2b(repr((dtype_name(tensor.dtype), list(tensor.shape))).encode(), digest_size=16)
     found.update(memoryview(as_bytes(tensor).numpy()))
     return found.digest()
 
 
-def how(got: Any, wanted: Any, own: Any) -> dict[str, Any]:
+def describe_difference(got: Any, wanted: Any, own: Any) -> dict[str, Any]:
     """Return how two tensors differ: how many numbers, by how much, and whether one was rounded on its way."""
     size = max(1, got.element_size())
     bits = (as_bytes(got).view(-1, size) != as_bytes(wanted).view(-1, size)).any(dim=1)
@@ -182,32 +211,64 @@ def how(got: Any, wanted: Any, own: Any) -> dict[str, Any]:
     facts["largest"] = float((got.double() - wanted.double()).abs().max())
     for lower in (torch.bfloat16, torch.float16):
         if lower != got.dtype and same_bits(got, own.to(lower).to(got.dtype)):
-            facts["rounded"] = word(lower)
+            facts["rounded"] = dtype_name(lower)
     if own.dtype == torch.float32 and got.dtype == torch.bfloat16:
         cut = (own.contiguous().view(torch.int32) >> 16).to(torch.int16).view(torch.bfloat16)
         facts |= {"cut": True} if same_bits(got, cut) else {}
     return facts
 
 
-def main() -> int:
-    """Compare, and say how it went."""
-    asked = json.load(sys.stdin)
-    try:
-        source = open_source(Path(asked["against"]))
-        say("source", form=source.form, ranks=source.ranks, tensors=len(source.found), torch=torch.__version__)
-        export, _ = read_export(Path(asked["export"]))
-        gets = renamed(source, asked["rename"])
-        found = Comparison(asked, gets, export, source)
-        found.carry_out()
-        if asked["logits"]:
-            from export_logits import compare_logits  # type: ignore[import-not-found]
+def same_bits(first: Any, second: Any) -> bool:
+    """Whether two tensors are the same bytes, of one type and shape."""
+    if first.dtype != second.dtype or first.shape != second.shape:
+        return False
+    return bool(torch.equal(as_bytes(first), as_bytes(second)))
 
-            say("logits", **compare_logits(asked, gets, export))
-    except (NotRead, sources.NotRead) as error:
+
+def as_bytes(tensor: Any) -> Any:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def compare_logits(request: dict[str, Any], trainer: dict[str, Any], export: dict[str, Any]) -> dict[str, Any]:
+    """Return whether the logits of a fixed row of tokens are the same in float32; `NotComparable` without any."""
+    try:
+        made = importlib.import_module("transformers")
+        made.logging.set_verbosity_error()
+        config = made.AutoConfig.from_pretrained(request["model"])
+        one = made.AutoModelForCausalLM.from_pretrained(request["export"], dtype=torch.float32)
+        other = made.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        state = {name: trainer[name].to(export[name].dtype) for name in export if name in trainer}
+        told = other.load_state_dict({name: tensor.float() for name, tensor in state.items()}, strict=False)
+        tied = bool(getattr(config, "tie_word_embeddings", False))
+        if lacking := [name for name in told.missing_keys if not (tied and name.endswith("lm_head.weight"))]:
+            raise NotComparable(f"transformers' model wants {lacking[0]}, which the trainer's checkpoint has not")
+        other.tie_weights()
+        words = torch.arange(_LOGIT_TOKENS).mul(7919).remainder(int(config.vocab_size))[None]
+        with torch.no_grad():
+            rows = [model.eval()(words).logits[0] for model in (one, other)]
+    except (ImportError, OSError, ValueError, KeyError, AttributeError, RuntimeError, NotImplementedError) as error:
+        raise NotComparable(f"no logits can be had of transformers: {str(error).splitlines()[0]}") from error
+    same = bool(rows[0].shape == rows[1].shape and torch.equal(rows[0], rows[1]))
+    largest = float((rows[0] - rows[1]).abs().max()) if rows[0].shape == rows[1].shape else -1.0
+    return {"same": same, "largest": largest, "tokens": _LOGIT_TOKENS, "transformers": made.__version__}
+
+
+def main() -> int:
+    request = json.load(sys.stdin)
+    try:
+        trainer = read_trainer_tensors(Path(request["against"]), request["rename"])
+        export = read_export(Path(request["export"]))
+        comparison = Comparison(request, trainer, export)
+        comparison.run()
+        if request["logits"]:
+            print_step("logits", **compare_logits(request, trainer, export))
+    except NotComparable as error:
         sys.stderr.write(f"{error}\n")
         return 4
-    casts = [{"own": key.split()[0], "export": key.split()[1], "tensors": count} for key, count in found.casts.items()]
-    say("end", equal=found.equal, tensors=len(export), casts=casts)
+    casts = [
+        {"own": key.split()[0], "export": key.split()[1], "tensors": count} for key, count in comparison.casts.items()
+    ]
+    print_step("end", equal=comparison.equal, tensors=len(export), casts=casts)
     return 0
 
 

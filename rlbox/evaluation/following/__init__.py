@@ -1,1 +1,0 @@
-"""Checkpoints that are judged while a training writes them."""

@@ -1,1 +1,0 @@
-"""Which problems of a suite stand in the data that a model was trained on."""
