@@ -38,7 +38,7 @@ def write_results(
                 row |= {"finish": "stop", "tokens": 7, "executed": True, "detail": f"printed {text}", **verdict}
                 rows.append(kept.write("adding", row))
         result = make_result(f"step_{step}", step, lock, {"adding": rows})
-        write_outputs(out / f"step_{step}", result, {"adding": rows})
+        write_outputs(out / f"step_{step}", result, {"adding": rows}, {})
     return out
 
 
