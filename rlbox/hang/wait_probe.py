@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import os
 import platform
-import struct
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from rlbox.hang.kernel_objects import KernelObjects, is_fifo, link_of, shown
 from rlbox.hang.waits import (
@@ -42,7 +40,6 @@ Waiting = tuple[WaitKind, str, int]
 
 _MOST_POLLED = 3
 _SET_LOCK_WAIT = (7, 38)
-_MUTEX_CONTENDED = 2
 
 
 def probe_waits(pids: Sequence[int]) -> tuple[ProcessWait, ...]:
@@ -127,7 +124,7 @@ def judge_call(pid: int, thread: int, call: str, arguments: list[int], objects: 
     if call == "flock" or (call == "fcntl" and arguments[1] in _SET_LOCK_WAIT):
         return _lock(pid, thread, call, arguments[0], objects)
     if call in FUTEXES:
-        return _futex(pid, thread, arguments[0], objects)
+        return _futex(pid, arguments[0], objects)
     # select on no descriptor at all is how Python before 3.11 sleeps
     if call in SLEEPS or (call in ("select", "pselect6") and not any(arguments[1:4])):
         return "sleep", "sleeps between two looks at something", 0
@@ -140,7 +137,7 @@ def judge_call(pid: int, thread: int, call: str, arguments: list[int], objects: 
         named = f", {shown(children[0])}" if len(children) == 1 else ""
         return "child", f"waits for a child process to end{named}", children[0] if len(children) == 1 else 0
     if call in ("open", "openat"):
-        return "file", f"opens a file that does not open: {_path(pid, arguments[call == 'openat'])}", 0
+        return "file", "opens a file that does not open", 0
     return _descriptor(pid, call, arguments[0], objects)
 
 
@@ -196,17 +193,11 @@ def _held(pids: list[int]) -> str:
     return f", which {shown(pids[0])} has open" if pids else ""
 
 
-def _futex(pid: int, thread: int, address: int, objects: KernelObjects) -> Waiting:
+def _futex(pid: int, address: int, objects: KernelObjects) -> Waiting:
     path = _mapped(pid, address)
     if path.startswith(("/dev/shm/", "/tmp/")):  # noqa: S108 a semaphore or lock that processes share
         others = [other for other in objects.pids if other != pid and _maps(other, path)]
         return "lock", f"waits for the shared lock {path}{_held(others)}", others[0] if len(others) == 1 else 0
-    words = _memory(pid, address, 12)
-    if len(words) == 12:
-        value, _, owner = struct.unpack("<iiI", words)
-        if value == _MUTEX_CONTENDED and owner != thread and Path(f"/proc/{pid}/task/{owner}").exists():
-            name = read_text(f"/proc/{pid}/task/{owner}/comm").strip()
-            return "futex", f"waits for a lock that its thread {owner} ({name}) holds", 0
     return "futex", "waits for a lock or signal inside the process (futex)", 0
 
 
@@ -224,34 +215,11 @@ def _poll(pid: int, call: str, arguments: list[int], objects: KernelObjects) -> 
 
 
 def _polled(pid: int, call: str, arguments: list[int]) -> list[int]:
-    """Return the file descriptors that a poll, select or epoll call looks at."""
-    if call.startswith("epoll"):
-        lines = read_text(f"/proc/{pid}/fdinfo/{arguments[0]}").splitlines()
-        return [int(line.split()[1]) for line in lines if line.startswith("tfd:")]
-    if "select" in call:
-        bits = _memory(pid, arguments[1], (arguments[0] + 7) // 8) if arguments[1] else b""
-        return [8 * i + bit for i, byte in enumerate(bits) for bit in range(8) if byte >> bit & 1]
-    count = min(arguments[1], 64)
-    data = _memory(pid, arguments[0], 8 * count)
-    return [fd for fd, _, _ in struct.iter_unpack("<ihh", data) if fd >= 0] if len(data) == 8 * count else []
-
-
-def _path(pid: int, address: int) -> str:
-    return _memory(pid, address, 256).partition(b"\0")[0].decode("utf-8", "replace") or "its name may not be seen"
-
-
-def _memory(pid: int, address: int, count: int) -> bytes:
-    """Return bytes of a process's memory; fewer, or none, when it may not be read."""
-    try:
-        handle = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.pread(handle, count, address)
-    except (OSError, OverflowError):
-        return b""
-    finally:
-        os.close(handle)
+    """Return the file descriptors that an epoll call looks at; those of poll and select are in the process's memory."""
+    if not call.startswith("epoll"):
+        return []
+    lines = read_text(f"/proc/{pid}/fdinfo/{arguments[0]}").splitlines()
+    return [int(line.split()[1]) for line in lines if line.startswith("tfd:")]
 
 
 def _mapped(pid: int, address: int) -> str:

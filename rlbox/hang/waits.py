@@ -108,7 +108,7 @@ class ProcessWait:
         if not self.threads:
             return None
         main = self.threads[0]
-        if main.kind not in ("futex", "poll", "sleep", "idle", "unseen") or (main.kind == "futex" and main.holder):
+        if main.kind not in ("futex", "poll", "sleep", "idle", "unseen"):
             return main
         others = [thread for thread in self.threads[1:] if thread.kind in _SAYS_MORE]
         return min(others, key=lambda t: _TELLING.index(t.kind)) if others else main
