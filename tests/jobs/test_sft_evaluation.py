@@ -86,7 +86,7 @@ def run(project: Path, player: Player, sandbox: str, monkeypatch: pytest.MonkeyP
     words += ["--any-size", "true", "--concurrency", "4", *more]
     http = create_loopback_client(60)
     played = lambda export, folder: contextlib.nullcontext(Policy(player.url, http))  # noqa: E731
-    monkeypatch.setattr(evaluate, "serve", lambda args, settings: contextlib.nullcontext(played))
+    monkeypatch.setattr(evaluate, "serve", lambda args, settings: played)
     return ended(evaluate.main, words, monkeypatch)
 
 
@@ -291,10 +291,9 @@ def test_how_an_export_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert evaluate.engine_settings(evaluate.options([*words, "--engine", "hf"])) == {"engine": "transformers"}
     assert evaluate.engine_settings(evaluate.options([*words, "--remote-code", "true"]))["trust_remote_code"] is True
     started: list[Any] = []
-    monkeypatch.setattr(evaluate, "served", lambda engine, log, http: started.append((engine, log)))
+    monkeypatch.setattr(evaluate, "served", lambda engines, folder, http: started.append((engines, folder)))
     small = evaluate.options([*words, "--engine", "hf", "--python", "/opt/python", "--port", "1", "--start-s", "7"])
-    with evaluate.serve(small, {}) as serve:
-        serve(Path("/e"), tmp_path)
-    ((engine, log),) = started
+    evaluate.serve(small, {})(Path("/e"), tmp_path)
+    (((engine,), folder),) = started
     assert engine.argv == ("/opt/python", "-m", "sft.hf_server", "--model", "/e", "--port", "1")
-    assert (engine.url, engine.start_s, log) == ("http://127.0.0.1:1", 7.0, tmp_path / "server.log")
+    assert (engine.url, engine.start_s, folder) == ("http://127.0.0.1:1", 7.0, tmp_path)
