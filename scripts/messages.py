@@ -20,9 +20,10 @@ from babel.messages.pofile import read_po, write_po
 CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT))
 
+from rlbox.cli.verbs import TITLES, VERBS  # noqa: E402
+
 from rlbox.cli.help import paragraphs  # noqa: E402 - from this checkout
 from rlbox.cli.root import root  # noqa: E402
-from rlbox.cli.verbs import TITLES, VERBS  # noqa: E402
 
 PO = CHECKOUT / "rlbox/i18n/locale/zh/LC_MESSAGES/rlbox.po"
 KEYWORDS = {"_": None, "ngettext": (1, 2)}

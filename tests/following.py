@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from next_places import Place
 
-from rlbox.cli.verbs import VERBS
+from rlbox.cli.root import COMMANDS
 
-ADVISED = re.compile(r"\brlbox ((?:" + "|".join(sorted(VERBS, key=len, reverse=True)) + r")\b(?!-)[^`\n;,:()|&]*)")
+ADVISED = re.compile(r"\brlbox ((?:" + "|".join(sorted(COMMANDS, key=len, reverse=True)) + r")\b(?!-)[^`\n;,:()|&]*)")
 """A command line of rlbox's in a text; the group is what stands behind the word `rlbox`."""
 _STEP = re.compile(r"^(?:# )? *next: +(.*(?:\n(?:# )? {9}.*)*)", re.MULTILINE)
 _ERROR = re.compile(r"^(?:rlbox: error|Error): ", re.MULTILINE)

@@ -11,8 +11,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     try:
         if argv is None:  # this process is a command line, and Ctrl-C is meant for it
-            from rlbox.cli.interrupts import watch_interrupts
-            from rlbox.cli.streams import open_streams
+            from rlbox.cli.terminal import open_streams, watch_interrupts
 
             watch_interrupts()
             open_streams()

@@ -7,7 +7,6 @@ from click.shell_completion import BashComplete, FishComplete, ShellComplete, Zs
 
 from rlbox.app import App
 from rlbox.cli.options import shared
-from rlbox.cli.verbs import COMPLETION
 
 SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 
@@ -15,14 +14,14 @@ SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComple
 @click.command()
 @click.argument("shell", type=click.Choice(tuple(SHELLS)))
 @shared
-def verb(app: App, shell: str) -> None:
+def completion(app: App, shell: str) -> None:
     """Print the completion script of SHELL.
 
     \b
     Examples:
       rlbox completion bash >> ~/.bashrc
     """
-    from rlbox.cli.root import root
+    from rlbox.cli.root import COMPLETION, root
 
     script = SHELLS[shell](root, {}, "rlbox", COMPLETION).source()
     app.result({"shell": shell, "script": script}, script)

@@ -14,7 +14,7 @@ import click
 from rlbox import __version__
 from rlbox.app import DryRun, write_json
 from rlbox.cli.help import usage_error_text
-from rlbox.cli.streams import NO_READER, OutputLost, discard_output
+from rlbox.cli.terminal import NO_READER, OutputLost, discard_output
 from rlbox.errors import ISSUES, NodeError, RlboxError, SpecError
 from rlbox.i18n import _, join, translate
 from rlbox.printable import printable
@@ -67,7 +67,7 @@ def _answer(words: Sequence[str], step: Callable[[], object]) -> int:
     except KeyboardInterrupt:
         return _interrupted()
     except Exception as error:  # the one place where a bug is caught
-        from rlbox.cli.interrupts import is_interrupt
+        from rlbox.cli.terminal import is_interrupt
 
         if is_interrupt(error):
             return _interrupted()

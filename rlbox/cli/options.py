@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from rlbox.app import App, project_of
+from rlbox.cli.completers import complete_profile, complete_setting, complete_sources, complete_target
 from rlbox.cli.failure import RefusedDry
-from rlbox.cli.interrupts import interruptible
-from rlbox.cli.offered import complete_profile, complete_setting, complete_sources, complete_target
+from rlbox.cli.terminal import interruptible
 from rlbox.config.project import Project
 from rlbox.errors import NotAnswered, RlboxError, SpecError
 from rlbox.i18n import LANGUAGES

@@ -1,4 +1,4 @@
-"""The root group: which verbs there are, and where each is."""
+"""The root group: which commands there are, and where each is."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from click.shell_completion import CompletionItem
 from rlbox import __version__
 from rlbox.cli.failure import answer_failures
 from rlbox.cli.help import TranslatedContext, choose_language
-from rlbox.cli.verbs import COMPLETION, OTHER_WORDS, SECTIONS, TITLES, module_of
-from rlbox.cli.verbs import VERBS as VERBS
 from rlbox.i18n import LANGUAGES, _
 
 HELP = """
@@ -27,20 +25,159 @@ Examples:
 """
 
 
+COMPLETION = "_RLBOX_COMPLETE"
+"""A shell that completes calls without arguments, and asks by this variable."""
+
+SECTIONS = {
+    "Begin": {
+        "init": "write a target and a job of your own, to begin with",
+    },
+    "Images: lock, build, look, ship": {
+        "build": "build a target's image, unless nothing changed",
+        "compile": "compile a target's wheels that no index has, once",
+        "egress": "list every host that a target contacts, and why",
+        "export": "print a target as compose.yaml or as an Apptainer definition",
+        "fetch": "bring every file of a target's lock into the store",
+        "images": "list the images that rlbox built in this engine, or remove some",
+        "load": "load an image from an archive of `rlbox save`",
+        "lock": "pin every package of a target with its sha256",
+        "mirrors": "list the mirrors of a sources profile, or measure them",
+        "push": "push a target's image to a registry",
+        "render": "write a target's Dockerfile",
+        "save": "write a target's image to an archive",
+        "shell": "open a shell in a target's image, or run one command",
+        "show": "print a target or job, or explain an image",
+        "store": "list, verify or prune the store of fetched files",
+        "targets": "list targets and jobs",
+    },
+    "Runs: start, follow, understand": {
+        "attach": "watch a run in progress, from any shell",
+        "bundle": "write an archive with all that explains a run",
+        "diagnose": "say what broke first in logs, why, and what to do",
+        "logs": "print or follow the logs of a run",
+        "plan": "show what a job needs of a machine, and whether it fits",
+        "report": "write a run as one HTML file",
+        "run": "run a job stage by stage, stopping at the first fatal line",
+        "runs": "list the runs on the data disk, or compare two",
+        "stop": "stop a run in progress, from any shell",
+        "watch": "show a run as a live page in a browser",
+    },
+    "Scores: what a checkpoint can do, and how sure that is": {
+        "eval": "judge checkpoints, compare their scores, choose the best",
+    },
+    "Machines: see what they have, and bring them to a target": {
+        "apply": "bring this machine, which has no Docker, to a target's lock",
+        "ckpt": "list checkpoints, or check that they are whole",
+        "components": "test the parts of a stack: torch, CUDA, Ray, each framework",
+        "data": "check training data, or make a tiny set of them",
+        "doctor": "find what is wrong with this machine, a container, or a target's image",
+        "engine": "start a Docker engine where none answers, or show its state",
+        "gpus": "show who holds which GPU, and whether a split of them fits",
+        "prune": "free what nothing needs: images, fetched files, caches",
+        "warm": "read files into memory, and verify that they are there",
+    },
+    "Clusters: several machines as one": {
+        "cluster": "make several machines one closed Ray cluster, and take it away",
+    },
+    "Rented machines: there and back": {
+        "onstart": "print the on-start script of a target of vast.ai",
+        "vast": "rent a machine on vast.ai, run a job there, fetch everything, shut it down",
+    },
+    "Rules: what is fixed, what no longer works, what fits together": {
+        "fixes": "list the fixes, show one, or explain what a target gets",
+        "lint": "find what no longer works in scripts, notes, specs and jobs",
+        "stack": "judge whether a target's versions fit together, or find a set that does",
+    },
+    "Besides": {
+        "completion": "print the completion script of a shell",
+    },
+}
+"""Title in `--help` to its commands, and what each does."""
+
+COMMANDS = {command: text for commands in SECTIONS.values() for command, text in commands.items()}
+
+MODULES = {
+    "attach": "run",
+    "bundle": "report",
+    "ckpt": "data",
+    "compile": "build",
+    "components": "doctor",
+    "egress": "lock",
+    "engine": "doctor",
+    "eval": "scores.eval",
+    "export": "images",
+    "fetch": "lock",
+    "gpus": "doctor",
+    "load": "images",
+    "mirrors": "lock",
+    "plan": "run",
+    "prune": "store",
+    "push": "images",
+    "render": "targets",
+    "save": "images",
+    "shell": "images",
+    "show": "targets",
+    "stack": "lint",
+    "stop": "run",
+    "warm": "data",
+    "watch": "logs",
+}
+"""Module of `rlbox.cli` that has a command; any other is in the module of its name."""
+
+ALIASES = {
+    "ls": "targets",
+    "list": "targets",
+    "image": "images",
+    "rmi": "images",
+    "clean": "prune",
+    "cleanup": "prune",
+    "gc": "prune",
+    "cache": "prune",
+    "jobs": "targets",
+    "ps": "runs",
+    "status": "runs",
+    "history": "runs",
+    "start": "run",
+    "up": "run",
+    "exec": "shell",
+    "bash": "shell",
+    "ssh": "shell",
+    "tail": "logs",
+    "kill": "stop",
+    "cancel": "stop",
+    "down": "stop",
+    "check": "doctor",
+    "verify": "doctor",
+    "install": "apply",
+    "setup": "apply",
+    "rent": "vast",
+    "instance": "vast",
+    "instances": "vast",
+    "evaluate": "eval",
+    "score": "eval",
+    "new": "init",
+    "pull": "fetch",
+    "download": "fetch",
+    "freeze": "lock",
+}
+"""What people of other tools type, and the command that does it here."""
+
+
 class LazyGroup(click.Group):
-    """Imports a verb's module when the verb is used, so that `--help` costs no more than click."""
+    """Imports a command's module when the command is used, so that `--help` costs no more than click."""
 
     context_class = TranslatedContext
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the verbs in alphabetical order."""
-        return sorted(VERBS)
+        return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the verb's command; each module has one named `verb`."""
-        if cmd_name not in VERBS:
+        """Import the command, which has the name of a function of its module."""
+        if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(module_of(cmd_name)).verb
+        command: click.Command = getattr(
+            importlib.import_module(f"rlbox.cli.{MODULES.get(cmd_name, cmd_name)}"), cmd_name
+        )
         command.context_class = TranslatedContext
         return command
 
@@ -48,29 +185,31 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click's, with a suggestion for a mistyped verb."""
-        if args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
+        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             ctx.fail(_("unknown verb {verb!r}{hint}").format(verb=args[0], hint=_hint(args[0])))
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Offer the verbs without importing them, and the root's own options."""
-        verbs = [CompletionItem(verb, help=VERBS[verb]) for verb in sorted(VERBS) if verb.startswith(incomplete)]
-        return verbs + click.Command.shell_complete(self, ctx, incomplete)
+        """Offer the commands without importing them, and the root's own options."""
+        names = [name for name in sorted(COMMANDS) if name.startswith(incomplete)]
+        return [CompletionItem(name, help=COMMANDS[name]) for name in names] + click.Command.shell_complete(
+            self, ctx, incomplete
+        )
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs by what they are for, without importing them."""
-        width = max(map(len, VERBS))
-        for folder, title in TITLES.items():
+        """List the commands by what they are for, without importing them."""
+        width = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([(f"{verb:<{width}}", text) for verb, text in sorted(SECTIONS[folder].items())])
+                formatter.write_dl([(f"{command:<{width}}", text) for command, text in sorted(commands.items())])
 
 
 def _hint(word: str) -> str:
     import difflib
 
-    if word in OTHER_WORDS:
-        return _(": here it is `rlbox {verb}`").format(verb=OTHER_WORDS[word])
-    near = difflib.get_close_matches(word, VERBS, n=1)
+    if word in ALIASES:
+        return _(": here it is `rlbox {verb}`").format(verb=ALIASES[word])
+    near = difflib.get_close_matches(word, COMMANDS, n=1)
     return _(" (did you mean {verb!r}?)").format(verb=near[0]) if near else ""
 
 

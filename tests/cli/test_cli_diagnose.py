@@ -221,7 +221,7 @@ def test_a_log_that_grows_is_followed_to_its_end(rlbox: Rlbox, folder: Folder, m
         with path.open("a") as file:
             file.write(parts.pop(0) if parts else "")
 
-    monkeypatch.setattr("rlbox.cli.runs.diagnose.time.sleep", write)
+    monkeypatch.setattr("rlbox.cli.diagnose.time.sleep", write)
     said = rlbox("diagnose", "train.log", "--follow")
     assert said.code == 1
     assert said.out.count(f"first: train.log:5, TaskRunner pid=12: (TaskRunner pid=12) {OOM}\n") >= 2
@@ -239,7 +239,7 @@ def test_an_error_that_is_survived_is_taken_back(rlbox: Rlbox, folder: Folder, m
         with path.open("a") as file:
             file.write(parts.pop(0) if parts else "")
 
-    monkeypatch.setattr("rlbox.cli.runs.diagnose.time.sleep", write)
+    monkeypatch.setattr("rlbox.cli.diagnose.time.sleep", write)
     said = rlbox("diagnose", "train.log", "--follow")
     assert said.code == 0
     assert said.out.startswith("first: train.log:2: ConnectionError: the tracker is away\n")

@@ -13,8 +13,7 @@ from reportbox import write_run
 from test_cli_dry_run import ready, two, verdict
 from vastbox import KEY
 
-from rlbox.cli.root import root
-from rlbox.cli.verbs import VERBS
+from rlbox.cli.root import COMMANDS, root
 from rlbox.run.places import DEFAULT
 
 pytestmark = pytest.mark.allow("sockets", "processes")
@@ -75,7 +74,7 @@ def verbs_with_dry_run(command: click.Command, name: str = "") -> Iterator[str]:
         yield name
     if isinstance(command, click.Group):
         context = click.Context(command)
-        names = VERBS if command is root else command.list_commands(context)
+        names = COMMANDS if command is root else command.list_commands(context)
         for below in names:
             if found := command.get_command(context, below):
                 yield from verbs_with_dry_run(found, f"{name} {below}".strip())

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from fakes import CHECKOUT, Rlbox
 
-from rlbox.cli.interrupts import is_interrupt
+from rlbox.cli.terminal import is_interrupt
 
 pytestmark = pytest.mark.allow("processes")
 
@@ -117,7 +117,7 @@ def test_what_is_an_interrupt() -> None:
 
 STRUCK = """
 import sys
-from rlbox.cli.interrupts import watch_interrupts
+from rlbox.cli.terminal import watch_interrupts
 
 watch_interrupts()
 try:

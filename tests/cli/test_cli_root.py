@@ -13,7 +13,7 @@ from fakes import EngineSocket, Folder, Rlbox, Said
 from following import Follow
 
 from rlbox import __version__
-from rlbox.cli.verbs import OTHER_WORDS, SECTIONS, TITLES, VERBS
+from rlbox.cli.root import ALIASES, COMMANDS, SECTIONS
 from rlbox.config.project import Project
 from rlbox.errors import (
     ISSUES,
@@ -70,9 +70,9 @@ def test_help_and_version(rlbox: Rlbox) -> None:
     assert rlbox("--version") == Said(code=0, out=f"rlbox {__version__}\n", err="")
     assert rlbox("--help") == rlbox("-h") == rlbox() == rlbox("help")
     assert rlbox("help", "run") == rlbox("run", "--help")
-    assert all(f"{title}:\n" in rlbox().out for title in TITLES.values())
-    assert (set(TITLES), set(OTHER_WORDS.values()) <= set(VERBS)) == (set(SECTIONS), True)
-    assert not set(OTHER_WORDS) & set(VERBS)
+    assert all(f"{title}:\n" in rlbox().out for title in SECTIONS)
+    assert set(ALIASES.values()) <= set(COMMANDS)
+    assert not set(ALIASES) & set(COMMANDS)
     assert rlbox().code == 0
 
 

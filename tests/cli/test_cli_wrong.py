@@ -18,8 +18,7 @@ import pytest
 from fakes import Folder, Rlbox
 from groundbox import write_ground
 
-from rlbox.cli.root import root
-from rlbox.cli.verbs import VERBS
+from rlbox.cli.root import COMMANDS, root
 from rlbox.config.load import load_toml
 
 TABLE = Path(__file__).with_name("wrong.toml")
@@ -84,8 +83,8 @@ def test_what_is_wrong_is_said(
 def test_the_table_covers_every_verb_and_class() -> None:
     assert len({(row["where"], row["typed"]) for row in ROWS}) == len(ROWS) >= LEAST
     typed = [shlex.split(row["typed"]) for row in ROWS]
-    assert set(VERBS) <= {words[0] for words in typed if words}
-    for verb in VERBS:
+    assert set(COMMANDS) <= {words[0] for words in typed if words}
+    for verb in COMMANDS:
         command = root.get_command(click.Context(root), verb)
         if isinstance(command, click.Group):
             assert {(verb, name) for name in command.commands} <= {tuple(words[:2]) for words in typed}

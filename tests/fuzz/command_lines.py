@@ -34,8 +34,7 @@ from fakes import JOB, TARGET, Folder  # noqa: E402
 from reportbox import write_run  # noqa: E402
 
 from rlbox.cli import main  # noqa: E402
-from rlbox.cli.root import root  # noqa: E402
-from rlbox.cli.verbs import VERBS  # noqa: E402
+from rlbox.cli.root import COMMANDS, root  # noqa: E402
 from rlbox.config.load import load_toml  # noqa: E402
 
 DOCUMENTED = {0, 1, 2, 4, 5, 6, 7, 8, 130, 141}
@@ -92,14 +91,14 @@ class Typist:
         return Line(tuple(words), {name: dice.choice(WORDS["variables"][name]) for name in names})
 
     def word(self) -> str:
-        kinds = (*(WORDS[kind] for kind in ("names", "paths", "numbers", "texts")), ODD, sorted(VERBS))
+        kinds = (*(WORDS[kind] for kind in ("names", "paths", "numbers", "texts")), ODD, sorted(COMMANDS))
         return str(self.dice.choice(self.dice.choice(kinds)))
 
     def _words(self) -> list[str]:
         dice = self.dice
         if dice.random() < 0.03:
             return [self.word() for _ in range(dice.randrange(4))]
-        verb = dice.choice(sorted(VERBS))
+        verb = dice.choice(sorted(COMMANDS))
         command, words = root.get_command(click.Context(root), verb), [verb]
         while isinstance(command, click.Group) and dice.random() < 0.8:
             words.append(dice.choice(sorted(command.commands)))
@@ -208,7 +207,7 @@ def _alone(folder: Path) -> Iterator[None]:
         stack.enter_context(mock.patch("webbrowser.open", return_value=True))
         stack.enter_context(mock.patch("rlbox.report.live.LivePage.serve_forever", side_effect=KeyboardInterrupt))
         pause = mock.Mock(sleep=mock.Mock(side_effect=KeyboardInterrupt))  # a followed log that never ends
-        stack.enter_context(mock.patch("rlbox.cli.runs.diagnose.time", pause))
+        stack.enter_context(mock.patch("rlbox.cli.diagnose.time", pause))
         stack.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, _late))
         stack.callback(os.chdir, before)
         yield
@@ -269,7 +268,7 @@ def campaign(
         with contextlib.nullcontext() if apart else _alone(folder):
             for number in range(lines):
                 line = Typist(seed * 1_000_003 + number).line()
-                told[line.words[0] if line.words and line.words[0] in VERBS else ""] += 1
+                told[line.words[0] if line.words and line.words[0] in COMMANDS else ""] += 1
                 wrong = type_apart(line, folder, project) if apart else type_here(line, folder, project)
                 if wrong:
                     fell.append(f"line {number} of seed {seed}: {wrong}")

@@ -9,7 +9,7 @@ import pytest
 from fuzz import command_lines
 from fuzz.campaign import campaign
 
-from rlbox.cli.verbs import VERBS
+from rlbox.cli.root import COMMANDS
 
 CASES = 20_000
 LINES = 250
@@ -31,7 +31,7 @@ def test_a_reader_without_bounds_falls(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_sample_of_command_lines() -> None:
     fell, told = command_lines.campaign(LINES, seed=7)
     assert fell == []
-    assert set(VERBS) <= set(told)
+    assert set(COMMANDS) <= set(told)
 
 
 def test_a_verb_that_breaks_falls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from fakes import CHECKOUT, repository_files
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from rlbox.cli.verbs import VERBS
+from rlbox.cli.root import COMMANDS
 
 pytestmark = [pytest.mark.allow("processes"), pytest.mark.whole]
 
@@ -226,8 +226,8 @@ def test_an_installed_wheel_works_outside_the_checkout(installed: Path, tmp_path
         return subprocess.run(argv, cwd=project, env=env, capture_output=True, text=True, check=False)
 
     helps = "import sys; from rlbox.cli import main; sys.exit(any([main([word, '--help']) for word in sys.argv[1:]]))"
-    done = run(str(installed / "python"), "-c", helps, *VERBS)
-    assert (done.returncode, done.stderr, done.stdout.count("Usage: rlbox ")) == (0, "", len(VERBS))
+    done = run(str(installed / "python"), "-c", helps, *COMMANDS)
+    assert (done.returncode, done.stderr, done.stdout.count("Usage: rlbox ")) == (0, "", len(COMMANDS))
     for words in (["--help"], ["show", "local"], ["render"], ["run", "smoke", "--dry-run"], ["lint"], ["targets"]):
         done = run("rlbox", *words)
         assert (done.returncode, "rlbox: " in done.stderr) == (0, False), (words, done.stderr)

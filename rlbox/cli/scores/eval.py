@@ -17,7 +17,7 @@ from rlbox.cli.scores.eval_suites import suites
 
 
 @click.group(cls=CommandGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")
-def verb() -> None:
+def eval() -> None:
     """Judge checkpoints by suites of problems, say how sure a score is, and choose the best.
 
     A RESULT is the folder of one checkpoint that `rlbox eval judge` or the job sft wrote, or its summary.json.
@@ -31,4 +31,4 @@ def verb() -> None:
 
 
 for command in (suites, prove, check, judge, show, compare, choose, report, get):
-    verb.add_command(command)
+    eval.add_command(command)

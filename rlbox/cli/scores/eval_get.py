@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlbox.app import App
-from rlbox.cli.offered import complete_run
+from rlbox.cli.completers import complete_run
 from rlbox.cli.options import disk_options, dry_run, shared
 from rlbox.cli.scores.eval_asked import locks_differ
 from rlbox.errors import SpecError, WorkFailed

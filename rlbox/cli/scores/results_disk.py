@@ -133,7 +133,7 @@ def disk_with_results(app: App, instance: int | None, target: str, data: str | N
     from rlbox.ssh.connection import LocalShell, SshConnection, parse_ssh_url
 
     if instance is not None:
-        from rlbox.cli.rented.vast_instances import disk_of
+        from rlbox.cli.vast_instances import disk_of
         from rlbox.vast.account import read_own
         from rlbox.vast.instance import address_of
 

@@ -10,7 +10,7 @@ from fakes import CHECKOUT
 
 from rlbox.artifacts.egress import Contact, EgressFacts, plan_egress
 from rlbox.artifacts.load_profile import load_hidden_hosts, load_profile
-from rlbox.cli.images.egress import as_built
+from rlbox.cli.lock import as_built
 from rlbox.config.project import Project
 from rlbox.image.context import context_entries
 from rlbox.image.plans import image_plan

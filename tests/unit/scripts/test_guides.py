@@ -8,7 +8,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.amounts import GIB
-from rlbox.cli.verbs import VERBS
+from rlbox.cli.root import COMMANDS
 from rlbox.config.project import Project
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
@@ -30,7 +30,7 @@ def test_every_chapter_has_commands_and_a_page() -> None:
     for row in rows:
         verbs = re.findall(r"`rlbox ([a-z]+)", row)
         assert verbs
-        assert set(verbs) <= set(VERBS)
+        assert set(verbs) <= set(COMMANDS)
         pages = re.findall(r"\]\(([^)#]+)", row)
         assert pages
         assert [page for page in pages if not (DOCS / page).is_file()] == []

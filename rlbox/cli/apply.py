@@ -1,0 +1,181 @@
+"""`rlbox apply`: install a target's locked environment on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import click
+from packaging.utils import canonicalize_name
+
+from rlbox.amounts import counted
+from rlbox.app import App
+from rlbox.cli.asked import confirm
+from rlbox.cli.completers import complete_target
+from rlbox.cli.options import dry_run, shared, sources_option, stack_option
+from rlbox.errors import EngineError
+from rlbox.image.plans import image_plan
+
+if TYPE_CHECKING:
+    from rlbox.image.plan import ImagePlan
+    from rlbox.provision.layout import Layout
+    from rlbox.provision.supplies import ApplyWish
+
+
+def _here_it_is_remove(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+    if asked:
+        raise click.UsageError("--undo: here it is --remove", ctx)
+
+
+@click.command()
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@click.option("--check", is_flag=True, help="Only compare; exit code 1 when something differs.")
+@click.option("--remove", is_flag=True, help="Undo everything that apply changed.")
+@click.option("--undo", is_flag=True, hidden=True, expose_value=False, callback=_here_it_is_remove)
+@click.option(
+    "--prefix", metavar="DIR", help="Write below DIR and nowhere else [without root: a folder in rlbox's cache]."
+)
+@click.option("--offline", is_flag=True, help="Take every file from the store.")
+@click.option("--no-packages", "packages", is_flag=True, flag_value=False, default=True, help="Do not touch apt.")
+@click.option("--python", metavar="FILE", default="", help="The interpreter here that has the framework.")
+@click.option(
+    "--accept", metavar="NAME==VERSION", multiple=True, help="What that has in another version than the base image."
+)
+@click.option("--data", metavar="DIR", help="Directory that is the data disk [RLBOX_DATA].")
+@click.option("--yes", is_flag=True, help="Do not ask before changing the machine's own paths.")
+@stack_option
+@sources_option
+@dry_run
+@shared
+def apply(
+    app: App,
+    name: str,
+    check: bool,
+    remove: bool,
+    prefix: str | None,
+    offline: bool,
+    packages: bool,
+    python: str,
+    accept: tuple[str, ...],
+    data: str | None,
+    yes: bool,
+    force: bool,
+    sources: str,
+) -> int:
+    """Bring this machine, which has no Docker, to the lock of TARGET: Python stack, fixes, checks.
+
+    What TARGET takes of a framework's image must be here: the machine's own is adopted once it is proven.
+
+    As root and without --prefix the machine's own paths are changed, for every shell on it: that is asked before.
+
+    \b
+    Examples:
+      rlbox apply local --dry-run
+      rlbox apply local --prefix /root/autodl-tmp/rlbox --dry-run
+    """
+    from rlbox.provision.supplies import ApplyWish
+    from rlbox.provision.whereabouts import chosen_layout
+
+    if check and remove:
+        raise click.UsageError("--check and --remove exclude each other.")
+    image = image_plan(app.project, name)
+    layout = chosen_layout(image, prefix, data)
+    if remove:
+        return _remove(app, name, layout)
+    from rlbox.planner.stack_check import require_stack
+
+    wish = ApplyWish(
+        forced=require_stack(app, name, force=force),
+        sources=sources,
+        offline=offline,
+        packages=packages,
+        python=_absolute(python),
+        accept=_accepted(accept),
+    )
+    return _apply(app, image, layout, wish, check=check, yes=yes)
+
+
+def _absolute(python: str) -> str:
+    """Return the path of a file or program; a link stays one, for an environment is known by where that lies."""
+    found = shutil.which(python) if python else ""
+    if found is None:
+        raise click.UsageError(f"--python {python}: no such program.")
+    return os.path.abspath(found) if found else ""
+
+
+def _accepted(rows: tuple[str, ...]) -> dict[str, str]:
+    split = [row.partition("==") for row in rows]
+    if wrong := [row for row, (name, _, version) in zip(rows, split, strict=True) if not (name and version)]:
+        raise click.UsageError(f"--accept {wrong[0]}: say NAME==VERSION.")
+    return {canonicalize_name(name.strip()): version.strip() for name, _, version in split}
+
+
+def _apply(app: App, image: ImagePlan, layout: Layout, wish: ApplyWish, *, check: bool, yes: bool) -> int:
+    """Say what differs, or was brought; a machine that is at the lock is at it only if its checks pass."""
+    from rlbox.provision.bring import bring_target, check_place
+    from rlbox.provision.view import brought, compared
+
+    def consent(changes: int) -> None:
+        if not layout.prefix:
+            _warn(app, image.target)
+            confirm(app, yes, f"make {counted(changes, 'change', 'changes')} at / for target {image.target}")
+
+    only_look = check or app.dry_run
+    prepared, plan, done = bring_target(app, image, layout, wish, only_look=only_look, consent=consent)
+    if only_look and (plan.steps or not check):
+        told = compared(prepared.wanted, plan, differences=app.dry_run)
+        if not check:
+            return app.planned(*told, _would(app, layout, image.target, len(plan.steps), yes=yes))
+        app.result(*told)
+        return 1 if plan.steps else 0
+    layout = prepared.wanted.layout
+    checks = check_place(layout)
+    app.result(*brought(prepared.wanted, plan.left, done.steps, done.kept, checks))
+    app.say(f"next: . {layout.own}/libexec/init.sh, or rlbox run JOB --place here")
+    partial = {row.origin for row in plan.left}
+    return 1 if any(row.level == "error" and row.id not in partial for row in checks[1]) else 0
+
+
+def _would(app: App, layout: Layout, target: str, changes: int, *, yes: bool) -> str:
+    """Return what a real run would do; of the machine's own paths, say what that means."""
+    if layout.prefix or not changes:
+        return f"make {counted(changes, 'change', 'changes')}"
+    _warn(app, target)
+    made = f"make {counted(changes, 'change', 'changes')} at /"
+    return made if yes else f"{made}, once you said yes"
+
+
+def _warn(app: App, target: str) -> None:
+    """Say what changes with the machine's own paths, and whether an engine would do instead."""
+    from rlbox.engine.address import engine_place
+    from rlbox.engine.api import engine
+
+    app.say(
+        "the machine's own paths are changed: every shell on it gets the target's python, ray and PATH; "
+        f"rlbox apply {target} --dry-run shows each change, --remove lays all back, --prefix DIR keeps it to a folder"
+    )
+    with contextlib.suppress(EngineError):
+        engine()
+        place = engine_place()
+        app.say(f"a Docker engine answers here ({place}): rlbox run JOB uses it, and changes nothing of this")
+
+
+def _remove(app: App, name: str, layout: Layout) -> int:
+    from rlbox.provision.bring import take_away
+
+    state, paths, notes = take_away(app, name, layout)
+    lines = [f"{name}  {state}: {counted(len(paths), 'thing', 'things')} laid back", *notes]
+    if app.dry_run:
+        lines = [f"remove      {path}" for path in paths]
+    data = {"target": name, "prefix": layout.prefix, "state": state, "paths": list(paths), "notes": list(notes)}
+    if app.dry_run:
+        would = (
+            f"lay back {counted(len(paths), 'thing', 'things')}"
+            if paths
+            else "change nothing: nothing of it is laid here"
+        )
+        return app.planned(data, "\n".join(lines), would)
+    app.result(data, "\n".join(lines))
+    return 0

@@ -1,0 +1,87 @@
+"""`rlbox build` and `rlbox compile`."""
+
+from __future__ import annotations
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.completers import complete_target
+from rlbox.cli.options import dry_run, shared, sources_option, stack_option
+
+
+@click.command()
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@click.option("--no-cache", is_flag=True, help="Run every step again, ignoring the build cache.")
+@click.option("--rebuild", is_flag=True, help="Ask the engine even when nothing changed.")
+@click.option("--hermetic", is_flag=True, help="Build from the store, with no network in any step.")
+@click.option("--verify", is_flag=True, help="Build twice without cache and compare; name what differs.")
+@stack_option
+@sources_option
+@dry_run
+@shared
+def build(
+    app: App, name: str, no_cache: bool, rebuild: bool, hermetic: bool, verify: bool, force: bool, sources: str
+) -> int:
+    """Build the image of TARGET.
+
+    Nothing is built when the image's label proves that specs, lock, context and base are unchanged.
+
+    \b
+    Examples:
+      rlbox build local
+      rlbox build local --hermetic
+      rlbox build local --verify
+    """
+    from rlbox.doctor.gpu_choice import least_driver
+    from rlbox.image.build import build_target
+    from rlbox.image.buildkit import BuildWish
+    from rlbox.planner.stack_check import require_stack
+
+    if app.dry_run and (driver := least_driver(app, name)):
+        app.say(f"driver: {driver} or newer on the machine that runs it")
+    forced = require_stack(app, name, force=force)
+    wish = BuildWish(
+        no_cache=no_cache, rebuild=rebuild, hermetic=hermetic, verify=verify, sources=sources, forced=forced
+    )
+    return build_target(app, name, wish)
+
+
+@click.command()
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@click.argument("wheels", metavar="[NAME]...", nargs=-1)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    help="Compilers to run at once, at most; default: as many as memory and cores allow.",
+)
+@click.option("--verify", is_flag=True, help="Compile twice, the second time from nothing; name what differs.")
+@click.option("--replace", is_flag=True, help="Replace the wheel that the lock has.")
+@sources_option
+@dry_run
+@shared
+def compile(
+    app: App, name: str, wheels: tuple[str, ...], jobs: int | None, verify: bool, replace: bool, sources: str
+) -> int:
+    """Compile what `[[stack.compile]]` of TARGET names into wheels, keep them in the store, and lock them.
+
+    A build sees its locked source, compiler and system at fixed paths, and no network. A killed build continues with
+    the files it was working on.
+
+    \b
+    Examples:
+      rlbox compile vast-5090-flash --dry-run
+      rlbox compile vast-5090-flash flash-attn --verify --dry-run
+    """
+    from rlbox.image.compile import CompileWish, compile_target
+    from rlbox.image.compile_view import compile_json, compile_text
+
+    wish = CompileWish(names=wheels, jobs=jobs or 0, verify=verify, replace=replace, sources=sources)
+    told = compile_target(app, name, wish)
+    if app.dry_run:
+        count = len([one for one in told if one.wheel is None])
+        would = f"compile {count} of {len(told)} wheels" if count else "compile nothing: the store has all of it"
+        app.say(f"next: rlbox compile {name}")
+        return app.planned(compile_json(name, told), compile_text(told), would)
+    app.result(compile_json(name, told), compile_text(told))
+    app.say(f"next: rlbox build {name}")
+    return 0

@@ -1,0 +1,321 @@
+"""`rlbox cluster`: several machines as one Ray cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.completers import complete_target
+from rlbox.cli.help import CommandGroup
+from rlbox.cli.options import Amount, dry_run, shared
+from rlbox.cluster.wish import ClusterWish
+
+
+def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add TARGET, `--nodes`, `--name` and `--data`, and hand the verb a `ClusterWish` in their place."""
+
+    @click.argument("target", metavar="TARGET", shell_complete=complete_target)
+    @click.option("--nodes", metavar="A,B,…", default="", help="The nodes, the head first.")
+    @click.option("--name", default="", metavar="NAME", help="One of several clusters of yours on the same nodes.")
+    @click.option("--data", default="", metavar="DIR", help="Data disk of every node, in place of disk.host.")
+    @functools.wraps(function)
+    def with_wish(*args: Any, target: str, nodes: str, name: str, data: str, **rest: Any) -> Any:
+        return function(*args, wish=ClusterWish(target=target, nodes=nodes, name=name, data=data), **rest)
+
+    return with_wish
+
+
+@click.command()
+@cluster_options
+@click.option("--port", type=click.IntRange(0, 65000), default=0, metavar="N", help="First of 20 ports; 0: that fit.")
+@click.option("--open", "opened", is_flag=True, help="Start though nothing keeps strangers out; it is recorded.")
+@click.option("--path", "paths", multiple=True, metavar="PATH", help="What all nodes need, and the same copy of it.")
+@click.option("--from", "image", default="", metavar="REF", help="Image in a registry, which nodes that lack it pull.")
+@click.option("--plain-http", is_flag=True, help="Allow http to a registry on another machine.")
+@click.option("--prove", is_flag=True, help="Give the nodes work whose result is known; a bad one is named.")
+@click.option("--timeout", type=Amount(), default=300.0, show_default=True, help="Seconds until all nodes are there.")
+@dry_run
+@shared
+def up(
+    app: App,
+    wish: ClusterWish,
+    port: int,
+    opened: bool,
+    paths: tuple[str, ...],
+    image: str,
+    plain_http: bool,
+    prove: bool,
+    timeout: float,
+) -> int:
+    """Bring up a cluster: every node is checked, gets the image, and is started with a token of the cluster's own.
+
+    What is wrong is told of all nodes at once, and nothing is started then. A failure, Ctrl-C or a lost connection
+    leaves nothing of this call. A cluster that stands is left as it is, but for what died of it.
+
+    \b
+    Examples:
+      rlbox cluster up cluster-2node --nodes gpu005,gpu006 --dry-run
+      rlbox cluster up cluster-2node --nodes gpu005,gpu006
+      rlbox cluster up cluster-2node --nodes gpu005,gpu006 --from registry.example/team/cluster-2node:v1
+    """
+    from rlbox.cluster.up import UpWish, bring_up, look_at
+
+    wanted = UpWish(
+        **dataclasses.asdict(wish),
+        port=port,
+        open=opened,
+        paths=paths,
+        image=image,
+        plain_http=plain_http,
+        prove=prove,
+        limit_s=timeout,
+    )
+    if app.dry_run:
+        return look_at(app, wanted)
+    status, started, proof = bring_up(app, wanted)
+    data = {**status.as_json(), "started": list(started), "proof": proof.as_json() if proof else None}
+    app.result(data, "\n".join(filter(None, (status.text(), proof.text() if proof else ""))))
+    app.say("unchanged" if not started else f"started on {', '.join(started)}")
+    app.say(f"next: rlbox cluster status {wish.words}, and then rlbox cluster down {wish.words}")
+    return 0
+
+
+@click.command()
+@cluster_options
+@shared
+def status(app: App, wish: ClusterWish) -> int:
+    """Say how a cluster is: nodes, GPUs and how many are idle, object store, disks.
+
+    Any machine that reaches the nodes can ask. Exit code 5 where a node is not as it should be.
+
+    \b
+    Example:
+      rlbox cluster status cluster-2node --nodes gpu005,gpu006
+    """
+    from rlbox.cluster.status import probe_cluster
+    from rlbox.errors import NodeError
+
+    found = probe_cluster(app, wish)
+    app.result(found.as_json(), found.text())
+    if any(not node.healthy for node in found.nodes):
+        app.say(f"next: rlbox cluster up {wish.words} brings back what died")
+    for one in found.listens:
+        app.say(f"next: {one.where}: {one.remedy}")
+    return 0 if found.healthy else NodeError.exit_code
+
+
+@click.command()
+@cluster_options
+@click.argument("command", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--working-dir", "folder", default="", metavar="DIR", help="Directory that goes along and that it runs in."
+)
+@click.option("--exclude", "excludes", multiple=True, metavar="PATTERN", help="Name or path in it that stays here.")
+@click.option("--secret", "secrets", multiple=True, metavar="NAME", help="Secret that the command finds as a variable.")
+@click.option("--env-file", default="", metavar="FILE", help="File with the secrets, before the environment and .env.")
+@click.option("--detach", "-d", is_flag=True, help="Return as soon as Ray has taken it.")
+@dry_run
+@shared
+def submit(
+    app: App,
+    wish: ClusterWish,
+    command: tuple[str, ...],
+    folder: str,
+    excludes: tuple[str, ...],
+    secrets: tuple[str, ...],
+    env_file: str,
+    detach: bool,
+) -> int:
+    """Run COMMAND on the head of a cluster, as a job of Ray's, and print what it writes until it ends.
+
+    Its exit code is rlbox's. Ctrl-C, or a lost connection, leaves the job alone. Secrets come to the command in its
+    environment, and stand in no command line, label or record of Ray's.
+
+    \b
+    Examples:
+      rlbox cluster submit cluster-2node --nodes gpu005,gpu006 -- python -c 'import ray; ray.init()'
+      rlbox cluster submit cluster-2node --nodes gpu005,gpu006 --working-dir . --exclude data -- python train.py
+    """
+    from rlbox.cluster.work.submit import SubmitWish, look_at
+    from rlbox.cluster.work.submit import submit as submit_job
+
+    wanted = SubmitWish(
+        **dataclasses.asdict(wish),
+        command=command,
+        folder=folder,
+        excludes=excludes,
+        secrets=secrets,
+        env_file=env_file,
+        detach=detach,
+    )
+    if app.dry_run:
+        return look_at(app, wanted)
+    done = submit_job(app, wanted)
+    job = done.job
+    app.result({**job.as_json(), "failures": [one.as_json() for one in done.failures]}, "")
+    if not job.ended:
+        app.say(f"next: rlbox cluster logs {wish.words} --job {job.id}")
+        return 0
+    code = "" if job.exit_code is None else f", driver exit code {job.exit_code}"
+    app.say(f"job {job.id} ended {job.status}{code}")
+    return job.code
+
+
+@click.command()
+@cluster_options
+@click.option("--job", default="", metavar="JOB", help="Only what a job's driver and workers wrote.")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until Ctrl-C.")
+@click.option("--lines", "-n", type=click.IntRange(0), metavar="N", help="Number of last lines [all; with -f, 10].")
+@shared
+def logs(app: App, wish: ClusterWish, job: str, follow: bool, lines: int | None) -> None:
+    """Print the logs of all nodes, merged by time; how far a node's clock is off is taken out.
+
+    Each line has its time (UTC), node and log before it. A line without a time of its own goes with the one before it.
+
+    \b
+    Example:
+      rlbox cluster logs cluster-2node --nodes gpu005,gpu006 --job job-1a2b3c4d -f
+    """
+    from rlbox.cluster.merge import LogLine
+    from rlbox.cluster.work.logs import LogsWish, read_logs
+
+    if follow and app.as_json:
+        raise click.UsageError("--follow does not go with --json.")
+    found: list[dict[str, Any]] = []
+
+    def show(line: LogLine) -> None:
+        if app.as_json:
+            found.append(dataclasses.asdict(line))
+        else:
+            app.show(line.shown())
+
+    number = 10 if follow and lines is None else lines
+    read_logs(app, LogsWish(**dataclasses.asdict(wish), job=job, lines=number, follow=follow), show)
+    if app.as_json:
+        app.result({"lines": found}, "")
+
+
+@click.command()
+@cluster_options
+@click.argument("job", metavar="JOB")
+@shared
+def stop(app: App, wish: ClusterWish, job: str) -> int:
+    """End JOB; the cluster stays. Of a job that has ended nothing is changed, and that is no error.
+
+    \b
+    Example:
+      rlbox cluster stop cluster-2node --nodes gpu005,gpu006 job-1a2b3c4d
+    """
+    from rlbox.cluster.work.jobs import stop_job
+
+    ended, stopped = stop_job(app, wish, job)
+    if not stopped:
+        app.say(f"job {ended.id} has already ended: there is nothing to stop")
+    app.result({**ended.as_json(), "stopped": stopped}, f"{ended.id} {ended.status}")
+    return 0
+
+
+@click.command()
+@cluster_options
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port on 127.0.0.1 [a free one].")
+@shared
+def dashboard(app: App, wish: ClusterWish, port: int) -> int:
+    """Open the way to a cluster's dashboard, at 127.0.0.1 of this machine, until Ctrl-C.
+
+    It listens on the loopback of the head alone; the way goes through the connection to it. Requests that a page of
+    somebody else's has a browser send are refused.
+
+    \b
+    Example:
+      rlbox cluster dashboard cluster-2node --nodes gpu005,gpu006 --port 8265
+    """
+    from rlbox.cluster.work.dashboard import dashboard as open_dashboard
+
+    with open_dashboard(app, wish, port) as found, suppress(KeyboardInterrupt):
+        app.result({"url": found.url, "token_file": found.token_file, "head": found.head.name}, found.url)
+        if found.token_file:
+            app.say(f"it asks for the cluster's token, which is in {found.token_file} on {found.head.name}")
+        app.say("Ctrl-C closes it")
+        found.wait()
+    return 0
+
+
+@click.command()
+@cluster_options
+@click.option("--force", is_flag=True, help="Also under a job or a run that goes on there; it ends with the cluster.")
+@shared
+def down(app: App, wish: ClusterWish, force: bool) -> int:
+    """End a cluster of yours and leave nothing of it: containers, keys, sessions and logs of Ray, rules.
+
+    Under a job or a run it is refused, with exit code 8. Runs' directories and the image stay. What cannot be reached
+    is named, and exit code 5 says so.
+
+    \b
+    Example:
+      rlbox cluster down cluster-2node --nodes gpu005,gpu006
+    """
+    from rlbox.cluster.down import take_down
+
+    done = take_down(app, wish, force=force)
+    lines = [f"{node}: {', '.join(gone)}" for node, gone in done.gone.items() if gone]
+    app.result({"cluster": done.name, "gone": dict(done.gone)}, "\n".join(lines))
+    if not lines:
+        app.say(f"nothing of cluster {done.name} was there")
+    return 0
+
+
+@click.command()
+@cluster_options
+@click.option("--path", "paths", multiple=True, metavar="PATH", help="What all nodes need, and the same copy of it.")
+@click.option("--prove", is_flag=True, help="Give the nodes of a cluster that stands work whose result is known.")
+@shared
+def doctor(app: App, wish: ClusterWish, paths: tuple[str, ...], prove: bool) -> int:
+    """Ask every node everything that `up` asks, and say all that is wrong; of a cluster that stands, too.
+
+    Nothing is changed. With --prove every device multiplies matrices, every node all-reduces by itself and with others,
+    beside whatever runs there. Exit code 1 where something is wrong.
+
+    \b
+    Examples:
+      rlbox cluster doctor cluster-2node --nodes gpu005,gpu006
+      rlbox cluster doctor cluster-2node --nodes gpu005,gpu006 --prove
+    """
+    from rlbox.cluster.examine import examine
+    from rlbox.cluster.preflight import problems_text
+    from rlbox.errors import WorkFailed
+
+    found = examine(app, wish, paths, work=prove)
+    status = found.status.as_json() if found.status else None
+    data = {"findings": [one.as_json() for one in found.findings], "nodes": found.nodes, "status": status}
+    data |= {"proof": found.proof.as_json() if found.proof else None}
+    figures = found.proof.text() if found.proof else ""
+    app.result(data, "\n".join(filter(None, (figures, problems_text(found.findings)))))
+    errors = sum(one.level == "error" for one in found.findings)
+    said = "nothing is wrong" if not errors else "1 problem" if errors == 1 else f"{errors} problems"
+    app.say(f"cluster doctor: {found.checks} questions to {found.nodes} nodes: {said}")
+    return WorkFailed.exit_code if found.failed else 0
+
+
+@click.group(cls=CommandGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")
+def cluster() -> None:
+    """Make several machines one closed Ray cluster, and take it away again.
+
+    Nodes are names that your ssh knows, the head first: cluster.nodes of the target, or --nodes.
+
+    \b
+    Examples:
+      rlbox cluster up cluster-2node --nodes gpu005,gpu006 --dry-run
+      rlbox cluster up cluster-2node --nodes gpu005,gpu006
+      rlbox cluster submit cluster-2node --nodes gpu005,gpu006 --working-dir . -- python train.py
+      rlbox cluster down cluster-2node --nodes gpu005,gpu006
+    """
+
+
+for command in (up, status, submit, logs, stop, dashboard, down, doctor):
+    cluster.add_command(command)

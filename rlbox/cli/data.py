@@ -1,0 +1,149 @@
+"""`rlbox data`, `ckpt` and `warm`: training data, checkpoints, and files read into memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from rlbox.amounts import counted
+from rlbox.app import App
+from rlbox.cli.options import Action, Amount, disk_options, dry_run, shared
+from rlbox.run.data_disk import known_disk
+
+_FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("action", type=click.Choice(["check", "tiny"]))
+@click.argument("file", metavar="FILE", type=_FILE)
+@click.option("--val", metavar="FILE", type=_FILE, help="check: the validation rows; none may be in FILE.")
+@click.option("--split", metavar="FILE", type=_FILE, help="check: JSON that says which row went where.")
+@click.option("--column", metavar="NAME", default="", help="check: where the conversations are [messages, prompt].")
+@click.option("--tokenizer", metavar="DIR", default="", help="check: the model whose tokens are counted.")
+@click.option("--longest", metavar="TOKENS", default=4096, show_default=True, help="check: length that is trained on.")
+@click.option("--val-rows", metavar="N", type=click.IntRange(1), help="check: rows that must be there.")
+@click.option("--rows", metavar="N", type=click.IntRange(1), help="check: the same of FILE; tiny: rows to write [2].")
+@click.option("--to", metavar="FILE", type=_FILE, help="tiny: where to [$DATA_OUTPUT_DIR/…_tiny.parquet].")
+@click.option("--python", metavar="FILE", default="", help="Interpreter with pyarrow, and transformers for tokens.")
+@click.option(
+    "--timeout",
+    type=Amount(),
+    metavar="SECONDS",
+    default=300.0,
+    show_default=True,
+    help="Time limit for the whole check.",
+)
+@dry_run
+@shared
+def data(
+    app: App,
+    action: str,
+    file: Path,
+    val: Path | None,
+    split: Path | None,
+    column: str,
+    tokenizer: str,
+    longest: int,
+    val_rows: int | None,
+    rows: int | None,
+    to: Path | None,
+    python: str,
+    timeout: float,
+) -> int:
+    """Check rows, columns, conversations, lengths and overlap of FILE, or write its first rows to a file of their own.
+
+    The stack's own interpreter reads the data: in an image, on an applied machine, or one named with --python.
+
+    \b
+    Examples:
+      rlbox data check data/sft_train.parquet --val data/sft_val.parquet --rows 2020 --val-rows 200
+      rlbox data tiny data/train.parquet --to data/train_tiny.parquet
+    """
+    from rlbox.evaluation.data_check import DataWish
+    from rlbox.evaluation.data_here import check_data, make_tiny
+
+    if action == "tiny":
+        return make_tiny(app, file, to, rows or 2, python, timeout)
+    wanted = {name: number for name, number in (("train", rows), ("val", val_rows)) if number}
+    files = {"train": file, **({"val": val} if val else {})}
+    wish = DataWish(rows=wanted, longest=longest)
+    return check_data(app, files, split, {"column": column, "tokenizer": tokenizer}, wish, python, timeout)
+
+
+@click.command()
+@click.argument("action", type=Action(["ls", "check"]))
+@click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
+@disk_options
+@shared
+def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str | None) -> int:
+    """List the checkpoints below PATH, by default those on the data disk, or check that all are whole.
+
+    Those of verl, Megatron and slime, DeepSpeed and OpenRLHF, and Hugging Face are known. `ls` also says what can be
+    removed and removes nothing; `check` gives exit code 1 when one is torn, or the tracker names one that is missing.
+
+    \b
+    Examples:
+      rlbox ckpt ls
+      rlbox ckpt check /data/ckpts/holdem
+    """
+    from rlbox.errors import SpecError, WorkFailed
+    from rlbox.evaluation.ckpt import plan_series
+    from rlbox.evaluation.ckpt_files import find_checkpoints, read_tracker
+    from rlbox.evaluation.training_view import series_text
+
+    roots = [path.absolute() for path in paths] or [known_disk(app, target, data).folder]
+    if missing := [str(path) for path in paths if not path.is_dir()]:
+        raise SpecError("there is no such folder", where=missing[0], next_step="rlbox ckpt ls FOLDER")
+    found = {folder: rows for root in roots for folder, rows in find_checkpoints(root).items()}
+    series = [plan_series(str(folder), rows, read_tracker(folder)) for folder, rows in sorted(found.items())]
+    shown = [one for one in series if action == "ls" or app.verbosity > 0 or not one.whole]
+    text = series_text(shown, removable=action == "ls") if series else "no checkpoint yet"
+    app.result({"series": [one.as_json() for one in series]}, text)
+    torn = sum(not row.whole for one in series for row in one.checkpoints)
+    total = sum(len(one.checkpoints) for one in series)
+    count = counted(total, "checkpoint", "checkpoints")
+    app.say(f"ckpt: {count}, {torn} torn" if torn else f"ckpt: {count}, none torn")
+    return WorkFailed.exit_code if action == "check" and not all(one.whole for one in series) else 0
+
+
+@click.command()
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@dry_run
+@shared
+def warm(app: App, paths: tuple[Path, ...]) -> int:
+    """Read files, or all files of folders, into memory, so that the next load does not wait for the disk.
+
+    What is in memory already is not read again. Afterwards the kernel is asked what is in memory: anything missing
+    gives exit code 1. Files larger than the memory are refused, since reading them would only evict others.
+
+    \b
+    Examples:
+      rlbox warm /data/models/Qwen3-8B
+      rlbox warm /data/models/Qwen3-8B --dry-run
+    """
+    from rlbox.amounts import size_text
+    from rlbox.errors import WorkFailed
+    from rlbox.evaluation.prefetch import find_files, look_at, warm_files
+    from rlbox.evaluation.prefetch_plan import check_room, warmed_text
+    from rlbox.system.limits import available_memory
+    from rlbox.system.progress import show_byte_progress
+
+    found = look_at(find_files(paths))
+    missing = sum(piece.length for piece in found.pieces if not piece.whole)
+    if app.dry_run:
+        with app.checking("memory"):
+            check_room(found.files, available_memory())
+        would = f"read {size_text(missing)} into memory" if missing else "read nothing: it is in memory"
+        return app.planned(found.as_json(), warmed_text(found), would)
+    if found.resident == found.size:
+        app.result(found.as_json(), warmed_text(found))
+        return 0
+    check_room(found.files, available_memory())
+    with show_byte_progress(app, "into memory", missing) as on_bytes:
+        warmed = warm_files(found, on_bytes)
+    app.result(warmed.as_json(), warmed_text(warmed))
+    if warmed.warm is False:
+        app.say("warm: what was read did not stay in memory, since something else needs it; end that, or warm less")
+        return WorkFailed.exit_code
+    return 0

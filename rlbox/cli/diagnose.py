@@ -1,0 +1,149 @@
+"""`rlbox diagnose`: what broke first in logs, why, and what to do."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.completers import complete_run
+from rlbox.cli.options import disk_options, shared
+from rlbox.errors import WorkFailed
+
+if TYPE_CHECKING:
+    from rlbox.diagnose.diagnosis import Diagnosis
+    from rlbox.diagnose.signatures import SignatureSet
+    from rlbox.diagnose.sources import Source
+
+QUIET_S = 30.0
+"""Seconds without a byte after which a log that has an ending is at its end."""
+_PAUSE_S = 0.2
+_ASKED_S = 300.0
+
+
+@click.command()
+@click.argument("logs", nargs=-1, metavar="LOG|DIR|RUN...", shell_complete=complete_run)
+@click.option("--why", is_flag=True, help="Also list the errors that turned out harmless, and why.")
+@click.option(
+    "--signatures",
+    "packs",
+    multiple=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="A folder of signatures of another team, beside the shipped ones.",
+)
+@click.option("--follow", "-f", "grow", is_flag=True, help="Keep reading new lines until the logs say how it ended.")
+@click.option(
+    "--ask", metavar="CMD", help="Give a masked extract to a command's standard input; print the answer as a guess."
+)
+@disk_options
+@shared
+def diagnose(
+    app: App,
+    logs: tuple[str, ...],
+    why: bool,
+    packs: tuple[Path, ...],
+    grow: bool,
+    ask: str | None,
+    target: str,
+    data: str | None,
+) -> int:
+    """Say what broke first in logs, why, on which rank, and the smallest next step.
+
+    LOG is a file of any program, also packed as .gz or .zst, or - for standard input; DIR a folder of logs of one job,
+    Ray's session folder among them; RUN a run of rlbox. Several are read as one timeline. Nothing leaves this machine
+    but what --ask is given. Exit 1 when something was fatal.
+
+    \b
+    Examples:
+      rlbox diagnose train.log
+      rlbox diagnose node0.log node1.log --json
+      rlbox diagnose train.log --follow
+      rlbox diagnose train.log --ask 'llm -s "be brief"'
+      rlbox diagnose smoke-20260101
+    """
+    from rlbox.diagnose.diagnose import diagnose_sources
+    from rlbox.diagnose.report import report
+    from rlbox.diagnose.signatures import load_catalogue
+
+    catalogue = load_catalogue(app.project.fix_files(), packs)
+    sources, may_grow = _sources(app, logs, target, data)
+    found = _follow(app, sources, catalogue, may_grow) if grow else diagnose_sources(sources, catalogue)
+    excerpt = _excerpt(found, sources)
+    guess = {"guess": _guess(app, ask, found, excerpt)} if ask and found.fatal else {}
+    text = "" if app.as_json else report(found, excerpt, why=why)
+    if guess:
+        text += f"\n\nguess of that command, and no part of the verdict:\n{guess['guess']}"
+    app.result({**found.as_json(), **guess}, text)
+    return int(found.fatal)
+
+
+def _guess(app: App, command: str, found: Diagnosis, excerpt: str) -> str:
+    """Return what a command of the user's answers to a masked extract; empty, and said, where it fails."""
+    from rlbox.diagnose.report import evidence_pack
+    from rlbox.system.command import run_command
+    from rlbox.values import Command
+
+    asked = evidence_pack(found, excerpt, os.environ)
+    try:
+        outcome = run_command(Command(argv=("sh", "-c", command), timeout_s=_ASKED_S), asked)
+    except WorkFailed as error:
+        app.say(f"warning: --ask has no answer: {error}")
+        return ""
+    if not outcome.ok:
+        app.say(f"warning: --ask has no answer: the command ended with exit code {outcome.exit_code}")
+    return outcome.stdout.strip()
+
+
+def _sources(app: App, logs: tuple[str, ...], target: str, data: str | None) -> tuple[list[Source], Callable[[], bool]]:
+    """Return the logs that words mean, and whether they may still grow: a run's do not once it has ended.
+
+    What is no run's name is a path; without words they are the last run's.
+    """
+    from rlbox.diagnose.sources import find_sources, run_sources
+
+    paths = [name for name in logs if name == "-" or "/" in name or "." in name or Path(name).exists()]
+    names = [name for name in logs if name not in paths] if logs else [None]
+    found = find_sources(paths)
+    if not names:
+        return found, lambda: True
+    from rlbox.run.data_disk import known_disk  # 0.2 s of modules, which who names a file need not wait for
+
+    ledger = known_disk(app, target, data)
+    runs = [ledger.find(name) for name in names]
+    found += [one for run in runs for one in run_sources(run)]
+    return found, lambda: bool(paths) or any(ledger.goes_on(run.name) for run in runs)
+
+
+def _follow(app: App, sources: list[Source], catalogue: SignatureSet, may_grow: Callable[[], bool]) -> Diagnosis:
+    """Read logs as they grow, and tell what broke first whenever that changes, until it has ended and nothing comes."""
+    from rlbox.diagnose.diagnose import GrowingLogs
+    from rlbox.diagnose.report import report
+    from rlbox.diagnose.sources import is_packed
+
+    if any(source.path is None or source.member or is_packed(source.path) for source in sources):
+        raise click.UsageError("--follow is about files that grow: standard input and packed logs end by themselves.")
+    logs, told, quiet_s = GrowingLogs(sources, catalogue), "", 0.0
+    while True:
+        growing = may_grow()  # before what is read last
+        quiet_s = 0.0 if logs.read() else quiet_s + _PAUSE_S
+        found = logs.diagnosis
+        first = report(replace(found, chain=())) if found.fatal else ""
+        if first != told and not app.as_json:
+            app.show(first or "nothing fatal after all: the work continued")
+        told = first
+        if (quiet_s >= QUIET_S and found.ended) or (quiet_s and not growing):
+            return found
+        time.sleep(_PAUSE_S)
+
+
+def _excerpt(found: Diagnosis, sources: list[Source]) -> str:
+    from rlbox.diagnose.first_fatal import excerpt_of
+
+    return excerpt_of(found, sources)

@@ -1,0 +1,163 @@
+"""`rlbox doctor`, `engine`, `gpus` and `components`: check this machine and a target's stack."""
+
+from __future__ import annotations
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.completers import complete_target
+from rlbox.cli.options import Amount, dry_run, gpus_option, place_option, shared
+
+
+@click.command()
+@click.argument("name", metavar="[TARGET]", required=False, shell_complete=complete_target)
+@click.option(
+    "--fix", is_flag=True, help="Repair what is safe to repair (links, folders, modes), and say what was done."
+)
+@click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
+@place_option
+@gpus_option
+@click.option("--budget", type=Amount(), default=0.0, hidden=True)
+@click.option("--around", is_flag=True, hidden=True, help="What this process is in, as it is.")
+@dry_run
+@shared
+def doctor(
+    app: App, name: str | None, fix: bool, data: str | None, place: str, gpus: str, budget: float, around: bool
+) -> int:
+    """Examine this machine or container, and the image of TARGET; prints nothing when nothing is wrong.
+
+    Where `rlbox apply` laid a target, and with --place here, it is examined as its runs find it.
+
+    Within ten seconds: limits, disks, paths, tokens, ports, mirrors, processes left over, every file of the stack, a
+    calculation, one Ray task, the checks of all fixes. Errors give exit code 1, warnings 0.
+
+    \b
+    Examples:
+      rlbox doctor local
+      rlbox shell local -- rlbox doctor
+      rlbox doctor --json
+    """
+    from rlbox.doctor.examine import examine
+    from rlbox.run.examined import examine_place, place_to_examine
+
+    if app.dry_run and not fix:
+        raise click.UsageError("--dry-run goes with --fix: without it nothing is changed.")
+    if not around and (layout := place_to_examine(app, name, place, data)):
+        return examine_place(app, layout, gpus, fix=fix, budget_s=budget)
+    return examine(app, name, fix=fix, data=data, gpus=gpus, budget_s=budget)
+
+
+@click.command()
+@click.argument("action", type=click.Choice(["status", "up"]))
+@dry_run
+@shared
+def engine(app: App, action: str) -> int:
+    """Show the state of this machine's Docker engine, or start one where none answers.
+
+    An engine that answers is used as it is. Otherwise, as root on Debian or Ubuntu, `up` installs and starts one, with
+    what builds need, and says how to stop it. Exit code 4 where none is possible, or where status finds something to
+    do.
+
+    \b
+    Examples:
+      rlbox engine status
+      rlbox engine up
+    """
+    from rlbox.engine.bring import bring_engine, plan_engine, probe_status
+    from rlbox.errors import EngineError
+
+    if app.dry_run:
+        if action != "up":
+            raise click.UsageError("--dry-run goes with up.")
+        left: tuple[str, ...] = ()
+        with app.checking("engine"):
+            left = plan_engine()
+        would = "; ".join(left) or "change nothing: an engine answers, and images can be built"
+        return app.planned({"left": list(left)}, "\n".join(left), would)
+    if action == "up":
+        bring_engine(app.say)
+    status = probe_status()
+    app.result(status.as_json(), status.text())
+    return 0 if status.ready else EngineError.exit_code
+
+
+_COUNT = click.IntRange(0, 1_000_000)
+
+
+@click.command()
+@click.option("--actor", metavar="N", type=_COUNT, default=0, help="GPUs of training, over all nodes.")
+@click.option("--rollout", metavar="N", type=_COUNT, default=0, help="GPUs of generation, over all nodes.")
+@click.option("--total", metavar="N", type=_COUNT, default=0, help="GPUs that must be there, over all nodes.")
+@click.option("--nodes", metavar="N", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Machines.")
+@click.option("--colocated", is_flag=True, help="Training and generation take turns on the same GPUs.")
+@click.option("--ray", metavar="URL", default="http://127.0.0.1:8265", show_default=True, help="Ray's dashboard.")
+@shared
+def gpus(app: App, actor: int, rollout: int, total: int, nodes: int, colocated: bool, ray: str) -> int:
+    """List the GPUs of this machine with who holds them, Ray's view, and whether a split of them fits.
+
+    Exit code 1 when GPUs are missing or held, Ray counts fewer, or a role does not fit on the nodes.
+
+    \b
+    Examples:
+      rlbox gpus
+      rlbox gpus --actor 2 --rollout 2 --total 8
+    """
+    import os
+
+    from rlbox.errors import WorkFailed
+    from rlbox.evaluation.gpu_holders import probe_gpu_facts
+    from rlbox.evaluation.gpu_split import SplitWish, plan_split
+    from rlbox.evaluation.training_view import gpus_text
+
+    wish = SplitWish(actor=actor, rollout=rollout, total=total, nodes=nodes, colocated=colocated)
+    facts = probe_gpu_facts(os.environ, ray)
+    split = plan_split(facts, wish)
+    placed = [{"role": role, "node": node, "gpus": count} for role, node, count in split.placed]
+    told = {"placed": placed, "problems": list(split.problems), "notes": list(split.notes)}
+    app.result({**facts.as_json(), **told}, gpus_text(facts, split))
+    return WorkFailed.exit_code if split.problems else 0
+
+
+@click.command()
+@click.argument("name", metavar="[TARGET]", required=False, shell_complete=complete_target)
+@click.option("--file", "files", metavar="FILE", multiple=True, help="A data file that must be there and whole.")
+@click.option("--python", metavar="FILE", default="", help="Test this interpreter's packages, of any environment.")
+@click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
+@click.option(
+    "--timeout",
+    type=Amount(),
+    metavar="SECONDS",
+    default=300.0,
+    show_default=True,
+    help="Time limit for all parts together.",
+)
+@place_option
+@gpus_option
+@shared
+def components(
+    app: App,
+    name: str | None,
+    files: tuple[str, ...],
+    python: str,
+    data: str | None,
+    place: str,
+    gpus: str,
+    timeout: float,
+) -> int:
+    """Test the parts of the stack: torch, CUDA, linking, Triton, NCCL, Ray, each framework, data files.
+
+    In a container of an image it tests what is there; with TARGET, from a host, the target's image in a container, or
+    with --place here what `rlbox apply` laid on this machine. What a part needs a GPU for is not tested where there is
+    none. A part that fails gives exit code 1, one that is not done in time 7.
+
+    \b
+    Examples:
+      rlbox components local
+      rlbox shell local -- rlbox components
+      rlbox components --python /usr/bin/python3
+    """
+    from rlbox.run.components import components_at, components_here, is_around
+
+    if not name or python or is_around(name):
+        return components_here(app, python, files, timeout)
+    return components_at(app, place, name, data, gpus, files, timeout)

@@ -1,0 +1,151 @@
+"""`rlbox fixes`: list the fixes, show one, or explain what a target gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from rlbox.app import App
+from rlbox.cli.completers import complete_fix, complete_target
+from rlbox.cli.options import Action, shared
+from rlbox.errors import SpecError, WorkFailed
+from rlbox.i18n import _, translate
+
+if TYPE_CHECKING:
+    from rlbox.fixes.fix import Fix
+
+
+def complete_fix_or_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Offer the targets for `explain`, else the ids of fixes, read from files alone."""
+    if ctx.params.get("action") in ("explain", "env"):
+        return complete_target(ctx, param, incomplete)
+    return complete_fix(ctx, param, incomplete)
+
+
+_NAMES = {
+    "ls": "",
+    "show": "name a fix",
+    "explain": "name a target",
+    "find": "give a line of a log",
+    "env": "name a target",
+}
+
+
+@click.command()
+@click.argument("action", metavar="[ls|show|explain|find|env]", default="ls", type=Action(list(_NAMES)))
+@click.argument("name", metavar="[ID|TARGET|TEXT]", required=False, shell_complete=complete_fix_or_target)
+@shared
+def fixes(app: App, action: str, name: str | None) -> int:
+    """List the fix catalogue, show one fix, or explain which fixes a target gets, why, and what they bake.
+
+    `find` says what is known of a line of a log, `env` why each variable of a target's image is set.
+
+    Kinds: `baked` into the image, a `check` that only looks, a `remedy` that only advises, a `benign` warning.
+
+    \b
+    Examples:
+      rlbox fixes ls
+      rlbox fixes show lcudart-link --lang zh
+      rlbox fixes explain vast-5090
+      rlbox fixes find 'cannot find -lcuda'
+      rlbox fixes env vast-5090
+    """
+    if bool(name) != (action != "ls"):
+        raise click.UsageError(_NAMES[action] or "ls takes no name")
+    does = {"show": _show, "find": _find, "env": _env, "explain": _explain}
+    return does[action](app, name) if name else _list(app)
+
+
+def _list(app: App) -> int:
+    from rlbox.fixes.view import list_json, list_text
+
+    fixes, code = _readable(app)
+    app.result(list_json(fixes), list_text(fixes))
+    app.say("next: rlbox fixes show ID")
+    return code
+
+
+def _show(app: App, name: str) -> int:
+    from rlbox.config.check import suggest
+    from rlbox.fixes.view import fix_json, fix_text
+
+    fixes, code = _readable(app)
+    known = {fix.id: fix for fix in fixes}
+    if name not in known:
+        raise SpecError(f"unknown fix {name!r}{suggest(name, list(known))}", next_step="rlbox fixes ls")
+    app.result(fix_json(known[name]), fix_text(known[name]))
+    return code
+
+
+def _find(app: App, text: str) -> int:
+    from rlbox.fixes.guide import fixes_that_know, fixes_that_speak
+    from rlbox.fixes.view import fix_json, fix_text, list_text
+
+    fixes, code = _readable(app)
+    found = fixes_that_know(fixes, text)
+    if not found and (speak := fixes_that_speak(fixes, text)):
+        app.say(f"no fix knows that line; {len(speak)} share words with it")
+        data = {"fixes": [], "near": [fix_json(fix)["fix"] for fix in speak]}
+        app.result(data, list_text(speak))
+        app.say("next: rlbox fixes show ID")
+        return code
+    if not found:
+        raise WorkFailed("no fix knows that line", next_step="rlbox fixes ls, or check the whole log: rlbox lint FILE")
+    told = "\n\n".join(fix_text(fix) for fix in found)
+    app.result({"fixes": [fix_json(fix)["fix"] for fix in found]}, told)
+    return code
+
+
+def _readable(app: App) -> tuple[Sequence[Fix], int]:
+    """Return the fixes that can be read, what is wrong with others being said, and the exit code that this has."""
+    from rlbox.fixes.load import readable_fixes
+
+    fixes, broken = readable_fixes(app.project)
+    for error in broken:
+        app.say(_("left out: {error}").format(error=error))
+    return fixes, broken[0].exit_code if broken else 0
+
+
+def _env(app: App, name: str) -> int:
+    from dataclasses import asdict
+
+    from rlbox.amounts import columns
+    from rlbox.fixes.applies import stack_versions
+    from rlbox.fixes.guide import variables
+    from rlbox.fixes.load import load_fixed_target
+    from rlbox.fixes.view import judge_all
+    from rlbox.target.lock import load_lock
+
+    loaded = load_fixed_target(app.project, name)
+    versions = stack_versions(loaded.target, load_lock(app.project.lock_file(name)))
+    rows = variables(judge_all(loaded.fixes, loaded.target, versions), loaded.target)
+    shown = columns((row.name, row.fix or "-", translate(row.reason), row.value) for row in rows)
+    app.result({"variables": [asdict(row) for row in rows]}, "\n".join(shown))
+    return 0
+
+
+def _explain(app: App, name: str) -> int:
+    from rlbox.fixes.applies import stack_versions
+    from rlbox.fixes.bake import bake_fixes
+    from rlbox.fixes.load import load_fixed_target
+    from rlbox.fixes.view import explain_json, explain_text, judge_all
+    from rlbox.target.lock import load_lock
+
+    loaded = load_fixed_target(app.project, name)
+    versions = stack_versions(loaded.target, load_lock(app.project.lock_file(name)))
+    refusal = None
+    try:
+        bake_fixes(loaded.fixes, loaded.target, versions)
+    except SpecError as error:
+        refusal = error
+    judged = judge_all(loaded.fixes, loaded.target, versions)
+    data = explain_json(name, judged, refusal.what if refusal else "")
+    app.result(data, explain_text(name, judged, whole=app.verbosity > 0))
+    if refusal and not app.as_json:  # one object on stdout: `refused` says it there
+        raise refusal
+    if not refusal:
+        app.say("next: rlbox fixes show ID")
+    return refusal.exit_code if refusal else 0

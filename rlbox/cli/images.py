@@ -1,0 +1,314 @@
+"""`rlbox images`, `save`, `load`, `push`, `export` and `shell`: what is done with an image that was built."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.asked import confirm
+from rlbox.cli.completers import complete_target
+from rlbox.cli.help import CommandGroup
+from rlbox.cli.options import dry_run, gpus_option, shared, stack_option
+from rlbox.image.forms.compose import WAYS
+from rlbox.image.names import NO_PROJECT, image_tag
+from rlbox.image.plans import image_plan
+
+if TYPE_CHECKING:
+    from rlbox.image.image_use import KeptImage
+
+
+@click.group(cls=CommandGroup, invoke_without_command=True)
+@shared
+@click.pass_context
+def images(ctx: click.Context, app: App) -> None:
+    """List the images that rlbox built in this engine, whose they are and how they stand; remove those not needed.
+
+    \b
+    Examples:
+      rlbox images
+      rlbox images ls --json
+      rlbox images prune --dry-run
+    """
+    if not ctx.invoked_subcommand:
+        _list(app)
+
+
+@click.command("ls")
+@shared
+def ls(app: App) -> None:
+    """List the images that rlbox built in this engine, as `rlbox images` does."""
+    _list(app)
+
+
+@click.command("rm")
+@click.argument("names", metavar="IMAGE...", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@dry_run
+@shared
+def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
+    """Remove images by the names that `rlbox images` lists, or by their target for this project's own.
+
+    One that a container was made from stays, and so does what other images share with it.
+
+    \b
+    Examples:
+      rlbox images rm local --dry-run
+      rlbox images rm rlbox/local:work-0a1b2c --yes
+    """
+    from rlbox.errors import EngineError
+    from rlbox.image.prune import find_kept, kept_images
+
+    rows = find_kept(app.project, kept_images(app.project), names)
+    if held := [row for row in rows if row.containers]:
+        raise EngineError(
+            f"container {held[0].containers[0]} is made from {held[0].shown}",
+            next_step=f"docker rm {held[0].containers[0]}, once nobody needs it",
+        )
+    return _carry_out(app, [(row, "") for row in rows], yes=yes)
+
+
+@click.command("prune")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@dry_run
+@shared
+def prune(app: App, yes: bool) -> int:
+    """Remove the images that nothing needs, and say what stays and why.
+
+    Removed are images that a later build replaced, and those whose target or project folder is gone. Images of other
+    users stay, and so do those that a container was made from.
+
+    \b
+    Examples:
+      rlbox images prune --dry-run
+      rlbox images prune --yes
+    """
+    from rlbox.image.image_use import image_fate
+    from rlbox.image.prune import kept_images
+
+    return _carry_out(app, [(row, image_fate(row)) for row in kept_images(app.project)], yes=yes)
+
+
+def _list(app: App) -> None:
+    from rlbox.image.image_use import image_lines
+    from rlbox.image.prune import kept_images
+
+    rows = kept_images(app.project)
+    told = "\n".join(image_lines(rows)) if rows else "no image yet"
+    app.result({"images": [asdict(row) for row in rows]}, told)
+
+
+def _carry_out(app: App, rows: Sequence[tuple[KeptImage, str]], *, yes: bool) -> int:
+    from rlbox.amounts import size_text
+    from rlbox.image.image_use import fate_lines, freed_bytes
+    from rlbox.image.prune import remove_images
+
+    going = [row for row, stays in rows if not stays]
+    freed = freed_bytes(going)
+    found = {"images": [{"image": row.name, "bytes": row.size, "stays": stays} for row, stays in rows], "bytes": freed}
+    if app.dry_run:
+        text = "\n".join([*fate_lines(rows, done=False), f"would free up to {size_text(freed)}"])
+        return app.planned(found, text, f"remove {len(going)} images" if going else "remove nothing")
+    if going:
+        for line in fate_lines(((row, "") for row in going), done=False):
+            app.say(line)
+        confirm(app, yes, f"remove {len(going)} images, up to {size_text(freed)}")
+        remove_images(going)
+    app.result(found | {"removed": True}, "\n".join([*fate_lines(rows, done=True), f"freed up to {size_text(freed)}"]))
+    return 0
+
+
+for command in (ls, remove, prune):
+    images.add_command(command)
+
+
+@click.command()
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@dry_run
+@shared
+def save(app: App, name: str, file: Path) -> int:
+    """Write the image of TARGET to FILE, an OCI archive that `rlbox load` reads on an engine of any age.
+
+    An existing FILE is replaced only once the new one is complete. The image is `rlbox/TARGET:latest` in it,
+    of no project.
+
+    \b
+    Examples:
+      rlbox save local local.oci.tar
+    """
+    from rlbox.amounts import size_text
+    from rlbox.engine.archive_save import save_image
+    from rlbox.image.adopt import own_image
+    from rlbox.system.files import require_writable_file
+    from rlbox.system.progress import show_byte_progress
+
+    plan = image_plan(app.project, name)
+    tag = plan.tag
+    file = Path(os.path.abspath(file))
+    with app.checking("file"):
+        require_writable_file(file, "another path for FILE")
+    image: dict[str, Any] = {}
+    with app.checking("image"):
+        image = own_image(app, plan)
+    if app.dry_run:
+        return app.planned({"target": name, "image": tag, "file": str(file)}, f"write {tag} to {file}", f"save {tag}")
+    with show_byte_progress(app, f"saving {tag}", int(image.get("Size") or 0)) as on_bytes:
+        saved = save_image(image, tag, image_tag(name, NO_PROJECT), file, on_bytes)
+    data = {"target": name, "image": tag, "file": str(file), "digest": saved.digest, "bytes": saved.size}
+    app.result(data, f"{file}  {saved.digest}  {size_text(saved.size)}")
+    app.say(f"next: rlbox load {file.name} (on the other machine)")
+    return 0
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@dry_run
+@shared
+def load(app: App, file: Path) -> int:
+    """Load the image that `rlbox save` wrote to FILE.
+
+    Every byte is checked against its sha256 first: nothing is loaded from a damaged archive. With --dry-run the archive
+    is verified, and the engine is asked whether it answers. The image gets the name that this project's target has;
+    images of other projects stay as they are.
+
+    \b
+    Examples:
+      rlbox load local.oci.tar
+    """
+    from rlbox.amounts import size_text
+    from rlbox.engine.api import engine
+    from rlbox.engine.archive_check import check_archive
+    from rlbox.engine.archive_load import load_archive
+    from rlbox.image.named import own_tag
+    from rlbox.system.progress import show_byte_progress
+
+    size = file.stat().st_size
+    with show_byte_progress(app, "verifying", size) as on_bytes:
+        archive = check_archive(file, on_bytes)
+    tags = [own_tag(app.project, tag) for tag in archive.tags]
+    if app.dry_run:
+        data = {"file": str(file), "images": tags, "digests": [item.digest for item in archive.manifests]}
+        with app.checking("engine"):
+            engine()
+        whole = "\n".join(f"{file} is whole: {tag}" for tag in tags)
+        return app.planned(data, whole, f"load {', '.join(tags)}")
+    with show_byte_progress(app, "loading", size) as on_bytes:
+        loaded = load_archive(archive, lambda tag: own_tag(app.project, tag), on_bytes)
+    data = {"file": str(file), "image": loaded.tag, "digest": loaded.digest, "id": loaded.identity}
+    app.result(
+        {**data, "layers": loaded.layers, "bytes": size},
+        f"{loaded.tag}  {loaded.identity}  {loaded.layers} layers, {size_text(size)}",
+    )
+    app.say(f"next: docker run --rm {loaded.tag}")
+    return 0
+
+
+@click.command()
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@click.option("--to", "destination", metavar="REF", required=True, help="REGISTRY/NAMESPACE/NAME[:TAG].")
+@click.option("--plain-http", is_flag=True, help="Allow http to a registry on another machine.")
+@stack_option
+@dry_run
+@shared
+def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -> int:
+    """Push the image of TARGET to REF and print the name that always means these bytes.
+
+    REF without a tag gets `latest`; a REF that ends in '/' gets the target's name. Credentials are those of
+    `docker login`. What the registry has already is not sent again.
+
+    \b
+    Examples:
+      rlbox push local --to registry.example/team/
+      rlbox push local --to 127.0.0.1:5000/team/local:v1
+    """
+    from rlbox.engine.push_target import ImagePush
+    from rlbox.engine.reference import push_reference
+    from rlbox.image.adopt import own_image
+    from rlbox.image.plans import image_plan
+    from rlbox.planner.stack_check import require_stack
+
+    forced = require_stack(app, name, force=force)
+    reference, plan = push_reference(destination, name), image_plan(app.project, name)
+    image: dict[str, Any] = {}
+    with app.checking("image"):
+        image = own_image(app, plan)
+    return ImagePush(app, name, plan.tag, reference, plain_http=plain_http, forced=forced).carry_out(image)
+
+
+@click.command()
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@click.option("--to", "form", type=click.Choice(["compose", "apptainer"]), required=True, help="Format to print.")
+@click.option(
+    "--image", metavar="FROM", default="", help="A pushed image, or for apptainer an archive of `rlbox save`."
+)
+@click.option("--gpus", metavar="WHICH", default="", help="compose: 2, 0,1, device=0, all, none; else the target's.")
+@click.option("--way", type=click.Choice(WAYS), help="compose: how its engine gives GPUs; default: gpus.")
+@click.option("--output", "-o", metavar="FILE", help="Write FILE instead of printing.")
+@dry_run
+@shared
+def export(app: App, name: str, form: str, image: str, gpus: str, way: str | None, output: str | None) -> int:
+    """Print TARGET as compose.yaml, or as an Apptainer definition for a site without Docker.
+
+    Without --image the compose file starts what `rlbox build` made, and the definition builds from the target's locked
+    files alone. What neither format can express: https://github.com/rlbox-dev/rlbox/blob/main/docs/export.md
+
+    \b
+    Examples:
+      rlbox export local --to compose
+      rlbox export local --to apptainer --output local.def
+      rlbox export vast-5090 --to apptainer --image registry.example/team/vast-5090:v1
+    """
+    from rlbox.image.export import export_text
+    from rlbox.system.files import require_writable_file, write_atomic
+
+    if (gpus or way) and form != "compose":
+        raise click.UsageError("--gpus and --way are for --to compose: apptainer takes --nv when it starts")
+    if output:
+        with app.checking("file"):
+            require_writable_file(Path(output), "another with --output")
+    text = export_text(app, name, form, image=image, gpus=gpus, way=way or "gpus")
+    data = {"target": name, "form": form, "image": image, "file": output or "", "text": text}
+    if app.dry_run:
+        would = f"write {output}" if output else "print this, and write nothing"
+        return app.planned(data, output or text.rstrip("\n"), would)
+    if output:
+        write_atomic(Path(output), text)
+    app.result(data, output or text.rstrip("\n"))
+    app.say(f"next: {_next(name, form, output or 'FILE', image)}")
+    return 0
+
+
+def _next(name: str, form: str, file: str, image: str) -> str:
+    if form == "compose":
+        return f"docker compose --file {file} run --rm {name} COMMAND"
+    context = "" if image else f"rlbox fetch {name}, rlbox render {name} --context FOLDER --hermetic, and in FOLDER: "
+    return f"{context}apptainer build {name}.sif {file}"
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@click.argument("command", metavar="[-- COMMAND]...", nargs=-1, type=click.UNPROCESSED)
+@click.option("--data", metavar="DIR", help="Host directory to mount as the data disk [RLBOX_DATA].")
+@gpus_option
+@stack_option
+@dry_run
+@shared
+def shell(app: App, name: str, command: tuple[str, ...], data: str | None, gpus: str, force: bool) -> int:
+    """Open a shell in the image of TARGET, or run COMMAND in it; its exit code is rlbox's.
+
+    \b
+    Examples:
+      rlbox shell local
+      rlbox shell local -- python -c 'import torch; print(torch.__version__)'
+    """
+    from rlbox.planner.stack_check import require_stack
+    from rlbox.run.shell import open_shell
+
+    require_stack(app, name, force=force)
+    return open_shell(app, name, command, data, gpus)

@@ -1,1 +1,0 @@
-"""Verbs about targets, their locks and images."""

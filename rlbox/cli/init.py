@@ -1,0 +1,178 @@
+"""`rlbox init`: write a target and a job of your own."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.options import Amount, dry_run, shared
+from rlbox.errors import NodeError, SpecError
+
+if TYPE_CHECKING:
+    from rlbox.cli.scaffold import MachineChoice
+
+
+def write_own(app: App, name: str, text: str) -> None:
+    """Write a file of the project folder, whole or not at all.
+
+    Raises
+    ------
+    NodeError
+        The folder is read-only or full.
+    """
+    from rlbox.system.files import write_atomic
+
+    path = app.project.folder / name
+    try:
+        write_atomic(path, text)
+    except OSError as error:
+        raise NodeError(
+            f"{name} cannot be written: {error.strerror}",
+            where=str(path),
+            next_step="make the project folder writable, or name another with --project DIR",
+        ) from error
+
+
+def _parse_arch(text: str) -> str:
+    """Return an architecture as compilers name it, `sm_90`."""
+    if text and not re.fullmatch(r"sm_\d{2,3}", text):
+        raise click.UsageError(f"{text!r} is no architecture: sm_80, sm_89, sm_120")
+    return text
+
+
+@click.command()
+@click.argument("name", metavar="[NAME]", default="")
+@click.option(
+    "--machine",
+    metavar="MACHINE",
+    default="",
+    help="cpu, a800, 5090, cluster, h100, h200, a100, b200, 4090, pro6000 or another GPU; asked on a terminal.",
+)
+@click.option("--arch", metavar="sm_XX", default="", help="Architecture of the GPU: sm_89.")
+@click.option("--memory-gib", metavar="N", type=Amount(), default=0.0, help="Memory of one GPU, GiB.")
+@click.option("--gpus", metavar="N", type=click.IntRange(min=1), default=None, help="GPUs of the machine.")
+@click.option("--framework", metavar="FRAMEWORK", default="", help="verl, slime, openrlhf, trl, …: what its image has.")
+@dry_run
+@shared
+def init(app: App, name: str, machine: str, arch: str, memory_gib: float, gpus: int | None, framework: str) -> int:
+    """Write a target and a job of your own, by the name of this folder or NAME, into the project folder.
+
+    The target includes the shipped one that fits machine and framework, and begins with its lock. The job runs at once:
+    replace its train.py by your training. Existing files are left as they are. A GPU that rlbox does not know is
+    described by --arch and --memory-gib.
+
+    \b
+    Examples:
+      rlbox init --machine h200 --gpus 2
+      rlbox init mine --machine cpu
+      rlbox init mine --framework openrlhf
+      rlbox init mine --machine l40s --arch sm_89 --memory-gib 48
+    """
+    from rlbox.cli.scaffold import SCHEMAS, choose_machine, choose_target, first_files, refuse_arm64
+    from rlbox.cli.schema import schema_of
+
+    refuse_arm64(machine, platform.machine())
+    name = _checked(app, name or re.sub(r"[^a-z0-9]+", "-", app.project.folder.resolve().name.lower()).strip("-"))
+    machine, framework = _asked(app, machine, framework)
+    arch, memory_gib = _described(app, machine, _parse_arch(arch), memory_gib)
+    found = choose_machine(machine, arch, memory_gib, gpus or 0)
+    target = choose_target(found, framework)
+    files = first_files(name, found, target, {kind: schema_of(kind) for kind in SCHEMAS})
+    states = {path: _write(app, path, text) for path, text in files.items()}
+    told = {"name": name, "machine": found.name, "includes": target, "files": states}
+    lines = "\n".join(f"{path}  {state}" for path, state in states.items())
+    if app.dry_run:
+        return app.planned(told, lines, "write these files")
+    app.result(told, lines)
+    app.say(f"next: rlbox lock {name} && rlbox build {name} && rlbox run {name}")
+    return 0
+
+
+def _checked(app: App, name: str) -> str:
+    from rlbox.cli.scaffold import shipped_as
+    from rlbox.config.kinds import NAME
+
+    if not re.fullmatch(NAME, name):
+        raise SpecError(
+            f"{name!r} is no name of a target: lower-case letters, digits and dashes, 63 at most",
+            next_step="rlbox init NAME",
+        )
+    if kind := shipped_as(app.project, name):
+        raise SpecError(
+            f"{name!r} is a {kind} that rlbox ships, and yours would take its place", next_step="rlbox init NAME"
+        )
+    return name
+
+
+_OTHER = "other"
+
+
+class Numbered(click.Choice):  # type: ignore[type-arg,unused-ignore]
+    """A choice by name, or by its number in the list that was shown."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As a choice."""
+        names = list(self.choices)
+        if isinstance(value, str) and value.isdecimal() and value not in names and 0 < int(value) <= len(names):
+            return names[int(value) - 1]
+        return super().convert(value, param, ctx)
+
+
+def _asked(app: App, machine: str, framework: str) -> tuple[str, str]:
+    """Return machine and framework as told, as one follows from the other, or as the user answers."""
+    from rlbox.cli.scaffold import load_machines, machines_with
+
+    if machine:
+        return machine, framework
+    machines = machines_with(framework) if framework else load_machines()
+    if len(machines) == 1:
+        return next(iter(machines)), framework
+    if not (sys.stdin.isatty() and app.interactive):
+        raise click.UsageError(f"name a machine: --machine {'|'.join(machines)}")
+    width = max(map(len, machines))
+    for number, one in enumerate(machines.values(), 1):
+        app.say(f"{number}  {one.name:<{width}}  {one.title}: {', '.join(one.frameworks)}")
+    app.say(f"{len(machines) + 1}  {_OTHER:<{width}}  a GPU that is not in this list")
+    machine = _prompt(app, "machine", [*machines, _OTHER])
+    if machine == _OTHER:
+        return str(click.prompt("name of the GPU", err=True)), framework
+    return machine, framework or _framework(app, machines[machine])
+
+
+def _described(app: App, machine: str, arch: str, memory_gib: float) -> tuple[str, float]:
+    """Return architecture and memory as given; asked for on a terminal when the machine is not known without."""
+    from rlbox.cli.scaffold import load_machines
+
+    if machine not in load_machines() and sys.stdin.isatty() and app.interactive:
+        arch = arch or click.prompt("its architecture (sm_XX)", value_proc=_parse_arch, err=True)
+        memory_gib = memory_gib or click.prompt("memory of one GPU, GiB", type=Amount(), err=True)
+    return arch, memory_gib
+
+
+def _framework(app: App, machine: MachineChoice) -> str:
+    known = [*machine.frameworks]
+    if len(known) > 1:
+        app.say("\n".join(f"{number}  {one}" for number, one in enumerate(known, 1)))
+    return known[0] if len(known) == 1 else _prompt(app, "framework", known)
+
+
+def _prompt(app: App, what: str, known: list[str]) -> str:
+    """Ask for one of a list, by name or number; the first is the default."""
+    answer = click.prompt(what, type=Numbered(known), default=known[0], show_choices=False, err=True)
+    return str(answer)
+
+
+def _write(app: App, path: str, text: str) -> str:
+    file = app.project.folder / path
+    if file.exists():
+        same = file.is_file() and file.read_bytes() == text.encode()
+        return "unchanged" if same else "already there, left as it is"
+    if app.dry_run:
+        return "to be written"
+    write_own(app, path, text)
+    return "written"

@@ -1,0 +1,295 @@
+"""`rlbox lock`, `fetch`, `egress` and `mirrors`: pin what a target needs, and where it comes from."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from rlbox.amounts import padded
+from rlbox.app import App
+from rlbox.cli.completers import complete_target
+from rlbox.cli.options import Action, dry_run, place_option, shared, sources_option
+from rlbox.errors import WorkFailed
+from rlbox.image.plans import image_plan
+
+if TYPE_CHECKING:
+    from rlbox.artifacts.egress import Contact
+    from rlbox.artifacts.profile import Profile
+    from rlbox.artifacts.python_resolution import Upgrade
+    from rlbox.config.project import Project
+    from rlbox.target.artifact import Artifact
+    from rlbox.target.lock import Lock
+    from rlbox.target.target import Target
+
+
+@click.command()
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@click.argument("packages", metavar="[NAME]...", nargs=-1)
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff when the lock would change.")
+@click.option("--offline", is_flag=True, help="With --check: compare with the spec only, without asking an index.")
+@click.option(
+    "--upgrade", is_flag=True, help="Move the packages NAME to their newest versions, all when none is named."
+)
+@sources_option
+@dry_run
+@shared
+def lock(
+    app: App, name: str, packages: tuple[str, ...], check: bool, offline: bool, upgrade: bool, sources: str
+) -> int:
+    """Pin everything that the image of TARGET is made of, with sha256, in its lock.json.
+
+    Versions in the existing lock are kept unless the spec or --upgrade moves them; a lock that fits its spec is left
+    alone.
+
+    \b
+    Examples:
+      rlbox lock local
+      rlbox lock local --check
+      rlbox lock local --upgrade transformers
+    """
+    if (packages and not upgrade) or (check and upgrade) or (offline and not check):
+        raise click.UsageError("names go with --upgrade, --offline with --check, and --check without --upgrade")
+    from rlbox.artifacts.changes import refuse_unknown
+    from rlbox.artifacts.python_resolution import Upgrade
+    from rlbox.artifacts.relock import write_lock
+
+    if check:
+        return _check(app, name, offline, sources)
+    moved = Upgrade(everything=upgrade and not packages, names=frozenset(packages))
+    before, lock = _relock(app, name, moved, sources)
+    refuse_unknown(packages, before, lock)
+    return _tell(app, lock, changed=write_lock(app, before, lock))
+
+
+def _check(app: App, name: str, offline: bool, sources: str) -> int:
+    from rlbox.artifacts.changes import refuse_drift
+    from rlbox.artifacts.python_resolution import Upgrade
+    from rlbox.planner.stack_check import require_stack
+    from rlbox.target.lock import lock_remedy
+
+    require_stack(app, name)
+    plan = image_plan(app.project, name)
+    if plan.lock != "current":
+        raise WorkFailed(f"the lock of target {name} is {plan.lock}", next_step=lock_remedy(name, plan.lock))
+    if not offline:
+        refuse_drift(name, *_relock(app, name, Upgrade(), sources, again=True))
+    app.result({"target": name, "lock": plan.lock}, f"{name}  lock is current")
+    return 0
+
+
+def _relock(app: App, name: str, moved: Upgrade, sources: str, *, again: bool = False) -> tuple[Lock | None, Lock]:
+    from rlbox.artifacts.relock import relock
+    from rlbox.fixes.load import load_fixed_target
+    from rlbox.planner.stack_check import refuse_clash
+
+    loaded = load_fixed_target(app.project, name)
+    refuse_clash(app, loaded.target, None)
+    before, lock = relock(app, loaded.target, moved, sources, includes=loaded.includes, again=again)
+    refuse_clash(app, loaded.target, lock)
+    return before, lock
+
+
+def _tell(app: App, lock: Lock, *, changed: bool) -> int:
+    from rlbox.amounts import size_text
+    from rlbox.artifacts.changes import group_counts, group_sizes
+
+    counts, sizes = group_counts(lock), group_sizes(lock)
+    lines = [f"{padded(group, 12)} {count:>4} packages {size_text(sizes[group]):>9}" for group, count in counts.items()]
+    told = {"target": lock.target, "groups": counts, "bytes": sizes, "changed": changed}
+    path = app.project.own_lock_file(lock.target)
+    if app.dry_run:
+        would = f"write {path}" if changed else f"leave {path.name} as it is"
+        return app.planned(told, "\n".join(lines), would)
+    name = path.name
+    app.result(told, "\n".join([*lines, f"{name} written" if changed else f"{name} unchanged"]))
+    app.say(f"next: rlbox {'compile' if lock.uncompiled() else 'build'} {lock.target}")
+    return 0
+
+
+@click.command()
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@click.option("--export", "export_to", metavar="PLACE", help="Then write the files to ./DIR or HOST/NAME:TAG.")
+@click.option("--import", "import_from", metavar="PLACE", help="Take the files from an export; no other network.")
+@click.option("--jobs", type=click.IntRange(1, 64), default=8, show_default=True, help="Files to fetch in parallel.")
+@click.option("--store", "store", metavar="DIR", help="The store's folder [RLBOX_STORE].")
+@place_option
+@sources_option
+@dry_run
+@shared
+def fetch(
+    app: App,
+    name: str,
+    export_to: str | None,
+    import_from: str | None,
+    jobs: int,
+    store: str | None,
+    place: str,
+    sources: str,
+) -> int:
+    """Fetch every file in the lock of TARGET and verify it; files already in the store are not fetched again.
+
+    With --place here it is what `rlbox apply` takes, and no more: no file of the operating system and no base
+    image.
+
+    \b
+    Examples:
+      rlbox fetch local
+      rlbox fetch local --dry-run
+      rlbox fetch local --export ./inputs
+      rlbox fetch local --import ./inputs
+      rlbox fetch local --place here --export ./kit
+    """
+    from rlbox.image.fetch_inputs import FetchWish, fetch_target
+
+    if export_to and import_from:
+        raise click.UsageError("--export and --import exclude each other.")
+    wish = FetchWish(
+        here=place == "here",
+        sources=sources,
+        store=store,
+        jobs=jobs,
+        export_to=export_to,
+        import_from=import_from,
+    )
+    return fetch_target(app, name, wish)
+
+
+@click.command()
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@click.option("--closed", is_flag=True, help="Also list the hosts that a setting of the target closes.")
+@sources_option
+@shared
+def egress(app: App, name: str, closed: bool, sources: str) -> None:
+    """List every host that locking, fetching, building and running TARGET contacts, with why and what changes it.
+
+    Hosts that software contacts by itself (usage statistics, kernels, vocabularies) are among them. What the clients'
+    own defaults lead to is asked now; hosts that cannot be asked are marked.
+
+    \b
+    Examples:
+      rlbox egress local
+      rlbox egress local --sources cn --json
+    """
+    from rlbox.artifacts.egress import contacted
+
+    profile, found = find_contacts(app, name, sources)
+    shown = [one for one in found if closed or not one.closed_by]
+    rows = [{**asdict(one), "phases": list(one.phases)} for one in found]
+    app.result({"target": name, "sources": profile, "hosts": contacted(found), "contacts": rows}, _table(shown))
+    if count := len(found) - len(shown):
+        one, more = "1 more is closed by settings of the target", f"{count} more are closed by settings of the target"
+        app.say(f"{one if count == 1 else more}: rlbox egress {name} --closed")
+
+
+def find_contacts(app: App, name: str, sources: str) -> tuple[str, tuple[Contact, ...]]:
+    """Return a sources profile, the target's own when `sources` is empty, and the contacts of the target by it."""
+    from rlbox.artifacts.egress import plan_egress
+    from rlbox.artifacts.egress_probe import probe_egress
+    from rlbox.artifacts.load_profile import load_hidden_hosts, load_profile
+    from rlbox.artifacts.mirror_search import probe_machine
+    from rlbox.system.network_settings import read_network_settings
+
+    target, files = as_built(app.project, name)
+    profile = load_profile(app.project, sources or target.sources)
+    facts = probe_egress(target, files, profile, probe_machine(read_network_settings()))
+    return profile.name, plan_egress(target, files, profile, load_hidden_hosts(), facts)
+
+
+def as_built(project: Project, name: str) -> tuple[Target, tuple[Artifact, ...]]:
+    """Return a target with the environment that its fixes bake below its own, and the files of its lock."""
+    from rlbox.fixes.applies import stack_versions
+    from rlbox.fixes.bake import bake_fixes
+    from rlbox.fixes.load import load_fixed_target
+    from rlbox.target.artifact import artifacts
+    from rlbox.target.lock import load_lock
+
+    fixed = load_fixed_target(project, name)
+    lock = load_lock(project.lock_file(name))
+    baked = bake_fixes(fixed.fixes, fixed.target, stack_versions(fixed.target, lock))
+    env = {**baked.env({}), **fixed.target.env}
+    return fixed.target.model_copy(update={"env": env}), artifacts(lock) if lock else ()
+
+
+def _table(found: list[Contact]) -> str:
+    from rlbox.amounts import columns
+    from rlbox.artifacts.egress import PHASES
+
+    lines = []
+    for one in sorted(found, key=lambda one: (PHASES.index(one.phases[0]), one.kind, one.host)):
+        mark = f"  [closed by {one.closed_by}]" if one.closed_by else ""
+        names = map(str, (one.host or "?", one.kind, "+".join(one.phases)))
+        lines.append((*names, one.declared, one.why + mark, one.rule))
+    width = max((len(row[0]) for row in lines), default=0)
+    text = [
+        head + (f"\n{'':{width}}    -> {rule}" if rule and declared == "hidden" else "")
+        for head, (*_, declared, _why, rule) in zip(columns(row[:5] for row in lines), lines, strict=True)
+    ]
+    return "\n".join(text) or "no host is contacted"
+
+
+@click.command()
+@click.argument("action", metavar="[ls|probe]", default="ls", type=Action(["ls", "probe"]))
+@click.option(
+    "--target",
+    default="local",
+    metavar="NAME",
+    shell_complete=complete_target,
+    help="Target whose files to ask the mirrors for.",
+)
+@sources_option
+@shared
+def mirrors(app: App, action: str, target: str, sources: str) -> int:
+    """List the mirrors of a sources profile in the order in which they are tried, or measure them.
+
+    `probe` gets the smallest locked file of each kind from every mirror, compares it with the lock's digest, and
+    remembers the order by time for six hours. Exit code 1: there is a kind that no mirror gives.
+
+    \b
+    Examples:
+      rlbox mirrors ls --sources cn
+      rlbox mirrors probe --sources direct
+    """
+    from rlbox.artifacts.load_profile import load_profile
+    from rlbox.target.load import load_target
+
+    spec = load_target(app.project, target).target
+    profile = load_profile(app.project, sources or spec.sources)
+    if action == "probe":
+        return _probe(app, profile, spec.name)
+    _list(app, profile)
+    return 0
+
+
+def _list(app: App, profile: Profile) -> None:
+    import datetime
+
+    from rlbox.artifacts.mirror_probe import remembered_ranking
+    from rlbox.artifacts.sources_view import mirror_rows, mirrors_text
+
+    today = datetime.datetime.now(datetime.timezone.utc).date()
+    rows = mirror_rows(profile, remembered_ranking(profile) or (), today.isoformat())
+    text = mirrors_text(rows) or "no rules: files come from wherever this machine's own clients are set to get them"
+    app.result({"sources": profile.name, "title": profile.title, "rules": rows}, f"# {profile.title}\n{text}")
+    app.say(f"next: rlbox mirrors probe --sources {profile.name}")
+
+
+def _probe(app: App, profile: Profile, target: str) -> int:
+    from rlbox.artifacts.mirror_probe import measure_mirrors
+    from rlbox.artifacts.ranking import dead_kinds
+    from rlbox.artifacts.sources_view import probed_text
+
+    found = measure_mirrors(app, profile, target)
+    dead = dead_kinds(found)
+    data = {"sources": profile.name, "probed": [asdict(one) for one in found], "dead": dead}
+    app.result(data, probed_text(found))
+    for kind in sorted({rule.kind for rule in profile.rule} - {one.kind for one in found}):
+        app.say(f"{kind}: not probed, the lock of {target} has no such file")
+    if dead and not app.as_json:  # one object on stdout: `dead` says it there
+        raise WorkFailed(
+            f"no place of profile {profile.name} gives {', '.join(dead)}",
+            where=", ".join(dict.fromkeys(one.mirror for one in found if one.kind in dead)),
+            next_step="check the network, or choose another profile with --sources NAME",
+        )
+    return int(bool(dead))

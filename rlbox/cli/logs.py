@@ -1,0 +1,246 @@
+"""`rlbox logs` and `rlbox watch`: follow a run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.completers import complete_log_of_run, complete_run, complete_stage_of_run
+from rlbox.cli.options import disk_options, open_browser, open_option, shared
+from rlbox.errors import NodeError, SpecError
+from rlbox.printable import PrintableStream
+from rlbox.run.data_disk import bring_up_to_date, known_disk, run_masks
+
+if TYPE_CHECKING:
+    from rlbox.record.ledger import Ledger
+
+
+_PAUSE_S = 0.1
+_ASK_S = 1.0
+
+
+@click.command()
+@click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
+@click.option("--follow", "-f", "grow", is_flag=True, help="Keep printing new lines until the run ends.")
+@click.option(
+    "--lines", "-n", type=click.IntRange(0), metavar="N", help="Number of last lines of each log [all; with -f, 10]."
+)
+@click.option("--stage", metavar="NAME", shell_complete=complete_stage_of_run, help="Only this stage.")
+@click.option(
+    "--log",
+    metavar="NAME",
+    shell_complete=complete_log_of_run,
+    help="Only this log: stage, or the name of a service.",
+)
+@click.option(
+    "--attempt", type=click.IntRange(1), metavar="N", help="Logs of an earlier attempt, of stages that were run again."
+)
+@disk_options
+@shared
+def logs(
+    app: App,
+    name: str | None,
+    grow: bool,
+    lines: int | None,
+    stage: str | None,
+    log: str | None,
+    attempt: int | None,
+    target: str,
+    data: str | None,
+) -> None:
+    """Print the logs of RUN (the latest by default), stage after stage.
+
+    If there are several logs, each is preceded by a line with its name; -q omits it.
+
+    \b
+    Examples:
+      rlbox logs
+      rlbox logs -f
+      rlbox logs smoke-20260101 --stage rollout-only --log vllm
+    """
+    from rlbox.logs.run_logs import find_logs
+
+    if grow and attempt:
+        raise click.UsageError("--attempt is about stages that have ended: --follow does not go with it.")
+    ledger = known_disk(app, target, data)
+    folder = ledger.find(name)
+    paths = find_logs(folder, stage, log, attempt)
+    if not paths and not (grow and _may_come(ledger, folder, stage)):
+        raise _no_log(folder, attempt)
+    if app.as_json:
+        app.result({"run": folder.name, "logs": [str(path) for path in paths]}, "")
+    elif grow:
+        _follow(app, ledger, folder, stage, log, 10 if lines is None else lines)
+    else:
+        _print(app, folder, paths, lines)
+
+
+def _may_come(ledger: Ledger, run_dir: Path, stage: str | None) -> bool:
+    """Whether a run that goes on may yet write a log, in that stage or in any."""
+    if not ledger.goes_on(run_dir.name):
+        return False
+    return stage is None or any(row.name == stage for row in ledger.plan(run_dir).stages)
+
+
+def _no_log(run_dir: Path, attempt: int | None) -> SpecError:
+    """Return the error that says which logs there are."""
+    from rlbox.logs.run_logs import find_logs
+
+    root = run_dir / "stages"
+    known: dict[str, list[str]] = {}
+    for path in find_logs(run_dir, None, None, attempt):
+        known.setdefault(path.relative_to(root).parts[0].partition("-")[2], []).append(path.stem)
+    there = "; ".join(f"--stage {stage} --log {', --log '.join(logs)}" for stage, logs in known.items())
+    if not there:
+        what = f"no log of attempt {attempt}: the latest is kept without a number" if attempt else "no log yet"
+        return SpecError(what, where=str(root), next_step=f"rlbox logs {run_dir.name}" if attempt else "rlbox runs")
+    return SpecError("no such log", where=str(root), next_step=f"there is {there}")
+
+
+def _print(app: App, run_dir: Path, paths: Sequence[Path], lines: int | None) -> None:
+    """Print logs, or the last lines of each; of one that cannot be read nothing, and that is said at the end."""
+    from rlbox.system.tail import FileFollower, find_last_lines
+
+    problem: NodeError | None = None
+    ended = True
+    for path in paths:
+        _head(app, run_dir, path, several=len(paths) > 1, ended=ended)
+        stream = PrintableStream()
+        try:
+            tail = FileFollower(
+                path, 0 if lines is None else find_last_lines(path, lines)
+            )  # it passes over what nobody wrote
+            with contextlib.closing(tail):
+                while block := tail.read():
+                    ended = block.endswith(b"\n")
+                    sys.stdout.buffer.write(stream.feed(block))
+        except OSError as error:
+            problem = problem or NodeError(f"the log cannot be read: {error.strerror}", where=str(path))
+        sys.stdout.buffer.write(stream.close())
+        sys.stdout.flush()
+    if problem:
+        raise problem
+
+
+def _head(app: App, run_dir: Path, path: Path, *, several: bool, ended: bool) -> None:
+    """Name the log whose lines follow: where they go if there are several, so that a file of them can be told apart.
+
+    `ended` says that the line before has its end.
+    """
+    head = f"==> {path.relative_to(run_dir)} <=="
+    if several and app.verbosity >= 0:
+        app.show(head if ended else f"\n{head}")
+    else:
+        app.say(head)
+
+
+def _follow(app: App, ledger: Ledger, run_dir: Path, stage: str | None, log: str | None, lines: int) -> None:
+    """Print what the logs gain until nothing more can come: the run, or the one stage that was asked for, has ended."""
+    from rlbox.logs.run_logs import LogFollower
+    from rlbox.report.run_view import status_view
+
+    bring_up_to_date(app, ledger)
+    follower, shown, asked, over = LogFollower(run_dir, stage, log, lines), None, 0.0, False
+    ended = True
+    streams: dict[Path, PrintableStream] = {}
+    with (
+        contextlib.closing(follower),
+        status_view(run_dir, live=app.interactive and sys.stdout.isatty(), quiet=app.verbosity < 0) as status,
+    ):
+        while True:
+            quiet = True
+            for path, data in follower.read():
+                quiet = False
+                status.hide()
+                if path != shown:
+                    _head(app, run_dir, path, several=not (stage and log), ended=ended)
+                    shown = path
+                ended = data.endswith(b"\n")
+                sys.stdout.buffer.write(streams.setdefault(path, PrintableStream()).feed(data))
+                sys.stdout.flush()
+            if not quiet:
+                continue
+            if over:
+                sys.stdout.buffer.write(b"".join(stream.close() for stream in streams.values()))
+                return
+            status.show(after_line=ended)
+            if time.monotonic() - asked > _ASK_S:
+                asked = time.monotonic()
+                over = not _more_may_come(ledger, run_dir, stage)
+            time.sleep(_PAUSE_S)
+
+
+def _more_may_come(ledger: Ledger, run_dir: Path, stage: str | None) -> bool:
+    from rlbox.record.state import load_run_state
+
+    try:
+        state = load_run_state(run_dir)
+    except SpecError:
+        return ledger.goes_on(run_dir.name)
+    waited = [s for s in state.stages if s.state in ("waiting", "starting", "running") and stage in (None, s.name)]
+    return (bool(waited) or stage is None) and ledger.goes_on(run_dir.name)
+
+
+POINTS = 400
+
+
+@click.command()
+@click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="PORT", help="Port on 127.0.0.1 [a free one]."
+)
+@open_option
+@disk_options
+@shared
+def watch(app: App, name: str | None, port: int, opened: str, target: str, data: str | None) -> int:
+    """Show RUN (by default the latest) as a page that follows it, on this machine alone; Ctrl-C ends the page.
+
+    It shows what the report shows, updates itself while the run is in progress, and never changes the run.
+
+    \b
+    Examples:
+      rlbox watch
+      rlbox watch smoke-20260101 --port 8300 --open no
+    """
+    from rlbox.report.html import render_report
+    from rlbox.report.live import LivePage
+    from rlbox.report.read import load_run_record
+    from rlbox.system.clock import utc_now
+
+    folder = known_disk(app, target, data).find(name)
+
+    def page() -> str:
+        record = load_run_record(folder, run_masks(app, folder), points=POINTS)
+        return render_report(record, made_at=utc_now(), live=True)
+
+    try:
+        server = LivePage(folder, page, port)
+    except OSError as error:
+        raise NodeError(
+            f"cannot listen on the port: {error.strerror}", where=str(port), next_step="name another with --port"
+        ) from error
+    address = f"http://127.0.0.1:{server.port}/"
+    try:
+        app.result({"run": folder.name, "address": address}, address)
+        _tell(app, folder.name, server.port)
+        open_browser(app, opened, address)
+        server.serve_forever()
+    except KeyboardInterrupt:
+        app.say(f"stopped showing run {folder.name}")
+    finally:
+        server.server_close()
+    return 0
+
+
+def _tell(app: App, run: str, port: int) -> None:
+    app.say(f"run {run} is shown there until Ctrl-C")
+    if os.environ.get("SSH_CONNECTION"):
+        app.say(f"from your own machine: ssh -N -L {port}:127.0.0.1:{port} NAME, then the same address")

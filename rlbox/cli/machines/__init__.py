@@ -1,1 +1,0 @@
-"""Verbs about machines and what stands beside a training."""

@@ -1,0 +1,112 @@
+"""`rlbox onstart`: print the on-start script of a target of vast.ai."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.completers import complete_target
+from rlbox.cli.options import shared
+from rlbox.errors import SpecError
+
+if TYPE_CHECKING:
+    from rlbox.image.forms.onstart import OnStart
+    from rlbox.target.target import Target
+
+
+_ADDED_BYTES = 1 << 20
+"""More than any script may hold, so that what is longer is refused as too long."""
+
+
+@click.command()
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@click.option("--add", "added", metavar="FILE", help="Shell commands of yours, run last at every start.")
+@click.option("--options", metavar="TEXT", help="Docker options of the instance [vast.options of the target].")
+@shared
+def onstart(app: App, name: str, added: str | None, options: str | None) -> None:
+    """Print the on-start script of TARGET: at most 4048 characters, packed when it would be longer.
+
+    It runs at every start of the instance, may be run again at any time, and continues where it was cut off. Its log is
+    onstart.log on the data disk, its outcome onstart.status beside it.
+
+    \b
+    Examples:
+      rlbox onstart vast-5090 > onstart.sh
+      rlbox onstart vast-5090 --json
+    """
+    from rlbox.image.forms.onstart import LIMIT
+    from rlbox.vast.options import parse_options
+
+    require_rented(app, name)
+    target, made = make_onstart(app, name, read_added(added))
+    flags = parse_options(target, options).as_flags()
+    facts = {"target": name, "form": made.form, "characters": made.characters, "bytes": made.size, "limit": LIMIT}
+    template = {"options": flags, "mode": target.vast.mode, "disk_gb": target.disk.need_gib}
+    app.result({**facts, **template, "script": made.text}, made.text.rstrip("\n"))
+    app.say(f"{made.characters} of {LIMIT} characters ({made.form}); log: {target.disk.mount}/onstart.log")
+    app.say(f"next: rlbox vast search {name}, or paste it into the On-start Script field of a template")
+
+
+def require_rented(app: App, name: str, job: str = "") -> Target:
+    """Return a target; `SpecError` with those that are for vast.ai where it is for no machine of theirs.
+
+    Parameters
+    ----------
+    job
+        The job that is to run on another target than its own.
+    """
+    from rlbox.image.forms.onstart import check_platform
+    from rlbox.target.load import load_target
+
+    target = load_target(app.project, name).target
+    try:
+        check_platform(target)
+    except SpecError as error:
+        names = ", ".join(_for_vast(app))
+        if job:
+            error.next_step = f"--target NAME, one of {names}; or one of your own: rlbox init NAME --machine 5090"
+        else:
+            error.next_step = f'choose one of: {names}; or in a target of your own, hardware.platform = "vast"'
+        raise
+    return target
+
+
+def _for_vast(app: App) -> Iterator[str]:
+    from rlbox.target.load import load_target
+
+    for name in app.project.targets():
+        with contextlib.suppress(SpecError):
+            if load_target(app.project, name).target.hardware.platform == "vast":
+                yield name
+
+
+def make_onstart(app: App, name: str, added: str, sent: str = "", *, force: bool = False) -> tuple[Target, OnStart]:
+    """Return a target and its on-start script, as `plan_onstart` makes it; errors are those of the plan."""
+    from rlbox.fixes.applies import stack_versions
+    from rlbox.fixes.bake import bake_fixes
+    from rlbox.fixes.load import load_fixed_target
+    from rlbox.image.forms.onstart import plan_onstart
+
+    loaded = load_fixed_target(app.project, name)
+    bake_fixes(loaded.fixes, loaded.target, stack_versions(loaded.target, None))  # for what they refuse
+    folders = app.project.template_folders()
+    return loaded.target, plan_onstart(loaded.target, folders, added, sent, force=force)
+
+
+def read_added(name: str | None) -> str:
+    """Return the text of the file of `--add`, empty without one; `SpecError` when it is no text."""
+    if not name:
+        return ""
+    try:
+        with Path(name).open("rb") as file:  # perhaps one that has no end
+            return file.read(_ADDED_BYTES).decode("utf-8")
+    except OSError as error:
+        why = error.strerror
+    except UnicodeDecodeError:
+        why = "it is not UTF-8 text"
+    raise SpecError(f"the file of --add cannot be read: {why}", where=name, next_step="name a file with shell text")

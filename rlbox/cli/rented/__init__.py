@@ -1,1 +1,0 @@
-"""Verbs about rented machines: there and back."""

@@ -1,0 +1,193 @@
+"""`rlbox report` and `rlbox bundle`: a run as one file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.completers import complete_run
+from rlbox.cli.options import disk_options, dry_run, open_option, shared, write_page
+from rlbox.errors import RlboxError, SpecError
+from rlbox.run.data_disk import bring_up_to_date, known_disk, run_masks
+
+if TYPE_CHECKING:
+    from rlbox.record.ledger import Ledger
+    from rlbox.record.state import RunState
+    from rlbox.supervise.bundle_plan import Selection
+
+
+POINTS = 400
+
+
+@click.command()
+@click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
+@click.argument("other", metavar="[OTHER]", required=False, shell_complete=complete_run)
+@click.option("--out", metavar="FILE", help="File to write, - for standard output [RUN.html here].")
+@click.option("--scores", is_flag=True, help="Write the page of its checkpoints' scores, too, and link to it.")
+@open_option
+@disk_options
+@dry_run
+@shared
+def report(
+    app: App,
+    name: str | None,
+    other: str | None,
+    out: str | None,
+    scores: bool,
+    opened: str,
+    target: str,
+    data: str | None,
+) -> int:
+    """Write what RUN did as one HTML file that needs nothing else: the latest run by default, or a run's folder.
+
+    With OTHER, the differences are shown as well, and the metrics of both in one chart. With --scores a second file has
+    what each checkpoint answered to each problem, as `rlbox eval report` writes it.
+
+    \b
+    Examples:
+      rlbox report
+      rlbox report smoke-20260101 --out smoke.html --lang zh
+      rlbox report smoke-20260102 smoke-20260101
+      rlbox report sft-20260101 --scores
+    """
+    from rlbox.report.html import render_report
+    from rlbox.report.read import load_run_record
+    from rlbox.system.clock import utc_now
+
+    folder = _run_folder(app, name, target, data)
+    record = load_run_record(folder, run_masks(app, folder), points=POINTS)
+    before = _run_folder(app, other, target, data) if other else None
+    if before and os.path.realpath(before) == os.path.realpath(folder):
+        raise SpecError(
+            f"both names are of run {folder.name}, which does not differ from itself",
+            where=f"{name} {other}",
+            next_step="name another run as OTHER: rlbox runs",
+        )
+    beside = load_run_record(before, run_masks(app, before), points=POINTS) if before else None
+    page = _scores_page(app, folder, out or f"{folder.name}.html") if scores else None
+    linked = page.name if page else ""
+    html = render_report(record, made_at=utc_now(), other=beside, scores=linked)
+    told = {"run": record.state.run_id, "state": record.state.state, **({"scores": str(page)} if page else {})}
+    return write_page(app, html, out, f"{folder.name}.html", told, opened, record.gaps)
+
+
+def _scores_page(app: App, folder: Path, beside: str) -> Path:
+    """Write the scores of the checkpoints that a run judged beside its page; return where they are.
+
+    Raises
+    ------
+    SpecError
+        It judged none, or the page is to go to standard output.
+    """
+    from rlbox.report.read_answers import read_answers, results_of_run
+    from rlbox.report.scores_page import render_scores
+    from rlbox.system.clock import utc_now
+    from rlbox.system.files import require_writable_file, write_atomic
+
+    if beside in ("-", "/dev/stdout"):
+        raise click.UsageError("--scores is a second file: name the first one with --out FILE.")
+    try:
+        found = results_of_run(folder)
+    except ValueError as error:
+        raise SpecError(str(error)) from error
+    if not found:
+        raise SpecError(f"run {folder.name} has no scores of checkpoints", next_step="leave out --scores")
+    path = Path(beside).with_name(f"{Path(beside).stem}-scores.html")
+    with app.checking("file"):
+        require_writable_file(path, "another with --out")
+    results, problems = [result for _, result in found], list(read_answers(found, run_masks(app, folder)))
+    html = render_scores(folder.name, results, problems, made_at=utc_now())
+    if not app.dry_run:
+        write_atomic(path, html.encode("utf-8", "replace"))
+    return path
+
+
+def _run_folder(app: App, name: str | None, target: str, data: str | None) -> Path:
+    if name and (os.sep in name or name in (".", "..")) and Path(name).is_dir():
+        return Path(name).resolve()
+    ledger = known_disk(app, target, data)
+    folder = ledger.find(name)
+    bring_up_to_date(app, ledger)
+    return folder
+
+
+@click.command()
+@click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
+@click.option("--out", metavar="FILE", type=click.Path(path_type=Path), help="Archive to write [RUN.tar.gz here].")
+@click.option("--full", is_flag=True, help="Include logs in full, not only their last 20 MB.")
+@disk_options
+@dry_run
+@shared
+def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str, data: str | None) -> int:
+    """Write an archive with all that explains RUN (the latest by default): logs, evidence, configuration, machine.
+
+    A run may be bundled at any time, even while it is running. Models and checkpoints are left out; secrets are masked.
+
+    \b
+    Examples:
+      rlbox bundle
+      rlbox bundle smoke-20260101 --out /tmp/smoke.tar.gz --full
+    """
+    from rlbox.amounts import size_text
+    from rlbox.supervise.bundle import check_place, list_files, write_bundle
+    from rlbox.supervise.bundle_plan import select_files
+    from rlbox.supervise.bundle_texts import bundle_texts
+    from rlbox.system.progress import show_byte_progress
+
+    ledger = known_disk(app, target, data)
+    run_dir = ledger.find(name)
+    try:
+        bring_up_to_date(app, ledger)
+    except RlboxError as error:  # a disk that cannot be written is a reason for a bundle, not against it
+        app.say(f"it is not yet known how the run ended: {error.what}")
+    out = Path(os.path.abspath(out or f"{run_dir.name}.tar.gz"))
+    with app.checking("file"):
+        check_place(run_dir, out)
+    selection = select_files(list_files(run_dir), full=full)
+    if app.dry_run:
+        masks = run_masks(app, run_dir)  # names of files may hold secrets, too
+        told = {"run": run_dir.name, "file": str(out), **masks.tree(_plan(selection))}
+        return app.planned(told, masks.text(_table(selection)), f"write {out}")
+    total = sum(taken.keep for taken in selection.taken)
+    app.say(f"bundling {len(selection.taken)} files, {size_text(total)}; {len(selection.left)} left out")
+    texts = bundle_texts(run_dir, run_dir.name, _state(ledger, run_dir), selection)
+    with show_byte_progress(app, f"bundling {run_dir.name}", total) as on_bytes:
+        made = write_bundle(run_dir, selection, texts, out, run_masks(app, run_dir), on_bytes)
+    size = out.stat().st_size
+    told = {"run": run_dir.name, "file": str(out), "bytes": size, "files": [vars(row) for row in made.files]}
+    app.result({**told, "left_out": [vars(left) for left in made.left]}, str(out))
+    app.say(f"{size_text(size)}; read {run_dir.name}/SUMMARY.md in it first")
+    return 0
+
+
+def _state(ledger: Ledger, run_dir: Path) -> RunState | None:
+    from rlbox.record.folder import load_plan
+    from rlbox.record.state import load_run_state
+
+    try:
+        return ledger.state(run_dir, load_plan(run_dir))
+    except RlboxError:
+        pass  # the plan is torn; the state may be whole
+    try:
+        return load_run_state(run_dir)
+    except RlboxError:
+        return None
+
+
+def _plan(selection: Selection) -> dict[str, Any]:
+    taken = [{"name": taken.name, "bytes": taken.bytes, "keep": taken.keep} for taken in selection.taken]
+    return {"files": taken, "left_out": [vars(left) for left in selection.left]}
+
+
+def _table(selection: Selection) -> str:
+    from rlbox.amounts import size_text
+
+    rows = [
+        f"{size_text(taken.keep):>10}  {taken.name}" + ("" if taken.keep == taken.bytes else f" (end of {taken.bytes})")
+        for taken in selection.taken
+    ]
+    return "\n".join((*rows, *(f"{'left out':>10}  {left.name}: {left.why}" for left in selection.left)))

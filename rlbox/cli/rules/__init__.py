@@ -1,1 +1,0 @@
-"""Verbs about rules: fixes, what no longer works, what fits together."""

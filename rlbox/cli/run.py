@@ -1,0 +1,267 @@
+"""`rlbox run`, `attach`, `stop` and `plan`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlbox.amounts import limit_text
+from rlbox.app import App
+from rlbox.cli.completers import complete_job, complete_publish, complete_run, complete_stage
+from rlbox.cli.options import disk_options, dry_run, gpus_option, job_options, run_place_option, shared
+from rlbox.errors import SpecError
+from rlbox.run.data_disk import bring_up_to_date, known_disk, myself
+
+if TYPE_CHECKING:
+    from rlbox.run.place import RunOptions
+
+
+@click.command()
+@click.argument("name", metavar="[JOB]", required=False, shell_complete=complete_job)
+@job_options
+@run_place_option
+@click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
+@click.option("--env-file", metavar="FILE", help="File with the job's secrets instead of the .env that is there.")
+@gpus_option
+@click.option("--detach", "-d", is_flag=True, help="Return at once; the run keeps running in the background.")
+@click.option(
+    "--resume",
+    "run",
+    metavar="RUN",
+    shell_complete=complete_run,
+    help="Resume RUN where it ended, in its own directory.",
+)
+@click.option(
+    "--from", "first_stage", default="", metavar="STAGE", shell_complete=complete_stage, help="Start with this stage."
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Start though stages have not passed, the job does not fit, or stack or source do not match; recorded.",
+)
+@click.option(
+    "--open",
+    is_flag=True,
+    help="Run even if anyone who can reach its ports can execute code in it; this is recorded.",
+)
+@click.option("--build", is_flag=True, help="First start an engine and build the image, where they are missing.")
+@click.option(
+    "--publish",
+    multiple=True,
+    metavar="PORT",
+    shell_complete=complete_publish,
+    help="Publish a port of a service at 127.0.0.1, by name; may be repeated.",
+)
+@click.option(
+    "--shift-ports", type=int, default=0, metavar="N", help="Add N to each port of the job: two runs share a machine."
+)
+@click.option("--nodes", metavar="A,B,…", default="", help="With --place cluster: its nodes, the head first.")
+@click.option(
+    "--cluster", default="", metavar="NAME", help="With --place cluster: one of several of yours on the same nodes."
+)
+@dry_run
+@shared
+def run(
+    app: App,
+    name: str | None,
+    target: str | None,
+    profiles: tuple[str, ...],
+    settings: tuple[str, ...],
+    place: str,
+    data: str | None,
+    env_file: str | None,
+    gpus: str,
+    detach: bool,
+    run: str | None,
+    first_stage: str,
+    force: bool,
+    open: bool,
+    build: bool,
+    publish: tuple[str, ...],
+    shift_ports: int,
+    nodes: str,
+    cluster: str,
+) -> int:
+    """Run JOB: its stages in order, each only after the gate of the one before held.
+
+    The run keeps going when the terminal closes; Ctrl-C stops it.
+
+    \b
+    Examples:
+      rlbox run smoke
+      rlbox run smoke --build
+      rlbox run smoke --profile learn
+      rlbox run smoke --set rollouts=4 --data /mnt/data
+      rlbox run --resume smoke-20260101
+      rlbox run xdan --place cluster --nodes gpu005,gpu006
+    """
+    from rlbox.job.params import parse_settings
+    from rlbox.run.place import RunOptions
+    from rlbox.run.places import CLUSTER
+
+    if (nodes or cluster) and place != CLUSTER:
+        raise click.UsageError("--nodes and --cluster are for --place cluster.")
+    options = RunOptions(
+        place=place,
+        target=target,
+        data=data,
+        profiles=profiles,
+        settings=parse_settings(settings),
+        env_file=env_file,
+        gpus=gpus,
+        detach=detach,
+        first_stage=first_stage,
+        force=force,
+        open=open,
+        build=build,
+        publish=publish,
+        nodes=nodes,
+        cluster=cluster,
+        shift_ports=shift_ports,
+    )
+    if run:
+        from rlbox.run.resume import resume_run
+
+        _refuse_with_resume(name, options)
+        return resume_run(app, run, options)
+    if not name:
+        raise SpecError("no job is named", next_step=f"choose one of: {', '.join(app.project.jobs())}")
+    from rlbox.run.start import start_run
+
+    return start_run(app, name, options)
+
+
+def _refuse_with_resume(job: str | None, options: RunOptions) -> None:
+    fixed = {
+        "JOB": job,
+        "--profile": options.profiles,
+        "--build": options.build,
+        "--shift-ports": options.shift_ports,
+    }
+    for word, value in fixed.items():
+        if value:
+            raise SpecError(f"--resume takes no {word}: the run has its own", next_step="rlbox run --resume RUN")
+
+
+@click.command()
+@click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
+@disk_options
+@shared
+def attach(app: App, name: str | None, target: str, data: str | None) -> int:
+    """Watch RUN (by default the latest) until it ends; Ctrl-C leaves it alone. The exit code is the run's.
+
+    \b
+    Examples:
+      rlbox attach
+      rlbox attach smoke-20260101
+    """
+    from rlbox.run.launch import finish, follow, stoppable
+
+    ledger = known_disk(app, target, data)
+    bring_up_to_date(app, ledger)
+    run_dir = ledger.find(name)
+    plan = ledger.plan(run_dir)
+    with stoppable() as left:
+        follow(app, run_dir, lambda: not left.name and ledger.goes_on(plan.run_id))
+        if left.name and ledger.goes_on(plan.run_id):
+            app.say(f"left alone: run {plan.run_id} goes on (rlbox stop {plan.run_id} ends it)")
+            return 0
+    return finish(app, ledger, run_dir, plan, myself("the end of a run"))
+
+
+@click.command()
+@click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
+@click.option("--grace", default=20, metavar="SECONDS", show_default=True, help="Until it is killed.")
+@disk_options
+@dry_run
+@shared
+def stop(app: App, name: str | None, grace: int, target: str, data: str | None) -> int:
+    """Stop RUN (by default the one in progress): its stages end in order, then whatever is left is killed.
+
+    Stopping a run that has ended changes nothing and is no error.
+
+    \b
+    Examples:
+      rlbox stop
+      rlbox stop smoke-20260101 --grace 60
+    """
+    from rlbox.cli.runs import run_row
+    from rlbox.run.stop import stop_run
+    from rlbox.system.identity import user_name
+
+    ledger = known_disk(app, target, data)
+    found = bring_up_to_date(app, ledger)
+    going = [*found.alive, *([found.holder.run] if found.holder and found.holder.run else [])]
+    if name is None and not going:
+        none: dict[str, Any] = {"run": "", "state": "", "stopped": False, "data": str(ledger.folder)}
+        if app.dry_run:
+            return app.planned(none, f"no run is in progress on {ledger.folder}", "stop nothing")
+        app.result(none, f"no run is in progress on {ledger.folder}")
+        return 0
+    run_dir = ledger.find(going[0] if name is None else name)
+    if run_dir.name not in going:
+        row = run_row(ledger, run_dir, found)
+        ended = {"run": row["run"], "state": row["state"], "stopped": False}
+        app.say(f"run {row['run']} has already ended: there is nothing to stop")
+        if app.dry_run:
+            return app.planned(ended, f"{row['run']} {row['state']}", "stop nothing")
+        app.result(ended, f"{row['run']} {row['state']}")
+        return 0
+    if app.dry_run:
+        told = {"run": run_dir.name, "state": "running", "stopped": False, "grace_s": grace}
+        would = f"ask run {run_dir.name} to stop, and kill what is left of it after {limit_text(grace)}"
+        return app.planned(told, "", would)
+    app.say(f"stopping run {run_dir.name}")
+    stop_run(ledger, run_dir, ledger.plan(run_dir), user=user_name(), by="rlbox stop", grace_s=grace)
+    row = run_row(ledger, run_dir, bring_up_to_date(app, ledger))
+    app.result({"run": row["run"], "state": row["state"], "stopped": True}, f"{row['run']} {row['state']}")
+    return 0
+
+
+@click.command()
+@click.argument("name", metavar="JOB", shell_complete=complete_job)
+@job_options
+@click.option("--machine", metavar="GPUSxGB", help="Another machine: 4x24 is four cards of 24 GB, 2x8x80 two nodes.")
+@gpus_option
+@click.option("--data", metavar="DIR", help="Data disk with earlier runs of JOB [RLBOX_DATA].")
+@click.option("--calibrate", metavar="RUN", default="", help="Take the hours of this run, whatever its parameters.")
+@click.option("--price", metavar="DOLLARS", default="", help="Price of an hour: 1.60, or 1.60-2.40.")
+@shared
+def plan(
+    app: App,
+    name: str,
+    target: str | None,
+    profiles: tuple[str, ...],
+    settings: tuple[str, ...],
+    machine: str | None,
+    gpus: str,
+    data: str | None,
+    calibrate: str,
+    price: str,
+) -> int:
+    """Show what a run of JOB needs: GPUs and their memory, host memory, disk, and whether the target has it.
+
+    Then how many hours each stage takes and what they cost: by the last run of it on the data disk that passed with the
+    same parameters, scaled to other numbers of steps; else by an assumption of the job, which is marked.
+
+    Nothing is started or measured. Exit code 5: it does not fit, with the nearest setting that does.
+
+    \b
+    Examples:
+      rlbox plan sft
+      rlbox plan sft --profile rtx-4090-x4 --machine 4x24
+      rlbox plan xdan --set train_batch=256
+      rlbox plan sft --price 1.60-2.40
+    """
+    from rlbox.job.load import load_job
+    from rlbox.job.params import parse_settings
+    from rlbox.planner.nearest import Asked
+    from rlbox.planner.plan import BudgetOptions, plan_job
+    from rlbox.run.known_runs import measured_stages, stages_of_run
+
+    wish = Asked(profiles=profiles, settings=parse_settings(settings))
+    place = target or load_job(app.project, name).target
+    runs = stages_of_run(app, name, calibrate, place, data) if calibrate else measured_stages(app, name, place, data)
+    budget = BudgetOptions(runs=runs, calibrated=bool(calibrate), price=price)
+    return plan_job(app, name, wish, target or "", machine or "", gpus, budget)

@@ -1,0 +1,288 @@
+"""`rlbox runs`: list, show, compare and remove the runs of a data disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from rlbox.amounts import columns, duration_text, moment, size_text
+from rlbox.app import App
+from rlbox.cli.asked import confirm
+from rlbox.cli.completers import complete_run
+from rlbox.cli.help import CommandGroup
+from rlbox.cli.options import Age, disk_options, dry_run, shared
+from rlbox.run.data_disk import bring_up_to_date, known_disk
+
+if TYPE_CHECKING:
+    from rlbox.record.ledger import Ledger, Settled
+    from rlbox.record.removal import RunRemoval
+    from rlbox.record.state import RunState, StageState
+
+
+_GOING = ("starting", "running")
+
+
+def run_row(ledger: Ledger, run_dir: Path, found: Settled) -> dict[str, Any]:
+    """Return what `rlbox runs` says of one run; its `state` is never a guess."""
+    from rlbox.errors import RlboxError
+    from rlbox.record.folder import load_plan
+    from rlbox.record.state import run_cause
+
+    row: dict[str, Any] = dict.fromkeys(("run", "state", "stage", "phase", "time", "cause", "started_at"), "")
+    row |= {"run": run_dir.name, "attempt": 1, "exit_code": None, "notes": []}
+    try:
+        state = ledger.state(run_dir, load_plan(run_dir))
+    except RlboxError as error:
+        return row | {"state": "unknown", "cause": error.what}
+    alive = run_dir.name in found.alive or (found.holder is not None and found.holder.run == run_dir.name)
+    if state is None:
+        return row | {"state": "starting" if alive else "never started"}
+    cause, stage = run_cause(state), _stage(state)
+    shown = state.state if alive or state.state != "running" else "unknown"
+    return row | {
+        "state": shown,
+        "stage": stage.name if stage else "",
+        "phase": stage.phase if stage and stage.state in _GOING else "",
+        "time": _took(state),
+        "cause": cause.what if cause else found.unsettled.get(run_dir.name, ""),
+        "started_at": state.started_at,
+        "attempt": state.attempt,
+        "exit_code": state.exit_code,
+        "notes": list(state.notes),
+    }
+
+
+def _stage(state: RunState) -> StageState | None:
+    """Return the stage that goes on, or the one that the run ended in."""
+    going = [stage for stage in state.stages if stage.state in (*_GOING, "failed", "interrupted")]
+    return going[0] if going else None
+
+
+def _took(state: RunState) -> str:
+    begun, ended = moment(state.started_at), moment(state.ended_at)
+    return duration_text((ended or time.time()) - begun) if begun is not None else ""
+
+
+_UNTOLD = ("notes", "run", "exit_code")
+_NAMES = ("stage", "phase", "started_at")
+
+
+@click.command("show")
+@click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
+@disk_options
+@shared
+def show(app: App, name: str | None, target: str, data: str | None) -> int:
+    """Show RUN (by default the latest): its stages, its folder, what it holds.
+
+    A unique prefix of its name is enough.
+
+    \b
+    Examples:
+      rlbox runs show
+      rlbox runs show smoke-20250101 --json
+    """
+    from rlbox.record.source_tree import recorded_source, source_text
+    from rlbox.run.known_runs import run_facts
+
+    ledger = known_disk(app, target, data)
+    folder = ledger.find(name)
+    row = run_row(ledger, folder, bring_up_to_date(app, ledger))
+    facts = run_facts(ledger, app, [folder])[0]
+    stages = _stages(ledger, folder)
+    source = recorded_source(folder)
+    found = {**row, "job": facts.job, "folder": str(folder), "bytes": facts.size, "stages": stages, "source": source}
+    told = [(key, _shown(key, value)) for key, value in row.items() if value and key not in _UNTOLD]
+    told += [("job", facts.job), ("folder", str(folder)), ("size", size_text(facts.size))]
+    told += [("source", source_text(source))] if source else []
+    lines = [row["run"], *columns([(f"  {key}:", value) for key, value in told])]
+    lines += [f"  note: {note}" for note in row["notes"]]
+    lines += columns([(f"  stage {one['name']}", one["state"]) for one in stages])
+    lines += [f"  checkpoint {path}" for path in facts.checkpoints]
+    app.result({"run": found | {"checkpoints": list(facts.checkpoints)}}, "\n".join(lines))
+    return 0
+
+
+def _shown(key: str, value: Any) -> str:
+    return value if key in _NAMES else str(value)
+
+
+def _stages(ledger: Any, folder: Any) -> list[dict[str, str]]:
+    from rlbox.errors import RlboxError
+    from rlbox.record.folder import load_plan
+
+    try:
+        state = ledger.state(folder, load_plan(folder))
+    except RlboxError:
+        return []
+    return [{"name": stage.name, "state": stage.state} for stage in state.stages] if state else []
+
+
+@click.command("diff")
+@click.argument("before", metavar="RUN", shell_complete=complete_run)
+@click.argument("after", metavar="OTHER", shell_complete=complete_run)
+@disk_options
+@shared
+def diff(app: App, before: str, after: str, target: str, data: str | None) -> int:
+    """Show how two runs differ: parameters, lock, specs, commands, gates, metrics; exit code 1 when they do.
+
+    A unique prefix of a run's name is enough. How long stages took is printed, but does not count as a difference.
+
+    \b
+    Examples:
+      rlbox runs diff smoke-20250101-100000-abcd smoke-20250102-100000-ef01
+      rlbox runs diff smoke-20250101 smoke-20250102 --json
+    """
+    from rlbox.report.read import load_run_record
+    from rlbox.report.run_diff import diff_json, diff_runs, diff_text, different
+    from rlbox.run.data_disk import run_masks
+
+    ledger = known_disk(app, target, data)
+    folders = ledger.find(before), ledger.find(after)
+    names = folders[0].name, folders[1].name
+    records = [load_run_record(folder, run_masks(app, folder), points=0) for folder in folders]
+    found = diff_runs(*records)
+    app.result({"diff": diff_json(names, found)}, diff_text(names, found))
+    return 1 if different(found) else 0
+
+
+_WHAT = "the removal of runs"
+
+
+@click.command("rm")
+@click.argument("names", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_run)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@disk_options
+@dry_run
+@shared
+def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str | None) -> int:
+    """Remove runs that have ended, with their logs, results and checkpoints.
+
+    A unique prefix of a run's name is enough. A run that is in progress stays; `rlbox stop` ends it.
+
+    \b
+    Examples:
+      rlbox runs rm smoke-20250101-100000-abcd
+      rlbox runs rm smoke-20250101 --dry-run
+    """
+    from rlbox.errors import LockHeld
+    from rlbox.record.removal import named_removals
+    from rlbox.run.known_runs import run_facts
+
+    ledger = known_disk(app, target, data)
+    folders = list(dict.fromkeys(ledger.find(name) for name in names))
+    rows = named_removals(run_facts(ledger, app, folders))
+    if held := [row.run for row in rows if row.stays]:
+        raise LockHeld(
+            f"run {held[0]} has not ended", where=str(ledger.run_dir(held[0])), next_step=f"rlbox stop {held[0]}"
+        )
+    return _carry_out(app, ledger, rows, yes=yes)
+
+
+@click.command("prune")
+@click.option(
+    "--older", type=Age(), default="", metavar="TIME", help="Only runs that began so long ago, such as 7d or 12h."
+)
+@click.option("--checkpoints", is_flag=True, help="Runs that hold checkpoints, too.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@disk_options
+@dry_run
+@shared
+def prune(app: App, older: float, checkpoints: bool, yes: bool, target: str, data: str | None) -> int:
+    """Remove the runs that nothing needs, and say what stays and why.
+
+    The latest run of each job stays, its latest that passed, what has not ended, and runs that hold checkpoints.
+
+    \b
+    Examples:
+      rlbox runs prune --dry-run
+      rlbox runs prune --older 7d --yes
+    """
+    from rlbox.record.removal import spare_removals
+    from rlbox.run.known_runs import run_facts
+
+    before = time.time() - older
+    ledger = known_disk(app, target, data)
+    rows = spare_removals(run_facts(ledger, app, ledger.runs()), before=before, checkpoints=checkpoints)
+    return _carry_out(app, ledger, rows, yes=yes)
+
+
+def _carry_out(app: App, ledger: Ledger, rows: Sequence[RunRemoval], *, yes: bool) -> int:
+    from rlbox.amounts import counted, size_text
+    from rlbox.record.removal import removal_lines
+    from rlbox.record.removing import remove_run
+    from rlbox.run.data_disk import myself
+
+    going = [row for row in rows if not row.stays]
+    freed = sum(row.size for row in going)
+    facts = [{"run": row.run, "bytes": row.size, "stays": row.stays, "checkpoints": list(row.loses)} for row in rows]
+    found = {"data": str(ledger.folder), "runs": facts, "bytes": freed}
+    if app.dry_run:
+        text = "\n".join([*removal_lines(rows, done=False), f"would free {size_text(freed)}"])
+        return app.planned(found, text, f"remove {counted(len(going), 'run', 'runs')}")
+    if going:
+        lost = [path for row in going for path in row.loses]
+        for line in removal_lines(going, done=False):
+            app.say(line)
+        what = counted(len(going), "run", "runs")
+        lost_too = f"remove {what} with {counted(len(lost), 'checkpoint', 'checkpoints')}, {size_text(freed)}"
+        confirm(app, yes, lost_too if lost else f"remove {what}, {size_text(freed)}")
+        hold = ledger.take(myself(_WHAT))
+        try:
+            for row in going:
+                remove_run(ledger, row.run)
+        finally:
+            hold.leave()
+    app.result(found | {"removed": True}, "\n".join([*removal_lines(rows, done=True), f"freed {size_text(freed)}"]))
+    return 0
+
+
+_COLUMNS = ("run", "state", "stage", "phase", "time", "cause")
+
+
+@click.group(cls=CommandGroup, invoke_without_command=True)
+@disk_options
+@shared
+@click.pass_context
+def runs(ctx: click.Context, app: App, target: str, data: str | None) -> None:
+    """List the runs on the data disk, the latest first; show one, compare two, remove those that are not needed.
+
+    \b
+    Examples:
+      rlbox runs
+      rlbox runs show smoke-20250101
+      rlbox runs prune --dry-run
+    """
+    if ctx.invoked_subcommand:
+        if any(ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE for name in ctx.params):
+            raise click.UsageError(f"options go after {ctx.invoked_subcommand}, which has its own.")
+        return
+    _list(app, target, data)
+
+
+@click.command("ls")
+@disk_options
+@shared
+def ls(app: App, target: str, data: str | None) -> None:
+    """List the runs on the data disk, the latest first, as `rlbox runs` does."""
+    _list(app, target, data)
+
+
+def _list(app: App, target: str, data: str | None) -> None:
+    ledger = known_disk(app, target, data)
+    found = bring_up_to_date(app, ledger)
+    rows = [run_row(ledger, run, found) for run in ledger.runs()]
+    app.result({"runs": rows}, _table(rows) if rows else "no run yet")
+
+
+for command in (ls, show, diff, remove, prune):
+    runs.add_command(command)
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    shown = ({**row, "run": row["run"], "stage": row["stage"]} for row in rows)
+    return "\n".join(columns([_COLUMNS, *([row[name] for name in _COLUMNS] for row in shown)]))

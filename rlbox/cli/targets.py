@@ -1,0 +1,239 @@
+"""`rlbox targets`, `show` and `render`: print targets, jobs and images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlbox.amounts import padded
+from rlbox.app import App
+from rlbox.cli.completers import complete_target
+from rlbox.cli.init import write_own
+from rlbox.cli.options import dry_run, shared
+from rlbox.errors import SpecError, WorkFailed
+from rlbox.image.plan import ImagePlan
+from rlbox.image.plans import image_plan
+
+if TYPE_CHECKING:
+    from rlbox.job.job import Job
+
+
+@click.command()
+@shared
+def targets(app: App) -> int:
+    """List targets and jobs, with where each comes from; exit code 2 when the file of one cannot be read.
+
+    A target for GPUs says where its lock ran; it is untested until a kept run had that lock. `rlbox stack` says more.
+
+    \b
+    Examples:
+      rlbox targets
+      rlbox targets --json
+    """
+    from rlbox.config.load import load_toml
+
+    rows: list[dict[str, Any]] = []
+    for kind, found in (("target", app.project.targets()), ("job", app.project.jobs())):
+        for name, path in found.items():
+            own = path.is_relative_to(app.project.folder)
+            row = {"kind": kind, "name": name, "source": "project" if own else "shipped", "problem": ""}
+            try:
+                row["title"] = str(load_toml(path, app.project).get("title", ""))
+            except SpecError as error:  # the others are there all the same
+                row |= {"title": "", "problem": error.what}
+            unproven, mark = _proof(app, name) if kind == "target" else (False, "")
+            rows.append({**row, "unproven": unproven, "proof": mark})
+    width = max((len(row["name"]) for row in rows), default=0)
+    app.result({"found": rows}, "\n".join(_line(row, width) for row in rows))
+    return SpecError.exit_code if any(row["problem"] for row in rows) else 0
+
+
+def _proof(app: App, name: str) -> tuple[bool, str]:
+    """Return whether a target's lock never ran on GPUs, and where it did; nothing of one that cannot be loaded."""
+    from rlbox.planner.stack_proof import is_unproven, proof_mark
+    from rlbox.target.load import load_target
+    from rlbox.target.lock import load_lock
+
+    try:
+        target, lock = load_target(app.project, name).target, load_lock(app.project.lock_file(name))
+    except SpecError:
+        return False, ""
+    return is_unproven(target, lock), proof_mark(target, lock)
+
+
+def _line(row: dict[str, Any], width: int) -> str:
+    told = row["title"] or row["problem"]
+    if row["proof"]:
+        told = f"{told} ({row['proof']})" if told else row["proof"]
+    return f"{row['kind']:<7} {padded(row['name'], width)}  {told}"
+
+
+@click.command()
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_target)
+@click.option(
+    "--schema",
+    type=click.Choice(["target", "job", "profile", "fix"]),
+    help="Print the JSON Schema of a file, for editors.",
+)
+@shared
+def show(app: App, name: str | None, schema: str | None) -> None:
+    """Print the target or job NAME, completed with includes and defaults, after checking it; or explain an image.
+
+    \b
+    Examples:
+      rlbox show local
+      rlbox show smoke --json
+      rlbox show rlbox/local:work-0a1b2c
+      rlbox show --schema target > target.schema.json
+    """
+    if schema:
+        from rlbox.cli.schema import schema_of
+
+        click.echo(json.dumps(schema_of(schema), indent=2))
+        return
+    if not name:
+        raise click.UsageError("name a target, a job or an image, or give --schema")
+    if name not in app.project.targets() and name not in app.project.jobs():
+        from rlbox.image.show import show_image
+
+        if show_image(app, name):
+            return
+    kind, data = _load(app, name)
+    rest, told = data, []
+    if kind == "target":
+        told = [f"# {line}" for line in _proof_show(app, name)]
+    else:
+        from rlbox.job.view import TOLD, job_lines
+
+        told = job_lines(_job(app, name))
+        rest = {key: value for key, value in data.items() if key not in TOLD or not value}
+    app.result({kind: data}, "\n".join([f"# {kind} {name}", *told, *map(str, _lines(rest))]))
+
+
+def _proof_show(app: App, name: str) -> list[str]:
+    from rlbox.fixes.load import load_fixed_target
+    from rlbox.planner.stack_proof import proof_lines
+    from rlbox.target.lock import load_lock
+
+    return proof_lines(load_fixed_target(app.project, name).target, load_lock(app.project.lock_file(name)))
+
+
+def _job(app: App, name: str) -> Job:
+    from rlbox.job.load import load_job
+
+    return load_job(app.project, name)
+
+
+def _load(app: App, name: str) -> tuple[str, dict[str, Any]]:
+    from rlbox.fixes.load import load_fixed_target
+
+    targets, jobs = app.project.targets(), app.project.jobs()
+    if name in jobs and name not in targets:
+        return "job", _job(app, name).model_dump(mode="json")
+    if name not in targets:
+        from rlbox.config.check import suggest
+
+        known = [*targets, *jobs]
+        raise SpecError(
+            f"unknown target or job {name!r}{suggest(name, known)}",
+            next_step=f"choose one of: {', '.join(known)}",
+        )
+    return "target", load_fixed_target(app.project, name).target.model_dump(mode="json")
+
+
+def _lines(data: Any, path: str = "") -> list[str]:
+    """Return one `path = value` line for every leaf."""
+    if isinstance(data, dict) and data:
+        return [line for key, value in data.items() for line in _lines(value, f"{path}.{key}" if path else key)]
+    if isinstance(data, list) and data and isinstance(data[0], dict):
+        return [line for number, value in enumerate(data) for line in _lines(value, f"{path}[{number}]")]
+    return [f"{path} = {json.dumps(data, ensure_ascii=False)}"]
+
+
+@click.command()
+@click.argument("names", metavar="[TARGET]...", nargs=-1, shell_complete=complete_target)
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff when a rendered file is stale.")
+@click.option("--context", metavar="FOLDER", help="Also write the whole build context there, for plain docker build.")
+@click.option("--hermetic", is_flag=True, help="With --context: carry every locked file, for a build without network.")
+@dry_run
+@shared
+def render(app: App, names: tuple[str, ...], check: bool, context: str | None, hermetic: bool) -> int:
+    """Write the Dockerfile of each TARGET (all of them by default) into the project folder.
+
+    \b
+    Examples:
+      rlbox render local
+      rlbox render --check
+    """
+    if context and (len(names) != 1 or check):
+        raise click.UsageError("--context takes one target, and no --check")
+    if hermetic and not context:
+        raise click.UsageError("--hermetic says what --context carries")
+    plans = [image_plan(app.project, name) for name in (names or tuple(app.project.targets()))]
+    stale = {name: text for plan in plans for name, text in plan.rendered.items() if _differs(app, name, text)}
+    if check and stale:
+        raise WorkFailed(_diff(app, stale), next_step=f"rlbox render {' '.join(names)}".rstrip())
+    if not (check or app.dry_run):
+        for name, text in stale.items():
+            write_own(app, name, text)
+    if context:
+        _write_context(app, plans[0], Path(context), hermetic=hermetic)
+    files = sorted({name for plan in plans for name in plan.rendered})
+    data = {"targets": [plan.target for plan in plans], "files": files, "changed": sorted(stale)}
+    text = "\n".join(f"{name}  {_state(name in stale, check or app.dry_run)}" for name in files)
+    if app.dry_run:
+        return app.planned(data, text, _would(sorted(stale), context))
+    app.result(data, text)
+    return 0
+
+
+def _state(stale: bool, only_look: bool) -> str:
+    return ("stale" if only_look else "written") if stale else "unchanged"
+
+
+def _would(stale: list[str], context: str | None) -> str:
+    names, folder = ", ".join(stale), (context or "")
+    if context and stale:
+        return f"write {names}, and the build context to {folder}"
+    if context:
+        return f"write the build context to {folder}"
+    return f"write {names}" if stale else "write nothing"
+
+
+def _differs(app: App, name: str, text: str) -> bool:
+    try:
+        return (app.project.folder / name).read_bytes() != text.encode()
+    except OSError:
+        return True
+
+
+def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -> None:
+    """Write the build context; a dry run checks what could be in its way."""
+    from rlbox.image.buildkit import BuildWish
+    from rlbox.image.context import check_context_folder
+    from rlbox.image.inputs import BuildInputs
+    from rlbox.system.files import require_writable_directory
+
+    wish = BuildWish(hermetic=hermetic)
+    with app.checking("folder"):
+        require_writable_directory(folder, "another with --context")
+        check_context_folder(folder)
+    if not app.dry_run:
+        BuildInputs(app, plan, wish).write(folder)
+        return
+    with app.checking("lock"):
+        BuildInputs(app, plan, wish).look()
+
+
+def _diff(app: App, stale: dict[str, str]) -> str:
+    import difflib
+
+    lines: list[str] = []
+    for name, text in sorted(stale.items()):
+        path = app.project.folder / name
+        old = path.read_text("utf-8", "replace").splitlines() if path.is_file() else []
+        lines += difflib.unified_diff(old, text.splitlines(), name, f"{name} (rendered now)", lineterm="")
+    return "rendered files are stale\n" + "\n".join(lines)

@@ -1,0 +1,451 @@
+"""`rlbox vast up` and `rlbox vast fetch`: a job on a rented machine, from renting to the results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.completers import complete_job
+from rlbox.cli.help import CommandGroup
+from rlbox.cli.options import dry_run, job_options, shared, stack_option
+from rlbox.cli.vast_instances import (
+    Terms,
+    create,
+    destroy,
+    list_them,
+    logs,
+    plan_deal,
+    rent,
+    rent_options,
+    rented_onstart,
+    search,
+    ssh,
+    start,
+    stop,
+    wait_for,
+    would_rent,
+)
+
+if TYPE_CHECKING:
+    from rlbox.ssh.connection import SshConnection
+    from rlbox.ssh.download import DownloadDirectory
+    from rlbox.ssh.files import RemoteFile
+    from rlbox.vast.request import Instance
+    from rlbox.vast.stay import Stay
+    from rlbox.vast.view import Deal
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchResult:
+    """What was fetched: the files that count as fetched now, how many were brought, what could not be."""
+
+    files: int
+    brought: int
+    summary: str
+    troubles: tuple[str, ...]
+
+
+@click.command()
+@click.argument("number", metavar="ID", type=int)
+@click.argument("paths", metavar="[PATH]...", nargs=-1)
+@click.option(
+    "--to",
+    "folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder to fetch into [vast-ID, or the one used before].",
+)
+@click.option("--only", is_flag=True, help="Only the given PATH: the best checkpoint, the results.")
+@dry_run
+@shared
+def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, only: bool) -> int:
+    """Fetch every run and every complete checkpoint of instance ID, and PATH on its data disk as well.
+
+    A file counts as fetched once its sha256 is that of the instance. Called again, it fetches what changed and
+    continues where it was cut off; DIR then is a data disk: `rlbox runs --data DIR`. Links are not fetched.
+
+    \b
+    Example:
+      rlbox vast fetch --help
+    """
+    from rlbox.cli.vast_instances import disk_of
+    from rlbox.ssh.connection import SshConnection
+    from rlbox.ssh.files import list_files
+    from rlbox.system.files import require_writable_directory
+    from rlbox.vast.account import read_own
+    from rlbox.vast.instance import address_of, wanted_files
+    from rlbox.vast.stay import below
+
+    if only and not paths:
+        raise click.UsageError("--only brings what is named: add a PATH on the instance's data disk.")
+    one = read_own(number)
+    disk = disk_of(app, one)
+    more = [below(path, disk) for path in paths]
+    home = choose_home(number, folder)
+    with app.checking("folder"):
+        require_writable_directory(home.path, "another with --to")
+    with SshConnection(address_of(one)) as connection:
+        files, troubles = list_files(connection, disk, more) if only else wanted_files(connection, disk, more)
+        if app.dry_run:
+            return _would_fetch(app, home, files)
+        done = fetch_files(app, connection, disk, home, files, troubles)
+    data = {"instance": number, "folder": str(home.path), "files": done.files, "brought": done.brought}
+    app.result({**data, "troubles": list(done.troubles)}, f"{home.path}  {done.summary}, proven")
+    app.say(f"next: rlbox runs --data {home.path}; rlbox vast destroy {number}")
+    return 1 if done.troubles else 0
+
+
+def choose_home(number: int, folder: Path | None = None) -> DownloadDirectory:
+    """Return where what is fetched of an instance goes: the folder that is named, else the one used before."""
+    from rlbox.vast.instance import home_of
+
+    home = home_of(number, folder.absolute() if folder else None)
+    if not home.was_used and folder is None:
+        home = home_of(number, Path(f"vast-{number}").absolute())
+    return home
+
+
+def _would_fetch(app: App, home: DownloadDirectory, files: Sequence[RemoteFile]) -> int:
+    from rlbox.amounts import size_text
+
+    lacking = home.find_missing(files)
+    lines = "\n".join(f"{size_text(file.size):>9}  {file.path}" for file in lacking)
+    would = f"bring {_summary(lacking, files)}, to {home.path}"
+    return app.planned({"files": [vars(file) for file in lacking]}, lines, would)
+
+
+def fetch_files(
+    app: App,
+    connection: SshConnection,
+    disk: str,
+    home: DownloadDirectory,
+    files: Sequence[RemoteFile],
+    troubles: Sequence[str],
+) -> FetchResult:
+    """Bring home what is not there yet of the listed files; say what cannot be brought."""
+    from rlbox.ssh.files import list_files, total_bytes
+    from rlbox.system.progress import show_byte_progress
+
+    lacking = home.find_missing(files)
+    summary = _summary(lacking, files)
+    app.say(f"bringing {summary}, to {home.path}")
+    summed, more_troubles = list_files(connection, disk, [file.path for file in lacking], with_sums=True)
+    with show_byte_progress(app, "fetch", total_bytes(summed)) as tell:
+        home.fetch(connection, disk, summed, tell)
+    for trouble in (*troubles, *more_troubles):
+        app.say(f"not brought: {trouble}")
+    return FetchResult(files=len(files), brought=len(summed), summary=summary, troubles=(*troubles, *more_troubles))
+
+
+def _summary(lacking: Sequence[RemoteFile], files: Sequence[RemoteFile]) -> str:
+    from rlbox.amounts import size_text
+    from rlbox.ssh.files import total_bytes
+
+    return f"{len(lacking)} of {len(files)} files, {size_text(total_bytes(lacking))}"
+
+
+_QUICK_S, _MOST_BREAKS, _RETRY_PAUSE_S = 30.0, 5, 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RentedRun:
+    """What is done on instance `number`; `onstart` is its on-start script, `timeout` in seconds."""
+
+    number: int
+    stay: Stay
+    data: Sequence[tuple[Path, str]]
+    env_file: Path | None
+    onstart: str
+    timeout: float
+    detach: bool
+
+
+@click.command()
+@click.argument("job", metavar="JOB", shell_complete=complete_job)
+@job_options
+@rent_options
+@click.option(
+    "--data", "data", metavar="PATH[=GOAL]", multiple=True, help="Copy this to GOAL on the data disk; may be repeated."
+)
+@click.option(
+    "--env-file", metavar="FILE", type=click.Path(path_type=Path), help="Copy the job's secrets there, as .env."
+)
+@click.option(
+    "--then",
+    type=click.Choice(["keep", "stop"]),
+    default="keep",
+    help="What to do with the instance when the run ends.",
+)
+@click.option(
+    "--notify",
+    metavar="WHAT",
+    default="",
+    help="Webhook URL, or command on the instance, that is told of stalls and of the end.",
+)
+@stack_option
+@click.option("--detach", "-d", is_flag=True, help="Return once the run has started; fetch its results later.")
+@click.option("--instance", "number", metavar="ID", type=int, help="Rent nothing new: continue with this instance.")
+@dry_run
+@shared
+def up(
+    app: App,
+    job: str,
+    target: str | None,
+    profiles: tuple[str, ...],
+    settings: tuple[str, ...],
+    terms: Terms,
+    data: tuple[str, ...],
+    env_file: Path | None,
+    then: str,
+    notify: str,
+    force: bool,
+    detach: bool,
+    number: int | None,
+) -> int:
+    """Rent a machine for JOB, bring your specs and data there, run it, and fetch its runs and checkpoints.
+
+    Without an image of the target's own, a plain CUDA image is rented: rlbox is sent there and installs the locked
+    packages. The run keeps going when the connection breaks or this command ends; one that was cut off by a stop of the
+    instance resumes at its next start, one that failed does not. To continue, repeat the command with --instance ID.
+
+    \b
+    Examples:
+      rlbox vast up sft --dry-run
+      rlbox vast up sft --bid 1.2 --then stop --detach --dry-run
+      rlbox vast up sft --image registry.example/me/vast-5090:1 --dry-run
+    """
+    from rlbox.cli.onstart import require_rented
+    from rlbox.job.load import load_job
+    from rlbox.planner.stack_check import require_stack
+    from rlbox.vast.instance import project_files
+    from rlbox.vast.stay import Stay, check_notice
+
+    name = target or load_job(app.project, job).target
+    disk = require_rented(app, name, job).disk.mount
+    words = _run_words(profiles, settings, target, force=force)
+    require_stack(app, name, force=force)
+    with app.checking("notice"):
+        check_notice(notify)
+    stay = Stay(job=job, disk=disk, words=words, then="stop" if then == "stop" else "keep", notify=notify)
+    brought = _brought(data)
+    with app.checking("job"):
+        _require_fit(app, job, profiles, settings, target or "", force=force)
+        project_files(app.project)  # that they are more than specs is told before anything costs money
+    with app.checking("secrets"):
+        _require_secrets(app, job, env_file)
+    if number is None:
+        deal = plan_deal(app, name, terms, job=job, force=force)
+        if app.dry_run or deal.offer is None:
+            return app.planned(
+                {**deal.as_json(), "job": job}, "\n".join(deal.lines()), _would(deal, terms, job, detach)
+            )
+        number = rent(app, deal, deal.offer, terms)
+    elif app.dry_run:
+        return app.planned({"instance": number, "job": job}, "", f"run {job} on instance {number}")
+    onstart = rented_onstart(app, name, sent=True, force=force)[1].text
+    rented = RentedRun(
+        number=number, stay=stay, data=brought, env_file=env_file, onstart=onstart, timeout=terms.timeout, detach=detach
+    )
+    return _carry_out(app, rented)
+
+
+def _would(deal: Deal, terms: Terms, job: str, detach: bool) -> str:
+    """Return what a real run would do, for the verdict of a dry run."""
+    if detach:
+        return f"{would_rent(deal, terms)}, and run {job} there"
+    return f"{would_rent(deal, terms)}, run {job} there, and fetch its runs and checkpoints"
+
+
+def _run_words(
+    profiles: tuple[str, ...], settings: tuple[str, ...], target: str | None, *, force: bool
+) -> tuple[str, ...]:
+    """Return the options of `rlbox run` on the instance."""
+    words = [word for profile in profiles for word in ("--profile", profile)]
+    words += [word for setting in settings for word in ("--set", setting)]
+    words += ["--target", target] if target else []
+    return (*words, *(["--force"] if force else []))
+
+
+def _carry_out(app: App, rented: RentedRun) -> int:
+    """Do all that is to be done on a rented instance, over a connection that is made again when it breaks.
+
+    Whatever cuts this, the instance is named, and the run goes on once it has started.
+    """
+    from rlbox.errors import Interrupted
+    from rlbox.ssh.connection import ConnectionLost, SshConnection
+    from rlbox.vast.instance import address_of
+
+    number, run, breaks = rented.number, "", 0
+    try:
+        instance = wait_for(app, number, rented.timeout)
+        while True:
+            with ExitStack() as stack:
+                connection = stack.enter_context(SshConnection(address_of(instance), rented.timeout))
+                opened = time.monotonic()
+                try:
+                    run = run or _start(app, connection, rented)
+                    return _left(app, instance, rented, run) if rented.detach else _finish(app, connection, rented, run)
+                except ConnectionLost as error:
+                    breaks = breaks + 1 if time.monotonic() - opened < _QUICK_S else 1
+                    if breaks == _MOST_BREAKS:
+                        raise
+                    app.say(f"{error.what}; connecting again")
+            instance = _wait_again(app, number, rented.timeout)
+    except (Exception, KeyboardInterrupt) as error:
+        app.say(f"instance {number} is running and billed; to continue, repeat with --instance {number}")
+        if isinstance(error, KeyboardInterrupt):
+            if run:
+                step = f"rlbox vast logs {number} -f; at its end rlbox vast fetch {number}, rlbox vast destroy {number}"
+                raise Interrupted(f"left: run {run} goes on", next_step=step) from None
+            raise Interrupted("left", next_step=f"rlbox vast destroy {number}") from None
+        raise
+
+
+def _start(app: App, connection: SshConnection, rented: RentedRun) -> str:
+    """Bring all that the job needs, and start it, unless all that was done before; return its run."""
+    from rlbox.system.progress import show_byte_progress
+    from rlbox.vast.instance import bring_data, bring_rlbox, bring_stay, start_keeper, wait_ready
+
+    number, stay = rented.number, rented.stay
+    bring_rlbox(connection, stay, app.project, rented.onstart, number, app.say)
+    wait_ready(connection, stay.disk, number, rented.timeout, app.say)
+    total = sum(one.stat().st_size for path, _ in rented.data for one in _files(path))
+    with show_byte_progress(app, "upload", total) as tell:
+        bring_data(connection, stay, rented.data, tell)
+    bring_stay(connection, stay, app.project, rented.env_file, number)
+    return start_keeper(connection, stay, number)
+
+
+def _left(app: App, instance: Instance, rented: RentedRun, run: str) -> int:
+    number = rented.number
+    app.result({"instance": number, "run": run, "ssh": instance.ssh}, f"{number}  {run}")
+    app.say(f"next: rlbox vast logs {number} -f; at its end rlbox vast fetch {number}, rlbox vast destroy {number}")
+    return 0
+
+
+def _finish(app: App, connection: SshConnection, rented: RentedRun, run: str) -> int:
+    """Follow the run to its end, fetch what it made, and return its exit code."""
+    from rlbox.vast.instance import follow_run, followed, wait_ready, wanted_files
+
+    number, stay = rented.number, rented.stay
+    wait_ready(connection, stay.disk, number, rented.timeout, app.say)  # after a stop of the instance it takes a while
+    app.say(f"run {run} goes on when this command ends; its logs: rlbox vast logs {number} -f")
+    end = follow_run(connection, stay, run, app.say)
+    with followed(connection, stay):
+        home = choose_home(number)
+        files, troubles = wanted_files(connection, stay.disk)
+        done = fetch_files(app, connection, stay.disk, home, files, troubles)
+    state, cause, code = str(end.get("state", "")), str(end.get("cause", "")), int(end.get("exit_code") or 0)
+    if cause:
+        app.say(f"cause: {cause}")
+    data = {"instance": number, "run": run, "state": state, "cause": cause, "folder": str(home.path)}
+    told = f"{number}  {run}  {state}: {home.path}  {done.summary}, proven"
+    app.result({**data, "files": done.files, "troubles": list(done.troubles)}, told)
+    app.say(f"next: rlbox report --data {home.path}; rlbox vast destroy {number}")
+    return code or (1 if done.troubles else 0)
+
+
+def _wait_again(app: App, number: int, timeout: float) -> Instance:
+    """Wait until an instance runs again that could not be reached; this machine may have no network meanwhile.
+
+    Raises
+    ------
+    WorkFailed
+        Somebody stopped it.
+    """
+    from rlbox.errors import NodeError, WorkFailed
+    from rlbox.vast.account import read_own
+
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            if read_own(number).wanted == "stopped":
+                step = f"rlbox vast start {number}, rlbox vast fetch {number}"
+                raise WorkFailed(f"instance {number} was stopped", next_step=step)
+            return wait_for(app, number, timeout, started=True)
+        except NodeError as error:
+            if time.monotonic() >= end:
+                raise
+            app.say(f"{error.what}; trying again")
+            time.sleep(_RETRY_PAUSE_S)
+
+
+def _brought(data: Sequence[str]) -> list[tuple[Path, str]]:
+    """Return files and folders of this machine with their places below the data disk."""
+    from rlbox.errors import SpecError
+    from rlbox.vast.stay import below
+
+    found = []
+    for text in data:
+        source, _, goal = text.partition("=")
+        path = Path(source)
+        if not path.exists():
+            raise SpecError(f"--data {text}: there is no {source}", next_step="name a file or a folder of this machine")
+        found.append((path, below(goal or path.resolve().name, "/")))
+    return found
+
+
+def _files(path: Path) -> list[Path]:
+    return [one for one in path.rglob("*") if one.is_file()] if path.is_dir() else [path]
+
+
+def _require_fit(
+    app: App, job: str, profiles: tuple[str, ...], settings: tuple[str, ...], target: str, *, force: bool
+) -> None:
+    """Raise `SpecError` when no run can be planned from the job, `NodeError` when it does not fit its target."""
+    from rlbox.job.load import load_job
+    from rlbox.job.params import parse_settings, plan_values
+    from rlbox.planner.check import declared_room, fit_of, require_fit
+    from rlbox.planner.nearest import Asked
+    from rlbox.run.inputs import check_source, container_plan
+
+    wish = Asked(start=("vast", "up", job), profiles=profiles, settings=parse_settings(settings))
+    loaded = load_job(app.project, job)
+    values, name = plan_values(loaded, profiles, wish.settings), target or loaded.target
+    check_source(app, loaded, values, here=False, force=False)
+    container_plan(loaded, values, "/data", f"{job}-PLAN", "here", name, tuple(map(str, loaded.secrets)))
+    fit = fit_of(loaded, values, declared_room(app, name, ""))
+    require_fit(app, loaded, fit, wish, force=force)
+
+
+def _require_secrets(app: App, job: str, env_file: Path | None) -> None:
+    """Raise `SpecError` when the job wants secrets and no file has them, or the file cannot be read."""
+    from rlbox.errors import SpecError
+    from rlbox.job.load import load_job
+
+    if env_file is not None and not env_file.is_file():
+        raise SpecError("the file of --env-file is not there", where=str(env_file), next_step="name one that is")
+    try:
+        _ = env_file and env_file.read_text("utf-8")  # that it cannot be read is told before anything costs money
+    except (OSError, ValueError) as error:
+        what = f"the file of --env-file cannot be read: {getattr(error, 'strerror', '') or error}"
+        raise SpecError(what, where=str(env_file), next_step="name a file of text that you may read") from error
+    if (wanted := load_job(app.project, job).secrets) and env_file is None:
+        names = ", ".join(map(str, wanted))
+        raise SpecError(
+            f"job {job} wants secrets: {names}", next_step="--env-file FILE with a line NAME=VALUE for each"
+        )
+
+
+@click.group(cls=CommandGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --dry-run, --project DIR.")
+def vast() -> None:
+    """Rent a machine on vast.ai, run a job there, fetch everything, and shut it down.
+
+    The API key is VAST_API_KEY, or what the platform's own client stored.
+
+    \b
+    Examples:
+      rlbox vast search vast-5090 --dry-run
+      rlbox vast up sft --image registry.example/me/vast-5090:1 --dry-run
+    """
+
+
+for command in (up, list_them, logs, ssh, stop, start, fetch, destroy, search, create):
+    vast.add_command(command)

@@ -1,0 +1,494 @@
+"""`rlbox vast`: find, rent, list and delete instances of vast.ai."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlbox.amounts import counted
+from rlbox.app import App
+from rlbox.cli.asked import confirm
+from rlbox.cli.completers import complete_target
+from rlbox.cli.options import Amount, dry_run, shared
+
+if TYPE_CHECKING:
+    from rlbox.image.forms.onstart import OnStart
+    from rlbox.target.target import Target
+    from rlbox.vast.offers import Needs, Offer
+    from rlbox.vast.request import Instance
+    from rlbox.vast.view import Deal
+
+
+def require_published(app: App, image: str) -> None:
+    """Raise `RegistryError` when an image is not in its registry; what cannot be told from here is only said.
+
+    A registry that wants a login, or is not reached from here, may answer the platform.
+    """
+    from rlbox.engine.reference import parse_reference
+    from rlbox.engine.registry_client import Registry
+    from rlbox.errors import RegistryError
+    from rlbox.system.network_settings import find_ca_bundle
+
+    reference = parse_reference(image)
+    try:
+        with Registry(reference.host, ca_bundle=find_ca_bundle, pause=lambda seconds: None) as registry:
+            found = registry.find_manifest(reference.repository, reference.digest or reference.tag or "latest")
+    except RegistryError as error:
+        if app.dry_run:
+            app.not_checked(error.what, f"image {image}")
+        else:
+            app.say(f"not checked: image {image}: {error.what}")
+        return
+    if found is None:
+        raise RegistryError(
+            f"{reference.host} has no image {image}",
+            where=reference.host,
+            next_step="rlbox push TARGET --to REGISTRY/NAME:TAG, then --image that",
+        )
+
+
+@click.command()
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@click.option("--price", type=Amount(), default=0.0, help="Highest price per hour, in dollars [vast.max_price].")
+@click.option("--disk", type=Amount(), default=0.0, help="GB of disk [disk.need_gib].")
+@dry_run
+@shared
+def search(app: App, name: str, price: float, disk: float) -> int:
+    """List the offers that fit TARGET, the cheapest first, priced with its disk.
+
+    Exit code 1: no offer fits; what the nearest ones lack is listed.
+
+    \b
+    Examples:
+      rlbox vast search vast-5090 --dry-run
+      rlbox vast search vast-5090 --price 2.2 --dry-run
+    """
+    from rlbox.cli.onstart import require_rented
+    from rlbox.target.load import cuda12_variant
+    from rlbox.vast.account import SEARCH_PATH, platform_url, require_key
+    from rlbox.vast.offers import offer_needs
+    from rlbox.vast.options import parse_options
+    from rlbox.vast.view import offer_row, offer_table, search_line
+
+    target = require_rented(app, name)
+    needs = offer_needs(target, price=price, disk=disk, ports=len(parse_options(target).ports))
+    if app.dry_run:
+        with app.checking("API key"):
+            require_key()
+        told = {"target": name, "query": needs.query(), "request": needs.body(), "offers": []}
+        asked = search_line(f"{platform_url()}{SEARCH_PATH}", needs)
+        return app.planned(told, f"# offers with {needs.query()}\n{asked}", "ask vast.ai for its offers")
+    fitting = fitting_offers(needs, cuda12_variant(app.project, name))
+    rows = [offer_row(offer) for offer in fitting]
+    app.result({"target": name, "query": needs.query(), "offers": rows}, offer_table(fitting))
+    app.say(f"next: rlbox vast create {name} --offer {fitting[0].id} --image IMAGE")
+    return 0
+
+
+def fitting_offers(needs: Needs, variant: str = "") -> tuple[Offer, ...]:
+    """Ask the platform, and return the offers that fit; `WorkFailed` names what the others lack.
+
+    `variant` is the target of the same stack for older drivers, where there is one.
+    """
+    from rlbox.errors import WorkFailed
+    from rlbox.vast.account import search_offers
+    from rlbox.vast.offers import rank, read_offer
+
+    rows = search_offers(needs)
+    fitting, lacks = rank((read_offer(row, needs.disk, needs.bid) for row in rows), needs)
+    if fitting:
+        return fitting
+    shown = [f"  offer {number}: {'; '.join(missing)}" for number, missing in list(lacks.items())[:5]]
+    older = f"; machines with an older driver: rlbox vast search {variant}" if variant else ""
+    raise WorkFailed(
+        "\n".join([f"no offer fits, of {len(rows)} that vast.ai has for: {needs.query()}", *shown]),
+        next_step=f"raise --price, or try again later: offers change by the minute{older}",
+    )
+
+
+def choose_offer(needs: Needs, number: int | None) -> Offer:
+    """Ask the platform, and return the cheapest offer that fits, or the one with `number` if it fits."""
+    from rlbox.errors import WorkFailed
+
+    fitting = fitting_offers(needs)
+    if number is None:
+        return fitting[0]
+    for offer in fitting:
+        if offer.id == number:
+            return offer
+    raise WorkFailed(
+        f"offer {number} is taken, or does not fit the target and its price limit",
+        next_step=f"take another: {', '.join(str(offer.id) for offer in fitting[:8])}",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """On which terms an instance is rented, as the command line says them; `timeout` in seconds, prices in dollars."""
+
+    offer: int | None
+    image: str
+    price: float
+    bid: float
+    disk: float
+    options: str | None
+    hours: float
+    timeout: float
+    yes: bool
+
+
+def rent_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what says on which terms an instance is rented, handed on as `terms`."""
+
+    @functools.wraps(function)
+    def with_terms(*args: Any, **given: Any) -> Any:
+        terms = Terms(**{name: given.pop(name) for name in Terms.__dataclass_fields__})
+        return function(*args, terms=terms, **given)
+
+    for option in reversed(
+        (
+            click.option("--offer", metavar="ID", type=int, help="Take exactly this offer [the cheapest]."),
+            click.option("--image", metavar="IMAGE", default="", help="Image that the platform pulls [vast.image]."),
+            click.option(
+                "--price", type=Amount(), default=0.0, help="Highest price per hour, in dollars [vast.max_price]."
+            ),
+            click.option(
+                "--bid", type=Amount(), default=0.0, help="Bid per hour, in dollars, for an interruptible instance."
+            ),
+            click.option(
+                "--disk", type=Amount(), default=0.0, help="GB of disk, which cannot be changed later [disk.need_gib]."
+            ),
+            click.option("--options", metavar="TEXT", help="Docker options, of -e, -p and -h only [vast.options]."),
+            click.option(
+                "--hours", type=Amount(), default=6.0, show_default=True, help="Hours to estimate the cost for."
+            ),
+            click.option(
+                "--timeout",
+                type=Amount(),
+                default=1800.0,
+                metavar="SECONDS",
+                show_default=True,
+                help="How long to wait until it runs; 0: do not wait.",
+            ),
+            click.option("--yes", is_flag=True, help="Do not ask."),
+        )
+    ):
+        with_terms = option(with_terms)
+    return with_terms
+
+
+@click.command()
+@click.argument("name", metavar="TARGET", shell_complete=complete_target)
+@rent_options
+@click.option("--add", "added", metavar="FILE", help="Shell commands of yours, run last at every start.")
+@dry_run
+@shared
+def create(app: App, name: str, terms: Terms, added: str | None) -> int:
+    """Create an instance for TARGET with its on-start script, after stating what it costs.
+
+    Nothing is rented without a price limit. With --dry-run nothing is rented; without an API key the price limit stands
+    in for the price, and renting would be refused.
+
+    \b
+    Examples:
+      rlbox vast create vast-5090 --image registry.example/me/vast-5090:1 --dry-run
+    """
+    from rlbox.cli.onstart import read_added, require_rented
+
+    require_rented(app, name)
+    deal = plan_deal(app, name, terms, read_added(added))
+    if app.dry_run or deal.offer is None:
+        return app.planned(deal.as_json(), "\n".join(deal.lines()), would_rent(deal, terms))
+    created = rent(app, deal, deal.offer, terms)
+    ssh = wait_for(app, created, terms.timeout).ssh if terms.timeout else ""
+    app.result({**deal.as_json(), "created": True, "instance": created, "ssh": ssh}, f"{created}  {ssh}".rstrip())
+    app.say(f"next: {ssh or 'rlbox vast ls'}")
+    return 0
+
+
+def plan_deal(app: App, name: str, terms: Terms, added: str = "", job: str = "", *, force: bool = False) -> Deal:
+    """Return what would be rented for a target, from whom; a dry run keeps why there is no offer.
+
+    Every start of the instance carries out `added`, and then takes up again what `vast up` began there. For a `job` and
+    without an image of the target's own it is a plain CUDA image, to which rlbox is sent.
+    """
+    from rlbox.vast.offers import offer_needs
+    from rlbox.vast.options import parse_options
+    from rlbox.vast.request import plain_image, plan_request
+    from rlbox.vast.view import Deal
+
+    target, onstart = rented_onstart(app, name, added, sent=bool(job), force=force)
+    image, setup = terms.image or target.vast.image, ""
+    if job and not image and not target.base.holds:  # what a base image holds, no index has
+        image, setup = plain_image(target.hardware.cuda_driver), _setup_line(app, name)
+    given = parse_options(target, terms.options, image)
+    needs = offer_needs(target, price=terms.price, disk=terms.disk, ports=len(given.ports), bid=terms.bid)
+    request = plan_request(target, needs, given, onstart, image=image, job=job)
+    with app.checking("image"):
+        require_published(app, request.image)
+    offer = None
+    with app.checking("offers"):
+        offer = choose_offer(needs, terms.offer)
+    return Deal(request=request, needs=needs, offer=offer, hours=terms.hours, setup=setup)
+
+
+def rented_onstart(app: App, name: str, added: str = "", *, sent: bool, force: bool = False) -> tuple[Target, OnStart]:
+    """Return a target and the on-start script of its instances, to which rlbox may be `sent`."""
+    from rlbox.cli.onstart import make_onstart
+    from rlbox.target.load import load_target
+    from rlbox.vast.stay import FOLDER, keep_text
+
+    disk = load_target(app.project, name).target.disk.mount
+    text = f"{added.rstrip()}\n{keep_text(disk)}".lstrip()
+    return make_onstart(app, name, text, f"{disk}/{FOLDER}" if sent else "", force=force)
+
+
+def _setup_line(app: App, name: str) -> str:
+    """Return what is done on an instance with a plain image; the lock must be there, and fresh."""
+    from rlbox.amounts import counted, size_text
+    from rlbox.image.plans import image_plan
+    from rlbox.target.lock import load_lock
+
+    with app.checking("lock"):
+        image_plan(app.project, name).require_lock()
+    lock = load_lock(app.project.lock_file(name))
+    files = [package for group in lock.groups for package in group.packages] if lock else []
+    size = size_text(sum(package.size for package in files))
+    return f"rlbox is sent over ssh; it installs {counted(len(files), 'package', 'packages')} of the lock, {size}"
+
+
+def would_rent(deal: Deal, terms: Terms) -> str:
+    """Return what a real run would do, for the verdict of a dry run."""
+    return (
+        f"rent offer {deal.offer.id}, {'without asking' if terms.yes else 'once you said yes'}"
+        if deal.offer
+        else "rent"
+    )
+
+
+def rent(app: App, deal: Deal, offer: Offer, terms: Terms) -> int:
+    """Say what it costs, ask, and rent; return the number of the instance."""
+    from rlbox.vast.account import create_instance
+
+    for line in deal.cost_lines():
+        app.say(line)
+    confirm(app, terms.yes, f"rent offer {offer.id} for target {deal.request.target}")
+    created = create_instance(offer.id, deal.request)
+    app.say(f"instance {created} is created and billed until: rlbox vast destroy {created}")
+    return created
+
+
+def wait_for(app: App, number: int, timeout: float, *, started: bool = False) -> Instance:
+    """Wait until an instance runs; Ctrl-C leaves it."""
+    from rlbox.errors import Interrupted
+    from rlbox.vast.account import wait_running
+
+    try:
+        return wait_running(number, timeout, app.say, started=started)
+    except KeyboardInterrupt:
+        unseen = "" if started else " --unfetched"  # nothing is on its disk yet
+        step = f"rlbox vast destroy {number}{unseen}"
+        raise Interrupted(f"instance {number} is still running and billed", next_step=step) from None
+
+
+_ANY = {"ignore_unknown_options": True}
+
+
+@click.command("ls")
+@shared
+def list_them(app: App) -> None:
+    """List the instances that rlbox created, with what each costs; those of others are not shown.
+
+    \b
+    Example:
+      rlbox vast ls --help
+    """
+    from rlbox.amounts import columns
+    from rlbox.vast.account import list_instances
+
+    own = [one for one in list_instances().values() if one.own]
+    rows = [(str(one.id), one.label, one.status or "created", f"{one.price:.3f}", one.ssh) for one in own]
+    data = [{"id": one.id, "label": one.label, "status": one.status, "price": one.price, "ssh": one.ssh} for one in own]
+    text = "\n".join(columns([("id", "label", "state", "$/h", "reached by"), *rows])) if rows else "no instance"
+    app.result({"instances": data}, text)
+
+
+@click.command(context_settings=_ANY)
+@click.argument("number", metavar="ID", type=int)
+@click.argument("words", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
+@shared
+def ssh(app: App, number: int, words: tuple[str, ...]) -> int:
+    """Open a shell on instance ID, or run one command there and return its exit code.
+
+    \b
+    Example:
+      rlbox vast ssh --help
+    """
+    from rlbox.ssh.connection import run_terminal
+    from rlbox.vast.account import read_own
+    from rlbox.vast.instance import address_of
+
+    return run_terminal(address_of(read_own(number)), words[0] if len(words) == 1 else shlex.join(words))
+
+
+@click.command()
+@click.argument("number", metavar="ID", type=int)
+@click.option("-f", "--follow", is_flag=True, help="Follow until the run ends.")
+@shared
+def logs(app: App, number: int, follow: bool) -> int:
+    """Print the logs of the latest run on instance ID.
+
+    \b
+    Example:
+      rlbox vast logs --help
+    """
+    from rlbox.ssh.connection import run_terminal
+    from rlbox.vast.account import read_own
+    from rlbox.vast.instance import address_of
+    from rlbox.vast.stay import find_tool
+
+    one = read_own(number)
+    disk = disk_of(app, one)
+    command = f"{find_tool(disk)}; exec $tool/bin/rlbox logs --data {shlex.quote(disk)}" + (" -f" if follow else "")
+    return run_terminal(address_of(one), command)
+
+
+@click.command()
+@click.argument("number", metavar="ID", type=int)
+@dry_run
+@shared
+def stop(app: App, number: int) -> int:
+    """Stop instance ID: only its disk, which is kept, is billed. A run in progress is cut off; `start` resumes it.
+
+    \b
+    Example:
+      rlbox vast stop --help
+    """
+    from rlbox.vast.account import read_own, set_instance
+
+    one = read_own(number)
+    if app.dry_run:
+        return app.planned({"instance": number}, f"{one.id}  {one.label}  {one.status}", f"stop instance {number}")
+    set_instance(number, "stopped")
+    app.result({"instance": number, "state": "stopped"}, f"{number}  stops")
+    app.say(f"next: rlbox vast start {number}, or rlbox vast destroy {number}: its disk is billed until then")
+    return 0
+
+
+@click.command()
+@click.argument("number", metavar="ID", type=int)
+@click.option(
+    "--timeout",
+    type=Amount(),
+    default=1800.0,
+    metavar="SECONDS",
+    show_default=True,
+    help="How long to wait until it is ready.",
+)
+@dry_run
+@shared
+def start(app: App, number: int, timeout: float) -> int:
+    """Start instance ID again, and wait until it is ready; a job of `vast up` that was cut off resumes by itself.
+
+    \b
+    Example:
+      rlbox vast start --help
+    """
+    from rlbox.ssh.connection import SshConnection
+    from rlbox.vast.account import read_own, set_instance
+    from rlbox.vast.instance import address_of, wait_ready
+
+    one = read_own(number)
+    if app.dry_run:
+        return app.planned({"instance": number}, f"{one.id}  {one.label}  {one.status}", f"start instance {number}")
+    set_instance(number, "running")
+    ready = wait_for(app, number, timeout, started=True)
+    with SshConnection(address_of(ready), timeout) as connection:
+        wait_ready(connection, disk_of(app, one), number, timeout, app.say)
+    app.result({"instance": number, "state": "running", "ssh": ready.ssh}, f"{number}  {ready.ssh}")
+    app.say(f"next: rlbox vast logs {number} -f")
+    return 0
+
+
+def disk_of(app: App, one: Instance) -> str:
+    """Return where the data disk of an instance is: where its target has it."""
+    from rlbox.target.load import load_target
+
+    return load_target(app.project, one.target).target.disk.mount
+
+
+@click.command()
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, type=int)
+@click.option("--unfetched", is_flag=True, help="Destroy even if runs or checkpoints have not been fetched.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@dry_run
+@shared
+def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
+    """Destroy instances with everything on their disks; only those that rlbox created, told by their labels.
+
+    Refused while any run or complete checkpoint on it has not been fetched: `vast fetch` first.
+
+    \b
+    Example:
+      rlbox vast destroy --help
+    """
+    from rlbox.vast.account import destroy_instance, list_instances
+    from rlbox.vast.request import own_instances
+
+    chosen = own_instances(list_instances(), tuple(dict.fromkeys(ids)))
+    for one in chosen if not unfetched else ():
+        with app.checking("what is on the disk"):
+            _require_fetched(app, one)
+    lines = [f"{one.id}  {one.label}  {one.status or 'created'}  ${one.price:.3f} an hour" for one in chosen]
+    data = {"instances": [one.id for one in chosen], "destroyed": not app.dry_run}
+    count = counted(len(chosen), "instance", "instances")
+    if app.dry_run:
+        return app.planned(data, "\n".join(lines), f"destroy {count}")
+    for line in lines:
+        app.say(line)
+    confirm(app, yes, f"destroy {count} with everything on the disk")
+    for one in chosen:
+        destroy_instance(one.id)
+    _require_gone(chosen)
+    app.result(data, "\n".join(f"{one.id}  destroyed" for one in chosen))
+    return 0
+
+
+def _require_fetched(app: App, one: Instance) -> None:
+    """Raise `NodeError` unless all that should come home of an instance is here."""
+    from rlbox.amounts import size_text
+    from rlbox.errors import NodeError
+    from rlbox.ssh.connection import SshConnection
+    from rlbox.ssh.files import total_bytes
+    from rlbox.vast.instance import address_of, home_of, wanted_files
+
+    step = f"rlbox vast fetch {one.id}, or --unfetched to lose it"
+    if one.status != "running":
+        raise NodeError(
+            f"instance {one.id} is {one.status or 'being made'}: what is on its disk cannot be checked",
+            next_step=f"rlbox vast start {one.id}, {step}",
+        )
+    with SshConnection(address_of(one)) as connection:
+        files, _ = wanted_files(connection, disk_of(app, one))
+    if lacking := home_of(one.id).find_missing(files):
+        shown = ", ".join(file.path for file in lacking[:3]) + (" …" if len(lacking) > 3 else "")
+        raise NodeError(
+            f"instance {one.id} has {len(lacking)} files ({size_text(total_bytes(lacking))}) not at home: {shown}",
+            next_step=step,
+        )
+
+
+def _require_gone(chosen: Sequence[Instance]) -> None:
+    from rlbox.errors import WorkFailed
+    from rlbox.vast.account import list_instances
+
+    if left := sorted(set(list_instances()) & {one.id for one in chosen}):
+        raise WorkFailed(
+            f"vast.ai says that {', '.join(map(str, left))} were destroyed, and still lists them",
+            next_step="look again in a minute: rlbox vast ls",
+        )
