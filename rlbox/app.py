@@ -13,7 +13,7 @@ from typing import Any
 from rlbox.config.project import Project
 from rlbox.errors import NotAnswered, RlboxError, SpecError
 from rlbox.foreign import parse_json
-from rlbox.i18n import get_language, translate
+from rlbox.i18n import _, get_language, translate
 from rlbox.printable import printable
 
 
@@ -153,5 +153,7 @@ def project_of(folder: str | None) -> Project:
     try:
         here = os.getcwd()
     except FileNotFoundError as error:  # which no verb, and no program that one starts, can do without
-        raise SpecError("the working directory has been removed", next_step="cd to a folder that is there") from error
+        raise SpecError(
+            _("the working directory has been removed"), next_step=_("cd to a folder that is there")
+        ) from error
     return Project(folder=Path(os.path.realpath(folder or os.environ.get("RLBOX_PROJECT") or here)))

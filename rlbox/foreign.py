@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from rlbox.i18n import _
+
 DEEPEST = 64
 """Levels of lists and tables; a record of rlbox has less than ten, and whoever walks one calls itself per level."""
 
@@ -42,7 +44,7 @@ def parse_json(text: bytes | str) -> Any:
         words = text if isinstance(text, str) else text.decode("utf-8-sig")
         value = _DECODER.decode(words)
     except RecursionError as error:
-        raise ValueError(f"JSON deeper than {DEEPEST} levels") from error
+        raise ValueError(_("JSON deeper than {deepest} levels").format(deepest=DEEPEST)) from error
     if words.count("[") + words.count("{") > DEEPEST:
         _check_depth(value, "JSON")
     if _SURROGATE.search(words):
@@ -65,11 +67,11 @@ def toml_table(text: str) -> dict[str, Any]:
         import tomli as tomllib  # the same parser, for Python 3.10
 
     if _LONG_KEY.search(text):
-        raise ValueError(f"TOML deeper than {DEEPEST} levels")
+        raise ValueError(_("TOML deeper than {deepest} levels").format(deepest=DEEPEST))
     try:
         found: dict[str, Any] = tomllib.loads(text)
     except RecursionError as error:
-        raise ValueError(f"TOML deeper than {DEEPEST} levels") from error
+        raise ValueError(_("TOML deeper than {deepest} levels").format(deepest=DEEPEST)) from error
     _check_depth(found, "TOML", long_numbers=True)
     return found
 
@@ -102,11 +104,15 @@ def _check_depth(value: Any, what: str, *, long_numbers: bool = False) -> None:
     level, depth = [value], 0
     while level:
         if long_numbers and any(isinstance(each, int) and each.bit_length() > 4 * LONGEST_NUMBER for each in level):
-            raise ValueError(f"{what} with a number of more than {LONGEST_NUMBER} characters")
+            raise ValueError(
+                _("{what} with a number of more than {longest_number} characters").format(
+                    what=what, longest_number=LONGEST_NUMBER
+                )
+            )
         held = [each for each in level if isinstance(each, (dict, list))]
         depth += bool(held)
         if depth > DEEPEST:
-            raise ValueError(f"{what} deeper than {DEEPEST} levels")
+            raise ValueError(_("{what} deeper than {deepest} levels").format(what=what, deepest=DEEPEST))
         level = [inner for each in held for inner in _inside(each)]
 
 
@@ -116,20 +122,20 @@ def _inside(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
 
 def _whole(digits: str) -> int:
     if len(digits) > LONGEST_NUMBER:
-        raise ValueError(f"a number of {len(digits)} characters")
+        raise ValueError(_("a number of {count} characters").format(count=len(digits)))
     return int(digits)
 
 
 def _real(digits: str) -> float:
     if len(digits) > LONGEST_NUMBER:
-        raise ValueError(f"a number of {len(digits)} characters")
+        raise ValueError(_("a number of {count} characters").format(count=len(digits)))
     return float(digits)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("an object with the same key twice")
+        raise ValueError(_("an object with the same key twice"))
     return found
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from rlbox.errors import WorkFailed
+from rlbox.i18n import _
 from rlbox.target.lock import Deb
 from rlbox.target.target import Base
 from rlbox.values import Command
@@ -145,8 +146,8 @@ def parse_uris(text: str, urls: Mapping[str, str]) -> tuple[Deb, ...]:
         row = _ROW.match(line)
         base = next((url for url in archives if row and row["url"].startswith(url)), None)
         if row is None or base is None:
-            raise WorkFailed(f"apt printed what is no package of its archives: {line}")
-        name, version, _ = row["file"].split("_", 2)
+            raise WorkFailed(_("apt printed what is no package of its archives: {line}").format(line=line))
+        name, version, __ = row["file"].split("_", 2)
         debs.append(
             Deb(
                 name=name,

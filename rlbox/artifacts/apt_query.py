@@ -22,6 +22,7 @@ from rlbox.artifacts.image_files import extract_files
 from rlbox.artifacts.mirrors import SHARED_ARCHIVES, suites_of
 from rlbox.artifacts.objects import Store
 from rlbox.errors import NodeError, WorkFailed, page
+from rlbox.i18n import _
 from rlbox.system.command import check_command
 from rlbox.target.lock import Deb
 from rlbox.target.target import Base
@@ -79,7 +80,7 @@ def resolve_debs_on_image(
         root = Path(folder)
         extract_files(base.image, platform, store, _APT_FILES, root)
         if not (root / "var/lib/dpkg/status").is_file():
-            raise WorkFailed("the base image has no list of apt packages", where=base.image)
+            raise WorkFailed(_("the base image has no list of apt packages"), where=base.image)
         for name in ("var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "etc/apt/preferences.d"):
             (root / name).mkdir(parents=True, exist_ok=True)
         lists = sorted({*root.glob("etc/apt/sources.list"), *root.glob("etc/apt/sources.list.d/*")})
@@ -98,10 +99,10 @@ def _told(base: Base, folder: str, ca_bundle: str, archives: str) -> str:
     trust = {"SSL_CERT_FILE": ca_bundle} if ca_bundle else {}
     update, install = (replace(one, env={**one.env, **trust}) for one in plan_apt_commands(base, folder))
     check_command(update, f"apt cannot read {archives}", next_step=_LOOK)
-    what = "apt finds no set of packages for the base"
+    what = _("apt finds no set of packages for the base")
     outcome = check_command(install, what, next_step=_LOOK)
     if "W: " in outcome.stderr and not outcome.stdout:
-        raise WorkFailed(f"{what}\n  | {outcome.stderr.strip()}")
+        raise WorkFailed(_("{what}\n  | {stderr}").format(what=what, stderr=outcome.stderr.strip()))
     return outcome.stdout
 
 
@@ -110,14 +111,14 @@ def _suite(archive: str, suite: str, archives: Mapping[str, str]) -> AptSuite:
     if shutil.which("apt-get") is None or not keyring.is_file():
         missing = "apt-get" if shutil.which("apt-get") is None else str(keyring)
         raise NodeError(
-            f"{missing} is missing, and the target's base is bootstrapped from apt",
+            _("{missing} is missing, and the target's base is bootstrapped from apt").format(missing=missing),
             where="base.bootstrap",
-            next_step="lock on a machine with apt and debian-archive-keyring (the lock is the same everywhere)",
+            next_step=_("lock on a machine with apt and debian-archive-keyring (the lock is the same everywhere)"),
         )
     if archive not in archives:
         raise NodeError(
-            f"no address of the archive {archive!r} is known here",
+            _("no address of the archive {archive!r} is known here").format(archive=archive),
             where="base.suites",
-            next_step=f"name one with an apt rule in a sources profile ({page('sources')})",
+            next_step=_("name one with an apt rule in a sources profile ({page})").format(page=page("sources")),
         )
     return AptSuite(archive=archive, url=archives[archive], suite=suite, keyring=str(keyring))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.target.lock import Lock
 
 _MOST_NAMED = 8
@@ -16,8 +17,9 @@ def refuse_drift(target: str, before: Lock | None, lock: Lock) -> None:
     """Raise `WorkFailed`, with what changed, unless the lock is the one before."""
     if before is None or before.text() != lock.text():
         raise WorkFailed(
-            f"the lock of target {target} drifted: its sources no longer offer what it names\n"
-            + lock_diff(before.text() if before else "", lock.text()),
+            _("the lock of target {target} drifted: its sources no longer offer what it names\n{lock_diff}").format(
+                target=target, lock_diff=lock_diff(before.text() if before else "", lock.text())
+            ),
             next_step=f"rlbox lock {target} --upgrade {_drifted(before, lock)}".rstrip(),
         )
 
@@ -25,7 +27,7 @@ def refuse_drift(target: str, before: Lock | None, lock: Lock) -> None:
 def _drifted(before: Lock | None, lock: Lock) -> str:
     """Return the names of what is not as before, which a lock that fits its spec keeps; nothing for all of it."""
     old, new = (set(_rows(one.text())) if one else set() for one in (before, lock))
-    names = sorted({name for name, *_ in old ^ new} & {*lock.names(), *(before.names() if before else ())})
+    names = sorted({name for name, *__ in old ^ new} & {*lock.names(), *(before.names() if before else ())})
     return " ".join(names) if len(names) <= _MOST_NAMED else ""
 
 
@@ -35,7 +37,9 @@ def refuse_unknown(packages: Sequence[str], before: Lock | None, lock: Lock) -> 
     if unknown := sorted(set(packages) - found):
         near = difflib.get_close_matches(unknown[0], found, n=1)
         raise SpecError(
-            f"the lock has no package {unknown[0]!r}" + (f" (did you mean {near[0]!r}?)" if near else ""),
+            _("the lock has no package {unknown!r}{near}").format(
+                unknown=unknown[0], near=_(" (did you mean {near!r}?)").format(near=near[0]) if near else ""
+            ),
             next_step=f"rlbox show {lock.target}",
         )
 

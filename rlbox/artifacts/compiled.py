@@ -9,6 +9,7 @@ from packaging.utils import canonicalize_name
 
 from rlbox.artifacts.python_resolution import PINS, Inputs
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 from rlbox.target.compiled import COMPILER_WHEELS, Compile
 from rlbox.target.lock import Compiled, Lock, LockedGroup, Package
 from rlbox.target.target import Base, Target
@@ -56,7 +57,9 @@ def _root(text: str, versions: Mapping[str, str]) -> str:
     try:
         asked = Requirement(text)
     except InvalidRequirement as error:
-        raise SpecError(f"stack.compile.needs: {text!r} is no requirement: {error}") from error
+        raise SpecError(
+            _("stack.compile.needs: {text!r} is no requirement: {error}").format(text=text, error=error)
+        ) from error
     version = versions.get(canonicalize_name(asked.name))
     return f"{text}=={version}" if version and not asked.specifier else text
 
@@ -65,7 +68,7 @@ def toolchain_base(target: Target) -> Base | None:
     """Return the bootstrapped system that a target's wheels are compiled in; None where nothing is, or none is made."""
     if not target.compiled or not target.base.bootstrap:
         return None
-    named = {package for _, entry in target.compiled for package in entry.packages}
+    named = {package for __, entry in target.compiled for package in entry.packages}
     return target.base.model_copy(update={"packages": tuple(sorted({*_TOOLCHAIN, *named}))})
 
 

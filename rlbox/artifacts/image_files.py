@@ -11,6 +11,7 @@ from typing import IO, cast
 from rlbox.artifacts.base_image import base_files
 from rlbox.artifacts.objects import Store
 from rlbox.errors import WorkFailed
+from rlbox.i18n import _
 from rlbox.system.compression import zstd
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -45,9 +46,14 @@ def extract_files(base: str, platform: str, store: Store, wanted: tuple[str, ...
                 for member in _below(tar, wanted):
                     _take(tar, member, folder)
         except (tarfile.TarError, zstd.ZstdError, EOFError) as error:
-            raise WorkFailed(f"{file.file} is no archive: {error}", where=base) from error
+            raise WorkFailed(
+                _("{file} is no archive: {error}").format(file=file.file, error=error), where=base
+            ) from error
         except (FileExistsError, NotADirectoryError, IsADirectoryError, ValueError) as error:
-            raise WorkFailed(f"{file.file} holds a file below a file, or no name: {error}", where=base) from error
+            raise WorkFailed(
+                _("{file} holds a file below a file, or no name: {error}").format(file=file.file, error=error),
+                where=base,
+            ) from error
 
 
 def _below(tar: tarfile.TarFile, wanted: tuple[str, ...]) -> Iterator[tarfile.TarInfo]:

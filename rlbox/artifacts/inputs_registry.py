@@ -12,6 +12,7 @@ from rlbox.engine.oci import MANIFEST, TITLE, Descriptor
 from rlbox.engine.reference import Reference
 from rlbox.engine.registry_client import Registry
 from rlbox.errors import RegistryError
+from rlbox.i18n import _
 from rlbox.target.artifact import Artifact
 
 
@@ -49,7 +50,8 @@ def import_registry(
         config = manifest.config
         if config is None or not is_inputs(manifest):
             raise RegistryError(
-                f"{source} is no export of rlbox", next_step="rlbox fetch TARGET --export " + str(source)
+                _("{source} is no export of rlbox").format(source=source),
+                next_step="rlbox fetch TARGET --export " + str(source),
             )
         for layer in manifest.layers:
             file = _artifact(layer, source)
@@ -68,7 +70,7 @@ def import_registry(
 
 
 def _lock_text(registry: Registry, source: Reference, blob: Descriptor) -> bytes:
-    with registry.open_blob(source.repository, blob.digest) as (_, blocks):
+    with registry.open_blob(source.repository, blob.digest) as (__, blocks):
         return b"".join(blocks)
 
 

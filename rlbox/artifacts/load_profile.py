@@ -9,6 +9,7 @@ from rlbox.config.check import check_spec, suggest
 from rlbox.config.load import load_toml, shown_path, without_name
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 
 HIDDEN_HOSTS = Path(__file__).with_name("egress.toml")
 
@@ -19,7 +20,10 @@ def load_profile(project: Project, name: str, above: tuple[str, ...] = ()) -> Pr
     Its errors are those of `load_target`; `above` are the profiles that include this one.
     """
     if name in above:
-        raise SpecError(f"profiles include each other: {' -> '.join((*above, name))}", next_step="break the circle")
+        raise SpecError(
+            _("profiles include each other: {value}").format(value=" -> ".join((*above, name))),
+            next_step=_("break the circle"),
+        )
     path = project.source_file(name)
     data = without_name(load_toml(path, project), shown_path(path, project), "name")
     include = data.pop("include", None)
@@ -30,8 +34,10 @@ def load_profile(project: Project, name: str, above: tuple[str, ...] = ()) -> Pr
     if include not in known:
         near = suggest(str(include), known)
         raise SpecError(
-            f"{shown_path(path, project)}: include: unknown sources profile {include!r}{near}",
-            next_step=f"choose one of: {', '.join(known)}",
+            _("{path}: include: unknown sources profile {include!r}{near}").format(
+                path=shown_path(path, project), include=include, near=near
+            ),
+            next_step=_("choose one of: {known}").format(known=", ".join(known)),
         )
     under = load_profile(project, include, (*above, name))
     return profile.model_copy(update={"rule": profile.rule + under.rule, "egress": profile.egress + under.egress})

@@ -23,6 +23,7 @@ from rlbox.engine.reference import parse_reference
 from rlbox.engine.registry_client import Registry
 from rlbox.errors import RlboxError, SpecError
 from rlbox.foreign import whole_number
+from rlbox.i18n import _
 from rlbox.system.command import run_command
 from rlbox.system.files import cache_path, sha256_file, write_atomic
 from rlbox.system.http import HttpClient, NoResponseError, create_client, explain_no_response
@@ -82,7 +83,7 @@ def _probe_file(blank: Probed, artifact: Artifact, locator: Locator, http: HttpC
             return _measure(blank, artifact, link, http)
         except Unusable as error:
             reasons.append(str(error))
-    raise Unusable("; ".join(reasons) or "no address is known")
+    raise Unusable("; ".join(reasons) or _("no address is known"))
 
 
 def _on_this_machine(blank: Probed, artifact: Artifact, link: FileAddress) -> Probed:
@@ -92,7 +93,7 @@ def _on_this_machine(blank: Probed, artifact: Artifact, link: FileAddress) -> Pr
     except OSError as error:
         raise Unusable(f"{path}: {error.strerror}") from error
     if digest != artifact.sha256:
-        raise Unusable(f"{path} has other bytes than the lock")
+        raise Unusable(_("{path} has other bytes than the lock").format(path=path))
     return replace(blank, mirror=link.mirror, verified="sha256 of the file on this machine")
 
 
@@ -124,16 +125,24 @@ def _verified(artifact: Artifact, link: FileAddress, digest: str, *, part: bool,
     """Return how far the bytes were compared with the lock; `Unusable` when they are wrong."""
     if not part:
         if digest != artifact.sha256:
-            raise Unusable(f"gives wrong bytes for {artifact.file}: sha256 {digest[:12]}…, the lock has another")
+            raise Unusable(
+                _("gives wrong bytes for {file}: sha256 {digest}…, the lock has another").format(
+                    file=artifact.file, digest=digest[:12]
+                )
+            )
         return "sha256 of the file"
     if total.isdigit() and whole_number(total) != artifact.size:
-        raise Unusable(f"offers {total} bytes of {artifact.file}, the lock says {artifact.size}")
+        raise Unusable(
+            _("offers {total} bytes of {file}, the lock says {size}").format(
+                total=total, file=artifact.file, size=artifact.size
+            )
+        )
     return "sha256 on its page, first MiB read" if link.sha256 else "length, first MiB read (its page has no sha256)"
 
 
 def _probe_git(blank: Probed, artifact: Artifact, profile: Profile, choice: Choice) -> Probed:
     """Fetch the locked commit without its files: git itself compares the commit's bytes with its id."""
-    url, _, commit = artifact.origin.partition(" ")
+    url, __, commit = artifact.origin.partition(" ")
     address = git_places(url, profile, choice)[0].url
     with tempfile.TemporaryDirectory(prefix="rlbox-probe-") as folder:
         steps = (
@@ -153,7 +162,7 @@ def _probe_git(blank: Probed, artifact: Artifact, profile: Profile, choice: Choi
 def _probe_oci(blank: Probed, artifact: Artifact, profile: Profile, choice: Choice, machine: Machine) -> Probed:
     place = oci_places(artifact.origin, profile, choice)[0]
     if place.by != "profile" and blank.place != "direct":
-        raise Unusable(f"has no {artifact.origin.partition('@')[0]} (allow-list)")
+        raise Unusable(_("has no {origin} (allow-list)").format(origin=artifact.origin.partition("@")[0]))
     reference = parse_reference(place.url)
     try:
         with Registry(reference.host, ca_bundle=machine.site.ca_bundle) as registry:
@@ -174,7 +183,10 @@ def measure_mirrors(app: App, profile: Profile, target: str) -> tuple[Probed, ..
 def locked_files(app: App, target: str) -> tuple[Artifact, ...]:
     lock = load_lock(app.project.lock_file(target))
     if lock is None:
-        raise SpecError(f"target {target} has no lock, and so no known file", next_step=f"rlbox lock {target}")
+        raise SpecError(
+            _("target {target} has no lock, and so no known file").format(target=target),
+            next_step=f"rlbox lock {target}",
+        )
     return (*artifacts(lock), *base_artifact(lock.base))
 
 

@@ -17,6 +17,7 @@ from rlbox.artifacts.mirrors import FileAddress, Machine, git_places, http_place
 from rlbox.artifacts.pages import Listed
 from rlbox.artifacts.profile import Profile
 from rlbox.artifacts.settings import NO_CHOICE, Choice
+from rlbox.i18n import _
 from rlbox.system.command import run_command
 from rlbox.system.http import HttpClient
 from rlbox.system.network_settings import NetworkSettings
@@ -130,7 +131,7 @@ class Locator:
     def _listed(self, place: FileAddress, artifact: Artifact) -> Iterator[FileAddress]:
         listed = [file for file in self.page(place.url) if same_file(file.file, artifact.file)]
         if not listed:
-            raise Unusable(f"does not list {artifact.file}")
+            raise Unusable(_("does not list {file}").format(file=artifact.file))
         for file in listed:
             if file.sha256 and file.sha256 != artifact.sha256:
                 self.skip(place.mirror, f"lists {artifact.file} with another sha256 than the lock")

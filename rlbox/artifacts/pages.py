@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 
@@ -41,7 +42,7 @@ def _json_files(text: str, url: str) -> Iterator[Listed]:
     data: Any = parse_json(text)
     files = data.get("files") if isinstance(data, dict) else None
     if not isinstance(files, list):
-        raise ValueError("no list of files in the index's JSON")
+        raise ValueError(_("no list of files in the index's JSON"))
     for file in files:
         digest = file.get("hashes", {}).get("sha256", "")
         yield Listed(file=str(file["filename"]), url=urljoin(url, str(file["url"])), sha256=str(digest))
@@ -63,7 +64,7 @@ class _Links(HTMLParser):
             self._base = urljoin(self._base, href)
         elif tag == "a":
             url, fragment = urldefrag(urljoin(self._base, href.strip()))
-            kind, _, digest = fragment.partition("=")
+            kind, __, digest = fragment.partition("=")
             name = unquote(urlsplit(url).path.rpartition("/")[2])
             if name:
                 self.found.append(Listed(file=name, url=url, sha256=digest if kind == "sha256" else ""))

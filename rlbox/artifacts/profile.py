@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from rlbox.config.kinds import EnvName, Frozen, Line, Name
+from rlbox.i18n import _
 
 Kind = Literal["apt", "conda", "cuda-apt", "git", "http", "huggingface", "npm", "oci", "python", "torch-wheels"]
 Protocol = Literal["archive", "direct", "flat", "git-instead-of", "host", "index", "registry-prefix", "url-prefix"]
@@ -39,9 +40,9 @@ def _address(text: str) -> str:
         return text
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https", "file") or (parts.scheme != "file" and not parts.hostname):
-        raise ValueError(f"{text!r} is no address: http://, https:// or file://")
+        raise ValueError(_("{text!r} is no address: http://, https:// or file://").format(text=text))
     if parts.username or parts.password:
-        raise ValueError("holds a user or password: put them into ~/.netrc")
+        raise ValueError(_("holds a user or password: put them into ~/.netrc"))
     return text
 
 

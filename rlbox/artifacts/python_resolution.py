@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 from rlbox.artifacts.settings import SourcePlan
 from rlbox.artifacts.wheel_tags import best_wheel
 from rlbox.errors import WorkFailed
+from rlbox.i18n import _
 from rlbox.target.lock import Deb, Lock, LockedGroup, Package, lock_checksum
 from rlbox.target.target import Group, Target
 from rlbox.values import Command
@@ -59,7 +60,7 @@ def plan_inputs(target: Target, runtime: tuple[str, ...], kept: Mapping[str, Map
     the name of a resolution to package versions of the lock before, which uv prefers.
     """
     stack = {f"{group.name}.in": "".join(f"{line}\n" for line in group.packages) for group in target.stack}
-    left_out = (*target.python.exclude, *target.base.holds, *(entry.distribution for _, entry in target.compiled))
+    left_out = (*target.python.exclude, *target.base.holds, *(entry.distribution for __, entry in target.compiled))
     stack["excluded.txt"] = "".join(f"{name} ; python_version < '0'\n" for name in left_out)
     own = {"runtime.in": "".join(f"{line}\n" for line in sorted(runtime))}
     tools = {"build.in": "".join(f"{line}\n" for line in sorted(target.python.build))}
@@ -117,7 +118,7 @@ def plan_compile(
 def plan_lock(target: Target, runtime: tuple[str, ...], resolved: Mapping[str, Resolution]) -> Lock:
     """Return the lock of what was resolved, Python packages alone; no `build` when each of them is a wheel."""
     order = [group.name for group in target.stack]
-    _, parents = parse_pins(resolved["stack"].pins)
+    __, parents = parse_pins(resolved["stack"].pins)
     owner = _first_group(order, parents)
     packages = locked_packages(target, resolved["stack"])
     own = locked_packages(target, resolved["runtime"])
@@ -161,7 +162,7 @@ def locked_packages(target: Target, resolution: Resolution) -> dict[str, Package
     WorkFailed
         One is not pinned by version, has no sha256, or no file for the target's interpreter and platform.
     """
-    versions, _ = parse_pins(resolution.pins)
+    versions, __ = parse_pins(resolution.pins)
     channels = {group.channel for group in target.stack if group.channel}
     found = {}
     for row in resolution.files.get("packages", ()):
@@ -177,7 +178,7 @@ def locked_packages(target: Target, resolution: Resolution) -> dict[str, Package
             source=f"torch-wheels/{local}" if local in channels else "python",
         )
     if missing := sorted(set(versions) - set(found)):
-        raise WorkFailed(f"uv found no file for {', '.join(missing)}")
+        raise WorkFailed(_("uv found no file for {missing}").format(missing=", ".join(missing)))
     return found
 
 
@@ -193,11 +194,13 @@ def _chosen_file(row: Mapping[str, Any], target: Target) -> Mapping[str, Any]:
     what = f"{row['name']} {row.get('version', '')}".strip()
     if file is None:
         raise WorkFailed(
-            f"{what} has no file for Python {target.python.version} on {target.python.platform}",
+            _("{what} has no file for Python {version} on {platform}").format(
+                what=what, version=target.python.version, platform=target.python.platform
+            ),
             where="python.version and python.platform",
         )
     if "version" not in row or "sha256" not in file.get("hashes", {}):
-        raise WorkFailed(f"{what} is not pinned by version and sha256: {file}")
+        raise WorkFailed(_("{what} is not pinned by version and sha256: {file}").format(what=what, file=file))
     return dict(file)
 
 
@@ -224,9 +227,9 @@ def parse_pins(text: str) -> tuple[dict[str, str], dict[str, list[str]]]:
         elif (via := _VIA.match(line)) and via[1] != "via":
             parents[name].append(via[1])
         elif line and line[0] not in " #":
-            raise WorkFailed(f"uv resolved a package that is not pinned by version: {line}")
+            raise WorkFailed(_("uv resolved a package that is not pinned by version: {line}").format(line=line))
     if not versions:
-        raise WorkFailed("uv resolved no package", next_step="name packages in the groups of the target's stack")
+        raise WorkFailed(_("uv resolved no package"), next_step=_("name packages in the groups of the target's stack"))
     return versions, parents
 
 

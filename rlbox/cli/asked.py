@@ -7,6 +7,7 @@ import sys
 import click
 
 from rlbox.app import App
+from rlbox.i18n import _
 from rlbox.printable import printable
 
 
@@ -15,6 +16,6 @@ def confirm(app: App, yes: bool, what: str) -> None:
     if yes:
         return
     if app.as_json or not sys.stdin.isatty():
-        raise click.UsageError(f"there is no terminal to ask on: pass --yes to {what}")
+        raise click.UsageError(_("there is no terminal to ask on: pass --yes to {what}").format(what=what))
     told = printable(what)
     click.confirm(f"{told[0].upper()}{told[1:]}?", abort=True, err=True)

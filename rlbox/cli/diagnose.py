@@ -15,6 +15,7 @@ from rlbox.app import App
 from rlbox.cli.completers import complete_run
 from rlbox.cli.options import disk_options, shared
 from rlbox.errors import WorkFailed
+from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.diagnose.diagnosis import Diagnosis
@@ -128,7 +129,9 @@ def _follow(app: App, sources: list[Source], catalogue: SignatureSet, may_grow: 
     from rlbox.diagnose.sources import is_packed
 
     if any(source.path is None or source.member or is_packed(source.path) for source in sources):
-        raise click.UsageError("--follow is about files that grow: standard input and packed logs end by themselves.")
+        raise click.UsageError(
+            _("--follow is about files that grow: standard input and packed logs end by themselves.")
+        )
     logs, told, quiet_s = GrowingLogs(sources, catalogue), "", 0.0
     while True:
         growing = may_grow()  # before what is read last

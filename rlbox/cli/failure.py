@@ -19,17 +19,17 @@ from rlbox.errors import ISSUES, NodeError, RlboxError, SpecError
 from rlbox.i18n import _, join, translate
 from rlbox.printable import printable
 
-_OTHER, _ROOM = "name another", "free space there, or name another place"
+_OTHER, _ROOM = _("name another"), _("free space there, or name another place")
 _OF_THE_MACHINE = {
-    errno.EACCES: "make it readable and writable for you, or name another",
-    errno.EPERM: "run it as its owner, or name another",
-    errno.EROFS: "name another place",
+    errno.EACCES: _("make it readable and writable for you, or name another"),
+    errno.EPERM: _("run it as its owner, or name another"),
+    errno.EROFS: _("name another place"),
     errno.ENAMETOOLONG: _OTHER,
     errno.ELOOP: _OTHER,
     errno.ENOTDIR: _OTHER,
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
-    errno.EIO: "name another place: `dmesg` shows what is wrong with this disk",
+    errno.EIO: _("name another place: `dmesg` shows what is wrong with this disk"),
 }
 """Errors that are no bug wherever they come from, and the next step of each."""
 _LONGEST = 200
@@ -81,7 +81,9 @@ def _refusal(error: OSError) -> NodeError:
     name = str(error.filename or "")
     shown = name if len(name) < _LONGEST else f"{name[:_LONGEST]}…"
     return NodeError(
-        f"this machine refuses: {error.strerror}", where=shown, next_step=_OF_THE_MACHINE[error.errno or 0]
+        _("this machine refuses: {strerror}").format(strerror=error.strerror),
+        where=shown,
+        next_step=_OF_THE_MACHINE[error.errno or 0],
     )
 
 
@@ -127,7 +129,7 @@ def _print(text: str) -> None:
 def _report_usage(error: click.UsageError, words: Sequence[str]) -> int:
     path = error.ctx.command_path if error.ctx else "rlbox"
     bare = isinstance(error, click.exceptions.NoArgsIsHelpError)  # its message is the whole help
-    what = "a verb is missing" if bare else error.format_message()
+    what = _("a verb is missing") if bare else error.format_message()
     _print(_usage_text(error))
     return _as_json(SpecError(what, where=path, next_step=f"{path} --help"), words)
 

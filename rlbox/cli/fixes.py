@@ -27,10 +27,10 @@ def complete_fix_or_target(ctx: click.Context, param: click.Parameter, incomplet
 
 _NAMES = {
     "ls": "",
-    "show": "name a fix",
-    "explain": "name a target",
-    "find": "give a line of a log",
-    "env": "name a target",
+    "show": _("name a fix"),
+    "explain": _("name a target"),
+    "find": _("give a line of a log"),
+    "env": _("name a target"),
 }
 
 
@@ -54,7 +54,7 @@ def fixes(app: App, action: str, name: str | None) -> int:
       rlbox fixes env vast-5090
     """
     if bool(name) != (action != "ls"):
-        raise click.UsageError(_NAMES[action] or "ls takes no name")
+        raise click.UsageError(_NAMES[action] or _("ls takes no name"))
     does = {"show": _show, "find": _find, "env": _env, "explain": _explain}
     return does[action](app, name) if name else _list(app)
 
@@ -75,7 +75,10 @@ def _show(app: App, name: str) -> int:
     fixes, code = _readable(app)
     known = {fix.id: fix for fix in fixes}
     if name not in known:
-        raise SpecError(f"unknown fix {name!r}{suggest(name, list(known))}", next_step="rlbox fixes ls")
+        raise SpecError(
+            _("unknown fix {name!r}{suggest}").format(name=name, suggest=suggest(name, list(known))),
+            next_step="rlbox fixes ls",
+        )
     app.result(fix_json(known[name]), fix_text(known[name]))
     return code
 
@@ -93,7 +96,9 @@ def _find(app: App, text: str) -> int:
         app.say("next: rlbox fixes show ID")
         return code
     if not found:
-        raise WorkFailed("no fix knows that line", next_step="rlbox fixes ls, or check the whole log: rlbox lint FILE")
+        raise WorkFailed(
+            _("no fix knows that line"), next_step=_("rlbox fixes ls, or check the whole log: rlbox lint FILE")
+        )
     told = "\n\n".join(fix_text(fix) for fix in found)
     app.result({"fixes": [fix_json(fix)["fix"] for fix in found]}, told)
     return code

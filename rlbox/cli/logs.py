@@ -16,6 +16,7 @@ from rlbox.app import App
 from rlbox.cli.completers import complete_log_of_run, complete_run, complete_stage_of_run
 from rlbox.cli.options import disk_options, open_browser, open_option, shared
 from rlbox.errors import NodeError, SpecError
+from rlbox.i18n import _
 from rlbox.printable import PrintableStream
 from rlbox.run.data_disk import bring_up_to_date, known_disk, run_masks
 
@@ -69,7 +70,7 @@ def logs(
     from rlbox.logs.run_logs import find_logs
 
     if grow and attempt:
-        raise click.UsageError("--attempt is about stages that have ended: --follow does not go with it.")
+        raise click.UsageError(_("--attempt is about stages that have ended: --follow does not go with it."))
     ledger = known_disk(app, target, data)
     folder = ledger.find(name)
     paths = find_logs(folder, stage, log, attempt)
@@ -100,9 +101,13 @@ def _no_log(run_dir: Path, attempt: int | None) -> SpecError:
         known.setdefault(path.relative_to(root).parts[0].partition("-")[2], []).append(path.stem)
     there = "; ".join(f"--stage {stage} --log {', --log '.join(logs)}" for stage, logs in known.items())
     if not there:
-        what = f"no log of attempt {attempt}: the latest is kept without a number" if attempt else "no log yet"
+        what = (
+            _("no log of attempt {attempt}: the latest is kept without a number").format(attempt=attempt)
+            if attempt
+            else _("no log yet")
+        )
         return SpecError(what, where=str(root), next_step=f"rlbox logs {run_dir.name}" if attempt else "rlbox runs")
-    return SpecError("no such log", where=str(root), next_step=f"there is {there}")
+    return SpecError(_("no such log"), where=str(root), next_step=_("there is {there}").format(there=there))
 
 
 def _print(app: App, run_dir: Path, paths: Sequence[Path], lines: int | None) -> None:
@@ -123,7 +128,9 @@ def _print(app: App, run_dir: Path, paths: Sequence[Path], lines: int | None) ->
                     ended = block.endswith(b"\n")
                     sys.stdout.buffer.write(stream.feed(block))
         except OSError as error:
-            problem = problem or NodeError(f"the log cannot be read: {error.strerror}", where=str(path))
+            problem = problem or NodeError(
+                _("the log cannot be read: {strerror}").format(strerror=error.strerror), where=str(path)
+            )
         sys.stdout.buffer.write(stream.close())
         sys.stdout.flush()
     if problem:

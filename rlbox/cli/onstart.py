@@ -13,6 +13,7 @@ from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.options import shared
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.image.forms.onstart import OnStart
@@ -69,9 +70,13 @@ def require_rented(app: App, name: str, job: str = "") -> Target:
     except SpecError as error:
         names = ", ".join(_for_vast(app))
         if job:
-            error.next_step = f"--target NAME, one of {names}; or one of your own: rlbox init NAME --machine 5090"
+            error.next_step = _(
+                "--target NAME, one of {names}; or one of your own: rlbox init NAME --machine 5090"
+            ).format(names=names)
         else:
-            error.next_step = f'choose one of: {names}; or in a target of your own, hardware.platform = "vast"'
+            error.next_step = _(
+                'choose one of: {names}; or in a target of your own, hardware.platform = "vast"'
+            ).format(names=names)
         raise
     return target
 
@@ -108,5 +113,9 @@ def read_added(name: str | None) -> str:
     except OSError as error:
         why = error.strerror
     except UnicodeDecodeError:
-        why = "it is not UTF-8 text"
-    raise SpecError(f"the file of --add cannot be read: {why}", where=name, next_step="name a file with shell text")
+        why = _("it is not UTF-8 text")
+    raise SpecError(
+        _("the file of --add cannot be read: {why}").format(why=why),
+        where=name,
+        next_step=_("name a file with shell text"),
+    )

@@ -17,7 +17,7 @@ from rlbox.cli.failure import RefusedDry
 from rlbox.cli.terminal import interruptible
 from rlbox.config.project import Project
 from rlbox.errors import NotAnswered, RlboxError, SpecError
-from rlbox.i18n import LANGUAGES
+from rlbox.i18n import LANGUAGES, _
 from rlbox.run.places import CLUSTER, DEFAULT, DEFAULT_TARGET, MACHINES, PLACES
 
 
@@ -73,10 +73,10 @@ def _there(project: Project, *, named: bool) -> Project:
     if project.folder.is_dir():
         return project
     if not named and os.environ.get("RLBOX_PROJECT"):
-        what, step = "the folder of RLBOX_PROJECT is missing", "correct or unset RLBOX_PROJECT"
+        what, step = _("the folder of RLBOX_PROJECT is missing"), _("correct or unset RLBOX_PROJECT")
         raise SpecError(what, where=str(project.folder), next_step=step)
     raise SpecError(
-        "the project folder is missing", where=str(project.folder), next_step="name another with --project DIR"
+        _("the project folder is missing"), where=str(project.folder), next_step=_("name another with --project DIR")
     )
 
 
@@ -98,7 +98,7 @@ class Amount(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """As a float range, without `nan`."""
         number = super().convert(value, param, ctx)
-        return self.fail(f"{value!r} is no number.", param, ctx) if number != number else number
+        return self.fail(_("{value!r} is no number.").format(value=value), param, ctx) if number != number else number
 
 
 class Age(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -122,7 +122,7 @@ class Action(click.Choice):  # type: ignore[type-arg,unused-ignore]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """As a choice, with the word that is used now."""
         if value == "list":
-            raise click.UsageError("list: it is now `ls`", ctx)
+            raise click.UsageError(_("list: it is now `ls`"), ctx)
         return super().convert(value, param, ctx)
 
 
@@ -183,7 +183,7 @@ def _place_option(places: Iterable[str], words: str) -> Callable[[Callable[..., 
                 return function(*args, **rest)
             except NotAnswered as error:
                 if error.next_step and rest.get("place") != CLUSTER:
-                    error.next_step += "; or without: --place here"
+                    error.next_step += _("; or without: --place here")
                 raise
 
         return placed

@@ -13,6 +13,7 @@ from rlbox.config.check import suggest
 from rlbox.config.load import load_toml
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 from rlbox.image.templates import render
 
 _HERE = Path(__file__).parent
@@ -50,8 +51,10 @@ def machines_with(framework: str) -> dict[str, MachineChoice]:
         return found
     known = sorted({name for one in machines.values() for name in one.frameworks})
     raise SpecError(
-        f"no target has a framework {framework!r}{suggest(framework, known)}",
-        next_step=f"choose one of: {', '.join(known)}",
+        _("no target has a framework {framework!r}{suggest}").format(
+            framework=framework, suggest=suggest(framework, known)
+        ),
+        next_step=_("choose one of: {known}").format(known=", ".join(known)),
     )
 
 
@@ -67,8 +70,8 @@ def refuse_arm64(machine: str, processor: str) -> None:
     """Refuse a machine with an ARM processor; `processor` is what `uname -m` says of this one."""
     if processor == "aarch64" or re.match(r"(nvidia-)?g[hb]\d{3}", machine.lower()):
         raise SpecError(
-            "rlbox has no targets for arm64 (GH200, GB200, GB300): the packages of its locks are for x86-64 alone",
-            next_step="take a machine with an x86-64 processor: rlbox init NAME --machine h200",
+            _("rlbox has no targets for arm64 (GH200, GB200, GB300): the packages of its locks are for x86-64 alone"),
+            next_step=_("take a machine with an x86-64 processor: rlbox init NAME --machine h200"),
         )
 
 
@@ -95,8 +98,8 @@ def choose_machine(name: str, arch: str, memory_gib: float, gpus: int = 0) -> Ma
     if not (arch and memory_gib):
         known = ", ".join(machines)
         raise SpecError(
-            f"no machine {name!r} is known{suggest(name, [*machines])}",
-            next_step=f"choose one of: {known}; or describe its GPU: --arch sm_XX --memory-gib N",
+            _("no machine {name!r} is known{suggest}").format(name=name, suggest=suggest(name, [*machines])),
+            next_step=_("choose one of: {known}; or describe its GPU: --arch sm_XX --memory-gib N").format(known=known),
         )
     hardware = {"gpu": name, "gpus": 1, **given, "grade": ""}
     return MachineChoice(name=name, title=name, frameworks={"verl": "hopper"}, hardware=hardware)
@@ -107,10 +110,16 @@ def choose_target(machine: MachineChoice, framework: str = "") -> str:
     if framework and framework not in machine.frameworks:
         machines = load_machines()
         elsewhere = [f"--machine {one.name}" for one in machines.values() if framework in one.frameworks]
-        there = f"; {framework} is on {' and '.join(elsewhere)}" if elsewhere else ""
+        there = (
+            _("; {framework} is on {elsewhere}").format(framework=framework, elsewhere=" and ".join(elsewhere))
+            if elsewhere
+            else ""
+        )
         raise SpecError(
-            f"no target has {framework} on {machine.title}",
-            next_step=f"choose one of: {', '.join(machine.frameworks)}{there}",
+            _("no target has {framework} on {title}").format(framework=framework, title=machine.title),
+            next_step=_("choose one of: {frameworks}{there}").format(
+                frameworks=", ".join(machine.frameworks), there=there
+            ),
         )
     return machine.frameworks[framework or next(iter(machine.frameworks))]
 

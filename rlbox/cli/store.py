@@ -13,6 +13,7 @@ from rlbox.cli.asked import confirm
 from rlbox.cli.help import CommandGroup
 from rlbox.cli.options import dry_run, shared
 from rlbox.errors import NodeError, SpecError
+from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.artifacts.objects import Store
@@ -43,7 +44,7 @@ def _of_store(function: Callable[..., Any]) -> Callable[..., Any]:
         store = Store(store_folder(folder))
         if folder and not store.root.is_dir():
             raise NodeError(
-                "there is no such store", where=str(store.root), next_step="name a folder that rlbox fetch filled"
+                _("there is no such store"), where=str(store.root), next_step=_("name a folder that rlbox fetch filled")
             )
         return function(app, store, **rest)
 
@@ -136,12 +137,16 @@ def _found(store: Store, wanted: tuple[str, ...]) -> list[str]:
     """Return the digests that were named, each once."""
     from rlbox.artifacts.names import names
 
-    files = {digest: file.file.rpartition("/")[2] for digest, (file, _) in names(store).items()}
+    files = {digest: file.file.rpartition("/")[2] for digest, (file, __) in names(store).items()}
     found: dict[str, None] = {}
     for name in wanted:
         hits = [digest for digest in store.digests() if digest.startswith(name) or files.get(digest) == name]
         if len(hits) != 1:
-            what = f"the store has {len(hits)} objects {name!r}" if hits else f"the store has no object {name!r}"
+            what = (
+                _("the store has {count} objects {name!r}").format(count=len(hits), name=name)
+                if hits
+                else _("the store has no object {name!r}").format(name=name)
+            )
             raise SpecError(what, where=str(store.root), next_step="rlbox store ls")
         found[hits[0]] = None
     return list(found)
@@ -173,11 +178,13 @@ def _verify(app: App, store: Store, *, fix: bool) -> None:
 
     damaged = verify_objects(store)
     known = names(store)
-    count = sum(1 for _ in store.digests())
+    count = sum(1 for __ in store.digests())
     lines = [f"{one.digest[:12]}  {describe(*known.get(one.digest, (None, ())))}" for one in damaged]
     if damaged and not fix:
         raise WorkFailed(
-            f"{len(damaged)} of {count} objects are damaged\n" + "\n".join(f"  {line}" for line in lines),
+            _("{count} of {count2} objects are damaged\n{lines}").format(
+                count=len(damaged), count2=count, lines="\n".join(f"  {line}" for line in lines)
+            ),
             where=str(store.root),
             next_step="rlbox store verify --fix, then rlbox fetch TARGET",
         )

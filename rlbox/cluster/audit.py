@@ -14,6 +14,7 @@ from rlbox.cluster.reach.fleet import Fleet
 from rlbox.cluster.reach.link import NodeLink
 from rlbox.errors import NodeError
 from rlbox.findings import Finding
+from rlbox.i18n import _
 
 
 def _listeners(link: NodeLink, plan: ClusterPlan) -> tuple[Listener, ...]:
@@ -32,7 +33,7 @@ def _judged(
 
 def audit(fleet: Fleet, plan: ClusterPlan, facts: Mapping[str, NodeFacts]) -> tuple[Finding, ...]:
     """Return what of it the plan has not named, on the nodes that can tell."""
-    found, _ = fleet.tried(lambda link: _listeners(link, plan))
+    found, __ = fleet.tried(lambda link: _listeners(link, plan))
     return _judged(plan, found, facts)
 
 
@@ -41,7 +42,9 @@ def require_audit(fleet: Fleet, plan: ClusterPlan, facts: Mapping[str, NodeFacts
     found = _judged(plan, fleet.each(lambda link: _listeners(link, plan)), facts)
     if found:
         raise NodeError(
-            f"cluster {plan.name} listens where its plan has named no port\n{problems_text(found)}",
+            _("cluster {plan} listens where its plan has named no port\n{problems_text}").format(
+                plan=plan.name, problems_text=problems_text(found)
+            ),
             where=", ".join(one.where for one in found),
             next_step=found[0].remedy,
         )

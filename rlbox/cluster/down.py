@@ -16,6 +16,7 @@ from rlbox.cluster.story import Story, story_of
 from rlbox.cluster.wish import ClusterWish
 from rlbox.cluster.work.going import refuse_in_use
 from rlbox.errors import NodeError
+from rlbox.i18n import _
 
 GRACE_S = 5
 _DOWN_S = 240.0
@@ -83,8 +84,10 @@ def _refuse_rest(story: Story, gone: Mapping[str, list[str]]) -> None:
     if not story.fleet.unreached:
         return
     lines = "\n".join(f"  {one.where}: {one.title}: {one.seen}" for one in story.fleet.unreached)
-    done = f"; it is gone from {', '.join(gone)}" if gone else ""
+    done = _("; it is gone from {gone}").format(gone=", ".join(gone)) if gone else ""
     raise NodeError(
-        f"cluster {story.name} may be left on nodes that cannot be reached{done}\n{lines}",
+        _("cluster {story} may be left on nodes that cannot be reached{done}\n{lines}").format(
+            story=story.name, done=done, lines=lines
+        ),
         next_step=f"rlbox cluster down {story.wish.words}, once they answer",
     )

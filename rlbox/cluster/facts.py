@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from rlbox.errors import NodeError
+from rlbox.i18n import _
 
 GOING = ("created", "running", "restarting", "paused")
 
@@ -248,7 +249,9 @@ def read_facts(name: str, row: Mapping[str, Any]) -> NodeFacts:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise NodeError(f"node {name} says what cannot be read: {key}: {first['msg']}") from error
+        raise NodeError(
+            _("node {name} says what cannot be read: {key}: {msg}").format(name=name, key=key, msg=first["msg"])
+        ) from error
 
 
 def container_of(row: Mapping[str, Any]) -> ClusterContainer:

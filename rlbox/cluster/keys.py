@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rlbox.cluster.ray import CERTIFICATE_FILES, TOKEN_FILE
 from rlbox.errors import NodeError
+from rlbox.i18n import _
 from rlbox.system.command import check_command
 from rlbox.values import Command, Secret
 
@@ -35,7 +36,7 @@ def make_certificates(addresses: Iterable[str]) -> dict[str, Secret]:
     """
     if shutil.which("openssl") is None:
         raise NodeError(
-            "there is no openssl on PATH, which makes the cluster's certificates", next_step="install openssl"
+            _("there is no openssl on PATH, which makes the cluster's certificates"), next_step=_("install openssl")
         )
     names = ",".join(f"IP:{address}" for address in dict.fromkeys(("127.0.0.1", *addresses)))
     with tempfile.TemporaryDirectory(prefix="rlbox-keys-") as text:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rlbox.config.kinds import NAME
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 from rlbox.target.cluster import NODE, ClusterNode
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ LOCAL = "local"
 """The node that is this machine."""
 
 _NODE = re.compile(NODE)
-_WRITE = "--nodes gpu005,gpu006, or cluster.nodes of the target"
+_WRITE = _("--nodes gpu005,gpu006, or cluster.nodes of the target")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,20 +62,22 @@ def wished_nodes(target: Target, told: str = "", data: str = "") -> tuple[NodeWi
     disk = data or target.disk.host
     if not rows:
         raise SpecError(
-            f"target {target.name} names no nodes",
+            _("target {target} names no nodes").format(target=target.name),
             where=f"images/{target.name}/target.toml: cluster.nodes",
             next_step=_WRITE,
         )
     twice = [name for name, count in Counter(row.name for row in rows).items() if count > 1]
     if twice:
-        raise SpecError(f"node {twice[0]} is named twice", next_step=_WRITE)
+        raise SpecError(_("node {twice} is named twice").format(twice=twice[0]), next_step=_WRITE)
     wishes = tuple(NodeWish(name=row.name, data=row.data or disk, address=row.address, here=row.here) for row in rows)
     wrong = next((wish for wish in wishes if not wish.data.startswith("/")), None)
     if wrong:
         raise SpecError(
-            f"the data disk of node {wrong.name} is {wrong.data!r}, which is no whole path",
+            _("the data disk of node {wrong} is {data!r}, which is no whole path").format(
+                wrong=wrong.name, data=wrong.data
+            ),
             where=f"images/{target.name}/target.toml: disk.host",
-            next_step="--data /PATH/ON/THE/NODES, or disk.host of the target",
+            next_step=_("--data /PATH/ON/THE/NODES, or disk.host of the target"),
         )
     return wishes
 
@@ -90,9 +93,9 @@ def cluster_name(target: Target, told: str = "") -> str:
     name = told or target.cluster.name or target.name
     if not re.fullmatch(NAME, name):
         raise SpecError(
-            f"{name!r} is no name of a cluster",
+            _("{name!r} is no name of a cluster").format(name=name),
             where="--name",
-            next_step="small letters, digits and dashes, 63 of them at most: --name pair",
+            next_step=_("small letters, digits and dashes, 63 of them at most: --name pair"),
         )
     return name
 
@@ -107,7 +110,7 @@ def _told_nodes(text: str) -> list[ClusterNode]:
 
 def _told_node(name: str) -> ClusterNode:
     if not _NODE.match(name):
-        raise SpecError(f"{name!r} is no name of a node", next_step=_WRITE)
+        raise SpecError(_("{name!r} is no name of a node").format(name=name), next_step=_WRITE)
     return ClusterNode(name=name)
 
 

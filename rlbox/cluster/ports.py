@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rlbox.errors import NodeError
+from rlbox.i18n import _
 
 STRIDE = 20
 BASE = 8100
@@ -96,8 +97,8 @@ def choose_ports(taken: Iterable[int], others: Iterable[PortPlan], base: int = 0
         if base or used.isdisjoint(range(at, at + STRIDE)):
             return PortPlan(base=at, workers=workers)
     raise NodeError(
-        f"no {STRIDE} ports in a row are free on all nodes, from {first} on",
-        next_step="cluster.port of the target, or --port: the first of 20 that are free",
+        _("no {stride} ports in a row are free on all nodes, from {first} on").format(stride=STRIDE, first=first),
+        next_step=_("cluster.port of the target, or --port: the first of 20 that are free"),
     )
 
 

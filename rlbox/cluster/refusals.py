@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from rlbox.findings import Finding
+from rlbox.i18n import _
 
 BUSY = re.compile(
     r"Connection reset by peer|Connection closed by remote host|kex_exchange_identification|Exceeded MaxStartups", re.I
@@ -89,7 +90,7 @@ def explain_ssh(name: str, host: str, jump: str, words: str) -> Finding:
 
 def _finding(id_: str, title: str, name: str, line: str, through: bool, jump: str, remedy: str) -> Finding:
     if through:
-        title = f"jump host {jump}: {title}"
+        title = _("jump host {jump}: {title}").format(jump=jump, title=title)
         return Finding(id=f"jump-{id_}", title=title, seen=line, where=name, remedy=remedy)
     return Finding(id=id_, title=title, seen=line, where=name, remedy=remedy)
 

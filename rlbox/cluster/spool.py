@@ -17,6 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from rlbox.engine.oci import sha256_of
 from rlbox.errors import EngineError
+from rlbox.i18n import _
 from rlbox.printable import printable
 from rlbox.system.compression import DigestCounter
 from rlbox.system.files import cache_path
@@ -79,7 +80,9 @@ class Spool:
                     file.flush()
                     self.grew(digest, hashed.size)
         if digest and hashed.digest != digest:
-            raise EngineError(f"a layer is packed otherwise than before: {hashed.digest}", where=digest)
+            raise EngineError(
+                _("a layer is packed otherwise than before: {digest}").format(digest=hashed.digest), where=digest
+            )
         draft.replace(self.path(hashed.digest))
         self.grew(hashed.digest, hashed.size, ended=True)
         return hashed.digest, hashed.size
@@ -107,7 +110,7 @@ class Spool:
                     if self._failed:
                         raise self._failed
                     if not self._news.wait(until - time.monotonic()):
-                        raise EngineError("the engine here brings no more of the image", where=digest)
+                        raise EngineError(_("the engine here brings no more of the image"), where=digest)
             with self.path(digest).open("rb") as file:
                 file.seek(at)
                 while block := file.read(_BLOCK):
@@ -158,7 +161,7 @@ class _Takes(http.server.BaseHTTPRequestHandler):
         self._get(body=True)
 
     def _get(self, *, body: bool) -> None:
-        *_, kind, what = self.path.partition("?")[0].split("/")
+        *__, kind, what = self.path.partition("?")[0].split("/")
         if self.path == "/v2/":
             self._answer(200, b"{}" if body else b"", {"Content-Type": "application/json"}, size=2)
         elif kind == "blobs" and _DIGEST.fullmatch(what):
@@ -181,7 +184,7 @@ class _Takes(http.server.BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         url = urlsplit(self.path)
-        *_, kind, what = url.path.split("/")
+        *__, kind, what = url.path.split("/")
         if kind == "manifests":
             text = self._read()
             digest = sha256_of(text)

@@ -19,6 +19,7 @@ from rlbox.cluster.reach.fleet import Fleet
 from rlbox.cluster.reach.link import NodeLink
 from rlbox.cluster.state import RayState, lacking, read_state
 from rlbox.errors import NodeError, RlboxError, TimedOut
+from rlbox.i18n import _
 from rlbox.values import Secret
 
 _STATE = Path(__file__).with_name("inside") / "ray_state.py"
@@ -49,7 +50,7 @@ def undone(
     try:
         yield call
     except BaseException:
-        _, failed = fleet.tried(lambda link: link.ask("undo", _UNDO_S, call=call) if link.name in known else {})
+        __, failed = fleet.tried(lambda link: link.ask("undo", _UNDO_S, call=call) if link.name in known else {})
         for name, error in failed.items():
             say(f"of this call something may be left on node {name}: {error.what}")
         raise
@@ -91,11 +92,11 @@ def start_members(fleet: Fleet, started: Started, names: Iterable[str], call: st
         if member and link.name in known:
             carrier_of(link, started.plan, member).start(started, call)
 
-    _, failed = fleet.tried(start)
+    __, failed = fleet.tried(start)
     if failed:
         lines = "\n".join(f"  {name}: {error.what}" for name, error in failed.items())
         first = next(iter(failed.values()))
-        raise NodeError(f"Ray could not be started\n{lines}", next_step=first.next_step)
+        raise NodeError(_("Ray could not be started\n{lines}").format(lines=lines), next_step=first.next_step)
 
 
 def retire(fleet: Fleet, started: Started, containers: Mapping[str, str]) -> None:
@@ -184,7 +185,11 @@ def wait_alive(
         if now - began > limit_s:
             lines = "\n".join(f"  {name}: {why}" for name, why in missing.items())
             said = f" ({state.said})" if state.said else ""
-            raise TimedOut(f"Ray has not got every node after {limit_text(limit_s)}{said}\n{lines}")
+            raise TimedOut(
+                _("Ray has not got every node after {limit_s}{said}\n{lines}").format(
+                    limit_s=limit_text(limit_s), said=said, lines=lines
+                )
+            )
         if now - shown > _SHOWN_S:
             shown = now
             say(f"waiting for {', '.join(missing)}")
@@ -199,4 +204,8 @@ def _require_running(fleet: Fleet, plan: ClusterPlan) -> None:
             carrier = carrier_of(fleet.links[member.name], plan, member)
             lines = carrier.output(rows[0]["id"], _LAST_LINES).strip().splitlines()
             quoted = "\n".join(f"  | {line}" for line in lines)
-            raise NodeError(f"Ray ended on node {member.name} with exit code {rows[0]['exit_code']}\n{quoted}")
+            raise NodeError(
+                _("Ray ended on node {member} with exit code {exit_code}\n{quoted}").format(
+                    member=member.name, exit_code=rows[0]["exit_code"], quoted=quoted
+                )
+            )

@@ -21,6 +21,7 @@ from rlbox.cluster.wish import ClusterWish
 from rlbox.errors import NodeError
 from rlbox.findings import Finding
 from rlbox.fixes.applies import stack_versions
+from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
 from rlbox.image.plans import image_plan
 from rlbox.target.load import load_target
@@ -87,7 +88,9 @@ class Story:
         found = self.standing(survey)
         if found is None:
             raise NodeError(
-                f"there is no cluster {self.name} on {', '.join(survey.facts) or 'any node that answers'}",
+                _("there is no cluster {name} on {facts}").format(
+                    name=self.name, facts=", ".join(survey.facts) or _("any node that answers")
+                ),
                 next_step=f"rlbox cluster up {self.wish.words}",
             )
         return found
@@ -111,8 +114,10 @@ def refuse(app: App, findings: Sequence[Finding]) -> None:
     if not errors:
         return
     nodes = {one.where.partition(":")[0] for one in errors}
-    count = "1 problem" if len(errors) == 1 else f"{len(errors)} problems"
-    where = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+    count = _("1 problem") if len(errors) == 1 else _("{count} problems").format(count=len(errors))
+    where = _("1 node") if len(nodes) == 1 else _("{count} nodes").format(count=len(nodes))
     raise NodeError(
-        f"{count} on {where}: nothing was started", where=", ".join(sorted(nodes)), next_step=errors[0].remedy
+        _("{count} on {where}: nothing was started").format(count=count, where=where),
+        where=", ".join(sorted(nodes)),
+        next_step=errors[0].remedy,
     )

@@ -41,6 +41,7 @@ from rlbox.cluster.work.going import refuse_in_use
 from rlbox.engine.api import require_image
 from rlbox.errors import NodeError, SpecError
 from rlbox.foreign import whole_number
+from rlbox.i18n import _
 from rlbox.system.clock import utc_now
 from rlbox.values import Secret
 
@@ -165,7 +166,7 @@ def _heal(story: Story, survey: Survey, standing: StandingCluster, wish: UpWish)
     plan = plan.renewed({name: survey.facts[name].identity for name in dead if name in survey.facts})
     _require_places(story, survey, plan)
     story.app.say(f"starting again on {', '.join(dead)}")
-    _, images = bring_image(story, survey, plan.ports.of("parts"), plan, _named(wish))
+    __, images = bring_image(story, survey, plan.ports.of("parts"), plan, _named(wish))
     callers, mount = callers_of(survey), story.image.container.mount
     with undone(story.fleet, plan, dead, story.app.say, mount=mount, new=False) as call:
         write_files(story.fleet, plan, _known_keys(story, plan), callers)
@@ -189,8 +190,10 @@ def _require_same(story: Story, plan: ClusterPlan) -> None:
     now, then = [wish.name for wish in story.wishes], [member.name for member in plan.members]
     if set(now) != set(then):
         raise NodeError(
-            f"cluster {plan.name} stands on {', '.join(then)}, not on {', '.join(now)}",
-            next_step=f"--nodes {','.join(then)}; or another --name; or rlbox cluster down first",
+            _("cluster {plan} stands on {then}, not on {now}").format(
+                plan=plan.name, then=", ".join(then), now=", ".join(now)
+            ),
+            next_step=_("--nodes {then}; or another --name; or rlbox cluster down first").format(then=",".join(then)),
         )
 
 
@@ -223,16 +226,18 @@ def _closed(story: Story, survey: Survey, wish: UpWish) -> str:
         story.app.say("open: whoever reaches the nodes' ports runs code there; it is recorded with the cluster")
         return "nothing"
     raise SpecError(
-        f"Ray {story.ray or 'of an unknown version'} takes commands of anybody: tokens came with 2.52, and its ports "
-        f"cannot be closed on {', '.join(without)}, where this user makes no rules for the network",
-        next_step="log in there as root, or --open, on a network that only the nodes reach; it is recorded",
+        _(
+            "Ray {ray} takes commands of anybody: tokens came with 2.52, and its ports cannot be "
+            "closed on {without}, where this user makes no rules for the network"
+        ).format(ray=story.ray or _("of an unknown version"), without=", ".join(without)),
+        next_step=_("log in there as root, or --open, on a network that only the nodes reach; it is recorded"),
     )
 
 
 def _plan(story: Story, survey: Survey, identity: str, closed: str) -> ClusterPlan:
     ports = survey.ports
     if ports is None:
-        raise NodeError("the nodes were not asked for their ports")
+        raise NodeError(_("the nodes were not asked for their ports"))
     return ClusterPlan(
         id=secrets.token_hex(4),
         name=story.name,

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from rlbox.amounts import MIB, size_text
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 
 EXCLUDED = (".git", ".venv", "venv", "__pycache__", "ckpts", "checkpoints", "outputs", "wandb")
 """Left out without being told: what git, Python and trainers make there."""
@@ -47,7 +48,11 @@ def check_size(folder: str, sizes: Mapping[str, int]) -> None:
     largest = parts.most_common(_SHOWN)
     named = ", ".join(f"{name} {size_text(size)}" for name, size in largest)
     raise SpecError(
-        f"the working directory has {size_text(total)}, and Ray takes {size_text(MOST)}: {named}",
+        _("the working directory has {total}, and Ray takes {most}: {named}").format(
+            total=size_text(total), most=size_text(MOST), named=named
+        ),
         where=folder,
-        next_step=f"--exclude {largest[0][0]}; what a job reads belongs on the nodes' data disks",
+        next_step=_("--exclude {largest}; what a job reads belongs on the nodes' data disks").format(
+            largest=largest[0][0]
+        ),
     )

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 
 Model = TypeVar("Model", bound=BaseModel)
 _SHOWN = 60  # characters of a wrong value that a message repeats
@@ -52,10 +53,12 @@ def check_spec(model: type[Model], data: Mapping[str, Any], where: str, known: t
         items = [dict(item) for item in error.errors(include_url=False)]
         problems = sorted({line for item in items for line in _describe(model, item, known)})
         lines = "\n".join(f"  {where}: {problem}" for problem in problems)
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        count = _("1 problem") if len(problems) == 1 else _("{count} problems").format(count=len(problems))
         raise SpecError(
-            f"{where}: {count}\n{lines}",
-            next_step=f"correct the file; `rlbox show --schema {model.__name__.lower()}` prints every key",
+            _("{where}: {count}\n{lines}").format(where=where, count=count, lines=lines),
+            next_step=_("correct the file; `rlbox show --schema {name}` prints every key").format(
+                name=model.__name__.lower()
+            ),
         ) from error
 
 
@@ -144,7 +147,7 @@ def _resolve(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
 def suggest(given: str, known: list[str]) -> str:
     """Return ` (did you mean 'X'?)` for the nearest of `known`, or nothing."""
     near = difflib.get_close_matches(given, known, n=1, cutoff=0.6)
-    return f" (did you mean '{near[0]}'?)" if near else ""
+    return _(" (did you mean '{near}'?)").format(near=near[0]) if near else ""
 
 
 class Problems(ValueError):

@@ -8,11 +8,14 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
 from rlbox.config.pattern import check_pattern
+from rlbox.i18n import _
 
 
 def _one_line(text: str) -> str:
     if wrong := re.search(r"[\x00-\x1f\x7f]", text):
-        raise ValueError(f"holds the control character {wrong.group()!r}, which no line of a Dockerfile can")
+        raise ValueError(
+            _("holds the control character {wrong!r}, which no line of a Dockerfile can").format(wrong=wrong.group())
+        )
     return text
 
 

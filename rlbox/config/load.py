@@ -10,6 +10,7 @@ from typing import Any
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.foreign import toml_table
+from rlbox.i18n import _
 
 
 def load_toml(path: Path, project: Project | None = None) -> dict[str, Any]:
@@ -23,7 +24,10 @@ def parse_toml(text: str, shown: str) -> dict[str, Any]:
     try:
         return toml_table(text)
     except ValueError as error:
-        raise SpecError(f"{shown}: broken TOML: {error}", next_step="correct the line named above") from error
+        raise SpecError(
+            _("{shown}: broken TOML: {error}").format(shown=shown, error=error),
+            next_step=_("correct the line named above"),
+        ) from error
 
 
 def read_text(path: Path, shown: str) -> str:
@@ -31,16 +35,22 @@ def read_text(path: Path, shown: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise SpecError(f"{shown}: not UTF-8 text: {error}", next_step="save the file as UTF-8") from error
+        raise SpecError(
+            _("{shown}: not UTF-8 text: {error}").format(shown=shown, error=error),
+            next_step=_("save the file as UTF-8"),
+        ) from error
     except OSError as error:
-        raise SpecError(f"{shown}: cannot be read: {error.strerror}") from error
+        raise SpecError(
+            _("{shown}: cannot be read: {strerror}").format(shown=shown, strerror=error.strerror)
+        ) from error
 
 
 def without_name(data: dict[str, Any], shown: str, key: str) -> dict[str, Any]:
     """Return `data`; a `SpecError` when it holds `key`, which is the folder's or file's own."""
     if key in data:
         raise SpecError(
-            f"{shown}: {key}: unknown key, the name is that of the folder or file", next_step="remove the key"
+            _("{shown}: {key}: unknown key, the name is that of the folder or file").format(shown=shown, key=key),
+            next_step=_("remove the key"),
         )
     return data
 

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rlbox.i18n import _
+
 if TYPE_CHECKING:
     import re2
 
@@ -71,7 +73,7 @@ def check_pattern(text: str) -> str:
         What is wrong, where in the expression, and what to write instead.
     """
     if not text:
-        raise ValueError("is empty, which fits every line; write the text that the line must hold")
+        raise ValueError(_("is empty, which fits every line; write the text that the line must hold"))
     if _TAKEN.search(text) and (found := next(_refusals(text), "")):
         raise ValueError(found)
     try:
@@ -79,7 +81,9 @@ def check_pattern(text: str) -> str:
     except ValueError as error:
         raise ValueError(next(_refusals(text), str(error))) from error
     if all(compiled.search(probe) for probe in _ANY):
-        raise ValueError(f"{text!r} fits every line, the empty one too; write what the line must hold")
+        raise ValueError(
+            _("{text!r} fits every line, the empty one too; write what the line must hold").format(text=text)
+        )
     return text
 
 
@@ -97,7 +101,9 @@ def compile_re2(text: str) -> re2._Regexp[str]:
         return re2.compile(text, re2_options())
     except re2.error as error:
         told = error.args[0].decode("utf-8", "replace") if isinstance(error.args[0], bytes) else str(error)
-        raise ValueError(f"{text!r} is no regular expression of RE2: {told}{_hint(told)}") from error
+        raise ValueError(
+            _("{text!r} is no regular expression of RE2: {told}{hint}").format(text=text, told=told, hint=_hint(told))
+        ) from error
 
 
 def fits_but(pattern: str, unless: str, line: str) -> bool:
@@ -142,7 +148,7 @@ def _refusals(text: str) -> Iterator[str]:
 
 def _hint(told: str) -> str:
     if told.startswith("invalid repetition size"):
-        return " (at most 1000 times)"
+        return _(" (at most 1000 times)")
     if told.startswith(("no argument", "missing", "unexpected", "trailing")):
-        return r"; write \ before a character that stands for itself: \( \[ \* \+ \?"
+        return _("; write \\ before a character that stands for itself: \\( \\[ \\* \\+ \\?")
     return ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 
 PACKAGE = Path(__file__).resolve().parent.parent
 SHIPPED = ("images", "jobs", "templates")
@@ -77,7 +78,9 @@ class Project:
         """Return a target's patches, in the folder `patches/` beside its spec; `SpecError` when one is missing."""
         folder = self.target_file(name).with_name("patches")
         if missing := [file for file in files if not (folder / file).is_file()]:
-            raise SpecError(f"patches: there is no file {', '.join(missing)}", where=str(folder))
+            raise SpecError(
+                _("patches: there is no file {missing}").format(missing=", ".join(missing)), where=str(folder)
+            )
         return [folder / file for file in files]
 
     def template_folders(self) -> list[Path]:
@@ -94,14 +97,19 @@ class Project:
         import difflib
 
         if kind == "target" and name in self.jobs():
-            raise SpecError(f"{name} is a job, not a target", next_step=f"rlbox run {name}")
+            raise SpecError(_("{name} is a job, not a target").format(name=name), next_step=f"rlbox run {name}")
         if kind == "job" and name in self.targets():
-            raise SpecError(f"{name} is a target, not a job", next_step=f"rlbox build {name}, rlbox shell {name}")
+            raise SpecError(
+                _("{name} is a target, not a job").format(name=name),
+                next_step=f"rlbox build {name}, rlbox shell {name}",
+            )
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         raise SpecError(
-            f"unknown {kind} {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""),
+            _("unknown {kind} {name!r}{near}").format(
+                kind=kind, name=name, near=_(" (did you mean {near!r}?)").format(near=near[0]) if near else ""
+            ),
             where=" and ".join(str(folder) for folder in self._folders(kind)),
-            next_step=f"choose one of: {', '.join(known) or 'none'}",
+            next_step=_("choose one of: {known}").format(known=", ".join(known) or _("none")),
         )
 
     def _folders(self, kind: str) -> tuple[Path, ...]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from rlbox.config.check import suggest
+from rlbox.i18n import _
 
 Kind = Literal["duration", "size", "fraction"]
 
@@ -68,14 +69,22 @@ def parse_quantity(kind: Kind, written: str | float) -> Fraction:
         number = Fraction(text)
         if number == 0 or (kind == "fraction" and number <= 1):
             return number
-        raise ValueError(f"must carry its unit: {_EXAMPLES[kind]} (got {text})")
+        raise ValueError(_("must carry its unit: {examples} (got {text})").format(examples=_EXAMPLES[kind], text=text))
     parts = _PART.findall(text)
     if not parts or re.sub(r"\s", "", "".join(n + u for n, u in parts)) != re.sub(r"\s", "", text):
-        raise ValueError(f"must be a {kind}: {_EXAMPLES[kind]} (got {written!r})")
+        raise ValueError(
+            _("must be a {kind}: {examples} (got {written!r})").format(
+                kind=kind, examples=_EXAMPLES[kind], written=written
+            )
+        )
     values = [Fraction(number) * _factor(kind, unit) for number, unit in parts]
-    units = [_factor(kind, unit) for _, unit in parts]
+    units = [_factor(kind, unit) for __, unit in parts]
     if len(parts) > 1 and (kind != "duration" or units != sorted(set(units), reverse=True)):
-        raise ValueError(f"must be one {kind}, the largest unit first: {_EXAMPLES[kind]} (got {written!r})")
+        raise ValueError(
+            _("must be one {kind}, the largest unit first: {examples} (got {written!r})").format(
+                kind=kind, examples=_EXAMPLES[kind], written=written
+            )
+        )
     return sum(values, Fraction(0))
 
 
@@ -99,12 +108,20 @@ def _factor(kind: Kind, unit: str) -> Fraction:
         return known[unit]
     if unit.upper() in ("K", "M", "G", "T", "P") and kind == "size":
         decimal, binary = f"{unit.upper().replace('K', 'k')}B", f"{unit.upper()}iB"
-        raise ValueError(f"{unit!r} may mean two sizes: write {decimal} (a power of 1000) or {binary} (of 1024)")
+        raise ValueError(
+            _("{unit!r} may mean two sizes: write {decimal} (a power of 1000) or {binary} (of 1024)").format(
+                unit=unit, decimal=decimal, binary=binary
+            )
+        )
     if unit == "m" and kind == "duration":
-        raise ValueError("'m' may mean two things: write min for minutes, ms for milliseconds")
+        raise ValueError(_("'m' may mean two things: write min for minutes, ms for milliseconds"))
     exact = [name for name in known if name.lower() == unit.lower()]
-    near = f" (did you mean {exact[0]!r}?)" if exact else suggest(unit, list(known))
-    raise ValueError(f"{unit!r} is no unit of a {kind}{near}; known: {', '.join(known)}")
+    near = _(" (did you mean {exact!r}?)").format(exact=exact[0]) if exact else suggest(unit, list(known))
+    raise ValueError(
+        _("{unit!r} is no unit of a {kind}{near}; known: {known}").format(
+            unit=unit, kind=kind, near=near, known=", ".join(known)
+        )
+    )
 
 
 def _seconds(value: Any) -> Any:

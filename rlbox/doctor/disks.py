@@ -16,6 +16,7 @@ from rlbox.amounts import GIB, MIB, limit_text, size_text
 from rlbox.doctor.check_group import Judge
 from rlbox.doctor.facts import Demands
 from rlbox.findings import Finding
+from rlbox.i18n import _
 
 _TMP_ERROR, _TMP_WARNING = 64 * MIB, 512 * MIB
 _DATA_ERROR = 2 * GIB
@@ -70,8 +71,8 @@ def _name(place: PlaceFacts) -> str:
 
 
 def _title(place: PlaceFacts) -> str:
-    titles = {"data": "the data disk", "tmp": "the folder of temporary files"}
-    return titles.get(place.role, f"the folder of {place.role}")
+    titles = {"data": _("the data disk"), "tmp": _("the folder of temporary files")}
+    return titles.get(place.role, _("the folder of {role}").format(role=place.role))
 
 
 def _where(place: PlaceFacts) -> str:
@@ -82,12 +83,12 @@ def _breaks(place: PlaceFacts) -> tuple[str, ...]:
     return {"data": _DATA, "tmp": _PROGRAMS}.get(place.role, ("compile-caches",))
 
 
-def _writable(place: PlaceFacts, _: Demands, who: str) -> Iterator[Finding]:
+def _writable(place: PlaceFacts, __: Demands, who: str) -> Iterator[Finding]:
     name = _name(place)
     if place.kind:
         yield Finding(
             id=f"{name}-{'missing' if place.kind == 'file' else place.kind}",
-            title=f"{_title(place)} {_SAYS[place.kind]}",
+            title=_("{title} {says}").format(title=_title(place), says=_SAYS[place.kind]),
             level="warning" if place.kind == "slow" else "error",
             seen=_seen(place, who),
             where=_where(place),
@@ -98,15 +99,17 @@ def _writable(place: PlaceFacts, _: Demands, who: str) -> Iterator[Finding]:
         )
 
 
-def _room(place: PlaceFacts, demands: Demands, _: str) -> Iterator[Finding]:
+def _room(place: PlaceFacts, demands: Demands, __: str) -> Iterator[Finding]:
     name = _name(place)
     if place.inodes and place.inodes_free < _INODES:
         yield Finding(
             id=f"{name}-inodes",
-            title=f"{_title(place)} can take hardly any more files",
-            seen=f"{place.inodes_free} of {place.inodes} inodes are free",
+            title=_("{title} can take hardly any more files").format(title=_title(place)),
+            seen=_("{inodes_free} of {inodes} inodes are free").format(
+                inodes_free=place.inodes_free, inodes=place.inodes
+            ),
             where=_where(place),
-            remedy="remove old sessions, caches and checkpoints: many small files fill it, not large ones",
+            remedy=_("remove old sessions, caches and checkpoints: many small files fill it, not large ones"),
             breaks=_breaks(place),
             covers=("disk-full",),
         )
@@ -120,23 +123,25 @@ def _space(place: PlaceFacts, demands: Demands, name: str) -> Iterator[Finding]:
     if place.free >= need:
         return
     tight = place.free < (min(need, _DATA_ERROR) if data else _TMP_ERROR)
-    more = ", or name another disk with --data DIR; what a job needs says `rlbox plan JOB`" if data else ""
+    more = _(", or name another disk with --data DIR; what a job needs says `rlbox plan JOB`") if data else ""
     yield Finding(
         id=f"{name}-full",
-        title=f"{_title(place)} is too full",
+        title=_("{title} is too full").format(title=_title(place)),
         level="error" if tight else "warning",
-        seen=f"{size_text(place.free)} free of {size_text(place.total)}, {size_text(need)} are needed",
+        seen=_("{free} free of {total}, {need} are needed").format(
+            free=size_text(place.free), total=size_text(place.total), need=size_text(need)
+        ),
         where=_where(place),
-        remedy=f"free space there{more}",
+        remedy=_("free space there{more}").format(more=more),
         breaks=_breaks(place) if tight else (),
         covers=("disk-full", "paths-off-data-disk"),
     )
 
 
-def _named(places: Sequence[PlaceFacts], _: Demands, who: str) -> Iterator[Finding]:
+def _named(places: Sequence[PlaceFacts], __: Demands, who: str) -> Iterator[Finding]:
     if not places:
-        remedy = "give --data DIR, or set RLBOX_DATA or disk.host"
-        yield Finding(id="data-disk-unnamed", title="no data disk is named", where="disk.host", remedy=remedy)
+        remedy = _("give --data DIR, or set RLBOX_DATA or disk.host")
+        yield Finding(id="data-disk-unnamed", title=_("no data disk is named"), where="disk.host", remedy=remedy)
 
 
 def _usable(places: Sequence[PlaceFacts], demands: Demands, who: str) -> Iterator[Finding]:
@@ -158,13 +163,13 @@ judge_place = Judge(first=_writable, checks=(_room,))
 
 
 _SAYS = {
-    "missing": "is missing",
-    "file": "is no directory",
+    "missing": _("is missing"),
+    "file": _("is no directory"),
     "read-only": "is read-only",
-    "denied": "cannot be written by this user",
-    "full": "is full",
-    "broken": "has errors",
-    "slow": "does not answer",
+    "denied": _("cannot be written by this user"),
+    "full": _("is full"),
+    "broken": _("has errors"),
+    "slow": _("does not answer"),
 }
 _COVERS = {
     "data-disk-full": ("disk-full", "paths-off-data-disk"),
@@ -179,31 +184,39 @@ _COVERS = {
 
 def _seen(place: PlaceFacts, who: str) -> str:
     if place.kind == "denied":
-        return f"{place.error} for {who}; {place.owner}"
+        return _("{error} for {who}; {owner}").format(error=place.error, who=who, owner=place.owner)
     if place.kind == "full":
-        return f"{place.error}: {size_text(place.free)} free of {size_text(place.total)}"
+        return _("{error}: {free} free of {total}").format(
+            error=place.error, free=size_text(place.free), total=size_text(place.total)
+        )
     return place.error
 
 
 def _remedy(place: PlaceFacts, who: str) -> str:
     match place.kind:
         case "missing" | "file" if place.role == "data":
-            return f"mount it: docker run --volume DIR:{place.path}; rlbox does with --data DIR"
+            return _("mount it: docker run --volume DIR:{path}; rlbox does with --data DIR").format(path=place.path)
         case "missing":
-            return f"mkdir -p {place.path}"
+            return _("mkdir -p {path}").format(path=place.path)
         case "file":
-            return f"move what is there out of the way, then: mkdir -p {place.path}"
+            return _("move what is there out of the way, then: mkdir -p {path}").format(path=place.path)
         case "read-only":
-            return "mount it writable (without :ro); a disk that turned read-only has errors: `dmesg`"
+            return _("mount it writable (without :ro); a disk that turned read-only has errors: `dmesg`")
         case "denied":
-            return f"give it to {who}: chown or chmod on the host, or start the container as its owner"
+            return _("give it to {who}: chown or chmod on the host, or start the container as its owner").format(
+                who=who
+            )
         case "full":
-            return "free space there" + (", or name another disk with --data DIR" if place.role == "data" else "")
+            return _("free space there{role}").format(
+                role=_(", or name another disk with --data DIR") if place.role == "data" else ""
+            )
         case "broken":
-            return "name another place: `dmesg` shows what is wrong with this disk"
+            return _("name another place: `dmesg` shows what is wrong with this disk")
         case _:
-            taken_off = f"umount -f -l {shlex.quote(place.path)}"
-            return f"bring back the server of that mount (a line of /proc/mounts), or take it off: {taken_off}"
+            taken_off = _("umount -f -l {path}").format(path=shlex.quote(place.path))
+            return _(
+                "bring back the server of that mount (a line of /proc/mounts), or take it off: {taken_off}"
+            ).format(taken_off=taken_off)
 
 
 def _repair(place: PlaceFacts) -> tuple[str, ...]:

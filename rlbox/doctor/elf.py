@@ -12,6 +12,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rlbox.i18n import _
+
 _MAGIC = b"\x7fELF"
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -49,7 +51,7 @@ def read_symbols(path: str, marks: tuple[bytes, ...]) -> Elf | None:
         for kind, offset, size, link in table:
             if kind != _DYNSYM or link >= len(table):
                 continue
-            _, at, length, _ = table[link]
+            __, at, length, __ = table[link]
             names = data[at : at + length]
             if not any(mark in names for mark in marks):
                 return None
@@ -60,7 +62,7 @@ def read_symbols(path: str, marks: tuple[bytes, ...]) -> Elf | None:
 def _pick(symbols: bytes, names: bytes, marks: tuple[bytes, ...]) -> Elf:
     undefined: set[bytes] = set()
     defined: set[bytes] = set()
-    for at, info, _, section, _, _ in _SYMBOL.iter_unpack(symbols[: len(symbols) // _SYMBOL.size * _SYMBOL.size]):
+    for at, info, __, section, __, __ in _SYMBOL.iter_unpack(symbols[: len(symbols) // _SYMBOL.size * _SYMBOL.size]):
         if not at or (section == 0 and info >> 4 != _GLOBAL):
             continue
         name = names[at : names.find(b"\0", at)]
@@ -72,29 +74,33 @@ def _pick(symbols: bytes, names: bytes, marks: tuple[bytes, ...]) -> Elf:
 def _sections(head: bytes, size: int, descriptor: int) -> list[tuple[int, int, int, int]]:
     """Return kind, offset, size and link of every section, after the checks of wholeness."""
     if not head.startswith(_MAGIC):
-        raise BrokenElf("is no ELF file" if size else "is empty")
+        raise BrokenElf(_("is no ELF file") if size else _("is empty"))
     if len(head) < _HEADER.size:
-        raise BrokenElf(f"is cut short: {size} bytes")
+        raise BrokenElf(_("is cut short: {size} bytes").format(size=size))
     if head[4] != 2 or head[5] != 1:
-        raise BrokenElf("is not a 64-bit little-endian file")
+        raise BrokenElf(_("is not a 64-bit little-endian file"))
     fields = _HEADER.unpack(head)
     machine, segments_at, sections_at = fields[2], fields[5], fields[6]
     wanted = _MACHINES.get(os.uname().machine)
     if wanted and machine != wanted:
-        raise BrokenElf(f"is for another processor (ELF machine {machine}, this is {os.uname().machine})")
+        raise BrokenElf(
+            _("is for another processor (ELF machine {machine}, this is {machine2})").format(
+                machine=machine, machine2=os.uname().machine
+            )
+        )
     ends = [sections_at + fields[11] * fields[12]]
-    for _, _, _, offset, length in _segments(descriptor, segments_at, fields[9], fields[10]):
+    for __, __, __, offset, length in _segments(descriptor, segments_at, fields[9], fields[10]):
         ends.append(offset + length)
     table = list(_table(descriptor, sections_at, fields[11], fields[12]))
-    ends += [offset + length for kind, offset, length, _ in table if kind != _NOBITS]
+    ends += [offset + length for kind, offset, length, __ in table if kind != _NOBITS]
     if max(ends) > size:
-        raise BrokenElf(f"is cut short: {size} bytes, its own table says {max(ends)}")
+        raise BrokenElf(_("is cut short: {size} bytes, its own table says {ends}").format(size=size, ends=max(ends)))
     return table
 
 
 def _segments(descriptor: int, at: int, width: int, count: int) -> Iterator[tuple[int, int, int, int, int]]:
     for row in _rows(descriptor, at, width, count, _SEGMENT):
-        kind, flags, offset, address, _, length = row[:6]
+        kind, flags, offset, address, __, length = row[:6]
         if kind == _PT_LOAD:
             yield kind, flags, address, offset, length
 

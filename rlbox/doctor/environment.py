@@ -11,6 +11,7 @@ from rlbox.doctor.check_group import Judge
 from rlbox.doctor.facts import Demands
 from rlbox.findings import Finding
 from rlbox.foreign import whole_number
+from rlbox.i18n import _
 from rlbox.secrets.masks import SECRETS_VARIABLE
 
 _TOKEN = re.compile(r"TOKEN(?!IZER)|SECRET|PASSW|CREDENTIAL|(^|_)KEY($|_)|APIKEY", re.IGNORECASE)
@@ -69,22 +70,24 @@ def parse_dotenv(path: str, text: str) -> DotEnv:
     return DotEnv(path=path, values=values, broken=tuple(broken))
 
 
-def _broken_lines(facts: EnvFacts, _: Demands) -> Iterator[Finding]:
+def _broken_lines(facts: EnvFacts, __: Demands) -> Iterator[Finding]:
     for file in facts.files:
         if file.broken:
             yield Finding(
-                id="env-file-broken", title="lines of .env are not what a shell reads", seen="; ".join(file.broken[:4]),
-                where=file.path, remedy="write NAME=value, no blanks around =, line ends of Unix (`sed -i 's/\\r$//'`)",
+                id="env-file-broken", title=_("lines of .env are not what a shell reads"),
+                seen="; ".join(file.broken[:4]),
+                where=file.path,
+                remedy=_("write NAME=value, no blanks around =, line ends of Unix (`sed -i 's/\\r$//'`)"),
                 breaks=("env-not-exported", "token-*"), covers=("windows-line-ends",),
             )  # fmt: skip
 
 
-def _not_exported(facts: EnvFacts, _: Demands) -> Iterator[Finding]:
+def _not_exported(facts: EnvFacts, __: Demands) -> Iterator[Finding]:
     for file in facts.files:
         missing = sorted(name for name, value in file.values.items() if value and name not in facts.environ)
         if missing:
             yield Finding(
-                id="env-not-exported", title="names of .env are not in the environment",
+                id="env-not-exported", title=_("names of .env are not in the environment"),
                 level="error" if any(map(sounds_secret, missing)) else "warning", seen=", ".join(missing),
                 where=file.path, remedy=f"set -a; . {file.path}; set +a", breaks=("token-*",),
                 covers=("env-not-exported",),
@@ -107,7 +110,7 @@ def _without_value(facts: EnvFacts, demands: Demands) -> Iterator[Finding]:
         yield _unset(given, "environment")
 
 
-def _placeholders(facts: EnvFacts, _: Demands) -> Iterator[Finding]:
+def _placeholders(facts: EnvFacts, __: Demands) -> Iterator[Finding]:
     wrong = sorted(
         name
         for name, value in facts.environ.items()
@@ -116,36 +119,42 @@ def _placeholders(facts: EnvFacts, _: Demands) -> Iterator[Finding]:
     )
     if wrong:
         yield Finding(
-            id="token-placeholder", title="a token is a placeholder, or has blanks around it", seen=", ".join(wrong),
-            where="environment", remedy="write the real token into .env and export it", covers=("placeholder-left",),
+            id="token-placeholder", title=_("a token is a placeholder, or has blanks around it"), seen=", ".join(wrong),
+            where=_("environment"), remedy=_("write the real token into .env and export it"),
+            covers=("placeholder-left",),
         )  # fmt: skip
 
 
-def _other_names(facts: EnvFacts, _: Demands) -> Iterator[Finding]:
+def _other_names(facts: EnvFacts, __: Demands) -> Iterator[Finding]:
     for name, right in _OTHER_NAMES.items():
         if facts.environ.get(name) and not facts.environ.get(right):
             yield Finding(
-                id="token-name", title=f"{right} is not set, {name} is: programs read the former", level="warning",
-                seen=f"{name} is set, {right} is not", where="environment", remedy=f'export {right}="${name}"',
+                id="token-name",
+                title=_("{right} is not set, {name} is: programs read the former").format
+                    (right=right, name=name), level="warning",
+                seen=_("{name} is set, {right} is not").format(name=name, right=right), where=_("environment"),
+                remedy=_("export {right}=\"${name}\"").format(right=right, name=name),
                 covers=("wandb-key-missing",),
             )  # fmt: skip
 
 
 def _unset(names: list[str], where: str) -> Finding:
     return Finding(
-        id="token-unset", title="a token is asked for and not given", seen=f"{', '.join(names)}: no value", where=where,
-        remedy=f"write it into .env (mode 0600) and export it: set -a; . ./.env; set +a   # {names[0]}",
+        id="token-unset", title=_("a token is asked for and not given"),
+        seen=_("{names}: no value").format(names=', '.join(names)), where=where,
+        remedy=_("write it into .env (mode 0600) and export it: set -a; . ./.env; set +a   # {name}").format
+            (name=names[0]),
         covers=("wandb-key-missing", "hf-unauthorized"),
     )  # fmt: skip
 
 
-def _numbers(facts: EnvFacts, _: Demands) -> Iterator[Finding]:
+def _numbers(facts: EnvFacts, __: Demands) -> Iterator[Finding]:
     environ = facts.environ
     wrong = [f"{name}={environ[name]}" for name in _THREADS if name in environ and not _positive(environ[name])]
     if wrong:
         yield Finding(
-            id="threads-value", title="a number of threads is none", seen=", ".join(wrong), where="environment",
-            remedy="set it to 1 or more, or unset it", breaks=("torch-*",),
+            id="threads-value", title=_("a number of threads is none"), seen=", ".join(wrong), where=_("environment"),
+            remedy=_("set it to 1 or more, or unset it"), breaks=("torch-*",),
         )  # fmt: skip
 
 
@@ -153,25 +162,27 @@ def _positive(text: str) -> bool:
     return all((whole_number(part.strip()) or 0) > 0 for part in text.split(","))
 
 
-def _proxy_for_localhost(facts: EnvFacts, _: Demands) -> Iterator[Finding]:
+def _proxy_for_localhost(facts: EnvFacts, __: Demands) -> Iterator[Finding]:
     environ = facts.environ
     proxies = [name for name in _PROXIES if environ.get(name)]
     spared = {part.strip() for name in ("no_proxy", "NO_PROXY") for part in environ.get(name, "").split(",")}
     if proxies and "*" not in spared and (missing := [name for name in _LOCAL if name not in spared]):
         yield Finding(
-            id="proxy-for-localhost", title="requests to this machine go through the proxy",
-            seen=f"{', '.join(proxies)} set, no_proxy lacks {' and '.join(missing)}", where="no_proxy",
-            remedy="export no_proxy=localhost,127.0.0.1,::1 NO_PROXY=localhost,127.0.0.1,::1",
+            id="proxy-for-localhost", title=_("requests to this machine go through the proxy"),
+            seen=_("{proxies} set, no_proxy lacks {missing}").format
+                (proxies=', '.join(proxies), missing=' and '.join(missing)), where="no_proxy",
+            remedy=_("export no_proxy=localhost,127.0.0.1,::1 NO_PROXY=localhost,127.0.0.1,::1"),
             breaks=("ray-task*",), covers=("proxy-intercepts-localhost",),
         )  # fmt: skip
 
 
-def _ray_folder(facts: EnvFacts, _: Demands) -> Iterator[Finding]:
+def _ray_folder(facts: EnvFacts, __: Demands) -> Iterator[Finding]:
     folder = facts.environ.get("RAY_TMPDIR", "")
     if len(folder) > _RAY_FOLDER:
         yield Finding(
-            id="ray-tmpdir-long", title="Ray's temporary folder has a path too long for its sockets",
-            seen=f"{len(folder)} characters, {_RAY_FOLDER} are the most", where=f"RAY_TMPDIR={folder}",
+            id="ray-tmpdir-long", title=_("Ray's temporary folder has a path too long for its sockets"),
+            seen=_("{count} characters, {ray_folder} are the most").format
+                (count=len(folder), ray_folder=_RAY_FOLDER), where=f"RAY_TMPDIR={folder}",
             remedy="export RAY_TMPDIR=/tmp", covers=("ray-temp-dir",),
         )  # fmt: skip
 

@@ -12,6 +12,7 @@ from rlbox.doctor.facts import Demands
 from rlbox.doctor.stack import ProgramFacts
 from rlbox.findings import Finding
 from rlbox.foreign import whole_number
+from rlbox.i18n import _
 
 _STUB = 34  # CUDA_ERROR_STUB_LIBRARY
 # What cuInit's codes mean for who runs a container; source: cuda.h, and issues 803/804 of gpustack and vLLM.
@@ -41,7 +42,7 @@ def _driver(facts: ProgramFacts) -> Mapping[str, Any] | None:
     return next((row for row in facts.steps if row["step"] == "driver"), None)
 
 
-def _starts(facts: ProgramFacts, _: Demands) -> Iterator[Finding]:
+def _starts(facts: ProgramFacts, __: Demands) -> Iterator[Finding]:
     driver = _driver(facts)
     if driver and not driver.get("ok"):
         unknown = ("gpu-driver-broken", "the driver does not start", "restart the container, then the host's driver")
@@ -58,18 +59,18 @@ def _all_there(facts: ProgramFacts, demands: Demands) -> Iterator[Finding]:
         yield from too_few_gpus(int(driver["count"]), demands)
 
 
-def _managed(facts: ProgramFacts, _: Demands) -> Iterator[Finding]:
+def _managed(facts: ProgramFacts, __: Demands) -> Iterator[Finding]:
     for row in facts.steps:
         if row["step"] == "nvml":
             yield Finding(
-                id="gpu-nvml", title="the GPUs cannot be managed", seen=str(row.get("error")),
+                id="gpu-nvml", title=_("the GPUs cannot be managed"), seen=str(row.get("error")),
                 where="libnvidia-ml.so.1",
-                remedy="restart the container: a reload of systemd takes devices away from running ones",
+                remedy=_("restart the container: a reload of systemd takes devices away from running ones"),
                 covers=("cuda-after-restart", "driver-library-mismatch"),
             )  # fmt: skip
 
 
-def _memory(facts: ProgramFacts, _: Demands) -> Iterator[Finding]:
+def _memory(facts: ProgramFacts, __: Demands) -> Iterator[Finding]:
     for row in facts.steps:
         if row["step"] == "memory":
             yield from _one_memory(row)
@@ -79,17 +80,19 @@ def _one_memory(row: Mapping[str, Any]) -> Iterator[Finding]:
     total, free = int(row["total"]), int(row["free"])
     if int(row.get("bad", 0)):
         yield Finding(
-            id="gpu-hardware-fault", title="a GPU has memory errors", seen=f"{row['bad']} uncorrected",
-            where=f"GPU {row['number']}", remedy="leave this GPU out (CUDA_VISIBLE_DEVICES) and have it replaced",
+            id="gpu-hardware-fault", title=_("a GPU has memory errors"),
+            seen=_("{bad} uncorrected").format(bad=row['bad']),
+            where=f"GPU {row['number']}", remedy=_("leave this GPU out (CUDA_VISIBLE_DEVICES) and have it replaced"),
         )  # fmt: skip
     if total - free > max(_BUSY * total, 2 * GIB):
-        users = (
-            ", ".join(f"pid {pid} {card_text(used)}" for pid, used in row.get("users", ())) or "outside this container"
+        users = ", ".join(f"pid {pid} {card_text(used)}" for pid, used in row.get("users", ())) or _(
+            "outside this container"
         )
         yield Finding(
-            id="gpu-busy", title="a GPU's memory is in use", level="warning",
-            seen=f"{card_text(total - free)} of {card_text(total)}: {users}", where=f"GPU {row['number']}",
-            remedy="ask its owner (`ps -o user,args -p PID`), then end it, or choose another GPU",
+            id="gpu-busy", title=_("a GPU's memory is in use"), level="warning",
+            seen=_("{memory} of {total}: {users}").format
+                (memory=card_text(total - free), total=card_text(total), users=users), where=f"GPU {row['number']}",
+            remedy=_("ask its owner (`ps -o user,args -p PID`), then end it, or choose another GPU"),
             covers=("free-memory-below-utilization",),
         )  # fmt: skip
 
@@ -103,9 +106,9 @@ def judge_gpu_kernels(facts: ProgramFacts, demands: Demands) -> Iterator[Finding
     for row in facts.steps:
         if row["step"] == "triton" and not row.get("ok"):
             yield Finding(
-                id="jit-triton", title="Triton cannot compile a kernel", seen=str(row.get("error")),
+                id="jit-triton", title=_("Triton cannot compile a kernel"), seen=str(row.get("error")),
                 where="triton",
-                remedy="it needs gcc, Python's headers and libcuda.so.1; TRITON_CACHE_DIR must be writable",
+                remedy=_("it needs gcc, Python's headers and libcuda.so.1; TRITON_CACHE_DIR must be writable"),
                 covers=("triton-cc-build-failed", "triton-launcher-compile", "triton-unsupported-gpu"),
             )  # fmt: skip
         if row["step"] != "gpu" or row.get("ok"):
@@ -113,15 +116,16 @@ def judge_gpu_kernels(facts: ProgramFacts, demands: Demands) -> Iterator[Finding
         arch, archs = str(row.get("arch", "")), [str(name) for name in row.get("archs", ())]
         if arch and archs and not _has_kernels(arch, archs):
             yield Finding(
-                id="gpu-arch-not-in-build", title="torch has no kernels for this GPU",
-                seen=f"{row.get('name')} is {arch}, torch has {', '.join(archs)}", where=f"GPU {row.get('number')}",
-                remedy="choose a torch built for it: channel cu128 or newer for sm_120", breaks=("gpu-kernel",),
+                id="gpu-arch-not-in-build", title=_("torch has no kernels for this GPU"),
+                seen=_("{name} is {arch}, torch has {archs}").format
+                    (name=row.get('name'), arch=arch, archs=', '.join(archs)), where=f"GPU {row.get('number')}",
+                remedy=_("choose a torch built for it: channel cu128 or newer for sm_120"), breaks=("gpu-kernel",),
             )  # fmt: skip
         elif demands.wants_gpu or "count" not in row:
             yield Finding(
-                id="gpu-kernel", title="torch cannot calculate on a GPU", seen=str(row.get("error")),
+                id="gpu-kernel", title=_("torch cannot calculate on a GPU"), seen=str(row.get("error")),
                 where=f"GPU {row.get('number', '')}".rstrip(),
-                remedy="see the error; CUDA_LAUNCH_BLOCKING=1 names the kernel",
+                remedy=_("see the error; CUDA_LAUNCH_BLOCKING=1 names the kernel"),
             )  # fmt: skip
 
 
@@ -138,10 +142,12 @@ def _add_up(facts: ProgramFacts, count: int) -> Iterator[Finding]:
     hangs = facts.exit_code is None and last is None
     if hangs or (last is not None and not last.get("ok")):
         yield Finding(
-            id="nccl-self-test", title=f"{count} GPUs cannot add up a tensor over NCCL",
-            seen=str(last.get("error")) if last else f"no answer in {duration_text(facts.seconds)}",
-            where="NCCL",
-            remedy="NCCL_DEBUG=INFO shows the transport that fails; try NCCL_P2P_DISABLE=1, then NCCL_SHM_DISABLE=1",
+            id="nccl-self-test", title=_("{count} GPUs cannot add up a tensor over NCCL").format(count=count),
+            seen=str(last.get("error")) if last else _("no answer in {seconds}").format
+                (seconds=duration_text(facts.seconds)),
+            where=_("NCCL"),
+            remedy=_("NCCL_DEBUG=INFO shows the transport that fails; try NCCL_P2P_DISABLE=1, then "
+"NCCL_SHM_DISABLE=1"),
         )  # fmt: skip
 
 

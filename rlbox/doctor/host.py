@@ -31,6 +31,7 @@ from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, parse_gpus
 from rlbox.errors import EngineError, NodeError, RlboxError, TimedOut
 from rlbox.findings import Finding
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.image.context import outdated
 from rlbox.image.machine import image_needs
 from rlbox.image.plan import ImagePlan
@@ -193,7 +194,7 @@ def _in_container(
     try:
         outcome = engine().run(plan, timeout_s=budget_s + _STARTING_S + 5)
     except TimedOut:
-        return [Finding(id="image-slow", title="the container did not answer", level="warning", where=plan.name)]
+        return [Finding(id="image-slow", title=_("the container did not answer"), level="warning", where=plan.name)]
     except EngineError as error:
         return [_refused(image.tag, error.what)]
     try:
@@ -212,8 +213,8 @@ def _container_name(image: ImagePlan) -> str:
 def _refused(tag: str, words: str) -> Finding:
     return Finding(
         id="container-refused",
-        title="the engine does not start a container of the image",
+        title=_("the engine does not start a container of the image"),
         seen=words[:500],
         where=tag,
-        remedy="docker's own words say what it misses; limits are in the target's [run]",
+        remedy=_("docker's own words say what it misses; limits are in the target's [run]"),
     )

@@ -13,6 +13,7 @@ from rlbox.doctor.check_group import Judge
 from rlbox.doctor.facts import Demands
 from rlbox.doctor.packages import PROGRAMS
 from rlbox.findings import Finding
+from rlbox.i18n import _
 from rlbox.system.limits import available_memory, cpu_quota, read_group_number
 
 SHM = "/dev/shm"  # noqa: S108 - it is what is asked about
@@ -62,13 +63,16 @@ def _shm_wanted(demands: Demands) -> float:
 
 
 def _shm_flag(demands: Demands) -> str:
-    return f"start the container with --shm-size={_shm_wanted(demands):g}g (rlbox does), or --ipc=host"
+    return _("start the container with --shm-size={shm_wanted:g}g (rlbox does), or --ipc=host").format(
+        shm_wanted=_shm_wanted(demands)
+    )
 
 
 def _shm_there(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
     if facts.shm_total is None:
         yield Finding(
-            id="shm-missing", title="there is no shared memory", seen=f"{SHM} is no directory", where=SHM,
+            id="shm-missing", title=_("there is no shared memory"),
+            seen=_("{shm} is no directory").format(shm=SHM), where=SHM,
             remedy=_shm_flag(demands), breaks=_SHM_BREAKS, covers=_SHM_COVERS,
         )  # fmt: skip
 
@@ -82,8 +86,9 @@ def _shm_size(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
     if facts.shm_total is not None and _is_small(facts, wanted):
         tiny = _is_small(facts, min(wanted, _SHM_FLOOR_GIB))
         yield Finding(
-            id="shm-too-small", title="shared memory is too small", level="error" if tiny else "warning",
-            seen=f"{size_text(facts.shm_total)}, the target wants {asked_text(wanted)}",
+            id="shm-too-small", title=_("shared memory is too small"), level="error" if tiny else "warning",
+            seen=_("{shm_total}, the target wants {asked_text}").format
+                (shm_total=size_text(facts.shm_total), asked_text=asked_text(wanted)),
             where=SHM,
             remedy=_shm_flag(demands), breaks=_SHM_BREAKS, covers=_SHM_COVERS,
         )  # fmt: skip
@@ -92,8 +97,8 @@ def _shm_size(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
 def _shm_writable(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
     if facts.shm_error and not _is_small(facts, _shm_wanted(demands)):
         yield Finding(
-            id="shm-not-writable", title="shared memory cannot be written", seen=facts.shm_error, where=SHM,
-            remedy="chmod 1777 /dev/shm, or start a new container", repair=("mode", SHM, "1777"),
+            id="shm-not-writable", title=_("shared memory cannot be written"), seen=facts.shm_error, where=SHM,
+            remedy=_("chmod 1777 /dev/shm, or start a new container"), repair=("mode", SHM, "1777"),
             breaks=_SHM_BREAKS, covers=_SHM_COVERS,
         )  # fmt: skip
 
@@ -106,10 +111,10 @@ def _shm_free(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
         files = ", ".join(f"{name} {size_text(count)}" for name, count in facts.shm_largest)
         seen = f"{size_text(facts.shm_free)} free of {size_text(total)}"
         yield Finding(
-            id="shm-full", title="shared memory is nearly full",
+            id="shm-full", title=_("shared memory is nearly full"),
             level="error" if facts.shm_free < 128 * MIB else "warning",
             seen=seen + (f"; largest: {files}" if files else ""),
-            where=SHM, remedy="remove what ended jobs left there, or end the job that uses it",
+            where=SHM, remedy=_("remove what ended jobs left there, or end the job that uses it"),
             breaks=_SHM_BREAKS, covers=_SHM_COVERS,
         )  # fmt: skip
 
@@ -125,10 +130,12 @@ def _pids(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
     if not tight and (known or limit >= 0.9 * wanted):
         return
     yield Finding(
-        id="pids-limit", title="too few processes and threads are allowed", level="error" if tight else "warning",
-        seen=f"limit {limit}, {facts.pids_now} in use, {facts.cores} cores; wanted: {max(wanted, _PIDS_FLOOR)}",
+        id="pids-limit", title=_("too few processes and threads are allowed"), level="error" if tight else "warning",
+        seen=_("limit {limit}, {pids_now} in use, {cores} cores; wanted: {wanted}").format
+            (limit=limit, pids_now=facts.pids_now, cores=facts.cores, wanted=max(wanted, _PIDS_FLOOR)),
         where="pids.max" if limit == facts.pids_max else "ulimit -u",
-        remedy=f"start the container with --pids-limit={max(wanted, 4096)} (rlbox does), or set *_NUM_THREADS=1",
+        remedy=_("start the container with --pids-limit={wanted} (rlbox does), or set *_NUM_THREADS=1").format
+            (wanted=max(wanted, 4096)),
         breaks=(*PROGRAMS, "torch-ext-*", "libnuma-missing") if tight else (),
         covers=("pthread-create-failed",),
     )  # fmt: skip
@@ -139,39 +146,48 @@ def _memory(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
     wanted = demands.memory_gib * GIB
     if facts.memory_max is not None and facts.memory_max < max(0.9 * wanted, _MEMORY_FLOOR):
         tiny = facts.memory_max < _MEMORY_FLOOR
-        text = f"{size_text(facts.memory_max)}, the target wants {size_text(max(wanted, _MEMORY_FLOOR))}"
+        text = _("{memory_max}, the target wants {size}").format(
+            memory_max=size_text(facts.memory_max), size=size_text(max(wanted, _MEMORY_FLOOR))
+        )
         yield Finding(
-            id="memory-limit", title="the memory limit is too low", level="error" if tiny else "warning", seen=text,
-            where="memory.max", remedy=f"start the container with --memory={max(demands.memory_gib, 4):g}g",
+            id="memory-limit", title=_("the memory limit is too low"), level="error" if tiny else "warning", seen=text,
+            where="memory.max",
+            remedy=_("start the container with --memory={memory_gib:g}g").format(memory_gib=max(demands.memory_gib, 4)),
             breaks=breaks, covers=("host-oom-killed",),
         )  # fmt: skip
     elif facts.memory_free is not None and facts.memory_free < _MEMORY_FLOOR // 2:
         yield Finding(
-            id="memory-low", title="hardly any memory is free", seen=f"{size_text(facts.memory_free)} free",
-            where="memory", remedy="end what uses it (`ps aux --sort=-rss | head`)", breaks=breaks,
+            id="memory-low", title=_("hardly any memory is free"),
+            seen=_("{memory_free} free").format(memory_free=size_text(facts.memory_free)),
+            where=_("memory"), remedy=_("end what uses it (`ps aux --sort=-rss | head`)"), breaks=breaks,
         )  # fmt: skip
 
 
-def _cpus(facts: LimitFacts, _: Demands) -> Iterator[Finding]:
+def _cpus(facts: LimitFacts, __: Demands) -> Iterator[Finding]:
     if facts.cpus is not None and facts.cpus < 1:
         yield Finding(
-            id="cpu-quota", title="less than one core is allowed", level="warning", seen=f"{facts.cpus:g} cores",
-            where="cpu.max", remedy="start the container with more --cpus, or without", breaks=("*-unfinished",),
+            id="cpu-quota", title=_("less than one core is allowed"), level="warning",
+            seen=_("{cpus:g} cores").format(cpus=facts.cpus),
+            where="cpu.max", remedy=_("start the container with more --cpus, or without"), breaks=("*-unfinished",),
         )  # fmt: skip
 
 
 def _rlimit(
     name: str, floor: int, unit: int, what: str, fails: str
 ) -> Callable[[LimitFacts, Demands], Iterator[Finding]]:
-    def check(facts: LimitFacts, _: Demands) -> Iterator[Finding]:
+    def check(facts: LimitFacts, __: Demands) -> Iterator[Finding]:
         limit = facts.rlimits.get(name, UNLIMITED)
         if limit != UNLIMITED and limit < floor:
             yield Finding(
-                id=f"ulimit-{name}", title=f"a limit of the shell is too low: {fails}",
+                id=f"ulimit-{name}", title=_("a limit of the shell is too low: {fails}").format(fails=fails),
                 level="warning" if name == "nofile" and limit >= 1024 else "error",
-                seen=f"{limit // unit} {what}, {floor // unit} are the least", where=f"ulimit, {name}",
-                remedy=f"start the container with --ulimit {name}={_ASKED.get(name, floor)}, or raise it in "
-                "/etc/security/limits.conf",
+                seen=_("{limit} {what}, {floor} are the least").format(
+                    limit=limit // unit, what=what, floor=floor // unit
+                ),
+                where=_("ulimit, {name}").format(name=name),
+                remedy=_(
+                    "start the container with --ulimit {name}={limit}, or raise it in /etc/security/limits.conf"
+                ).format(name=name, limit=_ASKED.get(name, floor)),
                 breaks=("ray-*", "torch-*", "extension-*", "jit-*"),
                 covers=("soft-limits",) if name == "nofile" else (),
             )  # fmt: skip
@@ -234,7 +250,7 @@ def _shm() -> tuple[int | None, int, str, tuple[tuple[str, int], ...]]:
 
 def _largest() -> tuple[tuple[str, int], ...]:
     found = []
-    for folder, _, names in os.walk(SHM):
+    for folder, __, names in os.walk(SHM):
         for name in names:
             try:
                 found.append((os.path.join(folder, name), os.lstat(os.path.join(folder, name)).st_blocks * 512))

@@ -19,6 +19,7 @@ from rlbox.doctor.check_group import Judge
 from rlbox.doctor.facts import Demands
 from rlbox.errors import RlboxError
 from rlbox.findings import Finding
+from rlbox.i18n import _
 from rlbox.system.command import run_command
 from rlbox.system.http import HttpClient, NoResponseError, explain_no_response, make_tls_context_factory
 from rlbox.system.network_settings import find_ca_bundle, read_network_settings
@@ -74,41 +75,45 @@ class NetworkFacts:
     not_before: float = 0.0
 
 
-def _loopback(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
+def _loopback(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
     if facts.loopback_error:
         yield Finding(
-            id="loopback-down", title="this machine cannot speak to itself", seen=facts.loopback_error,
+            id="loopback-down", title=_("this machine cannot speak to itself"), seen=facts.loopback_error,
             where="127.0.0.1",
-            remedy="ip link set lo up (as root), or start the container with a network", breaks=("ray-*", "port-*"),
+            remedy=_("ip link set lo up (as root), or start the container with a network"), breaks=("ray-*", "port-*"),
         )  # fmt: skip
 
 
-def _localhost(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
+def _localhost(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
     if not facts.loopback_error and not any(ip == "::1" or ip.startswith("127.") for ip in facts.localhost):
         yield Finding(
-            id="localhost-unresolved", title="the name localhost is not this machine",
-            seen=f"localhost is {', '.join(facts.localhost) or 'unknown'}", where="/etc/hosts",
-            remedy="put the line `127.0.0.1 localhost` into /etc/hosts", breaks=("ray-*",),
+            id="localhost-unresolved", title=_("the name localhost is not this machine"),
+            seen=_("localhost is {localhost}").format(localhost=', '.join(facts.localhost) or _("unknown")),
+            where="/etc/hosts",
+            remedy=_("put the line `127.0.0.1 localhost` into /etc/hosts"), breaks=("ray-*",),
         )  # fmt: skip
 
 
 def _hostname(facts: NetworkFacts, demands: Demands) -> Iterator[Finding]:
-    seen = f"{facts.hostname} is {', '.join(facts.hostname_ips) or 'unknown'}"
+    seen = _("{hostname} is {hostname_ips}").format(
+        hostname=facts.hostname, hostname_ips=", ".join(facts.hostname_ips) or _("unknown")
+    )
     only_loopback = all(ip.startswith("127.") or ip == "::1" for ip in facts.hostname_ips)
     if demands.nodes > 1 and only_loopback and not facts.environ.get("GLOO_SOCKET_IFNAME"):
         yield Finding(
-            id="hostname-loopback", title="other nodes cannot reach this one by its name", seen=seen,
-            where="/etc/hosts", remedy="give the name the node's own address there, or set GLOO_SOCKET_IFNAME",
+            id="hostname-loopback", title=_("other nodes cannot reach this one by its name"), seen=seen,
+            where="/etc/hosts", remedy=_("give the name the node's own address there, or set GLOO_SOCKET_IFNAME"),
             covers=("gloo-interface",),
         )  # fmt: skip
     elif facts.foreign_ips and len(facts.foreign_ips) == len(facts.hostname_ips):
         yield Finding(
-            id="hostname-foreign", title="this machine's name has the address of another", level="warning", seen=seen,
-            where="/etc/hosts", remedy="correct /etc/hosts: gloo and torch.distributed listen on what the name says",
+            id="hostname-foreign", title=_("this machine's name has the address of another"), level="warning",
+            seen=seen,
+            where="/etc/hosts", remedy=_("correct /etc/hosts: gloo and torch.distributed listen on what the name says"),
         )  # fmt: skip
 
 
-def _interfaces(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
+def _interfaces(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
     for name in INTERFACES:
         value = facts.environ.get(name, "")
         if not value or value.startswith("^") or not facts.names:
@@ -118,49 +123,53 @@ def _interfaces(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
         there = [w for w in wanted if any(n == w if exact else n.startswith(w) for n in facts.names)]
         if not there:
             yield Finding(
-                id="interface-missing", title="a network interface that is named does not exist",
-                seen=f"{name}={value}; there are {', '.join(facts.names)}", where=name,
-                remedy=f"set {name} to one of them (`ip -br address`), or unset it",
+                id="interface-missing", title=_("a network interface that is named does not exist"),
+                seen=_("{name}={value}; there are {names}").format
+                    (name=name, value=value, names=', '.join(facts.names)), where=name,
+                remedy=_("set {name} to one of them (`ip -br address`), or unset it").format(name=name),
                 covers=("gloo-interface",),
             )  # fmt: skip
 
 
-def _addresses(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
+def _addresses(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
     for name in facts.unresolved:
         yield Finding(
-            id="address-unknown", title="an address that is named cannot be used here",
+            id="address-unknown", title=_("an address that is named cannot be used here"),
             seen=f"{name}={facts.environ.get(name, '')}", where=name,
-            remedy=f"set {name} to an address of this machine (MASTER_ADDR: of the head), or unset it",
+            remedy=_("set {name} to an address of this machine (MASTER_ADDR: of the head), or unset it").format
+                (name=name),
             covers=("vllm-host-ip",),
         )  # fmt: skip
 
 
-def _ports(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
+def _ports(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
     taken = facts.taken
     for holder in dict.fromkeys(row.holder for row in taken):
         rows = [row for row in taken if row.holder == holder]
         ports = ", ".join(f"{row.number} ({row.name})" for row in rows)
         yield Finding(
-            id="port-taken", title="a port that is needed is taken",
-            seen=f"{ports}: held by {holder}", where=f"port {rows[0].number}",
-            remedy="a run of rlbox (`rlbox runs`) is ended with `rlbox stop RUN`; else end what holds it, "
-            "or give the job another port",
+            id="port-taken", title=_("a port that is needed is taken"),
+            seen=_("{ports}: held by {holder}").format(ports=ports, holder=holder),
+            where=_("port {number}").format(number=rows[0].number),
+            remedy=_("a run of rlbox (`rlbox runs`) is ended with `rlbox stop RUN`; else end what holds it, or "
+"give the job another port"),
             covers=("ray-port-conflict",),
         )  # fmt: skip
 
 
-def _nameserver(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
+def _nameserver(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
     dead = [row for row in facts.reached if row.error]
     resolvers = [row for row in dead if "name" in row.error.lower() and "resol" in row.error.lower()]
     if not facts.nameservers and resolvers:
         yield Finding(
-            id="no-nameserver", title="no name server is configured", seen="/etc/resolv.conf has no nameserver line",
-            where="/etc/resolv.conf", remedy="start the container with --dns, or mend /etc/resolv.conf",
+            id="no-nameserver", title=_("no name server is configured"),
+            seen=_("/etc/resolv.conf has no nameserver line"),
+            where="/etc/resolv.conf", remedy=_("start the container with --dns, or mend /etc/resolv.conf"),
             breaks=("mirror-dead", "proxy-dead", "endpoint-dead"),
         )  # fmt: skip
 
 
-def _reached(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
+def _reached(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
     return (_dead(row) for row in facts.reached if row.error)
 
 
@@ -170,29 +179,30 @@ def _dead(row: Reached) -> Finding:
     match row.kind:
         case "proxy":
             return Finding(
-                id="proxy-dead", title="the proxy does not answer", seen=row.error, where=where,
-                remedy=f"start it, correct {row.name}, or unset it", breaks=("mirror-dead", "endpoint-dead"),
+                id="proxy-dead", title=_("the proxy does not answer"), seen=row.error, where=where,
+                remedy=_("start it, correct {row}, or unset it").format(row=row.name),
+                breaks=("mirror-dead", "endpoint-dead"),
             )  # fmt: skip
         case "ray":
             return Finding(
-                id="ray-address-dead", title="RAY_ADDRESS names a cluster that does not answer", seen=row.error,
-                where=where, remedy="start its head, or unset RAY_ADDRESS",
+                id="ray-address-dead", title=_("RAY_ADDRESS names a cluster that does not answer"), seen=row.error,
+                where=where, remedy=_("start its head, or unset RAY_ADDRESS"),
             )  # fmt: skip
         case "endpoint":
             return Finding(
-                id="endpoint-dead", title="a service that is named does not answer", seen=row.error, where=where,
-                remedy=f"correct {row.name}, or unset it",
+                id="endpoint-dead", title=_("a service that is named does not answer"), seen=row.error, where=where,
+                remedy=_("correct {row}, or unset it").format(row=row.name),
             )  # fmt: skip
         case _:
             return Finding(
-                id="mirror-dead", title="a mirror does not answer", level="warning" if row.optional else "error",
+                id="mirror-dead", title=_("a mirror does not answer"), level="warning" if row.optional else "error",
                 seen=row.error, where=where,
-                remedy="choose another (`rlbox mirrors probe`); a variable: correct or unset it",
+                remedy=_("choose another (`rlbox mirrors probe`); a variable: correct or unset it"),
                 covers=("hf-unreachable", "pip-index-unreachable"),
             )  # fmt: skip
 
 
-def _clock(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
+def _clock(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
     skews = [row.skew_s for row in facts.reached if row.skew_s is not None]
     skew = sorted(skews, key=abs)[0] if skews else 0.0
     early = facts.not_before - facts.now
@@ -200,10 +210,10 @@ def _clock(facts: NetworkFacts, _: Demands) -> Iterator[Finding]:
         skew = -early
     if abs(skew) > SKEW_S:
         took = duration_text(abs(skew))
-        seen = f"{took} ahead" if skew > 0 else f"{took} behind"
+        seen = _("{took} ahead").format(took=took) if skew > 0 else _("{took} behind").format(took=took)
         yield Finding(
-            id="clock-skew", title="the clock is wrong", seen=seen,
-            where="clock", remedy="set it (`timedatectl set-ntp true`, or the host's own clock)",
+            id="clock-skew", title=_("the clock is wrong"), seen=seen,
+            where="clock", remedy=_("set it (`timedatectl set-ntp true`, or the host's own clock)"),
             breaks=("mirror-dead",),
         )  # fmt: skip
 
@@ -249,7 +259,7 @@ def probe_network(environ: Mapping[str, str], demands: Demands, mirrors: Sequenc
             hostname=socket.gethostname(),
             hostname_ips=hostname_ips,
             foreign_ips=tuple(ip for ip in hostname_ips if not _is_here(ip)),
-            names=tuple(name for _, name in socket.if_nameindex()),
+            names=tuple(name for __, name in socket.if_nameindex()),
             environ=environ,
             unresolved=unresolved.result(),
             nameservers=_has_nameserver(),

@@ -17,6 +17,7 @@ from rlbox.doctor.elf import BrokenElf, check_elf, read_symbols
 from rlbox.doctor.facts import Demands
 from rlbox.findings import Finding, listed
 from rlbox.foreign import whole_number
+from rlbox.i18n import _
 from rlbox.values import LOCK_IN_IMAGE, VENV
 
 PROGRAMS = ("torch-*", "ray-*", "extension-*", "jit-*", "gpu-*")
@@ -61,7 +62,7 @@ def _there(facts: PackageFacts, demands: Demands) -> Iterator[Finding]:
     if facts.missing:
         yield Finding(
             id="stack-missing",
-            title="the stack's environment is not there",
+            title=_("the stack's environment is not there"),
             seen=facts.missing,
             where=facts.site,
             remedy=_rebuild(demands),
@@ -70,7 +71,9 @@ def _there(facts: PackageFacts, demands: Demands) -> Iterator[Finding]:
 
 
 def _rebuild(demands: Demands) -> str:
-    return f"start a new container; if it is in the image: rlbox build --rebuild {demands.target or 'TARGET'}"
+    return _("start a new container; if it is in the image: rlbox build --rebuild {target}").format(
+        target=demands.target or "TARGET"
+    )
 
 
 def _differing(facts: PackageFacts, demands: Demands) -> Iterator[tuple[str, str, str]]:
@@ -85,15 +88,15 @@ def _as_locked(facts: PackageFacts, demands: Demands) -> Iterator[Finding]:
     rows = list(_differing(facts, demands))
     if not rows:
         return
-    gone = [name for name, _, there in rows if not there]
+    gone = [name for name, __, there in rows if not there]
     texts = [f"{name} {there or 'is gone'} (locked: {version})" for name, version, there in rows]
-    pins = " ".join(f"{name}=={version}" for name, version, _ in rows[:_PINS])
+    pins = " ".join(f"{name}=={version}" for name, version, __ in rows[:_PINS])
     yield Finding(
         id="package-missing" if len(gone) == len(rows) else "package-overwritten",
-        title="packages of the stack are not those of the lock",
+        title=_("packages of the stack are not those of the lock"),
         seen=listed(texts),
         where=facts.site,
-        remedy=f"start a new container, or put back: uv pip install --no-deps {pins}",
+        remedy=_("start a new container, or put back: uv pip install --no-deps {pins}").format(pins=pins),
         breaks=(*PROGRAMS, *_LOOKS, "file-*"),
         covers=("numpy2-abi", "python-constraints"),
     )
@@ -107,7 +110,9 @@ def _damaged(facts: PackageFacts, demands: Demands) -> Iterator[Finding]:
         kind = (compiled or rows)[0].kind
         yield Finding(
             id={"missing": "file-missing", "changed": "file-changed"}.get(kind, "file-truncated"),
-            title=f"files of {package} are damaged" if package else "a compiled extension is damaged",
+            title=_("files of {package} are damaged").format(package=package)
+            if package
+            else _("a compiled extension is damaged"),
             seen=listed([f"{row.path} {row.what}" for row in (compiled or rows)]),
             where=rows[0].path,
             remedy=_rebuild(demands),
@@ -120,10 +125,14 @@ def _gaps(facts: PackageFacts, demands: Demands) -> Iterator[Finding]:
     for gap in facts.gaps:
         yield Finding(
             id="torch-abi",
-            title="an extension was built for another torch",
-            seen=f"{gap.path.rpartition('/')[2]} wants {gap.count} symbols that torch {version} lacks: {gap.example}",
+            title=_("an extension was built for another torch"),
+            seen=_("{path} wants {count} symbols that torch {version} lacks: {example}").format(
+                path=gap.path.rpartition("/")[2], count=gap.count, version=version, example=gap.example
+            ),
             where=gap.path,
-            remedy=f"install the build of it that is made for torch {version} and its C++ ABI, lock and build again",
+            remedy=_(
+                "install the build of it that is made for torch {version} and its C++ ABI, lock and build again"
+            ).format(version=version),
             breaks=("extension-*",),
             covers=("torch-ext-abi-mismatch",),
         )
@@ -156,7 +165,7 @@ def probe_packages(site: str) -> PackageFacts:
     owners: dict[str, str] = {}
     files = 0
     for folder in sorted(name for name in os.listdir(site) if name.endswith(".dist-info")):
-        written, _, version = folder.removesuffix(".dist-info").rpartition("-")
+        written, __, version = folder.removesuffix(".dist-info").rpartition("-")
         name = canonicalize_name(written)
         installed.setdefault(name, []).append(version)
         for path, digest, size in _record(site, folder):

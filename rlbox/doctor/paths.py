@@ -12,6 +12,7 @@ from pathlib import Path
 from rlbox.doctor.check_group import Judge
 from rlbox.doctor.facts import Demands
 from rlbox.findings import Finding
+from rlbox.i18n import _
 
 _LISTS = ("LD_LIBRARY_PATH", "LIBRARY_PATH", "PATH", "PYTHONPATH", "CPATH")
 _COMPAT = ("/compat",)
@@ -38,20 +39,20 @@ class PathFacts:
     preload_missing: tuple[str, ...] = ()
 
 
-def _starts(facts: PathFacts, _: Demands) -> Iterator[Finding]:
+def _starts(facts: PathFacts, __: Demands) -> Iterator[Finding]:
     if facts.python_error:
         python = f"{facts.prefix}/bin/python"
         yield Finding(
             id="stack-python",
-            title="the stack's Python does not start",
+            title=_("the stack's Python does not start"),
             seen=f"{python} {facts.python_error}",
             where=python,
-            remedy="start a new container; if it is in the image: rlbox build --rebuild TARGET",
+            remedy=_("start a new container; if it is in the image: rlbox build --rebuild TARGET"),
             breaks=("torch-*", "ray-*", "extension-*", "path-*", "stack-not-in-venv", "*-load", "libnuma-missing"),
         )
 
 
-def _programs(facts: PathFacts, _: Demands) -> Iterator[Finding]:
+def _programs(facts: PathFacts, __: Demands) -> Iterator[Finding]:
     wrong = {name: path for name, path in facts.programs.items() if not path.startswith(f"{facts.prefix}/")}
     if not wrong:
         return
@@ -59,29 +60,29 @@ def _programs(facts: PathFacts, _: Demands) -> Iterator[Finding]:
     texts = [f"{name} is {path or 'not found'}" for name, path in sorted(facts.programs.items())]
     yield Finding(
         id="path-shadowed" if any(wrong.values()) else "ray-not-on-path",
-        title="programs do not come from the stack's environment",
+        title=_("programs do not come from the stack's environment"),
         seen=", ".join(texts),
         where="PATH",
-        remedy=f'export PATH="{right}:$PATH" (and `conda deactivate` where conda is first)',
+        remedy=_('export PATH="{right}:$PATH" (and `conda deactivate` where conda is first)').format(right=right),
         breaks=("ray-not-on-path", "path-in-every-shell", "ray-task", "hf-old-switches"),
         covers=("ray-not-on-path", "conda-shadows-python", "interpreter-in-the-way"),
     )
 
 
-def _lib64(facts: PathFacts, _: Demands) -> Iterator[Finding]:
+def _lib64(facts: PathFacts, __: Demands) -> Iterator[Finding]:
     says = {
-        "missing": "there is no lib64",
-        "dangling": "lib64 is a link to nothing",
-        "nested": "lib64 is a real directory with the link inside it",
+        "missing": _("there is no lib64"),
+        "dangling": _("lib64 is a link to nothing"),
+        "nested": _("lib64 is a real directory with the link inside it"),
     }
     if facts.lib64 in says:
         path = f"{facts.prefix}/lib64"
         yield Finding(
             id="lib64-missing",
-            title="the environment has no lib64: JIT compilers link with -L…/lib64",
+            title=_("the environment has no lib64: JIT compilers link with -L…/lib64"),
             seen=says[facts.lib64],
             where=path,
-            remedy=f"ln -sfn lib {path}"
+            remedy=_("ln -sfn lib {path}").format(path=path)
             if facts.lib64 != "nested"
             else f"rm {path}/lib && rmdir {path} && ln -s lib {path}",
             repair=("link", path, "lib") if facts.lib64 != "nested" else (),
@@ -100,10 +101,10 @@ def _stubs(facts: PathFacts, demands: Demands) -> Iterator[Finding]:
     if texts:
         yield Finding(
             id="cuda-stubs-order",
-            title="CUDA's stub libraries stand where real ones are looked for",
+            title=_("CUDA's stub libraries stand where real ones are looked for"),
             seen="; ".join(texts),
             where="LD_LIBRARY_PATH" if runtime else "LIBRARY_PATH" if after else "/etc/ld.so.conf.d",
-            remedy="take …/stubs off LD_LIBRARY_PATH and the loader; on LIBRARY_PATH it comes last",
+            remedy=_("take …/stubs off LD_LIBRARY_PATH and the loader; on LIBRARY_PATH it comes last"),
             breaks=("gpu-*", "cuda-driver-*", "jit-*"),
             covers=("lcuda-link", "lcuda-link-in-process", "libcuda-missing"),
         )
@@ -112,10 +113,10 @@ def _stubs(facts: PathFacts, demands: Demands) -> Iterator[Finding]:
     if compat and demands.grade in ("consumer", "workstation"):
         yield Finding(
             id="cuda-compat-shadows-driver",
-            title="CUDA's forward-compatibility library hides the driver",
+            title=_("CUDA's forward-compatibility library hides the driver"),
             seen=", ".join(compat),
             where="LD_LIBRARY_PATH",
-            remedy="take it off: GeForce and workstation cards have no forward compatibility (errors 803 and 804)",
+            remedy=_("take it off: GeForce and workstation cards have no forward compatibility (errors 803 and 804)"),
             breaks=("gpu-*",),
             covers=("cuda-compat-shadows-driver",),
         )
@@ -129,26 +130,26 @@ def _words(facts: PathFacts, name: str) -> list[str]:
     return [word for word in facts.environ.get(name, "").split(":") if word]
 
 
-def _empty_elements(facts: PathFacts, _: Demands) -> Iterator[Finding]:
+def _empty_elements(facts: PathFacts, __: Demands) -> Iterator[Finding]:
     environ = facts.environ
     found = [name for name in _LISTS if environ.get(name) and "" in environ[name].split(":")]
     if found:
         yield Finding(
             id="empty-path-element",
-            title="a search path has an empty element, which means the current folder",
+            title=_("a search path has an empty element, which means the current folder"),
             level="warning",
             seen=", ".join(f"{name}={environ[name]}" for name in found),
             where=", ".join(found),
-            remedy="write ${NAME:+:$NAME} when something is put in front, and no colon at either end",
+            remedy=_("write ${NAME:+:$NAME} when something is put in front, and no colon at either end"),
             covers=("lcudart-link",),
         )
 
 
-def _python_home(facts: PathFacts, _: Demands) -> Iterator[Finding]:
+def _python_home(facts: PathFacts, __: Demands) -> Iterator[Finding]:
     if home := facts.environ.get("PYTHONHOME"):
         yield Finding(
             id="pythonhome-set",
-            title="PYTHONHOME points every Python at another standard library",
+            title=_("PYTHONHOME points every Python at another standard library"),
             seen=f"PYTHONHOME={home}",
             where="PYTHONHOME",
             remedy="unset PYTHONHOME",
@@ -157,39 +158,41 @@ def _python_home(facts: PathFacts, _: Demands) -> Iterator[Finding]:
         )
 
 
-def _shadows(facts: PathFacts, _: Demands) -> Iterator[Finding]:
+def _shadows(facts: PathFacts, __: Demands) -> Iterator[Finding]:
     if facts.shadows:
         yield Finding(
             id="pythonpath-shadows",
-            title="PYTHONPATH has other copies of packages of the stack",
+            title=_("PYTHONPATH has other copies of packages of the stack"),
             seen=", ".join(facts.shadows),
             where="PYTHONPATH",
-            remedy="take these folders off PYTHONPATH",
+            remedy=_("take these folders off PYTHONPATH"),
             breaks=("torch-*", "ray-*"),
             covers=("interpreter-in-the-way",),
         )
 
 
-def _preload(facts: PathFacts, _: Demands) -> Iterator[Finding]:
+def _preload(facts: PathFacts, __: Demands) -> Iterator[Finding]:
     if facts.preload_missing:
         yield Finding(
             id="preload-missing",
-            title="LD_PRELOAD names a library that is not there",
+            title=_("LD_PRELOAD names a library that is not there"),
             level="warning",
             seen=", ".join(facts.preload_missing),
             where="LD_PRELOAD",
-            remedy="unset LD_PRELOAD, or correct it",
+            remedy=_("unset LD_PRELOAD, or correct it"),
         )
 
 
-def _cuda(facts: PathFacts, _: Demands) -> Iterator[Finding]:
+def _cuda(facts: PathFacts, __: Demands) -> Iterator[Finding]:
     if facts.cuda_missing:
         yield Finding(
             id="cuda-home",
-            title="CUDA_HOME is no CUDA toolkit",
-            seen=f"{facts.cuda_home} lacks {', '.join(facts.cuda_missing)}",
+            title=_("CUDA_HOME is no CUDA toolkit"),
+            seen=_("{cuda_home} lacks {cuda_missing}").format(
+                cuda_home=facts.cuda_home, cuda_missing=", ".join(facts.cuda_missing)
+            ),
             where=facts.cuda_home,
-            remedy="set CUDA_HOME to a toolkit with bin/nvcc and lib64/libcudart.so, or unset it",
+            remedy=_("set CUDA_HOME to a toolkit with bin/nvcc and lib64/libcudart.so, or unset it"),
             breaks=("jit-*",),
             covers=("cuda-home",),
         )

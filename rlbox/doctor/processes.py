@@ -12,6 +12,7 @@ from pathlib import Path
 from rlbox.amounts import duration_text
 from rlbox.doctor.check_group import Judge
 from rlbox.findings import Finding, listed
+from rlbox.i18n import _
 from rlbox.system.process_table import (
     Process,
     find_ancestors,
@@ -97,7 +98,7 @@ def _stale(processes: Sequence[Running]) -> Iterator[Finding]:
         rows = [_told(process) for process in stale]
         yield Finding(
             id="stale-processes",
-            title="processes of an earlier run are still there",
+            title=_("processes of an earlier run are still there"),
             level="warning",
             seen=listed(rows),
             where="processes",
@@ -119,9 +120,9 @@ def _remedy(stale: Sequence[Running]) -> str:
     pids = " ".join(str(process.pid) for process in stale if process.mine)
     others = ", ".join(dict.fromkeys(process.owner for process in stale if not process.mine))
     if not pids:
-        return f"ask {others} to end them, if nothing needs them"
-    ends = f"if nothing of yours needs them, end them: kill {pids}"
-    return f"{ends}; ask {others} to end the others" if others else ends
+        return _("ask {others} to end them, if nothing needs them").format(others=others)
+    ends = _("if nothing of yours needs them, end them: kill {pids}").format(pids=pids)
+    return _("{ends}; ask {others} to end the others").format(ends=ends, others=others) if others else ends
 
 
 def _live(processes: Sequence[Running]) -> Iterator[Finding]:
@@ -134,11 +135,11 @@ def live_runs(seen: Sequence[str], *, place: str, where: str, stop: str) -> Find
     """Return the note that runs go on at a place; `stop` are the words after `rlbox stop` that end the first."""
     return Finding(
         id="live-runs",
-        title=f"runs of rlbox go on {place}",
+        title=_("runs of rlbox go on {place}").format(place=place),
         level="note",
         seen=listed(seen),
         where=where,
-        remedy=f"leave it alone, or end it with: rlbox stop {stop}",
+        remedy=_("leave it alone, or end it with: rlbox stop {stop}").format(stop=stop),
     )
 
 
@@ -147,11 +148,11 @@ def _zombies(processes: Sequence[Running]) -> Iterator[Finding]:
     if len(zombies) >= _MANY_ZOMBIES:
         yield Finding(
             id="zombies",
-            title="ended processes are not collected",
+            title=_("ended processes are not collected"),
             level="warning",
-            seen=f"{len(zombies)} zombies",
+            seen=_("{count} zombies").format(count=len(zombies)),
             where="processes",
-            remedy="start the container with --init (rlbox does)",
+            remedy=_("start the container with --init (rlbox does)"),
         )
 
 

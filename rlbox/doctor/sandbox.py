@@ -9,6 +9,7 @@ from rlbox.doctor.check_group import Judge
 from rlbox.errors import TimedOut
 from rlbox.findings import Finding, listed
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.sandbox.strength import Strength
 from rlbox.system.command import run_command
 from rlbox.values import Command
@@ -19,10 +20,10 @@ def _walls(strength: Strength | None) -> Iterator[Finding]:
         yield Finding(
             id="sandbox-weak",
             level="warning",
-            title="there is no wall here for code that a model wrote: the sandbox refuses to run any",
+            title=_("there is no wall here for code that a model wrote: the sandbox refuses to run any"),
             seen=listed([f"{layer}: {why}" for layer, why in sorted(strength.missing.items())]) or strength.name,
-            where="container",
-            remedy="take a machine whose kernel has Landlock (5.13 or newer), or lets users make namespaces",
+            where=_("container"),
+            remedy=_("take a machine whose kernel has Landlock (5.13 or newer), or lets users make namespaces"),
         )
 
 

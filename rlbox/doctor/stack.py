@@ -19,6 +19,7 @@ from rlbox.doctor.facts import Demands
 from rlbox.doctor.program import Program, Ran
 from rlbox.errors import TimedOut, WorkFailed
 from rlbox.findings import Finding
+from rlbox.i18n import _
 from rlbox.system.command import run_command
 from rlbox.system.json_files import parse_json_lines
 from rlbox.values import Command
@@ -50,13 +51,13 @@ def read_steps(output: str) -> tuple[Mapping[str, Any], ...]:
 def _torch(facts: ProgramFacts, demands: Demands, prefix: str) -> Iterator[Finding]:
     steps = {str(row["step"]): row for row in facts.steps}
     target = demands.target or "TARGET"
-    remedy = (
-        f"the error names the package: compare it with the lock (`rlbox show {target}`), then start a new container"
-    )
+    remedy = _(
+        "the error names the package: compare it with the lock (`rlbox show {target}`), then start a new container"
+    ).format(target=target)
     failed = [row for row in facts.steps if row["step"] in ("import", "cpu") and not row.get("ok")]
     if failed:
         yield Finding(
-            id="torch-import" if failed[0]["step"] == "import" else "torch-op", title="torch does not calculate",
+            id="torch-import" if failed[0]["step"] == "import" else "torch-op", title=_("torch does not calculate"),
             seen=str(failed[0].get("error")), where=f"{prefix}/bin/python", remedy=remedy,
             breaks=("extension-*", "gpu-*"), covers=("numpy2-abi", "unknown-uid"),
         )  # fmt: skip
@@ -66,8 +67,8 @@ def _torch(facts: ProgramFacts, demands: Demands, prefix: str) -> Iterator[Findi
     of_base = demands.packages and not demands.has("torch")  # a base that holds torch has it where it likes
     if path and not of_base and not path.startswith(f"{prefix}/"):
         yield Finding(
-            id="torch-elsewhere", title="torch is not that of the stack", seen=path, where=path,
-            remedy="take the folder that hides the stack's torch off PYTHONPATH, or remove it",
+            id="torch-elsewhere", title=_("torch is not that of the stack"), seen=path, where=path,
+            remedy=_("take the folder that hides the stack's torch off PYTHONPATH, or remove it"),
         )  # fmt: skip
     yield from _extensions(facts)
 
@@ -87,22 +88,23 @@ def _extensions(facts: ProgramFacts) -> Iterator[Finding]:
     for reason, paths in reasons.items():
         names = ", ".join(path.rpartition("/")[2] for path in paths)
         yield Finding(
-            id="extension-load", title="a compiled extension cannot be loaded", seen=f"{names}: {reason}",
+            id="extension-load", title=_("a compiled extension cannot be loaded"),
+            seen=_("{names}: {reason}").format(names=names, reason=reason),
             where=paths[0],
-            remedy="install a build that fits this torch and this system, or the library that it names",
+            remedy=_("install a build that fits this torch and this system, or the library that it names"),
             covers=("torch-ext-abi-mismatch", "libnuma-missing", "opencv-needs-gl"),
         )  # fmt: skip
 
 
-def _ray(facts: ProgramFacts, _: Demands, prefix: str) -> Iterator[Finding]:
+def _ray(facts: ProgramFacts, __: Demands, prefix: str) -> Iterator[Finding]:
     last = facts.steps[-1] if facts.steps else None
     if last is None:
         yield from _no_answer(facts, "ray-task", "Ray", prefix, ())
     elif not last.get("ok"):
         yield Finding(
-            id="ray-task", title="Ray does not do a task", seen=f"{last['step']}: {last.get('error')}",
+            id="ray-task", title=_("Ray does not do a task"), seen=f"{last['step']}: {last.get('error')}",
             where=f"{prefix}/bin/python",
-            remedy="start a new container; `ray start --head --block` shows more, in raylet.err of its session",
+            remedy=_("start a new container; `ray start --head --block` shows more, in raylet.err of its session"),
         )  # fmt: skip
 
 
@@ -113,18 +115,23 @@ judge_ray = Judge(checks=(_ray,))
 def _no_answer(facts: ProgramFacts, name: str, who: str, prefix: str, breaks: tuple[str, ...]) -> Iterator[Finding]:
     if facts.exit_code is None and facts.idle:
         yield Finding(
-            id=f"{name}-hangs", title=f"{who} waits for something that does not come",
-            seen=f"{duration_text(facts.seconds)} were not enough, and the machine was idle",
+            id=f"{name}-hangs", title=_("{who} waits for something that does not come").format(who=who),
+            seen=_("{seconds} were not enough, and the machine was idle").format(seconds=duration_text(facts.seconds)),
             where=f"{prefix}/bin/python",
             remedy=shows_wait(f"{prefix}/bin/python", BY_HAND[who]),
             breaks=breaks,
         )  # fmt: skip
     elif facts.exit_code is not None:
-        ended = f"signal {-facts.exit_code}" if facts.exit_code < 0 else f"exit code {facts.exit_code}"
+        ended = (
+            _("signal {exit_code}").format(exit_code=-facts.exit_code)
+            if facts.exit_code < 0
+            else _("exit code {exit_code}").format(exit_code=facts.exit_code)
+        )
         said = f": {facts.last_error}" if facts.last_error else ""
         yield Finding(
-            id=name, title=f"{who} ends without an answer", seen=f"{ended}{said}",
-            where=f"{prefix}/bin/python", remedy="start a new container; if it is in the image, build it again",
+            id=name, title=_("{who} ends without an answer").format(who=who),
+            seen=_("{ended}{said}").format(ended=ended, said=said),
+            where=f"{prefix}/bin/python", remedy=_("start a new container; if it is in the image, build it again"),
             breaks=breaks,
         )  # fmt: skip
 
@@ -134,8 +141,10 @@ def shows_wait(python: str, code: str) -> str:
 
     In the foreground, or timeout sends ABRT once more to its group, which ends the interpreter while it writes them.
     """
-    line = f"timeout --foreground -s ABRT 60 {shlex.quote(python)} -X faulthandler -c {shlex.quote(code)}"
-    return f"{line} shows where it waits; often a name, a proxy or a network disk"
+    line = _("timeout --foreground -s ABRT 60 {python} -X faulthandler -c {code}").format(
+        python=shlex.quote(python), code=shlex.quote(code)
+    )
+    return _("{line} shows where it waits; often a name, a proxy or a network disk").format(line=line)
 
 
 def unfinished(facts: ProgramFacts, step: str) -> bool:
@@ -157,26 +166,27 @@ def _link(facts: LinkFacts) -> Iterator[Finding]:
     if not facts.compiler:
         if facts.wanted:
             yield Finding(
-                id="jit-no-compiler", title="there is no C compiler, and the stack compiles as it runs",
-                seen="no cc, gcc or clang on PATH", where="PATH", remedy='add "gcc" and "g++" to base.packages',
+                id="jit-no-compiler", title=_("there is no C compiler, and the stack compiles as it runs"),
+                seen=_("no cc, gcc or clang on PATH"), where="PATH",
+                remedy=_("add \"gcc\" and \"g++\" to base.packages"),
                 covers=("build-toolchain-missing", "triton-cc-build-failed"),
             )  # fmt: skip
         return
     if facts.error:
         yield Finding(
-            id="jit-compile", title="the C compiler does not make a program", seen=facts.error,
+            id="jit-compile", title=_("the C compiler does not make a program"), seen=facts.error,
             where=facts.compiler,
-            remedy="install gcc and libc6-dev whole (build-essential)", covers=("triton-cc-build-failed",),
+            remedy=_("install gcc and libc6-dev whole (build-essential)"), covers=("triton-cc-build-failed",),
             breaks=("jit-link",),
         )  # fmt: skip
     failed = {name: error for name, error in facts.libraries.items() if error}
     if failed:
         names = " ".join(f"-l{name}" for name in failed)
         yield Finding(
-            id="jit-link", title="a JIT object cannot be linked",
+            id="jit-link", title=_("a JIT object cannot be linked"),
             seen=f"{names}: {next(iter(failed.values()))}",
             where=facts.compiler,
-            remedy="put the folder of the library on LIBRARY_PATH, and the name without a version beside it",
+            remedy=_("put the folder of the library on LIBRARY_PATH, and the name without a version beside it"),
             covers=tuple(_LINK_CAUSES[name] for name in failed if name in _LINK_CAUSES),
         )  # fmt: skip
 
@@ -190,8 +200,8 @@ def judge_unlocked(names: Sequence[str]) -> Iterator[Finding]:
     """Yield a note for an image without the files that doctor reads."""
     if names:
         yield Finding(
-            id="image-older", title="the image was built by an older rlbox", level="note",
-            seen=f"it lacks {', '.join(names)}", where="image", remedy="rlbox build TARGET",
+            id="image-older", title=_("the image was built by an older rlbox"), level="note",
+            seen=_("it lacks {names}").format(names=', '.join(names)), where=_("image"), remedy="rlbox build TARGET",
         )  # fmt: skip
 
 

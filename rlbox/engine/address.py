@@ -8,6 +8,7 @@ from pathlib import Path
 from rlbox.engine.status import ELSEWHERE
 from rlbox.errors import EngineError, NotAnswered
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 
@@ -36,7 +37,9 @@ def engine_place() -> str:
         return str(parse_json(meta.read_bytes())["Endpoints"]["docker"]["Host"])
     except (OSError, ValueError, KeyError) as error:
         raise EngineError(
-            f"docker context {name!r} cannot be read", where=str(meta), next_step="docker context ls"
+            _("docker context {name!r} cannot be read").format(name=name),
+            where=str(meta),
+            next_step="docker context ls",
         ) from error
 
 
@@ -58,18 +61,18 @@ def _current_context() -> str:
 def engine_unreachable(address: str, error: BaseException) -> EngineError:
     if isinstance(error, PermissionError) or "Permission denied" in str(error):
         return EngineError(
-            "this user may not speak to the Docker engine",
+            _("this user may not speak to the Docker engine"),
             where=address,
-            next_step="sudo usermod -aG docker $USER, then log in again (or run as root)",
+            next_step=_("sudo usermod -aG docker $USER, then log in again (or run as root)"),
         )
     if not address.startswith(("unix:", "ssh:")):
-        return NotAnswered("no Docker engine answers", where=address, next_step=ELSEWHERE)
+        return NotAnswered(_("no Docker engine answers"), where=address, next_step=ELSEWHERE)
     return NotAnswered(
-        "no Docker engine answers",
+        _("no Docker engine answers"),
         where=address,
-        next_step="rlbox engine up (starts one; as root it installs it where there is none)",
+        next_step=_("rlbox engine up (starts one; as root it installs it where there is none)"),
     )
 
 
 def no_client() -> EngineError:
-    return EngineError("no docker client on PATH", next_step="install one, as in docker.io or docker-ce-cli")
+    return EngineError(_("no docker client on PATH"), next_step=_("install one, as in docker.io or docker-ce-cli"))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.errors import EngineError
 from rlbox.foreign import whole_number
+from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.engine.docker import DockerEngine
@@ -31,7 +32,7 @@ def require_image(tag: str, target: str) -> dict[str, Any]:
 
 
 def no_image(tag: str, target: str) -> EngineError:
-    return EngineError(f"the engine has no image {tag}", next_step=f"rlbox build {target}")
+    return EngineError(_("the engine has no image {tag}").format(tag=tag), next_step=f"rlbox build {target}")
 
 
 def engine_version() -> tuple[int, ...]:

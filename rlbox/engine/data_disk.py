@@ -12,6 +12,7 @@ from rlbox.amounts import GIB, asked_text, size_text
 from rlbox.app import App
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.errors import NodeError
+from rlbox.i18n import _
 from rlbox.system.files import free_bytes
 
 _SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr")
@@ -33,14 +34,16 @@ def data_folder(host: str, chosen: str | None) -> Path:
     text = (os.environ.get("RLBOX_DATA") or host) if chosen is None else chosen
     if not text:
         raise NodeError(
-            "no data disk is named", where="disk.host", next_step="give --data DIR, or set RLBOX_DATA or disk.host"
+            _("no data disk is named"),
+            where="disk.host",
+            next_step=_("give --data DIR, or set RLBOX_DATA or disk.host"),
         )
     folder = own_folder(text)
     if _is_systems(folder):
         raise NodeError(
-            "this folder is the system's own, and no data disk",
+            _("this folder is the system's own, and no data disk"),
             where=str(folder),
-            next_step="name one of your own with --data DIR",
+            next_step=_("name one of your own with --data DIR"),
         )
     return folder
 
@@ -77,7 +80,7 @@ def check_disk(app: App, folder: Path, limits: ContainerDefaults, need_gib: floa
             raise missing_disk(folder)
         elif not os.path.isdir(folder):
             raise NodeError(
-                "the data disk is not a directory", where=str(folder), next_step="name another with --data DIR"
+                _("the data disk is not a directory"), where=str(folder), next_step=_("name another with --data DIR")
             )
         else:
             _try_write(app, folder)
@@ -91,9 +94,11 @@ def is_made(folder: Path, limits: ContainerDefaults) -> bool:
 
 def missing_disk(folder: Path) -> NodeError:
     return NodeError(
-        "there is no such data disk",
+        _("there is no such data disk"),
         where=str(folder),
-        next_step=f"mkdir -p {shlex.quote(str(folder))} (or mount it there), or name another with --data DIR",
+        next_step=_("mkdir -p {folder} (or mount it there), or name another with --data DIR").format(
+            folder=shlex.quote(str(folder))
+        ),
     )
 
 
@@ -106,9 +111,9 @@ def _try_write(app: App, folder: Path) -> None:
             probe.write(b"rlbox")
     except OSError as error:
         raise NodeError(
-            f"the data disk cannot be written: {error.strerror}",
+            _("the data disk cannot be written: {strerror}").format(strerror=error.strerror),
             where=str(folder),
-            next_step="remount it writable, free space, or name another with --data DIR",
+            next_step=_("remount it writable, free space, or name another with --data DIR"),
         ) from error
 
 
@@ -116,9 +121,11 @@ def _require_room(folder: Path, need_gib: float) -> None:
     free = free_bytes(folder) / GIB
     if free < need_gib:
         raise NodeError(
-            f"the data disk is too full: {size_text(free * GIB)} free, {asked_text(need_gib)} needed",
+            _("the data disk is too full: {size} free, {asked_text} needed").format(
+                size=size_text(free * GIB), asked_text=asked_text(need_gib)
+            ),
             where=str(folder),
-            next_step="free space, or name another with --data DIR",
+            next_step=_("free space, or name another with --data DIR"),
         )
 
 
@@ -131,9 +138,9 @@ def _make(app: App, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise NodeError(
-            f"the data disk cannot be made: {error.strerror}",
+            _("the data disk cannot be made: {strerror}").format(strerror=error.strerror),
             where=str(folder),
-            next_step="make it, or name another with --data DIR",
+            next_step=_("make it, or name another with --data DIR"),
         ) from error
 
 

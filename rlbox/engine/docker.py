@@ -24,6 +24,7 @@ from rlbox.engine.limits import ContainerDefaults
 from rlbox.engine.networks import drop_network, has_bridge, make_network
 from rlbox.engine.reference import Reference
 from rlbox.errors import EngineError, TimedOut
+from rlbox.i18n import _
 from rlbox.secrets.hand_over import send_secrets
 from rlbox.values import Command, Outcome, Secret
 
@@ -32,7 +33,7 @@ _SILENCE_S = 1800  # unpacking one layer of several gigabytes says nothing meanw
 _CONFLICT = 409
 _ABOUT_GPUS = ("could not select device driver", "CDI device", "/dev/nvidia", "nvidia-container")
 _TAKEN = re.compile(rf"{re.escape(LOOPBACK)}:(\d+)")
-_GPU_STEP = "rlbox doctor TARGET tells what it offers; without GPUs: --gpus none"
+_GPU_STEP = _("rlbox doctor TARGET tells what it offers; without GPUs: --gpus none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +149,7 @@ class DockerEngine:
                 image, command=["true"], labels={"rlbox.read": path}, network_disabled=True
             )
             try:
-                chunks, _ = container.get_archive(path)
+                chunks, __ = container.get_archive(path)
                 with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
                     file = tar.extractfile(tar.getmembers()[0])
                     return file.read() if file else None
@@ -330,7 +331,9 @@ class DockerEngine:
                 except (ReadTimeout, BrokenOff) as error:  # the head of the answer comes before its end
                     if "timed out" not in str(error):
                         raise
-                    raise TimedOut(f"{plan.name} took longer than {limit_text(timeout_s)}") from error
+                    raise TimedOut(
+                        _("{plan} took longer than {timeout_s}").format(plan=plan.name, timeout_s=limit_text(timeout_s))
+                    ) from error
                 texts = [container.logs(stdout=out, stderr=not out).decode("utf-8", "replace") for out in (True, False)]
         finally:
             self.remove(plan.name)
@@ -342,10 +345,13 @@ class DockerEngine:
         try:
             yield
         except JSONDecodeError as error:
-            what = f"this is no Docker engine: it answered {error.doc[:200]!r}"
+            what = _("this is no Docker engine: it answered {doc!r}").format(doc=error.doc[:200])
             raise EngineError(what, where=self._address) from error
         except APIError as error:
-            raise EngineError(f"the engine refused: {error.explanation or error}", where=self._address) from error
+            raise EngineError(
+                _("the engine refused: {explanation}").format(explanation=error.explanation or error),
+                where=self._address,
+            ) from error
         except (DockerException, OSError) as error:  # requests' errors are OSErrors
             raise engine_unreachable(self._address, error) from error
 
@@ -357,12 +363,15 @@ class DockerEngine:
         try:
             yield
         except APIError as error:
-            raise EngineError(f"the engine refused: {error.explanation or error}", where=self._address) from error
+            raise EngineError(
+                _("the engine refused: {explanation}").format(explanation=error.explanation or error),
+                where=self._address,
+            ) from error
         except (DockerException, StreamParseError, HTTPException, OSError) as error:
             raise EngineError(
-                f"the engine broke off: {str(error) or type(error).__name__}",
+                _("the engine broke off: {error}").format(error=str(error) or type(error).__name__),
                 where=self._address,
-                next_step="`docker info` shows whether it still runs; then repeat",
+                next_step=_("`docker info` shows whether it still runs; then repeat"),
             ) from error
         finally:
             api.timeout = _ANSWER_S
@@ -372,12 +381,22 @@ def _refused(plan: ContainerPlan, words: str) -> EngineError:
     words = words
     if "No such image" in words:
         target = plan.image.partition("/")[2].partition(":")[0]
-        return EngineError(f"the engine has no image {plan.image}", next_step=f"rlbox build {target}")
+        return EngineError(
+            _("the engine has no image {image}").format(image=plan.image), next_step=f"rlbox build {target}"
+        )
     if plan.publish and ("already allocated" in words or "already in use" in words):
         named = {int(port) for port in _TAKEN.findall(words)} & {*plan.publish}
-        return PortTaken(f"a port to publish is taken on the engine's machine: {words}", ports=named or plan.publish)
+        return PortTaken(
+            _("a port to publish is taken on the engine's machine: {words}").format(words=words),
+            ports=named or plan.publish,
+        )
     if "error setting rlimit" in words:
-        return EngineError(f"the engine may not raise a limit: {words}", next_step="lower it in the target's [run]")
+        return EngineError(
+            _("the engine may not raise a limit: {words}").format(words=words),
+            next_step=_("lower it in the target's [run]"),
+        )
     if any(text in words for text in _ABOUT_GPUS):
-        return EngineError(f"the engine does not give the GPUs to the container: {words}", next_step=_GPU_STEP)
-    return EngineError(f"the engine refused the container: {words}", where=plan.image)
+        return EngineError(
+            _("the engine does not give the GPUs to the container: {words}").format(words=words), next_step=_GPU_STEP
+        )
+    return EngineError(_("the engine refused the container: {words}").format(words=words), where=plan.image)

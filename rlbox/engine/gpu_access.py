@@ -9,6 +9,7 @@ from typing import Literal
 
 from rlbox.errors import EngineError, NodeError, SpecError
 from rlbox.foreign import whole_number
+from rlbox.i18n import _
 from rlbox.values import Mount
 
 ALL = -1
@@ -22,7 +23,7 @@ _SEEN, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 Way = Literal["none", "cdi", "gpus", "devices"]
 _ID = re.compile(r"[0-9]+|(GPU|MIG)-[0-9A-Za-z/-]+|[0-9]+:[0-9]+")
-_SAYS = "say a number of GPUs (2), a list (0,1), one by its index or UUID (device=0), all, or none"
+_SAYS = _("say a number of GPUs (2), a list (0,1), one by its index or UUID (device=0), all, or none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +130,7 @@ def parse_gpus(text: str, usual: int) -> GpuWish:
     if count := whole_number(text):
         return GpuWish(count=count)
     if not ids or wrong or text == "0" or len(set(ids)) < len(ids):
-        raise SpecError(f"--gpus {text!r} does not say which GPUs", next_step=_SAYS)
+        raise SpecError(_("--gpus {text!r} does not say which GPUs").format(text=text), next_step=_SAYS)
     return GpuWish(ids=ids)
 
 
@@ -152,7 +153,7 @@ def choose_access(wish: GpuWish, offer: GpuOffer, *, explicit: bool = False) -> 
     if wish.none:
         return GpuAccess(env={VISIBLE: LEFT_ALONE, **told})
     if not offer.ways:
-        raise EngineError("the engine cannot give a GPU to a container", where=_why(offer), next_step=remedy(offer))
+        raise EngineError(_("the engine cannot give a GPU to a container"), where=_why(offer), next_step=remedy(offer))
     ids = _ids(wish, offer)
     match offer.ways[0]:
         case "cdi":
@@ -186,12 +187,20 @@ def seen_gpus(wish: GpuWish, shell: Mapping[str, str], count: int) -> dict[str, 
     """
     ids = wish.ids
     if any(":" in name for name in ids):
-        raise SpecError(f"--gpus {','.join(ids)}: in place a part of a GPU is named by its MIG-… id", next_step=_SAYS)
+        raise SpecError(
+            _("--gpus {ids}: in place a part of a GPU is named by its MIG-… id").format(ids=",".join(ids)),
+            next_step=_SAYS,
+        )
     usual = [name for name in shell.get(_SEEN, "").split(",") if name.strip()] or [str(one) for one in range(count)]
     absent = [name for name in ids if count and name.isdigit() and int(name) >= count]
     if absent or (count and wish.count > len(usual)):
-        what = f"GPU {absent[0]} is" if absent else f"{wish.count} GPUs are"
-        raise NodeError(f"{what} wanted, this machine has {len(usual)}", next_step=f"--gpus {len(usual)}")
+        what = (
+            _("GPU {absent} is").format(absent=absent[0]) if absent else _("{count} GPUs are").format(count=wish.count)
+        )
+        raise NodeError(
+            _("{what} wanted, this machine has {count}").format(what=what, count=len(usual)),
+            next_step=f"--gpus {len(usual)}",
+        )
     if wish.count > 0:
         ids = tuple(usual[: wish.count]) or tuple(map(str, range(wish.count)))
     seen = {} if wish.count == ALL else {_SEEN: ",".join(ids), _ORDER: "PCI_BUS_ID"}
@@ -207,11 +216,13 @@ def assumed_access(wish: GpuWish) -> GpuAccess:
 
 def remedy(offer: GpuOffer) -> str:
     if offer.stale:
-        return f"sudo nvidia-ctk cdi generate --output={(offer.cdi_files or ('/etc/cdi/nvidia.yaml',))[0]}"
+        return _("sudo nvidia-ctk cdi generate --output={cdi_file}").format(
+            cdi_file=(offer.cdi_files or ("/etc/cdi/nvidia.yaml",))[0]
+        )
     if offer.cdi_files and not offer.cdi_on:
-        return 'set {"features": {"cdi": true}} in the engine\'s daemon.json (Docker 25 or newer) and restart it'
+        return _('set {"features": {"cdi": true}} in the engine\'s daemon.json (Docker 25 or newer) and restart it')
     install = "install nvidia-container-toolkit, then: sudo nvidia-ctk runtime configure && restart the engine"
-    return f"{install}; without GPUs: --gpus none"
+    return _("{install}; without GPUs: --gpus none").format(install=install)
 
 
 def _why(offer: GpuOffer) -> str:
@@ -226,14 +237,22 @@ def _ids(wish: GpuWish, offer: GpuOffer) -> tuple[str, ...]:
     known = {name.partition("=")[2] for name in offer.cdi} | {node.removeprefix("/dev/nvidia") for node in offer.nodes}
     missing = [name for name in wish.ids if known and name not in known and name[:4] not in ("GPU-", "MIG-")]
     if missing:
-        have = ", ".join(sorted(known - {"all"})) or "all"
-        raise NodeError(f"this machine has no GPU {missing[0]}", where=offer.where, next_step=f"it has: {have}")
+        have = ", ".join(sorted(known - {"all"})) or _("all")
+        raise NodeError(
+            _("this machine has no GPU {missing}").format(missing=missing[0]),
+            where=offer.where,
+            next_step=_("it has: {have}").format(have=have),
+        )
     if wish.ids or wish.count == ALL:
         return wish.ids
     if offer.count and wish.count > offer.count:
-        step = f"--gpus {offer.count}, or lower hardware.gpus of the target"
+        step = _("--gpus {count}, or lower hardware.gpus of the target").format(count=offer.count)
         raise NodeError(
-            f"{wish.count} GPUs are wanted, this machine has {offer.count}", where=offer.where, next_step=step
+            _("{count} GPUs are wanted, this machine has {offer_count}").format(
+                count=wish.count, offer_count=offer.count
+            ),
+            where=offer.where,
+            next_step=step,
         )
     if offer.ways[0] == "cdi" and offer.cdi and not offer.count:  # as on WSL, whose only device is `all`
         return ()

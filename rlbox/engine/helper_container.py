@@ -27,6 +27,7 @@ from docker.types import Mount
 from rlbox.config.project import PACKAGE, Project
 from rlbox.engine.address import engine_unreachable, no_client
 from rlbox.errors import EngineError, NodeError
+from rlbox.i18n import _
 from rlbox.ssh.tunnel import ENGINE_SOCKET, EngineTunnel
 from rlbox.system.command import start_command
 from rlbox.system.interrupt import handle_stop_signals
@@ -92,7 +93,7 @@ def run_helper(tunnel: EngineTunnel, project: Project, helper: Helper) -> int:
         return code
     except (DockerException, OSError) as error:
         raise EngineError(
-            "the connection to the engine was lost; a run that had started goes on",
+            _("the connection to the engine was lost; a run that had started goes on"),
             next_step=f"rlbox attach --target {helper.target} --data {shlex.quote(helper.data)}",
         ) from error
     return code
@@ -125,9 +126,9 @@ def _make(tunnel: EngineTunnel, project: Project, helper: Helper) -> Container:
     except (APIError, ImageNotFound) as error:
         words = str(error.explanation or error)
         if "bind source path does not exist" in words:
-            step = "make it over there, or name another with --data DIR"
-            raise NodeError("the data disk is missing", where=helper.data, next_step=step) from error
-        raise EngineError(f"the engine refused the container: {words}") from error
+            step = _("make it over there, or name another with --data DIR")
+            raise NodeError(_("the data disk is missing"), where=helper.data, next_step=step) from error
+        raise EngineError(_("the engine refused the container: {words}").format(words=words)) from error
     except (DockerException, OSError) as error:
         raise engine_unreachable(tunnel.address, error) from error
 
@@ -206,7 +207,7 @@ def _environment(tunnel: EngineTunnel) -> dict[str, str]:
 
 def _fetch_new(container: Container) -> None:
     """Bring files that a verb wrote into its working directory here: reports, bundles."""
-    chunks, _ = container.get_archive(f"/{_BASE}/project")
+    chunks, __ = container.get_archive(f"/{_BASE}/project")
     with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
         for info in _new_files(tar):
             source = tar.extractfile(info)

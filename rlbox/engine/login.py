@@ -9,6 +9,7 @@ from pathlib import Path
 from rlbox.engine.reference import login_name
 from rlbox.errors import RegistryError
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 
 
 def find_login(host: str) -> Mapping[str, str]:
@@ -32,7 +33,9 @@ def find_login(host: str) -> Mapping[str, str]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise RegistryError(f"docker's configuration cannot be read: {error}", where=str(path)) from error
+        raise RegistryError(
+            _("docker's configuration cannot be read: {error}").format(error=error), where=str(path)
+        ) from error
     if not any(settings.get(key) for key in ("auths", "credsStore", "credHelpers")):
         return {}
     found = {key.lower(): value for key, value in _ask_docker(path, host).items()}
@@ -51,7 +54,7 @@ def _ask_docker(path: Path, host: str) -> Mapping[str, str]:
         return docker.auth.load_config(str(path)).resolve_authconfig(host) or {}
     except (DockerException, ValueError, OSError) as error:
         raise RegistryError(
-            f"docker's credentials for {host} cannot be read: {error}",
+            _("docker's credentials for {host} cannot be read: {error}").format(host=host, error=error),
             where=str(path),
             next_step=f"docker login {login_name(host)}".rstrip(),
         ) from error

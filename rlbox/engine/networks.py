@@ -12,15 +12,18 @@ from docker.errors import APIError
 from rlbox.engine.container import NETWORK_LABEL, OWNER_LABEL
 from rlbox.errors import EngineError
 from rlbox.foreign import whole_number
+from rlbox.i18n import _
 
 _MADE_LABEL = "rlbox.made"
 _BRIDGE = "bridge"
 _FRESH_S = 120.0
 """How long a network may be without its container, which is made next."""
 
-_OUT = 'run.network = "host" in the target, which opens the container to whoever reaches this machine'
-_NO_ROOM_STEP = f"docker network ls shows who has them, and docker network rm gives them back; or {_OUT}"
-_FAILED_STEP = f"restart the engine, which lays its bridges and firewall rules anew; or {_OUT}"
+_OUT = _('run.network = "host" in the target, which opens the container to whoever reaches this machine')
+_NO_ROOM_STEP = _("docker network ls shows who has them, and docker network rm gives them back; or {out}").format(
+    out=_OUT
+)
+_FAILED_STEP = _("restart the engine, which lays its bridges and firewall rules anew; or {out}").format(out=_OUT)
 
 
 def has_bridge(client: docker.DockerClient) -> bool:
@@ -45,10 +48,10 @@ def make_network(client: docker.DockerClient, name: str, labels: Mapping[str, st
     except APIError as error:
         words = str(error.explanation or error)
         if "address pool" in words:
-            what, step = "the engine has no addresses for one more network", _NO_ROOM_STEP
+            what, step = _("the engine has no addresses for one more network"), _NO_ROOM_STEP
         else:
-            what, step = "the engine cannot make a network for the container", _FAILED_STEP
-        raise EngineError(f"{what}: {words}", where=name, next_step=step) from error
+            what, step = _("the engine cannot make a network for the container"), _FAILED_STEP
+        raise EngineError(_("{what}: {words}").format(what=what, words=words), where=name, next_step=step) from error
 
 
 def drop_network(client: docker.DockerClient, name: str) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -86,7 +87,7 @@ def parse_manifest(body: bytes, media_type: str = "") -> Manifest:
     """
     value = parse_json(body)
     if not isinstance(value, dict) or value.get("schemaVersion") != 2:
-        raise ValueError("no manifest of schema 2")
+        raise ValueError(_("no manifest of schema 2"))
     kind = str(value.get("mediaType") or media_type or (INDEX if "manifests" in value else MANIFEST))
     try:
         return Manifest(
@@ -97,7 +98,7 @@ def parse_manifest(body: bytes, media_type: str = "") -> Manifest:
             manifests=tuple(parse_descriptor(item) for item in value.get("manifests") or ()),
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"a manifest without {error}") from error
+        raise ValueError(_("a manifest without {error}").format(error=error)) from error
 
 
 def parse_descriptor(value: Mapping[str, Any]) -> Descriptor:

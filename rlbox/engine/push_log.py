@@ -11,6 +11,7 @@ from typing import Any, Literal
 from rlbox.engine.oci import Descriptor
 from rlbox.engine.reference import Reference, host_name, is_loopback
 from rlbox.errors import RegistryError
+from rlbox.i18n import _
 
 LayerState = Literal["waiting", "pushing", "pushed", "present"]
 
@@ -79,24 +80,35 @@ def may_pass(words: str) -> bool:
 
 def push_error(words: str, reference: Reference, attempts: int) -> RegistryError:
     """Return the error for a push that the engine gave up with `words`."""
-    host, kept = reference.host, "what it has already is not sent again"
+    host, kept = reference.host, _("what it has already is not sent again")
     if _FULL.search(words):
-        what, step = f"{host} has no room left", f"free space in the registry, then repeat: {kept}"
+        what, step = (
+            _("{host} has no room left").format(host=host),
+            _("free space in the registry, then repeat: {kept}").format(kept=kept),
+        )
     elif _PLAIN.search(words):
-        what = f"the engine insists on TLS, and {host} does not speak it"
-        step = f"add {host} to insecure-registries in the engine's /etc/docker/daemon.json"
+        what = _("the engine insists on TLS, and {host} does not speak it").format(host=host)
+        step = _("add {host} to insecure-registries in the engine's /etc/docker/daemon.json").format(host=host)
     elif _CERTIFICATE.search(words):
-        what = f"the engine does not trust the certificate of {host}"
-        step = f"put the site's CA at /etc/docker/certs.d/{host}/ca.crt on the engine's machine"
+        what = _("the engine does not trust the certificate of {host}").format(host=host)
+        step = _("put the site's CA at /etc/docker/certs.d/{host}/ca.crt on the engine's machine").format(host=host)
     elif _NAME.search(words):
-        what, step = f"the engine finds no host {host_name(host)}", "check the address"
+        what, step = _("the engine finds no host {host_name}").format(host_name=host_name(host)), _("check the address")
     elif _LOGIN.search(words):
-        what, step = f"{host} does not let this login push to {reference.repository}", f"docker login {host}"
+        what, step = (
+            _("{host} does not let this login push to {repository}").format(host=host, repository=reference.repository),
+            f"docker login {host}",
+        )
     elif may_pass(words):
-        what, step = f"the push failed {attempts} times", f"check the network and the registry, then repeat: {kept}"
+        what, step = (
+            _("the push failed {attempts} times").format(attempts=attempts),
+            _("check the network and the registry, then repeat: {kept}").format(kept=kept),
+        )
     else:
-        what, step = "the push failed", ""
-    return RegistryError(f"{what}\n  | {words[:500]}", where=str(reference), next_step=step)
+        what, step = _("the push failed"), ""
+    return RegistryError(
+        _("{what}\n  | {words}").format(what=what, words=words[:500]), where=str(reference), next_step=step
+    )
 
 
 def engine_takes_plain(host: str, settings: Mapping[str, Any]) -> bool:

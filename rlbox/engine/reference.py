@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 
 DOCKER_HUB = "docker.io"
 _HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?")
@@ -76,7 +77,10 @@ def push_reference(text: str, target: str) -> Reference:
     """
     reference = parse_reference(text + target if text.endswith("/") else text)
     if reference.digest:
-        raise SpecError(f"{text!r} names a digest; a push chooses a tag", next_step="--to REGISTRY/NAMESPACE/NAME:TAG")
+        raise SpecError(
+            _("{text!r} names a digest; a push chooses a tag").format(text=text),
+            next_step="--to REGISTRY/NAMESPACE/NAME:TAG",
+        )
     return replace(reference, tag=reference.tag or "latest")
 
 
@@ -118,4 +122,7 @@ def _wrong_part(part: str) -> str:
 
 
 def _refused(text: str, why: str) -> SpecError:
-    return SpecError(f"{text!r} is no name of an image: {why}", next_step="write it as HOST/NAMESPACE/NAME:TAG")
+    return SpecError(
+        _("{text!r} is no name of an image: {why}").format(text=text, why=why),
+        next_step=_("write it as HOST/NAMESPACE/NAME:TAG"),
+    )

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlbox.amounts import size_text
+from rlbox.i18n import _
 
-ELSEWHERE = "start that engine, or correct DOCKER_HOST (or the docker context), or unset it for this machine's own"
+ELSEWHERE = _("start that engine, or correct DOCKER_HOST (or the docker context), or unset it for this machine's own")
 """What to do about an engine that does not answer where `rlbox engine up` starts none."""
 _SNAPSHOTTER = "io.containerd.snapshotter.v1"
 

@@ -11,6 +11,7 @@ from rlbox.evaluation.paired import Paired, smallest_difference
 from rlbox.evaluation.result import RULE, EvaluationResult, compare, contenders, require_comparable, table
 from rlbox.evaluation.results import ACCEPTED
 from rlbox.evaluation.view import paired_json, points
+from rlbox.i18n import _
 
 GUARD = "humaneval"
 """The suite that must not drop (P189)."""
@@ -37,7 +38,7 @@ class Best:
 
 def rule_of(suites: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Return the seed's rule on other suites: of each, the share that runs before the share that is right."""
-    return tuple((suite, name) for suite in suites for _, name in RULE) or RULE
+    return tuple((suite, name) for suite in suites for __, name in RULE) or RULE
 
 
 def find_best(
@@ -59,11 +60,13 @@ def find_best(
     """
     found = [one for one in results if one.step >= 0]
     if not found:
-        raise ValueError("no checkpoint was judged")
+        raise ValueError(_("no checkpoint was judged"))
     require_comparable(found)
     field_of = contenders(found, rule)
     if not field_of[0].figures:
-        raise ValueError(f"no suite that decides was judged of all checkpoints: {', '.join(dict(rule))} (P189)")
+        raise ValueError(
+            _("no suite that decides was judged of all checkpoints: {rule} (P189)").format(rule=", ".join(dict(rule)))
+        )
     choice = choose(field_of)
     best = next(one for one in found if one.name == choice.best)
     if baseline is None:

@@ -13,6 +13,7 @@ from statistics import NormalDist, fmean
 
 from rlbox.evaluation.paired import POWER, ByProblem, Paired, compare_pairs, smallest_difference
 from rlbox.evaluation.scores import LEVEL
+from rlbox.i18n import _
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ def choose(checkpoints: Sequence[Contender], *, level: float = LEVEL) -> BestCho
     A figure that has no problem in common decides nothing.
     """
     if not checkpoints:
-        raise ValueError("no checkpoint was judged")
+        raise ValueError(_("no checkpoint was judged"))
     left = list(checkpoints)
     comparisons = max(1, len(left) - 1) * max(1, min(len(one.figures) for one in left))
     rungs: list[Rung] = []

@@ -17,6 +17,7 @@ from rlbox.doctor.facts import Demands
 from rlbox.doctor.gpus import judge_all_reduce, judge_gpu_kernels, judge_gpus
 from rlbox.doctor.stack import BY_HAND, LinkFacts, ProgramFacts, judge_link, judge_ray, judge_torch, shows_wait
 from rlbox.findings import Finding
+from rlbox.i18n import _
 
 State = Literal["ok", "failed", "late", "no-gpu", "absent"]
 NO_GPU = "no GPU here"
@@ -163,9 +164,11 @@ def _torch_on_gpus(facts: ProgramFacts, ground: Ground, cuda: str) -> Part:
     kernels = [row for row in judge_gpu_kernels(facts, ground.demands) if row.id != "jit-triton"]
     wrong = [row for row in facts.steps if row["step"] == "gpu" and not row.get("ok")]
     if wrong and not kernels:
-        kernels = [Finding(id="gpu-kernel", title="torch cannot calculate on a GPU", seen=str(wrong[0].get("error")))]
+        kernels = [
+            Finding(id="gpu-kernel", title=_("torch cannot calculate on a GPU"), seen=str(wrong[0].get("error")))
+        ]
     if not rows and not kernels:
-        kernels = [Finding(id="gpu-kernel", title="torch said nothing of the GPUs", seen=facts.last_error)]
+        kernels = [Finding(id="gpu-kernel", title=_("torch said nothing of the GPUs"), seen=facts.last_error)]
     models = ", ".join(sorted({f"{row['name']} {row['arch']}" for row in rows}))
     detail = f"multiplies on {len(rows)} x {models}, CUDA {cuda}"
     return late_part(name, facts, ground, _ON_GPU) or failed_part(name, kernels) or ok_part(name, detail)
@@ -179,7 +182,7 @@ def _triton(facts: ProgramFacts, ground: Ground, steps: Mapping[str, Mapping[str
         return _triton_compiles(name, steps.get("triton-compile"))
     broken = [row for row in judge_gpu_kernels(facts, ground.demands) if row.id == "jit-triton"]
     if "triton" not in steps and not broken:
-        broken = [Finding(id="jit-triton", title="Triton was not reached", seen="see torch on GPUs")]
+        broken = [Finding(id="jit-triton", title=_("Triton was not reached"), seen=_("see torch on GPUs"))]
     done = f"{ground.packages['triton']}, compiles and runs a kernel"
     return late_part(name, facts, ground, _ON_GPU) or failed_part(name, broken) or ok_part(name, done)
 

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlbox.i18n import _
+
 PLACES = ("", "huggingface", "actor/huggingface", "hf")
 """Where a checkpoint has its export: itself, verl's trainers, slime's converter."""
 _STEP = re.compile(r"(?:global_steps?_?|step[_-]|iter_|checkpoint-)(\d+)(?:_hf)?")
@@ -24,7 +26,9 @@ def export_at(path: Path) -> Export:
     """Return the export that a checkpoint's folder is or has; `ValueError` where there is none."""
     folder = next((path / place for place in PLACES if (path / place / "config.json").is_file()), None)
     if folder is None:
-        raise ValueError(f"{path} has no config.json, nor has {path / PLACES[1]}: it is no export")
+        raise ValueError(
+            _("{path} has no config.json, nor has {path2}: it is no export").format(path=path, path2=path / PLACES[1])
+        )
     whole = folder.resolve()
     for part in reversed(whole.parts):
         if found := _STEP.fullmatch(part):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlbox.evaluation.gpu_split import GpuState
+from rlbox.i18n import _
 
 SEEN = "CUDA_VISIBLE_DEVICES"
 _SPLITS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
@@ -36,7 +37,7 @@ def share_gpus(
         Too few are free.
     """
     if not gpus or wanted == 1:
-        return [{} for _ in range(max(1, wanted))]
+        return [{} for __ in range(max(1, wanted))]
     given = {name.replace("-", "_"): value for name, value in settings.items()}
     each = math.prod(int(given.get(name, 1)) for name in _SPLITS)
     free = _free(gpus, visible)
@@ -44,8 +45,12 @@ def share_gpus(
     if not count:  # it says itself what it lacks
         return [{}]
     if count * each > len(free):
-        held = ", ".join(str(gpu.index) for gpu in gpus if not gpu.free) or "none"
-        raise ValueError(f"{count} servers need {count * each} free GPUs, there are {len(free)} (held: {held})")
+        held = ", ".join(str(gpu.index) for gpu in gpus if not gpu.free) or _("none")
+        raise ValueError(
+            _("{count} servers need {count2} free GPUs, there are {free_count} (held: {held})").format(
+                count=count, count2=count * each, free_count=len(free), held=held
+            )
+        )
     shares = [free[at * each : (at + 1) * each] for at in range(count)]
     return [{SEEN: ",".join(names), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} for names in shares]
 

@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlbox.i18n import _
+
 PARTS = ("suites", "prompts", "tokenizer", "decoding", "engine", "extraction", "sandbox", "scoring")
 """What every lock has; a result that lacks one is not comparable with anything."""
 
@@ -58,13 +60,13 @@ class EvaluationLock:
 def read_lock(document: Any) -> EvaluationLock:
     """Return a lock that was written; `ValueError` where it is none, or is not what its digest says."""
     if not isinstance(document, dict) or document.get("schema") != 1 or not isinstance(document.get("parts"), dict):
-        raise ValueError("this is no evaluation lock")
+        raise ValueError(_("this is no evaluation lock"))
     missing = [name for name in PARTS if name not in document["parts"]]
     if missing:
-        raise ValueError(f"the evaluation lock lacks {', '.join(missing)}")
+        raise ValueError(_("the evaluation lock lacks {missing}").format(missing=", ".join(missing)))
     lock = EvaluationLock(parts=document["parts"], subject=document.get("subject") or {})
     if lock.digest != document.get("digest"):
-        raise ValueError("the evaluation lock was changed: its digest is another")
+        raise ValueError(_("the evaluation lock was changed: its digest is another"))
     return lock
 
 

@@ -13,6 +13,7 @@ from rlbox.evaluation.result import EvaluationResult, read_result
 from rlbox.evaluation.results import ACCEPTED, RUNS, figure, set_scores
 from rlbox.evaluation.winner import HISTORY
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.system.files import write_atomic
 
 SUMMARY, RUN = "summary.json", "run_info.json"
@@ -61,7 +62,7 @@ def read_summary(path: Path) -> EvaluationResult:
     try:
         return read_result(parse_json(path.read_bytes()))
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(_("{path}: {error}").format(path=path, error=error)) from error
 
 
 def export_of(folder: Path) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from statistics import NormalDist, fmean
 
 from rlbox.evaluation.scores import LEVEL, quantile, standard_error
+from rlbox.i18n import _
 
 ByProblem = Mapping[str, Sequence[float]]
 POWER = 0.95
@@ -49,7 +50,7 @@ def compare_pairs(one: ByProblem, other: ByProblem, *, level: float = LEVEL, com
     """
     common = [name for name in one if one[name] and other.get(name)]
     if not common:
-        raise ValueError("the two were judged on no common problem")
+        raise ValueError(_("the two were judged on no common problem"))
     gains = {name: fmean(one[name]) - fmean(other[name]) for name in common}
     adjusted = [*gains.values(), *_ADDED]
     middle, error = fmean(adjusted), standard_error(adjusted)

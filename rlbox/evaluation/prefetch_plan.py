@@ -8,6 +8,7 @@ from typing import Any
 
 from rlbox.amounts import counted, duration_text, size_text
 from rlbox.errors import NodeError
+from rlbox.i18n import _
 
 PIECE = 64 << 20
 """Bytes that one thread reads in a row."""
@@ -123,9 +124,11 @@ def check_room(files: Sequence[WarmFile], room: int) -> None:
     if size <= room:
         return
     raise NodeError(
-        f"{size_text(size)} do not stay in memory: the page cache can have {size_text(room)} here",
+        _("{size} do not stay in memory: the page cache can have {room} here").format(
+            size=size_text(size), room=size_text(room)
+        ),
         where=files[0].path if len(files) == 1 else f"{len(files)} files from {files[0].path} on",
-        next_step="warm fewer files, end what uses the memory, or raise the container's limit (run.memory_gib)",
+        next_step=_("warm fewer files, end what uses the memory, or raise the container's limit (run.memory_gib)"),
     )
 
 

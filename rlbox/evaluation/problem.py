@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rlbox.i18n import _
+
 PROGRAM = (
     "Solve the problem with a Python 3 program that reads standard input and writes standard output. "
     "Answer with one code block.\n\n{statement}"
@@ -87,7 +89,9 @@ def read_problem(row: Mapping[str, Any], asking: Asking = Asking()) -> EvalProbl
             return _mbpp(row, function)
         return _codecontests(row, program)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ProblemError(f"a row with the keys {', '.join(map(str, row))} is no problem: {error!r}") from error
+        raise ProblemError(
+            _("a row with the keys {row} is no problem: {error!r}").format(row=", ".join(map(str, row)), error=error)
+        ) from error
 
 
 def read_problems(rows: Iterator[Mapping[str, Any]], asking: Asking) -> dict[str, EvalProblem]:
@@ -96,9 +100,9 @@ def read_problems(rows: Iterator[Mapping[str, Any]], asking: Asking) -> dict[str
     for row in rows:
         problem = read_problem(row, asking)
         if problem.id in found:
-            raise ProblemError(f"two problems are called {problem.id!r}")
+            raise ProblemError(_("two problems are called {id!r}").format(id=problem.id))
         if not problem.runs and not problem.check.strip() and not problem.wanted:
-            raise ProblemError(f"problem {problem.id!r} has no test")
+            raise ProblemError(_("problem {id!r} has no test").format(id=problem.id))
         found[problem.id] = problem
     return found
 

@@ -15,6 +15,7 @@ from rlbox.errors import RlboxError
 from rlbox.evaluation.problem import EvalProblem, ProblemError, read_problems
 from rlbox.evaluation.suite import MadeTasks, Suite, chosen_problems
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.system.command import run_command
 from rlbox.values import Command
 
@@ -56,7 +57,9 @@ def made_rows(make: Sequence[MadeTasks], python: str) -> Iterator[dict[str, Any]
         raise ProblemError(error.what) from error
     if done.exit_code:
         told = (done.stderr.strip().splitlines() or [""])[-1]
-        raise ProblemError(f"reasoning-gym makes no tasks with {command.argv[0]}: {told}")
+        raise ProblemError(
+            _("reasoning-gym makes no tasks with {argv}: {told}").format(argv=command.argv[0], told=told)
+        )
     for line in done.stdout.splitlines():
         yield _row(GYM_MAKE, 0, line.encode())
 
@@ -69,22 +72,24 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
             for number, line in enumerate(stream, start=1):
                 size += len(line)
                 if size > _MOST:
-                    raise ProblemError(f"{path}: more than {size_text(_MOST)}")
+                    raise ProblemError(_("{path}: more than {most}").format(path=path, most=size_text(_MOST)))
                 if line.strip():
                     yield _row(path, number, line)
     except FileNotFoundError as error:
-        raise ProblemError(f"{path} is missing: bring the raw problem sets (P165)") from error
+        raise ProblemError(_("{path} is missing: bring the raw problem sets (P165)").format(path=path)) from error
     except (OSError, EOFError, zlib.error) as error:
-        raise ProblemError(f"{path} cannot be read: {error}") from error
+        raise ProblemError(_("{path} cannot be read: {error}").format(path=path, error=error)) from error
 
 
 def _row(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         row = parse_json(line)
     except ValueError as error:
-        raise ProblemError(f"{path}:{number}: no JSON: {error}") from error
+        raise ProblemError(
+            _("{path}:{number}: no JSON: {error}").format(path=path, number=number, error=error)
+        ) from error
     if not isinstance(row, dict):
-        raise ProblemError(f"{path}:{number}: a row is an object")
+        raise ProblemError(_("{path}:{number}: a row is an object").format(path=path, number=number))
     return row
 
 
@@ -93,7 +98,7 @@ def _manifest(name: str, folder: Path) -> Iterator[str]:
     if whole.is_file():
         names = parse_json(whole.read_bytes())
         if not isinstance(names, list):
-            raise ProblemError(f"{whole} is no list of ids")
+            raise ProblemError(_("{whole} is no list of ids").format(whole=whole))
         yield from map(str, names)
     elif lines.is_file():
         for row in read_rows(lines):

@@ -10,6 +10,7 @@ from rlbox.evaluation.choice import Contender
 from rlbox.evaluation.lock import EvaluationLock, FieldChange, differences, read_lock, refused
 from rlbox.evaluation.paired import ByProblem, Paired, compare_pairs
 from rlbox.evaluation.results import ACCEPTED, RUNS
+from rlbox.i18n import _
 
 RULE = (("codecontests_valid", RUNS), ("codecontests_valid", ACCEPTED))
 """The figures that decide which checkpoint is best, in order (P189)."""
@@ -62,7 +63,7 @@ class EvaluationResult:
 def read_result(document: Any) -> EvaluationResult:
     """Return a result that was written; `ValueError` where it is none."""
     if not isinstance(document, dict) or document.get("schema") != 1:
-        raise ValueError("this is no result of an evaluation")
+        raise ValueError(_("this is no result of an evaluation"))
     try:
         return EvaluationResult(
             name=str(document["name"]),
@@ -75,7 +76,7 @@ def read_result(document: Any) -> EvaluationResult:
             },
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"this is no result of an evaluation: {error!r}") from error
+        raise ValueError(_("this is no result of an evaluation: {error!r}").format(error=error)) from error
 
 
 def _values(of: Mapping[str, Any]) -> dict[str, list[float]]:

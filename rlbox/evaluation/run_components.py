@@ -34,6 +34,7 @@ from rlbox.evaluation.components import (
     torch_parts,
 )
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.system.gpu import probe_driver
 
 Test = Callable[[], Iterable[Part]]
@@ -84,10 +85,10 @@ def stack_probe(stack: Stack, environ: Mapping[str, str]) -> Iterator[StackProbe
 def _ground(probe: StackProbe, stack: Stack, end: float) -> Ground:
     facts = probe.installed([row.module for row in load_components()], end)
     if not facts.steps:
-        why = facts.last_error or f"no answer in {duration_text(facts.seconds)}"
+        why = facts.last_error or _("no answer in {seconds}").format(seconds=duration_text(facts.seconds))
         raise NodeError(
-            f"the stack's interpreter does not work: {why}", where=stack.python,
-            next_step="start a new container, or name another interpreter with --python FILE",
+            _("the stack's interpreter does not work: {why}").format(why=why), where=stack.python,
+            next_step=_("start a new container, or name another interpreter with --python FILE"),
         )  # fmt: skip
     said = facts.steps[-1]
     return Ground(
@@ -178,7 +179,7 @@ def probe_data_file(path: Path) -> tuple[str, str]:
 
 
 def _json_error(first: bytes) -> str:
-    line, newline, _ = first.partition(b"\n")
+    line, newline, __ = first.partition(b"\n")
     if not newline and len(first) == _FIRST:
         return ""  # a line of more than a MiB is not read whole
     try:

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean
 
+from rlbox.i18n import _
+
 LEVEL = 0.95
 _ADDED = (0.0, 0.0, 1.0, 1.0)
 
@@ -36,7 +38,7 @@ def score(by_problem: Mapping[str, Sequence[float]], level: float = LEVEL) -> Sc
     """Return the mean over problems of the mean over each one's answers (avg@n); `ValueError` without any."""
     means = [fmean(values) for values in by_problem.values() if values]
     if not means:
-        raise ValueError("no problem was judged")
+        raise ValueError(_("no problem was judged"))
     value, adjusted = fmean(means), [*means, *_ADDED]
     middle, error = fmean(adjusted), standard_error(adjusted)
     reach = quantile(level) * error
@@ -56,7 +58,9 @@ def pass_at(k: int, right: int, answers: int) -> float:
     Source: Chen et al., arXiv 2107.03374, section 2.1. `ValueError` where fewer than `k` answers were asked for.
     """
     if not 0 < k <= answers or not 0 <= right <= answers:
-        raise ValueError(f"pass@{k} of {right} right among {answers} answers")
+        raise ValueError(
+            _("pass@{k} of {right} right among {answers} answers").format(k=k, right=right, answers=answers)
+        )
     if answers - right < k:
         return 1.0
     return 1.0 - math.prod(1.0 - k / number for number in range(answers - right + 1, answers + 1))

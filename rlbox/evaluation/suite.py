@@ -10,6 +10,7 @@ from pydantic import Field, StringConstraints
 from rlbox.config.kinds import Frozen
 from rlbox.evaluation.lock import content_digest
 from rlbox.evaluation.problem import ANSWER, FUNCTION, PROGRAM, Asking, EvalProblem, ProblemError
+from rlbox.i18n import _
 
 
 class Decoding(Frozen):
@@ -71,13 +72,21 @@ def chosen_problems(
     """
     names = list(wanted) or list(found)
     if missing := [name for name in names if name not in found]:
-        raise ProblemError(f"{suite.name} has no row {missing[0]!r} of its manifest ({len(missing)} are missing)")
+        raise ProblemError(
+            _("{suite} has no row {missing!r} of its manifest ({count} are missing)").format(
+                suite=suite.name, missing=missing[0], count=len(missing)
+            )
+        )
     if len(set(names)) < len(names):
-        raise ProblemError(f"the manifest of {suite.name} names a problem twice")
+        raise ProblemError(_("the manifest of {suite} names a problem twice").format(suite=suite.name))
     if not names:
-        raise ProblemError(f"{suite.name} has no problem")
+        raise ProblemError(_("{suite} has no problem").format(suite=suite.name))
     if suite.rows and len(names) != suite.rows and not any_size:
-        raise ProblemError(f"{suite.name}: {len(names)} problems, it has {suite.rows}; bring the whole file")
+        raise ProblemError(
+            _("{suite}: {count} problems, it has {rows}; bring the whole file").format(
+                suite=suite.name, count=len(names), rows=suite.rows
+            )
+        )
     return [found[name] for name in names]
 
 

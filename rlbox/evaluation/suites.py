@@ -11,6 +11,7 @@ from rlbox.evaluation.problem import EvalProblem, ProblemError
 from rlbox.evaluation.problems import load_problems
 from rlbox.evaluation.suite import Suite
 from rlbox.foreign import toml_table
+from rlbox.i18n import _
 
 SHIPPED = Path(__file__).resolve().parent / "suites"
 
@@ -49,11 +50,15 @@ def _load(name: str, own: Path | None) -> Suite:
     )
     path = next((path for path in places if path.is_file()), None)
     if path is None:
-        raise ProblemError(f"there is no suite {name!r}; there are {', '.join(suite_names(own))}")
+        raise ProblemError(
+            _("there is no suite {name!r}; there are {suite_names}").format(
+                name=name, suite_names=", ".join(suite_names(own))
+            )
+        )
     try:
         return Suite.model_validate({"name": path.stem, **toml_table(path.read_text("utf-8"))})
     except ValidationError as error:
         told = "; ".join(f"{'.'.join(map(str, row['loc']))}: {row['msg']}" for row in error.errors())
         raise ProblemError(f"{path}: {told}") from error
     except ValueError as error:
-        raise ProblemError(f"{path}: {error}") from error
+        raise ProblemError(_("{path}: {error}").format(path=path, error=error)) from error

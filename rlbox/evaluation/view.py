@@ -11,6 +11,7 @@ from rlbox.evaluation.lock import FieldChange
 from rlbox.evaluation.paired import Paired, smallest_difference
 from rlbox.evaluation.result import EvaluationResult, compare, require_comparable
 from rlbox.evaluation.results import ACCEPTED, RUNS
+from rlbox.i18n import _
 
 _SUITE_COLUMNS = ("suite", "problems", "accepted@1", "exec", "outcomes")
 _SHOWN = 12
@@ -39,7 +40,7 @@ def compare_results(one: EvaluationResult, other: EvaluationResult, across: Sequ
     allowed = require_comparable([one, other], across)
     suites = compare(one, other)
     if not suites:
-        raise ValueError(f"{one.name} and {other.name} were judged on no common suite")
+        raise ValueError(_("{one} and {other} were judged on no common suite").format(one=one.name, other=other.name))
     return Comparison(one=one, other=other, across=allowed, suites=suites)
 
 

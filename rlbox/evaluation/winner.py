@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from rlbox.i18n import _
+
 HISTORY, BEST = "eval_history.jsonl", "best_checkpoint.json"
 """What a gate asks for in a folder of results (P186)."""
 
@@ -33,7 +35,7 @@ def data_of(plan: Mapping[str, Any]) -> str:
 def best_of(document: Any) -> tuple[str, str]:
     """Return name and export of `best_checkpoint.json`; `ValueError` where it is none, or does not know the export."""
     if not isinstance(document, Mapping) or not document.get("name") or not document.get("model"):
-        raise ValueError("it does not say which export is the best")
+        raise ValueError(_("it does not say which export is the best"))
     return str(document["name"]), str(document["model"])
 
 
@@ -43,7 +45,7 @@ def below_disk(path: str, disks: Sequence[str]) -> str:
     for disk in disks:
         if disk and ".." not in whole.parts and whole.is_relative_to(disk):
             return str(whole.relative_to(disk))
-    raise ValueError(f"{path} is not on the data disk {disks[-1]}")
+    raise ValueError(_("{path} is not on the data disk {disk}").format(path=path, disk=disks[-1]))
 
 
 def _rows(value: Any) -> list[Mapping[str, Any]]:

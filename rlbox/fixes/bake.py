@@ -13,6 +13,7 @@ from rlbox.config.kinds import Frozen
 from rlbox.errors import SpecError
 from rlbox.fixes.applies import Versions, has_package, judge, torch_cuda
 from rlbox.fixes.fix import Bake, Fix, RayWords
+from rlbox.i18n import _
 from rlbox.target.target import Target
 
 HOOKS = "/opt/rlbox/hooks"
@@ -117,7 +118,9 @@ def applicable(fixes: Iterable[Fix], target: Target, versions: Versions) -> tupl
     """Return the fixes that a target needs, in their order; `SpecError` when it switches off one that is none."""
     known = {fix.id for fix in fixes}
     if unknown := sorted(set(target.fixes.off) - known):
-        raise SpecError(f"fixes.off: there is no fix {unknown[0]!r}", next_step="rlbox fixes ls")
+        raise SpecError(
+            _("fixes.off: there is no fix {unknown!r}").format(unknown=unknown[0]), next_step="rlbox fixes ls"
+        )
     found = [fix for fix in fixes if judge(fix, target, versions).applies]
     return tuple(sorted(found, key=lambda fix: (fix.order, fix.id)))
 
@@ -143,12 +146,12 @@ def bake_fixes(fixes: Sequence[Fix], target: Target, versions: Versions) -> Bake
     values = template_values(target, versions)
     _refuse(chosen, target, values)
     filled = [(fix, filled_bake(fix, values)) for fix in chosen]
-    ray = _ray_words(bake.ray for _, bake in filled)
+    ray = _ray_words(bake.ray for __, bake in filled)
     baked = Baked(
         fixes=chosen,
         envs=tuple(_env(fix, bake) for fix, bake in reversed(filled) if bake.env or bake.path),
         files=(*_files(filled), *_ray_start(ray, versions)),
-        links={link.path: link.to for _, bake in filled for link in bake.link},
+        links={link.path: link.to for __, bake in filled for link in bake.link},
         ray=ray,
         shm_gib=max((fix.bake.run.shm_gib for fix in chosen), default=0.0),
         pids=max((fix.bake.run.pids for fix in chosen), default=0),
@@ -180,7 +183,9 @@ def fill(text: str, values: Mapping[str, Any], where: str) -> str:
     try:
         return _template(text).render(values)
     except TemplateError as error:
-        raise SpecError(f"{where}: broken template: {error}", next_step="correct the fix") from error
+        raise SpecError(
+            _("{where}: broken template: {error}").format(where=where, error=error), next_step=_("correct the fix")
+        ) from error
 
 
 def filled_bake(fix: Fix, values: Mapping[str, Any]) -> Bake:
@@ -209,8 +214,10 @@ def _env(fix: Fix, bake: Bake) -> FixEnv:
     folders = [folder for row in bake.path.values() for folder in row]
     for path in folders:  # one that would be read as two, or as none
         if not path.startswith("/") or any(character in path for character in ": \t\n"):
-            what = f"{_where(fix)}: {path!r} is no absolute folder without colons and blanks"
-            raise SpecError(what, next_step="correct the fix")
+            what = _("{where}: {path!r} is no absolute folder without colons and blanks").format(
+                where=_where(fix), path=path
+            )
+            raise SpecError(what, next_step=_("correct the fix"))
     env, paths = dict(sorted(bake.env.items())), dict(sorted(bake.path.items()))
     return FixEnv(id=fix.id, title=fix.title, covers=fix.covers, env=env, path=paths)
 
@@ -249,7 +256,10 @@ def _refuse(chosen: Iterable[Fix], target: Target, values: Mapping[str, Any]) ->
             try:
                 refused = _condition(row.condition)(**values)
             except TemplateError as error:
-                raise SpecError(f"{_where(fix)}: broken condition: {error}", next_step="correct the fix") from error
+                raise SpecError(
+                    _("{where}: broken condition: {error}").format(where=_where(fix), error=error),
+                    next_step=_("correct the fix"),
+                ) from error
             if refused:
                 found.append((fill(row.says, values, _where(fix)), fill(row.next, values, _where(fix)), fix.id))
     if found:
@@ -258,7 +268,7 @@ def _refuse(chosen: Iterable[Fix], target: Target, values: Mapping[str, Any]) ->
         raise SpecError(
             lines[0] if len(lines) == 1 else "\n".join([f"{where}: {len(lines)} problems", *(f"  {x}" for x in lines)]),
             where=where,
-            next_step=f'correct the spec, or switch the fix off: fixes.off.{found[0][2]} = "why"',
+            next_step=_('correct the spec, or switch the fix off: fixes.off.{found} = "why"').format(found=found[0][2]),
         )
 
 
@@ -269,7 +279,12 @@ def _check_agreement(baked: Baked) -> None:
     for owner, kind, name, text in rows:
         other, known = seen.setdefault((kind, name), (owner, text))
         if known != text:
-            raise SpecError(f"fixes {other} and {owner} disagree on {kind} {name}", next_step="correct one of them")
+            raise SpecError(
+                _("fixes {other} and {owner} disagree on {kind} {name}").format(
+                    other=other, owner=owner, kind=kind, name=name
+                ),
+                next_step=_("correct one of them"),
+            )
 
 
 def _where(fix: Fix) -> str:

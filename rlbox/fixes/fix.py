@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from rlbox.config.kinds import AbsolutePath, AptPackage, Cover, EnvName, Frozen, Line, MaybePattern, Name, PatternText
 from rlbox.config.pattern import fits_but
+from rlbox.i18n import _
 from rlbox.target.patch import FixPatch
 
 Text = Annotated[str, StringConstraints(min_length=1)]
@@ -44,7 +45,9 @@ class Applies(Frozen):
 
 def _not_linked(path: str) -> str:
     if re.match(r"/(?:bin|sbin|lib\w*)/", path):
-        raise ValueError(f"{path}: a layer would put a folder in the place of the link to /usr; write /usr{path}")
+        raise ValueError(
+            _("{path}: a layer would put a folder in the place of the link to /usr; write /usr{path}").format(path=path)
+        )
     return path
 
 
@@ -139,9 +142,9 @@ class Signature(Frozen):
     @model_validator(mode="after")
     def _example_fits(self) -> Signature:
         if not self.fits(self.example):
-            raise ValueError(f"{self.pattern!r} does not match its own example")
+            raise ValueError(_("{pattern!r} does not match its own example").format(pattern=self.pattern))
         if self.unlike and self.fits(self.unlike):
-            raise ValueError(f"{self.pattern!r} matches the line that it must not")
+            raise ValueError(_("{pattern!r} matches the line that it must not").format(pattern=self.pattern))
         return self
 
     def fits(self, line: str) -> bool:
@@ -187,9 +190,9 @@ class Fix(Frozen):
     @model_validator(mode="after")
     def _benign_does_nothing(self) -> Fix:
         if self.benign and (self.bake != _NOTHING or self.check):
-            raise ValueError("a benign warning needs no bake and no check")
+            raise ValueError(_("a benign warning needs no bake and no check"))
         if self.benign and any(signature.unless for signature in self.signature):
-            raise ValueError("a benign warning needs no `unless`: write a pattern that fits the harmless line alone")
+            raise ValueError(_("a benign warning needs no `unless`: write a pattern that fits the harmless line alone"))
         return self
 
     @property

@@ -12,6 +12,7 @@ from pathlib import Path
 from rlbox.artifacts.apt_query import architecture_of
 from rlbox.artifacts.objects import Store
 from rlbox.errors import NodeError
+from rlbox.i18n import _
 from rlbox.image.bootstrap_command import RECIPE, deb_file, plan_bootstrap, plan_package_list, plan_release
 from rlbox.system.command import check_command
 from rlbox.system.files import cache_path
@@ -59,9 +60,9 @@ def require_mmdebstrap() -> None:
     """Raise `NodeError` where mmdebstrap is not installed."""
     if shutil.which("mmdebstrap") is None or not _HOOKS.is_dir():
         raise NodeError(
-            "mmdebstrap is not installed, and the target's base is bootstrapped from apt",
+            _("mmdebstrap is not installed, and the target's base is bootstrapped from apt"),
             where="base.bootstrap",
-            next_step="apt-get install mmdebstrap (or set base.image to an image by digest)",
+            next_step=_("apt-get install mmdebstrap (or set base.image to an image by digest)"),
         )
 
 

@@ -11,6 +11,7 @@ from rlbox.amounts import duration_text
 from rlbox.engine.address import engine_address
 from rlbox.engine.api import engine, engine_version, find_image
 from rlbox.errors import EngineError, NotAnswered, WorkFailed
+from rlbox.i18n import _
 from rlbox.image.adopt import adopt, told_of_old
 from rlbox.image.buildkit import LINKED_COPIES, Builder, BuildWish
 from rlbox.image.context import outdated
@@ -76,8 +77,8 @@ class ImageBuild:
         log = self._build(self._anew(why) if image else told_of_old(plan))
         image = find_image(plan.tag)
         if image is None:
-            what = f"the build ended well, but the engine has no image {plan.tag}"
-            raise WorkFailed(what, next_step=f"whole log: {log}")
+            what = _("the build ended well, but the engine has no image {tag}").format(tag=plan.tag)
+            raise WorkFailed(what, next_step=_("whole log: {log}").format(log=log))
         return self._report(image["Id"], "verified" if wish.verify else "built", log, self._layers(image))
 
     def require(self) -> None:
@@ -197,9 +198,11 @@ class ImageBuild:
         version = engine_version()
         if not version or version >= LINKED_COPIES:
             return
-        told = f"Docker {'.'.join(map(str, version))} cannot promise the same bytes for the same lock; 23 and newer can"
+        told = _("Docker {version} cannot promise the same bytes for the same lock; 23 and newer can").format(
+            version=".".join(map(str, version))
+        )
         if self._wish.verify:
-            raise EngineError(told, where=engine_address(), next_step="build without --verify, or on another engine")
+            raise EngineError(told, where=engine_address(), next_step=_("build without --verify, or on another engine"))
         self._app.say(told)
 
     def _look(self, why: str) -> int:

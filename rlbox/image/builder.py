@@ -17,6 +17,7 @@ from rlbox.engine.address import engine_address, no_client
 from rlbox.engine.api import engine
 from rlbox.errors import EngineError, Interrupted, WorkFailed
 from rlbox.foreign import parse_json, whole_number
+from rlbox.i18n import _
 from rlbox.image.buildkit import Builder, BuildFiles, BuildLog, Step, passing_failure, plan_build
 from rlbox.image.plan import ImagePlan
 from rlbox.system.command import PIPE, STDOUT, run_command, start_command
@@ -60,9 +61,9 @@ def find_builder() -> Builder:
         if major is not None and 19 <= major < 23:
             return Builder(words=(client,), integrated=True)
     raise EngineError(
-        "no docker client here can drive BuildKit: the buildx plugin is missing",
+        _("no docker client here can drive BuildKit: the buildx plugin is missing"),
         where=", ".join(clients),
-        next_step="install the buildx plugin (packages: docker-buildx, docker-buildx-plugin)",
+        next_step=_("install the buildx plugin (packages: docker-buildx, docker-buildx-plugin)"),
     )
 
 
@@ -177,7 +178,7 @@ def _follow(command: Command, log_path: Path, on_step: Callable[[Step], None]) -
         except KeyboardInterrupt:
             process.terminate()
             process.wait()
-            raise Interrupted("the build was stopped; its finished steps stay in the engine's cache") from None
+            raise Interrupted(_("the build was stopped; its finished steps stay in the engine's cache")) from None
     failed = next((step for step in follower.steps.values() if step.state == "failed"), None)
     return code, "".join(said), failed
 
@@ -187,8 +188,14 @@ def _build_error(text: str, failed: Step | None, code: int, log_path: Path) -> W
     if failed is None:
         text = "\n".join(lines[-5:])
         if "Cannot connect to the Docker daemon" in text or "permission denied" in text:
-            return EngineError(text, next_step="`docker info` shows whether this user reaches the engine")
-        return WorkFailed(f"the build failed (exit code {code})\n{text}", next_step=f"whole log: {log_path}")
+            return EngineError(text, next_step=_("`docker info` shows whether this user reaches the engine"))
+        return WorkFailed(
+            _("the build failed (exit code {code})\n{text}").format(code=code, text=text),
+            next_step=_("whole log: {log_path}").format(log_path=log_path),
+        )
     mine = [line for line in lines if line.startswith(f"#{failed.number} ") and " RUN --mount" not in line]
     quoted = "\n".join(f"  | {line.partition(' ')[2]}" for line in mine[-12:])
-    return WorkFailed(f"build step failed: {failed.name}\n{quoted}", next_step=f"whole log: {log_path}")
+    return WorkFailed(
+        _("build step failed: {failed}\n{quoted}").format(failed=failed.name, quoted=quoted),
+        next_step=_("whole log: {log_path}").format(log_path=log_path),
+    )

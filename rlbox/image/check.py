@@ -19,6 +19,7 @@ from rlbox.engine.oci import stored_digest
 from rlbox.errors import EngineError, TimedOut, WorkFailed
 from rlbox.findings import Finding, load_finding
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.image.describe import PROVENANCE_FILE, SBOM_FILE, Built, BuiltBy, plan_provenance, plan_sbom
 from rlbox.image.plan import ImagePlan
 from rlbox.system.files import cache_path, write_atomic
@@ -54,19 +55,22 @@ def check_image(plan: ImagePlan, *, again: bool) -> None:
         done = engine().run(_container(plan), _LIMIT_S)
     except (TimedOut, EngineError) as error:
         engine().remove_tag(plan.tag)
-        late = f"did not end within {limit_text(_LIMIT_S)}"
-        why = late if isinstance(error, TimedOut) else f"could not be run: {error.what}"
-        raise WorkFailed(f"the checks of {plan.tag} {why}") from error
+        late = _("did not end within {limit_s}").format(limit_s=limit_text(_LIMIT_S))
+        why = late if isinstance(error, TimedOut) else _("could not be run: {what}").format(what=error.what)
+        raise WorkFailed(_("the checks of {tag} {why}").format(tag=plan.tag, why=why)) from error
     found = [load_finding(parse_json(line)) for line in done.stdout.splitlines() if line.startswith("{")]
     if done.ok:
         write_atomic(memory, "")
         return
     engine().remove_tag(plan.tag)
     if not found:
-        raise WorkFailed(f"the checks of {plan.tag} could not be run: {done.stderr.strip()[-500:]}")
+        raise WorkFailed(
+            _("the checks of {tag} could not be run: {stderr}").format(tag=plan.tag, stderr=done.stderr.strip()[-500:])
+        )
     raise WorkFailed(
-        f"{len(found)} of the fixes baked into {plan.tag} do not hold, so it lost its tag\n"
-        + "\n".join(f"  {_line(finding)}" for finding in found),
+        _("{count} of the fixes baked into {tag} do not hold, so it lost its tag\n{found}").format(
+            count=len(found), tag=plan.tag, found="\n".join(f"  {_line(finding)}" for finding in found)
+        ),
         next_step=f"rlbox fixes show {found[0].id}",
     )
 

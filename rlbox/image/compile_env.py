@@ -14,6 +14,7 @@ from uv import find_uv_bin
 
 from rlbox.artifacts.objects import Store
 from rlbox.errors import NodeError, WorkFailed
+from rlbox.i18n import _
 from rlbox.image.bootstrap import make_rootfs
 from rlbox.image.compile_plan import WRAPPED, BuildFolders
 from rlbox.image.labels import rootfs_checksum
@@ -70,23 +71,29 @@ def _unpack(archive: Path, folder: Path) -> None:
 def _own_python(version: str) -> str:
     if not all(Path("/usr/bin", name).exists() for name in ("g++", "c++")):
         raise NodeError(
-            "this machine has no C++ compiler, and the target's base is an image: what it compiles is made with this "
-            "machine's",
+            _(
+                "this machine has no C++ compiler, and the target's base is an image: what it compiles is "
+                "made with this machine's"
+            ),
             next_step="apt-get install g++",
         )
     found = run_command(Command(argv=(find_uv_bin(), "python", "find", "--no-python-downloads", version)))
     if not found.ok:
         raise NodeError(
-            f"this machine has no Python {version}, and the target's base is an image: what it compiles is made with "
-            "this machine's",
+            _(
+                "this machine has no Python {version}, and the target's base is an image: what it compiles "
+                "is made with this machine's"
+            ).format(version=version),
             where="python.version",
-            next_step=f"install Python {version} with its headers",
+            next_step=_("install Python {version} with its headers").format(version=version),
         )
     python = Path(found.stdout.strip()).resolve()  # a virtual environment's packages are not the build's
     if python.parts[1] in _HIDDEN:
         raise NodeError(
-            f"this machine's Python {version} lies where a build has folders of its own: {python}",
-            next_step=f"install Python {version} outside of /{python.parts[1]}",
+            _("this machine's Python {version} lies where a build has folders of its own: {python}").format(
+                version=version, python=python
+            ),
+            next_step=_("install Python {version} outside of /{part}").format(version=version, part=python.parts[1]),
         )
     return str(python)
 
@@ -100,7 +107,10 @@ def build_site(target: Target, compiled: Compiled, store: Store) -> Path:
         One of the tools is no wheel.
     """
     if sources := [package.file for package in compiled.tools if not package.is_wheel]:
-        raise WorkFailed(f"what a build imports must be wheels: {', '.join(sources)}", where="stack.compile.needs")
+        raise WorkFailed(
+            _("what a build imports must be wheels: {sources}").format(sources=", ".join(sources)),
+            where="stack.compile.needs",
+        )
     pins = requirements(compiled.tools)
     mark = hashlib.sha256(f"{target.python.version} {target.python.platform}\n{pins}".encode()).hexdigest()
     folder = cache_path("compile", "tools", mark[:24])
@@ -157,9 +167,11 @@ def _take_source(folder: Path, entry: Compile, compiled: Compiled) -> None:
     source = folder / "source" / entry.folder
     if not (source / "pyproject.toml").is_file() and not (source / "setup.py").is_file():
         raise WorkFailed(
-            f"the source of {entry.name} has neither pyproject.toml nor setup.py",
+            _("the source of {entry} has neither pyproject.toml nor setup.py").format(entry=entry.name),
             where=entry.folder or "its top folder",
-            next_step=f"name the folder that has one: folder of {entry.name} in [[stack.compile]]",
+            next_step=_("name the folder that has one: folder of {entry} in [[stack.compile]]").format(
+                entry=entry.name
+            ),
         )
 
 

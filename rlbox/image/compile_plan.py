@@ -9,6 +9,7 @@ from typing import Any
 
 from rlbox.artifacts.plain_tar import EPOCH
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 from rlbox.target.compiled import Compile
 from rlbox.target.recipe import build_env
 from rlbox.target.target import Target
@@ -127,5 +128,7 @@ def source_backend(project: Mapping[str, Any]) -> tuple[str, ...]:
         or not isinstance(folders, list)
         or not all(isinstance(one, str) for one in folders)
     ):
-        raise SpecError("the source's pyproject.toml has no valid build-system", where="build-backend and backend-path")
+        raise SpecError(
+            _("the source's pyproject.toml has no valid build-system"), where="build-backend and backend-path"
+        )
     return (backend, *folders)

@@ -12,6 +12,7 @@ from rlbox.amounts import duration_text
 from rlbox.app import App
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.foreign import toml_table
+from rlbox.i18n import _
 from rlbox.image.compile_plan import BOX, BuildFolders, BuildRoom, plan_build, plan_env, source_backend
 from rlbox.image.compile_progress import Unit, Units, counted, explain, missing_header, parse_units
 from rlbox.system.command import PIPE, STDOUT, ProcessHandle, run_command, start_command
@@ -61,9 +62,13 @@ def probe_spaces() -> bool:
             return mapped
         said = said or tried.stderr.strip()
     raise NodeError(
-        f"this machine gives a build no namespaces of its own, and so no place without network: {said}",
-        next_step="compile on one that does (a virtual machine, a container with --privileged) and bring the wheel by "
-        "rlbox fetch TARGET --export",
+        _("this machine gives a build no namespaces of its own, and so no place without network: {said}").format(
+            said=said
+        ),
+        next_step=_(
+            "compile on one that does (a virtual machine, a container with --privileged) and bring the "
+            "wheel by rlbox fetch TARGET --export"
+        ),
     )
 
 
@@ -98,15 +103,21 @@ def run_build(
         raise _failed(entry, code, log, Path(folders.site))
     if entry.units and not (box / "linked").exists():
         raise WorkFailed(
-            f"the library of {entry.name} was linked by a program of another name than rlbox stands before, so that "
-            "what units leaves out is undefined in it",
+            _(
+                "the library of {entry} was linked by a program of another name than rlbox stands before, "
+                "so that what units leaves out is undefined in it"
+            ).format(entry=entry.name),
             where=str(log),
-            next_step=f"compile all of it (no units of {entry.name} in [[stack.compile]]), or have its build link with "
-            "c++",
+            next_step=_(
+                "compile all of it (no units of {entry} in [[stack.compile]]), or have its build link with c++"
+            ).format(entry=entry.name),
         )
     wheels = sorted((box / "out").glob("*.whl"))
     if len(wheels) != 1:
-        raise WorkFailed(f"the build of {entry.name} left {len(wheels)} wheels", where=str(box / "out"))
+        raise WorkFailed(
+            _("the build of {entry} left {count} wheels").format(entry=entry.name, count=len(wheels)),
+            where=str(box / "out"),
+        )
     return BuiltWheel(wheel=wheels[0], seconds=time.monotonic() - began, units=tuple(units.ended.values()))
 
 
@@ -147,7 +158,10 @@ def _failed(entry: Compile, code: int, log: Path, site: Path) -> WorkFailed:
     what, next_step = explain(entry, text, _header_folder(site, missing_header(text)))
     tail = "".join(f"\n  | {line}" for line in text.strip().splitlines()[-_TAIL_LINES:])
     return WorkFailed(
-        f"{what or f'{entry.name} cannot be compiled (exit code {code})'}{tail}",
+        _("{what}{tail}").format(
+            what=what or _("{entry} cannot be compiled (exit code {code})").format(entry=entry.name, code=code),
+            tail=tail,
+        ),
         where=str(log),
-        next_step=next_step or "read its log; what was compiled is kept, and the same command goes on",
+        next_step=next_step or _("read its log; what was compiled is kept, and the same command goes on"),
     )

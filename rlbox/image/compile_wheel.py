@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 from rlbox.errors import WorkFailed, page
+from rlbox.i18n import _
 from rlbox.image.compile_fatbin import archs_in
 
 _MOMENT = (1980, 1, 1, 0, 0, 0)
@@ -64,15 +65,23 @@ def check_archs(wheel: Path, name: str, wanted: tuple[str, ...]) -> None:
     missing = [arch for arch in wanted if arch.rstrip("af") not in found]
     if missing and not found:
         raise WorkFailed(
-            f"the wheel of {name} has no GPU code, and {', '.join(missing)} was asked for",
+            _("the wheel of {name} has no GPU code, and {missing} was asked for").format(
+                name=name, missing=", ".join(missing)
+            ),
             where=wheel.name,
-            next_step=f"if it is C++ alone, leave out cuda and archs of {name} in [[stack.compile]] and put the "
-            f"compiler packages that its build needs into needs ({page('compile')}); else set the variable by which "
-            "its build takes architectures in env",
+            next_step=_(
+                "if it is C++ alone, leave out cuda and archs of {name} in [[stack.compile]] and put the "
+                "compiler packages that its build needs into needs ({page}); else set the variable by "
+                "which its build takes architectures in env"
+            ).format(name=name, page=page("compile")),
         )
     if missing:
         raise WorkFailed(
-            f"{name} was compiled for {', '.join(sorted(found))}, and not for {', '.join(missing)}",
+            _("{name} was compiled for {found}, and not for {missing}").format(
+                name=name, found=", ".join(sorted(found)), missing=", ".join(missing)
+            ),
             where=wheel.name,
-            next_step=f"set the variable by which its build takes architectures, in env of {name} in [[stack.compile]]",
+            next_step=_(
+                "set the variable by which its build takes architectures, in env of {name} in [[stack.compile]]"
+            ).format(name=name),
         )

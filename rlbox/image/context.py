@@ -14,6 +14,7 @@ from rlbox import __version__
 from rlbox.app import own_requirements
 from rlbox.config.project import PACKAGE, SHIPPED, Project
 from rlbox.errors import NodeError, SpecError
+from rlbox.i18n import _
 from rlbox.image.keys import KEYS_LABEL, keys_text
 from rlbox.image.labels import BUILD_LABEL, PARTS_LABEL, part_of, parts_text, why_outdated
 from rlbox.image.layers import layer_folder
@@ -100,7 +101,7 @@ def _metadata() -> str:
 
 def decides_image(name: str) -> bool:
     """Return whether a file of rlbox decides an image: what is run in it, and the modules beside the packages."""
-    package, below, _ = name.partition("/")
+    package, below, __ = name.partition("/")
     if below:
         return package in INSIDE and not name.startswith(_NOT_INSIDE)
     return package.endswith(".py") and package not in _NAMES
@@ -110,9 +111,9 @@ def _ca_bundle() -> str:
     if path := find_ca_bundle():
         return path
     raise NodeError(
-        "the target keeps the site's CA bundle in its image, and this machine names none",
+        _("the target keeps the site's CA bundle in its image, and this machine names none"),
         where="build.bake_ca",
-        next_step="name it with RLBOX_CA_BUNDLE",
+        next_step=_("name it with RLBOX_CA_BUNDLE"),
     )
 
 
@@ -192,9 +193,9 @@ def check_context_folder(folder: Path) -> None:
         return
     if not folder.is_dir() or any(folder.iterdir()):
         raise SpecError(
-            "this is not a build context that rlbox wrote, and writing one would remove what is there",
+            _("this is not a build context that rlbox wrote, and writing one would remove what is there"),
             where=str(folder),
-            next_step="name an empty or a new folder",
+            next_step=_("name an empty or a new folder"),
         )
 
 

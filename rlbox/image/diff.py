@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from rlbox.artifacts.image_files import open_layer
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 
 _BLOCK = 1 << 20
 _FIELDS = ("type", "mode", "uid", "gid", "uname", "gname", "mtime", "size", "linkname")
@@ -158,7 +159,7 @@ def _members(layer: Path, stack: ExitStack) -> Iterator[tuple[tarfile.TarFile, t
 def _contents(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
     file = tar.extractfile(member)
     if file is None:
-        raise ValueError(f"{member.name} is no file")
+        raise ValueError(_("{member} is no file").format(member=member.name))
     return file
 
 

@@ -7,6 +7,7 @@ from rlbox.engine.reference import parse_reference
 from rlbox.errors import SpecError
 from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import bake_fixes
+from rlbox.i18n import _
 from rlbox.image.forms.apptainer import plan_apptainer
 from rlbox.image.forms.compose import plan_compose
 from rlbox.image.machine import container_defaults
@@ -42,7 +43,7 @@ def _check_image(form: str, image: str) -> None:
             parse_reference(image)
     elif form == "compose":
         raise SpecError(
-            f"{image} is an archive, and Compose starts none",
+            _("{image} is an archive, and Compose starts none").format(image=image),
             where="--image",
             next_step=f"rlbox load {image}, and leave --image out",
         )

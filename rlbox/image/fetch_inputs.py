@@ -20,6 +20,7 @@ from rlbox.artifacts.objects import Store, store_folder
 from rlbox.artifacts.table import group_rows, table_text, total_row
 from rlbox.engine.reference import Reference, parse_reference
 from rlbox.errors import SpecError, WorkFailed
+from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
 from rlbox.image.plans import image_plan
 from rlbox.system.files import require_writable_directory
@@ -51,7 +52,7 @@ def fetch_target(app: App, name: str, wish: FetchWish) -> int:
     plan.require_lock()
     lock = load_lock(app.project.lock_file(name))
     if lock is None:
-        raise SpecError(f"the lock of target {name} is missing", next_step=f"rlbox lock {name}")
+        raise SpecError(_("the lock of target {name} is missing").format(name=name), next_step=f"rlbox lock {name}")
     store = Store(store_folder(wish.store), seals=not app.dry_run)
     place = _place(wish.export_to or wish.import_from)
     if wish.export_to and isinstance(place, Path):
@@ -78,8 +79,8 @@ def _place(text: str | None) -> Path | Reference | None:
     host = text.partition("/")[0]
     if "/" not in text or not ("." in host or ":" in host or host == "localhost"):
         raise SpecError(
-            f"{text!r} is neither a folder that is there nor a name in a registry",
-            next_step=f"./{text} for a folder, HOST/NAME:TAG for a registry",
+            _("{text!r} is neither a folder that is there nor a name in a registry").format(text=text),
+            next_step=_("./{text} for a folder, HOST/NAME:TAG for a registry").format(text=text),
         )
     return parse_reference(text)
 
@@ -164,10 +165,11 @@ def _import(app: App, lock: Lock, store: Store, place: Path | Reference | None, 
         app.say(f"the export was made from another lock of {lock.target}")
     if done.bad:
         raise WorkFailed(
-            f"the export has damaged files: {len(done.bad)}; whole and in the store: {done.taken + done.present}"
-            + "".join(f"\n  {line}" for line in done.bad),
+            _("the export has damaged files: {count}; whole and in the store: {taken}{bad}").format(
+                count=len(done.bad), taken=done.taken + done.present, bad="".join(f"\n  {line}" for line in done.bad)
+            ),
             where=str(place),
-            next_step="export again and repeat the import, which takes only what is missing",
+            next_step=_("export again and repeat the import, which takes only what is missing"),
         )
     base = _base(lock, store, wish)
     files = (*base, *_files(lock, wish))
@@ -178,9 +180,11 @@ def _import(app: App, lock: Lock, store: Store, place: Path | Reference | None, 
         which = " --place here" * wish.here
         partly = f"; it has what rlbox apply takes: rlbox fetch {lock.target} --place here --import {place}"
         raise WorkFailed(
-            "the export does not hold: " + (", ".join(missing) or lock.base),
+            _("the export does not hold: {missing}").format(missing=", ".join(missing) or lock.base),
             where=str(place),
-            next_step=f"make it from the same lock: rlbox fetch {lock.target}{which} --export" + partly * enough,
+            next_step=_("make it from the same lock: rlbox fetch {target}{which} --export{partly}").format(
+                target=lock.target, which=which, partly=partly * enough
+            ),
         )
     data = {"target": lock.target, "store": str(store.root), "imported": done.taken, "present": done.present}
     app.result(data, f"{lock.target}  {len(files)} files: {done.present} present, {done.taken} imported")

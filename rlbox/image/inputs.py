@@ -16,6 +16,7 @@ from rlbox.artifacts.load_profile import load_profile
 from rlbox.artifacts.objects import Store, store_folder
 from rlbox.engine.api import engine_version
 from rlbox.errors import EngineError, SpecError
+from rlbox.i18n import _
 from rlbox.image.bootstrap import make_rootfs, require_mmdebstrap, rootfs_path
 from rlbox.image.bootstrap_command import deb_file
 from rlbox.image.builder import BuildRun, find_builder
@@ -103,7 +104,8 @@ class BuildInputs:
         lock = load_lock(self._app.project.lock_file(plan.target))
         if lock is None or lock.checksum() != plan.lock_checksum:
             raise SpecError(
-                f"the lock of target {plan.target} changed while it was read", next_step=f"rlbox build {plan.target}"
+                _("the lock of target {target} changed while it was read").format(target=plan.target),
+                next_step=f"rlbox build {plan.target}",
             )
         return lock
 
@@ -142,10 +144,10 @@ class BuildInputs:
         from_store = self._wish.hermetic or load_profile(app.project, self._sources).has("oci")
         if find_builder().integrated or (_engine() or LINKED_COPIES) < LINKED_COPIES:
             if from_store:
-                other = "without --hermetic" if self._wish.hermetic else "with --sources direct"
+                other = "without --hermetic" if self._wish.hermetic else _("with --sources direct")
                 raise EngineError(
-                    "this engine cannot build on a base image from the store",
-                    next_step=f"use Docker 23 or newer with the buildx plugin, or build {other}",
+                    _("this engine cannot build on a base image from the store"),
+                    next_step=_("use Docker 23 or newer with the buildx plugin, or build {other}").format(other=other),
                 )
             return ""
         if not from_store:

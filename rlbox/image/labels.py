@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from rlbox.i18n import _
 from rlbox.image.keys import KEYS_LABEL, changed_keys, read_keys
 
 if TYPE_CHECKING:
@@ -19,11 +20,11 @@ BUILD_LABEL, PARTS_LABEL = "rlbox.build", "rlbox.parts"
 FORCED_LABEL = "rlbox.forced"
 """The contradiction of its stack that a build was forced to override; an image whose stack fits has no such label."""
 _REASONS = {
-    "spec": "its spec has changed",
-    "lock": "its lock has changed",
-    "fixes": "what its fixes or patches bake has changed",
-    "rlbox": "what rlbox lays into it has changed",
-    "form": "it is rendered otherwise",
+    "spec": _("its spec has changed"),
+    "lock": _("its lock has changed"),
+    "fixes": _("what its fixes or patches bake has changed"),
+    "rlbox": _("what rlbox lays into it has changed"),
+    "form": _("it is rendered otherwise"),
 }
 """Part to what its change means; a change of one shows in those behind it too, so that the first is the cause."""
 _FOLDERS = {
@@ -93,7 +94,7 @@ def why_outdated(labels: Mapping[str, str], now: Mapping[str, str], target: str,
     if labels.get(BUILD_LABEL) == now[BUILD_LABEL]:
         return ""
     if PARTS_LABEL not in labels:
-        return "it was built by an rlbox that counted every line of its own code as part of the image"
+        return _("it was built by an rlbox that counted every line of its own code as part of the image")
     before = set(labels[PARTS_LABEL].split())
     changed = {word.partition(":")[0] for word in now[PARTS_LABEL].split() if word not in before}
     told = changed_keys(read_keys(labels.get(KEYS_LABEL, "")), read_keys(now[KEYS_LABEL]), origins, target)

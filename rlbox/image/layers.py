@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.target.lock import Lock, LockedGroup, Package
@@ -86,7 +87,7 @@ def plan_stages(layers: Iterable[Layer]) -> tuple[BuildStage, ...]:
 
 def layer_stage(layer: str) -> str:
     """Return the name of the build stage that lays a layer."""
-    group, _, wheel = layer.partition(".")
+    group, __, wheel = layer.partition(".")
     return f"{group}.large" if wheel else group
 
 
@@ -117,7 +118,11 @@ def lock_folder(lock: Lock) -> str:
 def _channel(group: str, packages: Iterable[Package]) -> str:
     channels = sorted({p.source.partition("/")[2] for p in packages if p.source.startswith("torch-wheels/")})
     if len(channels) > 1:
-        raise SpecError(f"stack.{group}: packages of two channels of the torch wheel index: {', '.join(channels)}")
+        raise SpecError(
+            _("stack.{group}: packages of two channels of the torch wheel index: {channels}").format(
+                group=group, channels=", ".join(channels)
+            )
+        )
     return "".join(channels)
 
 

@@ -9,6 +9,7 @@ import hashlib
 import re
 
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 
 NAMESPACE = "rlbox/"
 NO_PROJECT = "latest"
@@ -27,7 +28,7 @@ def image_tag(target: str, project: str) -> str:
 
 def split_tag(tag: str) -> tuple[str, str]:
     """Return target and project of the name of an image; two empty words for one that `image_tag` did not make."""
-    name, _, project = tag.rpartition(":")
+    name, __, project = tag.rpartition(":")
     target = name.removeprefix(NAMESPACE)
     return ("", "") if target == name or "/" in target or not project else (target, project)
 
@@ -47,8 +48,10 @@ def check_name(name: str, where: str) -> str:
     """Return the name that somebody chose for a project; `SpecError` unless it can be a tag."""
     if not _NAME.fullmatch(name):
         raise SpecError(
-            f"{name!r} cannot name a project: 1 to 100 letters, digits, '_' or '-', and not '-' first",
+            _("{name!r} cannot name a project: 1 to 100 letters, digits, '_' or '-', and not '-' first").format(
+                name=name
+            ),
             where=where,
-            next_step=f"choose another, or unset {where}: the folder gives a name",
+            next_step=_("choose another, or unset {where}: the folder gives a name").format(where=where),
         )
     return name

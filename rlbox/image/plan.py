@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 from rlbox.image.labels import rootfs_checksum, spec_checksum
 from rlbox.image.layers import lock_folder
 from rlbox.image.machine import container_defaults
@@ -82,7 +83,7 @@ class ImagePlan:
             from rlbox.target.lock import lock_remedy
 
             raise SpecError(
-                f"the lock of target {self.target} is {self.lock}",
+                _("the lock of target {target} is {lock}").format(target=self.target, lock=self.lock),
                 where=f"images/{self.target}/lock.json",
                 next_step=lock_remedy(self.target, self.lock),
             )

@@ -11,6 +11,7 @@ from rlbox.config.project import Project
 from rlbox.engine.api import engine
 from rlbox.engine.container import TARGET_LABEL
 from rlbox.errors import RlboxError, SpecError
+from rlbox.i18n import _
 from rlbox.image.context import outdated
 from rlbox.image.image_use import GONE, REPLACED, KeptImage
 from rlbox.image.named import VARIABLE, known_folder, project_name
@@ -50,7 +51,9 @@ def find_kept(project: Project, rows: Sequence[KeptImage], names: Iterable[str])
         named = [row for row in rows if row.name in wanted or (len(name) >= _SHORT and row.name.startswith(wanted[1]))]
         if not named:
             raise SpecError(
-                f"rlbox built no image {name!r} in this engine{suggest(name, [row.name for row in rows])}",
+                _("rlbox built no image {name!r} in this engine{suggest}").format(
+                    name=name, suggest=suggest(name, [row.name for row in rows])
+                ),
                 next_step="rlbox images ls",
             )
         found |= {row.name: row for row in named}

@@ -10,6 +10,7 @@ from rlbox.engine.api import engine, find_image
 from rlbox.engine.oci import stored_digest
 from rlbox.errors import EngineError, SpecError
 from rlbox.fixes.load import load_fixed_target
+from rlbox.i18n import _
 from rlbox.image.facts import image_layers, lock_changes
 from rlbox.image.labels import spec_checksum
 from rlbox.image.view import ImageFacts, Standing, image_json, image_text
@@ -42,7 +43,7 @@ def show_image(app: App, word: str) -> bool:
     if image is None:
         if looks_so:
             next_step = f"docker pull {word}, or rlbox load FILE"
-            raise EngineError(f"the engine has no image {word}", next_step=next_step)
+            raise EngineError(_("the engine has no image {word}").format(word=word), next_step=next_step)
         return False
     facts = _facts(app, word, image)
     app.result({"image": image_json(facts)}, image_text(facts))
@@ -53,7 +54,8 @@ def _facts(app: App, word: str, image: dict[str, Any]) -> ImageFacts:
     labels = (image.get("Config") or {}).get("Labels") or {}
     if not labels.get(_TARGET):
         raise SpecError(
-            f"{word} is no image of rlbox: it has no label {_TARGET}", next_step=f"docker image inspect {word}"
+            _("{word} is no image of rlbox: it has no label {target}").format(word=word, target=_TARGET),
+            next_step=f"docker image inspect {word}",
         )
     lock, note = _lock_in(image["Id"])
     return ImageFacts(

@@ -7,6 +7,7 @@ import dataclasses
 from rlbox.app import App
 from rlbox.engine.api import engine
 from rlbox.errors import WorkFailed
+from rlbox.i18n import _
 from rlbox.image.builder import BuildRun, build_image, build_view
 from rlbox.image.diff import differences
 from rlbox.image.names import VERIFY_MARK
@@ -38,9 +39,13 @@ def verify_image(app: App, plan: ImagePlan, run: BuildRun, digest: str) -> None:
         rows = [str(difference) for difference in found[:_SHOWN]]
         more = [f"… and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
         raise WorkFailed(
-            f"two builds of {plan.target} differ: {digest or 'first'} and {second or 'second'}\n"
-            + "\n".join(f"  {row}" for row in [*rows, *more]),
-            next_step=f"whole log: {log}",
+            _("two builds of {target} differ: {digest} and {second}\n{value}").format(
+                target=plan.target,
+                digest=digest or _("first"),
+                second=second or "second",
+                value="\n".join(f"  {row}" for row in [*rows, *more]),
+            ),
+            next_step=_("whole log: {log}").format(log=log),
         )
     finally:
         engine().remove_tag(again)

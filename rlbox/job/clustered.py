@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from rlbox.errors import SpecError, page
+from rlbox.i18n import _
 from rlbox.job.job import ClusterTable, Job, RayJob, Stage
 from rlbox.job.params import SET, Values
 
@@ -39,9 +40,11 @@ def require_cluster(job: Job) -> ClusterTable:
     """Return what a job takes from a cluster; `SpecError` where it does not say that it can run over several nodes."""
     if job.cluster is None:
         raise SpecError(
-            f"job {job.name} runs on one machine: it has no table [cluster]",
+            _("job {job} runs on one machine: it has no table [cluster]").format(job=job.name),
             where=f"jobs/{job.name}.toml",
-            next_step=f"rlbox run {job.name}, without --place cluster; {page('cluster')} says what the table holds",
+            next_step=_("rlbox run {job}, without --place cluster; {page} says what the table holds").format(
+                job=job.name, page=page("cluster")
+            ),
         )
     return job.cluster
 

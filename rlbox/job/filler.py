@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 from rlbox.job.job import Job
 from rlbox.job.param import param_text
 from rlbox.job.params import SET, Values
@@ -69,8 +70,12 @@ class Filler:
             name = match.group(0)[1:-1]
             if name not in self._known:
                 raise SpecError(
-                    f"jobs/{self._job}.toml: {where}: {{{name}}} names nothing",
-                    next_step="known: " + " ".join(f"{{{known}}}" for known in sorted(self._known)),
+                    _("jobs/{job}.toml: {where}: {{{name}}} names nothing").format(
+                        job=self._job, where=where, name=name
+                    ),
+                    next_step=_("known: {known}").format(
+                        known=" ".join(f"{{{known}}}" for known in sorted(self._known))
+                    ),
                 )
             return quote(self._known[name])
 

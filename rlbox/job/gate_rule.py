@@ -12,6 +12,7 @@ from rlbox.config.check import Problems
 from rlbox.config.kinds import Frozen, MaybePattern, PatternText
 from rlbox.config.pattern import compile_re2, tokens
 from rlbox.config.units import Seconds
+from rlbox.i18n import _
 from rlbox.job.param import Value
 
 WILD = re.compile(r"[*?\[]")
@@ -45,7 +46,7 @@ class RequireRule(_Lines):
     @classmethod
     def _asks_for_something(cls, value: object) -> object:
         if value == 0 and not isinstance(value, bool):
-            raise ValueError("0 lines ask for nothing; a line that must not come is a rule of `forbid`")
+            raise ValueError(_("0 lines ask for nothing; a line that must not come is a rule of `forbid`"))
         return value
 
 
@@ -224,7 +225,7 @@ def _takes(pattern: str, number: str) -> bool:
 def group_text(pattern: str, name: str) -> str:
     """Return what stands between the brackets of the named group of a pattern that compiles."""
     depth, text = 0, ""
-    for _, part in tokens(pattern):
+    for __, part in tokens(pattern):
         if depth:
             depth += part.startswith("(") - (part == ")")
             if not depth:

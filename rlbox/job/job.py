@@ -17,6 +17,7 @@ from rlbox.config.check import suggest
 from rlbox.config.kinds import EnvName, Frozen, MaybePattern, Name
 from rlbox.config.units import Seconds
 from rlbox.errors import page
+from rlbox.i18n import _
 from rlbox.job.fits.table import Fits, fits_problems
 from rlbox.job.gate import Gate
 from rlbox.job.gate_rule import BenignRule, FileRule, ForbidRule, MetricRule, Probe, RequireRule
@@ -42,7 +43,9 @@ class Ready(Probe):
     @model_validator(mode="after")
     def _asks_something(self) -> Ready:
         if not (self.url or self.line or self.port):
-            raise ValueError("give a url, a line or a port: without one nothing shows that the service does its work")
+            raise ValueError(
+                _("give a url, a line or a port: without one nothing shows that the service does its work")
+            )
         return self
 
 
@@ -202,7 +205,7 @@ def _with_source_param(job: Any) -> Any:
         return job
     params = job.get("params", {})
     if SOURCE in params:
-        raise ValueError(f"params.{SOURCE}: the table [{SOURCE}] declares it")
+        raise ValueError(_("params.{source}: the table [{source}] declares it").format(source=SOURCE))
     told = f"work tree of {table.get('package')} {table.get('version')} in place of the installed one; empty: none"
     return {**job, "params": {**params, SOURCE: {"default": "", "help": told}}}
 

@@ -12,6 +12,7 @@ from rlbox.config.check import check_spec
 from rlbox.config.load import parse_toml, read_text, shown_path, without_name
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 from rlbox.job.ports import HIGHEST, LOWEST, Port
 
 if TYPE_CHECKING:
@@ -71,7 +72,11 @@ def shift_ports(job: Job, by: int) -> Job:
     for name, number in ports.items() if by else ():
         if not LOWEST <= number <= HIGHEST:
             raise SpecError(
-                f"--shift-ports {by} moves port {name} of job {job.name} to {number}",
-                next_step=f"name a number with which all of them are from {LOWEST} to {HIGHEST}",
+                _("--shift-ports {by} moves port {name} of job {job} to {number}").format(
+                    by=by, name=name, job=job.name, number=number
+                ),
+                next_step=_("name a number with which all of them are from {lowest} to {highest}").format(
+                    lowest=LOWEST, highest=HIGHEST
+                ),
             )
     return job.model_copy(update={"ports": ports})

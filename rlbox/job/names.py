@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rlbox.i18n import _
+
 METRICS_FILE = "metrics.jsonl"
 STATUS_PAGE = "STATUS.md"
 EVIDENCE_FOLDER = "evidence"
@@ -27,5 +29,5 @@ class FileFact:
 
 ATTEMPT = "attempt-"
 
-SOURCE = "source"
+SOURCE = _("source")
 """The parameter of a job with a table `[source]`: a user's own work tree of its framework."""

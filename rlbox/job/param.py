@@ -12,12 +12,13 @@ from pydantic import BeforeValidator, Field, StringConstraints
 from rlbox.config.check import suggest
 from rlbox.config.kinds import Frozen
 from rlbox.config.units import WANTED, Unit, in_unit, number_text, parse_quantity
+from rlbox.i18n import _
 
 ParamName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 ParamType = Literal["int", "float", "str", "bool", "duration", "size", "fraction"]
 Scalar = bool | int | float | str
 
-_MUST_BE = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
+_MUST_BE = {"int": _("a whole number"), "float": _("a number"), "str": _("text"), "bool": _("true or false")}
 _DEFAULT_UNITS: dict[str, str] = {"duration": "seconds", "size": "bytes", "fraction": "fraction"}
 _BOOLS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 # What guides write where a value belongs (P132); `<think>` and the like are values.
@@ -28,7 +29,7 @@ def check_scalar(value: Any) -> Any:
     """Return a value of a job file as it is; `ValueError` when it is a list or a table."""
     if not isinstance(value, (bool, int, float, str)):
         shown = list(value) if isinstance(value, tuple) else value
-        raise ValueError(f"must be a number, text, true or false (got {shown!r})")
+        raise ValueError(_("must be a number, text, true or false (got {shown!r})").format(shown=shown))
     return value
 
 
@@ -76,10 +77,14 @@ def settle(param: Param, value: Scalar) -> Scalar:
     """
     settled = _typed(param, value)
     if param.required and settled == "":
-        raise ValueError("must not be empty")
+        raise ValueError(_("must not be empty"))
     if param.choices and settled not in _typed_all(param, *param.choices):
         shown = [show_scalar(choice) for choice in param.choices]
-        raise ValueError(f"must be one of {', '.join(shown)}{suggest(show_scalar(value), shown)}")
+        raise ValueError(
+            _("must be one of {shown}{suggest}").format(
+                shown=", ".join(shown), suggest=suggest(show_scalar(value), shown)
+            )
+        )
     if problem := placeholder_in(value):
         raise ValueError(problem)
     return settled
@@ -119,16 +124,16 @@ def parse_scalar(param: Param, text: str) -> Scalar:
     kind = param.kind
     if kind == "bool":
         if text.lower() not in _BOOLS:
-            raise ValueError(f"must be {_MUST_BE[kind]}")
+            raise ValueError(_("must be {must_be}").format(must_be=_MUST_BE[kind]))
         return _BOOLS[text.lower()]
     if kind not in ("int", "float"):
         return text
     try:
         value: int | float = int(text) if kind == "int" else float(text)
     except ValueError as error:
-        raise ValueError(f"must be {_MUST_BE[kind]}") from error
+        raise ValueError(_("must be {must_be}").format(must_be=_MUST_BE[kind])) from error
     if not math.isfinite(value):
-        raise ValueError(f"must be {_MUST_BE[kind]}")
+        raise ValueError(_("must be {must_be}").format(must_be=_MUST_BE[kind]))
     return value
 
 
@@ -142,7 +147,11 @@ def param_text(param: Param, settled: Scalar) -> str:
 def placeholder_in(value: Scalar) -> str:
     """Return what is wrong with a value that a guide meant to be replaced, or nothing."""
     found = _PLACEHOLDER.search(value) if isinstance(value, str) else None
-    return f"{found.group()!r} is a placeholder of a guide: write the value that belongs there" if found else ""
+    return (
+        _("{found!r} is a placeholder of a guide: write the value that belongs there").format(found=found.group())
+        if found
+        else ""
+    )
 
 
 def show_scalar(value: Scalar) -> str:
@@ -165,11 +174,11 @@ def _typed(param: Param, value: Scalar) -> Scalar:
             fits = isinstance(value, str)
         case _:
             if isinstance(value, bool):
-                raise ValueError(f"must be a {kind} with its unit")
+                raise ValueError(_("must be a {kind} with its unit").format(kind=kind))
             quantity: Fraction = parse_quantity(kind, value)
             return in_unit(quantity, param.shown_unit)
     if not fits:
-        raise ValueError(f"must be {_MUST_BE[kind]}")
+        raise ValueError(_("must be {must_be}").format(must_be=_MUST_BE[kind]))
     return float(value) if kind == "float" else value
 
 

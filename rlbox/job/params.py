@@ -8,6 +8,7 @@ from typing import Any
 
 from rlbox.config.check import suggest
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 from rlbox.job.job import Job
 from rlbox.job.param import Param, Scalar, parse_scalar, range_problem, settle
 from rlbox.job.param_sets import lay
@@ -85,7 +86,7 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            raise SpecError(f"--set {text}: no '=' in it", next_step="write --set NAME=VALUE")
+            raise SpecError(_("--set {text}: no '=' in it").format(text=text), next_step=_("write --set NAME=VALUE"))
         found[name] = value
     return found
 
@@ -93,9 +94,12 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
 def _check_profiles(job: Job, names: tuple[str, ...]) -> None:
     unknown = [name for name in names if name not in job.profiles]
     if unknown:
-        known = ", ".join(sorted(job.profiles)) or "none"
+        known = ", ".join(sorted(job.profiles)) or _("none")
         shown = " and ".join(repr(name) for name in unknown)
-        raise SpecError(f"job {job.name} has no profile {shown}", next_step=f"choose one of: {known}")
+        raise SpecError(
+            _("job {job} has no profile {shown}").format(job=job.name, shown=shown),
+            next_step=_("choose one of: {known}").format(known=known),
+        )
 
 
 class _Problems:
@@ -140,11 +144,15 @@ class _Problems:
         """Raise what was noted, if anything."""
         if not self.lines:
             return
-        known = f"parameters: {', '.join(sorted(self._job.params)) or 'none'}"
+        known = _("parameters: {params}").format(params=", ".join(sorted(self._job.params)) or _("none"))
         what = self.lines[0]
         if len(self.lines) > 1:
             what = "\n".join([f"job {self._job.name}: {len(self.lines)} problems", *(f"  {x}" for x in self.lines)])
-        step = known if self._unknown else f"rlbox show {self._job.name} tells what each parameter may be"
+        step = (
+            known
+            if self._unknown
+            else _("rlbox show {job} tells what each parameter may be").format(job=self._job.name)
+        )
         raise SpecError(what, next_step=step)
 
 

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field
 from rlbox.config.check import suggest
 from rlbox.config.kinds import Frozen, Name, PatternText
 from rlbox.config.units import Seconds
+from rlbox.i18n import _
 
 FLOORS: Mapping[str, float] = {
     "read": 16 * 1024,
@@ -41,7 +42,11 @@ def _with_floors(value: Any) -> Any:
     names = [name for name in value if isinstance(name, str)] if isinstance(value, (list, tuple, dict)) else []
     for name in names:
         if name not in FLOORS:
-            raise ValueError(f"unknown activity {name!r}{suggest(name, list(FLOORS))}; known: {', '.join(FLOORS)}")
+            raise ValueError(
+                _("unknown activity {name!r}{suggest}; known: {floors}").format(
+                    name=name, suggest=suggest(name, list(FLOORS)), floors=", ".join(FLOORS)
+                )
+            )
     return {name: FLOORS[name] for name in names} if isinstance(value, (list, tuple)) else value
 
 

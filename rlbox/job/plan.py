@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 from rlbox.job.filler import Filler, Paths
 from rlbox.job.gate_plan import BenignPlan, FilePlan, GatePlan, ReadyPlan, plan_files, plan_gate, plan_ready
 from rlbox.job.job import Job, Service, Stage
@@ -290,13 +291,15 @@ def load_run_plan(data: Mapping[str, Any]) -> RunPlan:
     """
     schema = data.get("schema") if isinstance(data, Mapping) else None
     if schema != 1:
-        raise SpecError(f"plan.json has schema {schema!r}, this rlbox reads 1")
+        raise SpecError(_("plan.json has schema {schema!r}, this rlbox reads 1").format(schema=schema))
     try:
         return _adapter().validate_python(data)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise SpecError(f"plan.json is not a plan of this rlbox: {key}: {first['msg']}") from error
+        raise SpecError(
+            _("plan.json is not a plan of this rlbox: {key}: {msg}").format(key=key, msg=first["msg"])
+        ) from error
 
 
 @functools.lru_cache(maxsize=1)

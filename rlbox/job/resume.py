@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 from rlbox.job.filler import Filler
 from rlbox.job.job import Job
 from rlbox.job.param import show_scalar
@@ -34,9 +35,10 @@ def plan_resume(
     wanted = stages_of(job, before.profile)
     if [stage.name for stage in wanted] != [stage.name for stage in before.stages]:
         raise SpecError(
-            f"job {job.name} no longer has the stages of run {before.run_id}: "
-            + ", ".join(stage.name for stage in before.stages),
-            next_step=f"start a new run: rlbox run {job.name} --place {before.place}",
+            _("job {job} no longer has the stages of run {run_id}: {stages}").format(
+                job=job.name, run_id=before.run_id, stages=", ".join(stage.name for stage in before.stages)
+            ),
+            next_step=_("start a new run: rlbox run {job} --place {place}").format(job=job.name, place=before.place),
         )
     known = {name: value for name, value in before.params.items() if name in job.params}
     values = Values(profile=before.profile, params=known, origins=before.origins)

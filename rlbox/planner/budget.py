@@ -9,6 +9,7 @@ from typing import Any
 
 from rlbox.amounts import columns
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 from rlbox.job.fits.formula import names_in
 from rlbox.job.fits.table import Fits, StageFits
 from rlbox.job.job import Job
@@ -57,7 +58,8 @@ def parse_price(text: str) -> HourlyPrice:
     low, high = (float(found[1]), float(found[2] or found[1])) if found else (1.0, 0.0)
     if low > high:
         raise SpecError(
-            f"--price {text!r} is no price", next_step="say dollars an hour, a price or a range (1.60-2.40)"
+            _("--price {text!r} is no price").format(text=text),
+            next_step=_("say dollars an hour, a price or a range (1.60-2.40)"),
         )
     return HourlyPrice(low=low, high=high, basis="--price")
 

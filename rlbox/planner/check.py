@@ -11,6 +11,7 @@ from rlbox.amounts import GIB
 from rlbox.app import App
 from rlbox.engine.gpu_access import parse_gpus
 from rlbox.errors import NodeError, SpecError
+from rlbox.i18n import _
 from rlbox.job.filler import Paths
 from rlbox.job.job import Job
 from rlbox.job.params import Values
@@ -89,7 +90,7 @@ def require_fit(app: App, job: Job, fit: Fit | None, wish: Asked, *, force: bool
         app.say(f"warning: job {job.name} does not fit: {refusal(fit.lacks)}")
         return
     raise NodeError(
-        f"job {job.name} does not fit: {refusal(fit.lacks)}",
+        _("job {job} does not fit: {refusal}").format(job=job.name, refusal=refusal(fit.lacks)),
         where=fit.room.where,
         next_step=_next(job, fit, wish),
     )
@@ -111,18 +112,20 @@ def require_paths(job: Job, values: Values, paths: Paths) -> None:
     if found := off_disk(job, values, paths):
         shown = ", ".join(f"--set {name}={value}" for name, value in found.items())
         raise SpecError(
-            f"{shown}: not on the data disk {paths.data}; the system disk is small, and a container's is lost with it",
-            next_step=f"name a path below {paths.data}",
+            _(
+                "{shown}: not on the data disk {data}; the system disk is small, and a container's is lost with it"
+            ).format(shown=shown, data=paths.data),
+            next_step=_("name a path below {data}").format(data=paths.data),
         )
 
 
 def _next(job: Job, fit: Fit, wish: Asked) -> str:
     if unsized := [lack for lack in fit.lacks if lack.kind == "size"]:
         name = unsized[0].text.partition(" ")[0]
-        return f"--set {name}=N, its parameters in 10^9; 0: neither memory nor disk is judged"
+        return _("--set {name}=N, its parameters in 10^9; 0: neither memory nor disk is judged").format(name=name)
     nearest = nearest_fit(job, wish, fit.room)
     if nearest:
-        return f"the nearest that fits: rlbox {shlex.join(nearest.words())}"
-    return (
+        return _("the nearest that fits: rlbox {words}").format(words=shlex.join(nearest.words()))
+    return _(
         "no profile of the job and nothing that it lets be turned fits: a larger machine, or another target (--target)"
     )

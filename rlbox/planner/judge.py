@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rlbox.amounts import card_text, size_text
+from rlbox.i18n import _
 from rlbox.planner.needs import RunNeeds, StageNeeds
 from rlbox.planner.room import CONTEXT, Room
 
@@ -43,7 +44,11 @@ def not_judged(needs: RunNeeds, room: Room) -> tuple[str, ...]:
 def _stage(row: StageNeeds, room: Room) -> Iterator[Lack]:
     yield from (Lack(kind="rule", stage=row.stage, text=text) for text in row.broken)
     if row.nodes > room.nodes:
-        yield Lack(kind="nodes", stage=row.stage, text=f"{row.nodes} nodes, there are {room.nodes}")
+        yield Lack(
+            kind="nodes",
+            stage=row.stage,
+            text=_("{nodes} nodes, there are {room_nodes}").format(nodes=row.nodes, room_nodes=room.nodes),
+        )
     if room.gpus >= 0 and row.gpus > room.gpus:
         asked = f"1 GPU of a machine, there are {room.gpus}"
         asked = asked if row.gpus == 1 else f"{row.gpus} GPUs of a machine, there are {room.gpus}"
@@ -62,4 +67,6 @@ def _stage(row: StageNeeds, room: Room) -> Iterator[Lack]:
 def _text(what: str, parts: Mapping[str, float], have: float, text: Callable[[float], str] = size_text) -> str:
     most = sorted(parts.items(), key=lambda part: -part[1])[:4]
     shown = ", ".join(f"{name.replace('_', ' ')} {text(size)}" for name, size in most if size)
-    return f"{what}: {text(sum(parts.values()))} needed ({shown}), {text(have)} there"
+    return _("{what}: {text} needed ({shown}), {text2} there").format(
+        what=what, text=text(sum(parts.values())), shown=shown, text2=text(have)
+    )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 from rlbox.job.fits.formula import Amount, evaluate
 from rlbox.job.fits.table import CARD, Fits, StageFits
 from rlbox.job.job import Job
@@ -117,7 +118,9 @@ def _amount(job: Job, where: str, formula: str, names: Mapping[str, Amount]) -> 
     try:
         return evaluate(formula, names)
     except ValueError as error:
-        raise SpecError(f"jobs/{job.name}.toml: fits.{where}: {error}") from error
+        raise SpecError(
+            _("jobs/{job}.toml: fits.{where}: {error}").format(job=job.name, where=where, error=error)
+        ) from error
 
 
 def _number(value: Amount) -> float:

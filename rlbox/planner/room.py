@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rlbox.amounts import GIB
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 from rlbox.target.target import Target
 
 REPORTED = 0.97
@@ -76,7 +77,8 @@ def parse_machine(text: str, like: Room) -> Room:
     found = _MACHINE.fullmatch(text)
     if not found or not all(float(part) for part in found.groups() if part):
         raise SpecError(
-            f"--machine {text!r} is no machine", next_step="say GPUs x GB of a card: 4x32, 2x8x80 for two nodes"
+            _("--machine {text!r} is no machine").format(text=text),
+            next_step=_("say GPUs x GB of a card: 4x32, 2x8x80 for two nodes"),
         )
     nodes, gpus, sold = found.groups()
     # 31.8 of 32 GB, sold as either, is what the table knows; any other card has its least

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rlbox.app import App, own_requirements
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.planner.stack_facts import Problem
@@ -70,8 +71,10 @@ def plan_stack(target: Target, lock: Lock | None) -> Problem:
     ids = [fact.id for fact in table.all_facts()]
     if unknown := sorted(set(target.compat.off) - set(ids)):
         raise SpecError(
-            f"compat.off: there is no fact {unknown[0]!r}{suggest(unknown[0], ids)}",
+            _("compat.off: there is no fact {unknown!r}{suggest}").format(
+                unknown=unknown[0], suggest=suggest(unknown[0], ids)
+            ),
             where=f"images/{target.name}/target.toml",
-            next_step="correct the name, or remove the line",
+            next_step=_("correct the name, or remove the line"),
         )
     return plan_problem(table, target, lock)

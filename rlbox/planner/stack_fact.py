@@ -12,6 +12,7 @@ from packaging.version import Version
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from rlbox.config.kinds import Frozen, Name
+from rlbox.i18n import _
 
 _CONDITION = re.compile(r"(?P<absent>!?)(?P<name>[a-z0-9][a-z0-9-]*)(?P<range>[<>=!~].*)?")
 
@@ -44,11 +45,11 @@ def parse_condition(text: str) -> Condition:
     """Return the condition that `NAME`, `!NAME` or `NAME` with a version range means; `ValueError` for all else."""
     found = _CONDITION.fullmatch(text)
     if not found or (found["absent"] and found["range"]):
-        raise ValueError(f"{text!r} is no condition: NAME, !NAME, or NAME with a version range")
+        raise ValueError(_("{text!r} is no condition: NAME, !NAME, or NAME with a version range").format(text=text))
     try:
         SpecifierSet(found["range"] or "")
     except InvalidSpecifier as error:
-        raise ValueError(f"{text!r}: {error}") from error
+        raise ValueError(_("{text!r}: {error}").format(text=text, error=error)) from error
     return Condition(name=found["name"], range=found["range"] or "", absent=bool(found["absent"]))
 
 
@@ -73,7 +74,7 @@ class Fact(Frozen):
     @model_validator(mode="after")
     def _one_form(self) -> Fact:
         if bool(self.needs) == bool(self.any):
-            raise ValueError("set exactly one of needs and any")
+            raise ValueError(_("set exactly one of needs and any"))
         return self
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 
 from rlbox.amounts import padded
 from rlbox.errors import page
+from rlbox.i18n import _
 from rlbox.planner.stack_explain import Verdict, WayOut
 from rlbox.planner.stack_fact import Fact
 from rlbox.planner.stack_facts import MACHINE, Problem, UnknownVersion
@@ -88,9 +89,15 @@ def next_step(name: str, verdict: Verdict) -> str:
     """Return the nearest changes, or how to leave a fact out."""
     ways = [_change(change) for change in verdict.changes[:3]]
     facts = ", ".join(rule.id for rule in verdict.clash_rules)
-    off = f"a fact that is wrong here ({facts}) goes into [compat.off] of the spec with the reason"
+    off = _("a fact that is wrong here ({facts}) goes into [compat.off] of the spec with the reason").format(
+        facts=facts
+    )
     others = "".join(f"; or else {way}" for way in ways[1:])
-    return f"{ways[0]}{others}; {off}" if ways else f"no change of versions helps; {off}"
+    return (
+        _("{way}{others}; {off}").format(way=ways[0], others=others, off=off)
+        if ways
+        else _("no change of versions helps; {off}").format(off=off)
+    )
 
 
 def _change(change: WayOut) -> str:

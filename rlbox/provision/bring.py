@@ -22,6 +22,7 @@ from rlbox.findings import Finding
 from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import bake_fixes
 from rlbox.fixes.load import load_fixed_target
+from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
 from rlbox.job.load import load_ports
 from rlbox.provision.apply import NOTHING, Applied, carry_out_apply, lay_back
@@ -61,7 +62,10 @@ def prepare(app: App, image: ImagePlan, layout: Layout, wish: ApplyWish | None =
     loaded = load_fixed_target(app.project, image.target)
     lock = load_lock(app.project.lock_file(image.target))
     if lock is None:
-        raise SpecError(f"the lock of target {image.target} is missing", next_step=f"rlbox lock {image.target}")
+        raise SpecError(
+            _("the lock of target {target} is missing").format(target=image.target),
+            next_step=f"rlbox lock {image.target}",
+        )
     target = at_data(loaded.target, layout.data)
     baked = bake_fixes(loaded.fixes, target, stack_versions(target, lock))
     ports = load_ports(Project(folder=app.project.roots[-1]), image.target)
@@ -261,7 +265,7 @@ def take_away(app: App, target: str, layout: Layout) -> tuple[str, tuple[str, ..
         return "unchanged", (), ()
     if record.target != target:
         raise NodeError(
-            f"what was laid here is target {record.target}",
+            _("what was laid here is target {target}").format(target=record.target),
             where=layout.record,
             next_step=f"{layout.apply(record.target)} --remove",
         )
@@ -287,19 +291,25 @@ def _check_image(image: ImagePlan) -> None:
     text = Path(LOCK_IN_IMAGE).read_bytes()
     if hashlib.sha256(text).hexdigest() != image.lock_checksum:
         raise NodeError(
-            f"this machine is a container of an image of target {found.get('target')!r} by another lock",
+            _("this machine is a container of an image of target {target!r} by another lock").format(
+                target=found.get("target")
+            ),
             where=LOCK_IN_IMAGE,
-            next_step=f"start a container of {image.tag}, or run a job of the image's own target",
+            next_step=_("start a container of {tag}, or run a job of the image's own target").format(tag=image.tag),
         )
 
 
 def _not_at_lock(target: str, layout: Layout, plan: ApplyPlan) -> NodeError:
     record = read_record(layout)
     other = (
-        f", and it was brought there for the data disk {record.data}" if record and record.data != layout.data else ""
+        _(", and it was brought there for the data disk {data}").format(data=record.data)
+        if record and record.data != layout.data
+        else ""
     )
     return NodeError(
-        f"this machine is not at the lock of target {target}: {len(plan.steps)} changes are due{other}",
+        _("this machine is not at the lock of target {target}: {count} changes are due{other}").format(
+            target=target, count=len(plan.steps), other=other
+        ),
         where=layout.record,
         next_step=f"{layout.apply(target)} --data {layout.data}",
     )

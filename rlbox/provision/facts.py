@@ -14,6 +14,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from rlbox.errors import NodeError, RlboxError, SpecError
+from rlbox.i18n import _
 from rlbox.provision.changes import ABSENT, ApplyFacts, PathFact, Record
 from rlbox.provision.layout import Layout
 from rlbox.provision.wanted import Wanted
@@ -72,7 +73,7 @@ def probe_path(path: Path, *, text: bool = False) -> PathFact:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise NodeError(f"cannot be read: {error.strerror}", where=str(path)) from error
+        raise NodeError(_("cannot be read: {strerror}").format(strerror=error.strerror), where=str(path)) from error
     return PathFact(
         kind="file",
         sha256=hashlib.sha256(data).hexdigest(),
@@ -96,7 +97,7 @@ def probe_installed(venv: Path, python: str) -> dict[str, str]:
     """Return the packages of an environment with their versions, by what lies in its folder."""
     found: dict[str, str] = {}
     for path in venv.glob(f"lib/python{python}/site-packages/*.dist-info"):
-        name, _, version = path.name.removesuffix(".dist-info").rpartition("-")
+        name, __, version = path.name.removesuffix(".dist-info").rpartition("-")
         found[canonicalize_name(name)] = version
     return found
 
@@ -115,16 +116,18 @@ def read_record(layout: Layout) -> Record | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise NodeError(f"what was laid here cannot be read: {error.strerror}", where=str(path)) from error
+        raise NodeError(
+            _("what was laid here cannot be read: {strerror}").format(strerror=error.strerror), where=str(path)
+        ) from error
     from pydantic import TypeAdapter, ValidationError
 
     try:
         return TypeAdapter(Record).validate_json(data)
     except ValidationError as error:
         raise NodeError(
-            "the record of what was laid here is torn, or of another rlbox",
+            _("the record of what was laid here is torn, or of another rlbox"),
             where=str(path),
-            next_step="move it away, and apply again: files of yours are in the folder backup beside it",
+            next_step=_("move it away, and apply again: files of yours are in the folder backup beside it"),
         ) from error
 
 
@@ -152,13 +155,15 @@ def check_layout(layout: Layout) -> None:
     if not os.access(folder, os.W_OK):
         if not layout.prefix:
             raise SpecError(
-                "only root can lay a target at its own paths",
-                next_step="name a folder of yours with --prefix DIR, or run it as root",
+                _("only root can lay a target at its own paths"),
+                next_step=_("name a folder of yours with --prefix DIR, or run it as root"),
             )
-        raise NodeError("the place cannot be written", where=str(folder), next_step="name another with --prefix DIR")
+        raise NodeError(
+            _("the place cannot be written"), where=str(folder), next_step=_("name another with --prefix DIR")
+        )
     if not Path(layout.record).exists() and Path(layout.own, "share/lock.json").exists() and not layout.prefix:
         raise NodeError(
-            "this machine is a container of an image that rlbox made: it is at its lock",
+            _("this machine is a container of an image that rlbox made: it is at its lock"),
             where=layout.own,
             next_step="rlbox doctor",
         )

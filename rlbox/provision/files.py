@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlbox.errors import NodeError
+from rlbox.i18n import _
 from rlbox.provision.changes import LaidRecord, PartRecord, PathChange, PathFact, Record, laid_fact, same
 from rlbox.provision.facts import probe_path, write_record
 from rlbox.provision.layout import Layout
@@ -171,7 +172,9 @@ def disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         full = is_disk_full(error)
         raise NodeError(
-            "the disk is full: what was laid so far is whole" if full else f"cannot be laid: {error.strerror}",
+            _("the disk is full: what was laid so far is whole")
+            if full
+            else _("cannot be laid: {strerror}").format(strerror=error.strerror),
             where=str(path),
-            next_step="free space and repeat the command, which goes on from there" if full else "",
+            next_step=_("free space and repeat the command, which goes on from there") if full else "",
         ) from error

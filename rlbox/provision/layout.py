@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 from rlbox.values import OWN, VENV
 
 _PREFIX = re.compile(r"/[A-Za-z0-9._+/-]*[A-Za-z0-9_]")
@@ -79,6 +80,8 @@ def check_prefix(prefix: str, option: str = "--prefix") -> str:
     if not prefix or _PREFIX.fullmatch(prefix):
         return prefix
     raise SpecError(
-        f"{option} {prefix!r}: an absolute folder of letters, digits and ._+- is needed here",
-        next_step=f"name another with {option} DIR",
+        _("{option} {prefix!r}: an absolute folder of letters, digits and ._+- is needed here").format(
+            option=option, prefix=prefix
+        ),
+        next_step=_("name another with {option} DIR").format(option=option),
     )

@@ -16,6 +16,7 @@ from uv import find_uv_bin
 from rlbox.amounts import size_text
 from rlbox.artifacts.objects import Store
 from rlbox.errors import NodeError, WorkFailed
+from rlbox.i18n import _
 from rlbox.provision.changes import PartRecord, stamp_of
 from rlbox.provision.facts import STAMP, installed_debs, probe_installed
 from rlbox.provision.files import disk_errors, free_place
@@ -231,7 +232,9 @@ def check_room(wanted: Wanted, place: Path) -> None:
     free, need = free_bytes(place), wanted.bytes * 2
     if free < need:
         raise NodeError(
-            f"the disk is too full for the environment: {size_text(free)} free, about {size_text(need)} needed",
+            _("the disk is too full for the environment: {free} free, about {need} needed").format(
+                free=size_text(free), need=size_text(need)
+            ),
             where=str(place),
-            next_step="free space, or name a folder of another disk with --prefix DIR",
+            next_step=_("free space, or name a folder of another disk with --prefix DIR"),
         )

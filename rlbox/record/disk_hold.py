@@ -20,6 +20,7 @@ from pathlib import Path
 
 from rlbox.errors import LockHeld, NodeError
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.record.kinds import as_kind
 from rlbox.system.lock import try_lock
 from rlbox.system.safe_files import open_regular_fd
@@ -136,15 +137,27 @@ def disk_holder(data: Path) -> Holder | None:
 
 def held_by(holder: Holder, path: Path, stage: str = "") -> LockHeld:
     """Return the error for a disk that another one holds."""
-    who = f"{holder.user or 'somebody'} (uid {holder.uid}) on {holder.host or 'an unknown host'}"
+    who = _("{user} (uid {uid}) on {host}").format(
+        user=holder.user or "somebody", uid=holder.uid, host=holder.host or _("an unknown host")
+    )
     if not holder.run:
-        what = f"another rlbox is busy with the runs of this data disk: {holder.what or 'unknown'}, {who}"
-        return LockHeld(f"{what}, since {holder.since or '?'}", where=str(path), next_step="wait for it to end")
-    doing = f"job {holder.job}" + (f", stage {stage}" if stage else "")
+        what = _("another rlbox is busy with the runs of this data disk: {what}, {who}").format(
+            what=holder.what or _("unknown"), who=who
+        )
+        return LockHeld(
+            _("{what}, since {since}").format(what=what, since=holder.since or "?"),
+            where=str(path),
+            next_step=_("wait for it to end"),
+        )
+    doing = _("job {job}{stage}").format(
+        job=holder.job, stage=_(", stage {stage}").format(stage=stage) if stage else ""
+    )
     return LockHeld(
-        f"run {holder.run} has the data disk: {doing}, started by {who}, since {holder.since}",
+        _("run {run} has the data disk: {doing}, started by {who}, since {since}").format(
+            run=holder.run, doing=doing, who=who, since=holder.since
+        ),
         where=str(path),
-        next_step=f"rlbox attach {holder.run}, or end it with: rlbox stop {holder.run}",
+        next_step=_("rlbox attach {run}, or end it with: rlbox stop {run}").format(run=holder.run),
     )
 
 
@@ -160,7 +173,9 @@ def _open(path: Path) -> int:
             if error.errno in (errno.ELOOP, errno.EMLINK, errno.EINVAL):  # somebody else's file
                 break
     if handle < 0:
-        raise NodeError(f"the data disk cannot be locked: {problem.strerror}", where=str(path)) from problem
+        raise NodeError(
+            _("the data disk cannot be locked: {strerror}").format(strerror=problem.strerror), where=str(path)
+        ) from problem
     with contextlib.suppress(OSError):
         os.fchmod(handle, _MODE)
     return handle
@@ -170,7 +185,9 @@ def _open_disk(data: Path) -> int:
     try:
         return os.open(data, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise NodeError(f"the data disk cannot be locked: {error.strerror}", where=str(data)) from error
+        raise NodeError(
+            _("the data disk cannot be locked: {strerror}").format(strerror=error.strerror), where=str(data)
+        ) from error
 
 
 def _folder_locked(folder: int, *, shared: bool = False) -> bool:
@@ -193,9 +210,9 @@ def _locked(handle: int, path: Path, *, shared: bool = False) -> bool:
         return try_lock(handle, shared=shared)
     except OSError as error:
         raise NodeError(
-            f"the file system of the data disk cannot lock files: {error.strerror}",
+            _("the file system of the data disk cannot lock files: {strerror}").format(strerror=error.strerror),
             where=str(path),
-            next_step="mount it with locks (Lustre: -o flock), or name another disk with --data DIR",
+            next_step=_("mount it with locks (Lustre: -o flock), or name another disk with --data DIR"),
         ) from error
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.job.plan import RunPlan, load_run_plan
 from rlbox.record.disk_hold import Holder
 from rlbox.record.journal import reserve_space
@@ -68,9 +69,13 @@ def load_plan(folder: Path) -> RunPlan:
     try:
         data = parse_json(read_bytes(path))
     except FileNotFoundError as error:
-        raise SpecError(f"there is no {PLAN_FILE} to carry out", where=str(path)) from error
+        raise SpecError(
+            _("there is no {plan_file} to carry out").format(plan_file=PLAN_FILE), where=str(path)
+        ) from error
     except (OSError, ValueError) as error:
-        raise SpecError(f"{PLAN_FILE} cannot be read: {error}", where=str(path)) from error
+        raise SpecError(
+            _("{plan_file} cannot be read: {error}").format(plan_file=PLAN_FILE, error=error), where=str(path)
+        ) from error
     return load_run_plan(data)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.errors import RlboxError, SpecError
+from rlbox.i18n import _
 from rlbox.job.plan import RunPlan, load_run_plan
 from rlbox.record.kinds import as_kind
 from rlbox.record.verdict import RunEnd
@@ -98,7 +99,7 @@ class HostRecords:
 
     def _path(self, run: str) -> Path:
         if Path(run).name != run or run in ("", ".."):
-            raise SpecError(f"{run!r} is no name of a run")
+            raise SpecError(_("{run!r} is no name of a run").format(run=run))
         return self.folder / f"{run}.json"
 
 

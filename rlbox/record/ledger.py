@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlbox.errors import LockHeld, NodeError, RlboxError, SpecError
+from rlbox.i18n import _
 from rlbox.job.plan import RunPlan
 from rlbox.record.disk_hold import LOCK_FILE, NO_WORD, DiskHold, Holder, disk_holder, held_by, take_disk
 from rlbox.record.folder import PLAN_FILE, fill_folder, load_plan
@@ -96,8 +97,12 @@ class Ledger:
         where = str(self.folder / _RUNS)
         if name is None:
             step = "rlbox run JOB, or look at another data disk with --data DIR"
-            raise SpecError("no run yet", where=where, next_step=step)
-        what = f"{len(found)} runs begin with {name!r}" if found else f"no run {name!r}"
+            raise SpecError(_("no run yet"), where=where, next_step=step)
+        what = (
+            _("{count} runs begin with {name!r}").format(count=len(found), name=name)
+            if found
+            else _("no run {name!r}").format(name=name)
+        )
         raise SpecError(what, where=where, next_step="rlbox runs")
 
     def make(self, plan: RunPlan, programs: Path | None, extra: Mapping[str, str]) -> Path:
@@ -317,7 +322,7 @@ class Ledger:
 def _checked(plan: RunPlan, run: str) -> RunPlan:
     """Return the plan of a run; `SpecError` when it is that of another, as one that a program of the run wrote."""
     if plan.run_id != run:
-        raise SpecError(f"its plan is that of {plan.run_id}", where=run)
+        raise SpecError(_("its plan is that of {run_id}").format(run_id=plan.run_id), where=run)
     return plan
 
 
@@ -332,4 +337,7 @@ def _passed_before(plan: RunPlan, known: HostRecord) -> tuple[str, ...] | None:
 
 
 def _unreadable(what: str, error: OSError) -> NodeError:
-    return NodeError(f"{what} cannot be looked at: {error.strerror}", where=str(error.filename or ""))
+    return NodeError(
+        _("{what} cannot be looked at: {strerror}").format(what=what, strerror=error.strerror),
+        where=str(error.filename or ""),
+    )

@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 from rlbox.errors import NodeError
+from rlbox.i18n import _
 from rlbox.record.host_record import HostRecords
 from rlbox.record.ledger import Ledger
 from rlbox.system.safe_files import make_directory, read_stat, remove_tree, rename_path, walk_files
@@ -14,7 +15,7 @@ from rlbox.system.safe_files import make_directory, read_stat, remove_tree, rena
 
 def size_of(folder: Path) -> int:
     """Return the bytes of all files of a folder; links are not followed, and not counted."""
-    return sum(facts.st_size for _, facts in walk_files(folder) if stat.S_ISREG(facts.st_mode))
+    return sum(facts.st_size for __, facts in walk_files(folder) if stat.S_ISREG(facts.st_mode))
 
 
 def remove_run(ledger: Ledger, run: str) -> None:
@@ -41,9 +42,9 @@ def remove_run(ledger: Ledger, run: str) -> None:
         with contextlib.suppress(OSError):
             whole = read_stat(ledger.run_dir(run)) is not None
             raise NodeError(
-                f"run {run} cannot be removed: {error.strerror}"
+                _("run {run} cannot be removed: {strerror}").format(run=run, strerror=error.strerror)
                 if whole
-                else f"run {run} cannot be removed whole: {error.strerror}",
+                else _("run {run} cannot be removed whole: {strerror}").format(run=run, strerror=error.strerror),
                 where=str(error.filename or ledger.run_dir(run)),
-                next_step="do it as the user whose files they are, or as root",
+                next_step=_("do it as the user whose files they are, or as root"),
             ) from error

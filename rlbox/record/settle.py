@@ -18,6 +18,7 @@ from typing import Literal, Protocol
 
 from rlbox.diagnose.cause import Cause, End, LastWord, exit_code, interrupted, lost_cause
 from rlbox.errors import LockHeld, NodeError
+from rlbox.i18n import _
 from rlbox.job.plan import RunPlan
 from rlbox.record.host_record import CarrierNote
 from rlbox.record.journal import EVENTS_FILE
@@ -193,7 +194,7 @@ def write_end(run_dir: Path, plan: RunPlan, last: LastWord | None, before: Itera
     facts, life = load_supervisor(run_dir), read_boot_identity()
     elsewhere = plan.host not in ("", life.host)
     if elsewhere and _grows(run_dir):
-        raise NodeError(f"it seems to go on at host {plan.host}, where its files grow")
+        raise NodeError(_("it seems to go on at host {host}, where its files grow").format(host=plan.host))
     if plan.owns_processes:
         end_remains(run_dir)
     wrote = any(read_stat(run_dir / name) for name in (RUN_FILE, EVENTS_FILE))

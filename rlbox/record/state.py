@@ -15,6 +15,7 @@ from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
 from rlbox.gate.gate import GateJudge
 from rlbox.gate.rules import RuleState
+from rlbox.i18n import _
 from rlbox.job.plan import RunPlan
 from rlbox.record.kinds import adapter
 from rlbox.secrets.masks import Masks
@@ -171,20 +172,27 @@ def load_run_state(run_dir: Path) -> RunState:
         data = parse_json(read_bytes(path))
     except FileNotFoundError as error:
         raise SpecError(
-            "this folder holds no run", where=str(path), next_step="list the runs with: rlbox runs"
+            _("this folder holds no run"), where=str(path), next_step=_("list the runs with: rlbox runs")
         ) from error
     except (OSError, ValueError) as error:
-        raise SpecError(f"run.json cannot be read: {error}", where=str(path)) from error
+        raise SpecError(_("run.json cannot be read: {error}").format(error=error), where=str(path)) from error
     if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
-        raise SpecError(f"run.json was not written by this rlbox (it reads schema {SCHEMA})", where=str(path))
+        raise SpecError(
+            _("run.json was not written by this rlbox (it reads schema {schema})").format(schema=SCHEMA),
+            where=str(path),
+        )
     try:
         state = adapter(RunState).validate_python(data)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise SpecError(f"run.json is not the state of a run: {key}: {first['msg']}", where=str(path)) from error
+        raise SpecError(
+            _("run.json is not the state of a run: {key}: {msg}").format(key=key, msg=first["msg"]), where=str(path)
+        ) from error
     if strange := _strange_path(state):
-        raise SpecError(f"run.json names a path outside its run: {strange!r}", where=str(path))
+        raise SpecError(
+            _("run.json names a path outside its run: {strange!r}").format(strange=strange), where=str(path)
+        )
     return state
 
 

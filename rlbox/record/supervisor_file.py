@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.errors import NodeError
+from rlbox.i18n import _
 from rlbox.record.host_record import HostRecords
 from rlbox.record.kinds import as_kind
 from rlbox.system.clock import utc_now
@@ -90,9 +91,11 @@ def write_supervisor(run_dir: Path, *, place: str, container: str, attempt: int,
         create_file(run_dir / SUPERVISOR_FILE, json.dumps(dataclasses.asdict(facts)).encode())
     except FileExistsError as error:
         raise NodeError(
-            f"attempt {attempt} of run {run_dir.name} has begun before, and what it left would count for this start",
+            _(
+                "attempt {attempt} of run {run_dir} has begun before, and what it left would count for this start"
+            ).format(attempt=attempt, run_dir=run_dir.name),
             where=str(run_dir / SUPERVISOR_FILE),
-            next_step=f"take it up as a new attempt: rlbox run --resume {run_dir.name}",
+            next_step=_("take it up as a new attempt: rlbox run --resume {run_dir}").format(run_dir=run_dir.name),
         ) from error
     return facts
 

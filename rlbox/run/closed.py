@@ -13,6 +13,7 @@ from rlbox.app import App
 from rlbox.engine.container import LOOPBACK, OWN_NETWORK
 from rlbox.errors import SpecError
 from rlbox.fixes.applies import has_package, stack_versions
+from rlbox.i18n import _
 from rlbox.image.plans import image_plan
 from rlbox.job.plan import RunPlan
 from rlbox.secrets.env_file import parse_env_file
@@ -84,8 +85,12 @@ def close_plan(
         if network != OWN_NETWORK and (why := _tokenless(app, plan, disk)):
             if not opened:
                 raise SpecError(
-                    f"job {plan.job} would be open: {why}, so whoever reaches this machine's ports runs code in it",
-                    next_step="rlbox run --open, on a network that only its nodes reach; it is recorded with the run",
+                    _("job {job} would be open: {why}, so whoever reaches this machine's ports runs code in it").format(
+                        job=plan.job, why=why
+                    ),
+                    next_step=_(
+                        "rlbox run --open, on a network that only its nodes reach; it is recorded with the run"
+                    ),
                 )
             notes.append(f"{_OPEN}{why}; whoever reaches this machine's ports runs code in the run")
     for note in notes:
@@ -108,8 +113,11 @@ def _published(plan: RunPlan, wanted: Collection[str]) -> dict[str, int]:
     services = {service.name: service for stage in plan.stages for service in stage.services}.values()
     ports = {name: port for service in services for name, port in service.ports.items()}
     if unknown := sorted({*wanted} - {*ports}):
-        step = f"choose one of: {', '.join(sorted(ports)) or 'it has none'}"
-        raise SpecError(f"no service of job {plan.job} has the port {unknown[0]!r}", next_step=step)
+        step = _("choose one of: {ports}").format(ports=", ".join(sorted(ports)) or _("it has none"))
+        raise SpecError(
+            _("no service of job {job} has the port {unknown!r}").format(job=plan.job, unknown=unknown[0]),
+            next_step=step,
+        )
     names = {*wanted, *(name for service in services for name in service.publish)}
     return {name: port for name, port in ports.items() if name in names}
 
@@ -120,9 +128,13 @@ def _tokenless(app: App, plan: RunPlan, disk: Path) -> str:
         return ""
     target = load_target(app.project, plan.target).target
     if _FIX in target.fixes.off:
-        return f"its target leaves out the fix {_FIX}"
+        return _("its target leaves out the fix {fix}").format(fix=_FIX)
     held, fact = has_package(_HAS_TOKENS, stack_versions(target, load_lock(app.project.lock_file(plan.target))))
-    return _switched_off(plan, target.env, disk / ENV_FILE) if held else f"Ray's tokens came with 2.52, and {fact}"
+    return (
+        _switched_off(plan, target.env, disk / ENV_FILE)
+        if held
+        else _("Ray's tokens came with 2.52, and {fact}").format(fact=fact)
+    )
 
 
 def _switched_off(plan: RunPlan, baked: Mapping[str, str], env_file: Path) -> str:
@@ -133,10 +145,12 @@ def _switched_off(plan: RunPlan, baked: Mapping[str, str], env_file: Path) -> st
     except FileNotFoundError:
         pass
     except OSError as error:  # a link, which leads elsewhere in a container
-        return f"{env_file} cannot be read ({error.strerror}), and may switch Ray's token off"
+        return _("{env_file} cannot be read ({strerror}), and may switch Ray's token off").format(
+            env_file=env_file, strerror=error.strerror
+        )
     for stage in plan.stages:
         tables |= {f"stage {stage.name}": stage.env} | {f"service {one.name}": one.env for one in stage.services}
     for where, table in tables.items():
         if (mode := table.get(_MODE, "")) not in ("", _TOKEN):
-            return f"{_MODE}={mode} of {where} switches Ray's token off"
+            return _("{mode}={mode2} of {where} switches Ray's token off").format(mode=_MODE, mode2=mode, where=where)
     return ""

@@ -30,6 +30,7 @@ from rlbox.engine.api import engine
 from rlbox.engine.data_disk import check_disk
 from rlbox.engine.devices import check_devices
 from rlbox.errors import EngineError, NodeError, SpecError
+from rlbox.i18n import _
 from rlbox.image.context import outdated
 from rlbox.image.named import VARIABLE
 from rlbox.image.names import split_tag
@@ -162,7 +163,7 @@ class OnCluster:
 
     def make(self, app: App, target: str) -> None:
         """Refuse: what a cluster runs in was made when it was started."""
-        raise SpecError("--build is for a run on one machine: `rlbox cluster up` brings a cluster its image")
+        raise SpecError(_("--build is for a run on one machine: `rlbox cluster up` brings a cluster its image"))
 
     def ready(self, app: App, target: str, ledger: Ledger, gpus: str, need_gib: float | None = None) -> ReadyDocker:
         """Return the head's engine with the image of its container, checked, on the network of its host."""
@@ -194,7 +195,7 @@ class OnCluster:
 
     def call(self, app: App, target: str, words: tuple[str, ...], data: str | None, gpus: str) -> int:
         """Refuse: what is carried out beside a stack is on one machine."""
-        raise SpecError(f"rlbox {words[0]} is for one machine, not for a cluster")
+        raise SpecError(_("rlbox {word} is for one machine, not for a cluster").format(word=words[0]))
 
     def carrier(self, note: CarrierNote) -> RunContainer:
         """Return the container of a run, as on one machine."""
@@ -217,14 +218,20 @@ def find_head(name: str, wish: ClusterWish) -> _Head:
         if plan and labels.get(ROLE_LABEL) == HEAD and row.get("State") == "running":
             folder = next(iter(engine().execute(container_name(plan), ("readlink", "-f", "/tmp/ray"))), "")  # noqa: S108
             return _Head(plan=plan, image=str(row.get("ImageID", "")), folder=folder)
-    raise NodeError(f"no head of cluster {name} runs here: `rlbox cluster up {wish.words}` starts one")
+    raise NodeError(
+        _("no head of cluster {name} runs here: `rlbox cluster up {words}` starts one").format(
+            name=name, words=wish.words
+        )
+    )
 
 
 def _require_same(found: Mapping[str, Any], image: Any, plan: ClusterPlan) -> Mapping[str, Any]:
     """Refuse a cluster whose image is not what the specs say now."""
     if why := outdated(image, dict(found)):
         raise EngineError(
-            f"cluster {plan.name} was started with an image of {plan.target} that is out of date ({why}): "
-            "take it down, build the image, and start it again"
+            _(
+                "cluster {plan} was started with an image of {target} that is out of date ({why}): take it "
+                "down, build the image, and start it again"
+            ).format(plan=plan.name, target=plan.target, why=why)
         )
     return found

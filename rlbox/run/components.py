@@ -13,6 +13,7 @@ from rlbox.errors import NodeError, TimedOut, WorkFailed
 from rlbox.evaluation.components import Part
 from rlbox.evaluation.run_components import probe_components
 from rlbox.evaluation.training_view import part_text, parts_data, parts_summary
+from rlbox.i18n import _
 from rlbox.run.places import place_named
 
 
@@ -37,8 +38,8 @@ def is_around(name: str) -> bool:
     here = stack_here()
     if here and here.demands.target != name:
         raise NodeError(
-            f"the stack here is that of target {here.demands.target!r}", where=here.python,
-            next_step=f"rlbox components, or rlbox components {name} outside of this container",
+            _("the stack here is that of target {target!r}").format(target=here.demands.target), where=here.python,
+            next_step=_("rlbox components, or rlbox components {name} outside of this container").format(name=name),
         )  # fmt: skip
     return here is not None
 

@@ -18,6 +18,7 @@ from rlbox.app import App
 from rlbox.engine.address import engine_is_here, engine_place
 from rlbox.engine.data_disk import data_folder
 from rlbox.errors import EngineError, NodeError, NotAnswered, RlboxError, SpecError
+from rlbox.i18n import _
 from rlbox.image.plans import image_plan
 from rlbox.record.disk_hold import Holder
 from rlbox.record.folder import load_plan
@@ -49,7 +50,7 @@ def known_disk(app: App, target: str, data: str | None) -> Ledger:
     ledger = disk_of(app, target, data)
     if (data or os.environ.get("RLBOX_DATA")) and not ledger.folder.is_dir():
         raise NodeError(
-            "there is no such data disk", where=str(ledger.folder), next_step="name the folder that holds runs/"
+            _("there is no such data disk"), where=str(ledger.folder), next_step=_("name the folder that holds runs/")
         )
     return ledger
 
@@ -115,12 +116,14 @@ def go_over(app: App, target: str, data: str | None, env: Mapping[str, str] | No
         return
     if not engine_place().startswith("ssh://"):
         raise EngineError(
-            "runs need an engine on this machine, or one that is reached over ssh",
+            _("runs need an engine on this machine, or one that is reached over ssh"),
             where=engine_place(),
             next_step="DOCKER_HOST=ssh://USER@HOST",
         )
     if app.dry_run:
-        raise NotAnswered(f"the engine is at {engine_place()}, where a dry run starts nothing")
+        raise NotAnswered(
+            _("the engine is at {engine_place}, where a dry run starts nothing").format(engine_place=engine_place())
+        )
     words = click.get_current_context().find_root().obj
     raise click.exceptions.Exit(on_remote(app, target, data, words, env or {}))
 
@@ -141,7 +144,7 @@ def on_remote(app: App, target: str, data: str | None, words: Sequence[str], env
     folder = f"{tunnel.home}{folder[1:]}" if folder.startswith("~") else folder
     if not folder.startswith("/"):
         raise SpecError(
-            "on a remote engine the data disk is named by its whole path there",
+            _("on a remote engine the data disk is named by its whole path there"),
             where=folder or "disk.host",
             next_step="--data /PATH/ON/THE/REMOTE/HOST",
         )

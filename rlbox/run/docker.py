@@ -27,6 +27,7 @@ from rlbox.engine.data_disk import check_disk
 from rlbox.engine.devices import check_devices
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError, NodeError, NotAnswered, SpecError
+from rlbox.i18n import _
 from rlbox.image.adopt import own_image
 from rlbox.image.context import outdated
 from rlbox.image.plan import ImagePlan
@@ -79,8 +80,12 @@ class Docker(OneMachine):
         from rlbox.image.build import require_built
 
         if not self.near:
-            what = f"--build is for an engine on this machine: this one is at {engine_place()}"
-            raise SpecError(what, next_step=f"rlbox build {target}, then the run without --build")
+            what = _("--build is for an engine on this machine: this one is at {engine_place}").format(
+                engine_place=engine_place()
+            )
+            raise SpecError(
+                what, next_step=_("rlbox build {target}, then the run without --build").format(target=target)
+            )
         try:
             engine()
         except NotAnswered:
@@ -177,8 +182,10 @@ class RunContainer:
             return False
         owner, me = found.labels.get(OWNER_LABEL, "?"), format_user_ids().partition(":")[0]
         if owner != me and me != "0":
-            what = f"container {self.note.name} of the run belongs to another user (uid {owner})"
-            raise NodeError(what, next_step="ask that user, or do it as root")
+            what = _("container {note} of the run belongs to another user (uid {owner})").format(
+                note=self.note.name, owner=owner
+            )
+            raise NodeError(what, next_step=_("ask that user, or do it as root"))
         return True
 
 
@@ -296,6 +303,6 @@ def _check_image(app: App, image: ImagePlan) -> Mapping[str, Any]:
     """Return what the engine says of the target's image; `EngineError` when it is missing or outdated."""
     found = own_image(app, image)
     if why := outdated(image, found):
-        what = f"the image {image.tag} is out of date: {why}"
+        what = _("the image {tag} is out of date: {why}").format(tag=image.tag, why=why)
         raise EngineError(what, next_step=f"rlbox build {image.target}")
     return found

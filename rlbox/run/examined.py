@@ -8,6 +8,7 @@ from dataclasses import replace
 from rlbox.app import App
 from rlbox.doctor.stack_place import own_folder
 from rlbox.errors import NodeError, SpecError
+from rlbox.i18n import _
 from rlbox.provision.facts import read_record
 from rlbox.provision.layout import Layout
 from rlbox.run.here import applied_layout, call_at
@@ -24,14 +25,14 @@ def place_to_examine(app: App, name: str | None, place: str, data: str | None) -
     """
     if place == "here":
         if not name:
-            raise SpecError("--place here wants a target", next_step="rlbox doctor TARGET --place here")
+            raise SpecError(_("--place here wants a target"), next_step="rlbox doctor TARGET --place here")
         return applied_layout(app, name, data)
     layout = Layout(prefix=own_folder(os.environ).removesuffix(OWN), data="/")
     if (record := read_record(layout)) is None:
         return None
     if name and name != record.target:
         raise NodeError(
-            f"target {record.target} was applied here",
+            _("target {target} was applied here").format(target=record.target),
             where=layout.own,
             next_step=f"rlbox doctor {record.target}",
         )

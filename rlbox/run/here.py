@@ -14,6 +14,7 @@ from rlbox.app import App
 from rlbox.doctor.gpu_choice import choose_seen
 from rlbox.engine.data_disk import check_disk
 from rlbox.errors import NodeError, SpecError
+from rlbox.i18n import _
 from rlbox.image.plans import image_plan
 from rlbox.job.filler import Paths
 from rlbox.job.job import Job
@@ -67,7 +68,10 @@ class Here(OneMachine):
 
     def carrier(self, note: CarrierNote) -> Carrier:
         """Refuse: no run in place writes a note."""
-        raise SpecError(f"run {note.run} takes place here, where nothing carries it but processes", where=note.name)
+        raise SpecError(
+            _("run {run} takes place here, where nothing carries it but processes").format(run=note.run),
+            where=note.name,
+        )
 
     def seek(self, plan: RunPlan, data: Path) -> None:
         """Return nothing: what a run leaves here carries its marks."""
@@ -80,7 +84,10 @@ def applied_layout(app: App, target: str, data: str | None) -> Layout:
     """Return where a target was applied to this machine; `NodeError` where it was not."""
     layout = find_layout(target, folder_of(app, target, data))
     if read_record(layout) is None:
-        raise NodeError(f"target {target} was not applied to this machine", next_step=f"rlbox apply {target}")
+        raise NodeError(
+            _("target {target} was not applied to this machine").format(target=target),
+            next_step=f"rlbox apply {target}",
+        )
     return layout
 
 

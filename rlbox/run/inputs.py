@@ -22,6 +22,7 @@ from rlbox.diagnose.first_fatal import SIGNATURES_FILE
 from rlbox.errors import NodeError, SpecError
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.manifest import signature_list
+from rlbox.i18n import _
 from rlbox.job.filler import Paths, source_mount
 from rlbox.job.job import Job, SourceTable
 from rlbox.job.names import SOURCE
@@ -121,7 +122,11 @@ def check_ports(run_dir: Path, plan: RunPlan) -> None:
             raise NodeError(cause.what, where=str(run_dir), next_step=cause.next_step)
         _record_failure(run_dir, plan, stage, cause)
         table = summary_text(load_run_state(run_dir))
-        raise NodeError(f"stage {stage} FAILED: {cause.what}\n{table}", where=str(run_dir), next_step=cause.next_step)
+        raise NodeError(
+            _("stage {stage} FAILED: {what}\n{table}").format(stage=stage, what=cause.what, table=table),
+            where=str(run_dir),
+            next_step=cause.next_step,
+        )
 
 
 def taken_ports(plan: RunPlan) -> Iterator[tuple[str, Cause]]:
@@ -174,8 +179,10 @@ def check_source(app: App, job: Job, values: Values, *, here: bool, force: bool)
 def source_elsewhere(values: Values) -> SpecError:
     """Return the refusal of a tree of this machine for a run on another one."""
     return SpecError(
-        f"--set {SOURCE} is for a run on this machine: other machines do not have {values.params[SOURCE]}",
-        next_step="type it on the machine that has the tree and the GPUs, with --place docker or --place here",
+        _("--set {source} is for a run on this machine: other machines do not have {params}").format(
+            source=SOURCE, params=values.params[SOURCE]
+        ),
+        next_step=_("type it on the machine that has the tree and the GPUs, with --place docker or --place here"),
     )
 
 
@@ -193,8 +200,12 @@ def check_source_again(app: App, job: Job, plan: RunPlan, settings: Mapping[str,
     with app.checking(SOURCE):
         if SOURCE in settings:
             raise SpecError(
-                f"run {plan.run_id} keeps the source that it was started with: {had or 'the installed package'}",
-                next_step=f"start a new run: {new_run(plan)} --set {SOURCE}={shlex.quote(settings[SOURCE])}",
+                _("run {run_id} keeps the source that it was started with: {had}").format(
+                    run_id=plan.run_id, had=had or _("the installed package")
+                ),
+                next_step=_("start a new run: {new_run} --set {source}={settings}").format(
+                    new_run=new_run(plan), source=SOURCE, settings=shlex.quote(settings[SOURCE])
+                ),
             )
         return _probe_tree(job.source, Path(had)) if had else None
     return None
@@ -209,12 +220,17 @@ def _probe_tree(table: SourceTable, folder: Path) -> SourceTree:
     inner = folder / package
     if not inner.is_dir():
         inside = folder.name == package and (folder / "__init__.py").is_file()
-        what = f"the folder has no package {package}" if folder.is_dir() else "there is no such folder"
+        what = (
+            _("the folder has no package {package}").format(package=package)
+            if folder.is_dir()
+            else _("there is no such folder")
+        )
         raise SpecError(
-            f"--set {SOURCE}: {what}",
+            _("--set {source}: {what}").format(source=SOURCE, what=what),
             where=str(inner if folder.is_dir() else folder),
-            next_step=f"--set {SOURCE}={shlex.quote(str(folder.parent)) if inside else 'DIR'}, "
-            f"a work tree with the folder {package}",
+            next_step=_("--set {source}={inside}, a work tree with the folder {package}").format(
+                source=SOURCE, inside=shlex.quote(str(folder.parent)) if inside else "DIR", package=package
+            ),
         )
     return probe_source(folder, package)
 
@@ -225,9 +241,13 @@ def _check_version(app: App, job: str, table: SourceTable, found: SourceTree, *,
         app.say(f"source: {found.folder} does not tell its version; job {job} is written for {table.package} {wanted}")
     elif Version(known).release[:2] != Version(wanted).release[:2] and not force:
         raise SpecError(
-            f"--set {SOURCE}: it is {table.package} {known}, and job {job} is written for {wanted}",
+            _("--set {source}: it is {package} {known}, and job {job} is written for {wanted}").format(
+                source=SOURCE, package=table.package, known=known, job=job, wanted=wanted
+            ),
             where=found.folder,
-            next_step=f"name a tree of {table.package} {wanted}, or override it with --force, which is recorded",
+            next_step=_("name a tree of {package} {wanted}, or override it with --force, which is recorded").format(
+                package=table.package, wanted=wanted
+            ),
         )
     elif known != wanted:
         app.say(f"source: it is {table.package} {known}, and job {job} is written for {wanted}")

@@ -13,6 +13,7 @@ from types import FrameType
 from rlbox.app import App
 from rlbox.diagnose.cause import Cause
 from rlbox.errors import EngineError, Interrupted, NodeError, SpecError, WorkFailed
+from rlbox.i18n import _
 from rlbox.job.names import EVIDENCE_FOLDER, REPORT_PAGE
 from rlbox.job.plan import RunPlan
 from rlbox.record.disk_hold import Holder, held_by
@@ -62,7 +63,7 @@ def launch(app: App, ledger: Ledger, me: Holder, prepare: Callable[[], Start], *
             stop_run(ledger, start.run_dir, start.plan, user=user_name(), by=asked.name)
     code = finish(app, ledger, start.run_dir, start.plan, me)
     if asked.name:
-        what = f"run {start.plan.run_id} was stopped; nothing of it is left running"
+        what = _("run {run_id} was stopped; nothing of it is left running").format(run_id=start.plan.run_id)
         raise Interrupted(what, where=str(start.run_dir))
     return code
 
@@ -81,14 +82,14 @@ def _begin(
         start = prepare()
         hold.tell(dataclasses.replace(me, run=start.plan.run_id, job=start.plan.job))
         if asked.name:
-            what = f"run {start.plan.run_id} was stopped before it started"
+            what = _("run {run_id} was stopped before it started").format(run_id=start.plan.run_id)
             raise Interrupted(what, where=str(start.run_dir), next_step=again(start.plan))
         there = start.begin(hold)
     except OSError as error:
         raise NodeError(
-            f"the run cannot be written down: {error.strerror or error}",
+            _("the run cannot be written down: {strerror}").format(strerror=error.strerror or error),
             where=str(error.filename or ledger.folder),
-            next_step="free space there, or name another disk with --data DIR",
+            next_step=_("free space there, or name another disk with --data DIR"),
         ) from error
     finally:
         hold.leave()
@@ -185,7 +186,11 @@ def finish(app: App, ledger: Ledger, run_dir: Path, plan: RunPlan, me: Holder) -
     state = ledger.state(run_dir, plan)
     why = found.unsettled.get(plan.run_id, "")
     if state is None or state.attempt < plan.attempt or state.state == "running":
-        what = f"run {plan.run_id} did not begin" if not why else f"run {plan.run_id} {why}"
+        what = (
+            _("run {run_id} did not begin").format(run_id=plan.run_id)
+            if not why
+            else _("run {run_id} {why}").format(run_id=plan.run_id, why=why)
+        )
         raise WorkFailed(what, where=str(run_dir), next_step=again(plan))
     app.result(
         {"run": state.run_id, "folder": str(run_dir), "state": state.state, "stages": _stages(state)},

@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +39,9 @@ DEFAULT_TARGET = "local"
 def place_named(name: str) -> RunPlace:
     """Return the place `name`; `SpecError` when there is none: a run's record was written by an rlbox that has more."""
     if name not in PLACES:
-        raise SpecError(f"unknown place {name!r}", next_step="use the newer rlbox that started it")
+        raise SpecError(
+            _("unknown place {name!r}").format(name=name), next_step=_("use the newer rlbox that started it")
+        )
     place: RunPlace = importlib.import_module(f"rlbox.run.{name}").PLACE
     return place
 

@@ -12,6 +12,7 @@ from rlbox.app import App
 from rlbox.doctor.gpu_choice import wished
 from rlbox.errors import SpecError
 from rlbox.fixes.load import load_fixes
+from rlbox.i18n import _
 from rlbox.job.load import load_job, shift_ports
 from rlbox.job.names import ATTEMPT
 from rlbox.job.params import Values, override_entry
@@ -103,7 +104,7 @@ def _require_project(app: App, ledger: Ledger, plan: RunPlan) -> None:
     if plan.job in app.project.jobs() or not other or other == str(app.project.folder):
         return
     raise SpecError(
-        f"run {plan.run_id} is of another project, which has the job {plan.job!r}",
+        _("run {run_id} is of another project, which has the job {job!r}").format(run_id=plan.run_id, job=plan.job),
         where=other,
         next_step=f"rlbox run --resume {plan.run_id} --project {shlex.quote(other)}",
     )
@@ -131,7 +132,7 @@ class _Again:
         with app.checking("data disk"):
             self.ledger.require_free()
             with app.checking("stages"):
-                now, _ = self._next_plan(secrets)
+                now, __ = self._next_plan(secrets)
             now = self._closed(now, ready.network)
             look_ahead(app, now, ready)
         state = self.ledger.state(self.run_dir, plan)
@@ -233,23 +234,34 @@ def _refuse(
     if state and state.state not in ENDED and app.dry_run:
         app.dry.first.append(f"run {run}, which nothing carries out any more, is settled")
     elif state and state.state not in ENDED:
-        raise SpecError(f"run {run} could not be settled, so nobody knows whether it goes on", next_step="rlbox runs")
+        raise SpecError(
+            _("run {run} could not be settled, so nobody knows whether it goes on").format(run=run),
+            next_step="rlbox runs",
+        )
     if state and not options.first_stage and all(stage.state in DONE for stage in state.stages):
         raise SpecError(
-            f"run {run} has nothing left to do: all its stages passed",
-            next_step=f"{new_run(plan)}, or run a stage again with: rlbox run --resume {run} --from STAGE",
+            _("run {run} has nothing left to do: all its stages passed").format(run=run),
+            next_step=_("{new_run}, or run a stage again with: rlbox run --resume {run} --from STAGE").format(
+                new_run=new_run(plan), run=run
+            ),
         )
     with app.checking("specs"):
         if changed and not options.force:
             raise SpecError(
-                f"run {run} cannot go on: {', '.join(changed)} changed since its earlier stages passed",
-                next_step=f"start a new run: {new_run(plan)}; or override it with --force, which is recorded",
+                _("run {run} cannot go on: {changed} changed since its earlier stages passed").format(
+                    run=run, changed=", ".join(changed)
+                ),
+                next_step=_("start a new run: {new_run}; or override it with --force, which is recorded").format(
+                    new_run=new_run(plan)
+                ),
             )
     with app.checking("stages"):
         if skipped and not options.force:
             raise SpecError(
-                f"stage {options.first_stage} may not begin: {', '.join(skipped)} has not passed in run {run}",
-                next_step=f"rlbox run --resume {run}, or override it with --force, which is recorded",
+                _("stage {first_stage} may not begin: {skipped} has not passed in run {run}").format(
+                    first_stage=options.first_stage, skipped=", ".join(skipped), run=run
+                ),
+                next_step=_("rlbox run --resume {run}, or override it with --force, which is recorded").format(run=run),
             )
 
 

@@ -16,6 +16,7 @@ from rlbox.fixes.bake import secret_aliases
 from rlbox.fixes.load import load_fixes
 from rlbox.fixes.manifest import known_benign
 from rlbox.gate.gate import GateJudge
+from rlbox.i18n import _
 from rlbox.job.clustered import require_cluster
 from rlbox.job.job import Job
 from rlbox.job.load import load_job, shift_ports
@@ -115,7 +116,7 @@ def _fit(
 
 def look_ahead(app: App, plan: RunPlan, ready: ReadyPlace) -> None:
     """Add to a dry run every port that the run needs and that is taken, which is looked at once its folder is made."""
-    for _, cause in taken_ports(plan) if ready.shares_ports else ():
+    for __, cause in taken_ports(plan) if ready.shares_ports else ():
         with app.checking("ports"):
             raise NodeError(cause.what, next_step=cause.next_step)
 
@@ -160,8 +161,11 @@ def check_stage(plan: RunPlan, name: str) -> tuple[str, ...]:
     names = [stage.name for stage in plan.stages]
     if name and name not in names:
         near = difflib.get_close_matches(name, names, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise SpecError(f"job {plan.job} has no stage {name!r}{hint}", next_step=f"choose one of: {', '.join(names)}")
+        hint = _(" (did you mean {near!r}?)").format(near=near[0]) if near else ""
+        raise SpecError(
+            _("job {job} has no stage {name!r}{hint}").format(job=plan.job, name=name, hint=hint),
+            next_step=_("choose one of: {names}").format(names=", ".join(names)),
+        )
     return tuple(names[: names.index(name)]) if name else ()
 
 
@@ -174,8 +178,10 @@ def _begin_late(plan: RunPlan, ledger: Ledger, options: RunOptions) -> RunPlan:
         found = _run_with(ledger, plan, before)
         step = f"rlbox run --resume {found} --from {options.first_stage}" if found else new_run(plan)
         raise SpecError(
-            f"stage {options.first_stage} may not begin: {', '.join(before)} has not passed in this run",
-            next_step=f"{step}, or override it with --force, which is recorded",
+            _("stage {first_stage} may not begin: {before} has not passed in this run").format(
+                first_stage=options.first_stage, before=", ".join(before)
+            ),
+            next_step=_("{step}, or override it with --force, which is recorded").format(step=step),
         )
     return dataclasses.replace(plan, begin_at=options.first_stage, skipped=before)
 

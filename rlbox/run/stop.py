@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from rlbox.errors import NodeError
+from rlbox.i18n import _
 from rlbox.job.plan import RunPlan
 from rlbox.record.ledger import Ledger
 from rlbox.record.supervisor_file import SupervisorFacts, ask_to_stop, load_supervisor, supervisor_lives
@@ -65,5 +66,6 @@ def _signal(facts: SupervisorFacts, number: signal.Signals) -> None:
         return
     except PermissionError as error:
         raise NodeError(
-            f"the run belongs to another user (uid {facts.uid})", next_step="ask that user, or stop it as root"
+            _("the run belongs to another user (uid {uid})").format(uid=facts.uid),
+            next_step=_("ask that user, or stop it as root"),
         ) from error

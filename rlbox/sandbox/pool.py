@@ -17,6 +17,7 @@ from typing import Any
 
 from rlbox.errors import NodeError, TimedOut, WorkFailed
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.sandbox.answer import answer, broken, verdict
 from rlbox.sandbox.folder import remove
 from rlbox.sandbox.group import PREFIX, forget, forget_dead
@@ -131,7 +132,7 @@ class Pool:
 
     def get_ready(self) -> None:
         """Have a keeper get ready for each request that may run at a time, beside one that there is."""
-        for _ in range(self._at_once - 1 if self._ready else 0):
+        for __ in range(self._at_once - 1 if self._ready else 0):
             threading.Thread(target=self._prepare).start()
 
     def close(self) -> None:
@@ -296,13 +297,13 @@ class Pool:
 
 def _python_folders(python: str) -> list[str]:
     """Return what an interpreter needs to be read."""
-    where, step = "the interpreter of programs in the sandbox", "name one with --python"
+    where, step = "the interpreter of programs in the sandbox", _("name one with --python")
     try:
         outcome = run_command(Command(argv=(python, "-I", "-c", _PREFIXES), timeout_s=_ASKED_S))
     except (OSError, WorkFailed, TimedOut) as error:
-        raise NodeError(f"{python} does not run", where=where, next_step=step) from error
+        raise NodeError(_("{python} does not run").format(python=python), where=where, next_step=step) from error
     if not outcome.ok:
-        raise NodeError(f"{python} does not run", where=where, next_step=step)
+        raise NodeError(_("{python} does not run").format(python=python), where=where, next_step=step)
     site = {str(path) for path in Path("/etc").glob("python3*")}  # Debian's sitecustomize.py is a link to there
     return sorted({*parse_json(outcome.stdout), *_on_the_way(python), *site} - {"/"})
 

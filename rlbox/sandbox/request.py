@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlbox.i18n import _
+
 _LONGEST = 8 << 20
 """Characters of code, input and tests, each; and bytes of files together."""
 _MOST = 1000
@@ -66,10 +68,10 @@ def read_request(asked: object, *, checks: bool = False) -> ProgramRequest:
         With the field that is wrong.
     """
     if not isinstance(asked, dict):
-        raise AskedWrong("a request is a JSON object")
+        raise AskedWrong(_("a request is a JSON object"))
     files = asked.get("files") or {}
     if not isinstance(files, dict):
-        raise AskedWrong("files: no object")
+        raise AskedWrong(_("files: no object"))
     return ProgramRequest(
         code=_text(asked, "code", None),
         language=_text(asked, "language", "python"),
@@ -86,7 +88,7 @@ def read_request(asked: object, *, checks: bool = False) -> ProgramRequest:
 def _check(asked: Mapping[str, Any]) -> ProgramCheck:
     names = tuple(_list(asked, "names"))
     if wrong := [name for name in names if not name.isidentifier()]:
-        raise AskedWrong(f"names: {wrong[0]!r} is no name")
+        raise AskedWrong(_("names: {wrong!r} is no name").format(wrong=wrong[0]))
     return ProgramCheck(tests=_text(asked, "tests", None), before=_text(asked, "before", ""), names=names)
 
 
@@ -95,9 +97,9 @@ def _text(asked: Mapping[str, Any], name: str, default: str | None) -> str:
     if value is None and default is not None:
         return default
     if not isinstance(value, str):
-        raise AskedWrong(f"{name}: no text")
+        raise AskedWrong(_("{name}: no text").format(name=name))
     if len(value) > _LONGEST:
-        raise AskedWrong(f"{name}: longer than {_LONGEST} characters")
+        raise AskedWrong(_("{name}: longer than {longest} characters").format(name=name, longest=_LONGEST))
     return value
 
 
@@ -106,30 +108,30 @@ def _number(asked: Mapping[str, Any], name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise AskedWrong(f"{name}: no number")
+        raise AskedWrong(_("{name}: no number").format(name=name))
     return float(value)
 
 
 def _list(asked: Mapping[str, Any], name: str) -> list[str]:
     value = asked.get(name) or []
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise AskedWrong(f"{name}: no list of names")
+        raise AskedWrong(_("{name}: no list of names").format(name=name))
     if len(value) > _MOST:
-        raise AskedWrong(f"{name}: more than {_MOST}")
+        raise AskedWrong(_("{name}: more than {most}").format(name=name, most=_MOST))
     return value
 
 
 def _files(asked: Mapping[str, Any]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     if len(asked) > _MOST:
-        raise AskedWrong(f"files: more than {_MOST}")
+        raise AskedWrong(_("files: more than {most}").format(most=_MOST))
     for name, text in asked.items():
         try:
             found[_path(name)] = base64.b64decode(text or "", validate=True)
         except (binascii.Error, TypeError, ValueError) as error:
-            raise AskedWrong(f"files: {name!r} is no base64") from error
+            raise AskedWrong(_("files: {name!r} is no base64").format(name=name)) from error
     if sum(map(len, found.values())) > _LONGEST:
-        raise AskedWrong(f"files: more than {_LONGEST} bytes")
+        raise AskedWrong(_("files: more than {longest} bytes").format(longest=_LONGEST))
     return found
 
 
@@ -137,5 +139,5 @@ def _path(name: str) -> str:
     """Return a name of a file if it stays below the folder it is meant for."""
     parts = name.removeprefix("./").split("/")
     if "\0" in name or any(part in ("", ".", "..") for part in parts) or len(name) > 500:
-        raise AskedWrong(f"{name!r} is no path below the program's folder")
+        raise AskedWrong(_("{name!r} is no path below the program's folder").format(name=name))
     return "/".join(parts)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.sandbox import kernel, seccomp
 from rlbox.sandbox.group import enter
 from rlbox.sandbox.limits import ProgramLimits
@@ -88,7 +89,7 @@ def fork_program(start: ProgramStart) -> tuple[int, Strength, int]:
     theirs.close()
     words, listener = b"", -1
     while True:
-        part, fds, _, _ = socket.recv_fds(ours, 1 << 16, 1)
+        part, fds, __, __ = socket.recv_fds(ours, 1 << 16, 1)
         words += part
         listener = fds[0] if fds else listener
         if not part:
@@ -100,7 +101,7 @@ def fork_program(start: ProgramStart) -> tuple[int, Strength, int]:
     if "error" in told or not told:
         if listener >= 0:
             os.close(listener)
-        raise WallError(told.get("error", "the process of the program ended before it began"))
+        raise WallError(told.get("error", _("the process of the program ended before it began")))
     return pid, Strength.of(told["layers"], told["missing"]), listener
 
 
@@ -110,7 +111,7 @@ def _become(start: ProgramStart, gate: socket.socket) -> None:
         gate = socket.socket(fileno=fcntl.fcntl(gate, fcntl.F_DUPFD_CLOEXEC, _GATE))
         had = _raise_walls(start, gate)
         if not had.contained and not start.weak:
-            raise WallError(f"this machine has no wall to run it behind: {had.missing}")
+            raise WallError(_("this machine has no wall to run it behind: {missing}").format(missing=had.missing))
         gate.sendall(json.dumps({"layers": had.layers, "missing": had.missing}).encode() + b"\n")
         cwd = os.getcwd()
         os.execve(start.argv[0], start.argv, ENVIRONMENT | {"HOME": cwd, "TMPDIR": cwd})  # noqa: S606

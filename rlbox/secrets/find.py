@@ -8,17 +8,18 @@ from pathlib import Path
 
 from rlbox.config.check import suggest
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 from rlbox.secrets.env_file import parse_env_file
 from rlbox.secrets.strength import weakness
 from rlbox.values import Secret
 
 ENV_FILE = ".env"
 ENVIRONMENT = "the environment"
-_SOME_FILE = "a file for --env-file"
+_SOME_FILE = _("a file for --env-file")
 _MOST_BYTES = 1 << 20
-_STRONGER = (
-    "take one as services make them, with letters and digits in disorder; "
-    "what everybody may read belongs into `env` of the job"
+_STRONGER = _(
+    "take one as services make them, with letters and digits in disorder; what everybody may "
+    "read belongs into `env` of the job"
 )
 
 
@@ -71,7 +72,7 @@ def find_secrets(
     found, missing, weak = _searched(wanted, places, tuple(aliases), tuple(words))
     if missing or weak:
         into = next((str(file) for file in (env_file, *(folder / ENV_FILE for folder in folders)) if file), _SOME_FILE)
-        step = f"write NAME=value into {into}, or export it" if missing else _STRONGER
+        step = _("write NAME=value into {into}, or export it").format(into=into) if missing else _STRONGER
         raise SpecError("\n  ".join((*missing, *weak)), next_step=step)
     return found
 
@@ -126,15 +127,22 @@ def _load(path: Path, *, must: bool) -> _Place:
             data = file.read(_MOST_BYTES + 1)
     except FileNotFoundError as error:
         if must:
-            raise SpecError("the file of --env-file is missing", where=str(path)) from error
+            raise SpecError(_("the file of --env-file is missing"), where=str(path)) from error
         return _Place(title=str(path), values={}, note=" (not there)")
     except OSError as error:
-        raise SpecError(f"the file cannot be read: {error.strerror}", where=str(path)) from error
+        raise SpecError(
+            _("the file cannot be read: {strerror}").format(strerror=error.strerror), where=str(path)
+        ) from error
     if len(data) > _MOST_BYTES:
-        raise SpecError("the file is no .env file: it has more than 1 MiB", where=str(path))
+        raise SpecError(_("the file is no .env file: it has more than 1 MiB"), where=str(path))
     parsed = parse_env_file(data)
     if parsed.problems:
         lines = "".join(f"\n  {path}: {problem}" for problem in parsed.problems)
-        count = "1 problem" if len(parsed.problems) == 1 else f"{len(parsed.problems)} problems"
-        raise SpecError(f"{path}: {count}{lines}", next_step="correct the lines named above")
+        count = (
+            _("1 problem") if len(parsed.problems) == 1 else _("{count} problems").format(count=len(parsed.problems))
+        )
+        raise SpecError(
+            _("{path}: {count}{lines}").format(path=path, count=count, lines=lines),
+            next_step=_("correct the lines named above"),
+        )
     return _Place(title=str(path), values=parsed.values)

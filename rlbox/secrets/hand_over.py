@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 
 from rlbox.errors import Interrupted, SpecError, TimedOut
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.values import Secret
 
@@ -74,11 +75,11 @@ def receive_secrets(
         return {}
     line = _read_line(handle, time.monotonic() + limit_s, stopped)
     if line is None and stopped():
-        raise Interrupted("the run was stopped before its secrets came")
+        raise Interrupted(_("the run was stopped before its secrets came"))
     if line is None:
         raise TimedOut(
-            f"the run's secrets ({', '.join(names)}) did not come over standard input",
-            next_step="start the run with `rlbox run`, or `rlbox run --resume RUN`: they send them",
+            _("the run's secrets ({names}) did not come over standard input").format(names=", ".join(names)),
+            next_step=_("start the run with `rlbox run`, or `rlbox run --resume RUN`: they send them"),
         )
     return _parse(line, names)
 
@@ -101,7 +102,7 @@ def _read_line(handle: int, until: float, stopped: Callable[[], bool]) -> bytes 
                 data += chunk
     except OSError:
         return None
-    line, end, _ = data.partition(b"\n")
+    line, end, __ = data.partition(b"\n")
     return line if end else None
 
 
@@ -111,7 +112,9 @@ def _parse(line: bytes, names: tuple[str, ...]) -> dict[str, str]:
     except ValueError:  # its text would quote the line
         data = None
     if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
-        raise SpecError("what came over standard input are no secrets: one line of JSON, names to texts") from None
+        raise SpecError(_("what came over standard input are no secrets: one line of JSON, names to texts")) from None
     if missing := [name for name in names if name not in data]:
-        raise SpecError(f"secrets that did not come over standard input: {', '.join(missing)}")
+        raise SpecError(
+            _("secrets that did not come over standard input: {missing}").format(missing=", ".join(missing))
+        )
     return data

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rlbox.amounts import size_text
 from rlbox.errors import NodeError
+from rlbox.i18n import _
 from rlbox.ssh.connection import RemoteShell
 from rlbox.ssh.files import RemoteFile, ReportBytes, fetch_file, fetch_small_files, total_bytes
 from rlbox.system.files import free_bytes, sha256_file, write_atomic
@@ -51,9 +52,9 @@ class DownloadDirectory:
         free, need = free_bytes(self.path), total_bytes(files)
         if free < need:
             raise NodeError(
-                f"{size_text(need)} come home, and {size_text(free)} are free",
+                _("{need} come home, and {free} are free").format(need=size_text(need), free=size_text(free)),
                 where=str(self.path),
-                next_step="make room, or name another folder with --to DIR",
+                next_step=_("make room, or name another folder with --to DIR"),
             )
         unrecorded = 0
         try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rlbox.errors import EngineError
+from rlbox.i18n import _
 from rlbox.ssh.connection import SshMissing, parse_ssh_url, read_last_line, start_ssh
 from rlbox.system.command import ProcessHandle
 
@@ -62,14 +63,15 @@ def open_engine_tunnel(url: str) -> EngineTunnel:
     except SshMissing as error:
         raise EngineError(error.what, where=url, next_step=error.next_step) from error
     atexit.register(_kill, ssh)
-    lines = [ssh.stdout.readline().decode().rstrip("\n") if ssh.stdout else "" for _ in range(_FACT_LINES)]
+    lines = [ssh.stdout.readline().decode().rstrip("\n") if ssh.stdout else "" for __ in range(_FACT_LINES)]
     if not all(lines):
         ssh.wait()
         raise EngineError(
-            f"the engine cannot be reached over ssh: {read_last_line(errors)}",
+            _("the engine cannot be reached over ssh: {read_last_line}").format(read_last_line=read_last_line(errors)),
             where=url,
-            next_step=f"make `ssh -oBatchMode=yes {address.login} docker version` work: "
-            "key, known host, right to the engine",
+            next_step=_(
+                "make `ssh -oBatchMode=yes {login} docker version` work: key, known host, right to the engine"
+            ).format(login=address.login),
         )
     uid, gid, socket_gid, home, state = lines
     return EngineTunnel(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 from rlbox.secrets.credentials import mask_credentials
 from rlbox.secrets.masks import Masks
 from rlbox.supervise.bundle_plan import Left, RunFile, Selection, Taken
@@ -69,7 +70,9 @@ def check_place(run_dir: Path, out: Path) -> None:
     """
     if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(run_dir)):
         raise SpecError(
-            "the bundle would lie inside the run directory", where=str(out), next_step="name another place with --out"
+            _("the bundle would lie inside the run directory"),
+            where=str(out),
+            next_step=_("name another place with --out"),
         )
     require_writable_file(out, "another with --out")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.diagnose.cause import Cause
+from rlbox.i18n import _
 from rlbox.supervise.evidence_parts import (
     disk_text,
     gpu_text,
@@ -119,5 +120,5 @@ def _read(path: Path) -> str:
 def _ray(failure: StageFailure) -> str:
     snapshot = failure.snapshot
     if not snapshot or not snapshot.ray:
-        raise NotHere("the head was not asked")
+        raise NotHere(_("the head was not asked"))
     return json.dumps(snapshot.ray, indent=1, ensure_ascii=False, default=str) + "\n"

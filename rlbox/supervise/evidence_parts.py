@@ -19,6 +19,7 @@ from rlbox.diagnose.first_fatal import scan_log
 from rlbox.doctor.limits import probe_limits
 from rlbox.doctor.ray_facts import own_session
 from rlbox.errors import RlboxError
+from rlbox.i18n import _
 from rlbox.job.plan import RayPlan
 from rlbox.record.resources import RESOURCES_FILE
 from rlbox.supervise.gather import NotHere
@@ -92,7 +93,7 @@ def process_text() -> str:
     """Return every process that is visible from here, the largest first; of other users' their names alone."""
     rows = sorted((_process_row(process) for process in probe_processes().values()), reverse=True)
     return (
-        "\n".join([f"{'memory':>9} {'pid':>8} {'parent':>8} {'user':<12} state command", *(text for _, text in rows)])
+        "\n".join([f"{'memory':>9} {'pid':>8} {'parent':>8} {'user':<12} state command", *(text for __, text in rows)])
         + "\n"
     )
 
@@ -158,7 +159,7 @@ def package_text(python: str) -> str:
     names = [path.name.removesuffix(".dist-info") for path in _own_packages(Path(python).parent.parent)]
     rows = sorted({"==".join(name.rpartition("-")[::2]) for name in names}) or _told_packages(python)
     if not rows:
-        raise NotHere(f"{python} lists no packages")
+        raise NotHere(_("{python} lists no packages").format(python=python))
     return "\n".join(rows) + "\n"
 
 
@@ -196,7 +197,7 @@ def resource_text(run_dir: Path, stage: str) -> str:
     except OSError as error:
         raise NotHere(f"{RESOURCES_FILE}: {error.strerror}") from error
     if not rows:
-        raise NotHere("the stage ended before its first sample")
+        raise NotHere(_("the stage ended before its first sample"))
     return "".join(rows)
 
 
@@ -222,14 +223,18 @@ def ray_log_text(ray: RayPlan) -> str:
 
 def _tool(*words: str) -> str:
     if not shutil.which(words[0]):
-        raise NotHere(f"no {words[0]} here")
+        raise NotHere(_("no {word} here").format(word=words[0]))
     try:
         outcome = run_command(Command(argv=words, timeout_s=_TOOL_S))
     except (RlboxError, OSError) as error:
         raise NotHere(str(error)) from error
     if not outcome.ok:
         last = (outcome.stderr or outcome.stdout).strip().splitlines()[-1:]
-        raise NotHere(f"{words[0]}: exit code {outcome.exit_code}: {' '.join(last)}")
+        raise NotHere(
+            _("{word}: exit code {exit_code}: {last}").format(
+                word=words[0], exit_code=outcome.exit_code, last=" ".join(last)
+            )
+        )
     return outcome.stdout
 
 

@@ -14,6 +14,7 @@ from typing import IO, TypeAlias
 
 from rlbox.amounts import limit_text
 from rlbox.errors import TimedOut, WorkFailed
+from rlbox.i18n import _
 from rlbox.values import Command, Outcome
 
 ProcessHandle: TypeAlias = "subprocess.Popen[bytes]"
@@ -132,9 +133,11 @@ def run_command(command: Command, stdin: str = "", *, environ: Mapping[str, str]
             check=False,
         )
     except FileNotFoundError as error:
-        raise WorkFailed(f"{command.argv[0]}: no such program") from error
+        raise WorkFailed(_("{argv}: no such program").format(argv=command.argv[0])) from error
     except subprocess.TimeoutExpired as error:
-        raise TimedOut(f"{command.argv[0]} took longer than {limit_text(command.timeout_s or 0)}") from error
+        raise TimedOut(
+            _("{argv} took longer than {limit}").format(argv=command.argv[0], limit=limit_text(command.timeout_s or 0))
+        ) from error
     return Outcome(command=command, exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 
@@ -144,7 +147,7 @@ def check_command(command: Command, what: str, next_step: str = "") -> Outcome:
     if not outcome.ok:
         tail = "\n".join(f"  | {line}" for line in (outcome.stderr or outcome.stdout).strip().splitlines()[-15:])
         raise WorkFailed(
-            f"{what} (exit code {outcome.exit_code})\n{tail}",
+            _("{what} (exit code {exit_code})\n{tail}").format(what=what, exit_code=outcome.exit_code, tail=tail),
             where=" ".join(command.argv[:6]),
             next_step=next_step,
         )

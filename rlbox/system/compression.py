@@ -11,6 +11,8 @@ import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, Protocol, cast
 
+from rlbox.i18n import _
+
 if sys.version_info >= (3, 14):
     from compression import zstd as zstd
 else:
@@ -54,7 +56,9 @@ def decompress_layer(source: Readable, media_type: str) -> Iterator[bytes]:
         else:
             yield from iter(lambda: known.read(CHUNK), b"")
     except (zstd.ZstdError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(f"no {media_type.rpartition('.')[2]} layer: {error}") from error
+        raise ValueError(
+            _("no {media_type} layer: {error}").format(media_type=media_type.rpartition(".")[2], error=error)
+        ) from error
 
 
 class ChunkReader:

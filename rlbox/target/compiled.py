@@ -9,6 +9,7 @@ from packaging.version import Version
 from pydantic import Field, StringConstraints, model_validator
 
 from rlbox.config.kinds import AptPackage, EnvName, Frozen, Line
+from rlbox.i18n import _
 
 Arch = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]
 Distribution = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -52,13 +53,18 @@ class Compile(Frozen):
     @model_validator(mode="after")
     def _whole(self) -> Compile:
         if bool(self.version) == bool(self.url) or bool(self.url) != bool(self.ref):
-            raise ValueError("set version, for the source archive of the package index, or url and ref, for a git tree")
+            raise ValueError(
+                _("set version, for the source archive of the package index, or url and ref, for a git tree")
+            )
         if self.version:
             Version(self.version)
         if self.cuda and int(self.cuda.partition(".")[0]) < _FIRST_CUDA:
             raise ValueError(
-                f"the compiler of CUDA {self.cuda} is in no wheel (that of CUDA 12 has ptxas alone): take a published "
-                "wheel by checksum ([[stack.wheels]]), or a base image that has the compiler (a devel image)"
+                _(
+                    "the compiler of CUDA {cuda} is in no wheel (that of CUDA 12 has ptxas alone): take a "
+                    "published wheel by checksum ([[stack.wheels]]), or a base image that has the compiler (a "
+                    "devel image)"
+                ).format(cuda=self.cuda)
             )
         return self
 

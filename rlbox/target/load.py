@@ -12,6 +12,7 @@ from rlbox.config.keys import dotted
 from rlbox.config.load import load_toml, merge, shown_path, without_name
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 from rlbox.target.target import Target
 
 DEFAULTS = Path(__file__).with_name("defaults.toml")
@@ -54,27 +55,33 @@ def _load_included(project: Project, name: str, above: tuple[str, ...]) -> _Incl
     path = project.target_file(name)
     if above[-1:] == (name,):
         raise SpecError(
-            f"target {name} includes itself",
+            _("target {name} includes itself").format(name=name),
             where=shown_path(path, project),
-            next_step="give its folder another name, or include another target",
+            next_step=_("give its folder another name, or include another target"),
         )
     if name in above:
         raise SpecError(
-            f"targets include each other: {' -> '.join((*above, name))}",
+            _("targets include each other: {value}").format(value=" -> ".join((*above, name))),
             where=shown_path(path, project),
-            next_step="include another target here, or none",
+            next_step=_("include another target here, or none"),
         )
     data = without_name(load_toml(path, project), shown_path(path, project), "name")
     include = data.get("include")
     if include is None:
         return data, (path,), _origins(data, path, project)
     if not isinstance(include, str):
-        raise SpecError(f"{shown_path(path, project)}: include: must be the name of one target (got {include!r})")
+        raise SpecError(
+            _("{path}: include: must be the name of one target (got {include!r})").format(
+                path=shown_path(path, project), include=include
+            )
+        )
     if include not in project.targets():
         near = suggest(include, list(project.targets()))
         raise SpecError(
-            f"{shown_path(path, project)}: include: unknown target {include!r}{near}",
-            next_step=f"choose one of: {', '.join(project.targets())}",
+            _("{path}: include: unknown target {include!r}{near}").format(
+                path=shown_path(path, project), include=include, near=near
+            ),
+            next_step=_("choose one of: {targets}").format(targets=", ".join(project.targets())),
         )
     under, files, origins = _load_included(project, include, (*above, name))
     return merge(under, data), (path, *files), {**origins, **_origins(data, path, project)}
@@ -82,4 +89,4 @@ def _load_included(project: Project, name: str, above: tuple[str, ...]) -> _Incl
 
 def _origins(data: Mapping[str, Any], path: Path, project: Project) -> dict[str, str]:
     shown = shown_path(path, project)
-    return {key: shown for key, _ in dotted(data)}
+    return {key: shown for key, __ in dotted(data)}

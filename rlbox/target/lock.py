@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from rlbox.config.kinds import Frozen
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.target.target import Group, Target
 
 SCHEMA = 2
@@ -282,7 +283,7 @@ def load_lock(path: Path) -> Lock | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
+        raise SpecError(_("{path}: cannot be read: {strerror}").format(path=path, strerror=error.strerror)) from error
     return parse_lock(text, str(path), f"rlbox lock {path.parent.name}")
 
 
@@ -291,7 +292,12 @@ def parse_lock(text: str | bytes, where: str, next_step: str = "") -> Lock:
     try:
         data = parse_json(text)
         if data["schema"] != SCHEMA:
-            raise SpecError(f"{where}: schema {data['schema']}, this rlbox reads {SCHEMA}", next_step=next_step)
+            raise SpecError(
+                _("{where}: schema {schema}, this rlbox reads {schema2}").format(
+                    where=where, schema=data["schema"], schema2=SCHEMA
+                ),
+                next_step=next_step,
+            )
         return Lock(
             **{key: str(data[key]) for key in ("target", "spec", "python", "platform", "base")},
             debs=_rows(Deb, data["apt"]),
@@ -305,8 +311,10 @@ def parse_lock(text: str | bytes, where: str, next_step: str = "") -> Lock:
             compiled=tuple(map(_compiled, data.get("compiled", []))),
         )
     except (ValueError, KeyError, TypeError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise SpecError(f"{where}: not a lock file: {why}", next_step=next_step) from error
+        why = _("{name}: {error}").format(name=type(error).__name__, error=error)
+        raise SpecError(
+            _("{where}: not a lock file: {why}").format(where=where, why=why), next_step=next_step
+        ) from error
 
 
 def _compiled(row: Mapping[str, Any]) -> Compiled:
@@ -323,5 +331,7 @@ def _rows(kind: type[_Row], rows: list[Mapping[str, Any]]) -> tuple[_Row, ...]:
     known = {f.name for f in fields(kind)}
     for row in rows:
         if strange := sorted(set(row) - known):
-            raise ValueError(f"{kind.__name__} with the unknown key {strange[0]!r}")
+            raise ValueError(
+                _("{name} with the unknown key {strange!r}").format(name=kind.__name__, strange=strange[0])
+            )
     return tuple(kind(**row) for row in rows)

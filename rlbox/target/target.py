@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from rlbox.config.kinds import AbsolutePath, AptPackage, EnvName, Frozen, Line, Name
+from rlbox.i18n import _
 from rlbox.target.cluster import Cluster
 from rlbox.target.compiled import Compile
 
@@ -43,11 +44,13 @@ class Base(Frozen):
     @model_validator(mode="after")
     def _one_source(self) -> Base:
         if bool(self.bootstrap) == bool(self.image):
-            raise ValueError("set exactly one of bootstrap and image")
+            raise ValueError(_("set exactly one of bootstrap and image"))
         if self.bootstrap and (self.holds or self.holds_apt):
-            raise ValueError("holds and holds_apt say what an image has: a bootstrapped base has nothing but packages")
+            raise ValueError(
+                _("holds and holds_apt say what an image has: a bootstrapped base has nothing but packages")
+            )
         if self.image and not _PINNED.fullmatch(self.image):
-            raise ValueError("image must be pinned: NAME@sha256:DIGEST")
+            raise ValueError(_("image must be pinned: NAME@sha256:DIGEST"))
         return self
 
 
@@ -105,7 +108,7 @@ class Group(Frozen):
     @model_validator(mode="after")
     def _channel_is_named(self) -> Group:
         if (self.source == "torch-wheels") != bool(self.channel):
-            raise ValueError("set channel (cpu, cu128, …) together with source = 'torch-wheels'")
+            raise ValueError(_("set channel (cpu, cu128, …) together with source = 'torch-wheels'"))
         return self
 
 
@@ -138,7 +141,7 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"{text!r} is no regular expression: {error}") from error
+        raise ValueError(_("{text!r} is no regular expression: {error}").format(text=text, error=error)) from error
     return text
 
 
@@ -173,7 +176,7 @@ class PatchSource(PatchFacts):
     @model_validator(mode="after")
     def _beside_the_spec(self) -> PatchSource:
         if "/" in self.file and not self.part:
-            raise ValueError("file names a file of the folder patches/; set part for one of a git part")
+            raise ValueError(_("file names a file of the folder patches/; set part for one of a git part"))
         return self
 
 
@@ -306,10 +309,10 @@ class Target(Frozen):
 
     def _compile_problems(self) -> list[str]:
         indexed = frozenset(filter(None, (_distribution(text) for group in self.stack for text in group.packages)))
-        names = [entry.distribution for _, entry in self.compiled]
+        names = [entry.distribution for __, entry in self.compiled]
         twice = sorted({name for name in names if names.count(name) > 1})
         problems = [f"stack.compile: {name} is compiled twice" for name in twice]
-        return problems + [text for _, one in self.compiled for text in one.problems(self.hardware.arch, indexed)]
+        return problems + [text for __, one in self.compiled for text in one.problems(self.hardware.arch, indexed)]
 
     @property
     def compiled(self) -> tuple[tuple[Group, Compile], ...]:

@@ -15,6 +15,7 @@ from rlbox.amounts import limit_text, size_text
 from rlbox.config.project import Project
 from rlbox.errors import LockHeld, NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.image.own_wheel import write_wheel
 from rlbox.ssh.connection import SshAddress, SshConnection
 from rlbox.ssh.download import DownloadDirectory
@@ -53,7 +54,9 @@ def address_of(instance: Instance) -> SshAddress:
     """Return how an instance is reached; `NodeError` while it has no address."""
     if not instance.ssh:
         raise NodeError(
-            f"instance {instance.id} has no address: it is {instance.status or 'being made'}",
+            _("instance {id} has no address: it is {status}").format(
+                id=instance.id, status=instance.status or _("being made")
+            ),
             next_step=f"rlbox vast start {instance.id}",
         )
     hosts = _home(instance.id) / "known_hosts"
@@ -71,7 +74,7 @@ def wait_ready(connection: SshConnection, disk: str, number: int, timeout_s: flo
         It did not end in time.
     """
     end, told = time.monotonic() + timeout_s, ""
-    look = f"rlbox vast ssh {number} 'tail -n 40 {disk}/onstart.log'"
+    look = _("rlbox vast ssh {number} 'tail -n 40 {disk}/onstart.log'").format(number=number, disk=disk)
     while True:
         state = connection.run(f"cat {shlex.quote(disk)}/onstart.status").stdout.strip()
         if state != told:
@@ -80,10 +83,14 @@ def wait_ready(connection: SshConnection, disk: str, number: int, timeout_s: flo
         if state.startswith("ready"):
             return
         if state.startswith("failed"):
-            raise WorkFailed(f"the on-start script of instance {number} {state}", next_step=look)
+            raise WorkFailed(
+                _("the on-start script of instance {number} {state}").format(number=number, state=state), next_step=look
+            )
         if time.monotonic() >= end:
             raise TimedOut(
-                f"instance {number} was not ready within {limit_text(timeout_s)}: {state or 'nothing'}",
+                _("instance {number} was not ready within {timeout_s}: {state}").format(
+                    number=number, timeout_s=limit_text(timeout_s), state=state or _("nothing")
+                ),
                 next_step=look,
             )
         time.sleep(_POLL_S)
@@ -150,10 +157,11 @@ def _require_free(connection: SshConnection, stay: Stay, number: int) -> str:
     if going := [str(row["run"]) for row in rows if row["state"] in ("starting", "running")]:
         tool = connection.run(f"{find_tool(stay.disk)}; echo $tool").stdout.strip()
         raise LockHeld(
-            f"the instance carries out run {going[0]}",
+            _("the instance carries out run {going}").format(going=going[0]),
             where=connection.name,
-            next_step=f"wait for its end, or end it: rlbox vast ssh {number} "
-            f"'{tool}/bin/rlbox stop {going[0]} --data {stay.disk}'",
+            next_step=_(
+                "wait for its end, or end it: rlbox vast ssh {number} '{tool}/bin/rlbox stop {going} --data {disk}'"
+            ).format(number=number, tool=tool, going=going[0], disk=stay.disk),
         )
     return before
 
@@ -197,15 +205,15 @@ def start_keeper(connection: SshConnection, stay: Stay, number: int) -> str:
             return run
         if refused := connection.run(f"cat {folder}/{REFUSED}").stdout.strip():
             raise WorkFailed(
-                f"the job does not start there: {refused}",
-                next_step=f"mend it, then type the same with --instance {number}",
+                _("the job does not start there: {refused}").format(refused=refused),
+                next_step=_("mend it, then type the same with --instance {number}").format(number=number),
             )
         connection.check_output(
             keep_text(stay.disk), "the job cannot be started"
         )  # one that ends a stay may still be there
         time.sleep(_POLL_S)
     raise TimedOut(
-        f"no run began within {limit_text(_STARTED_S)}",
+        _("no run began within {started_s}").format(started_s=limit_text(_STARTED_S)),
         next_step=f"rlbox vast ssh {number} 'tail -n 40 {stay.folder}/{LOG}'",
     )
 
@@ -267,9 +275,11 @@ def project_files(project: Project) -> list[str]:
     ]
     if sum(path.stat().st_size for path in found) > _MOST_PROJECT:
         raise SpecError(
-            f"the project's {', '.join(_PROJECT_FOLDERS)} have more than {size_text(_MOST_PROJECT)}",
+            _("the project's {project_folders} have more than {most_project}").format(
+                project_folders=", ".join(_PROJECT_FOLDERS), most_project=size_text(_MOST_PROJECT)
+            ),
             where=str(project.folder),
-            next_step="put data elsewhere, and bring it with --data PATH",
+            next_step=_("put data elsewhere, and bring it with --data PATH"),
         )
     return [str(path.relative_to(project.folder)) for path in found]
 

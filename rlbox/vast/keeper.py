@@ -16,6 +16,7 @@ from typing import Any
 from rlbox.amounts import limit_text
 from rlbox.errors import RlboxError, WorkFailed
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.record.rebuild import read_events
 from rlbox.record.state import RunState, load_run_state, run_cause
 from rlbox.system.command import PIPE, communicate, run_command, start_command
@@ -117,7 +118,7 @@ def _rlbox(*words: str) -> Mapping[str, Any]:
     told = told if isinstance(told, dict) else {}
     if not done.ok:
         error = told.get("error") or {"what": done.stderr.strip()}
-        what = f"rlbox {' '.join(words[:2])}: {error['what']}"
+        what = _("rlbox {words}: {what}").format(words=" ".join(words[:2]), what=error["what"])
         raise WorkFailed(what, where=str(error.get("where", "")), next_step=str(error.get("next", "")))
     return told
 

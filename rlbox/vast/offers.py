@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.amounts import size_text
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.target.target import Target
@@ -119,13 +120,15 @@ def offer_needs(target: Target, *, disk: float = 0.0, price: float = 0.0, ports:
     name = target.vast.gpu_name or platform_gpu_name(target.hardware.gpu)
     if not name or not target.hardware.gpus:
         raise SpecError(
-            f"target {target.name} names no GPU to search for",
+            _("target {target} names no GPU to search for").format(target=target.name),
             where=f"images/{target.name}/target.toml: hardware",
-            next_step="set hardware.gpus, and hardware.gpu or vast.gpu_name",
+            next_step=_("set hardware.gpus, and hardware.gpu or vast.gpu_name"),
         )
     if 0 < disk < target.disk.need_gib:
         raise SpecError(
-            f"--disk {disk:g}: the target needs {gb_text(target.disk.need_gib)}, and no disk ever grows",
+            _("--disk {disk:g}: the target needs {gb_text}, and no disk ever grows").format(
+                disk=disk, gb_text=gb_text(target.disk.need_gib)
+            ),
             where=f"images/{target.name}/target.toml: disk.need_gib",
             next_step=f"--disk {target.disk.need_gib:g} or more",
         )

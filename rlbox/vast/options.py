@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rlbox.errors import SpecError, page
+from rlbox.i18n import _
 from rlbox.secrets.masks import is_secret
 
 if TYPE_CHECKING:
@@ -89,7 +90,11 @@ def parse_options(target: Target, text: str | None = None, image: str = "") -> V
     problems += _env_problems(env)
     problems += _port_problems(found["-p"], target.vast.mode, image or target.vast.image)
     if problems:
-        raise SpecError("\n  ".join(problems), where=where, next_step=f"rlbox onstart --help; {page('vast')} says more")
+        raise SpecError(
+            "\n  ".join(problems),
+            where=where,
+            next_step=_("rlbox onstart --help; {page} says more").format(page=page("vast")),
+        )
     last = {name: (found[name] or [""])[-1] for name in ("-h", "-n")}
     return VastOptions(env=env, ports=tuple(found["-p"]), hostname=last["-h"], overlay=last["-n"])
 
@@ -99,7 +104,9 @@ def _split(text: str, where: str) -> Iterator[tuple[str, str]]:
     try:
         words = iter(shlex.split(text))
     except ValueError as error:
-        raise SpecError(f"{text!r}: {error}", where=where, next_step="close the quotes") from error
+        raise SpecError(
+            _("{text!r}: {error}").format(text=text, error=error), where=where, next_step=_("close the quotes")
+        ) from error
     for word in words:
         if word.startswith("--"):
             option, equals, value = word.partition("=")

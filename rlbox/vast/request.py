@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlbox.errors import SpecError, page
+from rlbox.i18n import _
 from rlbox.image.forms.onstart import LIMIT
 from rlbox.vast.offers import gb_text
 
@@ -88,7 +89,9 @@ def plan_request(
         raise SpecError(
             "\n  ".join(problems),
             where=f"images/{target.name}/target.toml: vast",
-            next_step=f"rlbox push {target.name} --to REGISTRY/NAME:TAG, then --image that; {page('vast')}",
+            next_step=_("rlbox push {target} --to REGISTRY/NAME:TAG, then --image that; {page}").format(
+                target=target.name, page=page("vast")
+            ),
         )
     return Request(
         target=target.name,
@@ -166,10 +169,12 @@ def own_instances(instances: Mapping[int, Instance], ids: tuple[int, ...]) -> tu
     found = [instances[number] for number in ids if number in instances]
     problems += [f"instance {one.id} (label {one.label!r}) was not created by rlbox" for one in found if not one.own]
     if problems:
-        own = ", ".join(str(one.id) for one in instances.values() if one.own) or "none"
+        own = ", ".join(str(one.id) for one in instances.values() if one.own) or _("none")
         raise SpecError(
             "\n  ".join(problems),
             where="the account's instances",
-            next_step=f"instances of rlbox: {own}; for others there is the platform's own client, vastai",
+            next_step=_("instances of rlbox: {own}; for others there is the platform's own client, vastai").format(
+                own=own
+            ),
         )
     return tuple(found)

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from rlbox.errors import SpecError
 from rlbox.evaluation.ckpt import TRACKERS
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 
 Then = Literal["keep", "stop"]
 
@@ -60,18 +61,22 @@ def check_notice(notify: str) -> None:
     SpecError
         It has another scheme than http and https, names no host, or its quotes are not closed.
     """
-    scheme, colon, _ = notify.partition("://")
+    scheme, colon, __ = notify.partition("://")
     try:
         if colon and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
-            why = "" if scheme in ("http", "https") and urlsplit(notify).hostname else "no address that can be told"
+            why = "" if scheme in ("http", "https") and urlsplit(notify).hostname else _("no address that can be told")
         else:
-            why = "" if shlex.split(notify) or not notify else "no command"
+            why = "" if shlex.split(notify) or not notify else _("no command")
     except ValueError as error:
-        why = f"no command: {error}" if not colon else f"no address that can be told: {error}"
+        why = (
+            _("no command: {error}").format(error=error)
+            if not colon
+            else _("no address that can be told: {error}").format(error=error)
+        )
     if why:
         raise SpecError(
-            f"--notify {notify}: {why}",
-            next_step="give https://HOST/PATH, or a command of a shell on the instance",
+            _("--notify {notify}: {why}").format(notify=notify, why=why),
+            next_step=_("give https://HOST/PATH, or a command of a shell on the instance"),
         )
 
 
@@ -88,7 +93,8 @@ def read_stay(text: str) -> Stay:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise SpecError(
-            f"{STAY} is not what `rlbox vast up` writes: {error}", next_step="rlbox vast up JOB --instance NUMBER"
+            _("{stay} is not what `rlbox vast up` writes: {error}").format(stay=STAY, error=error),
+            next_step="rlbox vast up JOB --instance NUMBER",
         ) from None
 
 
@@ -126,5 +132,8 @@ def below(path: str, disk: str) -> str:
     """Return a path of an instance as it is below its disk; `SpecError` when it is not."""
     whole = PurePosixPath(disk) / path
     if ".." in whole.parts or not whole.is_relative_to(disk):
-        raise SpecError(f"{path} is not on the data disk {disk}", next_step=f"name folders below {disk}")
+        raise SpecError(
+            _("{path} is not on the data disk {disk}").format(path=path, disk=disk),
+            next_step=_("name folders below {disk}").format(disk=disk),
+        )
     return str(whole.relative_to(disk))

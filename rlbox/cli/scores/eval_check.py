@@ -11,6 +11,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.options import shared
 from rlbox.errors import SpecError, WorkFailed
+from rlbox.i18n import _
 
 _NAMED = 20
 """Faults that are named, at most; -v names all."""
@@ -64,16 +65,16 @@ def check(
         folder = export_at(export).path
         if not (whose := model or own_model(folder, against)):
             step = f"rlbox eval check {shlex.quote(str(export))} --against {shlex.quote(str(against))} --model DIR"
-            raise SpecError("no model says which tokenizer is due", where=str(against), next_step=step)
+            raise SpecError(_("no model says which tokenizer is due"), where=str(against), next_step=step)
         wish = ExportWish(
             export=folder, against=against, model=whose, python=own, dtype=dtype, rename=rules, logits=logits
         )
         report = check_export(wish, lambda done, of: app.say(f"{done} of {of} tensors are compared"))
     except NoTorch as error:
-        step = "name an interpreter that has torch with --python FILE"
-        raise SpecError(f"{own} has no torch: {error}", next_step=step) from error
+        step = _("name an interpreter that has torch with --python FILE")
+        raise SpecError(_("{own} has no torch: {error}").format(own=own, error=error), next_step=step) from error
     except NotCompared as error:
-        raise WorkFailed(f"nothing was compared: {error}", where=str(against)) from error
+        raise WorkFailed(_("nothing was compared: {error}").format(error=error), where=str(against)) from error
     except ValueError as error:
         raise SpecError(str(error)) from error
     named = len(report.faults) if app.verbosity > 0 else _NAMED
@@ -84,5 +85,5 @@ def check(
 def _rule(text: str) -> tuple[str, str]:
     old, found, new = text.partition("=")
     if not found or not old:
-        raise click.UsageError("--rename wants OLD=NEW: --rename model.language_model.=model.")
+        raise click.UsageError(_("--rename wants OLD=NEW: --rename model.language_model.=model."))
     return old, new

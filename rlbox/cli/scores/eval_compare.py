@@ -12,6 +12,7 @@ from rlbox.app import App
 from rlbox.cli.options import shared
 from rlbox.cli.scores.eval_asked import result_at, told
 from rlbox.errors import WorkFailed
+from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.evaluation.result import NotComparable
@@ -56,6 +57,8 @@ def not_comparable(error: NotComparable, again: str) -> WorkFailed:
     parts = dict.fromkeys(change.field.partition(".")[0] for change in error.fields)
     allowed = " ".join(f"--across {part}" for part in parts)
     return WorkFailed(
-        f"not comparable, the evaluation locks differ in{lines}",
-        next_step=f"judge both with one lock; or, to compare just that: {again} {allowed}",
+        _("not comparable, the evaluation locks differ in{lines}").format(lines=lines),
+        next_step=_("judge both with one lock; or, to compare just that: {again} {allowed}").format(
+            again=again, allowed=allowed
+        ),
     )

@@ -12,6 +12,7 @@ from rlbox.cli.completers import complete_run
 from rlbox.cli.options import disk_options, dry_run, shared
 from rlbox.cli.scores.eval_asked import locks_differ
 from rlbox.errors import SpecError, WorkFailed
+from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.cli.scores.results_disk import ResultsDisk
@@ -124,13 +125,15 @@ def _proven(result: EvaluationResult, model: Path) -> Path:
     from rlbox.evaluation.weights import export_facts
 
     try:
-        subject, _ = export_facts(model)
+        subject, __ = export_facts(model)
     except OSError as error:
-        raise WorkFailed(f"the export of {result.name} is not whole: {error}", where=str(model)) from error
+        raise WorkFailed(
+            _("the export of {result} is not whole: {error}").format(result=result.name, error=error), where=str(model)
+        ) from error
     if subject["weights"] != result.lock.subject.get("weights"):
         raise WorkFailed(
-            f"the export of {result.name} has other weights than those that were judged",
+            _("the export of {result} has other weights than those that were judged").format(result=result.name),
             where=str(model),
-            next_step="judge it where it is, and get it again: rlbox eval judge --help",
+            next_step=_("judge it where it is, and get it again: rlbox eval judge --help"),
         )
     return model

@@ -11,6 +11,7 @@ from rlbox.cli.options import dry_run, open_option, shared, write_page
 from rlbox.cli.scores.eval_asked import result_at
 from rlbox.cli.scores.eval_show import near_names
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 
 
 @click.command("report")
@@ -42,14 +43,16 @@ def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -
         raise SpecError(str(error)) from error
     if not found:
         result_at(folder)  # which says where there are some
-    results = [result for _, result in found]
+    results = [result for __, result in found]
     problems = list(read_answers(found, run_masks(app, folder), problem))
     if problem and not problems:
         known = [
             name for one in results for figures in one.by_problem.values() for of in figures.values() for name in of
         ]
-        step = f"choose one of: {', '.join(near_names(problem, known))}"
-        raise SpecError(f"no result has a problem {problem!r}", where=str(folder), next_step=step)
+        step = _("choose one of: {near_names}").format(near_names=", ".join(near_names(problem, known)))
+        raise SpecError(
+            _("no result has a problem {problem!r}").format(problem=problem), where=str(folder), next_step=step
+        )
     html = render_scores(folder.resolve().name, results, problems, made_at=utc_now())
     told = {"results": [one.name for one in results], "problems": len(problems)}
     return write_page(app, html, out, default_name(folder, problem), told, opened)

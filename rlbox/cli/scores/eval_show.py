@@ -11,6 +11,7 @@ from rlbox.app import App
 from rlbox.cli.options import shared
 from rlbox.cli.scores.eval_asked import result_at
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.evaluation.result import EvaluationResult
@@ -47,9 +48,11 @@ def _problem(app: App, folder: Path, result: EvaluationResult, problem: str) -> 
     found = list(KeptRows(folder, rows_keys(result.lock)).all_of(problem))
     if not found:
         raise SpecError(
-            f"{result.name} has no answer to a problem {problem!r}",
+            _("{result} has no answer to a problem {problem!r}").format(result=result.name, problem=problem),
             where=str(folder),
-            next_step=f"choose one of: {', '.join(near_names(problem, result.problem_names))}",
+            next_step=_("choose one of: {near_names}").format(
+                near_names=", ".join(near_names(problem, result.problem_names))
+            ),
         )
     app.result({"answers": [{"suite": suite, **row} for suite, row in found]}, _text(app, found))
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.ssh.connection import RemoteShell
@@ -63,8 +64,10 @@ class ResultsDisk:
         self.disks = [data_of(plan), self.disk]
         folders = results_folders(plan)
         if not folders:
-            step = "name the folder of its results below the data disk instead of the run"
-            raise SpecError(f"run {found[0]} judges no checkpoint", where=self.disk, next_step=step)
+            step = _("name the folder of its results below the data disk instead of the run")
+            raise SpecError(
+                _("run {found} judges no checkpoint").format(found=found[0]), where=self.disk, next_step=step
+            )
         try:
             return [below_disk(one, self.disks) for one in folders]
         except ValueError as error:
@@ -74,7 +77,7 @@ class ResultsDisk:
         """Return the files below the disk that are not here as they are there, without their sums."""
         from rlbox.ssh.files import list_files
 
-        files, _ = list_files(self.way, self.disk, roots)
+        files, __ = list_files(self.way, self.disk, roots)
         return home.find_missing(files)
 
     def bring(self, app: App, home: DownloadDirectory, roots: Sequence[str]) -> tuple[int, int]:
@@ -104,11 +107,15 @@ class ResultsDisk:
         there = self._ask(f"[ ! -d {shlex.quote(whole)} ] || echo there").strip()
         try:
             if not there:
-                raise ValueError(f"there is no run {run!r}, nor a folder of results")
+                raise ValueError(_("there is no run {run!r}, nor a folder of results").format(run=run))
             return below_disk(whole, self.disks)
         except ValueError as error:
             known = ", ".join(names[-_NAMED:])
-            step = f"choose one of: {known}" if known else "name another data disk with --data DIR"
+            step = (
+                _("choose one of: {known}").format(known=known)
+                if known
+                else _("name another data disk with --data DIR")
+            )
             raise SpecError(str(error), where=self.disk, next_step=step) from error
 
     def _plan(self, run: str) -> dict[str, Any]:
@@ -155,7 +162,7 @@ def _disk_there(app: App, way: RemoteShell, target: str, data: str | None) -> st
         named = way.check_output("echo $HOME", "the data disk cannot be looked at").strip() + named[1:]
     if not named.startswith("/"):
         raise SpecError(
-            "on a remote engine the data disk is named by its whole path there",
+            _("on a remote engine the data disk is named by its whole path there"),
             where=named or "disk.host",
             next_step="--data /PATH/ON/THE/REMOTE/HOST",
         )

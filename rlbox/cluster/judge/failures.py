@@ -10,6 +10,7 @@ from rlbox.amounts import size_text
 from rlbox.cluster.facts import ClusterContainer, NodeDisk
 from rlbox.cluster.survey import Way
 from rlbox.findings import Finding
+from rlbox.i18n import _
 
 _KILLED = 137
 _PART_KILLED = "-9"
@@ -74,16 +75,16 @@ def _failure(member: MemberFacts) -> Failure | None:
         return _unreached(member)
     container = member.container
     if container is None:
-        gone = "its Ray is gone, and the record of it" if member.here else "its container was removed"
+        gone = _("its Ray is gone, and the record of it") if member.here else _("its container was removed")
         return Failure(node=member.name, id="container-gone", title=gone, seen="")
     if not container.going:
         return _ended(member, container)
     if _is_full(member.disk):
-        return Failure(node=member.name, id="disk-full", title="its data disk is full", seen=_room(member.disk))
+        return Failure(node=member.name, id="disk-full", title=_("its data disk is full"), seen=_room(member.disk))
     if member.lost:
-        title = "its container runs, and Ray does not have it: its way to the head is cut, or it hangs"
+        title = _("its container runs, and Ray does not have it: its way to the head is cut, or it hangs")
         if member.here:
-            title = "its processes run, and Ray does not have it: its way to the head is cut, or it hangs"
+            title = _("its processes run, and Ray does not have it: its way to the head is cut, or it hangs")
         return Failure(node=member.name, id="cut-off", title=title, seen=member.lost, follows=True)
     return None
 
@@ -95,21 +96,23 @@ def _unreached(member: MemberFacts) -> Failure:
         return Failure(
             node=member.name,
             id="connection-cut",
-            title=f"this machine does not reach it, {there[0].source} does: the cluster lives on",
+            title=_("this machine does not reach it, {source} does: the cluster lives on").format(
+                source=there[0].source
+            ),
             seen=member.said,
             follows=True,
         )
     if member.ways:
-        title = "neither this machine nor the other nodes reach it: it is off, or its cable is cut"
+        title = _("neither this machine nor the other nodes reach it: it is off, or its cable is cut")
         return Failure(node=member.name, id="host-gone", title=title, seen=member.said)
-    return Failure(node=member.name, id="host-unknown", title="this machine does not reach it", seen=member.said)
+    return Failure(node=member.name, id="host-unknown", title=_("this machine does not reach it"), seen=member.said)
 
 
 def _ended(member: MemberFacts, container: ClusterContainer) -> Failure:
     """Return why a container has ended, by what its engine, its machine and Ray say."""
     killed = "its Ray was killed" if container.here else "its container was killed"
     ended = "its Ray ended" if container.here else "Ray ended in its container"
-    part, _, code = container.said.partition(" ")
+    part, __, code = container.said.partition(" ")
     rows = (
         (container.oom, "out-of-memory", "its container ran out of memory", ""),
         (member.restarted, "host-restarted", "its machine was started anew: a restart, or its power was cut", ""),
@@ -134,7 +137,11 @@ def _is_full(disk: NodeDisk | None) -> bool:
 
 
 def _room(disk: NodeDisk | None) -> str:
-    return f"{disk.path}: {size_text(disk.free)} of {size_text(disk.size)} free" if disk else ""
+    return (
+        _("{path}: {free} of {size} free").format(path=disk.path, free=size_text(disk.free), size=size_text(disk.size))
+        if disk
+        else ""
+    )
 
 
 def _moment(text: str, offset: float) -> float | None:

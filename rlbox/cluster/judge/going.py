@@ -10,6 +10,7 @@ from rlbox.cluster.nodes import LOCAL
 from rlbox.cluster.plan import ClusterPlan
 from rlbox.errors import LockHeld, NodeError
 from rlbox.findings import listed
+from rlbox.i18n import _
 
 _SHOWN = 80
 
@@ -50,15 +51,17 @@ def refuse_going(plan: ClusterPlan, words: str, work: GoingWork) -> None:
     down = f"rlbox cluster down {words} --force"
     if work.jobs or work.runs:
         raise LockHeld(
-            f"cluster {plan.name} is in use: {work.told}",
+            _("cluster {plan} is in use: {told}").format(plan=plan.name, told=work.told),
             where=plan.head.name,
-            next_step=f"{_stop(plan, words, work)}, then the same command again; or {down}",
+            next_step=_("{stop}, then the same command again; or {down}").format(
+                stop=_stop(plan, words, work), down=down
+            ),
         )
     if work.unknown:
         raise NodeError(
-            f"what goes on on cluster {plan.name} is not known: {work.unknown}",
+            _("what goes on on cluster {plan} is not known: {unknown}").format(plan=plan.name, unknown=work.unknown),
             where=plan.head.name,
-            next_step=f"the same command again; or {down}, where nothing of it is needed",
+            next_step=_("the same command again; or {down}, where nothing of it is needed").format(down=down),
         )
 
 
@@ -72,4 +75,6 @@ def _stop(plan: ClusterPlan, words: str, work: GoingWork) -> str:
 def there(plan: ClusterPlan, verb: str, run: str) -> str:
     """Return the line that does something with a run beside the head, from here."""
     where = "" if plan.head.name == LOCAL else f"DOCKER_HOST=ssh://{plan.head.name} "
-    return f"{where}rlbox {verb} {run} --target {plan.target} --data {shlex.quote(plan.head.data)}"
+    return _("{where}rlbox {verb} {run} --target {target} --data {data}").format(
+        where=where, verb=verb, run=run, target=plan.target, data=shlex.quote(plan.head.data)
+    )

@@ -12,6 +12,7 @@ from rlbox.cluster.labels import NODE_LABEL
 from rlbox.cluster.plan import plan_of_labels
 from rlbox.cluster.survey import Survey
 from rlbox.findings import Finding, listed
+from rlbox.i18n import _
 
 _NEAR = 0.97  # a card reports a little less than its name says
 _IDLE = 0.05
@@ -36,10 +37,14 @@ def _driver(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Finding]:
     if count < needs.gpus:
         yield Finding(
             id="gpus-few",
-            title="it has fewer GPUs than the target says",
-            seen=f"{count} of {needs.gpus}" + (f": {facts.gpu.said}" if facts.gpu.said else ""),
+            title=_("it has fewer GPUs than the target says"),
+            seen=_("{count} of {gpus}{said}").format(
+                count=count, gpus=needs.gpus, said=f": {facts.gpu.said}" if facts.gpu.said else ""
+            ),
             where=name,
-            remedy="see dmesg and nvidia-smi there; a GPU that fell off the bus comes back by a restart of the machine",
+            remedy=_(
+                "see dmesg and nvidia-smi there; a GPU that fell off the bus comes back by a restart of the machine"
+            ),
         )
 
 
@@ -48,11 +53,11 @@ def _runtime(name: str, facts: NodeFacts) -> Iterator[Finding]:
     if count and engine.state == "ok" and "nvidia" not in engine.runtimes and not engine.cdi:
         yield Finding(
             id="gpu-runtime",
-            title="its Docker engine gives containers no GPU",
+            title=_("its Docker engine gives containers no GPU"),
             level="warning",
-            seen=f"runtimes: {', '.join(engine.runtimes)}",
+            seen=_("runtimes: {runtimes}").format(runtimes=", ".join(engine.runtimes)),
             where=name,
-            remedy="install nvidia-container-toolkit there, then: nvidia-ctk runtime configure",
+            remedy=_("install nvidia-container-toolkit there, then: nvidia-ctk runtime configure"),
         )
 
 
@@ -61,20 +66,22 @@ def _kind(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Finding]:
     for kind, count in other.items():
         yield Finding(
             id="gpu-other",
-            title="it has other GPUs than the target says",
+            title=_("it has other GPUs than the target says"),
             level="warning",
-            seen=f"{count} x {kind}, not {needs.gpu}",
+            seen=_("{count} x {kind}, not {gpu}").format(count=count, kind=kind, gpu=needs.gpu),
             where=name,
-            remedy="take another node, or correct hardware.gpu",
+            remedy=_("take another node, or correct hardware.gpu"),
         )
     small = [gpu for gpu in facts.gpu.gpus if gpu.memory < needs.gpu_memory_gib * GIB * _NEAR]
     if small:
         yield Finding(
             id="gpu-small",
-            title="its GPUs have less memory than the target says",
-            seen=f"GPU {_numbers(small)}: {card_text(small[0].memory)}, {needs.gpu_memory_gib:g} needed",
+            title=_("its GPUs have less memory than the target says"),
+            seen=_("GPU {numbers}: {memory}, {gpu_memory_gib:g} needed").format(
+                numbers=_numbers(small), memory=card_text(small[0].memory), gpu_memory_gib=needs.gpu_memory_gib
+            ),
             where=name,
-            remedy="take another node, or correct hardware.gpu_memory_gib",
+            remedy=_("take another node, or correct hardware.gpu_memory_gib"),
         )
 
 
@@ -83,10 +90,10 @@ def _health(name: str, facts: NodeFacts) -> Iterator[Finding]:
     if ill:
         yield Finding(
             id="gpu-ill",
-            title="memory of its GPUs has errors that were not corrected",
+            title=_("memory of its GPUs has errors that were not corrected"),
             seen=f"GPU {_numbers(ill)}",
             where=name,
-            remedy="have the card reset or replaced before a long run",
+            remedy=_("have the card reset or replaced before a long run"),
         )
 
 
@@ -99,10 +106,10 @@ def _taken(name: str, facts: NodeFacts) -> Iterator[Finding]:
     who = f": {listed(words)}" if words else ""
     yield Finding(
         id="gpus-taken",
-        title="its GPUs are in use",
+        title=_("its GPUs are in use"),
         seen=f"GPU {_numbers(taken)}, {card_text(sum(gpu.used for gpu in taken))}{who}",
         where=name,
-        remedy="ask their owner, wait, or take another node",
+        remedy=_("ask their owner, wait, or take another node"),
     )
 
 
@@ -114,11 +121,14 @@ def _given(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Finding]:
         if plan and member and member.gpus and (plan.name, member.uid) != (needs.cluster, facts.uid):
             yield Finding(
                 id="gpus-given",
-                title="another cluster has its GPUs",
-                seen=f"{plan.name} of {plan.maker} has {member.gpus} of {len(facts.gpu.gpus)}",
+                title=_("another cluster has its GPUs"),
+                seen=_("{plan} of {maker} has {gpus} of {count}").format(
+                    plan=plan.name, maker=plan.maker, gpus=member.gpus, count=len(facts.gpu.gpus)
+                ),
                 where=name,
-                remedy=f"wait, take another node, or end that one if it is yours: "
-                f"rlbox cluster down {plan.target} --name {plan.name}",
+                remedy=_(
+                    "wait, take another node, or end that one if it is yours: rlbox cluster down {target} --name {plan}"
+                ).format(target=plan.target, plan=plan.name),
             )
 
 
@@ -129,11 +139,11 @@ def _drivers(survey: Survey) -> Iterator[Finding]:
         if driver != usual:
             yield Finding(
                 id="drivers-differ",
-                title="its GPU driver is another than that of the other nodes",
+                title=_("its GPU driver is another than that of the other nodes"),
                 level="warning",
-                seen=f"{driver}, there {usual}",
+                seen=_("{driver}, there {usual}").format(driver=driver, usual=usual),
                 where=name,
-                remedy="bring all nodes to one driver: NCCL is tried between equal ones",
+                remedy=_("bring all nodes to one driver: NCCL is tried between equal ones"),
             )
 
 

@@ -9,6 +9,7 @@ from rlbox.cluster.facts import NodeFacts
 from rlbox.cluster.judge.needs import NodeNeeds
 from rlbox.cluster.survey import Survey
 from rlbox.findings import Finding
+from rlbox.i18n import _
 
 _OLDEST = (20, 10)
 _FEW_FILES = 4096
@@ -48,18 +49,18 @@ def _engine(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Finding]:
     if _version(engine.version) < _OLDEST:
         yield Finding(
             id="engine-old",
-            title="its Docker engine is too old",
-            seen=f"{engine.version}, 20.10 or newer is needed",
+            title=_("its Docker engine is too old"),
+            seen=_("{version}, 20.10 or newer is needed").format(version=engine.version),
             where=name,
-            remedy="install a newer one there",
+            remedy=_("install a newer one there"),
         )
     if any("rootless" in word for word in engine.security):
         yield Finding(
             id="engine-rootless",
-            title="its Docker engine is rootless: containers of it have no network that other nodes reach",
+            title=_("its Docker engine is rootless: containers of it have no network that other nodes reach"),
             seen=engine.socket,
             where=name,
-            remedy="use the machine's own engine there",
+            remedy=_("use the machine's own engine there"),
         )
 
 
@@ -74,29 +75,29 @@ def judge_disks(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
         if not disk.there:
             yield Finding(
                 id="disk-missing",
-                title="its data disk is not there",
+                title=_("its data disk is not there"),
                 seen=disk.said,
                 where=f"{name}: {disk.path}",
-                remedy="make or mount it there, or name another with --data",
+                remedy=_("make or mount it there, or name another with --data"),
             )
             continue
         if not disk.writable:
             yield Finding(
                 id="disk-denied",
-                title=f"user {facts.user} may not write to its data disk",
-                seen=f"mode {disk.mode:o}, owner {disk.uid}",
+                title=_("user {user} may not write to its data disk").format(user=facts.user),
+                seen=_("mode {mode:o}, owner {uid}").format(mode=disk.mode, uid=disk.uid),
                 where=f"{name}: {disk.path}",
-                remedy=f"chown {facts.user} {disk.path} there",
+                remedy=_("chown {user} {path} there").format(user=facts.user, path=disk.path),
             )
         yield from _space(name, facts, needs)
         if disk.mode & 0o002 and not disk.mode & 0o1000:
             yield Finding(
                 id="disk-open",
-                title="everybody may remove what lies on its data disk",
+                title=_("everybody may remove what lies on its data disk"),
                 level="warning",
-                seen=f"mode {disk.mode:o}",
+                seen=_("mode {mode:o}").format(mode=disk.mode),
                 where=f"{name}: {disk.path}",
-                remedy=f"chmod 700 {disk.path} there",
+                remedy=_("chmod 700 {path} there").format(path=disk.path),
             )
 
 
@@ -105,27 +106,29 @@ def _space(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Finding]:
     if disk.free < needs.free_gib * GIB:
         yield Finding(
             id="disk-full",
-            title="its data disk has too little room",
-            seen=f"{size_text(disk.free)} free, {size_text(needs.free_gib * GIB)} needed",
+            title=_("its data disk has too little room"),
+            seen=_("{free} free, {size} needed").format(
+                free=size_text(disk.free), size=size_text(needs.free_gib * GIB)
+            ),
             where=f"{name}: {disk.path}",
-            remedy="free space there, or name another with --data",
+            remedy=_("free space there, or name another with --data"),
         )
     elif 0 < disk.inodes < _INODES:
         yield Finding(
             id="disk-full",
-            title="its data disk has too few inodes left",
-            seen=f"{disk.inodes} free",
+            title=_("its data disk has too few inodes left"),
+            seen=_("{inodes} free").format(inodes=disk.inodes),
             where=f"{name}: {disk.path}",
-            remedy="remove small files there, or name another with --data",
+            remedy=_("remove small files there, or name another with --data"),
         )
     if disk.root:
         yield Finding(
             id="disk-is-root",
-            title="its data disk is the system's own: a full one stops the machine",
+            title=_("its data disk is the system's own: a full one stops the machine"),
             level="warning",
-            seen=f"{size_text(disk.free)} free",
+            seen=_("{free} free").format(free=size_text(disk.free)),
             where=f"{name}: {disk.path}",
-            remedy="mount a disk there, or name another with --data",
+            remedy=_("mount a disk there, or name another with --data"),
         )
 
 
@@ -135,28 +138,30 @@ def judge_size(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
         if facts.memory < needs.memory_gib * GIB * _NEAR:
             yield Finding(
                 id="memory-small",
-                title="it has less memory than the target says",
-                seen=f"{size_text(facts.memory)}, {size_text(needs.memory_gib * GIB)} needed",
+                title=_("it has less memory than the target says"),
+                seen=_("{memory}, {size} needed").format(
+                    memory=size_text(facts.memory), size=size_text(needs.memory_gib * GIB)
+                ),
                 where=name,
-                remedy="take another node, or correct hardware.memory_gib",
+                remedy=_("take another node, or correct hardware.memory_gib"),
             )
         if facts.cores < needs.cores:
             yield Finding(
                 id="cores-few",
-                title="it has fewer cores than the target says",
+                title=_("it has fewer cores than the target says"),
                 level="warning",
-                seen=f"{facts.cores}, {needs.cores} needed",
+                seen=_("{cores}, {needs_cores} needed").format(cores=facts.cores, needs_cores=needs.cores),
                 where=name,
-                remedy="take another node, or correct hardware.cores",
+                remedy=_("take another node, or correct hardware.cores"),
             )
         if facts.nofile < _FEW_FILES:
             yield Finding(
                 id="files-few",
-                title="its programs may open few files",
+                title=_("its programs may open few files"),
                 level="warning",
                 seen=f"{facts.nofile}",
                 where=name,
-                remedy="raise nofile in /etc/security/limits.conf there",
+                remedy=_("raise nofile in /etc/security/limits.conf there"),
             )
 
 
@@ -165,14 +170,14 @@ def judge_clocks(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
     for name in survey.offsets if len(survey.offsets) > 1 else ():
         skew = survey.skew(name)
         if abs(skew) >= _SKEW_S:
-            way = "ahead of" if skew > 0 else "behind"
+            way = _("ahead of") if skew > 0 else "behind"
             yield Finding(
                 id="clock-skew",
-                title="its clock is not that of the other nodes",
+                title=_("its clock is not that of the other nodes"),
                 level="error" if abs(skew) >= _LARGE_SKEW_S else "warning",
-                seen=f"{duration_text(abs(skew))} {way} them",
+                seen=_("{duration} {way} them").format(duration=duration_text(abs(skew)), way=way),
                 where=name,
-                remedy="set it there: timedatectl set-ntp true",
+                remedy=_("set it there: timedatectl set-ntp true"),
             )
 
 
@@ -185,10 +190,10 @@ def judge_paths(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
             if not one.there and (disk.there or not path.startswith(f"{disk.path}/")):  # else that is what is told
                 yield Finding(
                     id="path-missing",
-                    title="what the job reads is not there",
+                    title=_("what the job reads is not there"),
                     seen=one.said,
                     where=f"{name}: {path}",
-                    remedy="copy it there, from a node that has it",
+                    remedy=_("copy it there, from a node that has it"),
                 )
         there = {name: one for name, one in found.items() if one.there}
         first = next(iter(there), "")
@@ -196,9 +201,13 @@ def judge_paths(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
             if one.sum != there[first].sum:
                 yield Finding(
                     id="path-differs",
-                    title=f"what the job reads is another copy than that of {first}",
-                    seen=f"{one.files} files of {size_text(one.bytes)}, there {there[first].files} of "
-                    f"{size_text(there[first].bytes)}",
+                    title=_("what the job reads is another copy than that of {first}").format(first=first),
+                    seen=_("{files} files of {bytes}, there {files2} of {bytes2}").format(
+                        files=one.files,
+                        bytes=size_text(one.bytes),
+                        files2=there[first].files,
+                        bytes2=size_text(there[first].bytes),
+                    ),
                     where=f"{name}: {path}",
-                    remedy=f"copy it anew from {first}",
+                    remedy=_("copy it anew from {first}").format(first=first),
                 )

@@ -8,6 +8,7 @@ from rlbox.cluster.facts import Listener
 from rlbox.cluster.plan import ClusterPlan
 from rlbox.cluster.ports import STRIDE
 from rlbox.findings import Finding, listed
+from rlbox.i18n import _
 from rlbox.job.ports import EPHEMERAL, allows
 
 
@@ -38,10 +39,10 @@ def judge_listeners(
         if besides:
             yield Finding(
                 id="listens-besides",
-                title="processes of the cluster listen where its plan has named no port",
+                title=_("processes of the cluster listen where its plan has named no port"),
                 seen=listed(sorted({_shown(one) for one in besides})),
                 where=node,
-                remedy="have it listen on 127.0.0.1, or on a port of the kernel's choice; end it if it is nobody's",
+                remedy=_("have it listen on 127.0.0.1, or on a port of the kernel's choice; end it if it is nobody's"),
             )
 
 

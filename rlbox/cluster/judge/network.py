@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from rlbox.cluster.judge.needs import NodeNeeds
 from rlbox.cluster.survey import Survey, Way, candidates
 from rlbox.findings import Finding, listed
+from rlbox.i18n import _
 
 
 def judge_addresses(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
@@ -19,27 +20,29 @@ def judge_addresses(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
             said = sorted({f"{way.source}: {way.said}" for way in survey.ways if way.goal == name and way.said})
             yield Finding(
                 id="no-way",
-                title="the other nodes do not reach it",
-                seen=f"at {listed(tried) or 'no address'}: {listed(said)}" if said else f"at {listed(tried)}",
+                title=_("the other nodes do not reach it"),
+                seen=_("at {listed}: {listed2}").format(listed=listed(tried) or _("no address"), listed2=listed(said))
+                if said
+                else _("at {listed}").format(listed=listed(tried)),
                 where=name,
-                remedy="open the way between the nodes, or name its address: cluster.nodes with address",
+                remedy=_("open the way between the nodes, or name its address: cluster.nodes with address"),
                 breaks=("ports-closed", "mtu-differs"),
             )
         elif ":" in seat.address:
             yield Finding(
                 id="ipv6-alone",
-                title="the other nodes reach it by IPv6 alone, which Ray does not take between machines",
+                title=_("the other nodes reach it by IPv6 alone, which Ray does not take between machines"),
                 seen=seat.address,
                 where=name,
-                remedy="give the nodes addresses of IPv4 for each other, and name them: cluster.nodes with address",
+                remedy=_("give the nodes addresses of IPv4 for each other, and name them: cluster.nodes with address"),
             )
         own = facts.names.get(facts.host, ())
         if own and all(ip.startswith("127.") or ip == "::1" for ip in own):
             yield Finding(
                 id="name-is-loopback",
-                title="its own name is a loopback address there; Ray and NCCL are told the right one",
+                title=_("its own name is a loopback address there; Ray and NCCL are told the right one"),
                 level="note",
-                seen=f"{facts.host} is {', '.join(own)}",
+                seen=_("{host} is {own}").format(host=facts.host, own=", ".join(own)),
                 where=name,
                 remedy="",
             )
@@ -51,10 +54,10 @@ def judge_ports(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
         if taken:
             yield Finding(
                 id="ports-taken",
-                title="ports of the cluster are taken there",
+                title=_("ports of the cluster are taken there"),
                 seen=listed([f"{port} by {holder}" for port, holder in sorted(taken.items())]),
                 where=name,
-                remedy="--port N: the first of 20 others, or end what has them if it is yours",
+                remedy=_("--port N: the first of 20 others, or end what has them if it is yours"),
             )
     if survey.ports is None:
         return
@@ -65,10 +68,10 @@ def judge_ports(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
     for (source, goal), ways in closed.items():
         yield Finding(
             id="ports-closed",
-            title=f"{source} does not reach ports of it",
+            title=_("{source} does not reach ports of it").format(source=source),
             seen=f"{listed([str(way.port) for way in ways], most=6)}: {ways[0].said}",
             where=goal,
-            remedy=f"let {source} through in its firewall: {_span(survey, goal)}",
+            remedy=_("let {source} through in its firewall: {span}").format(source=source, span=_span(survey, goal)),
         )
 
 
@@ -89,9 +92,9 @@ def judge_routes(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
             seat = survey.seats[name]
             yield Finding(
                 id="mtu-differs",
-                title="packets of its interface have another size than those of the other nodes",
+                title=_("packets of its interface have another size than those of the other nodes"),
                 level="warning",
-                seen=f"{seat.interface}: MTU {mtu}, there {most}",
+                seen=_("{interface}: MTU {mtu}, there {most}").format(interface=seat.interface, mtu=mtu, most=most),
                 where=name,
-                remedy=f"ip link set {seat.interface} mtu {most} there",
+                remedy=_("ip link set {interface} mtu {most} there").format(interface=seat.interface, most=most),
             )

@@ -8,6 +8,7 @@ from rlbox.cluster.facts import NodePlace
 from rlbox.cluster.judge.needs import NodeNeeds
 from rlbox.cluster.survey import Survey
 from rlbox.findings import Finding
+from rlbox.i18n import _
 
 _SHOWN = 12
 
@@ -25,32 +26,34 @@ def place_problems(name: str, place: NodePlace | None, data: str, needs: NodeNee
     if place is None:
         yield Finding(
             id="place-missing",
-            title=f"target {needs.target} was not brought to it, and Ray is to run there without an engine",
+            title=_("target {target} was not brought to it, and Ray is to run there without an engine").format(
+                target=needs.target
+            ),
             where=name,
-            remedy=f"{apply}, there",
+            remedy=_("{apply}, there").format(apply=apply),
         )
         return
     if not place.whole:
         yield Finding(
             id="place-torn",
-            title=f"target {needs.target} was not wholly brought to it",
+            title=_("target {target} was not wholly brought to it").format(target=needs.target),
             seen=place.own,
             where=name,
-            remedy=f"{apply}, there",
+            remedy=_("{apply}, there").format(apply=apply),
         )
     elif place.lock != needs.lock:
         yield Finding(
             id="place-differs",
-            title=f"it is at another lock of target {needs.target} than this machine has",
-            seen=f"{place.lock[:_SHOWN]}, here {needs.lock[:_SHOWN]}",
+            title=_("it is at another lock of target {target} than this machine has").format(target=needs.target),
+            seen=_("{lock}, here {lock2}").format(lock=place.lock[:_SHOWN], lock2=needs.lock[:_SHOWN]),
             where=name,
-            remedy=f"bring this project there, then {apply}",
+            remedy=_("bring this project there, then {apply}").format(apply=apply),
         )
     there = needs.mount if place.image else place.data
     if there != data:
         yield Finding(
             id="place-disk",
-            title=f"target {needs.target} was brought to it for another data disk",
+            title=_("target {target} was brought to it for another data disk").format(target=needs.target),
             seen=there,
             where=name,
             remedy=f"--data {there}, or {apply} there",

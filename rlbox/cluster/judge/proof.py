@@ -11,15 +11,16 @@ from typing import Any
 from rlbox.amounts import card_text, columns, size_text
 from rlbox.cluster.facts import NodeFacts, NodeGpu
 from rlbox.findings import Finding, listed
+from rlbox.i18n import _
 
 _SLOW_GPU, _SLOW_CPU = 0.75, 0.33
 """Share of the median of devices of one kind: GPUs keep close together, processors have other work as well."""
 _SLOW_WAY = 0.3
 """Share of what a way could give: of its link's speed, or of what both nodes do within themselves, if that is less."""
 _BUSY = 10
-_SEE = "see who else is on it, its clock and its temperature: nvidia-smi there; or take another node"
-_REPLACE = "take another node, and have the card, or memory and processor, looked at"
-_WAY = "look at cable, switch and MTU between them; NCCL_DEBUG=INFO says which way is taken"
+_SEE = _("see who else is on it, its clock and its temperature: nvidia-smi there; or take another node")
+_REPLACE = _("take another node, and have the card, or memory and processor, looked at")
+_WAY = _("look at cable, switch and MTU between them; NCCL_DEBUG=INFO says which way is taken")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,10 +115,10 @@ def _missing(proof: Proof) -> Iterator[Finding]:
     for node in proof.missing:
         yield Finding(
             id="proof-no-torch",
-            title="nothing was proven: the target has no torch",
+            title=_("nothing was proven: the target has no torch"),
             level="warning",
             where=node,
-            remedy="add torch to a [[stack]] of the target",
+            remedy=_("add torch to a [[stack]] of the target"),
         )
 
 
@@ -126,15 +127,17 @@ def _device(one: DeviceProof, facts: NodeFacts | None) -> Iterator[Finding]:
     if one.said and one.total and one.free < one.total / 2:
         yield Finding(
             id="gpu-filled",
-            title="its GPU is filled by somebody",
-            seen=f"{card_text(one.free)} of {card_text(one.total)} free{_whose(one, facts)}",
+            title=_("its GPU is filled by somebody"),
+            seen=_("{free} of {total} free{whose}").format(
+                free=card_text(one.free), total=card_text(one.total), whose=_whose(one, facts)
+            ),
             where=where,
             remedy=_SEE,
         )
     elif one.said:
         yield Finding(
             id="product-failed",
-            title="a matrix product failed on it",
+            title=_("a matrix product failed on it"),
             seen=one.said,
             where=where,
             remedy=_REPLACE,
@@ -142,8 +145,8 @@ def _device(one: DeviceProof, facts: NodeFacts | None) -> Iterator[Finding]:
     elif one.wrong:
         yield Finding(
             id="product-wrong",
-            title="its matrix product is wrong",
-            seen=f"at {one.tflops:.3g} TFLOP/s",
+            title=_("its matrix product is wrong"),
+            seen=_("at {tflops:.3g} TFLOP/s").format(tflops=one.tflops),
             where=where,
             remedy=_REPLACE,
         )
@@ -160,9 +163,11 @@ def _slow(proof: Proof, facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
             if one.tflops < usual * (_SLOW_CPU if one.device == "cpu" else _SLOW_GPU):
                 yield Finding(
                     id="device-slow",
-                    title="it computes slower than others of its kind",
+                    title=_("it computes slower than others of its kind"),
                     level="warning" if one.device == "cpu" else "error",
-                    seen=f"{one.tflops:.3g} TFLOP/s, the others {usual:.3g}{_whose(one, facts.get(one.node))}",
+                    seen=_("{tflops:.3g} TFLOP/s, the others {usual:.3g}{whose}").format(
+                        tflops=one.tflops, usual=usual, whose=_whose(one, facts.get(one.node))
+                    ),
                     where=f"{one.node}: {one.device}",
                     remedy=_SEE,
                 )
@@ -175,8 +180,8 @@ def _busy(proof: Proof, facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
         if card and card.busy >= _BUSY:
             yield Finding(
                 id="gpu-busy",
-                title="its GPU is kept busy by somebody",
-                seen=f"{card.busy} % of the time{_whose(one, facts.get(one.node))}",
+                title=_("its GPU is kept busy by somebody"),
+                seen=_("{busy} % of the time{whose}").format(busy=card.busy, whose=_whose(one, facts.get(one.node))),
                 where=f"{one.node}: {one.device}",
                 remedy=_SEE,
             )
@@ -197,12 +202,14 @@ def _whose(one: DeviceProof, facts: NodeFacts | None) -> str:
 
 def _broken(way: WayProof, where: str) -> Iterator[Finding]:
     if way.said:
-        yield Finding(id="reduce-failed", title="an all-reduce failed there", seen=way.said, where=where, remedy=_WAY)
+        yield Finding(
+            id="reduce-failed", title=_("an all-reduce failed there"), seen=way.said, where=where, remedy=_WAY
+        )
     elif way.wrong:
         yield Finding(
             id="reduce-wrong",
-            title="sums of an all-reduce are wrong there",
-            seen=f"{way.wrong} of them",
+            title=_("sums of an all-reduce are wrong there"),
+            seen=_("{wrong} of them").format(wrong=way.wrong),
             where=where,
             remedy=_REPLACE,
         )
@@ -224,7 +231,7 @@ def _of_way(way: WayProof, where: str, figure: str) -> Iterator[Finding]:
     if not way.sound:
         yield from _broken(way, where)
         return
-    yield Finding(id="link-slow", title="the way between nodes is slow", seen=figure, where=where, remedy=_WAY)
+    yield Finding(id="link-slow", title=_("the way between nodes is slow"), seen=figure, where=where, remedy=_WAY)
 
 
 def _figure(way: WayProof, proof: Proof) -> str | None:

@@ -10,6 +10,7 @@ from rlbox.cluster.labels import CLUSTER_LABEL, MAKER_LABEL
 from rlbox.cluster.survey import Survey
 from rlbox.engine.container import TARGET_LABEL
 from rlbox.findings import Finding, listed
+from rlbox.i18n import _
 
 
 def judge_remains(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
@@ -19,11 +20,11 @@ def judge_remains(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
         if dead:
             yield Finding(
                 id="remains",
-                title="containers of earlier clusters lie there",
+                title=_("containers of earlier clusters lie there"),
                 level="warning",
                 seen=listed([f"{one.name} ({_whose(one)})" for one in dead]),
                 where=name,
-                remedy=f"{_down(dead[0])}, if it is yours",
+                remedy=_("{down}, if it is yours").format(down=_down(dead[0])),
             )
 
 

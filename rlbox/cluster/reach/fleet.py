@@ -13,6 +13,7 @@ from rlbox.cluster.reach.link import PATIENCE_S, NodeLink, Unreached
 from rlbox.cluster.reach.starts import Starts
 from rlbox.errors import RlboxError, SpecError
 from rlbox.findings import Finding
+from rlbox.i18n import _
 
 T = TypeVar("T")
 
@@ -96,5 +97,6 @@ def _wait(ways: Mapping[str, Future[None]], say: Callable[[str], None]) -> None:
 def _refuse_same(links: Mapping[str, NodeLink]) -> None:
     for one, other in same_machine((name, str(link.facts["identity"])) for name, link in links.items()):
         raise SpecError(
-            f"nodes {one} and {other} are one machine", next_step="name each machine once, in --nodes or cluster.nodes"
+            _("nodes {one} and {other} are one machine").format(one=one, other=other),
+            next_step=_("name each machine once, in --nodes or cluster.nodes"),
         )

@@ -13,6 +13,7 @@ from rlbox.amounts import duration_text
 from rlbox.cluster.reach.fleet import Fleet
 from rlbox.errors import LockHeld, RlboxError
 from rlbox.foreign import whole_number
+from rlbox.i18n import _
 from rlbox.system.identity import user_name
 
 
@@ -54,10 +55,16 @@ def _held(node: str, holder: dict[str, Any]) -> LockHeld:
     name = str(holder.get("who") or f"process {holder.get('pid', '?')} of uid {holder.get('uid', '?')}")
     what = str(holder.get("what", "rlbox cluster"))
     since = holder.get("since")
-    for_ = f" for {duration_text(time.time() - float(since))}" if isinstance(since, (int, float)) else ""
+    for_ = (
+        _(" for {duration}").format(duration=duration_text(time.time() - float(since)))
+        if isinstance(since, (int, float))
+        else ""
+    )
     at = whole_number(str(holder.get("at", "")))
     return LockHeld(
-        f"{name} changes clusters on node {node}{for_}: {what}" + (f" (process {at} there)" if at else ""),
+        _("{name} changes clusters on node {node}{value}: {what}{at}").format(
+            name=name, node=node, value=for_, what=what, at=_(" (process {at} there)").format(at=at) if at else ""
+        ),
         where=node,
-        next_step="the same command again, once that has ended",
+        next_step=_("the same command again, once that has ended"),
     )

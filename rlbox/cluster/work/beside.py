@@ -18,6 +18,7 @@ from rlbox.cluster.wish import ClusterWish
 from rlbox.cluster.work.jobs import require_head
 from rlbox.cluster.work.vigil import LINES_FILE, Vigil, evidence_folder, lay, vigil
 from rlbox.errors import EngineError, NodeError
+from rlbox.i18n import _
 from rlbox.secrets.masks import SECRETS_VARIABLE, Masks
 from rlbox.values import Secret
 
@@ -82,15 +83,15 @@ def _require_healthy(story: Story, survey: Survey, standing: StandingCluster) ->
     """Refuse a cluster that lacks nodes, for which the run would wait, and a head without an engine."""
     head = standing.plan.head.name
     if survey.facts[head].engine.state != "ok":
-        raise NodeError("the head has no engine that answers: the run's container would be beside it", where=head)
+        raise NodeError(_("the head has no engine that answers: the run's container would be beside it"), where=head)
     status = status_here(story, survey, standing)
     if status.healthy:
         return
     found = (*status.failures, *status.listens)
     table = problems_text(found) or "\n".join(_lacking(status))
     raise NodeError(
-        f"cluster {status.plan.name} is not as it should be\n{table}",
-        next_step=f"rlbox cluster up {story.wish.words} brings back what died",
+        _("cluster {plan} is not as it should be\n{table}").format(plan=status.plan.name, table=table),
+        next_step=_("rlbox cluster up {words} brings back what died").format(words=story.wish.words),
     )
 
 

@@ -15,6 +15,7 @@ from rlbox.cluster.story import story_of
 from rlbox.cluster.wish import ClusterWish
 from rlbox.cluster.work.jobs import require_head
 from rlbox.errors import NodeError
+from rlbox.i18n import _
 
 _POLL_S = 0.5
 
@@ -51,7 +52,8 @@ def dashboard(app: App, wish: ClusterWish, port: int) -> Iterator[OpenDashboard]
             doorway = Doorway(door, port)
         except OSError as error:
             raise NodeError(
-                f"port {port} is taken on this machine", next_step="--port N, or without it any that is free"
+                _("port {port} is taken on this machine").format(port=port),
+                next_step=_("--port N, or without it any that is free"),
             ) from error
         file = f"{head.wish.data}/{plan.folder(head.name)}/{TOKEN_FILE}" if plan.closed == "token" else ""
         try:

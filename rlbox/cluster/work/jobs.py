@@ -18,6 +18,7 @@ from rlbox.cluster.wish import ClusterWish
 from rlbox.cluster.work.package import JobPackage
 from rlbox.errors import NodeError, SpecError, TimedOut
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 
 _PIECE = 1 << 20
 _STOPPED_S, _PAUSE_S = 60.0, 0.5
@@ -43,7 +44,7 @@ class JobsApi:
             return None
         if answer["status"] >= 400:
             lines = str(answer["text"]).strip().splitlines() or [f"HTTP {answer['status']}"]
-            raise RayRefused(f"Ray refuses it: {lines[-1][:300]}", where=self._head.name)
+            raise RayRefused(_("Ray refuses it: {line}").format(line=lines[-1][:300]), where=self._head.name)
         try:
             return parse_json(answer["text"]) if str(answer["text"]).strip() else {}
         except ValueError:
@@ -65,8 +66,10 @@ class JobsApi:
         if row is None:
             known = ", ".join(one.id for one in self.jobs())
             raise SpecError(
-                f"cluster {self.plan.name} has no job {id_}",
-                next_step=f"choose one of: {known}" if known else "rlbox cluster submit TARGET -- COMMAND, first",
+                _("cluster {plan} has no job {id}").format(plan=self.plan.name, id=id_),
+                next_step=_("choose one of: {known}").format(known=known)
+                if known
+                else "rlbox cluster submit TARGET -- COMMAND, first",
             )
         return read_job(row)
 
@@ -112,19 +115,19 @@ def require_head(story: Story, standing: StandingCluster) -> NodeLink:
     head = standing.plan.head.name
     if head not in story.fleet.links:
         finding = next((one for one in story.fleet.unreached if one.where == head), None)
-        what = f"{finding.title}: {finding.seen}" if finding else "it is none of --nodes"
+        what = f"{finding.title}: {finding.seen}" if finding else _("it is none of --nodes")
         raise NodeError(
-            f"the head of cluster {standing.plan.name} cannot be reached: {what}",
+            _("the head of cluster {plan} cannot be reached: {what}").format(plan=standing.plan.name, what=what),
             where=head,
             next_step=finding.remedy
             if finding
-            else f"name it: --nodes {','.join(m.name for m in standing.plan.members)}",
+            else _("name it: --nodes {members}").format(members=",".join(m.name for m in standing.plan.members)),
         )
     if not standing.going(head):
         raise NodeError(
-            f"the head of cluster {standing.plan.name} does not run",
+            _("the head of cluster {plan} does not run").format(plan=standing.plan.name),
             where=head,
-            next_step=f"rlbox cluster up {story.wish.words} brings back what died",
+            next_step=_("rlbox cluster up {words} brings back what died").format(words=story.wish.words),
         )
     return story.fleet.links[head]
 
@@ -149,6 +152,6 @@ def stop_job(app: App, wish: ClusterWish, id_: str) -> tuple[ClusterJob, bool]:
         until = time.monotonic() + _STOPPED_S
         while not (job := api.job(id_)).ended:
             if time.monotonic() > until:
-                raise TimedOut(f"job {id_} has not ended, a minute after Ray was asked to stop it")
+                raise TimedOut(_("job {id} has not ended, a minute after Ray was asked to stop it").format(id=id_))
             time.sleep(_PAUSE_S)
         return job, True

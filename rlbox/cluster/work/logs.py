@@ -20,6 +20,7 @@ from rlbox.cluster.survey import Survey
 from rlbox.cluster.wish import ClusterWish
 from rlbox.cluster.work.jobs import JobsApi, require_head
 from rlbox.errors import NodeError, RlboxError
+from rlbox.i18n import _
 from rlbox.secrets.masks import Masks
 
 EVERYTHING = ("job-driver-*.log", "worker-*.out", "worker-*.err", "raylet.*", "gcs_server.*", "dashboard.err")
@@ -155,7 +156,7 @@ def _grown(parts: queue.Queue[NodePart], clocks: LogClocks) -> Iterator[LogLine]
         while waiting and (broken or waiting[0][0] < time.time() - _HELD_S):
             yield heapq.heappop(waiting)[2]
         if broken:
-            raise NodeError(broken.what, next_step="the same command again: the cluster lives on") from broken
+            raise NodeError(broken.what, next_step=_("the same command again: the cluster lives on")) from broken
 
 
 def _come(parts: queue.Queue[NodePart]) -> Iterator[NodePart]:

@@ -15,6 +15,7 @@ from typing import IO
 
 from rlbox.cluster.workdir import EXCLUDED, check_size, is_excluded
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _BLOCK = 1 << 20
@@ -51,7 +52,7 @@ def find_files(folder: Path, excludes: Sequence[str]) -> WorkFiles:
     """Return what of a directory goes along; `SpecError` where it is none, or too much; `OSError` when unreadable."""
     if not folder.is_dir():
         raise SpecError(
-            "the working directory is missing", where=str(folder), next_step="name one with --working-dir DIR"
+            _("the working directory is missing"), where=str(folder), next_step=_("name one with --working-dir DIR")
         )
     patterns, sizes, left = (*EXCLUDED, *excludes), dict[str, int](), list[str]()
     for path in _walk(folder, patterns):

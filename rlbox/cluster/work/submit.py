@@ -23,6 +23,7 @@ from rlbox.cluster.work.jobs import JobsApi, RayRefused, require_head
 from rlbox.cluster.work.package import WorkFiles, find_files, packed
 from rlbox.errors import Interrupted, NodeError, SpecError
 from rlbox.findings import Finding
+from rlbox.i18n import _
 from rlbox.secrets.find import find_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE, Masks
 from rlbox.values import Secret
@@ -113,7 +114,7 @@ def look_at(app: App, wish: SubmitWish) -> int:
 def _ready(app: App, wish: SubmitWish) -> _Ready:
     if not wish.command:
         raise SpecError(
-            "no command is named", next_step="name it behind --: rlbox cluster submit TARGET -- python train.py"
+            _("no command is named"), next_step=_("name it behind --: rlbox cluster submit TARGET -- python train.py")
         )
     found = find_secrets(
         wish.secrets,
@@ -160,8 +161,12 @@ def _goes_on(wish: ClusterWish, id_: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted(f"left alone: job {id_} goes on", next_step=go_on) from None
+        raise Interrupted(_("left alone: job {id} goes on").format(id=id_), next_step=go_on) from None
     except RayRefused:
         raise
     except NodeError as error:
-        raise NodeError(f"job {id_} is no longer followed: {error.what}", where=error.where, next_step=go_on) from error
+        raise NodeError(
+            _("job {id} is no longer followed: {what}").format(id=id_, what=error.what),
+            where=error.where,
+            next_step=go_on,
+        ) from error

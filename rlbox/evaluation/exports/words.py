@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 
 TOKENIZER_FILES = (
     *("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", "tokenizer_config.json"),
@@ -106,9 +107,9 @@ def _table(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
     try:
         found = parse_json(files[name])
     except ValueError as error:
-        raise ValueError(f"{name} is no JSON: {error}") from error
+        raise ValueError(_("{name} is no JSON: {error}").format(name=name, error=error)) from error
     if not isinstance(found, dict):
-        raise ValueError(f"{name} is no table")
+        raise ValueError(_("{name} is no table").format(name=name))
     return found
 
 

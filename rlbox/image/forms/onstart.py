@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from rlbox.errors import SpecError, page
+from rlbox.i18n import _
 from rlbox.image.templates import render
 from rlbox.secrets.masks import secret_lines
 from rlbox.target.target import Target
@@ -80,8 +81,12 @@ def plan_onstart(
     check_platform(target)
     if found := secret_lines(added):
         raise SpecError(
-            f"line {found[0]} of the added text looks like a secret, and the platform keeps the script",
-            next_step=f"put the value into .env on the data disk, or into the account's variables ({page('vast')})",
+            _("line {found} of the added text looks like a secret, and the platform keeps the script").format(
+                found=found[0]
+            ),
+            next_step=_("put the value into .env on the data disk, or into the account's variables ({page})").format(
+                page=page("vast")
+            ),
         )
     values = {
         "name": target.name,
@@ -99,8 +104,10 @@ def plan_onstart(
     text = _UNPACK.format(name=target.name, count=len(script.encode()), packed=packed)
     if not _fits(text):
         raise SpecError(
-            f"the script has {len(script.encode())} bytes, {len(text)} packed, and the on-start field takes {LIMIT}",
-            next_step="put what is added into the image or on the data disk, and add the line that calls it",
+            _("the script has {count} bytes, {text_count} packed, and the on-start field takes {limit}").format(
+                count=len(script.encode()), text_count=len(text), limit=LIMIT
+            ),
+            next_step=_("put what is added into the image or on the data disk, and add the line that calls it"),
         )
     return OnStart(target=target.name, script=script, text=text, form="gzip")
 
@@ -116,7 +123,9 @@ def check_platform(target: Target) -> None:
     """Raise `SpecError` unless a target is for vast.ai."""
     if target.hardware.platform != "vast":
         raise SpecError(
-            f"target {target.name} is not for vast.ai: hardware.platform is {target.hardware.platform!r}",
+            _("target {target} is not for vast.ai: hardware.platform is {platform!r}").format(
+                target=target.name, platform=target.hardware.platform
+            ),
             where=f"images/{target.name}/target.toml",
         )
 

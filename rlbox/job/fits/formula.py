@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, StringConstraints
 
+from rlbox.i18n import _
+
 Amount = bool | int | float | str
 _Program = Callable[[Mapping[str, Amount]], Any]
 
@@ -63,7 +65,7 @@ def evaluate(formula: str, names: Mapping[str, Amount]) -> Amount:
         found: Amount = _program(formula)(names)
         return found
     except (ArithmeticError, TypeError, KeyError) as error:
-        raise ValueError(f"{formula}: {error}") from error
+        raise ValueError(_("{formula}: {error}").format(formula=formula, error=error)) from error
 
 
 @functools.lru_cache(maxsize=1024)
@@ -75,11 +77,11 @@ def _program(formula: str) -> _Program:
 @functools.lru_cache(maxsize=1024)
 def _tree(formula: str) -> ast.expr:
     if len(formula) > _LONGEST:
-        raise ValueError(f"is longer than {_LONGEST} characters")
+        raise ValueError(_("is longer than {longest} characters").format(longest=_LONGEST))
     try:
         tree = ast.parse(formula.strip(), mode="eval").body
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"is no formula: {error}") from error
+        raise ValueError(_("is no formula: {error}").format(error=error)) from error
     _check(tree)
     return tree
 
@@ -102,7 +104,11 @@ def _check(node: ast.expr) -> None:
         case ast.Call(func=ast.Name(id=name), args=[_, *_] as args, keywords=[]) if name in FUNCTIONS:
             parts = args
         case _:
-            raise ValueError(f"{ast.unparse(node)!r} is no arithmetic; functions are {', '.join(FUNCTIONS)}")
+            raise ValueError(
+                _("{unparse!r} is no arithmetic; functions are {functions}").format(
+                    unparse=ast.unparse(node), functions=", ".join(FUNCTIONS)
+                )
+            )
     for part in parts:
         _check(part)
 
