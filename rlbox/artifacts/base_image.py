@@ -17,6 +17,7 @@ from rlbox.engine.reference import parse_reference
 from rlbox.engine.registry_client import Registry, wrong_digest
 from rlbox.errors import NodeError, RegistryError, RlboxError
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.system.network_settings import read_network_settings
 from rlbox.target.artifact import Artifact
@@ -35,7 +36,7 @@ def base_files(store: Store, base: str, platform: str = "") -> tuple[Artifact, .
     platform
         uv's name of the platform, which chooses from an image for several; all of them when empty.
     """
-    _, at, digest = base.partition("@sha256:")
+    __, at, digest = base.partition("@sha256:")
     return tuple(_walk(store, base, digest, platform)) if at else ()
 
 
@@ -79,7 +80,10 @@ def fetch_base(
             raise
         except RlboxError as error:
             tries.append(f"\n  {place.mirror}: {error.what}")
-    raise RegistryError(f"the base image {base} cannot be fetched" + "".join(tries), where=missing[0].file)
+    raise RegistryError(
+        _("the base image {base} cannot be fetched{tries}").format(base=base, tries="".join(tries)),
+        where=missing[0].file,
+    )
 
 
 def missing_files(store: Store, base: str, platform: str = "") -> list[Artifact]:

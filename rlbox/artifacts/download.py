@@ -15,6 +15,7 @@ from rlbox.amounts import limit_text
 from rlbox.artifacts.mirrors import FileAddress, refusal
 from rlbox.artifacts.objects import Draft
 from rlbox.errors import Interrupted, RlboxError
+from rlbox.i18n import _
 from rlbox.system.http import (
     RETRYABLE_STATUSES,
     HttpClient,
@@ -155,7 +156,7 @@ class Downloader:
 
     def _pause(self, seconds: float) -> None:
         if self._stop.wait(seconds):
-            raise Interrupted("stopped")
+            raise Interrupted(_("stopped"))
 
     def _from_link(self, artifact: Artifact, link: FileAddress, draft: Draft, tell: Callable[[str, int], None]) -> None:
         """Fill and keep the draft; a stream that is cut is continued once, bytes of other origin are dropped once."""
@@ -184,7 +185,7 @@ class Downloader:
         with closing(_local_blocks(link, draft) if local else self._remote_blocks(artifact, link, draft)) as blocks:
             for block in blocks:
                 if self._stop.is_set():
-                    raise Interrupted("stopped")
+                    raise Interrupted(_("stopped"))
                 if artifact.size and draft.size + len(block) > artifact.size:
                     raise _Restart(f"has more than the locked {artifact.size} bytes")
                 draft.write(block)

@@ -16,6 +16,7 @@ from rlbox.artifacts.download import STALL_S, Downloader, Links, Try, Unfetched
 from rlbox.artifacts.git_tree import fill_from_git
 from rlbox.artifacts.objects import Draft, Store
 from rlbox.errors import NodeError, WorkFailed
+from rlbox.i18n import _
 from rlbox.system.files import free_bytes, is_disk_full
 from rlbox.system.http import create_client
 from rlbox.system.network_settings import NetworkSettings, read_network_settings
@@ -134,7 +135,7 @@ class _Fetch:
             downloader = Downloader(http, stop=self._stop, on_skip=self._locator.skip, stall_s=stall_s)
             threads = [
                 threading.Thread(target=self._work, name="fetch", args=(downloader,), daemon=True)
-                for _ in range(min(jobs, len(missing)))
+                for __ in range(min(jobs, len(missing)))
             ]
             try:
                 for thread in threads:
@@ -206,9 +207,13 @@ def refuse_uncompiled(missing: Sequence[Artifact], store: Store, target: str) ->
     names = [artifact.name for artifact in missing if artifact.kind == "compiled"]
     if names:
         raise WorkFailed(
-            f"the store has no wheel of {', '.join(names)}, which is compiled, and fetched from nowhere",
+            _("the store has no wheel of {names}, which is compiled, and fetched from nowhere").format(
+                names=", ".join(names)
+            ),
             where=str(store.root),
-            next_step=f"rlbox compile {target}, or rlbox fetch {target} --import an export of a machine that did",
+            next_step=_(
+                "rlbox compile {target}, or rlbox fetch {target} --import an export of a machine that did"
+            ).format(target=target),
         )
 
 
@@ -217,9 +222,9 @@ def lacking(missing: Sequence[Artifact], store: Store, words: str) -> WorkFailed
     shown = [file.file if file.kind == "oci" else file.name for file in missing[:5]]
     names = ", ".join(map(str, shown)) + (f" and {len(missing) - 5} more" if missing[5:] else "")
     return WorkFailed(
-        f"the store lacks {len(missing)} files of the lock: {names}",
+        _("the store lacks {count} files of the lock: {names}").format(count=len(missing), names=names),
         where=str(store.root),
-        next_step=f"rlbox fetch {words}; without a network, with --import DIR",
+        next_step=_("rlbox fetch {words}; without a network, with --import DIR").format(words=words),
     )
 
 
@@ -239,7 +244,9 @@ def needed_bytes(store: Store, artifacts: Sequence[Artifact]) -> int:
 def full_disk(store: Store, needed: int) -> NodeError:
     free = free_bytes(store.root)
     return NodeError(
-        f"the store's disk is full: {size_text(needed)} needed, {size_text(free)} free",
+        _("the store's disk is full: {needed} needed, {free} free").format(
+            needed=size_text(needed), free=size_text(free)
+        ),
         where=str(store.root),
         next_step="rlbox store prune, or name another disk with --store DIR",
     )
@@ -268,6 +275,9 @@ def fetch_failed(failures: Mapping[Artifact, tuple[Try, ...]], target: str) -> W
         lines += [f"  {one.mirror}: {one.why}" for one in tries]
         outdated += [f"rlbox lock {target} --upgrade {artifact.name}" for artifact in files if gone]
     return WorkFailed(
-        f"{counted(len(failures), 'file', 'files')} cannot be fetched\n" + "\n".join(f"  {line}" for line in lines),
-        next_step=" && ".join(outdated) or f"rlbox fetch {target} goes on where this one stopped",
+        _("{files} cannot be fetched\n{lines}").format(
+            files=counted(len(failures), "file", "files"), lines="\n".join(f"  {line}" for line in lines)
+        ),
+        next_step=" && ".join(outdated)
+        or _("rlbox fetch {target} goes on where this one stopped").format(target=target),
     )

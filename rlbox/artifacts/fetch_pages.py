@@ -8,6 +8,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from rlbox.amounts import limit_text
 from rlbox.artifacts.pages import ACCEPT, Listed, parse_page
+from rlbox.i18n import _
 from rlbox.system.http import HttpClient, NoResponseError, explain_no_response
 
 _PAGE_S = 30.0  # for a whole page
@@ -39,7 +40,7 @@ def read_page(http: HttpClient, url: str) -> tuple[Listed, ...]:
     try:
         return parse_page(text, kind, final)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Unusable(f"its page is no list of files: {error}") from error
+        raise Unusable(_("its page is no list of files: {error}").format(error=error)) from error
 
 
 def _read_folder(folder: Path) -> str:
@@ -59,12 +60,17 @@ def _read_http(http: HttpClient, url: str) -> tuple[str, str, str]:
     try:
         with http.ask("GET", url, headers=_HEADERS) as answer:
             if answer.status != 200:
-                raise Unusable(f"answered {answer.status} for {urlsplit(url).path}")
+                raise Unusable(_("answered {status} for {path}").format(status=answer.status, path=urlsplit(url).path))
             body = bytearray()
             for piece in answer.blocks(decode=True):
                 body += piece
                 if time.monotonic() > end or len(body) > _PAGE_BYTES:
-                    raise Unusable(f"sends its page too slowly: {len(body)} bytes in {limit_text(_PAGE_S)}", dead=True)
+                    raise Unusable(
+                        _("sends its page too slowly: {count} bytes in {page_s}").format(
+                            count=len(body), page_s=limit_text(_PAGE_S)
+                        ),
+                        dead=True,
+                    )
             return body.decode("utf-8", "replace"), answer.headers.get("content-type", ""), answer.url
     except NoResponseError as error:
         raise Unusable(explain_no_response(error), dead=error.kind != "address") from error

@@ -17,6 +17,7 @@ from rlbox.artifacts.mirrors import FileAddress
 from rlbox.artifacts.objects import Draft
 from rlbox.artifacts.plain_tar import END, FILE, FOLDER, SYMLINK, padding, tar_header
 from rlbox.errors import RlboxError, WorkFailed
+from rlbox.i18n import _
 from rlbox.system.command import DEVNULL, PIPE, run_command, start_command
 from rlbox.target.artifact import Artifact
 from rlbox.values import Command
@@ -69,7 +70,9 @@ def lock_git(url: str, ref: str, places: Iterable[FileAddress], ca_bundle: str =
                 return TreeFacts(commit=commit, tree=tree, sha256=total.sha256.hexdigest(), size=total.size)
         except _NotThere as error:
             tries.append(f"\n  {place.mirror}: {error}")
-    raise WorkFailed(f"{mask_urls(url)}: no place has {ref}" + "".join(tries))
+    raise WorkFailed(
+        _("{mask_urls}: no place has {ref}{tries}").format(mask_urls=mask_urls(url), ref=ref, tries="".join(tries))
+    )
 
 
 def fill_from_git(artifact: Artifact, places: Iterable[FileAddress], draft: Draft, ca_bundle: str) -> str:
@@ -99,15 +102,17 @@ def write_tree(repository: Path, commit: str, sink: _Sink) -> None:
     `WorkFailed` when the tree has a submodule, or a name that is not UTF-8.
     """
     rows = [_row(line) for line in _git(repository, "ls-tree", "-rtz", "--full-tree", commit).split("\0") if line]
-    if strange := [name for _, _, name in rows if "\ufffd" in name]:
-        raise WorkFailed(f"the repository has a file whose name is not UTF-8: {strange[0]}")
-    if modules := [name for mode, _, name in rows if mode == "160000"]:
+    if strange := [name for __, __, name in rows if "\ufffd" in name]:
+        raise WorkFailed(_("the repository has a file whose name is not UTF-8: {strange}").format(strange=strange[0]))
+    if modules := [name for mode, __, name in rows if mode == "160000"]:
         raise WorkFailed(
-            f"the repository has the submodule {modules[0]}, which an archive of its tree cannot hold",
-            next_step="name a fork in url that has the submodule's files in its own tree",
+            _("the repository has the submodule {module}, which an archive of its tree cannot hold").format(
+                module=modules[0]
+            ),
+            next_step=_("name a fork in url that has the submodule's files in its own tree"),
         )
-    with _blobs(repository, [sha for mode, sha, _ in rows if mode != "040000"]) as blobs:
-        for mode, _, name in rows:
+    with _blobs(repository, [sha for mode, sha, __ in rows if mode != "040000"]) as blobs:
+        for mode, __, name in rows:
             if mode == "040000":
                 sink.write(tar_header(name, FOLDER, 0o755))
                 continue
@@ -129,8 +134,8 @@ def _copy(source: IO[bytes], sink: _Sink, size: int) -> None:
 
 
 def _row(line: str) -> tuple[str, str, str]:
-    facts, _, name = line.partition("\t")
-    mode, _, sha = facts.split(" ")
+    facts, __, name = line.partition("\t")
+    mode, __, sha = facts.split(" ")
     return mode, sha, name
 
 

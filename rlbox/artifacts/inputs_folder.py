@@ -13,6 +13,7 @@ from rlbox.artifacts.inputs import InputsPlan, is_inputs
 from rlbox.artifacts.objects import Store
 from rlbox.engine.oci import LAYOUT, LAYOUT_FILE, TITLE, Descriptor, Manifest, parse_manifest, sha256_of
 from rlbox.errors import NodeError, WorkFailed
+from rlbox.i18n import _
 from rlbox.system.files import is_disk_full, sha256_file, write_atomic
 from rlbox.target.artifact import Artifact
 
@@ -40,7 +41,7 @@ def export_folder(plan: InputsPlan, files: Sequence[Artifact], store: Store, fol
     blobs = folder / "blobs/sha256"
     if folder.is_dir() and any(folder.iterdir()) and not (folder / LAYOUT_FILE).exists():
         raise WorkFailed(
-            "the folder of the export holds other things", where=str(folder), next_step="name an empty one"
+            _("the folder of the export holds other things"), where=str(folder), next_step=_("name an empty one")
         )
     with _disk_errors(folder):
         blobs.mkdir(parents=True, exist_ok=True)
@@ -110,9 +111,9 @@ def _take(folder: Path, layer: Descriptor, store: Store) -> str:
 def require_export(folder: Path) -> Manifest:
     if not (folder / "index.json").is_file():
         raise WorkFailed(
-            "there is no finished export: index.json is missing",
+            _("there is no finished export: index.json is missing"),
             where=str(folder),
-            next_step="repeat rlbox fetch TARGET --export on the machine that has network",
+            next_step=_("repeat rlbox fetch TARGET --export on the machine that has network"),
         )
     try:
         for listed in parse_manifest((folder / "index.json").read_bytes()).manifests:
@@ -120,14 +121,14 @@ def require_export(folder: Path) -> Manifest:
             if is_inputs(manifest):
                 return manifest
     except (ValueError, OSError, json.JSONDecodeError) as error:
-        raise WorkFailed(f"the export is damaged: {error}", where=str(folder)) from error
-    raise WorkFailed("the folder is an OCI layout, but no export of rlbox", where=str(folder))
+        raise WorkFailed(_("the export is damaged: {error}").format(error=error), where=str(folder)) from error
+    raise WorkFailed(_("the folder is an OCI layout, but no export of rlbox"), where=str(folder))
 
 
 def _read_blob(folder: Path, blob: Descriptor) -> bytes:
     body = (folder / "blobs/sha256" / blob.digest.removeprefix("sha256:")).read_bytes()
     if sha256_of(body) != blob.digest:
-        raise ValueError(f"blob {blob.digest[:19]}… has other bytes")
+        raise ValueError(_("blob {digest}… has other bytes").format(digest=blob.digest[:19]))
     return body
 
 
@@ -138,7 +139,7 @@ def _disk_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         full = is_disk_full(error)
         raise NodeError(
-            "the disk is full" if full else f"the disk fails: {error.strerror}",
+            _("the disk is full") if full else _("the disk fails: {strerror}").format(strerror=error.strerror),
             where=str(error.filename or folder),
-            next_step="free space; the same command goes on where it stopped" if full else "name another folder",
+            next_step=_("free space; the same command goes on where it stopped") if full else _("name another folder"),
         ) from error

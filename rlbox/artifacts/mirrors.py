@@ -12,6 +12,7 @@ from rlbox.artifacts.profile import Profile, Rule
 from rlbox.artifacts.settings import NO_CHOICE, Choice
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.artifact import TORCH_WHEELS, Artifact
 from rlbox.target.target import Base
@@ -103,10 +104,14 @@ def archives(names: Iterable[str], profile: Profile, machine: Machine, choice: C
 
 def suites_of(base: Base) -> dict[str, str]:
     """Return the suites that a bootstrapped base is made from, each with the archive it stands in."""
-    distribution, _, suite = base.bootstrap.partition(":")
+    distribution, __, suite = base.bootstrap.partition(":")
     for further in base.suites:
         if further.partition("-")[0] != suite:
-            raise SpecError(f"base.suites: {further!r} is no suite of {base.bootstrap}")
+            raise SpecError(
+                _("base.suites: {further!r} is no suite of {bootstrap}").format(
+                    further=further, bootstrap=base.bootstrap
+                )
+            )
     security = {further for further in base.suites if further.endswith("-security")}
     return {name: distribution + ("-security" if name in security else "") for name in (suite, *base.suites)}
 
@@ -219,9 +224,9 @@ def refusal(status: int, content_type: str, size: int | None, artifact: Artifact
     `size` is the answer's content length, None when it does not say.
     """
     if status not in (200, 206):
-        return f"answered {status}"
+        return _("answered {status}").format(status=status)
     if "html" in content_type.lower() and not artifact.file.endswith((".html", ".htm")):
-        return "answered with a web page instead of the file"
+        return _("answered with a web page instead of the file")
     if status == 200 and artifact.size and size is not None and size != artifact.size:
-        return f"offers {size} bytes, the lock says {artifact.size}"
+        return _("offers {size} bytes, the lock says {artifact_size}").format(size=size, artifact_size=artifact.size)
     return ""

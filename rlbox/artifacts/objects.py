@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rlbox.errors import NodeError, WorkFailed
+from rlbox.i18n import _
 from rlbox.system.files import cache_path, link_or_copy, sha256_file
 from rlbox.system.lock import open_locked_file
 
@@ -76,7 +77,7 @@ class Draft:
     def keep(self) -> None:
         """Put the object under its name; it must have the bytes that its name says."""
         if self.digest != self._final.name:
-            raise ValueError(f"{self.digest} is not {self._final.name}")
+            raise ValueError(_("{digest} is not {final}").format(digest=self.digest, final=self._final.name))
         os.fsync(self._file.fileno())
         self._final.parent.mkdir(parents=True, exist_ok=True)
         os.replace(self._path, self._final)
@@ -201,7 +202,7 @@ class Store:
             os.replace(draft, path)
         except FileNotFoundError as error:
             raise WorkFailed(
-                f"the store does not hold {path.name} ({digest[:12]})",
+                _("the store does not hold {path} ({digest})").format(path=path.name, digest=digest[:12]),
                 where=str(self.root),
                 next_step="rlbox fetch TARGET",
             ) from error
@@ -214,9 +215,9 @@ class Store:
 
 def not_writable(root: Path, error: OSError) -> NodeError:
     return NodeError(
-        f"the store cannot be written: {error.strerror}",
+        _("the store cannot be written: {strerror}").format(strerror=error.strerror),
         where=str(root),
-        next_step="name another with --store DIR or RLBOX_STORE",
+        next_step=_("name another with --store DIR or RLBOX_STORE"),
     )
 
 

@@ -14,6 +14,7 @@ from rlbox.artifacts.places import Places
 from rlbox.artifacts.python_resolution import Upgrade, kept_versions, plan_inputs, plan_lock
 from rlbox.artifacts.uv import resolve
 from rlbox.errors import WorkFailed
+from rlbox.i18n import _
 from rlbox.system.http import NoResponseError, create_client, explain_no_response
 from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, lock_checksum, lock_patch
 from rlbox.target.target import GitSource, HttpSource, Target
@@ -98,4 +99,7 @@ def _http(source: HttpSource, before: Lock | None, upgrade: Upgrade, places: Pla
             tries.append(f"\n  {link.mirror}: answered {answer.status}")
         except NoResponseError as error:
             tries.append(f"\n  {link.mirror}: {explain_no_response(error)}")
-    raise WorkFailed(f"{source.url}: no place has the file" + "".join(tries), where=f"http.{source.name}")
+    raise WorkFailed(
+        _("{url}: no place has the file{tries}").format(url=source.url, tries="".join(tries)),
+        where=f"http.{source.name}",
+    )

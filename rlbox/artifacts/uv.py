@@ -14,6 +14,7 @@ from rlbox.artifacts.python_resolution import PINS, PYLOCK, Inputs, Resolution, 
 from rlbox.artifacts.settings import SourcePlan
 from rlbox.errors import WorkFailed
 from rlbox.foreign import toml_table
+from rlbox.i18n import _
 from rlbox.system.command import check_command
 from rlbox.system.http import HttpClient, NoResponseError, create_client, explain_no_response, retry
 from rlbox.system.network_settings import NetworkSettings
@@ -22,7 +23,7 @@ from rlbox.values import Command
 
 _SIZES_AT_ONCE = 16
 _SILENT_S = 30.0
-_OTHER = "lock from another index: --sources PROFILE"
+_OTHER = _("lock from another index: --sources PROFILE")
 
 
 def resolve(
@@ -73,9 +74,14 @@ def _size(http: HttpClient, url: str) -> int:
     try:
         answer = retry(lambda: http.whole("HEAD", url), attempts=3)
     except NoResponseError as error:
-        raise WorkFailed(f"{url}: {explain_no_response(error)}", next_step=_OTHER) from error
+        raise WorkFailed(
+            _("{url}: {explain_no_response}").format(url=url, explain_no_response=explain_no_response(error)),
+            next_step=_OTHER,
+        ) from error
     if answer.status != 200:
-        raise WorkFailed(f"{url}: the server answered {answer.status}", next_step=_OTHER)
+        raise WorkFailed(
+            _("{url}: the server answered {status}").format(url=url, status=answer.status), next_step=_OTHER
+        )
     if answer.length is None:
-        raise WorkFailed(f"{url}: the server does not say how large the file is", next_step=_OTHER)
+        raise WorkFailed(_("{url}: the server does not say how large the file is").format(url=url), next_step=_OTHER)
     return answer.length

@@ -18,6 +18,7 @@ from rlbox.cluster.images import ImageSource, Tell
 from rlbox.engine.oci import LAYER, Descriptor, document, parse_manifest, sha256_of
 from rlbox.errors import EngineError, RlboxError
 from rlbox.foreign import parse_json, whole_number
+from rlbox.i18n import _
 from rlbox.system.compression import ChunkReader, compress_gzip, decompress_layer
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.system.process_table import read_text
@@ -132,7 +133,7 @@ def _packed(source: ImageSource, layers: list[Descriptor], tell: Tell) -> Iterat
                 yield layer, new
         except BaseException as error:
             ended.set()  # what is at work still ends, also at Ctrl-C
-            source.spool.fail(error if isinstance(error, Exception) else EngineError("the packing was ended"))
+            source.spool.fail(error if isinstance(error, Exception) else EngineError(_("the packing was ended")))
             raise
     tell(ProgressItem(key=_ROW, title="packing by gzip", mark="✓", told="packed", done=total))
 
@@ -151,4 +152,6 @@ def _gzip(given: Iterator[bytes], layer: Descriptor) -> Iterator[bytes]:
 
 
 def _torn(layer: Descriptor, error: ValueError) -> EngineError:
-    return EngineError(f"a layer of the image is torn in this machine's engine: {error}", where=layer.digest)
+    return EngineError(
+        _("a layer of the image is torn in this machine's engine: {error}").format(error=error), where=layer.digest
+    )

@@ -21,6 +21,7 @@ from rlbox.engine.push import push_image
 from rlbox.engine.reference import Reference, parse_reference
 from rlbox.engine.registry_client import Destination, Registry
 from rlbox.errors import EngineError, NodeError, RlboxError
+from rlbox.i18n import _
 from rlbox.system.progress import ProgressItem
 
 _BLOCK = 1 << 18
@@ -234,9 +235,11 @@ class _Sent:
         found = self.link.ask("image", image=str(pulled))["image"] or {}
         if found.get("id") not in sending.image.names:
             raise NodeError(
-                f"node {self.link.name} has another image than was sent: {found.get('id', 'none')}",
+                _("node {link} has another image than was sent: {id}").format(
+                    link=self.link.name, id=found.get("id", _("none"))
+                ),
                 where=sending.image.digest,
-                next_step="the same command again",
+                next_step=_("the same command again"),
             )
         engine.tag(str(found["id"]), sending.keep)
         engine.remove_tag(str(pulled))
@@ -246,9 +249,11 @@ class _Sent:
     def _refused(self, said: str) -> RlboxError:
         why = self.link.ask("blob-failed")["failed"] or str(self._failed or "") or said
         full = "no space left" in why.lower()
-        step = "free space there" if full else "the same command again: what came stays"
+        step = _("free space there") if full else _("the same command again: what came stays")
         return EngineError(
-            f"the image did not get to node {self.link.name}: {why}", where=self.link.name, next_step=step
+            _("the image did not get to node {link}: {why}").format(link=self.link.name, why=why),
+            where=self.link.name,
+            next_step=step,
         )
 
     def end(self) -> None:

@@ -16,6 +16,7 @@ from rlbox.cluster.story import Story
 from rlbox.cluster.survey import Survey
 from rlbox.engine.api import require_image
 from rlbox.errors import EngineError, SpecError
+from rlbox.i18n import _
 from rlbox.system.progress import show_progress
 
 
@@ -57,9 +58,11 @@ def _pulled(story: Story, engines: Mapping[str, NodeFacts], plan: ClusterPlan | 
         old = [name for name in lacking if image.zstd and not unpacks_zstd(engines[name].engine.version)]
         if old:
             raise EngineError(
-                f"the engine of {', '.join(old)} cannot unpack zstd, by which layers of {image.pinned} are packed",
+                _("the engine of {old} cannot unpack zstd, by which layers of {pinned} are packed").format(
+                    old=", ".join(old), pinned=image.pinned
+                ),
                 where=f"Docker {engines[old[0]].engine.version}",
-                next_step="without --from it is sent from here, packed by gzip",
+                next_step=_("without --from it is sent from here, packed by gzip"),
             )
         with show_progress(story.app) as tell:
             pull_image(story.fleet, lacking, image, keep_as(story.image.tag), tell)
@@ -106,8 +109,10 @@ def _is_here(survey: Survey, plan: ClusterPlan | None, name: str) -> bool:
 def _require_made_with(story: Story, plan: ClusterPlan | None, identity: str) -> None:
     if plan and plan.image != identity:
         raise SpecError(
-            f"cluster {plan.name} was started with another image of {plan.target} than this machine has now",
-            next_step=f"rlbox cluster down {story.wish.words}, then the same command again",
+            _("cluster {plan} was started with another image of {target} than this machine has now").format(
+                plan=plan.name, target=plan.target
+            ),
+            next_step=_("rlbox cluster down {words}, then the same command again").format(words=story.wish.words),
         )
 
 

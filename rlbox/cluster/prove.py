@@ -19,6 +19,7 @@ from rlbox.cluster.story import Story
 from rlbox.cluster.survey import askers
 from rlbox.errors import NodeError, RlboxError
 from rlbox.findings import Finding
+from rlbox.i18n import _
 from rlbox.system.json_files import parse_json_lines
 
 _PROGRAM = Path(__file__).with_name("inside") / "prove.py"
@@ -173,7 +174,9 @@ def require_proof(story: Story, plan: ClusterPlan, facts: Mapping[str, NodeFacts
     errors = [one for one in found if one.level == "error"]
     if errors:
         raise NodeError(
-            f"cluster {plan.name} does not stand the proof\n{problems_text(found)}",
+            _("cluster {plan} does not stand the proof\n{problems_text}").format(
+                plan=plan.name, problems_text=problems_text(found)
+            ),
             where=", ".join(one.where for one in errors),
             next_step=errors[0].remedy,
         )

@@ -15,6 +15,7 @@ from rlbox.engine.reference import Reference, parse_reference
 from rlbox.engine.registry_client import Registry, wrong_digest
 from rlbox.errors import EngineError, NodeError, RegistryError, SpecError
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.system.network_settings import find_ca_bundle
 from rlbox.system.progress import ProgressItem
 from rlbox.values import Secret
@@ -67,12 +68,12 @@ def _config(known: Sequence[Manifest], text: str) -> Descriptor:
     for one in known:
         if one.config:
             return one.config
-    raise RegistryError(f"{text} is no image", next_step="check name and tag")
+    raise RegistryError(_("{text} is no image").format(text=text), next_step=_("check name and tag"))
 
 
 def _read(registry: Registry, repository: str, part: Descriptor) -> Any:
     def read() -> bytes:
-        with registry.open_blob(repository, part.digest) as (_, blocks):
+        with registry.open_blob(repository, part.digest) as (__, blocks):
             return b"".join(blocks)
 
     data = registry.retry(read)
@@ -84,9 +85,10 @@ def _read(registry: Registry, repository: str, part: Descriptor) -> Any:
 def _require_target(config: Any, text: str, target: str) -> None:
     labels = config.get("config", {}).get("Labels") or {}
     if (found := labels.get(TARGET_LABEL, "")) != target:
-        whose = f"target {found!s}" if found else "no target"
+        whose = _("target {found!s}").format(found=found) if found else _("no target")
         raise SpecError(
-            f"{text} is an image of {whose}, not of {target}", next_step=f"rlbox push {target} --to REF prints its name"
+            _("{text} is an image of {whose}, not of {target}").format(text=text, whose=whose, target=target),
+            next_step=_("rlbox push {target} --to REF prints its name").format(target=target),
         )
 
 
@@ -116,9 +118,11 @@ def pull_image(
         found = link.ask("image", image=name)["image"] or {}
         if found.get("id") not in image.names:
             raise NodeError(
-                f"node {link.name} has another image than the registry: {found.get('id', 'none')}",
+                _("node {link} has another image than the registry: {id}").format(
+                    link=link.name, id=found.get("id", _("none"))
+                ),
                 where=name,
-                next_step="the same command again",
+                next_step=_("the same command again"),
             )
         engine.tag(str(found["id"]), keep)
         engine.remove_tag(name)
@@ -129,7 +133,7 @@ def pull_image(
 
 def _refused(link: NodeLink, name: str, said: str) -> EngineError:
     return EngineError(
-        f"the engine of node {link.name} could not pull {name}: {said}",
+        _("the engine of node {link} could not pull {name}: {said}").format(link=link.name, name=name, said=said),
         where=link.name,
-        next_step="without --from it is sent from here; or let that node reach the registry",
+        next_step=_("without --from it is sent from here; or let that node reach the registry"),
     )

@@ -15,6 +15,7 @@ from rlbox.diagnose.events import Event
 from rlbox.diagnose.patterns import words
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json, toml_table
+from rlbox.i18n import _
 from rlbox.logs.lines import block_of
 from rlbox.logs.patterns import compile_pattern, find_hits
 from rlbox.system.safe_files import read_bytes
@@ -116,8 +117,8 @@ class SignatureSet:
         """
         found = []
         around: tuple[str, ...] = ()
-        for index, (_, text, _, tail) in enumerate(event.statements()):
-            lines = [text, *(line for _, line in tail[:_TAIL])]
+        for index, (_first, text, _last, tail) in enumerate(event.statements()):
+            lines = [text, *(line for _number, line in tail[:_TAIL])]
             whole = "\n".join(lines)
             for signature in self.fitting(whole):
                 if signature.near or signature.far:
@@ -154,7 +155,7 @@ def _around(event: Event, spoken: str) -> tuple[str, ...]:
     """Return where an event stands: each frame as `file:function`, the lane, the logger's place, its line, the log."""
     row = event.row
     frames = dict.fromkeys(f"{frame.file}:{frame.function}" for frame in event.frames)
-    tail = [line for _, line in event.tail if line.startswith("File ")]
+    tail = [line for __, line in event.tail if line.startswith("File ")]
     return (*frames, *tail, f"lane {row.lane}", f"source {row.source}", row.text[:300], spoken)
 
 
@@ -236,7 +237,9 @@ def _table(path: Path) -> dict[str, Any]:
     try:
         return toml_table(path.read_bytes()[:_MOST_BYTES].decode("utf-8", "replace"))
     except (OSError, ValueError) as error:
-        raise SpecError(f"broken TOML: {error}", where=str(path), next_step="correct the file") from error
+        raise SpecError(
+            _("broken TOML: {error}").format(error=error), where=str(path), next_step=_("correct the file")
+        ) from error
 
 
 def _pack(folder: Path) -> tuple[LogSignature, ...]:
@@ -244,12 +247,16 @@ def _pack(folder: Path) -> tuple[LogSignature, ...]:
     files = {path.stem: path for path in sorted(folder.glob("*.toml"))}
     if not files:
         raise SpecError(
-            f"{folder}: no signatures in it", next_step="name a folder with files like templates/fixes/*.toml"
+            _("{folder}: no signatures in it").format(folder=folder),
+            next_step=_("name a folder with files like templates/fixes/*.toml"),
         )
     fixes = _fixes(files)
     problems = [f"{fix['id']}: {problem}" for fix in fixes for problem in _problems_of(fix)]
     if problems:
-        raise SpecError(f"{folder}: wrong signatures\n  " + "\n  ".join(problems), next_step="correct the pack")
+        raise SpecError(
+            _("{folder}: wrong signatures\n  {problems}").format(folder=folder, problems="\n  ".join(problems)),
+            next_step=_("correct the pack"),
+        )
     return signatures_of(fixes)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from rlbox.errors import NodeError, SpecError
+from rlbox.i18n import _
 from rlbox.logs.run_logs import find_logs
 from rlbox.system.compression import decompress_layer
 from rlbox.system.safe_files import open_regular_fd
@@ -60,9 +61,15 @@ def find_sources(names: list[str]) -> list[Source]:
         elif path.exists():
             found.append(Source(name=name, path=path))
         else:
-            raise SpecError(f"{name}: no such file or folder", next_step="name a log, a folder with logs, or a run")
+            raise SpecError(
+                _("{name}: no such file or folder").format(name=name),
+                next_step=_("name a log, a folder with logs, or a run"),
+            )
     if len(found) > MOST_FILES:
-        raise SpecError(f"{len(found)} logs, more than {MOST_FILES}", next_step="name a folder further down")
+        raise SpecError(
+            _("{count} logs, more than {most_files}").format(count=len(found), most_files=MOST_FILES),
+            next_step=_("name a folder further down"),
+        )
     return list(dict.fromkeys(found))
 
 
@@ -76,7 +83,9 @@ def run_sources(run_dir: Path) -> list[Source]:
     """
     found = [Source(name=str(path.relative_to(run_dir)), path=path) for path in find_logs(run_dir, None, None)]
     if not found:
-        raise SpecError(f"run {run_dir.name} has no log", where=str(run_dir), next_step="rlbox runs")
+        raise SpecError(
+            _("run {run_dir} has no log").format(run_dir=run_dir.name), where=str(run_dir), next_step="rlbox runs"
+        )
     return found
 
 
@@ -93,7 +102,9 @@ def _in_folder(folder: Path, before: str = "") -> list[Source]:
             if _LOG.search(name) and not (here / name).is_symlink()
         ]
     if not found:
-        raise SpecError(f"{folder}: no log in it", next_step="name the log itself, whatever it is called")
+        raise SpecError(
+            _("{folder}: no log in it").format(folder=folder), next_step=_("name the log itself, whatever it is called")
+        )
     return found
 
 
@@ -101,7 +112,9 @@ def _in_archive(archive: Path) -> list[Source]:
     with _opened_archive(archive) as tar:
         names = [member.name for member in tar if member.isfile() and _LOG.search(Path(member.name).name)]
     if not names:
-        raise SpecError(f"{archive}: no log in it", next_step="unpack it, and name the log")
+        raise SpecError(
+            _("{archive}: no log in it").format(archive=archive), next_step=_("unpack it, and name the log")
+        )
     return [Source(name=name, path=archive, member=name) for name in names if not _LEFT & set(Path(name).parts)]
 
 
@@ -111,7 +124,9 @@ def _opened_archive(archive: Path) -> Iterator[tarfile.TarFile]:
         with tarfile.open(archive) as tar:
             yield tar
     except (tarfile.TarError, OSError, EOFError) as error:
-        raise SpecError(f"{archive}: this is no archive", next_step="name a log or a folder") from error
+        raise SpecError(
+            _("{archive}: this is no archive").format(archive=archive), next_step=_("name a log or a folder")
+        ) from error
 
 
 def read_blocks(source: Source, start: int = 0) -> Iterator[bytes]:

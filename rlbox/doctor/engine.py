@@ -21,6 +21,7 @@ from rlbox.engine.gpu_probe import probe_offer
 from rlbox.errors import EngineError, NodeError
 from rlbox.findings import Finding, listed
 from rlbox.foreign import whole_number
+from rlbox.i18n import _
 from rlbox.record.disk_hold import LOCK_FILE, disk_holder
 from rlbox.system.files import free_bytes
 from rlbox.system.gpu import GpuDriver, GpuModel
@@ -62,49 +63,51 @@ class EngineFacts:
     clock_s: float = 0.0
 
 
-def _answers(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
+def _answers(facts: EngineFacts, __: Demands) -> Iterator[Finding]:
     if facts.error:
         yield Finding(
-            id="engine-missing", title="the container engine cannot be used", seen=facts.error, where=facts.where,
+            id="engine-missing", title=_("the container engine cannot be used"), seen=facts.error, where=facts.where,
             remedy=facts.remedy, breaks=("image-*",),
         )  # fmt: skip
 
 
-def _new_enough(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
+def _new_enough(facts: EngineFacts, __: Demands) -> Iterator[Finding]:
     if facts.version and facts.version < OLDEST_ENGINE:
         yield Finding(
-            id="engine-old", title="the container engine is too old", seen=_dotted(facts.version), where=facts.where,
-            remedy=f"install Docker {_dotted(OLDEST_ENGINE)} or newer", breaks=("image-*",),
+            id="engine-old", title=_("the container engine is too old"), seen=_dotted(facts.version), where=facts.where,
+            remedy=_("install Docker {dotted} or newer").format(dotted=_dotted(OLDEST_ENGINE)), breaks=("image-*",),
         )  # fmt: skip
 
 
 def _gives_gpus(facts: EngineFacts, demands: Demands) -> Iterator[Finding]:
     if demands.wants_gpu and not facts.gpu_ways:
         yield Finding(
-            id="gpu-runtime-missing", title="the engine cannot give a GPU to a container",
-            seen="neither a runtime nvidia nor a CDI specification", where=facts.where,
+            id="gpu-runtime-missing", title=_("the engine cannot give a GPU to a container"),
+            seen=_("neither a runtime nvidia nor a CDI specification"), where=facts.where,
             remedy="install nvidia-container-toolkit, then: sudo nvidia-ctk runtime configure && restart the engine",
         )  # fmt: skip
 
 
-def _room(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
+def _room(facts: EngineFacts, __: Demands) -> Iterator[Finding]:
     if facts.room is not None and facts.room < _LEAST_ROOM:
         yield Finding(
-            id="engine-disk-full", title="the engine's disk is nearly full", level="warning",
-            seen=f"{size_text(facts.room)} free", where=facts.root,
-            remedy="remove images that nobody needs (`docker image ls`), or move its data-root", covers=("disk-full",),
+            id="engine-disk-full", title=_("the engine's disk is nearly full"), level="warning",
+            seen=_("{room} free").format(room=size_text(facts.room)), where=facts.root,
+            remedy=_("remove images that nobody needs (`docker image ls`), or move its data-root"),
+            covers=("disk-full",),
         )  # fmt: skip
 
 
-def _clock(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
+def _clock(facts: EngineFacts, __: Demands) -> Iterator[Finding]:
     if abs(facts.clock_s) > 300:
         yield Finding(
-            id="clock-skew", title="the engine's clock differs from this machine's", seen=duration_text(facts.clock_s),
-            where=facts.where, remedy="set both by NTP",
+            id="clock-skew", title=_("the engine's clock differs from this machine's"),
+            seen=duration_text(facts.clock_s),
+            where=facts.where, remedy=_("set both by NTP"),
         )  # fmt: skip
 
 
-def _left_over(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
+def _left_over(facts: EngineFacts, __: Demands) -> Iterator[Finding]:
     stale = [row for row in facts.containers if row.run and not row.lives]
     alive = [row for row in facts.containers if row.run and row.lives]
     if alive:
@@ -113,8 +116,8 @@ def _left_over(facts: EngineFacts, _: Demands) -> Iterator[Finding]:
     if stale:
         rows = [f"{row.name} ({row.state}, {row.owner})" for row in stale]
         yield Finding(
-            id="stale-containers", title="containers of ended runs are still there", level="warning",
-            seen=listed(rows), where="engine",
+            id="stale-containers", title=_("containers of ended runs are still there"), level="warning",
+            seen=listed(rows), where=_("engine"),
             remedy=f"docker rm -f {' '.join(row.name for row in stale[:10])}", breaks=("port-taken",),
         )  # fmt: skip
 
@@ -141,21 +144,23 @@ class ImageNeeds:
     variant: str = ""
 
 
-def _driver_there(driver: GpuDriver, _: ImageNeeds, demands: Demands) -> Iterator[Finding]:
+def _driver_there(driver: GpuDriver, __: ImageNeeds, demands: Demands) -> Iterator[Finding]:
     if demands.wants_gpu and not driver.present:
         yield Finding(
-            id="gpu-driver-missing", title="there is no NVIDIA driver, and the target wants GPUs",
-            seen=f"wanted: {demands.gpus or 1} x {demands.gpu or 'GPU'}", where="/dev/nvidia*",
-            remedy="run it on a machine with the GPU; inside a container: start it with --gpus all",
+            id="gpu-driver-missing", title=_("there is no NVIDIA driver, and the target wants GPUs"),
+            seen=_("wanted: {gpus} x {gpu}").format(gpus=demands.gpus or 1, gpu=demands.gpu or 'GPU'),
+            where="/dev/nvidia*",
+            remedy=_("run it on a machine with the GPU; inside a container: start it with --gpus all"),
             breaks=("gpu-*",), covers=("libcuda-missing", "no-gpu-visible"),
         )  # fmt: skip
 
 
-def _driver_answers(driver: GpuDriver, _: ImageNeeds, demands: Demands) -> Iterator[Finding]:
+def _driver_answers(driver: GpuDriver, __: ImageNeeds, demands: Demands) -> Iterator[Finding]:
     if demands.wants_gpu and driver.error:
         yield Finding(
-            id="gpu-driver-broken", title="the NVIDIA driver does not answer", seen=driver.error, where="libcuda.so.1",
-            remedy="restart the container; if the host's nvidia-smi fails too, reload the driver or reboot",
+            id="gpu-driver-broken", title=_("the NVIDIA driver does not answer"), seen=driver.error,
+            where="libcuda.so.1",
+            remedy=_("restart the container; if the host's nvidia-smi fails too, reload the driver or reboot"),
             breaks=("gpu-*",),
         )  # fmt: skip
 
@@ -171,19 +176,21 @@ def _driver_new_enough(driver: GpuDriver, needs: ImageNeeds, demands: Demands) -
             "workstation": "(a workstation card has no forward compatibility), ",
             "consumer": "(a consumer card has no forward compatibility), ",
         }.get(demands.grade, "")
-        variant = f"take the target {needs.variant}, " if needs.variant else ""
+        variant = _("take the target {variant}, ").format(variant=needs.variant) if needs.variant else ""
         branch = "" if len(wanted) > 1 else LEAST_DRIVERS.get(wanted[0], "")  # a minor version is NVIDIA_REQUIRE_CUDA's
-        least = f" to {branch} or newer" if branch else ""
+        least = _(" to {branch} or newer").format(branch=branch) if branch else ""
         yield Finding(
-            id="cuda-driver-old", title="the image needs a newer NVIDIA driver",
-            seen=f"the driver takes CUDA {_dotted(driver.cuda)}, the image wants {_dotted(wanted)}", where="driver",
-            remedy=f"update the host's driver{least}, {variant}{forward}or take a machine with a newer one",
+            id="cuda-driver-old", title=_("the image needs a newer NVIDIA driver"),
+            seen=_("the driver takes CUDA {dotted}, the image wants {dotted2}").format
+                (dotted=_dotted(driver.cuda), dotted2=_dotted(wanted)), where="driver",
+            remedy=_("update the host's driver{least}, {variant}{forward}or take a machine with a newer one").format
+                (least=least, variant=variant, forward=forward),
             breaks=("gpu-*",),
             covers=("driver-too-old",),
         )  # fmt: skip
 
 
-def _gpus_enough(driver: GpuDriver, _: ImageNeeds, demands: Demands) -> Iterator[Finding]:
+def _gpus_enough(driver: GpuDriver, __: ImageNeeds, demands: Demands) -> Iterator[Finding]:
     if driver.devices:
         yield from too_few_gpus(driver.devices, demands)
 
@@ -192,9 +199,10 @@ def too_few_gpus(count: int, demands: Demands) -> Iterator[Finding]:
     """Yield a finding when `count` GPUs are fewer than the target uses."""
     if count < demands.gpus:
         yield Finding(
-            id="gpu-count", title="there are fewer GPUs than the target uses", seen=f"{count} of {demands.gpus}",
+            id="gpu-count", title=_("there are fewer GPUs than the target uses"),
+            seen=_("{count} of {gpus}").format(count=count, gpus=demands.gpus),
             where="/dev/nvidia*",
-            remedy="start the container with all of them, unset CUDA_VISIBLE_DEVICES, or lower hardware.gpus",
+            remedy=_("start the container with all of them, unset CUDA_VISIBLE_DEVICES, or lower hardware.gpus"),
             covers=("invalid-device-ordinal",),
         )  # fmt: skip
 
@@ -208,9 +216,10 @@ def judge_cards(cards: Sequence[GpuModel], demands: Demands) -> Iterator[Finding
     others = [card for card in cards if demands.arch and card.arch and card.arch != demands.arch]
     if others:
         yield Finding(
-            id="gpu-other-arch", title="the GPU is not the one that the target is made for", level="warning",
-            seen=f"{others[0].name} is {others[0].arch}, the target {demands.arch}", where="hardware.arch",
-            remedy="choose the target of this GPU, or set hardware.gpu and hardware.arch and build it again",
+            id="gpu-other-arch", title=_("the GPU is not the one that the target is made for"), level="warning",
+            seen=_("{name} is {arch}, the target {demands_arch}").format
+                (name=others[0].name, arch=others[0].arch, demands_arch=demands.arch), where="hardware.arch",
+            remedy=_("choose the target of this GPU, or set hardware.gpu and hardware.arch and build it again"),
         )  # fmt: skip
 
 
@@ -246,9 +255,11 @@ def _version(text: str) -> tuple[int, ...]:
 
 def _image(state: str, target: str) -> Iterator[Finding]:
     if state != "current":
-        says = {"missing": "is not built yet", "outdated": "is out of date"}
+        says = {"missing": _("is not built yet"), "outdated": _("is out of date")}
         yield Finding(
-            id=f"image-{state}", title=f"the image of {target} {says[state]}", level="note", where=f"rlbox/{target}",
+            id=f"image-{state}",
+            title=_("the image of {target} {says}").format(target=target, says=says[state]), level="note",
+            where=f"rlbox/{target}",
             remedy=f"rlbox build {target}",
         )  # fmt: skip
 

@@ -17,6 +17,7 @@ from rlbox.doctor.report import Report, report_text, summary_line
 from rlbox.doctor.stack_place import stack_here
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.findings import Finding
+from rlbox.i18n import _
 from rlbox.system.identity import is_in_image
 
 
@@ -53,9 +54,9 @@ def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: 
     if (here := stack_here()) or is_in_image():
         if name and here and here.demands.target != name:
             raise NodeError(
-                f"the stack here is that of target {here.demands.target!r}",
+                _("the stack here is that of target {target!r}").format(target=here.demands.target),
                 where=here.python,
-                next_step=f"rlbox doctor, or rlbox doctor {name} outside of this container",
+                next_step=_("rlbox doctor, or rlbox doctor {name} outside of this container").format(name=name),
             )
         return examine_inside({**os.environ, **(choose_seen(app, gpus) if gpus else {})}, budget_s)
     from rlbox.doctor.host import examine_host

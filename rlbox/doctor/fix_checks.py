@@ -15,6 +15,7 @@ from rlbox.doctor.check_group import Judge
 from rlbox.doctor.program import Program
 from rlbox.findings import SHOULD_BE, Finding
 from rlbox.foreign import whole_number
+from rlbox.i18n import _
 from rlbox.system.json_files import read_json_object
 from rlbox.system.limits import usable_cores
 from rlbox.values import OWN
@@ -65,9 +66,11 @@ def _in_effect(check: FixCheck, code: int, output: str) -> Iterator[Finding]:
     if code not in (0, TIMED_OUT) and not any(words in output for words in _NOT_RUN):
         yield Finding(
             id=check.id,
-            title=f"fix {check.id} is {'in effect in part' if check.partial else 'not in effect'}",
+            title=_("fix {id} is {partial}").format(
+                id=check.id, partial=_("in effect in part") if check.partial else _("not in effect")
+            ),
             level="note" if check.partial else "error",
-            seen=_last_line(output) or f"its check ended with {code}",
+            seen=_last_line(output) or _("its check ended with {code}").format(code=code),
             where=f"{SHOULD_BE}{check.title}",
             remedy=check.remedy,
             covers=check.heals,

@@ -13,6 +13,7 @@ from rlbox.doctor.facts import Demands, demands_of, with_gpus
 from rlbox.doctor.fix_checks import PLACE
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.errors import NodeError
+from rlbox.i18n import _
 from rlbox.system.json_files import read_json_object
 from rlbox.values import OWN, VENV
 
@@ -60,11 +61,15 @@ def find_stack(python: str, next_step: str) -> Stack:
     if python:
         found = shutil.which(python)
         if found is None:
-            raise NodeError("the interpreter cannot be run", where=python, next_step="name another with --python FILE")
+            raise NodeError(
+                _("the interpreter cannot be run"), where=python, next_step=_("name another with --python FILE")
+            )
         return Stack(python=os.path.abspath(found), demands=Demands())
     if here := stack_here():
         return here
-    raise NodeError("no stack is here: neither an image of rlbox nor a machine it was applied to", next_step=next_step)
+    raise NodeError(
+        _("no stack is here: neither an image of rlbox nor a machine it was applied to"), next_step=next_step
+    )
 
 
 def bytecode_folder(environ: Mapping[str, str], mount: str, lock: Path) -> str:

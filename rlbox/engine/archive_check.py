@@ -12,6 +12,7 @@ from rlbox.engine.archive_parts import BLOBS, INDEX_FILE, archive_tags
 from rlbox.engine.oci import INDEXES, Descriptor, Manifest, parse_manifest
 from rlbox.errors import WorkFailed
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.system.compression import CHUNK, DigestCounter
 from rlbox.system.files import describe_special_file
 
@@ -56,7 +57,9 @@ def check_archive(path: Path, on_bytes: OnBytes = lambda count: None) -> Archive
         It is no OCI archive, cut short, or a blob is damaged or missing; the blob is named.
     """
     if kind := describe_special_file(path):  # which may have no end, or no beginning
-        raise WorkFailed(f"this is no archive, but {kind}", where=str(path), next_step="rlbox save TARGET FILE")
+        raise WorkFailed(
+            _("this is no archive, but {kind}").format(kind=kind), where=str(path), next_step="rlbox save TARGET FILE"
+        )
     try:
         with tarfile.open(path, mode="r:") as tar:
             members = _members(tar, path)
@@ -65,7 +68,9 @@ def check_archive(path: Path, on_bytes: OnBytes = lambda count: None) -> Archive
                 if name.startswith(BLOBS):
                     _check_blob(cast(IO[bytes], tar.extractfile(member)), _digest(name), path, on_bytes)
     except tarfile.TarError as error:
-        raise WorkFailed(f"this is no archive: {error}", where=str(path), next_step="rlbox save TARGET FILE") from error
+        raise WorkFailed(
+            _("this is no archive: {error}").format(error=error), where=str(path), next_step="rlbox save TARGET FILE"
+        ) from error
     blobs = {
         f"sha256:{name.removeprefix(BLOBS)}": (member.offset_data, member.size)
         for name, member in members.items()
@@ -100,12 +105,14 @@ def _index(tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], path: P
     if INDEX_FILE not in members:
         step = f"docker load --input {path}" if "manifest.json" in members else "rlbox save TARGET FILE"
         raise WorkFailed(
-            "this is no OCI archive: it has no index.json, or is cut short", where=str(path), next_step=step
+            _("this is no OCI archive: it has no index.json, or is cut short"), where=str(path), next_step=step
         )
     try:
         return parse_manifest(cast(IO[bytes], tar.extractfile(members[INDEX_FILE])).read(), INDEXES[0])
     except ValueError as error:
-        raise WorkFailed(f"its index.json is damaged: {error}", where=str(path), next_step=_AGAIN) from error
+        raise WorkFailed(
+            _("its index.json is damaged: {error}").format(error=error), where=str(path), next_step=_AGAIN
+        ) from error
 
 
 def _check_blob(source: IO[bytes], wanted: str, path: Path, on_bytes: OnBytes) -> None:
@@ -114,7 +121,11 @@ def _check_blob(source: IO[bytes], wanted: str, path: Path, on_bytes: OnBytes) -
         hashed.take(chunk)
         on_bytes(len(chunk))
     if hashed.digest != wanted:
-        raise WorkFailed(f"blob {wanted} is damaged: its bytes are {hashed.digest}", where=str(path), next_step=_AGAIN)
+        raise WorkFailed(
+            _("blob {wanted} is damaged: its bytes are {digest}").format(wanted=wanted, digest=hashed.digest),
+            where=str(path),
+            next_step=_AGAIN,
+        )
 
 
 def _images(archive: Archive, index: Manifest) -> Iterator[Manifest]:
@@ -123,7 +134,7 @@ def _images(archive: Archive, index: Manifest) -> Iterator[Manifest]:
         try:
             manifest = parse_manifest(archive.read(item.digest), item.media_type)
         except ValueError as error:
-            what = f"blob {item.digest} is no manifest: {error}"
+            what = _("blob {digest} is no manifest: {error}").format(digest=item.digest, error=error)
             raise WorkFailed(what, where=str(archive.path), next_step=_AGAIN) from error
         if manifest.descriptor.media_type in INDEXES:
             yield from _images(archive, manifest)
@@ -135,18 +146,22 @@ def _images(archive: Archive, index: Manifest) -> Iterator[Manifest]:
 
 def _require(archive: Archive, blob: Descriptor) -> None:
     if archive.blobs.get(blob.digest, (0, -1))[1] != blob.size:
-        raise WorkFailed(f"blob {blob.digest} is missing", where=str(archive.path), next_step=_AGAIN)
+        raise WorkFailed(
+            _("blob {digest} is missing").format(digest=blob.digest), where=str(archive.path), next_step=_AGAIN
+        )
 
 
 def contents_of(archive: Archive, manifest: Manifest) -> list[str]:
     if manifest.config is None:
-        raise WorkFailed(f"blob {manifest.digest} is no image", where=str(archive.path), next_step=_AGAIN)
+        raise WorkFailed(
+            _("blob {digest} is no image").format(digest=manifest.digest), where=str(archive.path), next_step=_AGAIN
+        )
     return list(parse_json(archive.read(manifest.config.digest))["rootfs"]["diff_ids"])
 
 
 def torn(path: Path, blob: str) -> WorkFailed:
     """Return the error for an archive that ends too early, in or after `blob`."""
-    return WorkFailed(f"the archive is cut short in blob {blob}", where=str(path), next_step=_AGAIN)
+    return WorkFailed(_("the archive is cut short in blob {blob}").format(blob=blob), where=str(path), next_step=_AGAIN)
 
 
-_AGAIN = "copy the archive again, or write it again with `rlbox save`; nothing was loaded"
+_AGAIN = _("copy the archive again, or write it again with `rlbox save`; nothing was loaded")

@@ -13,6 +13,7 @@ from rlbox.engine.archive_rename import renamed
 from rlbox.engine.archive_write import file_header
 from rlbox.engine.oci import Manifest
 from rlbox.errors import NodeError, WorkFailed
+from rlbox.i18n import _
 from rlbox.system.compression import CHUNK, ChunkReader, DigestCounter, decompress_layer
 
 _BLOCK = 512
@@ -43,7 +44,9 @@ def load_archive(archive: Archive, rename: Callable[[str], str], on_bytes: OnByt
     """
     if len(archive.tags) != 1 or len(archive.manifests) != 1:
         raise WorkFailed(
-            f"this archive holds {len(archive.manifests)} images with {len(archive.tags)} names; rlbox loads one",
+            _("this archive holds {count} images with {tags_count} names; rlbox loads one").format(
+                count=len(archive.manifests), tags_count=len(archive.tags)
+            ),
             where=str(archive.path),
             next_step=f"docker load --input {archive.path}",
         )
@@ -55,8 +58,12 @@ def load_archive(archive: Archive, rename: Callable[[str], str], on_bytes: OnByt
     wanted = archive.index.manifests[0].digest if whole else config
     image = engine().find_image(tag)
     if image is None or image["Id"] != wanted:
-        found = image["Id"] if image else "nothing"
-        raise WorkFailed(f"the engine has {found} as {tag} after loading; the archive holds {wanted}")
+        found = image["Id"] if image else _("nothing")
+        raise WorkFailed(
+            _("the engine has {found} as {tag} after loading; the archive holds {wanted}").format(
+                found=found, tag=tag, wanted=wanted
+            )
+        )
     return LoadedImage(tag=tag, digest=manifest.digest, identity=wanted, layers=len(manifest.layers))
 
 
@@ -72,8 +79,11 @@ def _send(chunks: Iterator[bytes]) -> None:
     for message in engine().load(chunks):
         if words := message.get("error"):
             if "no space left" in words:
-                raise NodeError(f"the engine's disk is full: {words}", next_step="free space there, then repeat")
-            raise WorkFailed(f"the engine could not load the image: {words}")
+                raise NodeError(
+                    _("the engine's disk is full: {words}").format(words=words),
+                    next_step=_("free space there, then repeat"),
+                )
+            raise WorkFailed(_("the engine could not load the image: {words}").format(words=words))
 
 
 def _file_chunks(path: Path, on_bytes: OnBytes) -> Iterator[bytes]:
@@ -100,13 +110,20 @@ def _plain_size(archive: Archive, manifest: Manifest, number: int, content: str)
         for chunk in decompress_layer(ChunkReader(archive.chunks(layer.digest)), layer.media_type):
             hashed.take(chunk)
     except ValueError as error:
-        raise WorkFailed(f"blob {layer.digest} cannot be unpacked: {error}", where=str(archive.path)) from error
+        raise WorkFailed(
+            _("blob {digest} cannot be unpacked: {error}").format(digest=layer.digest, error=error),
+            where=str(archive.path),
+        ) from error
     if hashed.digest != content:
-        what = f"blob {layer.digest} holds {hashed.digest}; the image's configuration says {content}"
+        what = _("blob {digest} holds {hashed_digest}; the image's configuration says {content}").format(
+            digest=layer.digest, hashed_digest=hashed.digest, content=content
+        )
         raise WorkFailed(
             what,
             where=str(archive.path),
-            next_step=f"build the image again where it is, then: rlbox save TARGET {archive.path.name}",
+            next_step=_("build the image again where it is, then: rlbox save TARGET {path}").format(
+                path=archive.path.name
+            ),
         )
     return hashed.size
 

@@ -33,6 +33,7 @@ from rlbox.engine.oci import (
 )
 from rlbox.errors import WorkFailed
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.system.compression import CHUNK, ChunkReader, DigestCounter, compress_zstd
 from rlbox.system.files import open_atomic
 
@@ -129,16 +130,16 @@ def _finish(writer: ArchiveWriter, export: _Export, name: str) -> str:
     listed = parse_json(export.documents[DOCKER_MANIFEST_FILE])[0]
     text = export.documents[listed["Config"]]
     own = [export.layers[name] for name in listed["Layers"]]
-    for (_, got), wanted in zip(own, parse_json(text)["rootfs"]["diff_ids"], strict=True):
+    for (__, got), wanted in zip(own, parse_json(text)["rootfs"]["diff_ids"], strict=True):
         if got != wanted:
-            what = f"the engine's store is damaged: {wanted} holds {got}"
-            raise WorkFailed(what, next_step="remove the image and build it again")
+            what = _("the engine's store is damaged: {wanted} holds {got}").format(wanted=wanted, got=got)
+            raise WorkFailed(what, next_step=_("remove the image and build it again"))
     config = describe(text, CONFIG)
-    body = image_manifest(config, [packed for packed, _ in own])
+    body = image_manifest(config, [packed for packed, __ in own])
     manifest = describe(body, MANIFEST)
     writer.add(blob_name(config.digest), text)
     writer.add(blob_name(manifest.digest), body)
-    names = [blob_name(packed.digest) for packed, _ in own]
+    names = [blob_name(packed.digest) for packed, __ in own]
     writer.add(DOCKER_MANIFEST_FILE, docker_manifest(blob_name(config.digest), [name], names))
     writer.add(INDEX_FILE, archive_index(manifest, f"docker.io/{name}"))
     writer.finish()

@@ -11,6 +11,7 @@ from rlbox.engine.address import engine_is_here, engine_place
 from rlbox.engine.api import engine
 from rlbox.engine.status import EngineStatus, read_info
 from rlbox.errors import EngineError
+from rlbox.i18n import _
 from rlbox.system.command import DEVNULL, PIPE, check_command, run_command, start_command
 from rlbox.values import Command
 
@@ -30,7 +31,9 @@ def bring_engine(say: Callable[[str], None]) -> None:
     try:
         process = start_command(Command(argv=("bash", _SCRIPT)), stdout=DEVNULL, stderr=PIPE, session=False)
     except OSError as error:
-        raise EngineError(f"bash cannot be started: {error.strerror}", where=_SCRIPT) from error
+        raise EngineError(
+            _("bash cannot be started: {strerror}").format(strerror=error.strerror), where=_SCRIPT
+        ) from error
     assert process.stderr is not None  # noqa: S101  (it is a pipe)
     failed = None
     with process.stderr:
@@ -41,7 +44,9 @@ def bring_engine(say: Callable[[str], None]) -> None:
             else:
                 say(line.removeprefix(_SAYS))
     if code := process.wait():
-        raise failed or EngineError(f"the engine could not be started (exit code {code})", where=_SCRIPT)
+        raise failed or EngineError(
+            _("the engine could not be started (exit code {code})").format(code=code), where=_SCRIPT
+        )
 
 
 def plan_engine() -> tuple[str, ...]:
@@ -54,7 +59,7 @@ def plan_engine() -> tuple[str, ...]:
     """
     outcome = run_command(Command(argv=("bash", _SCRIPT, "--dry-run")))
     if outcome.exit_code:
-        raise _told(outcome.stderr) or EngineError("the engine cannot be looked for", where=_SCRIPT)
+        raise _told(outcome.stderr) or EngineError(_("the engine cannot be looked for"), where=_SCRIPT)
     return tuple(outcome.stdout.splitlines())
 
 

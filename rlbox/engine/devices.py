@@ -8,6 +8,7 @@ from rlbox.app import App
 from rlbox.engine.address import engine_is_here
 from rlbox.engine.limits import ContainerDefaults
 from rlbox.errors import NodeError
+from rlbox.i18n import _
 from rlbox.system.identity import is_in_image
 
 
@@ -24,8 +25,8 @@ def check_devices(app: App, limits: ContainerDefaults) -> None:
     here = engine_is_here() and not is_in_image()
     if here and (missing := [path for path in limits.devices if not os.path.exists(path)]):
         raise NodeError(
-            f"this machine has no {missing[0]}, which the target hands to its containers",
+            _("this machine has no {missing}, which the target hands to its containers").format(missing=missing[0]),
             where=missing[0],
-            next_step="load its driver, or take it out of [run.devices] of the target",
+            next_step=_("load its driver, or take it out of [run.devices] of the target"),
         )
     app.say(f"devices: {', '.join(sorted(limits.devices))}")

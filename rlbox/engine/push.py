@@ -24,6 +24,7 @@ from rlbox.engine.push_log import (
 from rlbox.engine.reference import Reference, is_loopback
 from rlbox.engine.registry_client import Destination
 from rlbox.errors import EngineError, RegistryError, RlboxError
+from rlbox.i18n import _
 from rlbox.system.http import ATTEMPTS, retry
 
 
@@ -82,15 +83,15 @@ def _check_route(destination: Destination) -> None:
     host = destination.reference.host
     if is_loopback(host) and not engine_is_here():
         raise RegistryError(
-            f"{host} is another machine for the engine than for rlbox",
+            _("{host} is another machine for the engine than for rlbox").format(host=host),
             where=engine_place(),
-            next_step="name the registry by an address that means the same on both",
+            next_step=_("name the registry by an address that means the same on both"),
         )
     destination.registry.ping()
     if destination.plain_http and not engine_takes_plain(host, engine().info().get("RegistryConfig") or {}):
         raise EngineError(
-            f"the engine insists on TLS for {host}",
-            next_step=f"add {host} to insecure-registries in the engine's /etc/docker/daemon.json",
+            _("the engine insists on TLS for {host}").format(host=host),
+            next_step=_("add {host} to insecure-registries in the engine's /etc/docker/daemon.json").format(host=host),
         )
 
 
@@ -137,8 +138,10 @@ def _verified(destination: Destination, wanted: str) -> Manifest:
     manifest, reference = destination.get(), destination.reference
     if manifest.digest != wanted:
         raise RegistryError(
-            f"{reference} is {manifest.digest} in the registry; what was pushed is {wanted}",
+            _("{reference} is {digest} in the registry; what was pushed is {wanted}").format(
+                reference=reference, digest=manifest.digest, wanted=wanted
+            ),
             where=reference.name,
-            next_step="somebody else may push to this tag; choose another, or repeat",
+            next_step=_("somebody else may push to this tag; choose another, or repeat"),
         )
     return manifest

@@ -15,6 +15,7 @@ from urllib.parse import urlencode, urlsplit
 from rlbox.engine.login import find_login
 from rlbox.engine.reference import is_loopback, login_name
 from rlbox.errors import RegistryError
+from rlbox.i18n import _
 from rlbox.system.http import RETRYABLE_STATUSES, HttpClient, HttpResponse
 from rlbox.values import Secret
 
@@ -79,7 +80,7 @@ class Authorizer:
         RegistryError
             The token service refused the login, or would get the password unencrypted.
         """
-        kind, _, rest = challenge.partition(" ")
+        kind, __, rest = challenge.partition(" ")
         with self._lock:
             if self._header.reveal() != sent:  # another thread met the same challenge and has answered it
                 return True
@@ -93,19 +94,26 @@ class Authorizer:
     def _token(self, fields: Mapping[str, str], login: Login | None, scope: str) -> Secret:
         realm = fields.get("realm", "")
         if login and not may_send_login(realm, self._host if self._plain_http else ""):
-            raise RegistryError(f"{self._host} wants the password sent without encryption", where=realm)
+            raise RegistryError(
+                _("{host} wants the password sent without encryption").format(host=self._host), where=realm
+            )
         asked = {"service": fields.get("service", ""), "scope": scope or fields.get("scope", "")}
         asked = {key: value for key, value in asked.items() if value}
         response = self._ask_service(realm, login, asked)
         if response.status in (400, 401, 403):
             raise refused_login(self._host, login_known=login is not None)
         if response.status in RETRYABLE_STATUSES:
-            raise MayPass(f"the token service of {self._host} answered {response.status}", where=realm)
+            raise MayPass(
+                _("the token service of {host} answered {status}").format(host=self._host, status=response.status),
+                where=realm,
+            )
         try:
             value = response.json()
             return Secret(str(value.get("token") or value["access_token"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            what = f"the token service of {self._host} gave no token (status {response.status})"
+            what = _("the token service of {host} gave no token (status {status})").format(
+                host=self._host, status=response.status
+            )
             raise RegistryError(what, where=realm) from error
 
     def _ask_service(self, realm: str, login: Login | None, asked: Mapping[str, str]) -> HttpResponse:
@@ -132,5 +140,9 @@ def may_send_login(url: str, plain_host: str = "") -> bool:
 
 
 def refused_login(host: str, *, login_known: bool, where: str = "") -> RegistryError:
-    what = f"{host} refused the login that docker keeps for it" if login_known else f"{host} wants a login"
+    what = (
+        _("{host} refused the login that docker keeps for it").format(host=host)
+        if login_known
+        else _("{host} wants a login").format(host=host)
+    )
     return RegistryError(what, where=where, next_step=f"docker login {login_name(host)}".rstrip())

@@ -28,6 +28,7 @@ from rlbox.engine.reference import Reference
 from rlbox.engine.registry_wire import Content, Wire
 from rlbox.errors import RegistryError
 from rlbox.foreign import whole_number
+from rlbox.i18n import _
 from rlbox.system.http import HttpResponse
 
 
@@ -53,9 +54,11 @@ class Registry(Wire):
             manifest = parse_manifest(response.read(), kind)
         except ValueError as error:
             raise RegistryError(
-                f"{self.host} answered {kind or 'something'} where a manifest was asked for",
+                _("{host} answered {kind} where a manifest was asked for").format(
+                    host=self.host, kind=kind or "something"
+                ),
                 where=f"{self.host}/{repository}:{reference}",
-                next_step="a proxy or a login page may stand in front of the registry",
+                next_step=_("a proxy or a login page may stand in front of the registry"),
             ) from error
         if reference.startswith("sha256:") and manifest.digest != reference:
             raise wrong_digest(f"{self.host}/{repository}", reference, manifest.digest)
@@ -66,7 +69,11 @@ class Registry(Wire):
         manifest = self.find_manifest(repository, reference)
         if manifest is None:
             raise RegistryError(
-                f"{self.host}/{repository} has no {reference}", where=self.host, next_step="check name and tag"
+                _("{host}/{repository} has no {reference}").format(
+                    host=self.host, repository=repository, reference=reference
+                ),
+                where=self.host,
+                next_step=_("check name and tag"),
             )
         return manifest
 
@@ -127,7 +134,9 @@ class Registry(Wire):
         with self.once("POST", f"/v2/{repository}/blobs/uploads/", repository, {}, expect=(202,)) as started:
             location = started.headers.get("Location", "")
         if not location:
-            raise RegistryError(f"{self.host} names no place to upload to", where=f"{self.host}/{repository}")
+            raise RegistryError(
+                _("{host} names no place to upload to").format(host=self.host), where=f"{self.host}/{repository}"
+            )
         place = location + ("&" if "?" in location else "?") + urlencode({"digest": blob.digest})
         headers = {"Content-Type": "application/octet-stream"}
         with self.once("PUT", place, repository, headers, source, expect=(201, 204)) as stored:
@@ -176,9 +185,9 @@ class Destination:
 
 def wrong_digest(where: str, wanted: str, got: str) -> RegistryError:
     return RegistryError(
-        f"the registry gave other bytes than asked for: {got} instead of {wanted}",
+        _("the registry gave other bytes than asked for: {got} instead of {wanted}").format(got=got, wanted=wanted),
         where=where,
-        next_step="the same again, without the mirror or proxy in front of the registry; nothing of it was kept",
+        next_step=_("the same again, without the mirror or proxy in front of the registry; nothing of it was kept"),
     )
 
 

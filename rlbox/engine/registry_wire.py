@@ -15,6 +15,7 @@ from rlbox.engine.reference import DOCKER_HUB, is_loopback
 from rlbox.engine.registry_auth import Authorizer, MayPass, docker_login, refused_login
 from rlbox.errors import RegistryError
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.system.http import ATTEMPTS, RETRYABLE_STATUSES, FileBody, HttpClient, HttpResponse, NoResponseError, retry
 
 _SILENCE_S = 60.0
@@ -86,9 +87,11 @@ class Wire:
         html = "html" in response.headers.get("Content-Type", "")
         if response.status != 200 or html:
             raise RegistryError(
-                f"{self.host} is no registry: it answered {response.status} {_words(response)}",
+                _("{host} is no registry: it answered {status} {words}").format(
+                    host=self.host, status=response.status, words=_words(response)
+                ),
                 where=response.url,
-                next_step="check the address; a proxy or a login page may stand in front of it",
+                next_step=_("check the address; a proxy or a login page may stand in front of it"),
             )
 
     def send(
@@ -121,7 +124,7 @@ class Wire:
         try:
             return retry(action, MayPass, pause=self._pause, on_retry=self._on_retry)
         except MayPass as failure:
-            failure.what += f" (tried {ATTEMPTS} times)"
+            failure.what += _(" (tried {attempts} times)").format(attempts=ATTEMPTS)
             raise
 
     @contextmanager
@@ -149,7 +152,9 @@ class Wire:
             url = urljoin(self._base, path)  # a registry may name one of another host
             urlsplit(url)
         except ValueError as error:
-            raise RegistryError(f"{self.host} names an address that is none: {error}", where=path) from error
+            raise RegistryError(
+                _("{host} names an address that is none: {error}").format(host=self.host, error=error), where=path
+            ) from error
         return url
 
     @contextmanager
@@ -184,21 +189,25 @@ class Wire:
         status, words = response.status, _words(response)
         if _is_full(response):
             return RegistryError(
-                f"{self.host} has no room left: {status} {words}",
+                _("{host} has no room left: {status} {words}").format(host=self.host, status=status, words=words),
                 where=where,
-                next_step="free space in the registry; what it has already is not sent again",
+                next_step=_("free space in the registry; what it has already is not sent again"),
             )
         if status == 401:
             return refused_login(self.host, login_known=docker_login(self.host) is not None, where=where)
         if status == 403:
-            known = f"this login may not {self._scope.rpartition(',')[2]} here"
+            known = _("this login may not {scope} here").format(scope=self._scope.rpartition(",")[2])
             return RegistryError(
-                f"{self.host} refused: {known} ({words})",
+                _("{host} refused: {known} ({words})").format(host=self.host, known=known, words=words),
                 where=where,
-                next_step=f"docker login {self.host} with an account that may",
+                next_step=_("docker login {host} with an account that may").format(host=self.host),
             )
         if status == 404:
-            return RegistryError(f"{self.host} does not have it: {words}", where=where, next_step="check the name")
+            return RegistryError(
+                _("{host} does not have it: {words}").format(host=self.host, words=words),
+                where=where,
+                next_step=_("check the name"),
+            )
         may_pass = status in RETRYABLE_STATUSES
         error = (MayPass if may_pass else RegistryError)(
             f"{self.host} answered {status}: {words}",
@@ -254,5 +263,7 @@ def _trust(host: str, ca_bundle: str | Callable[[], str]) -> ssl.SSLContext:
         try:
             context.load_verify_locations(path)
         except (OSError, ssl.SSLError) as error:
-            raise RegistryError(f"the CA bundle cannot be read: {error}", where=str(path)) from error
+            raise RegistryError(
+                _("the CA bundle cannot be read: {error}").format(error=error), where=str(path)
+            ) from error
     return context

@@ -23,6 +23,7 @@ from rlbox.evaluation.say import say
 from rlbox.evaluation.server import WantedEngine, engine_facts, serving, setting
 from rlbox.evaluation.suite import Suite
 from rlbox.evaluation.suites import load_sets
+from rlbox.i18n import _
 from rlbox.system.http import create_loopback_client
 
 _SILENT_S = 1800.0
@@ -83,7 +84,11 @@ def main(words: Sequence[str]) -> int:
 def _judge(asked: argparse.Namespace) -> int:
     exports = [_export(text) for text in asked.export]
     if asked.url and len(exports) > 1:
-        raise ValueError(f"--url is one server, and {len(exports)} exports were named: which of them does it serve?")
+        raise ValueError(
+            _("--url is one server, and {count} exports were named: which of them does it serve?").format(
+                count=len(exports)
+            )
+        )
     suites = _problems(asked, asked.suites)
     last = [*suites, *(_problems(asked, asked.last_suites) if asked.last_suites else [])]
     settings = dict(setting(text) for text in asked.set)

@@ -13,6 +13,7 @@ from pathlib import Path
 from rlbox.evaluation.ckpt import TRACKERS, Entry, Found, Kind, kind_of
 from rlbox.foreign import parse_json
 from rlbox.gate.tensors import tensors_problem
+from rlbox.i18n import _
 from rlbox.system.safe_files import MAX_DEPTH, open_regular_file, read_bytes, walk_files
 
 _DISTCP = re.compile(rb"__\d+_\d+\.distcp")
@@ -86,7 +87,7 @@ def entries_of(folder: Path) -> tuple[Entry, ...]:
 
 def _entries(folder: Path) -> Iterator[Entry]:
     now = time.time()
-    for name, _ in walk_files(folder.resolve()):
+    for name, __ in walk_files(folder.resolve()):
         path = folder / name
         try:
             facts = path.stat()
@@ -133,7 +134,7 @@ def _listed(path: Path, key: str, problem: str) -> tuple[str, tuple[str, ...]]:
         rows = parse_json(_read(path))[key]
         names = {name if isinstance(facts, dict) else facts for name, facts in rows.items()}
         if not all(isinstance(name, str) for name in names):
-            raise ValueError("a name that is no text")
+            raise ValueError(_("a name that is no text"))
         return "", tuple(sorted(names))
     except (ValueError, KeyError, TypeError, AttributeError):
         return problem, ()

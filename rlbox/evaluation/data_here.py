@@ -14,6 +14,7 @@ from rlbox.doctor.stack_place import Stack, find_stack
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.evaluation.data_check import DataWish, judge_data
 from rlbox.evaluation.run_components import stack_probe
+from rlbox.i18n import _
 from rlbox.system.files import require_writable_file
 
 _NEXT = "rlbox shell TARGET -- rlbox data …, or name an interpreter with pyarrow: --python FILE"
@@ -57,7 +58,11 @@ def make_tiny(app: App, file: Path, to: Path | None, rows: int, python: str, tim
     asked = {"tiny": facts["from"], "to": facts["to"], "rows": rows}
     (step,) = ask_of_data(find_stack(python, _NEXT), dict(os.environ), asked, timeout_s)
     if not step["ok"]:
-        raise WorkFailed(f"no tiny set was made: {step['error']}", where=str(file), next_step="name a larger file")
+        raise WorkFailed(
+            _("no tiny set was made: {error}").format(error=step["error"]),
+            where=str(file),
+            next_step=_("name a larger file"),
+        )
     app.result(facts, str(made))
     return 0
 
@@ -66,8 +71,8 @@ def _tiny_file(file: Path) -> Path:
     folder = os.environ.get("DATA_OUTPUT_DIR", "")
     if not folder:
         raise SpecError(
-            "it is not said where the tiny set goes", where="DATA_OUTPUT_DIR",
-            next_step="set DATA_OUTPUT_DIR to the folder of the data, or give --to FILE",
+            _("it is not said where the tiny set goes"), where="DATA_OUTPUT_DIR",
+            next_step=_("set DATA_OUTPUT_DIR to the folder of the data, or give --to FILE"),
         )  # fmt: skip
     return Path(folder, f"{file.stem}_tiny{file.suffix}")
 
@@ -75,7 +80,9 @@ def _tiny_file(file: Path) -> Path:
 def _there(*paths: Path) -> None:
     for path in paths:
         if not path.is_file():
-            raise SpecError("there is no such file", where=str(path), next_step="give the file that the job reads")
+            raise SpecError(
+                _("there is no such file"), where=str(path), next_step=_("give the file that the job reads")
+            )
 
 
 def ask_of_data(
@@ -94,10 +101,11 @@ def ask_of_data(
         facts = probe.data(asked, time.monotonic() + timeout_s)
     error = next((str(row["error"]) for row in facts.steps if not row.get("ok")), "")
     if facts.exit_code is None:
-        raise TimedOut("the data were not read in time", where=stack.python, next_step="give more with --timeout")
+        raise TimedOut(_("the data were not read in time"), where=stack.python, next_step=_("give more with --timeout"))
     if "ModuleNotFoundError" in error or not facts.steps:
         raise NodeError(
-            f"the interpreter cannot read the data: {error or facts.last_error}", where=stack.python,
-            next_step="name one with pyarrow and transformers: --python FILE",
+            _("the interpreter cannot read the data: {error}").format(error=error or facts.last_error),
+            where=stack.python,
+            next_step=_("name one with pyarrow and transformers: --python FILE"),
         )  # fmt: skip
     return [row for row in facts.steps if row["step"] != "end"]

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.system.command import PIPE, ProcessHandle, start_command, wait_for_exit
 from rlbox.system.http import NoResponseError
 from rlbox.values import Command
@@ -62,4 +63,4 @@ def _why(strength: bytes) -> str:
         wrong = str(parse_json(strength).get("wrong") or "")
     except (ValueError, AttributeError):
         wrong = ""
-    return wrong or "the code sandbox did not start"
+    return wrong or _("the code sandbox did not start")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.evaluation.prefetch_plan import FileRange, Warmed, WarmFile, plan_pieces, resident_of, with_residence
+from rlbox.i18n import _
 from rlbox.system.page_cache import count_cached_bytes
 
 THREADS = 4  # measured: one thread reads at half the speed, sixteen no faster
@@ -31,7 +32,9 @@ def find_files(paths: Sequence[Path]) -> tuple[WarmFile, ...]:
     for path in paths:
         names = _below(path)
         if not names:
-            raise SpecError("there is no file to warm", where=str(path), next_step="name a file, or a model's folder")
+            raise SpecError(
+                _("there is no file to warm"), where=str(path), next_step=_("name a file, or a model's folder")
+            )
         for name in names:
             facts = os.stat(name)
             found.setdefault((facts.st_dev, facts.st_ino), WarmFile(path=str(name), size=facts.st_size))
@@ -41,7 +44,7 @@ def find_files(paths: Sequence[Path]) -> tuple[WarmFile, ...]:
 def _below(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
-    rows = [Path(folder, name) for folder, _, names in os.walk(path) for name in sorted(names)]
+    rows = [Path(folder, name) for folder, __, names in os.walk(path) for name in sorted(names)]
     return [row for row in rows if row.is_file()]
 
 
@@ -71,7 +74,9 @@ def _open(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise WorkFailed(f"the file cannot be read: {error.strerror}", where=path) from error
+        raise WorkFailed(
+            _("the file cannot be read: {strerror}").format(strerror=error.strerror), where=path
+        ) from error
 
 
 def warm_files(found: Warmed, on_bytes: Callable[[int], None]) -> Warmed:
@@ -91,7 +96,7 @@ def warm_files(found: Warmed, on_bytes: Callable[[int], None]) -> Warmed:
     """
     began = time.monotonic()
     known, read = {(piece.path, piece.offset): piece for piece in found.pieces}, 0
-    for _ in range(_PASSES):
+    for __ in range(_PASSES):
         missing = [piece for piece in known.values() if not piece.whole]
         if not missing:
             break
@@ -126,7 +131,9 @@ def _read(piece: FileRange, on_bytes: Callable[[int], None], stop: threading.Eve
             done += count
             on_bytes(count)
     except OSError as error:
-        raise WorkFailed(f"the file cannot be read: {error.strerror}", where=piece.path) from error
+        raise WorkFailed(
+            _("the file cannot be read: {strerror}").format(strerror=error.strerror), where=piece.path
+        ) from error
     finally:
         os.close(handle)
     return done

@@ -10,6 +10,7 @@ from rlbox.evaluation.problem import EvalProblem
 from rlbox.evaluation.suite import JudgingLimits
 from rlbox.evaluation.verdict import AnswerVerdict, checked_verdict, code_of, run_outcome, score_verdict, scored
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.system.http import HttpClient, NoResponseError
 
 _PROGRAMS = Path(__file__).resolve().parent / "programs"
@@ -48,7 +49,9 @@ class Sandbox:
         """Return the versions of what compares answers; `NoResponseError` where the sandbox's interpreter lacks it."""
         score, told = scored(self._ask_score(judge, {}, JudgingLimits()))
         if score is None:
-            raise NoResponseError(f"{judge} does not work there: {told}", "address", self.url)
+            raise NoResponseError(
+                _("{judge} does not work there: {told}").format(judge=judge, told=told), "address", self.url
+            )
         return dict(score.get("packages") or {})
 
     def probe(self) -> dict[str, Any]:
@@ -63,7 +66,7 @@ class Sandbox:
             python = said[1] if len(said) > 1 else ""
             return {"strength": str(own.get("strength", "")), "version": own.get("version", ""), "python": python}
         told = reply.get("message") or (reply.get("run_result") or {}).get("stderr") or str(reply)
-        raise NoResponseError(f"it runs nothing: {str(told).strip()[-300:]}", "address", self.url)
+        raise NoResponseError(_("it runs nothing: {told}").format(told=str(told).strip()[-300:]), "address", self.url)
 
     def _score(self, problem: EvalProblem, answer: str, limits: JudgingLimits) -> AnswerVerdict:
         """Compare an answer that is no code, in a process with limits: what it writes may take for ever to read."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.system.safe_files import open_regular_file
 
 _HEADER_LIMIT = 100_000_000
@@ -86,13 +87,13 @@ def _spans(header: dict[str, Any]) -> list[_Span]:
     """
     told = header.get("__metadata__", {})
     if not all(isinstance(text, str) for text in told.values()):
-        raise ValueError("metadata that are no texts")
+        raise ValueError(_("metadata that are no texts"))
     spans = [_span(entry) for name, entry in header.items() if name != "__metadata__"]
     spans.sort(key=lambda span: (span.begin, span.end))
     last = 0
     for span in spans:
         if span.begin != last:
-            raise ValueError("tensors that do not lie as they say")
+            raise ValueError(_("tensors that do not lie as they say"))
         last = span.end
     return spans
 
@@ -101,9 +102,9 @@ def _span(entry: dict[str, Any]) -> _Span:
     begin, end = entry["data_offsets"]
     numbers = [begin, end, *entry["shape"]]
     if not all(type(number) is int and number >= 0 for number in numbers):
-        raise ValueError("a place or a side that is no number")
+        raise ValueError(_("a place or a side that is no number"))
     if end < begin or (math.prod(entry["shape"]) * _BITS[entry["dtype"]] + 7) // 8 != end - begin:
-        raise ValueError("a tensor of another length than its shape says")
+        raise ValueError(_("a tensor of another length than its shape says"))
     return _Span(begin=begin, end=end, dtype=entry["dtype"])
 
 

@@ -19,6 +19,7 @@ from rlbox.artifacts.objects import Store, store_folder
 from rlbox.artifacts.relock import write_lock
 from rlbox.config.check import suggest
 from rlbox.errors import SpecError, WorkFailed, page
+from rlbox.i18n import _
 from rlbox.image.compile_cache import Made, find_made, known_units, note_made
 from rlbox.image.compile_env import build_folders, build_site, build_system, make_box, own_compiler
 from rlbox.image.compile_plan import plan_jobs
@@ -73,7 +74,9 @@ def _lock_wheel(app: App, name: str, row: Compiled, wheel: Package) -> None:
     """Put a wheel into the lock as it is now: another rlbox may have locked another wheel meanwhile."""
     lock = load_lock(app.project.lock_file(name))
     if lock is None or row not in lock.compiled:
-        raise SpecError(f"the lock of target {name} was made anew meanwhile", next_step=f"rlbox compile {name}")
+        raise SpecError(
+            _("the lock of target {name} was made anew meanwhile").format(name=name), next_step=f"rlbox compile {name}"
+        )
     write_lock(app, lock, lock.with_wheel(row, wheel))
 
 
@@ -81,11 +84,11 @@ def _usable_lock(app: App, recipe: Recipe) -> Lock:
     name = recipe.target.name
     if not recipe.target.compiled:
         own = app.project.target_file(name).is_relative_to(app.project.folder)
-        names = f"name what it compiles in [[stack.compile]] ({page('compile')})"
+        names = _("name what it compiles in [[stack.compile]] ({page})").format(page=page("compile"))
         raise SpecError(
-            f"the stack of target {name} compiles nothing",
+            _("the stack of target {name} compiles nothing").format(name=name),
             where=f"images/{name}/target.toml",
-            next_step=names if own else f"rlbox init NAME; in that target of yours, {names}",
+            next_step=names if own else _("rlbox init NAME; in that target of yours, {names}").format(names=names),
         )
     plan = image_plan(app.project, name)
     if recipe.lock is None or not (plan.lock == "current" or plan.lock.startswith("incomplete")):
@@ -95,10 +98,12 @@ def _usable_lock(app: App, recipe: Recipe) -> Lock:
 
 
 def _chosen(target: Target, lock: Lock, names: tuple[str, ...]) -> list[tuple[Compile, Compiled]]:
-    entries = {entry.distribution: entry for _, entry in target.compiled}
+    entries = {entry.distribution: entry for __, entry in target.compiled}
     if unknown := [name for name in names if name not in entries]:
         raise SpecError(
-            f"the stack of target {target.name} compiles no {unknown[0]!r}{suggest(unknown[0], [*entries])}",
+            _("the stack of target {target} compiles no {unknown!r}{suggest}").format(
+                target=target.name, unknown=unknown[0], suggest=suggest(unknown[0], [*entries])
+            ),
             where=f"images/{target.name}/target.toml",
         )
     return [(entries[row.name], row) for row in lock.compiled if not names or row.name in names]
@@ -146,7 +151,9 @@ class _Work:
             remove_tree(other / "objects")
             if different := differing(first, second):
                 raise WorkFailed(
-                    f"{self._row.name} compiled twice from one lock differs\n  " + "\n  ".join(different),
+                    _("{row} compiled twice from one lock differs\n  {different}").format(
+                        row=self._row.name, different="\n  ".join(different)
+                    ),
                     where=f"{first} and {second}",
                 )
             self._refuse_other(second)
@@ -207,10 +214,13 @@ class _Work:
             return
         name = self._row.name
         raise WorkFailed(
-            f"{name} was compiled to other bytes than the lock has (sha256 {sha256_file(wheel)[:12]}…, not "
-            f"{locked.sha256[:12]}…)",
+            _("{name} was compiled to other bytes than the lock has (sha256 {sha256_file}…, not {sha256}…)").format(
+                name=name, sha256_file=sha256_file(wheel)[:12], sha256=locked.sha256[:12]
+            ),
             where=str(wheel),
-            next_step=f"rlbox compile {self._target.name} {name} --replace puts this one into the lock",
+            next_step=_("rlbox compile {target} {name} --replace puts this one into the lock").format(
+                target=self._target.name, name=name
+            ),
         )
 
     def _keep(self, wheel: Path, built: BuiltWheel, state: str) -> WheelTold:

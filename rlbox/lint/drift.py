@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from rlbox.config.check import check_spec
 from rlbox.config.kinds import Cover, Frozen, Line, Name
 from rlbox.config.load import load_toml
+from rlbox.i18n import _
 from rlbox.lint.document import Call, Document, Setting
 from rlbox.lint.text import Severity
 from rlbox.target.target import Pattern
@@ -73,9 +74,9 @@ class DriftRule(Frozen):
     @model_validator(mode="after")
     def _can_be_matched(self) -> DriftRule:
         if not (self.check or self.names or self.command or self.renamed):
-            raise ValueError("give names, command, renamed or check: nothing would be found")
+            raise ValueError(_("give names, command, renamed or check: nothing would be found"))
         if bool(self.works or self.warns or self.fails) > bool(self.package):
-            raise ValueError("give package together with works, warns and fails")
+            raise ValueError(_("give package together with works, warns and fails"))
         return self
 
     def state(self, versions: Mapping[str, str]) -> State:

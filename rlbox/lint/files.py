@@ -14,6 +14,7 @@ from rlbox.config.load import load_toml
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.fixes.applies import stack_versions
+from rlbox.i18n import _
 from rlbox.lint.drift import Where
 from rlbox.lint.formats import kind_by_name
 from rlbox.target.load import load_target
@@ -82,19 +83,19 @@ def _text(path: Path | None) -> str:
         mode = path.stat().st_mode
         piped = stat.S_ISFIFO(mode) and str(path).startswith(("/dev/fd/", "/proc/self/fd/"))
         if not stat.S_ISREG(mode) and not piped:
-            raise Unreadable("is no file that can be read as text")
+            raise Unreadable(_("is no file that can be read as text"))
         with path.open("rb") as file:
             return _decoded(_read(file))
     except FileNotFoundError:
-        raise Unreadable("there is no such file") from None
+        raise Unreadable(_("there is no such file")) from None
     except OSError as error:
-        raise Unreadable(f"cannot be read: {error.strerror}") from error
+        raise Unreadable(_("cannot be read: {strerror}").format(strerror=error.strerror)) from error
 
 
 def _read(file: BinaryIO) -> bytes:
     data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
-        raise Unreadable(f"is larger than {size_text(LARGEST)}, so it is no script", "data")
+        raise Unreadable(_("is larger than {largest}, so it is no script").format(largest=size_text(LARGEST)), "data")
     return data
 
 
@@ -102,7 +103,7 @@ def _decoded(data: bytes) -> str:
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", "replace")
     if b"\0" in data:
-        raise Unreadable("is a binary file, it holds NUL bytes", "data")
+        raise Unreadable(_("is a binary file, it holds NUL bytes"), "data")
     return data.decode("utf-8", "replace")
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from rlbox.errors import NodeError
+from rlbox.i18n import _
 from rlbox.system.command import PIPE, ProcessHandle, run_command, run_in_foreground, start_command
 from rlbox.values import Command, Outcome
 
@@ -96,7 +97,7 @@ class LocalShell:
         outcome = run_command(Command(argv=("sh", "-c", command), timeout_s=timeout_s), stdin)
         if outcome.ok:
             return outcome.stdout
-        raise NodeError(f"{error}: {_last_line(outcome)}", where=self.name)
+        raise NodeError(_("{error}: {last_line}").format(error=error, last_line=_last_line(outcome)), where=self.name)
 
     def start(self, command: str, *, stdin: int, stdout: int) -> ProcessHandle:
         return start_command(Command(argv=("sh", "-c", command)), stdin=stdin, stdout=stdout, stderr=PIPE)
@@ -167,8 +168,12 @@ class SshConnection:
         outcome = self.run(command, stdin, timeout_s=timeout_s)
         if outcome.ok:
             return outcome.stdout
-        step = f"look there with `{self.address.shell_command}`, and try again"
-        raise NodeError(f"{error}: {_last_line(outcome)}", where=self.name, next_step=step)
+        step = _("look there with `{shell_command}`, and try again").format(shell_command=self.address.shell_command)
+        raise NodeError(
+            _("{error}: {last_line}").format(error=error, last_line=_last_line(outcome)),
+            where=self.name,
+            next_step=step,
+        )
 
     def start(self, command: str, *, stdin: int, stdout: int) -> ProcessHandle:
         return start_command(Command(argv=self.to_argv(command)), stdin=stdin, stdout=stdout, stderr=PIPE)
@@ -181,7 +186,8 @@ class SshConnection:
     def _connection_lost(self, error: str) -> ConnectionLost:
         test = self.address.shell_command.replace("ssh", "ssh -oBatchMode=yes", 1)
         return ConnectionLost(
-            f"ssh to {self.name} failed: {error}", next_step=f"make `{test} true` work: key, known host, network"
+            _("ssh to {name} failed: {error}").format(name=self.name, error=error),
+            next_step=_("make `{test} true` work: key, known host, network").format(test=test),
         )
 
     def _close(self) -> None:
@@ -197,7 +203,7 @@ def start_ssh(argv: tuple[str, ...], errors: Path) -> ProcessHandle:
         with errors.open("wb") as file:
             return start_command(Command(argv=argv), stdin=PIPE, stdout=PIPE, stderr=file)
     except OSError as error:
-        raise SshMissing("there is no ssh on PATH", next_step="install the OpenSSH client") from error
+        raise SshMissing(_("there is no ssh on PATH"), next_step=_("install the OpenSSH client")) from error
 
 
 def read_last_line(errors: Path) -> str:
@@ -208,7 +214,7 @@ def read_last_line(errors: Path) -> str:
 
 def _last_line(outcome: Outcome) -> str:
     lines = (outcome.stderr or outcome.stdout).strip().splitlines()
-    return lines[-1] if lines else f"exit code {outcome.exit_code}"
+    return lines[-1] if lines else _("exit code {exit_code}").format(exit_code=outcome.exit_code)
 
 
 def run_terminal(address: SshAddress, command: str) -> int:

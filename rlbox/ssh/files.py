@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.ssh.connection import CONNECTION_LOST_CODE, ConnectionLost, RemoteShell
 from rlbox.system.command import DEVNULL, PIPE, ProcessHandle
 from rlbox.system.files import sha256_file
@@ -140,10 +141,10 @@ def parse_listing(text: str) -> Listing:
                 sha256=str(record.get("sha256", "")),
             )
         except (ValueError, KeyError, TypeError) as problem:
-            raise WorkFailed(f"the list of files cannot be read: {line[:80]!r}") from problem
+            raise WorkFailed(_("the list of files cannot be read: {line!r}").format(line=line[:80])) from problem
         parts = PurePosixPath(path).parts
         if path.startswith("/") or ".." in parts or not parts:
-            raise WorkFailed(f"the list of files names {path!r}, which is not below its folder")
+            raise WorkFailed(_("the list of files names {path!r}, which is not below its folder").format(path=path))
         if error:
             errors.append(f"{path}: {error}")
         else:
@@ -165,16 +166,18 @@ def fetch_file(shell: RemoteShell, base: str, file: RemoteFile, directory: Path,
     """
     target = directory / file.path
     part = _prepare_part(target)
-    for _ in range(2):
+    for __ in range(2):
         _fetch_rest(shell, f"{base}/{file.path}", file.size, part, report)
         if sha256_file(part) == file.sha256:
             _commit(part, file, target)
             return
         part.unlink()
     raise WorkFailed(
-        f"{file.path} does not arrive as it is listed: it changes meanwhile, or bytes are lost on the way",
+        _("{path} does not arrive as it is listed: it changes meanwhile, or bytes are lost on the way").format(
+            path=file.path
+        ),
         where=shell.name,
-        next_step="the same command again, when nothing writes it",
+        next_step=_("the same command again, when nothing writes it"),
     )
 
 
@@ -224,7 +227,7 @@ def send_file(shell: RemoteShell, path: Path, target: str, report: ReportBytes) 
         report(size)
         return
     commit = f'[ "$(sha256sum <{part} | cut -c1-64)" = {sha256} ] && mv -f {part} {goal} && echo sent || rm -f {part}'
-    for _ in range(2):
+    for __ in range(2):
         offset = int(shell.check_output(f"stat -c %s {part} 2>/dev/null || echo 0", _SEND_ERROR))
         if offset > size:
             offset = 0
@@ -237,9 +240,9 @@ def send_file(shell: RemoteShell, path: Path, target: str, report: ReportBytes) 
         if shell.check_output(commit, _SEND_ERROR, timeout_s=_LONG_COMMAND_S).strip() == "sent":
             return
     raise WorkFailed(
-        f"{path} does not arrive whole",
+        _("{path} does not arrive whole").format(path=path),
         where=shell.name,
-        next_step="the same command again, when nothing writes it",
+        next_step=_("the same command again, when nothing writes it"),
     )
 
 
@@ -271,9 +274,9 @@ def _explain_write_errors(part: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise NodeError(
-            f"{part.name} cannot be written: {error.strerror}",
+            _("{part} cannot be written: {strerror}").format(part=part.name, strerror=error.strerror),
             where=str(part.parent),
-            next_step="make room, and the same command again: what is here stays",
+            next_step=_("make room, and the same command again: what is here stays"),
         ) from error
 
 
@@ -301,7 +304,7 @@ def _fetch_rest(shell: RemoteShell, source: str, size: int, part: Path, report: 
 
 
 def _check_exit(process: ProcessHandle, what: str) -> None:
-    _, errors = process.communicate()
+    __, errors = process.communicate()
     if process.returncode:
         lines = errors.decode("utf-8", "replace").strip().splitlines()
         failure = ConnectionLost if process.returncode == CONNECTION_LOST_CODE else NodeError

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlbox.errors import RlboxError, SpecError
+from rlbox.i18n import _
 from rlbox.system.interrupt import StopSignal
 from rlbox.system.processes import INIT_PID, forbid_ptrace
 
@@ -53,7 +54,7 @@ def _supervise(argv: list[str], interrupt: StopSignal) -> int:
     from rlbox.supervise.supervisor import carry_out_run
 
     if not argv or argv[1:2] not in ([], ["--hold"]):
-        raise SpecError("supervise takes one run directory")
+        raise SpecError(_("supervise takes one run directory"))
     run_dir = Path(argv[0]).resolve()
     plan = load_plan(run_dir)
     _check_patterns(plan)
@@ -117,7 +118,9 @@ def _check_patterns(plan: RunPlan) -> None:
             try:
                 compile_re2(rule.pattern)
             except ValueError as error:
-                raise SpecError(f"stage {stage.name}: {error}", where="plan.json") from error
+                raise SpecError(
+                    _("stage {stage}: {error}").format(stage=stage.name, error=error), where="plan.json"
+                ) from error
 
 
 def _tell_event(event: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from rlbox.amounts import size_text
 from rlbox.errors import LockHeld, NodeError
+from rlbox.i18n import _
 from rlbox.system.lock import describe_lock_holder, open_locked_file
 from rlbox.system.safe_files import NEW_FILE_FLAGS
 
@@ -161,14 +162,18 @@ def open_atomic(path: Path, need: int) -> Iterator[BinaryIO]:
         free = free_bytes(path.parent)
         if free < need:
             raise NodeError(
-                f"the disk is too full: {size_text(free)} free, {size_text(need)} needed",
+                _("the disk is too full: {free} free, {need} needed").format(
+                    free=size_text(free), need=size_text(need)
+                ),
                 where=str(path.parent),
-                next_step="free space, or name a file on another disk",
+                next_step=_("free space, or name a file on another disk"),
             )
         handle = open_locked_file(part, create=True)
         if handle is None:
-            busy = f"another rlbox writes this archive: {describe_lock_holder(part)}"
-            raise LockHeld(busy, where=str(part), next_step="wait for it to end")
+            busy = _("another rlbox writes this archive: {describe_lock_holder}").format(
+                describe_lock_holder=describe_lock_holder(part)
+            )
+            raise LockHeld(busy, where=str(part), next_step=_("wait for it to end"))
         with os.fdopen(handle, "r+b") as file:
             file.truncate(0)
             try:
@@ -181,9 +186,9 @@ def open_atomic(path: Path, need: int) -> Iterator[BinaryIO]:
                 raise
     except OSError as error:
         raise NodeError(
-            f"the archive cannot be written: {error.strerror or error}",
+            _("the archive cannot be written: {strerror}").format(strerror=error.strerror or error),
             where=str(part),
-            next_step="free space, or name a file on another disk",
+            next_step=_("free space, or name a file on another disk"),
         ) from error
 
 
@@ -201,7 +206,11 @@ def require_writable_file(path: Path, other: str) -> None:
         The folder is missing, or no folder, or not this user's to write in; or no regular file has the name.
     """
     if kind := describe_special_file(path):
-        raise NodeError(f"{kind} has this name, which is not replaced", where=str(path), next_step=f"name {other}")
+        raise NodeError(
+            _("{kind} has this name, which is not replaced").format(kind=kind),
+            where=str(path),
+            next_step=_("name {other}").format(other=other),
+        )
     _check_parent(path, other)
 
 
@@ -210,7 +219,9 @@ def require_writable_directory(folder: Path, other: str) -> None:
     if not os.path.lexists(folder):
         _check_parent(folder, other)
     elif not folder.is_dir():
-        raise NodeError("no folder has this name", where=str(folder), next_step=f"name {other}")
+        raise NodeError(
+            _("no folder has this name"), where=str(folder), next_step=_("name {other}").format(other=other)
+        )
     else:
         _check_writable(folder, other)
 
@@ -221,18 +232,20 @@ def _check_parent(path: Path, other: str) -> None:
         _check_writable(parent, other)
         return
     if any(os.path.lexists(one) and not one.is_dir() for one in (parent, *parent.parents)):
-        raise NodeError("this lies below what is no folder", where=str(path), next_step=f"name {other}")
+        raise NodeError(
+            _("this lies below what is no folder"), where=str(path), next_step=_("name {other}").format(other=other)
+        )
     raise NodeError(
-        "the folder of this is not there",
+        _("the folder of this is not there"),
         where=str(path),
-        next_step=f"mkdir -p {shlex.quote(str(parent))}, or name {other}",
+        next_step=_("mkdir -p {parent}, or name {other}").format(parent=shlex.quote(str(parent)), other=other),
     )
 
 
 def _check_writable(folder: Path, other: str) -> None:
     if os.statvfs(folder).f_flag & os.ST_RDONLY or not os.access(folder, os.W_OK | os.X_OK):
         raise NodeError(
-            "nothing can be written there by this user",
+            _("nothing can be written there by this user"),
             where=str(folder),
-            next_step=f"make the folder writable for you, or name {other}",
+            next_step=_("make the folder writable for you, or name {other}").format(other=other),
         )

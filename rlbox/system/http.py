@@ -20,6 +20,7 @@ from urllib.request import getproxies, proxy_bypass
 from rlbox import __version__
 from rlbox.amounts import limit_text
 from rlbox.foreign import parse_json, whole_number
+from rlbox.i18n import _
 from rlbox.system.network_settings import NetworkSettings, read_netrc
 
 if TYPE_CHECKING:
@@ -46,13 +47,13 @@ def explain_no_response(error: Exception) -> str:
     """Return what went wrong on the way, in the words of a person."""
     match error:
         case NoResponseError(kind="late"):
-            return "does not take the connection"
+            return _("does not take the connection")
         case NoResponseError(kind="silent"):
-            return "stalls: nothing came for too long"
+            return _("stalls: nothing came for too long")
         case NoResponseError(kind="cut"):
-            return "breaks the connection off"
+            return _("breaks the connection off")
         case NoResponseError(kind="unreached" | "untrusted") if error.host:
-            return f"cannot reach {error.host}: {error}"
+            return _("cannot reach {host}: {error}").format(host=error.host, error=error)
         case _:
             return strip_errno(error)
 
@@ -210,7 +211,9 @@ class HttpClient:
                 break
             _leave(response, _DRAINED)
             if len(asked) > _REDIRECTS:
-                raise NoResponseError(f"it redirects more than {_REDIRECTS} times", "address", _host(url))
+                raise NoResponseError(
+                    _("it redirects more than {redirects} times").format(redirects=_REDIRECTS), "address", _host(url)
+                )
             with _told(url):
                 asked.append(urljoin(asked[-1], place))
                 abroad = urlsplit(asked[-2])[:2] != urlsplit(asked[-1])[:2]
@@ -269,7 +272,11 @@ class HttpClient:
             if proxy:
                 through = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
                 if through.scheme not in ("http", "https") or not through.hostname:
-                    raise ValueError(f"unsupported protocol of the proxy {through.hostname}: {through.scheme}")
+                    raise ValueError(
+                        _("unsupported protocol of the proxy {hostname}: {scheme}").format(
+                            hostname=through.hostname, scheme=through.scheme
+                        )
+                    )
                 login = make_headers(proxy_basic_auth=_userinfo(through)) if through.username else None
                 made: PoolManager = ProxyManager(through.geturl(), proxy_headers=login, **settings)
             else:
@@ -343,7 +350,7 @@ def retry_delay_s(attempt: int, retry_after: str = "") -> float:
 def _parts(url: str) -> SplitResult:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"unsupported protocol in {url!r}")
+        raise ValueError(_("unsupported protocol in {url!r}").format(url=url))
     return parts
 
 
@@ -377,7 +384,7 @@ def _opened(body: Body, stack: ExitStack) -> tuple[Any, int]:
         sent = 0
         while sent < size:
             if not (piece := file.read(min(_BLOCK, size - sent))):
-                raise ValueError("the file became shorter while it was sent")
+                raise ValueError(_("the file became shorter while it was sent"))
             yield piece
             sent += len(piece)
 

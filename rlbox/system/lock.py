@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rlbox.errors import LockHeld
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 
 PATIENCE_S = 60.0
 """How long a lock is waited for: what holds one is done within seconds, but for a build or a first preparation."""
@@ -111,8 +112,10 @@ def require_unlocked(path: Path, what: str) -> None:
 
 
 def _busy(path: Path, what: str) -> LockHeld:
-    told = f"another rlbox is busy with the {what}: {describe_lock_holder(path)}"
-    return LockHeld(told, where=str(path), next_step="wait for it to end")
+    told = _("another rlbox is busy with the {what}: {describe_lock_holder}").format(
+        what=what, describe_lock_holder=describe_lock_holder(path)
+    )
+    return LockHeld(told, where=str(path), next_step=_("wait for it to end"))
 
 
 def describe_lock_holder(path: Path) -> str:
@@ -120,10 +123,10 @@ def describe_lock_holder(path: Path) -> str:
     try:
         with path.open("rb") as file:
             facts = parse_json(file.read(_NOTE_BYTES))
-        return f"pid {facts['pid']} since {facts['since']}"
+        return _("pid {pid} since {since}").format(pid=facts["pid"], since=facts["since"])
     except (OSError, ValueError, KeyError, TypeError):
         pid = _listed(path)
-    return f"pid {pid}" if pid else "holder unknown"
+    return _("pid {pid}").format(pid=pid) if pid else _("holder unknown")
 
 
 def _listed(path: Path) -> str:

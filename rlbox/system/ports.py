@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address
 
+from rlbox.i18n import _
 from rlbox.system.process_table import probe_processes, read_text
 
 LOOPBACK = "127.0.0.1"
@@ -109,12 +110,12 @@ def _holder(number: int) -> str:
     wanted = {each.link for each in list_tcp_sockets() if each.is_at(str(number))}
     for pid, process in probe_processes().items():
         if not wanted.isdisjoint(list_open_files(pid)):
-            return f"{process.name} (pid {pid})"
-    return "a process that is not visible from here"
+            return _("{process} (pid {pid})").format(process=process.name, pid=pid)
+    return _("a process that is not visible from here")
 
 
 def _address(text: str) -> str:
-    host, _, port = text.partition(":")
+    host, __, port = text.partition(":")
     data = b"".join(bytes.fromhex(host[i : i + 8])[::-1] for i in range(0, len(host), 8))
     if len(data) == 16 and data[:12] == bytes(10) + b"\xff\xff":
         data = data[12:]

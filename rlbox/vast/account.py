@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 from rlbox.amounts import limit_text
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
+from rlbox.i18n import _
 from rlbox.system.http import (
     HttpClient,
     HttpResponse,
@@ -30,9 +31,9 @@ from rlbox.vast.request import DEAD, Instance, Request, own_instances, read_inst
 _POLL_S = 10.0
 _SILENT_S = 120.0
 _CREATION = "the creation"
-_SEARCH = "rlbox vast search TARGET tells what can be rented now"
+_SEARCH = _("rlbox vast search TARGET tells what can be rented now")
 SEARCH_PATH = "/api/v0/bundles/"
-_KEYS = "https://cloud.vast.ai/manage-keys/ makes one"
+_KEYS = _("https://cloud.vast.ai/manage-keys/ makes one")
 _BUSY = (429, 502, 503, 504)
 _RUN_TYPES = {"ssh": "ssh_direc ssh_proxy", "jupyter": "jupyter_direc ssh_direc ssh_proxy"}
 
@@ -118,11 +119,13 @@ def wait_running(number: int, timeout_s: float, say: Callable[[str], None], *, s
     end, told = time.monotonic() + timeout_s, ""
     ending = f"rlbox vast destroy {number} --unfetched --yes"  # nothing is on its disk that could be fetched
     if started:
-        ending = f"rlbox vast start {number} (later), or to lose its disk: rlbox vast destroy {number} --unfetched"
+        ending = _(
+            "rlbox vast start {number} (later), or to lose its disk: rlbox vast destroy {number} --unfetched"
+        ).format(number=number)
     while True:
         row = _ask(f"the state of instance {number}", "GET", f"/api/v0/instances/{number}/?owner=me").get("instances")
         if row is None:
-            raise WorkFailed(f"instance {number} is gone", next_step=_SEARCH)
+            raise WorkFailed(_("instance {number} is gone").format(number=number), next_step=_SEARCH)
         one = read_instance({"id": number, **row})
         if (state := f"{one.status or 'created'} {one.message}".strip()) != told:
             told = state
@@ -130,9 +133,19 @@ def wait_running(number: int, timeout_s: float, say: Callable[[str], None], *, s
         if one.status == "running":
             return one
         if one.status in DEAD and not started:
-            raise WorkFailed(f"instance {number} is {one.status}: {one.message or 'no reason given'}", next_step=ending)
+            raise WorkFailed(
+                _("instance {number} is {status}: {message}").format(
+                    number=number, status=one.status, message=one.message or _("no reason given")
+                ),
+                next_step=ending,
+            )
         if time.monotonic() >= end:
-            raise TimedOut(f"instance {number} did not run within {limit_text(timeout_s)}: {state}", next_step=ending)
+            raise TimedOut(
+                _("instance {number} did not run within {timeout_s}: {state}").format(
+                    number=number, timeout_s=limit_text(timeout_s), state=state
+                ),
+                next_step=ending,
+            )
         time.sleep(_POLL_S)
 
 
@@ -150,7 +163,9 @@ def require_key() -> str:
     """Return the API key; `SpecError` when there is none."""
     if key := api_key():
         return key
-    raise SpecError("no API key of vast.ai is set", next_step=f"export VAST_API_KEY=KEY: {_KEYS}")
+    raise SpecError(
+        _("no API key of vast.ai is set"), next_step=_("export VAST_API_KEY=KEY: {keys}").format(keys=_KEYS)
+    )
 
 
 def platform_url() -> str:
@@ -188,9 +203,13 @@ def _ask(
         except _Busy as busy:
             answer = busy.answer
         except NoResponseError as error:
-            step = sent or "look at the network, and try again"
+            step = sent or _("look at the network, and try again")
             raise NodeError(
-                f"vast.ai does not answer {what}: {explain_no_response(error)}", where=url, next_step=step
+                _("vast.ai does not answer {what}: {explain_no_response}").format(
+                    what=what, explain_no_response=explain_no_response(error)
+                ),
+                where=url,
+                next_step=step,
             ) from error
     if answer.status != 200:
         raise _refused(what, _told(answer), answer.status)
@@ -206,13 +225,16 @@ def _told(answer: HttpResponse) -> dict[str, Any]:
 
 
 def _refused(what: str, answer: Mapping[str, Any], status: int = 200) -> WorkFailed:
-    told = (answer.get("msg") or answer.get("detail") or answer.get("error") or "") or "no reason given"
-    gone = _SEARCH if what == _CREATION else "rlbox vast ls tells what instances there are"
+    told = (answer.get("msg") or answer.get("detail") or answer.get("error") or "") or _("no reason given")
+    gone = _SEARCH if what == _CREATION else _("rlbox vast ls tells what instances there are")
     steps = {
-        401: f"the API key is not taken; export VAST_API_KEY=KEY: {_KEYS}",
-        403: "the API key may not do that: make one with the right permissions",
+        401: _("the API key is not taken; export VAST_API_KEY=KEY: {keys}").format(keys=_KEYS),
+        403: _("the API key may not do that: make one with the right permissions"),
         404: gone,
         410: gone,
-        429: "too many requests from this address: wait a minute, then the same again",
+        429: _("too many requests from this address: wait a minute, then the same again"),
     }
-    return WorkFailed(f"vast.ai refused {what} ({status}): {told}", next_step=steps.get(status, "read the reason"))
+    return WorkFailed(
+        _("vast.ai refused {what} ({status}): {told}").format(what=what, status=status, told=told),
+        next_step=steps.get(status, _("read the reason")),
+    )

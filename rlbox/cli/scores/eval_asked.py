@@ -11,6 +11,7 @@ import click
 
 from rlbox.app import App
 from rlbox.errors import SpecError, WorkFailed
+from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.evaluation.problem import EvalProblem
@@ -56,7 +57,10 @@ def sets_of(app: App, names: tuple[str, ...], where: dict[str, Any]) -> Sets:
     known = suite_names(own_suites(app))
     for name in names:
         if not name.endswith(".toml") and name not in known:
-            raise SpecError(f"there is no suite {name!r}", next_step=f"choose one of: {', '.join(known)}")
+            raise SpecError(
+                _("there is no suite {name!r}").format(name=name),
+                next_step=_("choose one of: {known}").format(known=", ".join(known)),
+            )
     problems = where["problems"] or Path()
     try:
         return load_sets(
@@ -69,7 +73,7 @@ def sets_of(app: App, names: tuple[str, ...], where: dict[str, Any]) -> Sets:
             any_size=where["any_size"],
         )
     except ProblemError as error:
-        step = "name the folder of the raw problem sets with --problems DIR"
+        step = _("name the folder of the raw problem sets with --problems DIR")
         raise SpecError(str(error), next_step=step if where["problems"] is None else "") from error
 
 
@@ -81,8 +85,8 @@ def judged_by(where: dict[str, Any], sets: Sets) -> Iterator[str]:
     if where["sandbox_url"]:
         yield where["sandbox_url"]
         return
-    cpu_s = max(suite.limits.run_s for suite, _ in sets)
-    memory_mb = max(suite.limits.memory_mb for suite, _ in sets)
+    cpu_s = max(suite.limits.run_s for suite, __ in sets)
+    memory_mb = max(suite.limits.memory_mb for suite, __ in sets)
     with sandbox_here(where["python"], cpu_s, memory_mb) as url:
         yield url
 
@@ -101,8 +105,10 @@ def result_at(path: Path) -> EvaluationResult:
     if not file.is_file():
         near = [str(one.parent) for one in sorted(path.glob(f"*/{SUMMARY}"))[:_NEAR]]
         near = near or [str(one.parent) for one in sorted(Path().glob(f"*/*/{SUMMARY}"))[:_NEAR]]
-        step = f"choose one of: {', '.join(near)}" if near else "make one: rlbox eval judge --help"
-        raise SpecError("there is no result of an evaluation", where=str(path), next_step=step)
+        step = (
+            _("choose one of: {near}").format(near=", ".join(near)) if near else _("make one: rlbox eval judge --help")
+        )
+        raise SpecError(_("there is no result of an evaluation"), where=str(path), next_step=step)
     try:
         return read_summary(file)
     except ValueError as error:
@@ -112,7 +118,9 @@ def result_at(path: Path) -> EvaluationResult:
 def locks_differ(error: NotComparable, folder: Path) -> SpecError:
     """Return the refusal to choose among results of two locks, which names the fields."""
     fields = "".join(f"\n  | {one.field}: {one.one!r} and {one.other!r}" for one in error.fields)
-    return SpecError(f"not comparable, the evaluation locks differ in{fields}", where=str(folder))
+    return SpecError(
+        _("not comparable, the evaluation locks differ in{fields}").format(fields=fields), where=str(folder)
+    )
 
 
 @contextlib.contextmanager
@@ -133,9 +141,9 @@ def told() -> Iterator[None]:
     try:
         yield
     except NoResponseError as error:
-        raise WorkFailed(f"the code sandbox does not work: {error}") from error
+        raise WorkFailed(_("the code sandbox does not work: {error}").format(error=error)) from error
     except (NotJudged, PolicyError) as error:
-        step = "fix that, then run it again: the answers so far are kept"
+        step = _("fix that, then run it again: the answers so far are kept")
         raise WorkFailed(str(error), next_step=step) from error
     except ValueError as error:
         raise SpecError(str(error)) from error

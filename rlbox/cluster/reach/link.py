@@ -23,6 +23,7 @@ from rlbox.cluster.refusals import BUSY, explain_ssh
 from rlbox.errors import NodeError
 from rlbox.findings import Finding
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.system.command import PIPE, ProcessHandle, start_command
 from rlbox.values import Command
 
@@ -131,7 +132,7 @@ class NodeLink:
             try:
                 self._process = start_command(Command(argv=self._argv(there)), stdin=PIPE, stdout=PIPE, stderr=words)
             except FileNotFoundError as error:
-                raise NodeError("there is no ssh on PATH", next_step="install the OpenSSH client") from error
+                raise NodeError(_("there is no ssh on PATH"), next_step=_("install the OpenSSH client")) from error
             first = self._greet(there)
             if first is not None:
                 self.facts, self.beat_at = first["node"], time.monotonic()
@@ -196,7 +197,12 @@ class NodeLink:
         try:
             row = answers.get(timeout=timeout_s)
         except queue.Empty:
-            raise NodeError(f"node {self.name} has not answered for {limit_text(timeout_s)}", where=do) from None
+            raise NodeError(
+                _("node {name} has not answered for {timeout_s}").format(
+                    name=self.name, timeout_s=limit_text(timeout_s)
+                ),
+                where=do,
+            ) from None
         finally:
             self._waits.pop(number, None)
         return self._done(row)
@@ -218,7 +224,10 @@ class NodeLink:
         if "done" in row:
             return dict(row["done"])
         if "failed" in row:
-            raise NodeError(f"node {self.name}: {row['failed']}", next_step="the same command again")
+            raise NodeError(
+                _("node {name}: {failed}").format(name=self.name, failed=row["failed"]),
+                next_step=_("the same command again"),
+            )
         raise self.gone()
 
     def finish(self, number: int, row: dict[str, Any]) -> dict[str, Any]:
@@ -231,10 +240,10 @@ class NodeLink:
         return Unreached(
             Finding(
                 id="connection-lost",
-                title="the connection broke",
-                seen="that ends nothing there",
+                title=_("the connection broke"),
+                seen=_("that ends nothing there"),
                 where=self.name,
-                remedy="the same command again",
+                remedy=_("the same command again"),
             )
         )
 

@@ -61,7 +61,7 @@ def test_each_is_told_apart(changes: dict[str, Any], id_: str, seen: str) -> Non
     (failure,) = judge_failures([replace(SOUND, **changes)])
     assert failure.id == id_
     found = failure.finding("do it", first=False)
-    assert found.seen.replace("\u2068", "").replace("\u2069", "").startswith(seen)
+    assert found.seen.replace("", "").replace("", "").startswith(seen)
     assert (found.where, found.remedy, found.level) == ("b", "do it", "error")
 
 

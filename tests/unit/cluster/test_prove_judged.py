@@ -37,7 +37,7 @@ def judged(proof: Proof, known: dict[str, NodeFacts] | None = None) -> list[Find
 
 def plain(text: str) -> str:
     """Return a text without the marks around other people's words."""
-    return text.replace("\u2068", "").replace("\u2069", "")
+    return text.replace("", "").replace("", "")
 
 
 def with_device(**changes: Any) -> Proof:

@@ -49,7 +49,7 @@ def test_hours_without_a_run_are_the_marked_assumption() -> None:
 
 def test_hours_of_the_same_parameters_are_measured() -> None:
     row = train(stage_hours(*sft(), 0.0, (measurement(),)))
-    assert (row.low, row.high, row.measured, row.basis) == (2.0, 2.0, True, "measured, run \u2068sft-1\u2069")
+    assert (row.low, row.high, row.measured, row.basis) == (2.0, 2.0, True, "measured, run sft-1")
 
 
 def test_hours_of_more_steps_lie_between_all_start_and_all_steps() -> None:
