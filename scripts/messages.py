@@ -20,10 +20,9 @@ from babel.messages.pofile import read_po, write_po
 CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT))
 
-from rlbox.cli.verbs import TITLES, VERBS  # noqa: E402
 
 from rlbox.cli.help import paragraphs  # noqa: E402 - from this checkout
-from rlbox.cli.root import root  # noqa: E402
+from rlbox.cli.root import COMMANDS, SECTIONS, root  # noqa: E402
 
 PO = CHECKOUT / "rlbox/i18n/locale/zh/LC_MESSAGES/rlbox.po"
 KEYWORDS = {"_": None, "ngettext": (1, 2)}
@@ -56,7 +55,7 @@ def extract() -> Catalog:
     for name in CLICK:
         for _line, text, _comments, _context in extract_from_file("python", Path(click.__file__).with_name(name)):
             catalog.add(text)
-    for text in (*VERBS.values(), *TITLES.values(), *help_texts(root, click.Context(root))):
+    for text in (*COMMANDS.values(), *SECTIONS, *help_texts(root, click.Context(root))):
         catalog.add(text)
     return catalog
 

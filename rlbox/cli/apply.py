@@ -16,6 +16,7 @@ from rlbox.cli.asked import confirm
 from rlbox.cli.completers import complete_target
 from rlbox.cli.options import dry_run, shared, sources_option, stack_option
 from rlbox.errors import EngineError
+from rlbox.i18n import _
 from rlbox.image.plans import image_plan
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 def _here_it_is_remove(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
     if asked:
-        raise click.UsageError("--undo: here it is --remove", ctx)
+        raise click.UsageError(_("--undo: here it is --remove"), ctx)
 
 
 @click.command()
@@ -79,7 +80,7 @@ def apply(
     from rlbox.provision.whereabouts import chosen_layout
 
     if check and remove:
-        raise click.UsageError("--check and --remove exclude each other.")
+        raise click.UsageError(_("--check and --remove exclude each other."))
     image = image_plan(app.project, name)
     layout = chosen_layout(image, prefix, data)
     if remove:
@@ -101,15 +102,15 @@ def _absolute(python: str) -> str:
     """Return the path of a file or program; a link stays one, for an environment is known by where that lies."""
     found = shutil.which(python) if python else ""
     if found is None:
-        raise click.UsageError(f"--python {python}: no such program.")
+        raise click.UsageError(_("--python {python}: no such program.").format(python=python))
     return os.path.abspath(found) if found else ""
 
 
 def _accepted(rows: tuple[str, ...]) -> dict[str, str]:
     split = [row.partition("==") for row in rows]
-    if wrong := [row for row, (name, _, version) in zip(rows, split, strict=True) if not (name and version)]:
-        raise click.UsageError(f"--accept {wrong[0]}: say NAME==VERSION.")
-    return {canonicalize_name(name.strip()): version.strip() for name, _, version in split}
+    if wrong := [row for row, (name, __, version) in zip(rows, split, strict=True) if not (name and version)]:
+        raise click.UsageError(_("--accept {wrong}: say NAME==VERSION.").format(wrong=wrong[0]))
+    return {canonicalize_name(name.strip()): version.strip() for name, __, version in split}
 
 
 def _apply(app: App, image: ImagePlan, layout: Layout, wish: ApplyWish, *, check: bool, yes: bool) -> int:

@@ -15,6 +15,7 @@ from rlbox.cli.completers import complete_target
 from rlbox.cli.help import CommandGroup
 from rlbox.cli.options import Amount, dry_run, shared
 from rlbox.cluster.wish import ClusterWish
+from rlbox.i18n import _
 
 
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -186,7 +187,7 @@ def logs(app: App, wish: ClusterWish, job: str, follow: bool, lines: int | None)
     from rlbox.cluster.work.logs import LogsWish, read_logs
 
     if follow and app.as_json:
-        raise click.UsageError("--follow does not go with --json.")
+        raise click.UsageError(_("--follow does not go with --json."))
     found: list[dict[str, Any]] = []
 
     def show(line: LogLine) -> None:

@@ -9,6 +9,7 @@ import click
 from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.cli.options import Action, Amount, disk_options, dry_run, shared
+from rlbox.i18n import _
 from rlbox.run.data_disk import known_disk
 
 _FILE = click.Path(path_type=Path)
@@ -94,7 +95,7 @@ def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str 
 
     roots = [path.absolute() for path in paths] or [known_disk(app, target, data).folder]
     if missing := [str(path) for path in paths if not path.is_dir()]:
-        raise SpecError("there is no such folder", where=missing[0], next_step="rlbox ckpt ls FOLDER")
+        raise SpecError(_("there is no such folder"), where=missing[0], next_step="rlbox ckpt ls FOLDER")
     found = {folder: rows for root in roots for folder, rows in find_checkpoints(root).items()}
     series = [plan_series(str(folder), rows, read_tracker(folder)) for folder, rows in sorted(found.items())]
     shown = [one for one in series if action == "ls" or app.verbosity > 0 or not one.whole]

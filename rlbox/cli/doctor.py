@@ -7,6 +7,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.options import Amount, dry_run, gpus_option, place_option, shared
+from rlbox.i18n import _
 
 
 @click.command()
@@ -41,7 +42,7 @@ def doctor(
     from rlbox.run.examined import examine_place, place_to_examine
 
     if app.dry_run and not fix:
-        raise click.UsageError("--dry-run goes with --fix: without it nothing is changed.")
+        raise click.UsageError(_("--dry-run goes with --fix: without it nothing is changed."))
     if not around and (layout := place_to_examine(app, name, place, data)):
         return examine_place(app, layout, gpus, fix=fix, budget_s=budget)
     return examine(app, name, fix=fix, data=data, gpus=gpus, budget_s=budget)
@@ -68,7 +69,7 @@ def engine(app: App, action: str) -> int:
 
     if app.dry_run:
         if action != "up":
-            raise click.UsageError("--dry-run goes with up.")
+            raise click.UsageError(_("--dry-run goes with up."))
         left: tuple[str, ...] = ()
         with app.checking("engine"):
             left = plan_engine()

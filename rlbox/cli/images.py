@@ -15,6 +15,7 @@ from rlbox.cli.asked import confirm
 from rlbox.cli.completers import complete_target
 from rlbox.cli.help import CommandGroup
 from rlbox.cli.options import dry_run, gpus_option, shared, stack_option
+from rlbox.i18n import _
 from rlbox.image.forms.compose import WAYS
 from rlbox.image.names import NO_PROJECT, image_tag
 from rlbox.image.plans import image_plan
@@ -67,8 +68,10 @@ def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
     rows = find_kept(app.project, kept_images(app.project), names)
     if held := [row for row in rows if row.containers]:
         raise EngineError(
-            f"container {held[0].containers[0]} is made from {held[0].shown}",
-            next_step=f"docker rm {held[0].containers[0]}, once nobody needs it",
+            _("container {container} is made from {shown}").format(
+                container=held[0].containers[0], shown=held[0].shown
+            ),
+            next_step=_("docker rm {container}, once nobody needs it").format(container=held[0].containers[0]),
         )
     return _carry_out(app, [(row, "") for row in rows], yes=yes)
 
@@ -268,7 +271,7 @@ def export(app: App, name: str, form: str, image: str, gpus: str, way: str | Non
     from rlbox.system.files import require_writable_file, write_atomic
 
     if (gpus or way) and form != "compose":
-        raise click.UsageError("--gpus and --way are for --to compose: apptainer takes --nv when it starts")
+        raise click.UsageError(_("--gpus and --way are for --to compose: apptainer takes --nv when it starts"))
     if output:
         with app.checking("file"):
             require_writable_file(Path(output), "another with --output")

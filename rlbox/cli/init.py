@@ -12,6 +12,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.options import Amount, dry_run, shared
 from rlbox.errors import NodeError, SpecError
+from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.cli.scaffold import MachineChoice
@@ -32,16 +33,16 @@ def write_own(app: App, name: str, text: str) -> None:
         write_atomic(path, text)
     except OSError as error:
         raise NodeError(
-            f"{name} cannot be written: {error.strerror}",
+            _("{name} cannot be written: {strerror}").format(name=name, strerror=error.strerror),
             where=str(path),
-            next_step="make the project folder writable, or name another with --project DIR",
+            next_step=_("make the project folder writable, or name another with --project DIR"),
         ) from error
 
 
 def _parse_arch(text: str) -> str:
     """Return an architecture as compilers name it, `sm_90`."""
     if text and not re.fullmatch(r"sm_\d{2,3}", text):
-        raise click.UsageError(f"{text!r} is no architecture: sm_80, sm_89, sm_120")
+        raise click.UsageError(_("{text!r} is no architecture: sm_80, sm_89, sm_120").format(text=text))
     return text
 
 
@@ -99,12 +100,13 @@ def _checked(app: App, name: str) -> str:
 
     if not re.fullmatch(NAME, name):
         raise SpecError(
-            f"{name!r} is no name of a target: lower-case letters, digits and dashes, 63 at most",
+            _("{name!r} is no name of a target: lower-case letters, digits and dashes, 63 at most").format(name=name),
             next_step="rlbox init NAME",
         )
     if kind := shipped_as(app.project, name):
         raise SpecError(
-            f"{name!r} is a {kind} that rlbox ships, and yours would take its place", next_step="rlbox init NAME"
+            _("{name!r} is a {kind} that rlbox ships, and yours would take its place").format(name=name, kind=kind),
+            next_step="rlbox init NAME",
         )
     return name
 
@@ -133,7 +135,7 @@ def _asked(app: App, machine: str, framework: str) -> tuple[str, str]:
     if len(machines) == 1:
         return next(iter(machines)), framework
     if not (sys.stdin.isatty() and app.interactive):
-        raise click.UsageError(f"name a machine: --machine {'|'.join(machines)}")
+        raise click.UsageError(_("name a machine: --machine {machines}").format(machines="|".join(machines)))
     width = max(map(len, machines))
     for number, one in enumerate(machines.values(), 1):
         app.say(f"{number}  {one.name:<{width}}  {one.title}: {', '.join(one.frameworks)}")

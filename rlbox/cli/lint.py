@@ -10,6 +10,7 @@ from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.options import shared
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.lint.text import Defect
@@ -55,7 +56,7 @@ def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
         read += 1
         found += lint_text(name, text, rules, *owners.facts(name))
     shown = [one for one in found if one.severity != "note" or app.verbosity > 0]
-    unread = SpecError("\n  ".join(problems), next_step="give the scripts, specs or notes to check")
+    unread = SpecError("\n  ".join(problems), next_step=_("give the scripts, specs or notes to check"))
     if problems and not read:
         raise unread
     app.result({"files": read, "findings": findings_data(found), "unread": problems}, findings_text(shown))

@@ -12,6 +12,7 @@ from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.options import Action, dry_run, place_option, shared, sources_option
 from rlbox.errors import WorkFailed
+from rlbox.i18n import _
 from rlbox.image.plans import image_plan
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def lock(
       rlbox lock local --upgrade transformers
     """
     if (packages and not upgrade) or (check and upgrade) or (offline and not check):
-        raise click.UsageError("names go with --upgrade, --offline with --check, and --check without --upgrade")
+        raise click.UsageError(_("names go with --upgrade, --offline with --check, and --check without --upgrade"))
     from rlbox.artifacts.changes import refuse_unknown
     from rlbox.artifacts.python_resolution import Upgrade
     from rlbox.artifacts.relock import write_lock
@@ -72,7 +73,10 @@ def _check(app: App, name: str, offline: bool, sources: str) -> int:
     require_stack(app, name)
     plan = image_plan(app.project, name)
     if plan.lock != "current":
-        raise WorkFailed(f"the lock of target {name} is {plan.lock}", next_step=lock_remedy(name, plan.lock))
+        raise WorkFailed(
+            _("the lock of target {name} is {lock}").format(name=name, lock=plan.lock),
+            next_step=lock_remedy(name, plan.lock),
+        )
     if not offline:
         refuse_drift(name, *_relock(app, name, Upgrade(), sources, again=True))
     app.result({"target": name, "lock": plan.lock}, f"{name}  lock is current")
@@ -144,7 +148,7 @@ def fetch(
     from rlbox.image.fetch_inputs import FetchWish, fetch_target
 
     if export_to and import_from:
-        raise click.UsageError("--export and --import exclude each other.")
+        raise click.UsageError(_("--export and --import exclude each other."))
     wish = FetchWish(
         here=place == "here",
         sources=sources,
@@ -224,7 +228,7 @@ def _table(found: list[Contact]) -> str:
     width = max((len(row[0]) for row in lines), default=0)
     text = [
         head + (f"\n{'':{width}}    -> {rule}" if rule and declared == "hidden" else "")
-        for head, (*_, declared, _why, rule) in zip(columns(row[:5] for row in lines), lines, strict=True)
+        for head, (*__, declared, _why, rule) in zip(columns(row[:5] for row in lines), lines, strict=True)
     ]
     return "\n".join(text) or "no host is contacted"
 
@@ -288,8 +292,8 @@ def _probe(app: App, profile: Profile, target: str) -> int:
         app.say(f"{kind}: not probed, the lock of {target} has no such file")
     if dead and not app.as_json:  # one object on stdout: `dead` says it there
         raise WorkFailed(
-            f"no place of profile {profile.name} gives {', '.join(dead)}",
+            _("no place of profile {profile} gives {dead}").format(profile=profile.name, dead=", ".join(dead)),
             where=", ".join(dict.fromkeys(one.mirror for one in found if one.kind in dead)),
-            next_step="check the network, or choose another profile with --sources NAME",
+            next_step=_("check the network, or choose another profile with --sources NAME"),
         )
     return int(bool(dead))

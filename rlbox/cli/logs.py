@@ -232,7 +232,9 @@ def watch(app: App, name: str | None, port: int, opened: str, target: str, data:
         server = LivePage(folder, page, port)
     except OSError as error:
         raise NodeError(
-            f"cannot listen on the port: {error.strerror}", where=str(port), next_step="name another with --port"
+            _("cannot listen on the port: {strerror}").format(strerror=error.strerror),
+            where=str(port),
+            next_step=_("name another with --port"),
         ) from error
     address = f"http://127.0.0.1:{server.port}/"
     try:

@@ -12,6 +12,7 @@ from rlbox.app import App
 from rlbox.cli.completers import complete_run
 from rlbox.cli.options import disk_options, dry_run, open_option, shared, write_page
 from rlbox.errors import RlboxError, SpecError
+from rlbox.i18n import _
 from rlbox.run.data_disk import bring_up_to_date, known_disk, run_masks
 
 if TYPE_CHECKING:
@@ -63,9 +64,9 @@ def report(
     before = _run_folder(app, other, target, data) if other else None
     if before and os.path.realpath(before) == os.path.realpath(folder):
         raise SpecError(
-            f"both names are of run {folder.name}, which does not differ from itself",
+            _("both names are of run {folder}, which does not differ from itself").format(folder=folder.name),
             where=f"{name} {other}",
-            next_step="name another run as OTHER: rlbox runs",
+            next_step=_("name another run as OTHER: rlbox runs"),
         )
     beside = load_run_record(before, run_masks(app, before), points=POINTS) if before else None
     page = _scores_page(app, folder, out or f"{folder.name}.html") if scores else None
@@ -89,17 +90,19 @@ def _scores_page(app: App, folder: Path, beside: str) -> Path:
     from rlbox.system.files import require_writable_file, write_atomic
 
     if beside in ("-", "/dev/stdout"):
-        raise click.UsageError("--scores is a second file: name the first one with --out FILE.")
+        raise click.UsageError(_("--scores is a second file: name the first one with --out FILE."))
     try:
         found = results_of_run(folder)
     except ValueError as error:
         raise SpecError(str(error)) from error
     if not found:
-        raise SpecError(f"run {folder.name} has no scores of checkpoints", next_step="leave out --scores")
+        raise SpecError(
+            _("run {folder} has no scores of checkpoints").format(folder=folder.name), next_step=_("leave out --scores")
+        )
     path = Path(beside).with_name(f"{Path(beside).stem}-scores.html")
     with app.checking("file"):
         require_writable_file(path, "another with --out")
-    results, problems = [result for _, result in found], list(read_answers(found, run_masks(app, folder)))
+    results, problems = [result for __, result in found], list(read_answers(found, run_masks(app, folder)))
     html = render_scores(folder.name, results, problems, made_at=utc_now())
     if not app.dry_run:
         write_atomic(path, html.encode("utf-8", "replace"))

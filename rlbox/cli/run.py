@@ -11,6 +11,7 @@ from rlbox.app import App
 from rlbox.cli.completers import complete_job, complete_publish, complete_run, complete_stage
 from rlbox.cli.options import disk_options, dry_run, gpus_option, job_options, run_place_option, shared
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 from rlbox.run.data_disk import bring_up_to_date, known_disk, myself
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def run(
     from rlbox.run.places import CLUSTER
 
     if (nodes or cluster) and place != CLUSTER:
-        raise click.UsageError("--nodes and --cluster are for --place cluster.")
+        raise click.UsageError(_("--nodes and --cluster are for --place cluster."))
     options = RunOptions(
         place=place,
         target=target,
@@ -126,7 +127,9 @@ def run(
         _refuse_with_resume(name, options)
         return resume_run(app, run, options)
     if not name:
-        raise SpecError("no job is named", next_step=f"choose one of: {', '.join(app.project.jobs())}")
+        raise SpecError(
+            _("no job is named"), next_step=_("choose one of: {jobs}").format(jobs=", ".join(app.project.jobs()))
+        )
     from rlbox.run.start import start_run
 
     return start_run(app, name, options)
@@ -141,7 +144,9 @@ def _refuse_with_resume(job: str | None, options: RunOptions) -> None:
     }
     for word, value in fixed.items():
         if value:
-            raise SpecError(f"--resume takes no {word}: the run has its own", next_step="rlbox run --resume RUN")
+            raise SpecError(
+                _("--resume takes no {word}: the run has its own").format(word=word), next_step="rlbox run --resume RUN"
+            )
 
 
 @click.command()

@@ -16,6 +16,7 @@ from rlbox.cli.asked import confirm
 from rlbox.cli.completers import complete_run
 from rlbox.cli.help import CommandGroup
 from rlbox.cli.options import Age, disk_options, dry_run, shared
+from rlbox.i18n import _
 from rlbox.run.data_disk import bring_up_to_date, known_disk
 
 if TYPE_CHECKING:
@@ -178,7 +179,9 @@ def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str |
     rows = named_removals(run_facts(ledger, app, folders))
     if held := [row.run for row in rows if row.stays]:
         raise LockHeld(
-            f"run {held[0]} has not ended", where=str(ledger.run_dir(held[0])), next_step=f"rlbox stop {held[0]}"
+            _("run {held} has not ended").format(held=held[0]),
+            where=str(ledger.run_dir(held[0])),
+            next_step=f"rlbox stop {held[0]}",
         )
     return _carry_out(app, ledger, rows, yes=yes)
 
@@ -259,7 +262,11 @@ def runs(ctx: click.Context, app: App, target: str, data: str | None) -> None:
     """
     if ctx.invoked_subcommand:
         if any(ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE for name in ctx.params):
-            raise click.UsageError(f"options go after {ctx.invoked_subcommand}, which has its own.")
+            raise click.UsageError(
+                _("options go after {invoked_subcommand}, which has its own.").format(
+                    invoked_subcommand=ctx.invoked_subcommand
+                )
+            )
         return
     _list(app, target, data)
 

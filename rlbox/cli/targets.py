@@ -14,6 +14,7 @@ from rlbox.cli.completers import complete_target
 from rlbox.cli.init import write_own
 from rlbox.cli.options import dry_run, shared
 from rlbox.errors import SpecError, WorkFailed
+from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
 from rlbox.image.plans import image_plan
 
@@ -95,7 +96,7 @@ def show(app: App, name: str | None, schema: str | None) -> None:
         click.echo(json.dumps(schema_of(schema), indent=2))
         return
     if not name:
-        raise click.UsageError("name a target, a job or an image, or give --schema")
+        raise click.UsageError(_("name a target, a job or an image, or give --schema"))
     if name not in app.project.targets() and name not in app.project.jobs():
         from rlbox.image.show import show_image
 
@@ -138,8 +139,8 @@ def _load(app: App, name: str) -> tuple[str, dict[str, Any]]:
 
         known = [*targets, *jobs]
         raise SpecError(
-            f"unknown target or job {name!r}{suggest(name, known)}",
-            next_step=f"choose one of: {', '.join(known)}",
+            _("unknown target or job {name!r}{suggest}").format(name=name, suggest=suggest(name, known)),
+            next_step=_("choose one of: {known}").format(known=", ".join(known)),
         )
     return "target", load_fixed_target(app.project, name).target.model_dump(mode="json")
 
@@ -169,9 +170,9 @@ def render(app: App, names: tuple[str, ...], check: bool, context: str | None, h
       rlbox render --check
     """
     if context and (len(names) != 1 or check):
-        raise click.UsageError("--context takes one target, and no --check")
+        raise click.UsageError(_("--context takes one target, and no --check"))
     if hermetic and not context:
-        raise click.UsageError("--hermetic says what --context carries")
+        raise click.UsageError(_("--hermetic says what --context carries"))
     plans = [image_plan(app.project, name) for name in (names or tuple(app.project.targets()))]
     stale = {name: text for plan in plans for name, text in plan.rendered.items() if _differs(app, name, text)}
     if check and stale:
@@ -236,4 +237,4 @@ def _diff(app: App, stale: dict[str, str]) -> str:
         path = app.project.folder / name
         old = path.read_text("utf-8", "replace").splitlines() if path.is_file() else []
         lines += difflib.unified_diff(old, text.splitlines(), name, f"{name} (rendered now)", lineterm="")
-    return "rendered files are stale\n" + "\n".join(lines)
+    return _("rendered files are stale\n{lines}").format(lines="\n".join(lines))

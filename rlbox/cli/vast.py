@@ -32,6 +32,7 @@ from rlbox.cli.vast_instances import (
     wait_for,
     would_rent,
 )
+from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.ssh.connection import SshConnection
@@ -84,7 +85,7 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     from rlbox.vast.stay import below
 
     if only and not paths:
-        raise click.UsageError("--only brings what is named: add a PATH on the instance's data disk.")
+        raise click.UsageError(_("--only brings what is named: add a PATH on the instance's data disk."))
     one = read_own(number)
     disk = disk_of(app, one)
     more = [below(path, disk) for path in paths]
@@ -302,8 +303,10 @@ def _carry_out(app: App, rented: RentedRun) -> int:
         app.say(f"instance {number} is running and billed; to continue, repeat with --instance {number}")
         if isinstance(error, KeyboardInterrupt):
             if run:
-                step = f"rlbox vast logs {number} -f; at its end rlbox vast fetch {number}, rlbox vast destroy {number}"
-                raise Interrupted(f"left: run {run} goes on", next_step=step) from None
+                step = _(
+                    "rlbox vast logs {number} -f; at its end rlbox vast fetch {number}, rlbox vast destroy {number}"
+                ).format(number=number)
+                raise Interrupted(_("left: run {run} goes on").format(run=run), next_step=step) from None
             raise Interrupted("left", next_step=f"rlbox vast destroy {number}") from None
         raise
 
@@ -316,7 +319,7 @@ def _start(app: App, connection: SshConnection, rented: RentedRun) -> str:
     number, stay = rented.number, rented.stay
     bring_rlbox(connection, stay, app.project, rented.onstart, number, app.say)
     wait_ready(connection, stay.disk, number, rented.timeout, app.say)
-    total = sum(one.stat().st_size for path, _ in rented.data for one in _files(path))
+    total = sum(one.stat().st_size for path, __ in rented.data for one in _files(path))
     with show_byte_progress(app, "upload", total) as tell:
         bring_data(connection, stay, rented.data, tell)
     bring_stay(connection, stay, app.project, rented.env_file, number)
@@ -368,7 +371,7 @@ def _wait_again(app: App, number: int, timeout: float) -> Instance:
         try:
             if read_own(number).wanted == "stopped":
                 step = f"rlbox vast start {number}, rlbox vast fetch {number}"
-                raise WorkFailed(f"instance {number} was stopped", next_step=step)
+                raise WorkFailed(_("instance {number} was stopped").format(number=number), next_step=step)
             return wait_for(app, number, timeout, started=True)
         except NodeError as error:
             if time.monotonic() >= end:
@@ -384,10 +387,13 @@ def _brought(data: Sequence[str]) -> list[tuple[Path, str]]:
 
     found = []
     for text in data:
-        source, _, goal = text.partition("=")
+        source, __, goal = text.partition("=")
         path = Path(source)
         if not path.exists():
-            raise SpecError(f"--data {text}: there is no {source}", next_step="name a file or a folder of this machine")
+            raise SpecError(
+                _("--data {text}: there is no {source}").format(text=text, source=source),
+                next_step=_("name a file or a folder of this machine"),
+            )
         found.append((path, below(goal or path.resolve().name, "/")))
     return found
 
@@ -421,16 +427,19 @@ def _require_secrets(app: App, job: str, env_file: Path | None) -> None:
     from rlbox.job.load import load_job
 
     if env_file is not None and not env_file.is_file():
-        raise SpecError("the file of --env-file is not there", where=str(env_file), next_step="name one that is")
+        raise SpecError(_("the file of --env-file is not there"), where=str(env_file), next_step=_("name one that is"))
     try:
-        _ = env_file and env_file.read_text("utf-8")  # that it cannot be read is told before anything costs money
+        __ = env_file and env_file.read_text("utf-8")  # that it cannot be read is told before anything costs money
     except (OSError, ValueError) as error:
-        what = f"the file of --env-file cannot be read: {getattr(error, 'strerror', '') or error}"
-        raise SpecError(what, where=str(env_file), next_step="name a file of text that you may read") from error
+        what = _("the file of --env-file cannot be read: {getattr}").format(
+            getattr=getattr(error, "strerror", "") or error
+        )
+        raise SpecError(what, where=str(env_file), next_step=_("name a file of text that you may read")) from error
     if (wanted := load_job(app.project, job).secrets) and env_file is None:
         names = ", ".join(map(str, wanted))
         raise SpecError(
-            f"job {job} wants secrets: {names}", next_step="--env-file FILE with a line NAME=VALUE for each"
+            _("job {job} wants secrets: {names}").format(job=job, names=names),
+            next_step=_("--env-file FILE with a line NAME=VALUE for each"),
         )
 
 

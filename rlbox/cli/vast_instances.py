@@ -15,6 +15,7 @@ from rlbox.app import App
 from rlbox.cli.asked import confirm
 from rlbox.cli.completers import complete_target
 from rlbox.cli.options import Amount, dry_run, shared
+from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.image.forms.onstart import OnStart
@@ -46,9 +47,9 @@ def require_published(app: App, image: str) -> None:
         return
     if found is None:
         raise RegistryError(
-            f"{reference.host} has no image {image}",
+            _("{host} has no image {image}").format(host=reference.host, image=image),
             where=reference.host,
-            next_step="rlbox push TARGET --to REGISTRY/NAME:TAG, then --image that",
+            next_step=_("rlbox push TARGET --to REGISTRY/NAME:TAG, then --image that"),
         )
 
 
@@ -104,10 +105,10 @@ def fitting_offers(needs: Needs, variant: str = "") -> tuple[Offer, ...]:
     if fitting:
         return fitting
     shown = [f"  offer {number}: {'; '.join(missing)}" for number, missing in list(lacks.items())[:5]]
-    older = f"; machines with an older driver: rlbox vast search {variant}" if variant else ""
+    older = _("; machines with an older driver: rlbox vast search {variant}").format(variant=variant) if variant else ""
     raise WorkFailed(
         "\n".join([f"no offer fits, of {len(rows)} that vast.ai has for: {needs.query()}", *shown]),
-        next_step=f"raise --price, or try again later: offers change by the minute{older}",
+        next_step=_("raise --price, or try again later: offers change by the minute{older}").format(older=older),
     )
 
 
@@ -122,8 +123,8 @@ def choose_offer(needs: Needs, number: int | None) -> Offer:
         if offer.id == number:
             return offer
     raise WorkFailed(
-        f"offer {number} is taken, or does not fit the target and its price limit",
-        next_step=f"take another: {', '.join(str(offer.id) for offer in fitting[:8])}",
+        _("offer {number} is taken, or does not fit the target and its price limit").format(number=number),
+        next_step=_("take another: {fitting}").format(fitting=", ".join(str(offer.id) for offer in fitting[:8])),
     )
 
 
@@ -293,7 +294,9 @@ def wait_for(app: App, number: int, timeout: float, *, started: bool = False) ->
     except KeyboardInterrupt:
         unseen = "" if started else " --unfetched"  # nothing is on its disk yet
         step = f"rlbox vast destroy {number}{unseen}"
-        raise Interrupted(f"instance {number} is still running and billed", next_step=step) from None
+        raise Interrupted(
+            _("instance {number} is still running and billed").format(number=number), next_step=step
+        ) from None
 
 
 _ANY = {"ignore_unknown_options": True}
@@ -467,18 +470,22 @@ def _require_fetched(app: App, one: Instance) -> None:
     from rlbox.ssh.files import total_bytes
     from rlbox.vast.instance import address_of, home_of, wanted_files
 
-    step = f"rlbox vast fetch {one.id}, or --unfetched to lose it"
+    step = _("rlbox vast fetch {id}, or --unfetched to lose it").format(id=one.id)
     if one.status != "running":
         raise NodeError(
-            f"instance {one.id} is {one.status or 'being made'}: what is on its disk cannot be checked",
-            next_step=f"rlbox vast start {one.id}, {step}",
+            _("instance {id} is {status}: what is on its disk cannot be checked").format(
+                id=one.id, status=one.status or _("being made")
+            ),
+            next_step=_("rlbox vast start {id}, {step}").format(id=one.id, step=step),
         )
     with SshConnection(address_of(one)) as connection:
-        files, _ = wanted_files(connection, disk_of(app, one))
+        files, __ = wanted_files(connection, disk_of(app, one))
     if lacking := home_of(one.id).find_missing(files):
         shown = ", ".join(file.path for file in lacking[:3]) + (" …" if len(lacking) > 3 else "")
         raise NodeError(
-            f"instance {one.id} has {len(lacking)} files ({size_text(total_bytes(lacking))}) not at home: {shown}",
+            _("instance {id} has {count} files ({size}) not at home: {shown}").format(
+                id=one.id, count=len(lacking), size=size_text(total_bytes(lacking)), shown=shown
+            ),
             next_step=step,
         )
 
@@ -489,6 +496,6 @@ def _require_gone(chosen: Sequence[Instance]) -> None:
 
     if left := sorted(set(list_instances()) & {one.id for one in chosen}):
         raise WorkFailed(
-            f"vast.ai says that {', '.join(map(str, left))} were destroyed, and still lists them",
-            next_step="look again in a minute: rlbox vast ls",
+            _("vast.ai says that {left} were destroyed, and still lists them").format(left=", ".join(map(str, left))),
+            next_step=_("look again in a minute: rlbox vast ls"),
         )

@@ -24,6 +24,7 @@ from rlbox.evaluation.say import say
 from rlbox.evaluation.server import Serve
 from rlbox.evaluation.suite import Suite
 from rlbox.evaluation.weights import export_facts, marks_of
+from rlbox.i18n import _
 from rlbox.system.http import NoResponseError
 
 Suites = Sequence[tuple[Suite, Sequence[EvalProblem]]]
@@ -54,7 +55,7 @@ class Judging:
         """
         began, stamp = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         folder = self.out / export.name
-        self.say(f"[evaluate] {export.name}: {sum(len(problems) for _, problems in suites)} problems")
+        self.say(f"[evaluate] {export.name}: {sum(len(problems) for __, problems in suites)} problems")
         try:
             marks, contents = marks_of(export.path), export_facts(export.path)
             strength, judges = self._judged_by(suites)
@@ -69,7 +70,9 @@ class Judging:
         except (PolicyError, NoResponseError, OSError) as error:
             raise NotJudged(str(error)) from error
         if marks_of(export.path) != marks:
-            raise NotJudged(f"the files of {export.path} changed while it was judged: judge it again")
+            raise NotJudged(
+                _("the files of {path} changed while it was judged: judge it again").format(path=export.path)
+            )
         run = {
             "export": os.path.abspath(export.path),
             "began": stamp,
@@ -78,7 +81,11 @@ class Judging:
             **(facts or {}),
         }
         if broken := [name for name, of in rows.items() if any(row["outcome"] == "sandbox" for row in of)]:
-            raise NotJudged(f"the code sandbox failed while {', '.join(broken)} ran: these have no score; run it again")
+            raise NotJudged(
+                _("the code sandbox failed while {broken} ran: these have no score; run it again").format(
+                    broken=", ".join(broken)
+                )
+            )
         result = make_result(export.name, export.step, lock, rows)
         write_outputs(self.out / export.name, result, rows, {**run, "took_s": round(time.monotonic() - began, 1)})
         append_history(self.out, result, str(run["began"]))
@@ -91,7 +98,7 @@ class Judging:
 
     def _judged_by(self, suites: Suites) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return what the sandbox is, and the versions of what compares answers that are no code."""
-        judges = {str(suite.judge): self.sandbox.packages(suite.judge) for suite, _ in suites if suite.judge}
+        judges = {str(suite.judge): self.sandbox.packages(suite.judge) for suite, __ in suites if suite.judge}
         return self.sandbox.probe(), judges
 
     def _tell(self, name: str) -> Callable[[str, int, int], None]:
@@ -110,7 +117,9 @@ def _same_weights(policy: Answering, export: Export) -> None:
     """Refuse a server that says it serves another folder of this machine (P195)."""
     served = Path(policy.root) if policy.root else export.path
     if served.is_absolute() and served.is_dir() and not served.samefile(export.path):
-        raise PolicyError(f"{policy.url} serves {served}, not {export.path} (P195)")
+        raise PolicyError(
+            _("{url} serves {served}, not {path} (P195)").format(url=policy.url, served=served, path=export.path)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from rlbox.amounts import size_text
 from rlbox.evaluation.suite import Decoding
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.system.http import HttpClient, NoResponseError
 
 _MOST_ANSWER = 64 << 20
@@ -79,7 +80,11 @@ class Policy:
             if status == 200 and isinstance(found, dict) and isinstance(found.get("tokens"), list):
                 return Prompt(text=ask, tokens=tuple(int(token) for token in found["tokens"]))
             if status not in (404, 405):
-                raise PolicyError(f"{self.url}/tokenize: status {status}: {str(found)[:200]}")
+                raise PolicyError(
+                    _("{url}/tokenize: status {status}: {found}").format(
+                        url=self.url, status=status, found=str(found)[:200]
+                    )
+                )
             self._tokenizes = False
         return Prompt(text=ask)
 
@@ -106,7 +111,9 @@ class Policy:
 
     def _read(self, status: int, found: Any) -> ModelAnswer:
         if status != 200:
-            raise PolicyError(f"{self.url}: status {status}: {str(found)[:200]}")
+            raise PolicyError(
+                _("{url}: status {status}: {found}").format(url=self.url, status=status, found=str(found)[:200])
+            )
         try:
             said = str(found.get("model", self.name))
             choice = found["choices"][0]
@@ -114,9 +121,15 @@ class Policy:
             tokens = int((found.get("usage") or {}).get("completion_tokens") or 0)
             finish = str(choice["finish_reason"])
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            raise PolicyError(f"{self.url}: no answer of OpenAI's API: {type(error).__name__}: {error}") from error
+            raise PolicyError(
+                _("{url}: no answer of OpenAI's API: {name}: {error}").format(
+                    url=self.url, name=type(error).__name__, error=error
+                )
+            ) from error
         if said != self.name:
-            raise PolicyError(f"{self.url}: {said!r} answered, {self.name!r} was asked (P195)")
+            raise PolicyError(
+                _("{url}: {said!r} answered, {name!r} was asked (P195)").format(url=self.url, said=said, name=self.name)
+            )
         return ModelAnswer(text=text or "", finish=finish, tokens=tokens)
 
     def _served(self) -> tuple[str, str, dict[str, Any]]:
@@ -126,10 +139,18 @@ class Policy:
             rows = found["data"]
             names = [str(row["id"]) for row in rows]
         except (KeyError, TypeError) as error:
-            raise PolicyError(f"{self.url}/v1/models: status {status}: {str(found)[:200]}") from error
+            raise PolicyError(
+                _("{url}/v1/models: status {status}: {found}").format(
+                    url=self.url, status=status, found=str(found)[:200]
+                )
+            ) from error
         if len(names) != 1:
-            raise PolicyError(f"{self.url} serves {len(names)} models ({', '.join(names)}): which would answer?")
-        _, version = self._get("/version")
+            raise PolicyError(
+                _("{url} serves {count} models ({names}): which would answer?").format(
+                    url=self.url, count=len(names), names=", ".join(names)
+                )
+            )
+        __, version = self._get("/version")
         facts = {"version": version.get("version", "")} if isinstance(version, dict) else {"version": ""}
         return names[0], str(rows[0].get("root") or ""), facts | {"max_model_len": rows[0].get("max_model_len")}
 
@@ -143,7 +164,7 @@ class Policy:
         try:
             status, text = self._asked(method, path, body)
         except (NoResponseError, OSError) as error:
-            raise PolicyError(f"{self.url}{path}: {error}") from error
+            raise PolicyError(_("{url}{path}: {error}").format(url=self.url, path=path, error=error)) from error
         try:
             return status, parse_json(text)
         except ValueError:
@@ -170,7 +191,7 @@ def _bounded(blocks: Any) -> Sequence[bytes]:
         found.append(block)
         size += len(block)
         if size > _MOST_ANSWER:
-            raise PolicyError(f"an answer of more than {size_text(_MOST_ANSWER)}")
+            raise PolicyError(_("an answer of more than {most_answer}").format(most_answer=size_text(_MOST_ANSWER)))
     return found
 
 
@@ -185,7 +206,9 @@ class SharedPolicy:
         self.url, self.root, self.facts = first.url, first.root, first.facts
         for one in members[1:]:
             if one.facts != first.facts:
-                raise PolicyError(f"{one.url} is another engine than {first.url}")
+                raise PolicyError(
+                    _("{url} is another engine than {first_url}").format(url=one.url, first_url=first.url)
+                )
         self.servers = len(members)
         self._members, self._busy, self._lock = members, [0] * len(members), threading.Lock()
 

@@ -19,6 +19,7 @@ from rlbox.evaluation.gpu_holders import probe_gpu_states
 from rlbox.evaluation.gpu_shares import SEEN, share_gpus
 from rlbox.evaluation.policy import Answering, Policy, PolicyError, SharedPolicy
 from rlbox.evaluation.say import say
+from rlbox.i18n import _
 from rlbox.system.command import STDOUT, ProcessHandle, start_command
 from rlbox.system.http import HttpClient
 from rlbox.system.ports import find_port_holder
@@ -68,7 +69,7 @@ def engine_facts(url: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 def setting(text: str) -> tuple[str, Any]:
     """Return NAME=VALUE as name and value; a value that says yes or no is a switch."""
-    name, _, value = text.partition("=")
+    name, __, value = text.partition("=")
     return name, {"true": True, "false": False}.get(value, value)
 
 
@@ -158,18 +159,28 @@ def _await_port(url: str) -> None:
     port, deadline = urlsplit(url).port or 0, time.monotonic() + _FREE_S
     while holder := find_port_holder(port):
         if time.monotonic() >= deadline:
-            raise PolicyError(f"port {port} of the inference server is taken: {holder}")
+            raise PolicyError(
+                _("port {port} of the inference server is taken: {holder}").format(port=port, holder=holder)
+            )
         time.sleep(_POLL_S)
 
 
 def _ready(process: ProcessHandle, engine: EngineSettings, deadline: float, log: Path, http: HttpClient) -> Policy:
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise PolicyError(f"the inference server ended with status {process.returncode}; read {log}")
+            raise PolicyError(
+                _("the inference server ended with status {returncode}; read {log}").format(
+                    returncode=process.returncode, log=log
+                )
+            )
         with contextlib.suppress(PolicyError):
             return Policy(engine.url, http)
         time.sleep(_POLL_S)
-    raise PolicyError(f"the inference server was not ready after {limit_text(engine.start_s)}; read {log}")
+    raise PolicyError(
+        _("the inference server was not ready after {start_s}; read {log}").format(
+            start_s=limit_text(engine.start_s), log=log
+        )
+    )
 
 
 def _end(process: ProcessHandle) -> None:

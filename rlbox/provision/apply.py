@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from rlbox.artifacts.objects import Store
 from rlbox.errors import WorkFailed
+from rlbox.i18n import _
 from rlbox.provision.changes import ApplyPlan, PartRecord, PathChange, Record, patch_sum
 from rlbox.provision.facts import installed_debs, read_record, there, write_record
 from rlbox.provision.files import (
@@ -176,7 +177,10 @@ def _packages(layout: Layout, record: Record, names: list[str]) -> Record:
     new, failed = install_packages(names)
     record = _saved(layout, replace(record, packages=tuple(sorted({*record.packages, *new}))))
     if failed:
-        raise WorkFailed(f"apt cannot install {' '.join(names)}: {failed}", next_step="--no-packages leaves apt alone")
+        raise WorkFailed(
+            _("apt cannot install {names}: {failed}").format(names=" ".join(names), failed=failed),
+            next_step="--no-packages leaves apt alone",
+        )
     return record
 
 

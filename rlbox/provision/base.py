@@ -9,6 +9,7 @@ from packaging.utils import canonicalize_name
 
 from rlbox.errors import NodeError
 from rlbox.findings import listed
+from rlbox.i18n import _
 from rlbox.target.target import Target
 
 _DRIVER = "libcuda.so.1"
@@ -68,7 +69,9 @@ def adopt(target: Target, found: MachinePython, accepted: Mapping[str, str], com
     holds = held_by(target)
     if gaps := tuple(_gaps(target, holds, found, accepted)):
         raise NodeError(
-            f"this machine does not hold what target {target.name} takes of its base image: {'; '.join(gaps)}",
+            _("this machine does not hold what target {target} takes of its base image: {gaps}").format(
+                target=target.name, gaps="; ".join(gaps)
+            ),
             where=f"{found.path}{f' (Python {found.version})' if found.version else ''}",
             next_step=_next_step(target, holds, found, accepted, command),
         )
@@ -110,8 +113,10 @@ def _next_step(
         command += f" --python {found.path}" if found.path != target.python.interpreter else ""
         taken = {**accepted, **_others(holds, found, accepted)}
         words = " ".join(f"--accept {name}=={text}" for name, text in taken.items())
-        return f"install those versions there, or say that these will do: {command} {words}"
-    return f"name the interpreter that has them: {command} --python FILE"
+        return _("install those versions there, or say that these will do: {command} {words}").format(
+            command=command, words=words
+        )
+    return _("name the interpreter that has them: {command} --python FILE").format(command=command)
 
 
 def judge_imports(base: AdoptedBase, found: tuple[TriedImport, ...], last: str) -> tuple[str, ...]:
@@ -133,8 +138,8 @@ def judge_imports(base: AdoptedBase, found: tuple[TriedImport, ...], last: str) 
     if told:
         words = "; ".join(told)
         raise NodeError(
-            f"what this machine has of the target's base image does not work: {words}",
+            _("what this machine has of the target's base image does not work: {words}").format(words=words),
             where=base.python,
-            next_step="repair it there, or name another interpreter with --python FILE",
+            next_step=_("repair it there, or name another interpreter with --python FILE"),
         )
     return tuple(f"{row.name} is not proven: it wants the GPU driver, which is not here" for row in found if row.error)

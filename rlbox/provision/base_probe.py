@@ -9,6 +9,7 @@ from typing import Any
 
 from rlbox.doctor.stack import read_steps
 from rlbox.errors import NodeError, RlboxError
+from rlbox.i18n import _
 from rlbox.provision.base import AdoptedBase, MachinePython, TriedImport, adopt, held_by, judge_imports
 from rlbox.provision.environment import handed_on
 from rlbox.provision.layout import Layout
@@ -47,7 +48,7 @@ def adopt_base(target: Target, path: str, accepted: Mapping[str, str], layout: L
     found = probe_python(path, held_by(target))
     if any(f"{folder}/".startswith(f"{own}/") for folder in (os.path.abspath(path), *found.folders)):
         raise NodeError(
-            f"the interpreter lies in {own}, where the place's own environment goes",
+            _("the interpreter lies in {own}, where the place's own environment goes").format(own=own),
             where=path,
             next_step=f"rlbox apply {target.name} --prefix DIR",
         )
@@ -62,7 +63,7 @@ def prove_base(base: AdoptedBase) -> tuple[str, ...]:
     NodeError
         One cannot be imported, or they take too long.
     """
-    rows, _ = _ask(base.python, "imports", tuple(base.packages), _IMPORTS_S)
+    rows, __ = _ask(base.python, "imports", tuple(base.packages), _IMPORTS_S)
     done = tuple(TriedImport(name=str(row["name"]), error=str(row["error"])) for row in rows if row["step"] == "import")
     begun = [str(row["name"]) for row in rows if row["step"] == "begun"]
     last = next((name for name in reversed(begun) if name not in {row.name for row in done}), "")
@@ -83,11 +84,15 @@ def chosen_python(target: Target, named: str) -> str:
         return path
     if path == _USUAL and not named:
         return target.python.version  # the system's is another: any of that version will do
-    why = found.error or f"it is Python {found.version}"
+    why = found.error or _("it is Python {version}").format(version=found.version)
     raise NodeError(
-        f"target {target.name} wants Python {target.python.version}: {why}",
+        _("target {target} wants Python {version}: {why}").format(
+            target=target.name, version=target.python.version, why=why
+        ),
         where=path,
-        next_step="name another with --python FILE" if named else "correct python.interpreter, or give --python FILE",
+        next_step=_("name another with --python FILE")
+        if named
+        else _("correct python.interpreter, or give --python FILE"),
     )
 
 
@@ -97,6 +102,6 @@ def _ask(path: str, what: str, names: Sequence[str], timeout_s: float) -> tuple[
     try:
         done = run_command(Command(argv=argv, timeout_s=timeout_s), environ=handed_on(os.environ))
     except OSError as error:
-        raise NodeError(f"it cannot be run: {error.strerror}", where=path) from error
+        raise NodeError(_("it cannot be run: {strerror}").format(strerror=error.strerror), where=path) from error
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     return read_steps(done.stdout), lines[-1][:300] if lines else f"exit code {done.exit_code}"

@@ -12,6 +12,7 @@ from rlbox.app import App
 from rlbox.cli.options import dry_run, shared
 from rlbox.cli.scores.eval_asked import judged_by, problem_options, sets_of, told
 from rlbox.errors import SpecError, WorkFailed
+from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.evaluation.export import Export
@@ -58,9 +59,9 @@ def judge(app: App, exports: tuple[Path, ...], suites: tuple[str, ...], out: Pat
     from rlbox.evaluation.judge import NotJudged, WantedResult, judge_all
 
     if bool(asked["url"]) == bool(asked["engine"]):
-        raise click.UsageError("Either --url URL of a server that is up, or --engine FILE to start one.")
+        raise click.UsageError(_("Either --url URL of a server that is up, or --engine FILE to start one."))
     if asked["url"] and len(exports) > 1:
-        raise click.UsageError("--url is one server: name the one EXPORT that it serves.")
+        raise click.UsageError(_("--url is one server: name the one EXPORT that it serves."))
     found = _exports(exports)
     sets = sets_of(app, suites, asked)
     count = sum(len(problems) * suite.decoding.samples for suite, problems in sets)
@@ -86,7 +87,7 @@ def _exports(exports: tuple[Path, ...]) -> list[Export]:
     with told():
         found = [export_at(path) for path in exports]
     if len({one.name for one in found}) < len(found):
-        raise SpecError("two exports have one name", where=", ".join(str(one.path) for one in found))
+        raise SpecError(_("two exports have one name"), where=", ".join(str(one.path) for one in found))
     return found
 
 

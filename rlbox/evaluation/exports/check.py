@@ -19,6 +19,7 @@ from rlbox.evaluation.export import PLACES
 from rlbox.evaluation.exports.faults import ExportFault, ExportReport, config_faults, tensor_fault
 from rlbox.evaluation.exports.words import TOKENIZER_FILES, Words, read_words, word_faults
 from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.system.command import PIPE, run_command, start_command
 from rlbox.values import Command
 
@@ -69,13 +70,19 @@ def find_trainer_checkpoint(against: Path) -> TrainerCheckpoint:
             return TrainerCheckpoint(form="DeepSpeed ZeRO", ranks=len(partitions), directory=directory, merger=argv)
         if any(name.endswith(".distcp") for name in names):
             raise NotCompared(
-                f"{directory} is a distributed checkpoint (.distcp), as Megatron and slime write it; "
-                "export it with the framework's own converter, and compare with a second export of that"
+                _(
+                    "{directory} is a distributed checkpoint (.distcp), as Megatron and slime write it; export "
+                    "it with the framework's own converter, and compare with a second export of that"
+                ).format(directory=directory)
             )
         for suffixes, form in (((".safetensors",), "safetensors"), ((".bin", ".pt"), "torch.save")):
             if any(name.endswith(suffixes) for name in names):
                 return TrainerCheckpoint(form=form, ranks=1, directory=directory)
-    raise NotCompared(f"{against} holds no weights that are known: verl's shards, DeepSpeed's, safetensors, .bin")
+    raise NotCompared(
+        _("{against} holds no weights that are known: verl's shards, DeepSpeed's, safetensors, .bin").format(
+            against=against
+        )
+    )
 
 
 def _checkpoint_places(against: Path) -> Iterator[Path]:
@@ -88,9 +95,17 @@ def _checkpoint_places(against: Path) -> Iterator[Path]:
 def _fsdp(directory: Path, ranks: Mapping[int, int]) -> TrainerCheckpoint:
     worlds = sorted(set(ranks.values()))
     if len(worlds) > 1:
-        raise NotCompared(f"{directory}: files of {' and of '.join(map(str, worlds))} ranks")
+        raise NotCompared(
+            _("{directory}: files of {worlds} ranks").format(
+                directory=directory, worlds=" and of ".join(map(str, worlds))
+            )
+        )
     if missing := [rank for rank in range(worlds[0]) if rank not in ranks]:
-        raise NotCompared(f"{directory}: ranks missing: {missing} (of {worlds[0]})")
+        raise NotCompared(
+            _("{directory}: ranks missing: {missing} (of {world})").format(
+                directory=directory, missing=missing, world=worlds[0]
+            )
+        )
     merge = ("-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir", str(directory))
     return TrainerCheckpoint(
         form="FSDP", ranks=worlds[0], directory=directory, merger=(*merge, "--target_dir", "{out}")
@@ -116,7 +131,11 @@ def merged_weights(checkpoint: TrainerCheckpoint, python: str) -> Iterator[Path]
             last = _last_line(outcome.stderr)
             if "No module named 'torch'" in last:
                 raise NoTorch(last)
-            raise NotCompared(f"{checkpoint.merger[1]} failed with status {outcome.exit_code}: {last}")
+            raise NotCompared(
+                _("{merger} failed with status {exit_code}: {last}").format(
+                    merger=checkpoint.merger[1], exit_code=outcome.exit_code, last=last
+                )
+            )
         yield Path(out)
 
 
@@ -160,7 +179,7 @@ def check_export(wish: ExportWish, tell: Callable[[int, int], None]) -> ExportRe
     config = _config(wish.export)
     words, own = _words(wish.export), _words(wish.model)
     if not own.there:
-        raise ValueError(f"{wish.model} has no tokenizer")
+        raise ValueError(_("{model} has no tokenizer").format(model=wish.model))
     faults = [ExportFault(of=part, says=says, facts={"kind": "words"}) for part, says in word_faults(words, own)]
     faults += config_faults(config, _config(wish.model))
     end: dict[str, Any] = {}
@@ -226,7 +245,9 @@ def _refuse(status: int, said: str) -> None:
     told = _last_line(said)
     if status == 3:
         raise NoTorch(told)
-    raise NotCompared(told if status == 4 else f"the comparison ended with status {status}: {told}")
+    raise NotCompared(
+        told if status == 4 else _("the comparison ended with status {status}: {told}").format(status=status, told=told)
+    )
 
 
 def _last_line(text: str) -> str:
@@ -237,9 +258,11 @@ def _config(folder: Path) -> dict[str, Any]:
     try:
         found = parse_json((folder / "config.json").read_bytes())
     except (OSError, ValueError) as error:
-        raise ValueError(f"{folder / 'config.json'} cannot be read: {error}") from error
+        raise ValueError(
+            _("{folder} cannot be read: {error}").format(folder=folder / "config.json", error=error)
+        ) from error
     if not isinstance(found, dict):
-        raise ValueError(f"{folder / 'config.json'} is no table")
+        raise ValueError(_("{folder} is no table").format(folder=folder / "config.json"))
     return found
 
 
@@ -247,4 +270,6 @@ def _words(folder: Path) -> Words:
     try:
         return read_words({name: (folder / name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"the tokenizer of {folder} cannot be read: {error}") from error
+        raise ValueError(
+            _("the tokenizer of {folder} cannot be read: {error}").format(folder=folder, error=error)
+        ) from error
