@@ -33,6 +33,9 @@ DECIDE = (
 """The packages that a stack is told by; of git parts all."""
 
 
+IMAGE = "; the image was put together there of its frame, built elsewhere from its Dockerfile, and of those packages"
+
+
 def about(run: Path, root: Path) -> dict[str, Any]:
     """Return it; the specs are those that the run was started with."""
     (spec,) = run.rglob("spec/target.toml")
@@ -60,7 +63,7 @@ def about(run: Path, root: Path) -> dict[str, Any]:
         "lock": lock.content_digest(),
         "stack": stack,
         "differs": dict(sorted(counts.items())),
-        "note": note(counts),
+        "note": note(counts) + ("" if record["place"] == "here" else IMAGE),
     }
 
 

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import frame
 import pack
 import stack
 import tomllib
@@ -36,6 +37,7 @@ PYTHON_DEBS = ("python3.11", "libpython3.11", "python3-distutils", "python3-lib2
 PART = 21_000_000  # two beside the whole checkout, three where only tests/gpu is checked out
 LIMIT = 64 << 20
 BLOCK = 512
+FLASH = "h100-flash"  # the target whose image is another one's with a compiled wheel
 TAKE = "bash tests/gpu/machine.sh take"
 
 
@@ -112,6 +114,9 @@ def pack_all(work: Path) -> None:
         places[name] = stack.Place(name, PLACES / name, told, machine, dict(places))
         folders[name] = places[name].rows()
     folders["engine"] = folder_rows(take_engine(work))
+    frame.build_frames(work / "project", work / "frames", [*places, FLASH])
+    take_wheel(work / "project", work / "frames")
+    folders["frames"] = folder_rows(work / "frames")
     sizes = pack.pack(folders, work / "parts", PART)
     needs = {}
     for name in places:
@@ -135,6 +140,13 @@ def folder_rows(folder: Path) -> list[pack.Row]:
         elif path.is_file():
             rows.append(pack.Row(path=at, mode=path.stat().st_mode & 0o777, data=path.read_bytes))
     return rows
+
+
+def take_wheel(project: Path, folder: Path) -> None:
+    """Copy the compiled flash-attn of the lock from the store."""
+    rows = [package for group in _lock(project, FLASH).groups for package in group.packages]
+    (wheel,) = (package for package in rows if package.name == "flash-attn")
+    shutil.copyfile(Store(store_folder(None)).path(wheel.sha256), folder / wheel.file)
 
 
 def take_engine(work: Path) -> Path:

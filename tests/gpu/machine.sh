@@ -5,8 +5,11 @@
 #   machine.sh take                  the parts that were carried this time
 #   machine.sh setup                 the interpreter, the tool and the targets' locks; are the machine's own files as they must be?
 #   machine.sh begin                 lanes.sh, in the background, from a copy of tests/gpu that no later call changes
-#   machine.sh place NAME            a target's place out of the parts that have arrived, compared with its lock, and applied
+#   machine.sh lay NAME              a target's packages out of the parts that have arrived, compared with its lock
+#   machine.sh place NAME            the target in place there: `rlbox apply`
 #   machine.sh engine                an engine out of the parts that have arrived, with the GPUs described for CDI
+#   machine.sh frames                what images have beside their packages (frame.py)
+#   machine.sh image NAME PLACE…     the target's image of its frame and the packages that PLACE has (image.py), in the engine
 #   machine.sh killed DATA JOB STAGE TEXT
 #   machine.sh keep RUN…             what is kept of a run, below $OUT
 set -euo pipefail
@@ -59,18 +62,33 @@ begin() {
   say "lanes begun"
 }
 
-place() {
-  local folder=$places/$1 status=0 tree
+lay() {
+  local folder=$places/$1
   "$python" "$here/pack.py" unpack "$root/parts" "$places" "$1" --machine "$packages"
   ln -sfn /usr/bin/python3.11 "$folder/opt/venv/bin/python" # where the place was packed, that is python3
-  say "$1 unpacked"
-  "$rlbox" apply "$1" --prefix "$folder" --data "$RLBOX_DATA" --offline --yes --no-packages || status=$?
-  say "rlbox apply $1: exit $status"
+  "$python" "$here/stack.py" verify "$RLBOX_PROJECT" "$1" "$folder" "$root/$1.json"
+  say "$1 laid"
+}
+
+place() {
+  local folder=$places/$1 tree
+  "$rlbox" apply "$1" --prefix "$folder" --data "$RLBOX_DATA" --offline --yes --no-packages
+  say "rlbox apply $1: exit 0"
   for tree in "$folder"/opt/*; do # a job's git trees where it looks for them, as in the image
     case ${tree##*/} in rlbox | venv) ;; *) ln -sfn "$tree" "/opt/${tree##*/}" ;; esac
   done
-  "$python" "$here/stack.py" verify "$RLBOX_PROJECT" "$1" "$folder" "$root/$1.json"
-  return "$status"
+}
+
+frames() {
+  "$python" "$here/pack.py" unpack "$root/parts" "$root" frames --machine "$packages"
+  say "frames laid"
+}
+
+image() {
+  local name=$1 from=$2
+  "$python" "$here/image.py" "$RLBOX_PROJECT" "$name" "$places/$from" "$root/frames" "$root/blobs" "${@:3}"
+  [ "$name" = "$from" ] || cp "$root/$from.json" "$root/$name.json" # what differs from its lock, too
+  say "image of $name loaded"
 }
 
 engine() {
@@ -107,8 +125,11 @@ case $1 in
   take) take ;;
   setup) setup ;;
   begin) begin ;;
+  lay) lay "$2" ;;
   place) place "$2" ;;
   engine) engine ;;
+  frames) frames ;;
+  image) image "${@:2}" ;;
   killed) # the supervisor of the newest run of a job, with -9, once a stage has said something
     until run=$(find "$2/runs" -maxdepth 1 -name "$3-*" | sort | tail -n 1) && grep -qs -- "$5" "$run"/stages/*-"$4"/stage.log; do sleep 0.5; done
     kill -9 "$("$python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["supervisor_pid"])' "$run/run.json")"
