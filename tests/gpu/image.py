@@ -21,10 +21,10 @@ from typing import IO, Any
 
 from backports import zstd
 
+from rlbox.config.project import Project
 from rlbox.engine.oci import CONFIG, INDEX, LAYER, LAYOUT, LAYOUT_FILE, MANIFEST
-from rlbox.image.act.context import build_labels, context_entries
-from rlbox.image.act.plans import image_plan
-from rlbox.spec.project import Project
+from rlbox.image.context import build_labels, context_entries
+from rlbox.image.plans import image_plan
 
 SITE = "opt/venv/lib/python3.11/site-packages"
 DRIVER = "/usr/local/nvidia"
