@@ -113,7 +113,7 @@ def _forget(env: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(env)
     for name, module in list(sys.modules.items()):
-        if name.startswith("rlbox.") and ".act." in name:
+        if name.startswith("rlbox."):
             for value in vars(module).values():
                 if isinstance(value, functools._lru_cache_wrapper):
                     value.cache_clear()

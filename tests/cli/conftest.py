@@ -66,7 +66,7 @@ def as_declared(no_engine: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "config"))
     monkeypatch.setenv("RLBOX_DATA", str(tmp_path / "disk"))
-    for name in ("engine.act.data_disk", "store.act.fetch"):
+    for name in ("engine.data_disk", "artifacts.fetch"):
         monkeypatch.setattr(f"rlbox.{name}.free_bytes", lambda path: 1 << 60)
     monkeypatch.setattr("rlbox.run.start.measured_room", lambda app, target, room, folder, gpus: room)
     monkeypatch.setattr("rlbox.run.docker.check_gpus", lambda *asked: None)
