@@ -32,12 +32,12 @@ def build(
       rlbox build local --hermetic
       rlbox build local --verify
     """
-    from rlbox.doctor.gpu_choice import least_driver
+    from rlbox.doctor.gpu_choice import find_oldest_driver
     from rlbox.image.build import build_target
     from rlbox.image.buildkit import BuildWish
     from rlbox.planner.stack_check import require_stack
 
-    if app.dry_run and (driver := least_driver(app, name)):
+    if app.dry_run and (driver := find_oldest_driver(app, name)):
         app.say(f"driver: {driver} or newer on the machine that runs it")
     forced = require_stack(app, name, force=force)
     wish = BuildWish(

@@ -38,14 +38,14 @@ def doctor(
       rlbox shell local -- rlbox doctor
       rlbox doctor --json
     """
-    from rlbox.doctor.examine import examine
+    from rlbox.doctor.examine import run_doctor
     from rlbox.run.examined import examine_place, place_to_examine
 
     if app.dry_run and not fix:
         raise click.UsageError(_("--dry-run goes with --fix: without it nothing is changed."))
     if not around and (layout := place_to_examine(app, name, place, data)):
         return examine_place(app, layout, gpus, fix=fix, budget_s=budget)
-    return examine(app, name, fix=fix, data=data, gpus=gpus, budget_s=budget)
+    return run_doctor(app, name, fix=fix, data=data, gpus=gpus, budget_s=budget)
 
 
 @click.command()

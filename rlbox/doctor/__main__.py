@@ -10,20 +10,20 @@ import json
 import os
 import sys
 
-from rlbox.doctor.fix_checks import probe_fixes
+from rlbox.doctor.fix_checks import run_fix_checks
 
 
 def main(argv: list[str]) -> int:
     """Print JSON: an object a line for each fix that is absent, or the whole report; 1 when there is an error."""
     match argv:
         case ["container", budget_s]:
-            from rlbox.doctor.container import examine_inside
+            from rlbox.doctor.container import examine_container
 
-            report = examine_inside(dict(os.environ), float(budget_s))
+            report = examine_container(dict(os.environ), float(budget_s))
             sys.stdout.write(json.dumps(report.as_json(), ensure_ascii=False) + "\n")
             return 1 if report.failed else 0
         case [phase]:
-            found = probe_fixes(phase)
+            found = run_fix_checks(phase)
             for finding in found:
                 sys.stdout.write(json.dumps(finding.as_json(), ensure_ascii=False) + "\n")
             return 1 if any(finding.level == "error" for finding in found) else 0

@@ -12,7 +12,7 @@ P = ParamSpec("P")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judge(Generic[P]):
+class CheckGroup(Generic[P]):
     """Checks that are asked in turn, each one question; called with facts, it returns what they find.
 
     Where `first` finds something, the others have nothing to look at and are not asked. `len` counts all of them.

@@ -15,17 +15,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from rlbox.doctor.checks import FIXES, Family, rows_of
-from rlbox.doctor.disks import places_of
-from rlbox.doctor.engine import ImageNeeds, stack_cuda
-from rlbox.doctor.facts import Demands, demands_of, with_gpus, with_limits
-from rlbox.doctor.fix_checks import checks_of, with_dependents
-from rlbox.doctor.network import ray_ports
-from rlbox.doctor.processes import probe_running
-from rlbox.doctor.report import Report, settle
-from rlbox.doctor.scene import Scene
-from rlbox.doctor.stack import StackProbe, judge_unlocked
-from rlbox.doctor.stack_place import bytecode_folder, own_folder, venv_of
+from rlbox.doctor.checks import FIXES, CheckFamily, select_families
+from rlbox.doctor.context import CheckContext
+from rlbox.doctor.disks import find_directories
+from rlbox.doctor.engine import DriverNeeds, find_stack_cuda
+from rlbox.doctor.fix_checks import add_broken_fix_checks, select_fix_checks
+from rlbox.doctor.network import read_ray_ports
+from rlbox.doctor.processes import list_processes
+from rlbox.doctor.report import Report, resolve_findings
+from rlbox.doctor.requirements import Requirements, override_gpus, override_limits, parse_requirements
+from rlbox.doctor.stack import StackProbe, check_image_files
+from rlbox.doctor.stack_location import find_install_dir, make_bytecode_directory, venv_path
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.findings import Finding
 from rlbox.record.disk_hold import disk_holder
@@ -35,85 +35,95 @@ from rlbox.system.json_files import read_json_object
 BUDGET_S = 9.0  # of the ten seconds; the rest is for starting Python and for ending what runs
 
 
-def examine_inside(environ: Mapping[str, str], budget_s: float = BUDGET_S) -> Report:
+def examine_container(environ: Mapping[str, str], budget_s: float = BUDGET_S) -> Report:
     """Return what is wrong here; at most `budget_s` seconds after the call."""
-    began = time.monotonic()
-    scene = _scene(environ, began + budget_s)
-    quick, slow = Probes(scene.end - 3), Probes(scene.end)
-    rows = [row for row in rows_of("container", scene) if not row.slow]
-    _start(quick, rows, scene)
+    start = time.monotonic()
+    context = _make_context(environ, start + budget_s)
+    quick, slow = ProbeThreads(context.end - 3), ProbeThreads(context.end)
+    quick_families = [family for family in select_families("container", context) if not family.is_slow]
+    quick.start(_probes(quick_families, context))
     quick.wait()
-    known = [finding for found in quick.findings.values() for finding in found]
-    with _folder() as folder:
-        scene = replace(scene, stack=_stack(scene, known, folder))
-        late = [row for row in rows_of("container", scene, known) if row.slow]
-        _start(slow, late, scene)
+    early = [finding for findings in quick.findings.values() for finding in findings]
+    with _temporary_directory() as directory:
+        context = replace(context, stack=_stack_probe(context, early, directory))
+        slow_families = [family for family in select_families("container", context, early) if family.is_slow]
+        slow.start(_probes(slow_families, context))
         slow.wait()
-    own = [*known, *(row for name, found in slow.findings.items() if name != FIXES for row in found)]
-    own += judge_unlocked([str(path) for path in _described(environ) if not path.is_file()])
-    own = with_dependents(own, checks_of(scene.manifest, "doctor"), scene.demands.mount)
-    findings, follows = settle(own, slow.findings.get(FIXES, ()))
+    late = [finding for name, findings in slow.findings.items() if name != FIXES for finding in findings]
+    missing = [str(path) for path in _image_files(environ) if not path.is_file()]
+    own = add_broken_fix_checks(
+        [*early, *late, *check_image_files(missing)],
+        select_fix_checks(context.manifest, "doctor"),
+        context.requirements.mount,
+    )
+    findings, follows = resolve_findings(own, slow.findings.get(FIXES, ()))
     return Report(
         findings=findings,
         follows=follows,
-        checks=sum(row.count(scene) for row in (*rows, *late)),
-        unfinished=(*quick.unfinished, *slow.unfinished, *scene.late),
-        seconds=time.monotonic() - began,
+        checks=sum(family.count(context) for family in (*quick_families, *slow_families)),
+        unfinished=(*quick.unfinished, *slow.unfinished, *context.unfinished),
+        seconds=time.monotonic() - start,
     )
 
 
-def _start(probes: Probes, rows: Sequence[Family], scene: Scene) -> None:
-    probes.start({row.name: partial(row.ask, scene) for row in rows})
+def _probes(families: Sequence[CheckFamily], context: CheckContext) -> dict[str, Probe]:
+    return {family.name: partial(family.run, context) for family in families}
 
 
-def _scene(environ: Mapping[str, str], end: float) -> Scene:
-    lock, manifest = (read_json_object(path, links=True) for path in _described(environ))
-    venv = venv_of(own_folder(environ))
-    demands = demands_of(with_limits(manifest, environ.get("RLBOX_LIMITS", "")), lock)
-    demands = with_gpus(demands, environ.get(GPUS_VARIABLE, ""))
-    return Scene(
+def _make_context(environ: Mapping[str, str], end: float) -> CheckContext:
+    lock, manifest = (read_json_object(path, links=True) for path in _image_files(environ))
+    venv = venv_path(find_install_dir(environ))
+    requirements = parse_requirements(override_limits(manifest, environ.get("RLBOX_LIMITS", "")), lock)
+    requirements = override_gpus(requirements, environ.get(GPUS_VARIABLE, ""))
+    return CheckContext(
         environ=environ,
-        demands=demands,
+        requirements=requirements,
         end=end,
-        folders=tuple(dict.fromkeys((os.getcwd(), demands.mount, environ.get("HOME", "/")))),
-        places=places_of(environ, demands.mount),
-        needs=partial(_needs, environ, demands),
-        free_ports=partial(_free_ports, demands, venv),
+        folders=tuple(dict.fromkeys((os.getcwd(), requirements.mount, environ.get("HOME", "/")))),
+        places=find_directories(environ, requirements.mount),
+        needs=partial(_needs, environ, requirements),
+        free_ports=partial(_free_ports, requirements, venv),
         manifest=manifest,
         driver=probe_driver(),
         venv=venv,
     )
 
 
-def _described(environ: Mapping[str, str]) -> tuple[Path, Path]:
+def _image_files(environ: Mapping[str, str]) -> tuple[Path, Path]:
     """Return where lock and fixes of what this runs in are written."""
-    own = own_folder(environ)
+    own = find_install_dir(environ)
     return Path(own, "share/lock.json"), Path(own, "share/fixes.json")
 
 
-def _stack(scene: Scene, known: Sequence[Finding], folder: str) -> StackProbe:
+def _stack_probe(context: CheckContext, early: Sequence[Finding], directory: str) -> StackProbe:
     token = f"{os.getpid()}-{time.monotonic_ns()}"
-    no_disk = any(row.id.startswith("data-disk") for row in known)
-    bytecode = "" if no_disk else bytecode_folder(scene.environ, scene.demands.mount, _described(scene.environ)[0])
-    return StackProbe(scene.environ, f"{scene.venv}/bin/python", folder, token, bytecode)
+    no_disk = any(finding.id.startswith("data-disk") for finding in early)
+    bytecode = (
+        ""
+        if no_disk
+        else make_bytecode_directory(context.environ, context.requirements.mount, _image_files(context.environ)[0])
+    )
+    return StackProbe(context.environ, f"{context.venv}/bin/python", directory, token, bytecode)
 
 
-def _needs(environ: Mapping[str, str], demands: Demands) -> ImageNeeds:
+def _needs(environ: Mapping[str, str], requirements: Requirements) -> DriverNeeds:
     """Return what the image asks of a driver."""
     require = environ.get("NVIDIA_REQUIRE_CUDA", "")
     compat = bool(glob.glob("/usr/local/cuda*/compat/libcuda.so.1"))
-    return ImageNeeds(require=require, torch_cuda=stack_cuda(demands.packages), compat=compat)
+    return DriverNeeds(require=require, torch_cuda=find_stack_cuda(requirements.packages), compat=compat)
 
 
-def _free_ports(demands: Demands, venv: str) -> Mapping[str, int]:
+def _free_ports(requirements: Requirements, venv: str) -> Mapping[str, int]:
     """Return the ports of jobs and of Ray's head; none while a run goes on here, or on the data disk."""
-    if any(process.busy_run for process in probe_running(venv)) or disk_holder(Path(demands.mount).resolve()):
+    if any(process.is_in_live_run for process in list_processes(venv)) or disk_holder(
+        Path(requirements.mount).resolve()
+    ):
         return {}
-    return {**(ray_ports() if demands.has("ray") else {}), **demands.ports}
+    return {**(read_ray_ports() if requirements.has("ray") else {}), **requirements.ports}
 
 
 @contextmanager
-def _folder() -> Iterator[str]:
+def _temporary_directory() -> Iterator[str]:
     """Make a folder for what probes write, gone afterwards; empty where none can be made."""
     try:
         path = tempfile.mkdtemp(prefix="rlbox-doctor-")
@@ -130,7 +140,7 @@ Probe = Callable[[], Iterable[Finding]]
 
 
 @dataclass
-class Probes:
+class ProbeThreads:
     """Probes that run in threads: daemons, since one that hangs in the kernel must not keep rlbox from ending."""
 
     deadline: float
@@ -155,7 +165,7 @@ class Probes:
             elif not any(row.startswith(f"{name}:") for row in self.unfinished):
                 self.unfinished.append(f"{name}: not done in time")
 
-    def goes_on(self, name: str) -> bool:
+    def is_running(self, name: str) -> bool:
         """Tell whether a probe that was started has not ended; threading forgets it where Ctrl-C cuts a `join`."""
         return name in self._threads and name not in self._ended
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rlbox.amounts import GIB, MIB, limit_text, size_text
-from rlbox.doctor.check_group import Judge
-from rlbox.doctor.facts import Demands
+from rlbox.doctor.check_group import CheckGroup
+from rlbox.doctor.requirements import Requirements
 from rlbox.findings import Finding
 from rlbox.i18n import _
 
@@ -27,7 +27,7 @@ _DATA = ("folder-*", "compile-caches", "dataset-lock-held", "env-not-exported")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlaceFacts:
+class DirectoryFacts:
     """A folder. `role` is data, tmp, or the variable that names it; `error` says why nothing can be written there.
 
     `kind` is missing, file, read-only, denied, full, broken, slow, or empty for a folder that was written to. Sizes in
@@ -46,7 +46,7 @@ class PlaceFacts:
     mine: bool = False
 
 
-def judge_places(places: Sequence[PlaceFacts], demands: Demands, who: str) -> list[Finding]:
+def check_directories(places: Sequence[DirectoryFacts], requirements: Requirements, who: str) -> list[Finding]:
     """Return what is wrong with the folders, one finding for what several of them share.
 
     Parameters
@@ -57,7 +57,7 @@ def judge_places(places: Sequence[PlaceFacts], demands: Demands, who: str) -> li
     found: list[Finding] = []
     told: set[tuple[str, int, int]] = set()
     for place in places:
-        for finding in judge_place(place, demands, who):
+        for finding in check_directory(place, requirements, who):
             shared = (finding.id.rpartition("-")[2], place.total, place.free >> 24)
             if finding.id.endswith(("-full", "-inodes")) and shared in told:
                 continue
@@ -66,24 +66,24 @@ def judge_places(places: Sequence[PlaceFacts], demands: Demands, who: str) -> li
     return found
 
 
-def _name(place: PlaceFacts) -> str:
+def _name(place: DirectoryFacts) -> str:
     return {"data": "data-disk", "tmp": "tmp"}.get(place.role, "folder")
 
 
-def _title(place: PlaceFacts) -> str:
+def _title(place: DirectoryFacts) -> str:
     titles = {"data": _("the data disk"), "tmp": _("the folder of temporary files")}
     return titles.get(place.role, _("the folder of {role}").format(role=place.role))
 
 
-def _where(place: PlaceFacts) -> str:
+def _where(place: DirectoryFacts) -> str:
     return place.path if place.role in ("data", "tmp") else f"{place.role}={place.path}"
 
 
-def _breaks(place: PlaceFacts) -> tuple[str, ...]:
+def _breaks(place: DirectoryFacts) -> tuple[str, ...]:
     return {"data": _DATA, "tmp": _PROGRAMS}.get(place.role, ("compile-caches",))
 
 
-def _writable(place: PlaceFacts, __: Demands, who: str) -> Iterator[Finding]:
+def _writable(place: DirectoryFacts, __: Requirements, who: str) -> Iterator[Finding]:
     name = _name(place)
     if place.kind:
         yield Finding(
@@ -99,7 +99,7 @@ def _writable(place: PlaceFacts, __: Demands, who: str) -> Iterator[Finding]:
         )
 
 
-def _room(place: PlaceFacts, demands: Demands, __: str) -> Iterator[Finding]:
+def _room(place: DirectoryFacts, requirements: Requirements, __: str) -> Iterator[Finding]:
     name = _name(place)
     if place.inodes and place.inodes_free < _INODES:
         yield Finding(
@@ -114,12 +114,12 @@ def _room(place: PlaceFacts, demands: Demands, __: str) -> Iterator[Finding]:
             covers=("disk-full",),
         )
     elif place.role in ("data", "tmp") and place.total:
-        yield from _space(place, demands, name)
+        yield from _space(place, requirements, name)
 
 
-def _space(place: PlaceFacts, demands: Demands, name: str) -> Iterator[Finding]:
+def _space(place: DirectoryFacts, requirements: Requirements, name: str) -> Iterator[Finding]:
     data = place.role == "data"
-    need = demands.need_gib * GIB if data else _TMP_WARNING
+    need = requirements.need_gib * GIB if data else _TMP_WARNING
     if place.free >= need:
         return
     tight = place.free < (min(need, _DATA_ERROR) if data else _TMP_ERROR)
@@ -138,16 +138,16 @@ def _space(place: PlaceFacts, demands: Demands, name: str) -> Iterator[Finding]:
     )
 
 
-def _named(places: Sequence[PlaceFacts], __: Demands, who: str) -> Iterator[Finding]:
+def _named(places: Sequence[DirectoryFacts], __: Requirements, who: str) -> Iterator[Finding]:
     if not places:
         remedy = _("give --data DIR, or set RLBOX_DATA or disk.host")
         yield Finding(id="data-disk-unnamed", title=_("no data disk is named"), where="disk.host", remedy=remedy)
 
 
-def _usable(places: Sequence[PlaceFacts], demands: Demands, who: str) -> Iterator[Finding]:
+def _usable(places: Sequence[DirectoryFacts], requirements: Requirements, who: str) -> Iterator[Finding]:
     """Judge a folder of this host: it is mounted by nobody but the host."""
     kinds = {place.path: place.kind for place in places}
-    for row in judge_places(places, demands, who):
+    for row in check_directories(places, requirements, who):
         match kinds.get(row.where):
             case "missing":
                 remedy = f"mkdir -p {shlex.quote(row.where)} (or mount it there), or name another with --data DIR"
@@ -158,7 +158,7 @@ def _usable(places: Sequence[PlaceFacts], demands: Demands, who: str) -> Iterato
                 yield row
 
 
-judge_place = Judge(first=_writable, checks=(_room,))
+check_directory = CheckGroup(first=_writable, checks=(_room,))
 """What is wrong with one folder, for the user `who` that writes."""
 
 
@@ -182,7 +182,7 @@ _COVERS = {
 }
 
 
-def _seen(place: PlaceFacts, who: str) -> str:
+def _seen(place: DirectoryFacts, who: str) -> str:
     if place.kind == "denied":
         return _("{error} for {who}; {owner}").format(error=place.error, who=who, owner=place.owner)
     if place.kind == "full":
@@ -192,7 +192,7 @@ def _seen(place: PlaceFacts, who: str) -> str:
     return place.error
 
 
-def _remedy(place: PlaceFacts, who: str) -> str:
+def _remedy(place: DirectoryFacts, who: str) -> str:
     match place.kind:
         case "missing" | "file" if place.role == "data":
             return _("mount it: docker run --volume DIR:{path}; rlbox does with --data DIR").format(path=place.path)
@@ -219,7 +219,7 @@ def _remedy(place: PlaceFacts, who: str) -> str:
             ).format(taken_off=taken_off)
 
 
-def _repair(place: PlaceFacts) -> tuple[str, ...]:
+def _repair(place: DirectoryFacts) -> tuple[str, ...]:
     if place.kind == "missing" and place.role != "data":
         return ("folder", place.path)
     if place.kind == "denied" and place.mine:
@@ -227,36 +227,36 @@ def _repair(place: PlaceFacts) -> tuple[str, ...]:
     return ()
 
 
-judge_data_disk = Judge(first=_named, checks=(_usable,))
+check_data_disk = CheckGroup(first=_named, checks=(_usable,))
 """What is wrong with a host's folder that is to be the data disk."""
 
 
 _PROBE_BYTES = 256 << 10
 _SLOW_S = 4.0
 # Variables whose folder a program of the stack makes and writes to; it need not be there, but it must be possible.
-FOLDERS = (
+DIRECTORY_VARIABLES = (
     "FLASHINFER_WORKSPACE_BASE", "HF_DATASETS_CACHE", "HF_HOME", "HF_HUB_CACHE", "NUMBA_CACHE_DIR", "RAY_TMPDIR",
     "PYTHONPYCACHEPREFIX", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TORCH_HOME", "TRITON_CACHE_DIR",
     "VLLM_CACHE_ROOT", "WANDB_DIR", "XDG_CACHE_HOME",
 )  # fmt: skip
 
 
-def places_of(environ: Mapping[str, str], mount: str) -> list[tuple[str, str]]:
+def find_directories(environ: Mapping[str, str], mount: str) -> list[tuple[str, str]]:
     """Return role and path of the folders to look at; a variable that names none is left out."""
     temporary = environ.get("TMPDIR") or "/tmp"  # noqa: S108 - where programs write
-    named = [(name, environ[name]) for name in FOLDERS if environ.get(name, "").startswith("/")]
+    named = [(name, environ[name]) for name in DIRECTORY_VARIABLES if environ.get(name, "").startswith("/")]
     return [("data", mount), ("tmp", temporary), *named]
 
 
-def probe_places(places: Sequence[tuple[str, str]]) -> tuple[PlaceFacts, ...]:
+def probe_directories(places: Sequence[tuple[str, str]]) -> tuple[DirectoryFacts, ...]:
     """Return the state of each folder; one that does not answer in 4 s (a dead network disk) is called slow."""
-    found: dict[int, PlaceFacts] = {}
+    found: dict[int, DirectoryFacts] = {}
 
     def look(number: int, role: str, path: str) -> None:
         try:
             found[number] = _probe(role, path)
         except OSError as error:
-            found[number] = PlaceFacts(role=role, path=path, kind=_kind(error), error=error.strerror or str(error))
+            found[number] = DirectoryFacts(role=role, path=path, kind=_kind(error), error=error.strerror or str(error))
 
     threads = [
         threading.Thread(target=look, args=(number, role, path), daemon=True)
@@ -268,13 +268,13 @@ def probe_places(places: Sequence[tuple[str, str]]) -> tuple[PlaceFacts, ...]:
         thread.join(_SLOW_S)
     waited = f"no answer in {limit_text(_SLOW_S)}"
     return tuple(
-        found.get(number) or PlaceFacts(role=role, path=path, kind="slow", error=waited)
+        found.get(number) or DirectoryFacts(role=role, path=path, kind="slow", error=waited)
         for number, (role, path) in enumerate(places)
     )
 
 
 @functools.cache
-def answers(path: str) -> bool:
+def is_responsive(path: str) -> bool:
     """Return whether a path is answered about in 2 s, be it there or not; one of a server that is away never is."""
     thread = threading.Thread(target=os.path.lexists, args=(path,), daemon=True)
     thread.start()
@@ -282,15 +282,15 @@ def answers(path: str) -> bool:
     return not thread.is_alive()
 
 
-def _probe(role: str, path: str) -> PlaceFacts:
+def _probe(role: str, path: str) -> DirectoryFacts:
     target = path if role in ("data", "tmp") else _nearest(path)
     if not os.path.isdir(target):
         kind = "file" if os.path.lexists(target) else "missing"
         words = "there is something else" if kind == "file" else "no such folder"
-        return PlaceFacts(role=role, path=path, kind=kind, error=f"{target}: {words}")
+        return DirectoryFacts(role=role, path=path, kind=kind, error=f"{target}: {words}")
     facts, room = os.stat(target), os.statvfs(target)
     kind, error = _write(target)
-    return PlaceFacts(
+    return DirectoryFacts(
         role=role,
         path=path,
         kind=kind,

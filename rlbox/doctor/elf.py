@@ -23,12 +23,12 @@ _DYNSYM, _STRTAB, _NOBITS, _GLOBAL, _PT_LOAD = 11, 3, 8, 1, 1
 _MACHINES = {"x86_64": 62, "aarch64": 183}
 
 
-class BrokenElf(Exception):
+class DamagedElfError(Exception):
     """The file is no whole ELF file for this machine; the text says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Elf:
+class TorchSymbols:
     """A whole ELF file: the names that it takes from others and gives to them, of those that `wanted` picks."""
 
     undefined: frozenset[bytes]
@@ -41,7 +41,7 @@ def check_elf(path: str) -> None:
         _sections(file.read(_HEADER.size), os.fstat(file.fileno()).st_size, file.fileno())
 
 
-def read_symbols(path: str, marks: tuple[bytes, ...]) -> Elf | None:
+def read_torch_symbols(path: str, marks: tuple[bytes, ...]) -> TorchSymbols | None:
     """Return the dynamic symbols that hold one of `marks` in their names; None when the file has none of them.
 
     Undefined ones are the strong ones: a weak symbol may stay undefined.
@@ -59,7 +59,7 @@ def read_symbols(path: str, marks: tuple[bytes, ...]) -> Elf | None:
     return None
 
 
-def _pick(symbols: bytes, names: bytes, marks: tuple[bytes, ...]) -> Elf:
+def _pick(symbols: bytes, names: bytes, marks: tuple[bytes, ...]) -> TorchSymbols:
     undefined: set[bytes] = set()
     defined: set[bytes] = set()
     for at, info, __, section, __, __ in _SYMBOL.iter_unpack(symbols[: len(symbols) // _SYMBOL.size * _SYMBOL.size]):
@@ -68,22 +68,22 @@ def _pick(symbols: bytes, names: bytes, marks: tuple[bytes, ...]) -> Elf:
         name = names[at : names.find(b"\0", at)]
         if name.startswith(marks):
             (undefined if section == 0 else defined).add(name)
-    return Elf(undefined=frozenset(undefined), defined=frozenset(defined))
+    return TorchSymbols(undefined=frozenset(undefined), defined=frozenset(defined))
 
 
 def _sections(head: bytes, size: int, descriptor: int) -> list[tuple[int, int, int, int]]:
     """Return kind, offset, size and link of every section, after the checks of wholeness."""
     if not head.startswith(_MAGIC):
-        raise BrokenElf(_("is no ELF file") if size else _("is empty"))
+        raise DamagedElfError(_("is no ELF file") if size else _("is empty"))
     if len(head) < _HEADER.size:
-        raise BrokenElf(_("is cut short: {size} bytes").format(size=size))
+        raise DamagedElfError(_("is cut short: {size} bytes").format(size=size))
     if head[4] != 2 or head[5] != 1:
-        raise BrokenElf(_("is not a 64-bit little-endian file"))
+        raise DamagedElfError(_("is not a 64-bit little-endian file"))
     fields = _HEADER.unpack(head)
     machine, segments_at, sections_at = fields[2], fields[5], fields[6]
     wanted = _MACHINES.get(os.uname().machine)
     if wanted and machine != wanted:
-        raise BrokenElf(
+        raise DamagedElfError(
             _("is for another processor (ELF machine {machine}, this is {machine2})").format(
                 machine=machine, machine2=os.uname().machine
             )
@@ -94,7 +94,9 @@ def _sections(head: bytes, size: int, descriptor: int) -> list[tuple[int, int, i
     table = list(_table(descriptor, sections_at, fields[11], fields[12]))
     ends += [offset + length for kind, offset, length, __ in table if kind != _NOBITS]
     if max(ends) > size:
-        raise BrokenElf(_("is cut short: {size} bytes, its own table says {ends}").format(size=size, ends=max(ends)))
+        raise DamagedElfError(
+            _("is cut short: {size} bytes, its own table says {ends}").format(size=size, ends=max(ends))
+        )
     return table
 
 

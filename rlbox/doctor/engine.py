@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import GIB, duration_text, size_text
-from rlbox.doctor.check_group import Judge
-from rlbox.doctor.facts import Demands
-from rlbox.doctor.processes import live_runs
+from rlbox.doctor.check_group import CheckGroup
+from rlbox.doctor.processes import describe_running_runs
+from rlbox.doctor.requirements import Requirements
 from rlbox.engine.address import engine_address, engine_is_here
 from rlbox.engine.container import GOING, OWNER_LABEL, RUN_LABEL, TARGET_LABEL
 from rlbox.engine.gpu_probe import probe_offer
@@ -33,7 +33,7 @@ _LEAST_ROOM = 5 * GIB
 
 
 @dataclass(frozen=True, kw_only=True)
-class Container:
+class EngineContainer:
     """A container of rlbox's; `state` as the engine says it, `busy` when a living rlbox holds its data disk."""
 
     name: str
@@ -59,11 +59,11 @@ class EngineFacts:
     gpu_ways: tuple[str, ...] = ()
     root: str = ""
     room: int | None = None
-    containers: tuple[Container, ...] = ()
+    containers: tuple[EngineContainer, ...] = ()
     clock_s: float = 0.0
 
 
-def _answers(facts: EngineFacts, __: Demands) -> Iterator[Finding]:
+def _answers(facts: EngineFacts, __: Requirements) -> Iterator[Finding]:
     if facts.error:
         yield Finding(
             id="engine-missing", title=_("the container engine cannot be used"), seen=facts.error, where=facts.where,
@@ -71,7 +71,7 @@ def _answers(facts: EngineFacts, __: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _new_enough(facts: EngineFacts, __: Demands) -> Iterator[Finding]:
+def _new_enough(facts: EngineFacts, __: Requirements) -> Iterator[Finding]:
     if facts.version and facts.version < OLDEST_ENGINE:
         yield Finding(
             id="engine-old", title=_("the container engine is too old"), seen=_dotted(facts.version), where=facts.where,
@@ -79,8 +79,8 @@ def _new_enough(facts: EngineFacts, __: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _gives_gpus(facts: EngineFacts, demands: Demands) -> Iterator[Finding]:
-    if demands.wants_gpu and not facts.gpu_ways:
+def _gives_gpus(facts: EngineFacts, requirements: Requirements) -> Iterator[Finding]:
+    if requirements.wants_gpu and not facts.gpu_ways:
         yield Finding(
             id="gpu-runtime-missing", title=_("the engine cannot give a GPU to a container"),
             seen=_("neither a runtime nvidia nor a CDI specification"), where=facts.where,
@@ -88,7 +88,7 @@ def _gives_gpus(facts: EngineFacts, demands: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _room(facts: EngineFacts, __: Demands) -> Iterator[Finding]:
+def _room(facts: EngineFacts, __: Requirements) -> Iterator[Finding]:
     if facts.room is not None and facts.room < _LEAST_ROOM:
         yield Finding(
             id="engine-disk-full", title=_("the engine's disk is nearly full"), level="warning",
@@ -98,7 +98,7 @@ def _room(facts: EngineFacts, __: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _clock(facts: EngineFacts, __: Demands) -> Iterator[Finding]:
+def _clock(facts: EngineFacts, __: Requirements) -> Iterator[Finding]:
     if abs(facts.clock_s) > 300:
         yield Finding(
             id="clock-skew", title=_("the engine's clock differs from this machine's"),
@@ -107,12 +107,12 @@ def _clock(facts: EngineFacts, __: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _left_over(facts: EngineFacts, __: Demands) -> Iterator[Finding]:
+def _left_over(facts: EngineFacts, __: Requirements) -> Iterator[Finding]:
     stale = [row for row in facts.containers if row.run and not row.lives]
     alive = [row for row in facts.containers if row.run and row.lives]
     if alive:
         rows, stop = [f"{row.run} ({row.owner})" for row in alive], f"{alive[0].run} --data ITS-DATA-DISK"
-        yield live_runs(rows, place="on this engine", where="engine", stop=stop)
+        yield describe_running_runs(rows, place="on this engine", where="engine", stop=stop)
     if stale:
         rows = [f"{row.name} ({row.state}, {row.owner})" for row in stale]
         yield Finding(
@@ -122,7 +122,7 @@ def _left_over(facts: EngineFacts, __: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-judge_engine = Judge(first=_answers, checks=(_new_enough, _gives_gpus, _room, _left_over, _clock))
+check_engine = CheckGroup(first=_answers, checks=(_new_enough, _gives_gpus, _room, _left_over, _clock))
 """What is wrong with the engine."""
 
 
@@ -131,7 +131,7 @@ def _dotted(version: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageNeeds:
+class DriverNeeds:
     """What an image asks of a driver: `NVIDIA_REQUIRE_CUDA` as it stands, and the CUDA that its torch is built for.
 
     `compat` says that it holds CUDA's forward compatibility library, which data-centre cards alone can use. `variant`
@@ -144,19 +144,19 @@ class ImageNeeds:
     variant: str = ""
 
 
-def _driver_there(driver: GpuDriver, __: ImageNeeds, demands: Demands) -> Iterator[Finding]:
-    if demands.wants_gpu and not driver.present:
+def _driver_there(driver: GpuDriver, __: DriverNeeds, requirements: Requirements) -> Iterator[Finding]:
+    if requirements.wants_gpu and not driver.present:
         yield Finding(
             id="gpu-driver-missing", title=_("there is no NVIDIA driver, and the target wants GPUs"),
-            seen=_("wanted: {gpus} x {gpu}").format(gpus=demands.gpus or 1, gpu=demands.gpu or 'GPU'),
+            seen=_("wanted: {gpus} x {gpu}").format(gpus=requirements.gpus or 1, gpu=requirements.gpu or 'GPU'),
             where="/dev/nvidia*",
             remedy=_("run it on a machine with the GPU; inside a container: start it with --gpus all"),
             breaks=("gpu-*",), covers=("libcuda-missing", "no-gpu-visible"),
         )  # fmt: skip
 
 
-def _driver_answers(driver: GpuDriver, __: ImageNeeds, demands: Demands) -> Iterator[Finding]:
-    if demands.wants_gpu and driver.error:
+def _driver_answers(driver: GpuDriver, __: DriverNeeds, requirements: Requirements) -> Iterator[Finding]:
+    if requirements.wants_gpu and driver.error:
         yield Finding(
             id="gpu-driver-broken", title=_("the NVIDIA driver does not answer"), seen=driver.error,
             where="libcuda.so.1",
@@ -165,19 +165,21 @@ def _driver_answers(driver: GpuDriver, __: ImageNeeds, demands: Demands) -> Iter
         )  # fmt: skip
 
 
-def _driver_new_enough(driver: GpuDriver, needs: ImageNeeds, demands: Demands) -> Iterator[Finding]:
-    if not demands.wants_gpu:
+def _driver_new_enough(driver: GpuDriver, needs: DriverNeeds, requirements: Requirements) -> Iterator[Finding]:
+    if not requirements.wants_gpu:
         return
-    wanted = required_cuda(needs.require) or _version(needs.torch_cuda)[:1]
-    if driver.cuda and wanted and driver.cuda < wanted and not (needs.compat and demands.grade == "datacenter"):
+    wanted = parse_required_cuda(needs.require) or _version(needs.torch_cuda)[:1]
+    if driver.cuda and wanted and driver.cuda < wanted and not (needs.compat and requirements.grade == "datacenter"):
         package = f"cuda-compat-{wanted[0]}-{(*wanted, 0)[1]}"
         forward = {
             "datacenter": f"take a base of NVIDIA's with its compatibility library ({package}; this card can use it), ",
             "workstation": "(a workstation card has no forward compatibility), ",
             "consumer": "(a consumer card has no forward compatibility), ",
-        }.get(demands.grade, "")
+        }.get(requirements.grade, "")
         variant = _("take the target {variant}, ").format(variant=needs.variant) if needs.variant else ""
-        branch = "" if len(wanted) > 1 else LEAST_DRIVERS.get(wanted[0], "")  # a minor version is NVIDIA_REQUIRE_CUDA's
+        branch = (
+            "" if len(wanted) > 1 else OLDEST_DRIVERS.get(wanted[0], "")
+        )  # a minor version is NVIDIA_REQUIRE_CUDA's
         least = _(" to {branch} or newer").format(branch=branch) if branch else ""
         yield Finding(
             id="cuda-driver-old", title=_("the image needs a newer NVIDIA driver"),
@@ -190,47 +192,47 @@ def _driver_new_enough(driver: GpuDriver, needs: ImageNeeds, demands: Demands) -
         )  # fmt: skip
 
 
-def _gpus_enough(driver: GpuDriver, __: ImageNeeds, demands: Demands) -> Iterator[Finding]:
+def _gpus_enough(driver: GpuDriver, __: DriverNeeds, requirements: Requirements) -> Iterator[Finding]:
     if driver.devices:
-        yield from too_few_gpus(driver.devices, demands)
+        yield from check_gpu_count(driver.devices, requirements)
 
 
-def too_few_gpus(count: int, demands: Demands) -> Iterator[Finding]:
+def check_gpu_count(count: int, requirements: Requirements) -> Iterator[Finding]:
     """Yield a finding when `count` GPUs are fewer than the target uses."""
-    if count < demands.gpus:
+    if count < requirements.gpus:
         yield Finding(
             id="gpu-count", title=_("there are fewer GPUs than the target uses"),
-            seen=_("{count} of {gpus}").format(count=count, gpus=demands.gpus),
+            seen=_("{count} of {gpus}").format(count=count, gpus=requirements.gpus),
             where="/dev/nvidia*",
             remedy=_("start the container with all of them, unset CUDA_VISIBLE_DEVICES, or lower hardware.gpus"),
             covers=("invalid-device-ordinal",),
         )  # fmt: skip
 
 
-judge_driver = Judge(first=_driver_there, checks=(_driver_answers, _driver_new_enough, _gpus_enough))
+check_driver = CheckGroup(first=_driver_there, checks=(_driver_answers, _driver_new_enough, _gpus_enough))
 """What is wrong with the driver for a target with GPUs."""
 
 
-def judge_cards(cards: Sequence[GpuModel], demands: Demands) -> Iterator[Finding]:
+def check_gpu_models(cards: Sequence[GpuModel], requirements: Requirements) -> Iterator[Finding]:
     """Yield what a user must know of GPUs that are not those of the target."""
-    others = [card for card in cards if demands.arch and card.arch and card.arch != demands.arch]
+    others = [card for card in cards if requirements.arch and card.arch and card.arch != requirements.arch]
     if others:
         yield Finding(
             id="gpu-other-arch", title=_("the GPU is not the one that the target is made for"), level="warning",
             seen=_("{name} is {arch}, the target {demands_arch}").format
-                (name=others[0].name, arch=others[0].arch, demands_arch=demands.arch), where="hardware.arch",
+                (name=others[0].name, arch=others[0].arch, demands_arch=requirements.arch), where="hardware.arch",
             remedy=_("choose the target of this GPU, or set hardware.gpu and hardware.arch and build it again"),
         )  # fmt: skip
 
 
-LEAST_DRIVERS = {11: "450", 12: "525", 13: "580"}
+OLDEST_DRIVERS = {11: "450", 12: "525", 13: "580"}
 """The oldest branch of the driver that runs a major version of CUDA, every minor one of it.
 
 Source: NVIDIA CUDA compatibility guide, minor version compatibility.
 """
 
 
-def stack_cuda(packages: Mapping[str, str]) -> str:
+def find_stack_cuda(packages: Mapping[str, str]) -> str:
     """Return the CUDA that a stack's torch is built for, as `12.8`; empty when it is built for none.
 
     The local part of torch's version says it (`2.11.0+cu130`), else the version of the CUDA runtime that torch's wheel
@@ -243,7 +245,7 @@ def stack_cuda(packages: Mapping[str, str]) -> str:
     return "" if torch else ".".join(runtime.split(".")[:2])
 
 
-def required_cuda(text: str) -> tuple[int, ...]:
+def parse_required_cuda(text: str) -> tuple[int, ...]:
     """Return the least CUDA of `NVIDIA_REQUIRE_CUDA`: `cuda>=12.8 brand=tesla,driver>=470` is (12, 8)."""
     found = re.search(r"\bcuda>=(\d+(?:\.\d+)*)", text)
     return _version(found.group(1)) if found else ()
@@ -264,7 +266,7 @@ def _image(state: str, target: str) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-judge_image = Judge(checks=(_image,))
+check_image_state = CheckGroup(checks=(_image,))
 """A note when a target's image is missing or is out of date."""
 
 
@@ -293,10 +295,10 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(number for part in parts if (number := whole_number(part)) is not None)
 
 
-def _container(row: Mapping[str, Any]) -> Container:
+def _container(row: Mapping[str, Any]) -> EngineContainer:
     labels = row.get("Labels") or {}
     names = [str(name).lstrip("/") for name in row.get("Names") or ()]
-    return Container(
+    return EngineContainer(
         name=names[0] if names else str(row.get("Id", ""))[:12],
         run=str(labels.get(RUN_LABEL, "")),
         state=str(row.get("State", "")),

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from rlbox.doctor.check_group import Judge
-from rlbox.doctor.facts import Demands
+from rlbox.doctor.check_group import CheckGroup
+from rlbox.doctor.requirements import Requirements
 from rlbox.findings import Finding
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
@@ -28,7 +28,7 @@ _RAY_FOLDER = 39
 
 
 @dataclass(frozen=True, kw_only=True)
-class DotEnv:
+class DotEnvFile:
     """One `.env` file: its names with their values, and lines that no shell takes as they are meant."""
 
     path: str
@@ -37,19 +37,19 @@ class DotEnv:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnvFacts:
+class EnvironmentFacts:
     """The environment and the `.env` files beside it."""
 
     environ: Mapping[str, str]
-    files: tuple[DotEnv, ...] = ()
+    files: tuple[DotEnvFile, ...] = ()
 
 
-def sounds_secret(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
     """Return whether a variable's name says that its value is a token."""
     return name != SECRETS_VARIABLE and bool(_TOKEN.search(name))
 
 
-def parse_dotenv(path: str, text: str) -> DotEnv:
+def parse_dotenv(path: str, text: str) -> DotEnvFile:
     """Return what a `.env` file says; source: what `set -a; . ./.env` of a POSIX shell makes of it."""
     values: dict[str, str] = {}
     broken: list[str] = []
@@ -67,10 +67,10 @@ def parse_dotenv(path: str, text: str) -> DotEnv:
         elif line.endswith("\r"):
             broken.append(f"line {number}: a carriage return ends the value of {name}")
         values[name] = value.strip().strip("'\"")
-    return DotEnv(path=path, values=values, broken=tuple(broken))
+    return DotEnvFile(path=path, values=values, broken=tuple(broken))
 
 
-def _broken_lines(facts: EnvFacts, __: Demands) -> Iterator[Finding]:
+def _broken_lines(facts: EnvironmentFacts, __: Requirements) -> Iterator[Finding]:
     for file in facts.files:
         if file.broken:
             yield Finding(
@@ -82,39 +82,39 @@ def _broken_lines(facts: EnvFacts, __: Demands) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _not_exported(facts: EnvFacts, __: Demands) -> Iterator[Finding]:
+def _not_exported(facts: EnvironmentFacts, __: Requirements) -> Iterator[Finding]:
     for file in facts.files:
         missing = sorted(name for name, value in file.values.items() if value and name not in facts.environ)
         if missing:
             yield Finding(
                 id="env-not-exported", title=_("names of .env are not in the environment"),
-                level="error" if any(map(sounds_secret, missing)) else "warning", seen=", ".join(missing),
+                level="error" if any(map(is_secret_name, missing)) else "warning", seen=", ".join(missing),
                 where=file.path, remedy=f"set -a; . {file.path}; set +a", breaks=("token-*",),
                 covers=("env-not-exported",),
             )  # fmt: skip
 
 
-def _without_value(facts: EnvFacts, demands: Demands) -> Iterator[Finding]:
+def _without_value(facts: EnvironmentFacts, requirements: Requirements) -> Iterator[Finding]:
     for file in facts.files:
-        empty = sorted(name for name, value in file.values.items() if not value and sounds_secret(name))
+        empty = sorted(name for name, value in file.values.items() if not value and is_secret_name(name))
         if empty := [name for name in empty if not facts.environ.get(name)]:
             yield _unset(empty, file.path)
     asked = {name.strip() for name in facts.environ.get(SECRETS_VARIABLE, "").split(",")} - {""}
-    asked |= {name for name, value in demands.env.items() if not value and sounds_secret(name)}
+    asked |= {name for name, value in requirements.env.items() if not value and is_secret_name(name)}
     in_files = {name for file in facts.files for name in file.values}
     unset = sorted(name for name in asked - in_files if not facts.environ.get(name, "").strip())
     if unset:
         yield _unset(unset, "environment")
-    hollow = {name for name, value in facts.environ.items() if sounds_secret(name) and not value.strip()}
+    hollow = {name for name, value in facts.environ.items() if is_secret_name(name) and not value.strip()}
     if given := sorted(hollow - asked - in_files):
         yield _unset(given, "environment")
 
 
-def _placeholders(facts: EnvFacts, __: Demands) -> Iterator[Finding]:
+def _placeholders(facts: EnvironmentFacts, __: Requirements) -> Iterator[Finding]:
     wrong = sorted(
         name
         for name, value in facts.environ.items()
-        if sounds_secret(name) and (_PLACEHOLDER.match(value.strip()) or value != value.strip())
+        if is_secret_name(name) and (_PLACEHOLDER.match(value.strip()) or value != value.strip())
         if value.strip()
     )
     if wrong:
@@ -125,7 +125,7 @@ def _placeholders(facts: EnvFacts, __: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _other_names(facts: EnvFacts, __: Demands) -> Iterator[Finding]:
+def _other_names(facts: EnvironmentFacts, __: Requirements) -> Iterator[Finding]:
     for name, right in _OTHER_NAMES.items():
         if facts.environ.get(name) and not facts.environ.get(right):
             yield Finding(
@@ -148,7 +148,7 @@ def _unset(names: list[str], where: str) -> Finding:
     )  # fmt: skip
 
 
-def _numbers(facts: EnvFacts, __: Demands) -> Iterator[Finding]:
+def _numbers(facts: EnvironmentFacts, __: Requirements) -> Iterator[Finding]:
     environ = facts.environ
     wrong = [f"{name}={environ[name]}" for name in _THREADS if name in environ and not _positive(environ[name])]
     if wrong:
@@ -162,7 +162,7 @@ def _positive(text: str) -> bool:
     return all((whole_number(part.strip()) or 0) > 0 for part in text.split(","))
 
 
-def _proxy_for_localhost(facts: EnvFacts, __: Demands) -> Iterator[Finding]:
+def _proxy_for_localhost(facts: EnvironmentFacts, __: Requirements) -> Iterator[Finding]:
     environ = facts.environ
     proxies = [name for name in _PROXIES if environ.get(name)]
     spared = {part.strip() for name in ("no_proxy", "NO_PROXY") for part in environ.get(name, "").split(",")}
@@ -176,7 +176,7 @@ def _proxy_for_localhost(facts: EnvFacts, __: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _ray_folder(facts: EnvFacts, __: Demands) -> Iterator[Finding]:
+def _ray_folder(facts: EnvironmentFacts, __: Requirements) -> Iterator[Finding]:
     folder = facts.environ.get("RAY_TMPDIR", "")
     if len(folder) > _RAY_FOLDER:
         yield Finding(
@@ -187,15 +187,15 @@ def _ray_folder(facts: EnvFacts, __: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-judge_tokens = Judge(checks=(_broken_lines, _not_exported, _without_value, _placeholders, _other_names))
+check_tokens = CheckGroup(checks=(_broken_lines, _not_exported, _without_value, _placeholders, _other_names))
 """What is wrong with tokens and `.env` files, the part that concerns a host too; only names of tokens are told."""
-judge_environment = Judge(checks=(*judge_tokens.checks, _numbers, _proxy_for_localhost, _ray_folder))
+check_environment = CheckGroup(checks=(*check_tokens.checks, _numbers, _proxy_for_localhost, _ray_folder))
 """What is wrong with the environment of a shell."""
 
 
-def probe_environment(environ: Mapping[str, str], folders: tuple[str, ...]) -> EnvFacts:
+def probe_environment(environ: Mapping[str, str], folders: tuple[str, ...]) -> EnvironmentFacts:
     """Return the environment with the `.env` files of `folders`; the same file once."""
-    files: dict[str, DotEnv] = {}
+    files: dict[str, DotEnvFile] = {}
     for folder in folders:
         path = os.path.join(folder, ".env")
         try:
@@ -205,4 +205,4 @@ def probe_environment(environ: Mapping[str, str], folders: tuple[str, ...]) -> E
                     files[real] = parse_dotenv(path, file.read())
         except OSError:
             continue
-    return EnvFacts(environ=environ, files=tuple(files.values()))
+    return EnvironmentFacts(environ=environ, files=tuple(files.values()))

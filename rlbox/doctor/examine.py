@@ -11,29 +11,31 @@ from collections.abc import Iterable, Iterator
 
 from rlbox.amounts import counted
 from rlbox.app import App
-from rlbox.doctor.container import BUDGET_S, examine_inside
-from rlbox.doctor.gpu_choice import choose_seen
-from rlbox.doctor.report import Report, report_text, summary_line
-from rlbox.doctor.stack_place import stack_here
+from rlbox.doctor.container import BUDGET_S, examine_container
+from rlbox.doctor.gpu_choice import choose_visible_gpus
+from rlbox.doctor.report import Report, format_report, format_summary
+from rlbox.doctor.stack_location import find_local_stack
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.findings import Finding
 from rlbox.i18n import _
 from rlbox.system.identity import is_in_image
 
 
-def examine(app: App, name: str | None, *, fix: bool, data: str | None, gpus: str, budget_s: float) -> int:
+def run_doctor(app: App, name: str | None, *, fix: bool, data: str | None, gpus: str, budget_s: float) -> int:
     """Examine where this runs, print what was found, and return rlbox's exit code."""
     report = _examine(app, name, data, gpus, budget_s or BUDGET_S)
     if app.dry_run:
         return _plan(app, report)
     done: list[str] = []
     if fix and any(finding.fixable for finding in report.findings):
-        done = [f"{finding.id}: {text}" for finding, text in repair(report.findings)]
+        done = [f"{finding.id}: {text}" for finding, text in repair_findings(report.findings)]
         for text in done:
             app.say(f"fix: {text}")
         report = _examine(app, name, data, gpus, budget_s or BUDGET_S)
-    app.result({**report.as_json(), **({"fixed": done} if fix else {})}, report_text(report, verbose=app.verbosity > 0))
-    app.say(summary_line(report))
+    app.result(
+        {**report.as_json(), **({"fixed": done} if fix else {})}, format_report(report, verbose=app.verbosity > 0)
+    )
+    app.say(format_summary(report))
     return WorkFailed.exit_code if report.failed else 0
 
 
@@ -51,20 +53,20 @@ def _plan(app: App, report: Report) -> int:
 
 
 def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: float) -> Report:
-    if (here := stack_here()) or is_in_image():
-        if name and here and here.demands.target != name:
+    if (here := find_local_stack()) or is_in_image():
+        if name and here and here.requirements.target != name:
             raise NodeError(
-                _("the stack here is that of target {target!r}").format(target=here.demands.target),
+                _("the stack here is that of target {target!r}").format(target=here.requirements.target),
                 where=here.python,
                 next_step=_("rlbox doctor, or rlbox doctor {name} outside of this container").format(name=name),
             )
-        return examine_inside({**os.environ, **(choose_seen(app, gpus) if gpus else {})}, budget_s)
+        return examine_container({**os.environ, **(choose_visible_gpus(app, gpus) if gpus else {})}, budget_s)
     from rlbox.doctor.host import examine_host
 
     return examine_host(app, name, data, gpus, budget_s)
 
 
-def repair(findings: Iterable[Finding]) -> Iterator[tuple[Finding, str]]:
+def repair_findings(findings: Iterable[Finding]) -> Iterator[tuple[Finding, str]]:
     """Carry out what can safely be done and yield each finding with what was done, or why it was not."""
     for finding in findings:
         if finding.repair:

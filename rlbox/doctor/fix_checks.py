@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlbox.doctor.check_group import Judge
+from rlbox.doctor.check_group import CheckGroup
 from rlbox.doctor.program import Program
 from rlbox.findings import SHOULD_BE, Finding
 from rlbox.foreign import whole_number
@@ -22,7 +22,7 @@ from rlbox.values import OWN
 
 # What a shell says that could not start a program: nothing about the fix.
 _NOT_RUN = ("Resource temporarily unavailable", "Cannot fork", "Cannot allocate memory", "No space left on device")
-TIMED_OUT = 124  # of coreutils' timeout
+TIMEOUT_CODE = 124  # of coreutils' timeout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class FixCheck:
     partial: bool = False
 
 
-def checks_of(manifest: Mapping[str, Any], phase: str) -> tuple[FixCheck, ...]:
+def select_fix_checks(manifest: Mapping[str, Any], phase: str) -> tuple[FixCheck, ...]:
     """Return the checks of an image's manifest that are for `phase`: build, run or doctor."""
     rows = [row for row in manifest.get("fixes", ()) if row.get("check") and phase in row["check"].get("when", ())]
     return tuple(
@@ -53,17 +53,17 @@ def checks_of(manifest: Mapping[str, Any], phase: str) -> tuple[FixCheck, ...]:
     )
 
 
-def judge_checks(checks: Sequence[FixCheck], outcomes: Iterable[tuple[int, str]]) -> tuple[Finding, ...]:
+def parse_failed_checks(checks: Sequence[FixCheck], outcomes: Iterable[tuple[int, str]]) -> tuple[Finding, ...]:
     """Return a finding for each check that failed; `outcomes` are exit code and output in the order of the checks.
 
     A check that could not be run, or was too slow, is no finding.
     """
     rows = zip(checks, outcomes, strict=False)
-    return tuple(finding for check, (code, output) in rows for finding in judge_fix(check, code, output))
+    return tuple(finding for check, (code, output) in rows for finding in check_fix(check, code, output))
 
 
 def _in_effect(check: FixCheck, code: int, output: str) -> Iterator[Finding]:
-    if code not in (0, TIMED_OUT) and not any(words in output for words in _NOT_RUN):
+    if code not in (0, TIMEOUT_CODE) and not any(words in output for words in _NOT_RUN):
         yield Finding(
             id=check.id,
             title=_("fix {id} is {partial}").format(
@@ -77,11 +77,11 @@ def _in_effect(check: FixCheck, code: int, output: str) -> Iterator[Finding]:
         )
 
 
-judge_fix = Judge(checks=(_in_effect,))
+check_fix = CheckGroup(checks=(_in_effect,))
 """Why one fix is not in effect, by exit code and output of its check."""
 
 
-def with_dependents(findings: Iterable[Finding], checks: Sequence[FixCheck], mount: str) -> list[Finding]:
+def add_broken_fix_checks(findings: Iterable[Finding], checks: Sequence[FixCheck], mount: str) -> list[Finding]:
     """Return the findings; one about the data disk or the stack's files explains every check that reads there too."""
     places = {"data-disk-": mount, "tmp-": "/tmp", "file-": "site-packages", "package-": "site-packages"}  # noqa: S108
     found = []
@@ -96,9 +96,9 @@ def _last_line(output: str) -> str:
     return next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")
 
 
-PLACE = "RLBOX_PLACE"
+INSTALL_DIR_VARIABLE = "RLBOX_PLACE"
 """Variable with the folder of what rlbox laid for itself on an applied machine; an image has it at its own path."""
-ENGINE_PERCENT = "RLBOX_ENGINE_PERCENT"
+ENGINE_PERCENT_VARIABLE = "RLBOX_ENGINE_PERCENT"
 """Variable for the checks before a run: percent of a GPU that its inference engines take, 0 without one."""
 _CHECK_S = 3
 _LEAST_S = 0.5
@@ -114,7 +114,7 @@ done
 """
 
 
-def probe_fixes(
+def run_fix_checks(
     phase: str,
     manifest: Mapping[str, Any] | None = None,
     timeout_s: float = 8.0,
@@ -135,8 +135,8 @@ def probe_fixes(
         What the checks are started with, before the hooks.
     """
     end = time.monotonic() + timeout_s
-    own = own or environ.get(PLACE, OWN)
-    checks = checks_of(
+    own = own or environ.get(INSTALL_DIR_VARIABLE, OWN)
+    checks = select_fix_checks(
         read_json_object(Path(own, "share/fixes.json"), links=True) if manifest is None else manifest, phase
     )
     failed = {row.id for row in _judged(checks, end, own, environ)}
@@ -155,7 +155,9 @@ def _judged(checks: Sequence[FixCheck], end: float, own: str, environ: Mapping[s
         with contextlib.suppress(OSError):  # no process can be started: a limit, which has a finding of its own
             started.append((part, Program(argv, environ, "", token=f"fixes-{os.getpid()}-{number}")))
     end = max(end, time.monotonic() + _LEAST_S)
-    found = [row for part, program in started for row in judge_checks(part, _outcomes(program.wait(b"", end).output))]
+    found = [
+        row for part, program in started for row in parse_failed_checks(part, _outcomes(program.wait(b"", end).output))
+    ]
     order = [check.id for check in checks]
     return tuple(sorted(found, key=lambda row: order.index(row.id)))
 

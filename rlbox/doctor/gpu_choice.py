@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
-from rlbox.doctor.engine import LEAST_DRIVERS, ImageNeeds, judge_cards, judge_driver, stack_cuda
-from rlbox.doctor.facts import Demands, with_gpus
+from rlbox.doctor.engine import OLDEST_DRIVERS, DriverNeeds, check_driver, check_gpu_models, find_stack_cuda
+from rlbox.doctor.requirements import Requirements, override_gpus
 from rlbox.engine.address import engine_is_here, engine_place
 from rlbox.engine.api import engine
 from rlbox.engine.gpu_access import (
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from rlbox.image.plan import ImagePlan
 
 
-def wished(text: str) -> str:
+def read_gpus_option(text: str) -> str:
     """Return what `--gpus` says, else the environment; empty when neither says anything."""
     return text or os.environ.get(GPUS_VARIABLE, "")
 
 
-def offered() -> GpuOffer:
+def probe_gpu_offer() -> GpuOffer:
     """Return which ways to a GPU the engine offers; `EngineError` when none answers."""
     return probe_offer(engine().info(), engine_place(), here=engine_is_here() and not is_in_image())
 
 
-def choose_gpus(app: App, image: ImagePlan, text: str) -> GpuAccess:
+def choose_container_gpus(app: App, image: ImagePlan, text: str) -> GpuAccess:
     """Return how a container of the target's image gets its GPUs; a target without any asks no engine.
 
     Parameters
@@ -55,20 +55,20 @@ def choose_gpus(app: App, image: ImagePlan, text: str) -> GpuAccess:
     SpecError, EngineError, NodeError
         Those of `parse_gpus` and `choose_access`.
     """
-    asked = wished(text)
+    asked = read_gpus_option(text)
     access = NO_GPUS
     with app.checking("GPUs"):
         wish = parse_gpus(asked, image.container.gpus)
         if wish.none and not image.container.gpus:
             return NO_GPUS
         access = assumed_access(wish)
-        access = choose_access(wish, GpuOffer() if wish.none else offered(), explicit=bool(asked))
+        access = choose_access(wish, GpuOffer() if wish.none else probe_gpu_offer(), explicit=bool(asked))
         if not wish.none:
             app.say(f"GPUs: {access.told()}")
     return access
 
 
-def choose_seen(app: App, text: str) -> dict[str, str]:
+def choose_visible_gpus(app: App, text: str) -> dict[str, str]:
     """Return the variables that choose the GPUs of programs on this machine itself; empty: nothing was asked for.
 
     Raises
@@ -76,7 +76,7 @@ def choose_seen(app: App, text: str) -> dict[str, str]:
     SpecError, NodeError
         Those of `parse_gpus` and `seen_gpus`.
     """
-    if not (asked := wished(text)):
+    if not (asked := read_gpus_option(text)):
         return {}
     env = {}
     with app.checking("GPUs"):
@@ -85,7 +85,7 @@ def choose_seen(app: App, text: str) -> dict[str, str]:
     return env
 
 
-def check_gpus(app: App, image: ImagePlan, text: str, access: GpuAccess, env: dict[str, str]) -> None:
+def require_usable_gpus(app: App, image: ImagePlan, text: str, access: GpuAccess, env: dict[str, str]) -> None:
     """Refuse a run whose GPUs or driver do not fit the stack, before its container is made.
 
     Parameters
@@ -105,28 +105,28 @@ def check_gpus(app: App, image: ImagePlan, text: str, access: GpuAccess, env: di
     if access.way == "none" or is_in_image() or not engine_is_here():
         return  # what is elsewhere is examined there, by the checks of the run's first stage
     limits = image.container
-    demands = Demands(
+    requirements = Requirements(
         target=image.target, gpu=limits.gpu or "GPU", gpus=limits.gpus, arch=limits.arch, grade=limits.grade
     )
-    demands = with_gpus(demands, parse_gpus(wished(text), limits.gpus).word)
-    found = judge_driver(probe_driver(), stack_needs(app, image, env), demands)
-    found += judge_cards(probe_gpu_models(), demands)
+    requirements = override_gpus(requirements, parse_gpus(read_gpus_option(text), limits.gpus).word)
+    found = check_driver(probe_driver(), read_driver_requirements(app, image, env), requirements)
+    found += check_gpu_models(probe_gpu_models(), requirements)
     for finding in found:
         if finding.level == "error":
             raise NodeError(f"{finding.title}: {finding.seen}", where=finding.where, next_step=finding.remedy)
         app.say(f"warning: {finding.title}: {finding.seen}\n  next:  {finding.remedy}")
 
 
-def image_env(found: Mapping[str, Any]) -> dict[str, str]:
+def parse_image_environment(found: Mapping[str, Any]) -> dict[str, str]:
     """Return the environment of an image by what the engine says of it."""
     lines = (found.get("Config") or {}).get("Env") or ()
     return {name: value for name, _, value in (str(line).partition("=") for line in lines)}
 
 
-def least_driver(app: App, target: str) -> str:
+def find_oldest_driver(app: App, target: str) -> str:
     """Return the oldest branch of the driver that runs the CUDA of a target's lock; empty where it has none."""
-    cuda = stack_cuda(_packages(app, target))
-    return LEAST_DRIVERS.get(int(cuda.partition(".")[0]), "") if cuda else ""
+    cuda = find_stack_cuda(_packages(app, target))
+    return OLDEST_DRIVERS.get(int(cuda.partition(".")[0]), "") if cuda else ""
 
 
 def _packages(app: App, target: str) -> dict[str, str]:
@@ -134,11 +134,11 @@ def _packages(app: App, target: str) -> dict[str, str]:
     return {row.name: row.version for group in lock.groups for row in group.packages} if lock else {}
 
 
-def stack_needs(app: App, image: ImagePlan, env: dict[str, str]) -> ImageNeeds:
+def read_driver_requirements(app: App, image: ImagePlan, env: dict[str, str]) -> DriverNeeds:
     """Return what a target's image asks of a driver, by its lock and by the environment of its base."""
     packages = _packages(app, image.target)
     require = env.get("NVIDIA_REQUIRE_CUDA", "")
     # NVIDIA's own bases, which set both, bring the compatibility library; source: nvidia/cuda's Dockerfiles.
     compat = bool(require and env.get("CUDA_VERSION"))
     variant = cuda12_variant(app.project, image.target)
-    return ImageNeeds(require=require, torch_cuda=stack_cuda(packages), compat=compat, variant=variant)
+    return DriverNeeds(require=require, torch_cuda=find_stack_cuda(packages), compat=compat, variant=variant)

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlbox.amounts import GIB, card_text, duration_text
-from rlbox.doctor.check_group import Judge
-from rlbox.doctor.engine import too_few_gpus
-from rlbox.doctor.facts import Demands
+from rlbox.doctor.check_group import CheckGroup
+from rlbox.doctor.engine import check_gpu_count
+from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import ProgramFacts
 from rlbox.findings import Finding
 from rlbox.foreign import whole_number
@@ -42,7 +42,7 @@ def _driver(facts: ProgramFacts) -> Mapping[str, Any] | None:
     return next((row for row in facts.steps if row["step"] == "driver"), None)
 
 
-def _starts(facts: ProgramFacts, __: Demands) -> Iterator[Finding]:
+def _starts(facts: ProgramFacts, __: Requirements) -> Iterator[Finding]:
     driver = _driver(facts)
     if driver and not driver.get("ok"):
         unknown = ("gpu-driver-broken", "the driver does not start", "restart the container, then the host's driver")
@@ -53,13 +53,13 @@ def _starts(facts: ProgramFacts, __: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _all_there(facts: ProgramFacts, demands: Demands) -> Iterator[Finding]:
+def _all_there(facts: ProgramFacts, requirements: Requirements) -> Iterator[Finding]:
     driver = _driver(facts)
     if driver and driver.get("ok"):
-        yield from too_few_gpus(int(driver["count"]), demands)
+        yield from check_gpu_count(int(driver["count"]), requirements)
 
 
-def _managed(facts: ProgramFacts, __: Demands) -> Iterator[Finding]:
+def _managed(facts: ProgramFacts, __: Requirements) -> Iterator[Finding]:
     for row in facts.steps:
         if row["step"] == "nvml":
             yield Finding(
@@ -70,7 +70,7 @@ def _managed(facts: ProgramFacts, __: Demands) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _memory(facts: ProgramFacts, __: Demands) -> Iterator[Finding]:
+def _memory(facts: ProgramFacts, __: Requirements) -> Iterator[Finding]:
     for row in facts.steps:
         if row["step"] == "memory":
             yield from _one_memory(row)
@@ -97,11 +97,11 @@ def _one_memory(row: Mapping[str, Any]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-judge_gpus = Judge(checks=(_starts, _all_there, _managed, _memory))
+check_gpus = CheckGroup(checks=(_starts, _all_there, _managed, _memory))
 """What driver and NVML say is wrong."""
 
 
-def judge_gpu_kernels(facts: ProgramFacts, demands: Demands) -> Iterator[Finding]:
+def check_gpu_kernels(facts: ProgramFacts, requirements: Requirements) -> Iterator[Finding]:
     """Yield what torch could not do on a GPU."""
     for row in facts.steps:
         if row["step"] == "triton" and not row.get("ok"):
@@ -121,7 +121,7 @@ def judge_gpu_kernels(facts: ProgramFacts, demands: Demands) -> Iterator[Finding
                     (name=row.get('name'), arch=arch, archs=', '.join(archs)), where=f"GPU {row.get('number')}",
                 remedy=_("choose a torch built for it: channel cu128 or newer for sm_120"), breaks=("gpu-kernel",),
             )  # fmt: skip
-        elif demands.wants_gpu or "count" not in row:
+        elif requirements.wants_gpu or "count" not in row:
             yield Finding(
                 id="gpu-kernel", title=_("torch cannot calculate on a GPU"), seen=str(row.get("error")),
                 where=f"GPU {row.get('number', '')}".rstrip(),
@@ -151,5 +151,5 @@ def _add_up(facts: ProgramFacts, count: int) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-judge_all_reduce = Judge(checks=(_add_up,))
+check_all_reduce = CheckGroup(checks=(_add_up,))
 """Why the GPUs could not add up a tensor together."""

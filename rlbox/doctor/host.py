@@ -13,16 +13,16 @@ from pathlib import Path
 
 from rlbox.app import App
 from rlbox.artifacts.load_profile import load_profile
-from rlbox.doctor.checks import rows_of
-from rlbox.doctor.container import Probes
-from rlbox.doctor.disks import answers
-from rlbox.doctor.engine import ImageNeeds, judge_image
-from rlbox.doctor.facts import Demands, demands_of, with_gpus
-from rlbox.doctor.gpu_choice import choose_gpus, stack_needs, wished
-from rlbox.doctor.network import Reached
-from rlbox.doctor.report import Report, load_report, merge, settle
-from rlbox.doctor.scene import Scene
-from rlbox.doctor.stack import judge_unlocked
+from rlbox.doctor.checks import select_families
+from rlbox.doctor.container import ProbeThreads
+from rlbox.doctor.context import CheckContext
+from rlbox.doctor.disks import is_responsive
+from rlbox.doctor.engine import DriverNeeds, check_image_state
+from rlbox.doctor.gpu_choice import choose_container_gpus, read_driver_requirements, read_gpus_option
+from rlbox.doctor.network import Endpoint
+from rlbox.doctor.report import Report, load_report, merge_reports, resolve_findings
+from rlbox.doctor.requirements import Requirements, override_gpus, parse_requirements
+from rlbox.doctor.stack import check_image_files
 from rlbox.engine.address import engine_is_here
 from rlbox.engine.api import engine, find_image
 from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, plan_container
@@ -64,37 +64,39 @@ def examine_host(app: App, name: str | None, data: str | None, gpus: str, budget
     """
     began = time.monotonic()
     image = image_plan(app.project, name) if name else None
-    wish = parse_gpus(wished(gpus), image.container.gpus if image else 0)
+    wish = parse_gpus(read_gpus_option(gpus), image.container.gpus if image else 0)
     folder = _folder(image, data)
-    scene = _scene(app, image, with_gpus(_demands(app, image), wish.word), folder, began + budget_s + _GRACE_S)
+    context = _make_context(
+        app, image, override_gpus(_demands(app, image), wish.word), folder, began + budget_s + _GRACE_S
+    )
     inside = _Inside()
-    probes = Probes(scene.end)
+    probes = ProbeThreads(context.end)
     try:
         if image:
             probes.start({"image": lambda: _examine_image(app, image, _usable(folder), gpus, budget_s, inside)})
-        rows = rows_of("host", scene)
-        probes.start({row.name: partial(row.ask, scene) for row in rows})
+        families = select_families("host", context)
+        probes.start({family.name: partial(family.run, context) for family in families})
         probes.wait()
     finally:
-        if image and inside.begun and probes.goes_on("image"):
-            _end_container(image, partial(probes.goes_on, "image"))
-    findings, follows = settle(row for found in probes.findings.values() for row in found)
-    checks = sum(row.count(scene) for row in rows) + (len(judge_image) if image else 0)
+        if image and inside.begun and probes.is_running("image"):
+            _end_container(image, partial(probes.is_running, "image"))
+    findings, follows = resolve_findings(row for found in probes.findings.values() for row in found)
+    checks = sum(family.count(context) for family in families) + (len(check_image_state) if image else 0)
     host = Report(findings=findings, follows=follows, checks=checks, unfinished=tuple(probes.unfinished))
-    return merge([host, *inside.reports], time.monotonic() - began)
+    return merge_reports([host, *inside.reports], time.monotonic() - began)
 
 
-def _demands(app: App, image: ImagePlan | None) -> Demands:
+def _demands(app: App, image: ImagePlan | None) -> Requirements:
     if image is None:
-        return Demands()
+        return Requirements()
     target = load_target(app.project, image.target).target
     ports = load_ports(app.project, target.name)
-    return demands_of({"target": target.name, "facts": image_needs(target, image.container, ports)}, {})
+    return parse_requirements({"target": target.name, "facts": image_needs(target, image.container, ports)}, {})
 
 
 def _folder(image: ImagePlan | None, data: str | None) -> Path | None:
     named = data or os.environ.get("RLBOX_DATA") or (image.container.host if image else "")
-    if named and not answers(text := os.path.abspath(os.path.expanduser(named))):
+    if named and not is_responsive(text := os.path.abspath(os.path.expanduser(named))):
         return Path(text)
     if data is not None or os.environ.get("RLBOX_DATA"):
         return data_folder("", data)
@@ -106,30 +108,32 @@ def _folder(image: ImagePlan | None, data: str | None) -> Path | None:
 
 def _usable(folder: Path | None) -> Path | None:
     """Return the folder, None where it does not answer: whoever asks such a one waits for ever."""
-    return folder if folder and answers(str(folder)) else None
+    return folder if folder and is_responsive(str(folder)) else None
 
 
-def _scene(app: App, image: ImagePlan | None, demands: Demands, folder: Path | None, end: float) -> Scene:
+def _make_context(
+    app: App, image: ImagePlan | None, requirements: Requirements, folder: Path | None, end: float
+) -> CheckContext:
     usable = _usable(folder)
     made_by_a_run = image is not None and usable is not None and is_made(usable, image.container)
     disk = [("data", str(folder))] if folder else []
     shares_network = image is not None and image.container.network == "host"
-    return Scene(
+    return CheckContext(
         environ=dict(os.environ),
-        demands=demands,
+        requirements=requirements,
         end=end,
         folders=tuple(map(str, (app.project.folder, os.getcwd(), *((usable,) if usable else ())))),
         places=disk if (image or folder) and not made_by_a_run else None,
-        needs=lambda: stack_needs(app, image, {}) if image else ImageNeeds(),
-        free_ports=lambda: demands.ports if shares_network and engine_is_here() else {},
+        needs=lambda: read_driver_requirements(app, image, {}) if image else DriverNeeds(),
+        free_ports=lambda: requirements.ports if shares_network and engine_is_here() else {},
         mirrors=lambda: _mirrors(app, image) if image else (),
     )
 
 
-def _mirrors(app: App, image: ImagePlan) -> list[Reached]:
+def _mirrors(app: App, image: ImagePlan) -> list[Endpoint]:
     rules = [rule for rule in load_profile(app.project, image.sources).rule if rule.url.startswith("http")]
     kinds = [rule.kind for rule in rules]
-    return [Reached(name=rule.title, url=f"{rule.base}/", optional=kinds.count(rule.kind) > 1) for rule in rules]
+    return [Endpoint(name=rule.title, url=f"{rule.base}/", optional=kinds.count(rule.kind) > 1) for rule in rules]
 
 
 def _examine_image(
@@ -141,7 +145,7 @@ def _examine_image(
     except RlboxError:  # the engine has a finding of its own
         return ()
     if found is None:
-        return judge_image("missing", image.target)
+        return check_image_state("missing", image.target)
     if folder is not None and folder.is_dir():
         bytecode = f"cache/bytecode/{image.target}/{str(found['Id']).rpartition(':')[2][:16]}"  # as of runs
         access = _access(app, image, gpus)
@@ -151,7 +155,7 @@ def _examine_image(
             inside.reports.append(report)
         else:
             return report
-    return judge_image("outdated" if outdated(image, found) else "current", image.target)
+    return check_image_state("outdated" if outdated(image, found) else "current", image.target)
 
 
 def _end_container(image: ImagePlan, examined: Callable[[], bool]) -> None:
@@ -171,7 +175,7 @@ def _end_container(image: ImagePlan, examined: Callable[[], bool]) -> None:
 def _access(app: App, image: ImagePlan, gpus: str) -> GpuAccess:
     """Return the GPUs of the container that is examined; none where the engine offers none, which is a finding."""
     try:
-        return choose_gpus(app, image, gpus)
+        return choose_container_gpus(app, image, gpus)
     except (EngineError, NodeError):
         return NO_GPUS
 
@@ -201,7 +205,7 @@ def _in_container(
         return load_report(parse_json(outcome.stdout))
     except (ValueError, KeyError, TypeError):
         if "No module named rlbox.doctor" in outcome.stderr:
-            return list(judge_unlocked(["`rlbox doctor`"]))
+            return list(check_image_files(["`rlbox doctor`"]))
         last = (outcome.stderr.strip().splitlines() or ["no output"])[-1]
         return [_refused(image.tag, last)]
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rlbox.amounts import GIB, MIB, asked_text, size_text
-from rlbox.doctor.check_group import Judge
-from rlbox.doctor.facts import Demands
-from rlbox.doctor.packages import PROGRAMS
+from rlbox.doctor.check_group import CheckGroup
+from rlbox.doctor.packages import STACK_PROGRAM_FINDINGS
+from rlbox.doctor.requirements import Requirements
 from rlbox.findings import Finding
 from rlbox.i18n import _
 from rlbox.system.limits import available_memory, cpu_quota, read_group_number
@@ -58,22 +58,22 @@ _SHM_BREAKS = ("ray-*", "torch-*", "gpu-*", "nccl-*")
 _SHM_COVERS = ("shm-too-small", "ray-object-store")
 
 
-def _shm_wanted(demands: Demands) -> float:
-    return demands.shm_gib or _SHM_FLOOR_GIB
+def _shm_wanted(requirements: Requirements) -> float:
+    return requirements.shm_gib or _SHM_FLOOR_GIB
 
 
-def _shm_flag(demands: Demands) -> str:
+def _shm_flag(requirements: Requirements) -> str:
     return _("start the container with --shm-size={shm_wanted:g}g (rlbox does), or --ipc=host").format(
-        shm_wanted=_shm_wanted(demands)
+        shm_wanted=_shm_wanted(requirements)
     )
 
 
-def _shm_there(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
+def _shm_there(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding]:
     if facts.shm_total is None:
         yield Finding(
             id="shm-missing", title=_("there is no shared memory"),
             seen=_("{shm} is no directory").format(shm=SHM), where=SHM,
-            remedy=_shm_flag(demands), breaks=_SHM_BREAKS, covers=_SHM_COVERS,
+            remedy=_shm_flag(requirements), breaks=_SHM_BREAKS, covers=_SHM_COVERS,
         )  # fmt: skip
 
 
@@ -81,8 +81,8 @@ def _is_small(facts: LimitFacts, wanted: float) -> bool:
     return facts.shm_total is None or facts.shm_total < 0.9 * wanted * GIB
 
 
-def _shm_size(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
-    wanted = _shm_wanted(demands)
+def _shm_size(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding]:
+    wanted = _shm_wanted(requirements)
     if facts.shm_total is not None and _is_small(facts, wanted):
         tiny = _is_small(facts, min(wanted, _SHM_FLOOR_GIB))
         yield Finding(
@@ -90,12 +90,12 @@ def _shm_size(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
             seen=_("{shm_total}, the target wants {asked_text}").format
                 (shm_total=size_text(facts.shm_total), asked_text=asked_text(wanted)),
             where=SHM,
-            remedy=_shm_flag(demands), breaks=_SHM_BREAKS, covers=_SHM_COVERS,
+            remedy=_shm_flag(requirements), breaks=_SHM_BREAKS, covers=_SHM_COVERS,
         )  # fmt: skip
 
 
-def _shm_writable(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
-    if facts.shm_error and not _is_small(facts, _shm_wanted(demands)):
+def _shm_writable(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding]:
+    if facts.shm_error and not _is_small(facts, _shm_wanted(requirements)):
         yield Finding(
             id="shm-not-writable", title=_("shared memory cannot be written"), seen=facts.shm_error, where=SHM,
             remedy=_("chmod 1777 /dev/shm, or start a new container"), repair=("mode", SHM, "1777"),
@@ -103,8 +103,8 @@ def _shm_writable(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _shm_free(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
-    wanted, total = _shm_wanted(demands), facts.shm_total
+def _shm_free(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding]:
+    wanted, total = _shm_wanted(requirements), facts.shm_total
     if total is None or facts.shm_error or _is_small(facts, wanted):
         return
     if facts.shm_free < min(0.25 * total, 0.5 * wanted * GIB):
@@ -119,14 +119,14 @@ def _shm_free(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _pids(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
+def _pids(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding]:
     limits = [limit for limit in (facts.pids_max, facts.rlimits.get("nproc", UNLIMITED)) if limit not in (None, -1)]
     if not limits:
         return
     limit = min(number for number in limits if number is not None)
     tight = limit < max(_PIDS_FLOOR, facts.pids_now + _PIDS_FLOOR // 2)
-    known = demands.pid_limit and limit >= demands.pid_limit
-    wanted = min(demands.pids or _PIDS_PER_CORE * facts.cores, _PIDS_PER_CORE * max(facts.cores, _PIDS_FLOOR))
+    known = requirements.pid_limit and limit >= requirements.pid_limit
+    wanted = min(requirements.pids or _PIDS_PER_CORE * facts.cores, _PIDS_PER_CORE * max(facts.cores, _PIDS_FLOOR))
     if not tight and (known or limit >= 0.9 * wanted):
         return
     yield Finding(
@@ -136,14 +136,14 @@ def _pids(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
         where="pids.max" if limit == facts.pids_max else "ulimit -u",
         remedy=_("start the container with --pids-limit={wanted} (rlbox does), or set *_NUM_THREADS=1").format
             (wanted=max(wanted, 4096)),
-        breaks=(*PROGRAMS, "torch-ext-*", "libnuma-missing") if tight else (),
+        breaks=(*STACK_PROGRAM_FINDINGS, "torch-ext-*", "libnuma-missing") if tight else (),
         covers=("pthread-create-failed",),
     )  # fmt: skip
 
 
-def _memory(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
+def _memory(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding]:
     breaks = ("ray-*", "torch-*", "extension-*")
-    wanted = demands.memory_gib * GIB
+    wanted = requirements.memory_gib * GIB
     if facts.memory_max is not None and facts.memory_max < max(0.9 * wanted, _MEMORY_FLOOR):
         tiny = facts.memory_max < _MEMORY_FLOOR
         text = _("{memory_max}, the target wants {size}").format(
@@ -152,7 +152,9 @@ def _memory(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
         yield Finding(
             id="memory-limit", title=_("the memory limit is too low"), level="error" if tiny else "warning", seen=text,
             where="memory.max",
-            remedy=_("start the container with --memory={memory_gib:g}g").format(memory_gib=max(demands.memory_gib, 4)),
+            remedy=_("start the container with --memory={memory_gib:g}g").format(
+                memory_gib=max(requirements.memory_gib, 4)
+            ),
             breaks=breaks, covers=("host-oom-killed",),
         )  # fmt: skip
     elif facts.memory_free is not None and facts.memory_free < _MEMORY_FLOOR // 2:
@@ -163,7 +165,7 @@ def _memory(facts: LimitFacts, demands: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _cpus(facts: LimitFacts, __: Demands) -> Iterator[Finding]:
+def _cpus(facts: LimitFacts, __: Requirements) -> Iterator[Finding]:
     if facts.cpus is not None and facts.cpus < 1:
         yield Finding(
             id="cpu-quota", title=_("less than one core is allowed"), level="warning",
@@ -174,8 +176,8 @@ def _cpus(facts: LimitFacts, __: Demands) -> Iterator[Finding]:
 
 def _rlimit(
     name: str, floor: int, unit: int, what: str, fails: str
-) -> Callable[[LimitFacts, Demands], Iterator[Finding]]:
-    def check(facts: LimitFacts, __: Demands) -> Iterator[Finding]:
+) -> Callable[[LimitFacts, Requirements], Iterator[Finding]]:
+    def check(facts: LimitFacts, __: Requirements) -> Iterator[Finding]:
         limit = facts.rlimits.get(name, UNLIMITED)
         if limit != UNLIMITED and limit < floor:
             yield Finding(
@@ -195,7 +197,7 @@ def _rlimit(
     return check
 
 
-judge_limits = Judge(
+check_limits = CheckGroup(
     checks=(
         _shm_there, _shm_size, _shm_writable, _shm_free, _pids, _memory, _cpus,
         *(_rlimit(*row) for row in _RLIMITS),

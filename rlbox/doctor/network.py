@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import rlbox
 from rlbox.amounts import duration_text
-from rlbox.doctor.check_group import Judge
-from rlbox.doctor.facts import Demands
+from rlbox.doctor.check_group import CheckGroup
+from rlbox.doctor.requirements import Requirements
 from rlbox.errors import RlboxError
 from rlbox.findings import Finding
 from rlbox.i18n import _
@@ -26,13 +26,13 @@ from rlbox.system.network_settings import find_ca_bundle, read_network_settings
 from rlbox.system.ports import find_port_holder
 from rlbox.values import Command
 
-SKEW_S = 300.0  # certificates and tokens are refused at about this; Kerberos' own limit is the same
-INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "UCX_NET_DEVICES")
-ADDRESSES = ("VLLM_HOST_IP", "HOST_IP", "SGLANG_HOST_IP", "MASTER_ADDR")
+MAX_CLOCK_SKEW_S = 300.0  # certificates and tokens are refused at about this; Kerberos' own limit is the same
+INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "UCX_NET_DEVICES")
+ADDRESS_VARIABLES = ("VLLM_HOST_IP", "HOST_IP", "SGLANG_HOST_IP", "MASTER_ADDR")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reached:
+class Endpoint:
     """An address that was asked. `name` is the variable or mirror, `error` why it is of no use, empty if it answered.
 
     `kind` is mirror, proxy, endpoint or ray; `optional`: others of its kind can stand in, or nothing is fetched now.
@@ -48,7 +48,7 @@ class Reached:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TakenPort:
+class PortConflict:
     """A port that somebody listens on."""
 
     name: str
@@ -69,13 +69,13 @@ class NetworkFacts:
     environ: Mapping[str, str] = field(default_factory=dict)
     unresolved: tuple[str, ...] = ()
     nameservers: bool = True
-    reached: tuple[Reached, ...] = ()
-    taken: tuple[TakenPort, ...] = ()
+    reached: tuple[Endpoint, ...] = ()
+    taken: tuple[PortConflict, ...] = ()
     now: float = 0.0
     not_before: float = 0.0
 
 
-def _loopback(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
+def _loopback(facts: NetworkFacts, __: Requirements) -> Iterator[Finding]:
     if facts.loopback_error:
         yield Finding(
             id="loopback-down", title=_("this machine cannot speak to itself"), seen=facts.loopback_error,
@@ -84,7 +84,7 @@ def _loopback(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _localhost(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
+def _localhost(facts: NetworkFacts, __: Requirements) -> Iterator[Finding]:
     if not facts.loopback_error and not any(ip == "::1" or ip.startswith("127.") for ip in facts.localhost):
         yield Finding(
             id="localhost-unresolved", title=_("the name localhost is not this machine"),
@@ -94,12 +94,12 @@ def _localhost(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _hostname(facts: NetworkFacts, demands: Demands) -> Iterator[Finding]:
+def _hostname(facts: NetworkFacts, requirements: Requirements) -> Iterator[Finding]:
     seen = _("{hostname} is {hostname_ips}").format(
         hostname=facts.hostname, hostname_ips=", ".join(facts.hostname_ips) or _("unknown")
     )
     only_loopback = all(ip.startswith("127.") or ip == "::1" for ip in facts.hostname_ips)
-    if demands.nodes > 1 and only_loopback and not facts.environ.get("GLOO_SOCKET_IFNAME"):
+    if requirements.nodes > 1 and only_loopback and not facts.environ.get("GLOO_SOCKET_IFNAME"):
         yield Finding(
             id="hostname-loopback", title=_("other nodes cannot reach this one by its name"), seen=seen,
             where="/etc/hosts", remedy=_("give the name the node's own address there, or set GLOO_SOCKET_IFNAME"),
@@ -113,8 +113,8 @@ def _hostname(facts: NetworkFacts, demands: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _interfaces(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
-    for name in INTERFACES:
+def _interfaces(facts: NetworkFacts, __: Requirements) -> Iterator[Finding]:
+    for name in INTERFACE_VARIABLES:
         value = facts.environ.get(name, "")
         if not value or value.startswith("^") or not facts.names:
             continue
@@ -131,7 +131,7 @@ def _interfaces(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _addresses(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
+def _addresses(facts: NetworkFacts, __: Requirements) -> Iterator[Finding]:
     for name in facts.unresolved:
         yield Finding(
             id="address-unknown", title=_("an address that is named cannot be used here"),
@@ -142,7 +142,7 @@ def _addresses(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _ports(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
+def _ports(facts: NetworkFacts, __: Requirements) -> Iterator[Finding]:
     taken = facts.taken
     for holder in dict.fromkeys(row.holder for row in taken):
         rows = [row for row in taken if row.holder == holder]
@@ -157,7 +157,7 @@ def _ports(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _nameserver(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
+def _nameserver(facts: NetworkFacts, __: Requirements) -> Iterator[Finding]:
     dead = [row for row in facts.reached if row.error]
     resolvers = [row for row in dead if "name" in row.error.lower() and "resol" in row.error.lower()]
     if not facts.nameservers and resolvers:
@@ -169,11 +169,11 @@ def _nameserver(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _reached(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
+def _reached(facts: NetworkFacts, __: Requirements) -> Iterator[Finding]:
     return (_dead(row) for row in facts.reached if row.error)
 
 
-def _dead(row: Reached) -> Finding:
+def _dead(row: Endpoint) -> Finding:
     variable = row.name.isidentifier() and row.name.isupper()
     where = f"{row.name}={row.url}" if variable else f"{row.name}: {row.url}"
     match row.kind:
@@ -202,13 +202,13 @@ def _dead(row: Reached) -> Finding:
             )  # fmt: skip
 
 
-def _clock(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
+def _clock(facts: NetworkFacts, __: Requirements) -> Iterator[Finding]:
     skews = [row.skew_s for row in facts.reached if row.skew_s is not None]
     skew = sorted(skews, key=abs)[0] if skews else 0.0
     early = facts.not_before - facts.now
     if early > 86400:
         skew = -early
-    if abs(skew) > SKEW_S:
+    if abs(skew) > MAX_CLOCK_SKEW_S:
         took = duration_text(abs(skew))
         seen = _("{took} ahead").format(took=took) if skew > 0 else _("{took} behind").format(took=took)
         yield Finding(
@@ -218,7 +218,7 @@ def _clock(facts: NetworkFacts, __: Demands) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-judge_network = Judge(
+check_network = CheckGroup(
     checks=(
         _loopback, _localhost, _hostname, _interfaces, _addresses, _ports, _nameserver, _reached, _clock,
     )
@@ -226,7 +226,7 @@ judge_network = Judge(
 """What is wrong with the network."""
 
 
-ASK_S = 4.0
+REQUEST_TIMEOUT_S = 4.0
 _AT_ONCE = 16
 # Variables that name a place from which files come, and services that a run reports to.
 _MIRRORS = (
@@ -238,7 +238,9 @@ _PROXIES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy
 _OFFLINE = {"HF_ENDPOINT": ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")}
 
 
-def probe_network(environ: Mapping[str, str], demands: Demands, mirrors: Sequence[Reached] = ()) -> NetworkFacts:
+def probe_network(
+    environ: Mapping[str, str], requirements: Requirements, mirrors: Sequence[Endpoint] = ()
+) -> NetworkFacts:
     """Return the state of the network.
 
     Parameters
@@ -251,7 +253,7 @@ def probe_network(environ: Mapping[str, str], demands: Demands, mirrors: Sequenc
         answers = [pool.submit(_ask, row) for row in asked]
         names = pool.submit(lambda: (_probe_addresses("localhost"), _probe_addresses(socket.gethostname())))
         unresolved = pool.submit(_unresolved, environ)
-        loopback, taken = _probe_loopback(), _taken(demands)
+        loopback, taken = _probe_loopback(), _taken(requirements)
         localhost, hostname_ips = names.result()
         return NetworkFacts(
             localhost=localhost,
@@ -270,24 +272,24 @@ def probe_network(environ: Mapping[str, str], demands: Demands, mirrors: Sequenc
         )
 
 
-def _named(environ: Mapping[str, str]) -> list[Reached]:
+def _named(environ: Mapping[str, str]) -> list[Endpoint]:
     """Return the addresses that the environment and pip's configuration name; the same address once."""
-    found: dict[str, Reached] = {}
+    found: dict[str, Endpoint] = {}
     for name in _MIRRORS:
         off = any(environ.get(switch, "").lower() in ("1", "true", "yes", "on") for switch in _OFFLINE.get(name, ()))
         for url in environ.get(name, "").split():
-            found.setdefault(url, Reached(name=name, url=url.rpartition("=")[2], optional=off))
+            found.setdefault(url, Endpoint(name=name, url=url.rpartition("=")[2], optional=off))
     for url in _pip_urls(environ):
-        found.setdefault(url, Reached(name="pip's configuration", url=url))
+        found.setdefault(url, Endpoint(name="pip's configuration", url=url))
     for name in _SERVICES:
         if url := environ.get(name, ""):
-            found.setdefault(url, Reached(name=name, url=url, kind="endpoint"))
+            found.setdefault(url, Endpoint(name=name, url=url, kind="endpoint"))
     for name in _PROXIES:
         if url := environ.get(name, ""):
-            found.setdefault(url, Reached(name=name, url=url if "://" in url else f"http://{url}", kind="proxy"))
+            found.setdefault(url, Endpoint(name=name, url=url if "://" in url else f"http://{url}", kind="proxy"))
     address = environ.get("RAY_ADDRESS", "")
     if re.search(r":\d+$", address) and "://" not in address:
-        found.setdefault(address, Reached(name="RAY_ADDRESS", url=f"tcp://{address}", kind="ray"))
+        found.setdefault(address, Endpoint(name="RAY_ADDRESS", url=f"tcp://{address}", kind="ray"))
     return [row for row in found.values() if urlsplit(row.url).scheme in ("http", "https", "tcp", "socks5", "socks5h")]
 
 
@@ -296,7 +298,7 @@ def _pip_urls(environ: Mapping[str, str]) -> list[str]:
     return [url for url in (site.index_url, *site.extra_index_urls) if url]
 
 
-def _ask(row: Reached) -> Reached:
+def _ask(row: Endpoint) -> Endpoint:
     parts = urlsplit(row.url)
     if row.kind in ("proxy", "ray"):
         ports = {"https": 443, "http": 80}
@@ -304,11 +306,11 @@ def _ask(row: Reached) -> Reached:
     return _request(row)
 
 
-def _request(row: Reached) -> Reached:
+def _request(row: Endpoint) -> Endpoint:
     """Return how an address answered: any answer but a server's failure will do."""
     try:
         with (
-            HttpClient(make_tls_context_factory(find_ca_bundle()), silent_s=ASK_S) as http,
+            HttpClient(make_tls_context_factory(find_ca_bundle()), silent_s=REQUEST_TIMEOUT_S) as http,
             http.ask("GET", row.url) as answer,
         ):
             error = f"answered {answer.status}" if answer.status >= 500 else ""
@@ -326,7 +328,7 @@ def _skew(date: str) -> float | None:
 
 def _connect(host: str, port: int) -> str:
     try:
-        with socket.create_connection((host, port), timeout=ASK_S):
+        with socket.create_connection((host, port), timeout=REQUEST_TIMEOUT_S):
             return ""
     except OSError as error:
         return f"{host}:{port}: {error.strerror or error}"
@@ -352,7 +354,7 @@ def _is_here(ip: str) -> bool:
 
 def _unresolved(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the variables whose address has no meaning here, or belongs to another machine."""
-    given = {name: _probe_addresses(environ[name]) for name in ADDRESSES if environ.get(name)}
+    given = {name: _probe_addresses(environ[name]) for name in ADDRESS_VARIABLES if environ.get(name)}
     return tuple(
         name for name, ips in given.items() if not ips or (name != "MASTER_ADDR" and not any(map(_is_here, ips)))
     )
@@ -363,26 +365,26 @@ def _probe_loopback() -> str:
         with socket.socket() as server:
             server.bind(("127.0.0.1", 0))
             server.listen(1)
-            with socket.create_connection(server.getsockname(), timeout=ASK_S):
+            with socket.create_connection(server.getsockname(), timeout=REQUEST_TIMEOUT_S):
                 return ""
     except OSError as error:
         return error.strerror or str(error)
 
 
-def ray_ports(program: str = "/opt/rlbox/bin/ray-start") -> dict[str, int]:
+def read_ray_ports(program: str = "/opt/rlbox/bin/ray-start") -> dict[str, int]:
     """Return the ports that a Ray head of this image would listen on; none where it cannot tell."""
     try:
-        done = run_command(Command(argv=(program, "--print", "head"), timeout_s=ASK_S))
+        done = run_command(Command(argv=(program, "--print", "head"), timeout_s=REQUEST_TIMEOUT_S))
     except (OSError, RlboxError):
         return {}
     found = re.findall(r"^--([a-z-]*port)=(\d+)$", done.stdout, re.MULTILINE)
     return {f"ray {name}": int(number) for name, number in found if name[:4] not in ("min-", "max-")}
 
 
-def _taken(demands: Demands) -> tuple[TakenPort, ...]:
+def _taken(requirements: Requirements) -> tuple[PortConflict, ...]:
     return tuple(
-        TakenPort(name=name, number=number, holder=holder)
-        for name, number in demands.ports.items()
+        PortConflict(name=name, number=number, holder=holder)
+        for name, number in requirements.ports.items()
         if (holder := find_port_holder(number))
     )
 

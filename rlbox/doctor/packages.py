@@ -12,15 +12,15 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from rlbox.doctor.check_group import Judge
-from rlbox.doctor.elf import BrokenElf, check_elf, read_symbols
-from rlbox.doctor.facts import Demands
+from rlbox.doctor.check_group import CheckGroup
+from rlbox.doctor.elf import DamagedElfError, check_elf, read_torch_symbols
+from rlbox.doctor.requirements import Requirements
 from rlbox.findings import Finding, listed
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
 from rlbox.values import LOCK_IN_IMAGE, VENV
 
-PROGRAMS = ("torch-*", "ray-*", "extension-*", "jit-*", "gpu-*")
+STACK_PROGRAM_FINDINGS = ("torch-*", "ray-*", "extension-*", "jit-*", "gpu-*")
 # Checks of fixes that look at the packages themselves.
 _LOOKS = ("numpy2-abi", "cuda-*", "flashinfer-*", "hf-old-switches", "libnuma-missing", "vllm-*", "path-in-every-shell")
 _PINS = 4  # how many packages a remedy puts back
@@ -37,7 +37,7 @@ class FileDamage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AbiGap:
+class AbiMismatch:
     """An extension that wants symbols of torch which the installed torch does not have."""
 
     path: str
@@ -53,39 +53,39 @@ class PackageFacts:
     missing: str = ""
     installed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     damages: tuple[FileDamage, ...] = ()
-    gaps: tuple[AbiGap, ...] = ()
+    gaps: tuple[AbiMismatch, ...] = ()
     linked: tuple[str, ...] = ()
     files: int = 0
 
 
-def _there(facts: PackageFacts, demands: Demands) -> Iterator[Finding]:
+def _there(facts: PackageFacts, requirements: Requirements) -> Iterator[Finding]:
     if facts.missing:
         yield Finding(
             id="stack-missing",
             title=_("the stack's environment is not there"),
             seen=facts.missing,
             where=facts.site,
-            remedy=_rebuild(demands),
+            remedy=_rebuild(requirements),
             breaks=("*",),
         )
 
 
-def _rebuild(demands: Demands) -> str:
+def _rebuild(requirements: Requirements) -> str:
     return _("start a new container; if it is in the image: rlbox build --rebuild {target}").format(
-        target=demands.target or "TARGET"
+        target=requirements.target or "TARGET"
     )
 
 
-def _differing(facts: PackageFacts, demands: Demands) -> Iterator[tuple[str, str, str]]:
+def _differing(facts: PackageFacts, requirements: Requirements) -> Iterator[tuple[str, str, str]]:
     """Yield name, locked version and what is there of every package that is not as locked."""
-    for name, version in sorted(demands.packages.items()):
+    for name, version in sorted(requirements.packages.items()):
         there = facts.installed.get(name, ())
         if there != (version,):
             yield name, version, " and ".join(there)
 
 
-def _as_locked(facts: PackageFacts, demands: Demands) -> Iterator[Finding]:
-    rows = list(_differing(facts, demands))
+def _as_locked(facts: PackageFacts, requirements: Requirements) -> Iterator[Finding]:
+    rows = list(_differing(facts, requirements))
     if not rows:
         return
     gone = [name for name, __, there in rows if not there]
@@ -97,12 +97,12 @@ def _as_locked(facts: PackageFacts, demands: Demands) -> Iterator[Finding]:
         seen=listed(texts),
         where=facts.site,
         remedy=_("start a new container, or put back: uv pip install --no-deps {pins}").format(pins=pins),
-        breaks=(*PROGRAMS, *_LOOKS, "file-*"),
+        breaks=(*STACK_PROGRAM_FINDINGS, *_LOOKS, "file-*"),
         covers=("numpy2-abi", "python-constraints"),
     )
 
 
-def _damaged(facts: PackageFacts, demands: Demands) -> Iterator[Finding]:
+def _damaged(facts: PackageFacts, requirements: Requirements) -> Iterator[Finding]:
     packages = dict.fromkeys(damage.package for damage in facts.damages)
     for package in packages:
         rows = [damage for damage in facts.damages if damage.package == package]
@@ -115,13 +115,13 @@ def _damaged(facts: PackageFacts, demands: Demands) -> Iterator[Finding]:
             else _("a compiled extension is damaged"),
             seen=listed([f"{row.path} {row.what}" for row in (compiled or rows)]),
             where=rows[0].path,
-            remedy=_rebuild(demands),
-            breaks=(*PROGRAMS, *_LOOKS),
+            remedy=_rebuild(requirements),
+            breaks=(*STACK_PROGRAM_FINDINGS, *_LOOKS),
         )
 
 
-def _gaps(facts: PackageFacts, demands: Demands) -> Iterator[Finding]:
-    version = demands.packages.get("torch", "") or "".join(facts.installed.get("torch", ()))
+def _gaps(facts: PackageFacts, requirements: Requirements) -> Iterator[Finding]:
+    version = requirements.packages.get("torch", "") or "".join(facts.installed.get("torch", ()))
     for gap in facts.gaps:
         yield Finding(
             id="torch-abi",
@@ -138,7 +138,7 @@ def _gaps(facts: PackageFacts, demands: Demands) -> Iterator[Finding]:
         )
 
 
-judge_packages = Judge(first=_there, checks=(_as_locked, _damaged, _gaps))
+check_packages = CheckGroup(first=_there, checks=(_as_locked, _damaged, _gaps))
 """What is wrong with the stack's files."""
 
 
@@ -149,7 +149,7 @@ _TORCH = tuple(f"_Z{kind}{name}".encode() for name in ("3c10", "2at", "5torch", 
 _HASHED_BYTES = 64 << 20  # a changed file of more is called changed by its time stamp alone
 
 
-def site_packages(version: str, venv: str = VENV) -> str:
+def site_packages_path(version: str, venv: str = VENV) -> str:
     """Return the folder of the packages of the environment `venv` for a Python version."""
     return f"{venv}/lib/python{version}/site-packages"
 
@@ -241,7 +241,7 @@ def _compiled(site: str) -> Iterator[str]:
 def _broken(path: str, package: str) -> Iterator[FileDamage]:
     try:
         check_elf(path)
-    except BrokenElf as error:
+    except DamagedElfError as error:
         if _is_text(path):  # a linker's script, which is no library
             return
         yield FileDamage(package=package, path=path, kind="broken", what=str(error))
@@ -255,7 +255,7 @@ def _is_text(path: str) -> bool:
     return bool(head) and all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in head)
 
 
-def _fit_torch(site: str, paths: Sequence[str]) -> tuple[tuple[AbiGap, ...], tuple[str, ...]]:
+def _fit_torch(site: str, paths: Sequence[str]) -> tuple[tuple[AbiMismatch, ...], tuple[str, ...]]:
     """Return the extensions with symbols that torch lacks, and all others that need torch."""
     own = f"{site}/torch/"
     if not Path(own, "lib").is_dir():
@@ -263,7 +263,7 @@ def _fit_torch(site: str, paths: Sequence[str]) -> tuple[tuple[AbiGap, ...], tup
     defined: set[bytes] = set()
     wanting: dict[str, frozenset[bytes]] = {}
     for path in paths:
-        symbols = read_symbols(path, _TORCH)
+        symbols = read_torch_symbols(path, _TORCH)
         if symbols is None:
             continue
         defined |= symbols.defined
@@ -271,7 +271,7 @@ def _fit_torch(site: str, paths: Sequence[str]) -> tuple[tuple[AbiGap, ...], tup
             wanting[path] = symbols.undefined
     gaps = {path: sorted(names - defined) for path, names in wanting.items()}
     found = tuple(
-        AbiGap(path=path, count=len(names), example=names[0].decode("utf-8", "replace")[:100])
+        AbiMismatch(path=path, count=len(names), example=names[0].decode("utf-8", "replace")[:100])
         for path, names in gaps.items()
         if names
     )

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rlbox.doctor.check_group import Judge
-from rlbox.doctor.facts import Demands
+from rlbox.doctor.check_group import CheckGroup
+from rlbox.doctor.requirements import Requirements
 from rlbox.findings import Finding
 from rlbox.i18n import _
 
@@ -39,7 +39,7 @@ class PathFacts:
     preload_missing: tuple[str, ...] = ()
 
 
-def _starts(facts: PathFacts, __: Demands) -> Iterator[Finding]:
+def _starts(facts: PathFacts, __: Requirements) -> Iterator[Finding]:
     if facts.python_error:
         python = f"{facts.prefix}/bin/python"
         yield Finding(
@@ -52,7 +52,7 @@ def _starts(facts: PathFacts, __: Demands) -> Iterator[Finding]:
         )
 
 
-def _programs(facts: PathFacts, __: Demands) -> Iterator[Finding]:
+def _programs(facts: PathFacts, __: Requirements) -> Iterator[Finding]:
     wrong = {name: path for name, path in facts.programs.items() if not path.startswith(f"{facts.prefix}/")}
     if not wrong:
         return
@@ -69,7 +69,7 @@ def _programs(facts: PathFacts, __: Demands) -> Iterator[Finding]:
     )
 
 
-def _lib64(facts: PathFacts, __: Demands) -> Iterator[Finding]:
+def _lib64(facts: PathFacts, __: Requirements) -> Iterator[Finding]:
     says = {
         "missing": _("there is no lib64"),
         "dangling": _("lib64 is a link to nothing"),
@@ -91,7 +91,7 @@ def _lib64(facts: PathFacts, __: Demands) -> Iterator[Finding]:
         )
 
 
-def _stubs(facts: PathFacts, demands: Demands) -> Iterator[Finding]:
+def _stubs(facts: PathFacts, requirements: Requirements) -> Iterator[Finding]:
     runtime = [word for word in _words(facts, "LD_LIBRARY_PATH") if _is_stubs(word)]
     words = _words(facts, "LIBRARY_PATH")
     after = [word for index, word in enumerate(words) if not _is_stubs(word) and any(map(_is_stubs, words[:index]))]
@@ -110,7 +110,7 @@ def _stubs(facts: PathFacts, demands: Demands) -> Iterator[Finding]:
         )
     compat = [word for word in _words(facts, "LD_LIBRARY_PATH") if word.rstrip("/").endswith(_COMPAT)]
     compat += [line for line in facts.linker if line.split()[-1].rstrip("/").endswith(_COMPAT)]
-    if compat and demands.grade in ("consumer", "workstation"):
+    if compat and requirements.grade in ("consumer", "workstation"):
         yield Finding(
             id="cuda-compat-shadows-driver",
             title=_("CUDA's forward-compatibility library hides the driver"),
@@ -130,7 +130,7 @@ def _words(facts: PathFacts, name: str) -> list[str]:
     return [word for word in facts.environ.get(name, "").split(":") if word]
 
 
-def _empty_elements(facts: PathFacts, __: Demands) -> Iterator[Finding]:
+def _empty_elements(facts: PathFacts, __: Requirements) -> Iterator[Finding]:
     environ = facts.environ
     found = [name for name in _LISTS if environ.get(name) and "" in environ[name].split(":")]
     if found:
@@ -145,7 +145,7 @@ def _empty_elements(facts: PathFacts, __: Demands) -> Iterator[Finding]:
         )
 
 
-def _python_home(facts: PathFacts, __: Demands) -> Iterator[Finding]:
+def _python_home(facts: PathFacts, __: Requirements) -> Iterator[Finding]:
     if home := facts.environ.get("PYTHONHOME"):
         yield Finding(
             id="pythonhome-set",
@@ -158,7 +158,7 @@ def _python_home(facts: PathFacts, __: Demands) -> Iterator[Finding]:
         )
 
 
-def _shadows(facts: PathFacts, __: Demands) -> Iterator[Finding]:
+def _shadows(facts: PathFacts, __: Requirements) -> Iterator[Finding]:
     if facts.shadows:
         yield Finding(
             id="pythonpath-shadows",
@@ -171,7 +171,7 @@ def _shadows(facts: PathFacts, __: Demands) -> Iterator[Finding]:
         )
 
 
-def _preload(facts: PathFacts, __: Demands) -> Iterator[Finding]:
+def _preload(facts: PathFacts, __: Requirements) -> Iterator[Finding]:
     if facts.preload_missing:
         yield Finding(
             id="preload-missing",
@@ -183,7 +183,7 @@ def _preload(facts: PathFacts, __: Demands) -> Iterator[Finding]:
         )
 
 
-def _cuda(facts: PathFacts, __: Demands) -> Iterator[Finding]:
+def _cuda(facts: PathFacts, __: Requirements) -> Iterator[Finding]:
     if facts.cuda_missing:
         yield Finding(
             id="cuda-home",
@@ -198,13 +198,13 @@ def _cuda(facts: PathFacts, __: Demands) -> Iterator[Finding]:
         )
 
 
-judge_paths = Judge(
+check_paths = CheckGroup(
     first=_starts, checks=(_programs, _lib64, _stubs, _empty_elements, _python_home, _shadows, _preload, _cuda)
 )
 """What is wrong with the search paths."""
 
 
-PROGRAMS = ("python3", "python", "ray", "vllm", "torchrun", "accelerate")
+WATCHED_PROGRAMS = ("python3", "python", "ray", "vllm", "torchrun", "accelerate")
 _ALWAYS = ("python3", "python")
 _LOADER = Path("/etc/ld.so.conf.d")
 _LOADER_LINE = re.compile(r"/(stubs|compat)/?$")
@@ -217,10 +217,10 @@ _WATCHED = (
 )  # fmt: skip
 
 
-def probe_paths(environ: Mapping[str, str], demands: Demands, prefix: str) -> PathFacts:
+def probe_paths(environ: Mapping[str, str], requirements: Requirements, prefix: str) -> PathFacts:
     """Return what the search paths of `environ` lead to; `prefix` is where the stack's programs belong."""
     path = environ.get("PATH", "")
-    known = [name for name in PROGRAMS if name in _ALWAYS or os.path.lexists(f"{prefix}/bin/{name}")]
+    known = [name for name in WATCHED_PROGRAMS if name in _ALWAYS or os.path.lexists(f"{prefix}/bin/{name}")]
     home = environ.get("CUDA_HOME", "") or (_DEFAULT_CUDA if os.path.islink(_DEFAULT_CUDA) else "")
     return PathFacts(
         prefix=prefix,
@@ -228,7 +228,7 @@ def probe_paths(environ: Mapping[str, str], demands: Demands, prefix: str) -> Pa
         programs={name: _found(name, path, prefix) for name in known},
         environ=environ,
         lib64=_probe_lib64(f"{prefix}/lib64"),
-        shadows=tuple(_probe_shadows(environ.get("PYTHONPATH", ""), demands, prefix)),
+        shadows=tuple(_probe_shadows(environ.get("PYTHONPATH", ""), requirements, prefix)),
         cuda_home=home,
         cuda_missing=_cuda_missing(environ.get("CUDA_HOME", ""), home),
         linker=tuple(_loader_lines()),
@@ -264,8 +264,8 @@ def _probe_lib64(path: str) -> str:
     return "nested" if os.path.islink(f"{path}/lib") else "folder"
 
 
-def _probe_shadows(python_path: str, demands: Demands, prefix: str) -> list[str]:
-    watched = {_IMPORTS.get(name, name.replace("-", "_")) for name in _WATCHED if name in demands.packages}
+def _probe_shadows(python_path: str, requirements: Requirements, prefix: str) -> list[str]:
+    watched = {_IMPORTS.get(name, name.replace("-", "_")) for name in _WATCHED if name in requirements.packages}
     folders = [word for word in python_path.split(":") if word and not word.startswith(f"{prefix}/")]
     found = []
     for folder in folders:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.amounts import duration_text
-from rlbox.doctor.check_group import Judge
+from rlbox.doctor.check_group import CheckGroup
 from rlbox.findings import Finding, listed
 from rlbox.i18n import _
 from rlbox.system.process_table import (
@@ -37,22 +37,22 @@ _MANY_ZOMBIES = 50  # an init that reaps has none for long
 
 
 @dataclass(frozen=True, kw_only=True)
-class Running:
+class ProcessInfo:
     """A process.
 
     Attributes
     ----------
     owner
-        Its user; `mine`: it is the user of this doctor.
-    own
+        Its user; `is_own_user`: it is the user of this doctor.
+    is_doctor
         It is this doctor, what started that, or what that started.
-    busy_run
+    is_in_live_run
         A living run of rlbox owns it, of whatever data disk.
     run
         The run that it is the supervisor of.
-    left_by
+    started_for_run
         The run that it was started for, whose supervisor is gone.
-    orphan
+    is_orphan
         What started it ended before it.
     started_by
         The living program that it is below, none of a run: a shell, a test, a script.
@@ -60,26 +60,26 @@ class Running:
 
     pid: int
     name: str
-    words: str
+    command_line: str
     owner: str
     age_s: float
-    mine: bool = True
-    own: bool = False
-    busy_run: bool = False
+    is_own_user: bool = True
+    is_doctor: bool = False
+    is_in_live_run: bool = False
     run: str = ""
-    left_by: str = ""
+    started_for_run: str = ""
     started_by: str = ""
-    orphan: bool = False
-    zombie: bool = False
+    is_orphan: bool = False
+    is_zombie: bool = False
     stack: bool = False
 
 
-def is_of_a_run(name: str, words: str) -> bool:
+def is_run_process(name: str, words: str) -> bool:
     """Return whether a process is a part of Ray, an engine or a launcher, by its name and command line."""
     return any(map(_OF_A_RUN.search, (name, words, words.partition(" ")[0].rpartition("/")[2])))
 
 
-def left_over(processes: Sequence[Running]) -> tuple[Running, ...]:
+def find_leftover_processes(processes: Sequence[ProcessInfo]) -> tuple[ProcessInfo, ...]:
     """Return the processes that nothing living owns: of Ray, an engine, a launcher, or an orphan of the stack.
 
     What a program that lives has started is its business, and so is what a living run of any data disk has.
@@ -87,13 +87,15 @@ def left_over(processes: Sequence[Running]) -> tuple[Running, ...]:
     return tuple(
         process
         for process in processes
-        if not (process.own or process.busy_run or process.zombie or process.started_by)
-        if process.left_by or is_of_a_run(process.name, process.words) or (process.orphan and process.stack)
+        if not (process.is_doctor or process.is_in_live_run or process.is_zombie or process.started_by)
+        if process.started_for_run
+        or is_run_process(process.name, process.command_line)
+        or (process.is_orphan and process.stack)
     )
 
 
-def _stale(processes: Sequence[Running]) -> Iterator[Finding]:
-    stale = left_over(processes)
+def _stale(processes: Sequence[ProcessInfo]) -> Iterator[Finding]:
+    stale = find_leftover_processes(processes)
     if stale:
         rows = [_told(process) for process in stale]
         yield Finding(
@@ -108,30 +110,30 @@ def _stale(processes: Sequence[Running]) -> Iterator[Finding]:
         )
 
 
-def _told(p: Running) -> str:
+def _told(p: ProcessInfo) -> str:
     age = duration_text(p.age_s)
-    if p.left_by:
-        return f"{p.name} (pid {p.pid}, {p.owner}, {age} old, of run {p.left_by})"
+    if p.started_for_run:
+        return f"{p.name} (pid {p.pid}, {p.owner}, {age} old, of run {p.started_for_run})"
     return f"{p.name} (pid {p.pid}, {p.owner}, {age} old)"
 
 
-def _remedy(stale: Sequence[Running]) -> str:
+def _remedy(stale: Sequence[ProcessInfo]) -> str:
     """Return what to do: one's own may be ended, others' are for others to end."""
-    pids = " ".join(str(process.pid) for process in stale if process.mine)
-    others = ", ".join(dict.fromkeys(process.owner for process in stale if not process.mine))
+    pids = " ".join(str(process.pid) for process in stale if process.is_own_user)
+    others = ", ".join(dict.fromkeys(process.owner for process in stale if not process.is_own_user))
     if not pids:
         return _("ask {others} to end them, if nothing needs them").format(others=others)
     ends = _("if nothing of yours needs them, end them: kill {pids}").format(pids=pids)
     return _("{ends}; ask {others} to end the others").format(ends=ends, others=others) if others else ends
 
 
-def _live(processes: Sequence[Running]) -> Iterator[Finding]:
+def _live(processes: Sequence[ProcessInfo]) -> Iterator[Finding]:
     runs = list(dict.fromkeys(process.run for process in processes if process.run))
     if runs:
-        yield live_runs(runs, place="here", where="processes", stop=runs[0])
+        yield describe_running_runs(runs, place="here", where="processes", stop=runs[0])
 
 
-def live_runs(seen: Sequence[str], *, place: str, where: str, stop: str) -> Finding:
+def describe_running_runs(seen: Sequence[str], *, place: str, where: str, stop: str) -> Finding:
     """Return the note that runs go on at a place; `stop` are the words after `rlbox stop` that end the first."""
     return Finding(
         id="live-runs",
@@ -143,8 +145,8 @@ def live_runs(seen: Sequence[str], *, place: str, where: str, stop: str) -> Find
     )
 
 
-def _zombies(processes: Sequence[Running]) -> Iterator[Finding]:
-    zombies = [process for process in processes if process.zombie]
+def _zombies(processes: Sequence[ProcessInfo]) -> Iterator[Finding]:
+    zombies = [process for process in processes if process.is_zombie]
     if len(zombies) >= _MANY_ZOMBIES:
         yield Finding(
             id="zombies",
@@ -156,7 +158,7 @@ def _zombies(processes: Sequence[Running]) -> Iterator[Finding]:
         )
 
 
-judge_processes = Judge(checks=(_live, _stale, _zombies))
+check_processes = CheckGroup(checks=(_live, _stale, _zombies))
 """What earlier runs left behind, with owners; nothing is ended."""
 
 
@@ -168,7 +170,7 @@ _REAPERS = ("systemd", "init", "tini", "docker-init", "dumb-init", "catatonit", 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def probe_running(stack: str = VENV) -> tuple[Running, ...]:
+def list_processes(stack: str = VENV) -> tuple[ProcessInfo, ...]:
     """Return every process that shares this one's control group and process numbers.
 
     Those of containers, and of machines in namespaces, are not a host's business: their numbers are others there.
@@ -190,24 +192,24 @@ def probe_running(stack: str = VENV) -> tuple[Running, ...]:
     main = first.pid if first else 0
     user = find_process_owner(me)
 
-    def running(process: Process) -> Running:
+    def running(process: Process) -> ProcessInfo:
         pid = process.pid
         folder = read_environment(pid).get(FOLDER_MARK, "")
         owner = find_process_owner(pid)
-        return Running(
+        return ProcessInfo(
             pid=pid,
             name=process.name,
-            words=words[pid],
+            command_line=words[pid],
             owner=f"user {owner or 'unknown'}",
             age_s=max(up_s - process.started / _TICKS, 0.0),
-            mine=owner == user,
-            own=pid in mine,
-            busy_run=pid in owned or folder in supervisors.values(),
+            is_own_user=owner == user,
+            is_doctor=pid in mine,
+            is_in_live_run=pid in owned or folder in supervisors.values(),
             run=Path(supervisors[pid]).name if pid in supervisors else "",
-            left_by=Path(folder).name if folder and folder not in supervisors.values() else "",
+            started_for_run=Path(folder).name if folder and folder not in supervisors.values() else "",
             started_by="container" if pid == main else _living_above(table, words, process, stack),
-            orphan=pid != main and _reaps(table, process.parent),
-            zombie=process.gone,
+            is_orphan=pid != main and _reaps(table, process.parent),
+            is_zombie=process.gone,
             stack=words[pid].startswith(f"{stack}/"),
         )
 
@@ -230,7 +232,7 @@ def _living_above(table: Mapping[int, Process], words: Mapping[int, str], proces
         if pid not in table:  # as of `docker exec`
             return "outside"
         line = words[pid]
-        if not (is_of_a_run(table[pid].name, line) or line.startswith(f"{stack}/")):
+        if not (is_run_process(table[pid].name, line) or line.startswith(f"{stack}/")):
             return table[pid].name
         pid = table[pid].parent
     return ""

@@ -14,7 +14,7 @@ from rlbox.system.counters import probe_process_activity
 from rlbox.system.process_table import Process, find_by_environment, find_process_family, probe_processes, read_text
 from rlbox.values import Command
 
-MARK = "RLBOX_DOCTOR"
+PROCESS_MARK = "RLBOX_DOCTOR"
 _TAIL_S = 2.0
 _LOOK_S = 0.01
 _END_S = 1.0  # for what was killed to be gone: it gives its memory back first
@@ -22,7 +22,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran:
+class ProgramResult:
     """What a program left behind. `exit_code` is negative for a signal; `idle` tells a hang from a busy machine.
 
     `exit_code` is None when the time was over; `idle` is true then if the program hardly calculated in the last two
@@ -39,12 +39,12 @@ class Program:
     """One program; `start` it, `feed` it, then `end` it at the latest at its deadline."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, *, token: str) -> None:
-        self._mark = {MARK: token}
+        self._mark = {PROCESS_MARK: token}
         self._known: set[tuple[int, int]] = set()
         command = Command(argv=tuple(argv), env=self._mark, cwd=cwd)
         self._popen = start_command(command, environ=env, stdin=PIPE, stdout=PIPE, stderr=PIPE)
 
-    def wait(self, stdin: bytes, deadline: float) -> Ran:
+    def wait(self, stdin: bytes, deadline: float) -> ProgramResult:
         """Give it `stdin` and return what it said until it ended, or until `deadline` (monotonic)."""
         idle = False
         said = self._talk(stdin, deadline - _TAIL_S)
@@ -55,7 +55,7 @@ class Program:
         code = None if said is None else self._popen.returncode
         self.end()
         output, errors = said or self._popen.communicate()
-        return Ran(
+        return ProgramResult(
             exit_code=code,
             output=output.decode("utf-8", "replace"),
             errors=errors.decode("utf-8", "replace"),

@@ -42,7 +42,9 @@ def load_report(data: dict[str, Any]) -> Report:
     return TypeAdapter(Report).validate_python(data)
 
 
-def settle(own: Iterable[Finding], fixes: Iterable[Finding] = ()) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+def resolve_findings(
+    own: Iterable[Finding], fixes: Iterable[Finding] = ()
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
     """Return the findings that stand for themselves, errors first, and those that follow from one of them.
 
     Parameters
@@ -61,19 +63,19 @@ def settle(own: Iterable[Finding], fixes: Iterable[Finding] = ()) -> tuple[tuple
         else:
             level = min(rows[same].level, fix.level, key=LEVELS.index)
             rows[same] = replace(rows[same], remedy=rows[same].remedy or fix.remedy, level=level)
-    follows = tuple(row for row in rows if is_broken(row.id, [other for other in rows if other is not row]))
+    follows = tuple(row for row in rows if is_explained(row.id, [other for other in rows if other is not row]))
     kept = [row for row in rows if row not in follows]
     return tuple(sorted(kept, key=lambda row: LEVELS.index(row.level))), follows
 
 
-def is_broken(name: str, causes: Iterable[Finding]) -> bool:
+def is_explained(name: str, causes: Iterable[Finding]) -> bool:
     """Return whether one of `causes` explains a finding of that id."""
     return any(fnmatchcase(name, pattern) for cause in causes for pattern in cause.breaks)
 
 
-def merge(reports: Sequence[Report], seconds: float) -> Report:
+def merge_reports(reports: Sequence[Report], seconds: float) -> Report:
     """Return one report of several places; the same finding in two places is one."""
-    findings, follows = settle(finding for report in reports for finding in report.findings)
+    findings, follows = resolve_findings(finding for report in reports for finding in report.findings)
     return Report(
         findings=_once(findings),
         follows=(*follows, *(finding for report in reports for finding in report.follows)),
@@ -91,7 +93,7 @@ def _same(row: Finding, fix: Finding) -> bool:
     return not {row.id, *row.covers}.isdisjoint({fix.id, *fix.covers})
 
 
-def report_text(report: Report, *, verbose: bool = False) -> str:
+def format_report(report: Report, *, verbose: bool = False) -> str:
     """Return the findings as text, nothing when there is none; notes and what follows only when `verbose`."""
     shown = [finding for finding in report.findings if verbose or finding.level != "note"]
     blocks = [_block(finding) for finding in shown]
@@ -100,7 +102,7 @@ def report_text(report: Report, *, verbose: bool = False) -> str:
     return "\n".join(blocks)
 
 
-def summary_line(report: Report) -> str:
+def format_summary(report: Report) -> str:
     """Return the line that stands on stderr: `doctor: 31 checks, nothing found, 4.2 s`."""
     counts = {level: sum(row.level == level for row in report.findings) for level in ("error", "warning", "note")}
     said = ", ".join(counted(count, level, f"{level}s") for level, count in counts.items() if count)

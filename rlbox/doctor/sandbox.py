@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from rlbox.doctor.check_group import Judge
+from rlbox.doctor.check_group import CheckGroup
 from rlbox.errors import TimedOut
 from rlbox.findings import Finding, listed
 from rlbox.foreign import parse_json
@@ -27,7 +27,7 @@ def _walls(strength: Strength | None) -> Iterator[Finding]:
         )
 
 
-judge_sandbox = Judge(checks=(_walls,))
+check_sandbox = CheckGroup(checks=(_walls,))
 
 
 def probe_sandbox(timeout_s: float) -> Strength | None:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import duration_text
-from rlbox.doctor.check_group import Judge
-from rlbox.doctor.facts import Demands
-from rlbox.doctor.program import Program, Ran
+from rlbox.doctor.check_group import CheckGroup
+from rlbox.doctor.program import Program, ProgramResult
+from rlbox.doctor.requirements import Requirements
 from rlbox.errors import TimedOut, WorkFailed
 from rlbox.findings import Finding
 from rlbox.i18n import _
@@ -25,7 +25,7 @@ from rlbox.system.json_files import parse_json_lines
 from rlbox.values import Command
 
 SIGILL = 4
-BY_HAND = {"torch": "import torch; torch.ones(2, 2) @ torch.ones(2, 2)", "Ray": "import ray; ray.init()"}
+MANUAL_LOAD = {"torch": "import torch; torch.ones(2, 2) @ torch.ones(2, 2)", "Ray": "import ray; ray.init()"}
 """What the probe of each does, as somebody types it."""
 
 
@@ -43,14 +43,14 @@ class ProgramFacts:
     seconds: float = 0.0
 
 
-def read_steps(output: str) -> tuple[Mapping[str, Any], ...]:
+def parse_steps(output: str) -> tuple[Mapping[str, Any], ...]:
     """Return the JSON objects among the lines of a program; what libraries print beside them is passed over."""
     return tuple(row for row in parse_json_lines(output.splitlines()) if "step" in row)
 
 
-def _torch(facts: ProgramFacts, demands: Demands, prefix: str) -> Iterator[Finding]:
+def _torch(facts: ProgramFacts, requirements: Requirements, prefix: str) -> Iterator[Finding]:
     steps = {str(row["step"]): row for row in facts.steps}
-    target = demands.target or "TARGET"
+    target = requirements.target or "TARGET"
     remedy = _(
         "the error names the package: compare it with the lock (`rlbox show {target}`), then start a new container"
     ).format(target=target)
@@ -64,7 +64,7 @@ def _torch(facts: ProgramFacts, demands: Demands, prefix: str) -> Iterator[Findi
     elif "cpu" not in steps:
         yield from _no_answer(facts, "torch-op", "torch", prefix, ("extension-*",))
     path = str(steps.get("import", {}).get("file", ""))
-    of_base = demands.packages and not demands.has("torch")  # a base that holds torch has it where it likes
+    of_base = requirements.packages and not requirements.has("torch")  # a base that holds torch has it where it likes
     if path and not of_base and not path.startswith(f"{prefix}/"):
         yield Finding(
             id="torch-elsewhere", title=_("torch is not that of the stack"), seen=path, where=path,
@@ -73,7 +73,7 @@ def _torch(facts: ProgramFacts, demands: Demands, prefix: str) -> Iterator[Findi
     yield from _extensions(facts)
 
 
-judge_torch = Judge(checks=(_torch,))
+check_torch = CheckGroup(checks=(_torch,))
 """What is wrong with torch and the extensions that are built on it."""
 
 
@@ -96,7 +96,7 @@ def _extensions(facts: ProgramFacts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _ray(facts: ProgramFacts, __: Demands, prefix: str) -> Iterator[Finding]:
+def _ray(facts: ProgramFacts, __: Requirements, prefix: str) -> Iterator[Finding]:
     last = facts.steps[-1] if facts.steps else None
     if last is None:
         yield from _no_answer(facts, "ray-task", "Ray", prefix, ())
@@ -108,7 +108,7 @@ def _ray(facts: ProgramFacts, __: Demands, prefix: str) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-judge_ray = Judge(checks=(_ray,))
+check_ray = CheckGroup(checks=(_ray,))
 """Why Ray did not do one task."""
 
 
@@ -118,7 +118,7 @@ def _no_answer(facts: ProgramFacts, name: str, who: str, prefix: str, breaks: tu
             id=f"{name}-hangs", title=_("{who} waits for something that does not come").format(who=who),
             seen=_("{seconds} were not enough, and the machine was idle").format(seconds=duration_text(facts.seconds)),
             where=f"{prefix}/bin/python",
-            remedy=shows_wait(f"{prefix}/bin/python", BY_HAND[who]),
+            remedy=format_wait_command(f"{prefix}/bin/python", MANUAL_LOAD[who]),
             breaks=breaks,
         )  # fmt: skip
     elif facts.exit_code is not None:
@@ -136,7 +136,7 @@ def _no_answer(facts: ProgramFacts, name: str, who: str, prefix: str, breaks: tu
         )  # fmt: skip
 
 
-def shows_wait(python: str, code: str) -> str:
+def format_wait_command(python: str, code: str) -> str:
     """Return the line by which an interpreter says where it waits: ended by ABRT, it shows its stacks.
 
     In the foreground, or timeout sends ABRT once more to its group, which ends the interpreter while it writes them.
@@ -147,13 +147,13 @@ def shows_wait(python: str, code: str) -> str:
     return _("{line} shows where it waits; often a name, a proxy or a network disk").format(line=line)
 
 
-def unfinished(facts: ProgramFacts, step: str) -> bool:
+def was_too_slow(facts: ProgramFacts, step: str) -> bool:
     """Return whether a program did not come to `step` because the machine was busy."""
     return facts.exit_code is None and not facts.idle and all(row["step"] != step for row in facts.steps)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkFacts:
+class LinkerFacts:
     """How compiling and linking went. `libraries` maps a library asked for to the linker's error, empty for none."""
 
     compiler: str
@@ -162,7 +162,7 @@ class LinkFacts:
     libraries: Mapping[str, str] = field(default_factory=dict)
 
 
-def _link(facts: LinkFacts) -> Iterator[Finding]:
+def _link(facts: LinkerFacts) -> Iterator[Finding]:
     if not facts.compiler:
         if facts.wanted:
             yield Finding(
@@ -191,12 +191,12 @@ def _link(facts: LinkFacts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-judge_link = Judge(checks=(_link,))
+check_linker = CheckGroup(checks=(_link,))
 """Why an object cannot be linked as a JIT compiler does it."""
 _LINK_CAUSES = {"cudart": "lcudart-link", "cuda": "lcuda-link"}
 
 
-def judge_unlocked(names: Sequence[str]) -> Iterator[Finding]:
+def check_image_files(names: Sequence[str]) -> Iterator[Finding]:
     """Yield a note for an image without the files that doctor reads."""
     if names:
         yield Finding(
@@ -205,7 +205,7 @@ def judge_unlocked(names: Sequence[str]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
+PROGRAMS_DIR = Path(__file__).resolve().parents[1] / "programs"
 _JIT = ("triton", "flashinfer-python", "sglang", "deepspeed")
 # What a shell's settings for a cluster would make of a Ray of one task.
 _NOT_FOR_RAY = ("RAY_ADDRESS", "RAY_TMPDIR", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_RUNTIME_ENV_HOOK")
@@ -285,32 +285,32 @@ class StackProbe:
         began = time.monotonic()
         mark = f"{self._token}-{next(self._numbers)}"  # its own: the end of one is not that of another
         try:
-            program = Program([self._python, str(PROGRAMS / name), *words], environ, self._folder, token=mark)
+            program = Program([self._python, str(PROGRAMS_DIR / name), *words], environ, self._folder, token=mark)
         except OSError as error:
             return ProgramFacts(exit_code=127, last_error=f"{self._python}: {error.strerror}")
         self._started.append(program)
         ran = program.wait("\n".join(lines()).encode(), deadline)
         return ProgramFacts(
-            steps=read_steps(ran.output),
+            steps=parse_steps(ran.output),
             exit_code=ran.exit_code,
             last_error=_last_line(ran),
             idle=ran.idle,
             seconds=time.monotonic() - began,
         )
 
-    def link(self, demands: Demands, *, cuda: bool) -> LinkFacts:
+    def link(self, requirements: Requirements, *, cuda: bool) -> LinkerFacts:
         """Return how a compiler makes and links a small object, against CUDA's libraries where the stack has them."""
         path = self._environ.get("PATH", "")
         compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name, path=path))), "")
-        wanted = demands.has(*_JIT)
+        wanted = requirements.has(*_JIT)
         if not compiler:
-            return LinkFacts(compiler="", wanted=wanted)
+            return LinkerFacts(compiler="", wanted=wanted)
         source = Path(self._folder, "link.c")
         source.write_text("int main(void) { return 0; }\n", encoding="utf-8")
         error = self._compile(compiler, source, [])
         libraries = ("cudart", "cuda") if cuda and not error else ()
         flags = _cuda_flags(self._environ)
-        return LinkFacts(
+        return LinkerFacts(
             compiler=compiler,
             wanted=wanted,
             error=error,
@@ -339,6 +339,6 @@ def _cuda_flags(environ: Mapping[str, str]) -> list[str]:
     return [f"-L{home}/lib64", f"-L{home}/lib64/stubs"]
 
 
-def _last_line(ran: Ran) -> str:
+def _last_line(ran: ProgramResult) -> str:
     lines = [line.strip() for line in ran.errors.splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""

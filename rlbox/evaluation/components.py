@@ -13,9 +13,17 @@ from pydantic import Field, StringConstraints
 from rlbox.amounts import duration_text
 from rlbox.config.check import check_spec
 from rlbox.config.kinds import Frozen, Line
-from rlbox.doctor.facts import Demands
-from rlbox.doctor.gpus import judge_all_reduce, judge_gpu_kernels, judge_gpus
-from rlbox.doctor.stack import BY_HAND, LinkFacts, ProgramFacts, judge_link, judge_ray, judge_torch, shows_wait
+from rlbox.doctor.gpus import check_all_reduce, check_gpu_kernels, check_gpus
+from rlbox.doctor.requirements import Requirements
+from rlbox.doctor.stack import (
+    MANUAL_LOAD,
+    LinkerFacts,
+    ProgramFacts,
+    check_linker,
+    check_ray,
+    check_torch,
+    format_wait_command,
+)
 from rlbox.findings import Finding
 from rlbox.i18n import _
 
@@ -98,7 +106,7 @@ class Ground:
     packages: Mapping[str, str]
     modules: frozenset[str]
     devices: int
-    demands: Demands
+    demands: Requirements
 
     @property
     def cuda(self) -> bool:
@@ -135,7 +143,7 @@ def late_part(name: str, facts: ProgramFacts, ground: Ground, code: str = "impor
         return None
     late = f"no answer in {duration_text(facts.seconds)}"
     if facts.idle:
-        detail, remedy = f"{late}: it waits for something that does not come", shows_wait(ground.python, code)
+        detail, remedy = f"{late}: it waits for something that does not come", format_wait_command(ground.python, code)
         return Part(name=name, state="failed", detail=detail, next_step=remedy, seconds=facts.seconds)
     detail, remedy = f"{late}: the machine was busy", "once more: what was compiled is kept; or a larger --timeout"
     return Part(name=name, state="late", detail=detail, next_step=remedy, seconds=facts.seconds)
@@ -144,7 +152,7 @@ def late_part(name: str, facts: ProgramFacts, ground: Ground, code: str = "impor
 def torch_parts(facts: ProgramFacts, ground: Ground) -> Iterator[Part]:
     """Yield torch on the CPU, torch on every GPU, and Triton's compiler."""
     steps = {str(row["step"]): row for row in facts.steps}
-    findings = list(judge_torch(facts, ground.demands, ground.python.removesuffix("/bin/python")))
+    findings = list(check_torch(facts, ground.demands, ground.python.removesuffix("/bin/python")))
     late = None if "cpu" in steps else late_part("torch", facts, ground)
     done = f"{steps.get('import', {}).get('version', '')}, multiplies on the CPU"
     yield late or failed_part("torch", findings, facts.seconds) or ok_part("torch", done, facts.seconds)
@@ -161,7 +169,7 @@ def _torch_on_gpus(facts: ProgramFacts, ground: Ground, cuda: str) -> Part:
     if not ground.devices:
         return Part(name=name, state="no-gpu", detail=NO_GPU)
     rows = [row for row in facts.steps if row["step"] == "gpu" and row.get("ok")]
-    kernels = [row for row in judge_gpu_kernels(facts, ground.demands) if row.id != "jit-triton"]
+    kernels = [row for row in check_gpu_kernels(facts, ground.demands) if row.id != "jit-triton"]
     wrong = [row for row in facts.steps if row["step"] == "gpu" and not row.get("ok")]
     if wrong and not kernels:
         kernels = [
@@ -180,7 +188,7 @@ def _triton(facts: ProgramFacts, ground: Ground, steps: Mapping[str, Mapping[str
         return Part(name=name, state="absent", detail=ABSENT)
     if not ground.devices:
         return _triton_compiles(name, steps.get("triton-compile"))
-    broken = [row for row in judge_gpu_kernels(facts, ground.demands) if row.id == "jit-triton"]
+    broken = [row for row in check_gpu_kernels(facts, ground.demands) if row.id == "jit-triton"]
     if "triton" not in steps and not broken:
         broken = [Finding(id="jit-triton", title=_("Triton was not reached"), seen=_("see torch on GPUs"))]
     done = f"{ground.packages['triton']}, compiles and runs a kernel"
@@ -206,14 +214,14 @@ def driver_part(facts: ProgramFacts, ground: Ground) -> Part:
         return Part(name=name, state="no-gpu", detail=NO_GPU)
     number = int(said.get("cuda", 0))
     detail = f"{said.get('count')} GPUs, CUDA {number // 1000}.{number % 1000 // 10}, {said.get('library')}"
-    broken = failed_part(name, judge_gpus(facts, ground.demands), facts.seconds)
+    broken = failed_part(name, check_gpus(facts, ground.demands), facts.seconds)
     return late_part(name, facts, ground, _START) or broken or ok_part(name, detail, facts.seconds)
 
 
 def nccl_part(facts: ProgramFacts, count: int, ground: Ground) -> Part:
     """Return whether `count` GPUs add up a tensor."""
     done = ok_part("NCCL", f"{count} processes added up a tensor", facts.seconds)
-    broken = failed_part("NCCL", judge_all_reduce(facts, count), facts.seconds)
+    broken = failed_part("NCCL", check_all_reduce(facts, count), facts.seconds)
     if not broken and facts.exit_code not in (0, None):
         broken = Part(name="NCCL", state="failed", detail=facts.last_error, seconds=facts.seconds)
     return broken or late_part("NCCL", facts, ground, _ON_GPU) or done
@@ -221,27 +229,27 @@ def nccl_part(facts: ProgramFacts, count: int, ground: Ground) -> Part:
 
 def ray_part(facts: ProgramFacts, ground: Ground) -> Part:
     """Return whether Ray does a task."""
-    findings = judge_ray(facts, ground.demands, ground.python.removesuffix("/bin/python"))
+    findings = check_ray(facts, ground.demands, ground.python.removesuffix("/bin/python"))
     done = f"{ground.packages.get('ray', '')}, one node did one task"
     broken = failed_part("Ray", findings, facts.seconds)
-    return late_part("Ray", facts, ground, BY_HAND["Ray"]) or broken or ok_part("Ray", done, facts.seconds)
+    return late_part("Ray", facts, ground, MANUAL_LOAD["Ray"]) or broken or ok_part("Ray", done, facts.seconds)
 
 
-def link_parts(facts: LinkFacts, ground: Ground) -> Iterator[Part]:
+def link_parts(facts: LinkerFacts, ground: Ground) -> Iterator[Part]:
     """Yield the C compiler, and CUDA's libraries as a JIT compiler links them."""
     if not facts.compiler:
-        broken = failed_part("C compiler", judge_link(facts))
+        broken = failed_part("C compiler", check_linker(facts))
         yield broken or Part(name="C compiler", state="absent", detail=ABSENT)
         return
-    broken = failed_part("C compiler", judge_link(LinkFacts(compiler=facts.compiler, error=facts.error)))
+    broken = failed_part("C compiler", check_linker(LinkerFacts(compiler=facts.compiler, error=facts.error)))
     yield broken or ok_part("C compiler", facts.compiler)
     for library in ("cudart", "cuda"):
         name = f"link -l{library}"
         if library not in facts.libraries:
             yield Part(name=name, state="absent", detail="needs a C compiler that works" if broken else ABSENT)
             continue
-        one = LinkFacts(compiler=facts.compiler, libraries={library: facts.libraries[library]})
-        wrong = failed_part(name, judge_link(one))
+        one = LinkerFacts(compiler=facts.compiler, libraries={library: facts.libraries[library]})
+        wrong = failed_part(name, check_linker(one))
         if wrong and library == "cuda" and not ground.devices:
             wrong = Part(name=name, state="no-gpu", detail=f"{NO_GPU}, and no stub of its driver: {wrong.detail}")
         yield wrong or ok_part(name, "links")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.app import App
-from rlbox.doctor.stack_place import Stack, find_stack
+from rlbox.doctor.stack_location import StackLocation, find_stack
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.evaluation.data_check import DataWish, judge_data
 from rlbox.evaluation.run_components import stack_probe
@@ -86,7 +86,7 @@ def _there(*paths: Path) -> None:
 
 
 def ask_of_data(
-    stack: Stack, environ: Mapping[str, str], asked: Mapping[str, object], timeout_s: float
+    stack: StackLocation, environ: Mapping[str, str], asked: Mapping[str, object], timeout_s: float
 ) -> Sequence[Mapping[str, Any]]:
     """Return the steps of `probe_data.py`.
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from rlbox.doctor.ray_facts import probe_ray_nodes
+from rlbox.doctor.ray_state import read_ray_nodes
 from rlbox.evaluation.gpu_split import GpusHere, GpuState, GpuUser, RayNode
 from rlbox.system.gpu import GpuStatus, probe_gpus
 from rlbox.system.process_table import find_process_owner, probe_command_line, probe_process
@@ -21,7 +21,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 def probe_gpu_facts(environ: Mapping[str, str], dashboard: str) -> GpusHere:
     """Return the facts; `dashboard` is the URL of a Ray head's dashboard."""
     gpus = probe_gpu_states()
-    rows = probe_ray_nodes(dashboard)
+    rows = read_ray_nodes(dashboard)
     visible = environ.get(VISIBLE)
     if isinstance(rows, str):
         return GpusHere(gpus=gpus, visible=visible, why_no_ray=rows)

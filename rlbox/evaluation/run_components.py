@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rlbox.amounts import duration_text
 from rlbox.doctor.stack import StackProbe
-from rlbox.doctor.stack_place import Stack, bytecode_folder
+from rlbox.doctor.stack_location import StackLocation, make_bytecode_directory
 from rlbox.errors import NodeError
 from rlbox.evaluation.components import (
     ABSENT,
@@ -47,7 +47,7 @@ _FIRST = 1 << 20
 
 
 def probe_components(
-    stack: Stack, environ: Mapping[str, str], files: Sequence[Path], timeout_s: float
+    stack: StackLocation, environ: Mapping[str, str], files: Sequence[Path], timeout_s: float
 ) -> Iterator[Part]:
     """Yield the parts of a stack as they are known; all are done `timeout_s` seconds after the first is asked for.
 
@@ -71,9 +71,9 @@ def probe_components(
 
 
 @contextmanager
-def stack_probe(stack: Stack, environ: Mapping[str, str]) -> Iterator[StackProbe]:
+def stack_probe(stack: StackLocation, environ: Mapping[str, str]) -> Iterator[StackProbe]:
     """Yield what asks the stack's interpreter; nothing of it is left when the block ends."""
-    bytecode = bytecode_folder(environ, stack.demands.mount, stack.lock) if stack.lock else None
+    bytecode = make_bytecode_directory(environ, stack.requirements.mount, stack.lock) if stack.lock else None
     with tempfile.TemporaryDirectory(prefix="rlbox-stack-", ignore_cleanup_errors=True) as folder:
         probe = StackProbe(environ, stack.python, folder, f"{os.getpid()}-{time.monotonic_ns()}", bytecode)
         try:
@@ -82,7 +82,7 @@ def stack_probe(stack: Stack, environ: Mapping[str, str]) -> Iterator[StackProbe
             probe.end()
 
 
-def _ground(probe: StackProbe, stack: Stack, end: float) -> Ground:
+def _ground(probe: StackProbe, stack: StackLocation, end: float) -> Ground:
     facts = probe.installed([row.module for row in load_components()], end)
     if not facts.steps:
         why = facts.last_error or _("no answer in {seconds}").format(seconds=duration_text(facts.seconds))
@@ -97,7 +97,7 @@ def _ground(probe: StackProbe, stack: Stack, end: float) -> Ground:
         packages=said["packages"],
         modules=frozenset(said["modules"]),
         devices=probe_driver().devices,
-        demands=stack.demands,
+        demands=stack.requirements,
     )
 
 

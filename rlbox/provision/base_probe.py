@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlbox.doctor.stack import read_steps
+from rlbox.doctor.stack import parse_steps
 from rlbox.errors import NodeError, RlboxError
 from rlbox.i18n import _
 from rlbox.provision.base import AdoptedBase, MachinePython, TriedImport, adopt, held_by, judge_imports
@@ -104,4 +104,4 @@ def _ask(path: str, what: str, names: Sequence[str], timeout_s: float) -> tuple[
     except OSError as error:
         raise NodeError(_("it cannot be run: {strerror}").format(strerror=error.strerror), where=path) from error
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    return read_steps(done.stdout), lines[-1][:300] if lines else f"exit code {done.exit_code}"
+    return parse_steps(done.stdout), lines[-1][:300] if lines else f"exit code {done.exit_code}"

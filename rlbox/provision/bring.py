@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from rlbox.app import App
 from rlbox.config.project import PACKAGE, Project
-from rlbox.doctor.fix_checks import PLACE, checks_of, probe_fixes
+from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE, run_fix_checks, select_fix_checks
 from rlbox.engine.data_disk import check_disk
 from rlbox.errors import NodeError, SpecError
 from rlbox.findings import Finding
@@ -192,7 +192,7 @@ def place_at(layout: Layout, gpus: Mapping[str, str] = NO_CHOICE) -> BroughtPlac
     if home in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # rlbox itself is found by it
         env["PYTHONPATH"] = home
     words = ("sh", f"{layout.own}/libexec/entrypoint.sh")
-    return BroughtPlace(python=Path(layout.python), words=words, env={**env, PLACE: layout.own})
+    return BroughtPlace(python=Path(layout.python), words=words, env={**env, INSTALL_DIR_VARIABLE: layout.own})
 
 
 def _of_image(layout: Layout) -> dict[str, str]:
@@ -281,8 +281,8 @@ def take_away(app: App, target: str, layout: Layout) -> tuple[str, tuple[str, ..
 def check_place(layout: Layout) -> tuple[int, tuple[Finding, ...]]:
     """Return how many fixes have checks, and a finding for each whose check fails in the place's environment."""
     manifest = read_json_object(Path(layout.own, "share/fixes.json"), links=True)
-    found = probe_fixes("doctor", manifest, _CHECKS_S, layout.own, place_at(layout).env)
-    return len(checks_of(manifest, "doctor")), found
+    found = run_fix_checks("doctor", manifest, _CHECKS_S, layout.own, place_at(layout).env)
+    return len(select_fix_checks(manifest, "doctor")), found
 
 
 def _check_image(image: ImagePlan) -> None:

@@ -25,7 +25,7 @@ from rlbox.cluster.plan import ClusterPlan, own_plan
 from rlbox.cluster.ray import HEAD, container_name, ray_env
 from rlbox.cluster.wish import ClusterWish
 from rlbox.cluster.work.beside import BESIDE, BesideWish, carry_out_beside, look_beside
-from rlbox.doctor.gpu_choice import check_gpus, choose_gpus, image_env
+from rlbox.doctor.gpu_choice import choose_container_gpus, parse_image_environment, require_usable_gpus
 from rlbox.engine.api import engine
 from rlbox.engine.data_disk import check_disk
 from rlbox.engine.devices import check_devices
@@ -180,9 +180,9 @@ class OnCluster:
             found = _require_same(engine().find_image(head.image) or {}, image, head.plan)
         with app.checking("devices"):
             check_devices(app, image.container)
-        access = choose_gpus(app, image, gpus)
+        access = choose_container_gpus(app, image, gpus)
         with app.checking("GPUs"):
-            check_gpus(app, image, gpus, access, image_env(found))
+            require_usable_gpus(app, image, gpus, access, parse_image_environment(found))
         return dataclasses.replace(
             ready,
             bytecode=ready.bytecode / str(found.get("Id", "")).rpartition(":")[2][:16],

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.doctor.stack_place import find_stack, stack_here
+from rlbox.doctor.stack_location import find_local_stack, find_stack
 from rlbox.errors import NodeError, TimedOut, WorkFailed
 from rlbox.evaluation.components import Part
 from rlbox.evaluation.run_components import probe_components
@@ -35,10 +35,10 @@ def components_here(app: App, python: str, files: Sequence[str], timeout_s: floa
 
 def is_around(name: str) -> bool:
     """Return whether this process is in a target's image, or place; `NodeError` when it is in another one's."""
-    here = stack_here()
-    if here and here.demands.target != name:
+    here = find_local_stack()
+    if here and here.requirements.target != name:
         raise NodeError(
-            _("the stack here is that of target {target!r}").format(target=here.demands.target), where=here.python,
+            _("the stack here is that of target {target!r}").format(target=here.requirements.target), where=here.python,
             next_step=_("rlbox components, or rlbox components {name} outside of this container").format(name=name),
         )  # fmt: skip
     return here is not None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
 from rlbox.diagnose.cause import LastWord, container_end
-from rlbox.doctor.gpu_choice import check_gpus, choose_gpus, image_env
+from rlbox.doctor.gpu_choice import choose_container_gpus, parse_image_environment, require_usable_gpus
 from rlbox.engine.address import engine_address, engine_is_here, engine_place
 from rlbox.engine.api import engine
 from rlbox.engine.container import (
@@ -107,9 +107,9 @@ class Docker(OneMachine):
         bytecode = Path("cache/bytecode", target, str(found["Id"]).rpartition(":")[2][:16])
         with app.checking("devices"):
             check_devices(app, image.container)
-        access = choose_gpus(app, image, gpus)
+        access = choose_container_gpus(app, image, gpus)
         with app.checking("GPUs"):
-            check_gpus(app, image, gpus, access, image_env(found))
+            require_usable_gpus(app, image, gpus, access, parse_image_environment(found))
         with app.checking("network"):
             image = dataclasses.replace(image, container=engine().reachable(image.container))
         return ReadyDocker(

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 
 from rlbox.app import App
-from rlbox.doctor.stack_place import own_folder
+from rlbox.doctor.stack_location import find_install_dir
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.provision.facts import read_record
@@ -27,7 +27,7 @@ def place_to_examine(app: App, name: str | None, place: str, data: str | None) -
         if not name:
             raise SpecError(_("--place here wants a target"), next_step="rlbox doctor TARGET --place here")
         return applied_layout(app, name, data)
-    layout = Layout(prefix=own_folder(os.environ).removesuffix(OWN), data="/")
+    layout = Layout(prefix=find_install_dir(os.environ).removesuffix(OWN), data="/")
     if (record := read_record(layout)) is None:
         return None
     if name and name != record.target:

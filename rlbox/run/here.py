@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.doctor.gpu_choice import choose_seen
+from rlbox.doctor.gpu_choice import choose_visible_gpus
 from rlbox.engine.data_disk import check_disk
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
@@ -57,7 +57,7 @@ class Here(OneMachine):
         with app.checking("lock"):
             image.require_lock()
         check_disk(app, ledger.folder, image.container, need_gib)
-        chosen = choose_seen(app, gpus)
+        chosen = choose_visible_gpus(app, gpus)
         app.say("no container: the stages run in place on this machine, as you: they can change the run's own record")
         place = prepare_place(app, image, ledger.folder, chosen)
         return ReadyHere(target=target, ledger=ledger, place=place, gpus=gpus)
@@ -93,7 +93,7 @@ def applied_layout(app: App, target: str, data: str | None) -> Layout:
 
 def call_at(app: App, layout: Layout, words: tuple[str, ...], gpus: str) -> int:
     """Carry out `rlbox WORDS` in a place as its runs are, whatever the shell exports; return its exit code."""
-    place = place_at(layout, choose_seen(app, gpus))
+    place = place_at(layout, choose_visible_gpus(app, gpus))
     safe = ("-P",) if sys.version_info >= (3, 11) else ()  # else Python looks for modules where the user stands
     argv = (*place.words, sys.executable, *safe, "-m", "rlbox", *words)
     return run_in_foreground(Command(argv=argv), environ=place.env)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.doctor.gpu_choice import wished
+from rlbox.doctor.gpu_choice import read_gpus_option
 from rlbox.errors import SpecError
 from rlbox.fixes.load import load_fixes
 from rlbox.i18n import _
@@ -77,7 +77,9 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
     secrets = job_secrets(app, job, plan.target, str(ledger.folder), options.env_file, plan.params)
     tree = found.files(project_masks(app, (), secrets)) if found else {}
     again = _Again(app=app, ledger=ledger, run_dir=run_dir, plan=plan, given=given, options=options, tree=tree)
-    ready = place.ready(app, plan.target, ledger, wished(options.gpus) or plan.gpus, 0.0 if job.fits else None)
+    ready = place.ready(
+        app, plan.target, ledger, read_gpus_option(options.gpus) or plan.gpus, 0.0 if job.fits else None
+    )
     if app.dry_run:
         return again.show(tuple(secrets), ready)
 

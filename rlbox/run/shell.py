@@ -37,9 +37,9 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
         check_devices(app, image.container)
     access = NO_GPUS
     if gpus or image.container.gpus or GPUS_VARIABLE in os.environ:
-        from rlbox.doctor.gpu_choice import choose_gpus
+        from rlbox.doctor.gpu_choice import choose_container_gpus
 
-        access = choose_gpus(app, image, gpus)
+        access = choose_container_gpus(app, image, gpus)
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     plan = plan_container(
         image.tag,

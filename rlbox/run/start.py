@@ -10,7 +10,7 @@ import socket
 
 from rlbox.amounts import counted
 from rlbox.app import App
-from rlbox.doctor.gpu_choice import wished
+from rlbox.doctor.gpu_choice import read_gpus_option
 from rlbox.errors import NodeError, RlboxError, SpecError
 from rlbox.fixes.bake import secret_aliases
 from rlbox.fixes.load import load_fixes
@@ -60,7 +60,9 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     fit = _fit(app, job, values, target, ledger, place, options)
     if options.build:
         place.make(app, target)
-    ready = place.ready(app, target, ledger, wished(options.gpus), fit.need_gib if fit and not options.force else None)
+    ready = place.ready(
+        app, target, ledger, read_gpus_option(options.gpus), fit.need_gib if fit and not options.force else None
+    )
     fixes = load_fixes(app.project)
     files = run_files(app, job, target, fixes) | (tree.files(project_masks(app, (), secrets)) if tree else {})
     run_id = f"{job.name}-DRY-RUN" if app.dry_run else place.run_id() or new_run_id(job.name)
@@ -106,9 +108,9 @@ def _fit(
     """Return whether the run fits; one that does not is refused."""
     fit = None
     with app.checking("memory"):
-        room = declared_room(app, target, wished(options.gpus))
+        room = declared_room(app, target, read_gpus_option(options.gpus))
         if place.near:
-            room = measured_room(app, target, room, ledger.folder, wished(options.gpus))
+            room = measured_room(app, target, room, ledger.folder, read_gpus_option(options.gpus))
         fit = fit_of(job, values, room)
         require_fit(app, job, fit, _asked(job.name, options), force=options.force)
     return fit

@@ -17,7 +17,7 @@ from typing import Any
 from rlbox.amounts import size_text
 from rlbox.diagnose.first_fatal import scan_log
 from rlbox.doctor.limits import probe_limits
-from rlbox.doctor.ray_facts import own_session
+from rlbox.doctor.ray_state import find_job_session
 from rlbox.errors import RlboxError
 from rlbox.i18n import _
 from rlbox.job.plan import RayPlan
@@ -209,7 +209,7 @@ def ray_log_text(ray: RayPlan) -> str:
     NotHere
         There is no session.
     """
-    folder = (own_session(ray) / "logs").resolve()
+    folder = (find_job_session(ray) / "logs").resolve()
     try:
         files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.stat().st_size]
     except OSError as error:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.doctor.ray_facts import own_session, ray_http
+from rlbox.doctor.ray_state import create_ray_client, find_job_session
 from rlbox.job.plan import RayPlan, RunPlan
 from rlbox.system.http import NoResponseError, explain_no_response
 from rlbox.system.poller import Poller
@@ -86,7 +86,7 @@ class RunningRayJob:
         self._poller.close()
         if self.facts.status in _ENDED:
             return
-        with contextlib.suppress(NoResponseError), ray_http(_STOP_S) as http:
+        with contextlib.suppress(NoResponseError), create_ray_client(_STOP_S) as http:
             http.whole("POST", f"{_jobs(self._plan)}{self._plan.submission_id}/stop")
             until = time.monotonic() + _STOP_S
             while time.monotonic() < until and probe_job(self._plan, _STOP_S).status not in _ENDED:
@@ -101,7 +101,7 @@ class RunningRayJob:
 
 def driver_log(plan: RayPlan) -> Path:
     """Return the file that Ray writes the output of the job's driver to."""
-    return own_session(plan) / "logs" / f"job-driver-{plan.submission_id}.log"
+    return find_job_session(plan) / "logs" / f"job-driver-{plan.submission_id}.log"
 
 
 def handed_over(file: Path, secrets: Mapping[str, str]) -> str:
@@ -120,7 +120,7 @@ def handed_over(file: Path, secrets: Mapping[str, str]) -> str:
 def probe_job(plan: RayPlan, timeout_s: float = _TIMEOUT_S) -> JobFacts:
     """Ask once how the job is; `UNREACHABLE` when the dashboard does not answer."""
     try:
-        with ray_http(timeout_s) as http:
+        with create_ray_client(timeout_s) as http:
             answer = http.whole("GET", _jobs(plan) + plan.submission_id)
             data: dict[str, Any] = answer.json()
     except (NoResponseError, ValueError) as error:
@@ -138,7 +138,7 @@ def probe_job(plan: RayPlan, timeout_s: float = _TIMEOUT_S) -> JobFacts:
 def _submit(plan: RayPlan, body: Mapping[str, Any]) -> JobFacts:
     headers = {"Content-Type": "application/json"}
     try:
-        with ray_http(_SUBMIT_S) as http:
+        with create_ray_client(_SUBMIT_S) as http:
             answer = http.whole("POST", _jobs(plan), headers=headers, body=json.dumps(body).encode())
     except NoResponseError as error:
         return JobFacts(status=REFUSED, message=explain_no_response(error))

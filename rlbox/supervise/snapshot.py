@@ -9,7 +9,7 @@ from typing import Any
 
 from rlbox.diagnose.cause import Cause
 from rlbox.diagnose.first_fatal import FatalSpot
-from rlbox.doctor.ray_facts import probe_ray
+from rlbox.doctor.ray_state import read_ray_state
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.record.state import StageState
 from rlbox.secrets.masks import Masks
@@ -60,7 +60,7 @@ def probe_snapshot(plan: RunPlan, stage: StagePlan, run_dir: Path, processes: It
         free_bytes={str(folder): free_bytes(folder) for folder in (run_dir, Path(plan.paths.data), _SHARED_MEMORY)},
         ports={f"{name} {number}": find_port_holder(number) for name, number in ports.items()},
         gpus=probe_gpus(),
-        ray=probe_ray(stage.ray) if stage.ray else {},
+        ray=read_ray_state(stage.ray) if stage.ray else {},
     )
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from rlbox.diagnose.cause import ended, taken_port
-from rlbox.doctor.ray_facts import auth_headers
+from rlbox.doctor.ray_state import ray_auth_headers
 from rlbox.job.plan import ServicePlan, StagePlan
 from rlbox.supervise.bench import Bench, KeptService, StageStopped
 from rlbox.supervise.causes import lost_service, never_ready
@@ -74,7 +74,7 @@ class StageServices:
         # a job's driver and workers have the head's environment; Ray would write what `runtime_env` holds into its logs
         given = self._bench.grants.environment((*plan.secrets, *(self._stage.secrets if ray else ())))
         command = Command(argv=plan.argv, env={**self._bench.plan.env, **plan.env, **given}, cwd=str(self._folder))
-        headers = auth_headers({**os.environ, **command.env}) if ray else {}
+        headers = ray_auth_headers({**os.environ, **command.env}) if ray else {}
         with self._watch.pump.pipe(plan.name, self._folder / plan.log) as output:
             return self._bench.start(
                 self._stage,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rlbox.amounts import limit_text
 from rlbox.diagnose.cause import Cause, ended, exit_code
-from rlbox.doctor.fix_checks import ENGINE_PERCENT, PLACE, probe_fixes
+from rlbox.doctor.fix_checks import ENGINE_PERCENT_VARIABLE, INSTALL_DIR_VARIABLE, run_fix_checks
 from rlbox.errors import NodeError
 from rlbox.job.fits.engine_memory import engine_memory_percent
 from rlbox.job.names import METRICS_FILE
@@ -151,10 +151,10 @@ def _carry_out_stages(bench: Bench, on_failure: Callable[[StageFailure], Cause])
 
 def _check_fixes(bench: Bench) -> Cause | None:
     """Return why no stage can be started: a fix of the image that does not hold in the container as it was started."""
-    if bench.plan.owns_processes and PLACE not in os.environ:
+    if bench.plan.owns_processes and INSTALL_DIR_VARIABLE not in os.environ:
         return None
-    environ = {**os.environ, ENGINE_PERCENT: str(engine_memory_percent(bench.plan))}
-    errors = [finding for finding in probe_fixes("run", environ=environ) if finding.level == "error"]
+    environ = {**os.environ, ENGINE_PERCENT_VARIABLE: str(engine_memory_percent(bench.plan))}
+    errors = [finding for finding in run_fix_checks("run", environ=environ) if finding.level == "error"]
     if not errors:
         return None
     first = errors[0]

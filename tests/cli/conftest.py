@@ -69,7 +69,7 @@ def as_declared(no_engine: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     for name in ("engine.data_disk", "artifacts.fetch"):
         monkeypatch.setattr(f"rlbox.{name}.free_bytes", lambda path: 1 << 60)
     monkeypatch.setattr("rlbox.run.start.measured_room", lambda app, target, room, folder, gpus: room)
-    monkeypatch.setattr("rlbox.run.docker.check_gpus", lambda *asked: None)
+    monkeypatch.setattr("rlbox.run.docker.require_usable_gpus", lambda *asked: None)
     monkeypatch.setattr("rlbox.run.docker.check_devices", lambda *asked: None)
     monkeypatch.setattr("rlbox.engine.devices.check_devices", lambda *asked: None)
     monkeypatch.setattr("rlbox.image.inputs.require_mmdebstrap", lambda: None)

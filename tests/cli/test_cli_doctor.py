@@ -79,7 +79,7 @@ def test_fix_with_nothing_to_repair(rlbox: Rlbox, found: list[Report]) -> None:
 @pytest.mark.allow("sockets", "processes")
 def test_a_host_without_an_engine(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    monkeypatch.setattr("rlbox.doctor.checks.probe_running", lambda stack: ())
+    monkeypatch.setattr("rlbox.doctor.checks.list_processes", lambda stack: ())
     said = rlbox("doctor")
     assert said.code == 1
     assert said.out.startswith("error: engine-missing: the container engine cannot be used: no Docker engine answers\n")
@@ -93,7 +93,7 @@ def test_names_of_dotenv_that_are_not_exported(
     engine.answers["/info"] = (200, b"{}")
     folder.write(".env", "RLBOX_TEST_TOKEN=secret\n")
     monkeypatch.setattr("rlbox.doctor.checks.probe_engine", lambda: EngineFacts())
-    monkeypatch.setattr("rlbox.doctor.checks.probe_running", lambda stack: ())
+    monkeypatch.setattr("rlbox.doctor.checks.list_processes", lambda stack: ())
     said = rlbox("doctor")
     assert said.code == 1
     assert "env-not-exported: names of .env are not in the environment: RLBOX_TEST_TOKEN" in said.out

@@ -20,7 +20,7 @@ import pytest
 from following import Follow, findings
 
 from rlbox.config.load import load_toml
-from rlbox.doctor.fix_checks import PLACE
+from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE
 from rlbox.system.gpu import GpuDriver
 
 TABLE = load_toml(Path(__file__).with_name("next_doctor.toml"))
@@ -39,10 +39,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("opt/rlbox/share", "disk", "home", "other"):
         (tmp_path / name).mkdir(parents=True)
     venv.EnvBuilder(symlinks=True).create(tmp_path / "opt/venv")
-    monkeypatch.setenv(PLACE, str(tmp_path / "opt/rlbox"))
+    monkeypatch.setenv(INSTALL_DIR_VARIABLE, str(tmp_path / "opt/rlbox"))
     monkeypatch.setenv("PATH", f"{tmp_path}/opt/venv/bin{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("rlbox.doctor.checks.probe_running", lambda venv: ())  # of this whole machine
+    monkeypatch.setattr("rlbox.doctor.checks.list_processes", lambda venv: ())  # of this whole machine
     return tmp_path
 
 

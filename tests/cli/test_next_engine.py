@@ -15,7 +15,7 @@ from following import Follow, findings
 from reportbox import write_run
 from test_cli_build import image_of
 
-from rlbox.doctor.engine import ImageNeeds
+from rlbox.doctor.engine import DriverNeeds
 from rlbox.engine.login import find_login
 from rlbox.errors import RegistryError
 from rlbox.system.files import cache_path, open_atomic
@@ -138,8 +138,8 @@ def test_another_driver(
 ) -> None:
     """It is loaded again, a newer one is installed, or the machine is one that has it."""
     tells(engine, Runtimes={"nvidia": {}})
-    needs = ImageNeeds(require="cuda>=12.4")
-    monkeypatch.setattr("rlbox.doctor.host.stack_needs", lambda *asked: needs)
+    needs = DriverNeeds(require="cuda>=12.4")
+    monkeypatch.setattr("rlbox.doctor.host.read_driver_requirements", lambda *asked: needs)
     monkeypatch.setattr("rlbox.doctor.checks.probe_driver", lambda: GpuDriver(**DRIVERS[finding]))
     follow.found(("doctor", "mine"), follow.rlbox("doctor", "mine"), finding)
     monkeypatch.setattr("rlbox.doctor.checks.probe_driver", lambda: GpuDriver(**GPU))
@@ -285,7 +285,7 @@ def test_what_the_engine_refused_is_mended(
 ) -> None:
     words, limit, typed = REFUSED[name]
     tells(engine, **gpus("0"))
-    monkeypatch.setattr("rlbox.run.docker.check_gpus", lambda *asked: None)
+    monkeypatch.setattr("rlbox.run.docker.require_usable_gpus", lambda *asked: None)
     mine.job("own")
     lay(mine, engine, f'[run.ulimits]\nnofile = "{limit}"\n')
     engine.answers["/containers/c1/start"] = 500, json.dumps({"message": words}).encode()

@@ -10,20 +10,20 @@ from dataclasses import replace
 import pytest
 
 import rlbox.doctor
-from rlbox.doctor.check_group import Judge
-from rlbox.doctor.checks import ROWS, Where, rows_of
-from rlbox.doctor.engine import ImageNeeds
-from rlbox.doctor.facts import Demands
-from rlbox.doctor.scene import Scene
+from rlbox.doctor.check_group import CheckGroup
+from rlbox.doctor.checks import CHECKS, Where, select_families
+from rlbox.doctor.context import CheckContext
+from rlbox.doctor.engine import DriverNeeds
+from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import StackProbe
 from rlbox.findings import Finding
 from rlbox.system.gpu import GpuDriver
 
-SCENE = Scene(
-    environ={}, demands=Demands(), end=0.0, folders=(), places=[("data", "/data"), ("tmp", "/tmp")],
-    needs=ImageNeeds, free_ports=dict,
+SCENE = CheckContext(
+    environ={}, requirements=Requirements(), end=0.0, folders=(), places=[("data", "/data"), ("tmp", "/tmp")],
+    needs=DriverNeeds, free_ports=dict,
 )  # fmt: skip
-ELSEWHERE = ["judge_image"]  # asked by doctor/host.py, which alone can tell an image's state
+ELSEWHERE = ["check_image_state"]  # asked by doctor/host.py, which alone can tell an image's state
 
 
 def test_every_judge_has_a_row() -> None:
@@ -32,21 +32,21 @@ def test_every_judge_has_a_row() -> None:
         name: value
         for module in names
         for name, value in vars(importlib.import_module(f"rlbox.doctor.{module}")).items()
-        if isinstance(value, Judge)
+        if isinstance(value, CheckGroup)
     }
-    asked = [row.judge for row in ROWS]
+    asked = [row.group for row in CHECKS]
     assert [name for name, judge in judges.items() if judge not in asked] == ELSEWHERE
 
 
 def test_names_are_told_apart() -> None:
     places: tuple[Where, ...] = ("container", "host")
     for where in places:
-        names = [row.name for row in ROWS if row.where in (where, "both")]
+        names = [row.name for row in CHECKS if row.where in (where, "both")]
         assert len(set(names)) == len(names)
 
 
 def test_judges_count_their_checks() -> None:
-    counts = {row.name: row.count(SCENE) for row in ROWS}
+    counts = {row.name: row.count(SCENE) for row in CHECKS}
     assert counts.items() >= {
         "limits": 13, "disks": 4, "paths": 9, "environment": 8, "processes": 3, "sandbox": 1, "ray task": 1,
         "torch": 1, "link": 1, "gpu driver": 4, "gpus": 4, "all-reduce": 1, "packages": 4, "network": 9, "fixes": 0,
@@ -56,32 +56,32 @@ def test_judges_count_their_checks() -> None:
 
 
 def test_what_is_loaded_counts_once_it_is_known() -> None:
-    (torch,) = [row for row in ROWS if row.name == "torch"]
-    scene = replace(SCENE, linked=Future())
-    scene.linked.set_result(("a.so", "b.so"))
-    assert torch.count(scene) == 3
+    (torch,) = [row for row in CHECKS if row.name == "torch"]
+    context = replace(SCENE, linked=Future())
+    context.linked.set_result(("a.so", "b.so"))
+    assert torch.count(context) == 3
 
 
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
         ({}, {"sandbox", "packages", "network", "fixes"}),
-        ({"demands": Demands(gpu="A800")}, {"sandbox", "packages", "network", "fixes", "gpu driver"}),
+        ({"requirements": Requirements(gpu="A800")}, {"sandbox", "packages", "network", "fixes", "gpu driver"}),
         (
-            {"demands": Demands(packages={"torch": "2"}), "driver": GpuDriver(present=True, devices=2)},
+            {"requirements": Requirements(packages={"torch": "2"}), "driver": GpuDriver(present=True, devices=2)},
             {"sandbox", "packages", "network", "fixes", "gpu driver", "gpus", "all-reduce"},
         ),
     ],
 )
 def test_what_makes_no_sense_is_not_asked(changes: dict[str, object], names: set[str]) -> None:
-    assert {row.name for row in rows_of("container", replace(SCENE, **changes)) if row.slow} == names  # type: ignore[arg-type]
+    assert {row.name for row in select_families("container", replace(SCENE, **changes)) if row.is_slow} == names  # type: ignore[arg-type]
 
 
 def test_what_an_earlier_finding_explains_is_not_asked() -> None:
     stack = StackProbe({}, "/v/bin/python", "/tmp/folder", "token")
-    scene = replace(SCENE, stack=stack, demands=Demands(packages={"torch": "2", "ray": "2"}))
+    context = replace(SCENE, stack=stack, requirements=Requirements(packages={"torch": "2", "ray": "2"}))
     earlier = Finding(id="lib64-missing", title="", breaks=("jit-*", "ray-*"))
-    before, after = rows_of("container", scene), rows_of("container", scene, [earlier])
+    before, after = select_families("container", context), select_families("container", context, [earlier])
     assert [row.name for row in before if row not in after] == ["ray task", "link"]
 
 
@@ -89,6 +89,6 @@ def test_where_the_first_check_fails_the_others_are_not_asked() -> None:
     def finds(name: str) -> list[Finding]:
         return [Finding(id=name, title="")]
 
-    assert [row.id for row in Judge(checks=(finds, finds))("a")] == ["a", "a"]
-    judge = Judge(first=lambda name: finds("first") if name else [], checks=(finds,))
+    assert [row.id for row in CheckGroup(checks=(finds, finds))("a")] == ["a", "a"]
+    judge = CheckGroup(first=lambda name: finds("first") if name else [], checks=(finds,))
     assert ([row.id for row in judge("a")], [row.id for row in judge("")], len(judge)) == (["first"], [""], 2)

@@ -8,21 +8,23 @@ from typing import Any
 import pytest
 
 from rlbox.amounts import GIB, MIB
-from rlbox.doctor.disks import PlaceFacts, judge_places
-from rlbox.doctor.environment import DotEnv, EnvFacts, judge_environment, parse_dotenv
-from rlbox.doctor.facts import Demands, demands_of
-from rlbox.doctor.limits import LimitFacts, judge_limits
-from rlbox.doctor.network import NetworkFacts, Reached, TakenPort, judge_network
-from rlbox.doctor.packages import AbiGap, FileDamage, PackageFacts, judge_packages
-from rlbox.doctor.paths import PathFacts, judge_paths
-from rlbox.doctor.processes import Running, judge_processes
+from rlbox.doctor.disks import DirectoryFacts, check_directories
+from rlbox.doctor.environment import DotEnvFile, EnvironmentFacts, check_environment, parse_dotenv
+from rlbox.doctor.limits import LimitFacts, check_limits
+from rlbox.doctor.network import Endpoint, NetworkFacts, PortConflict, check_network
+from rlbox.doctor.packages import AbiMismatch, FileDamage, PackageFacts, check_packages
+from rlbox.doctor.paths import PathFacts, check_paths
+from rlbox.doctor.processes import ProcessInfo, check_processes
+from rlbox.doctor.requirements import Requirements, parse_requirements
 from rlbox.findings import Finding
 
-TARGET = Demands(target="mine", shm_gib=2.0, pids=4096, memory_gib=14.0, packages={"torch": "2.13.0", "ray": "2.60.0"})
+TARGET = Requirements(
+    target="mine", shm_gib=2.0, pids=4096, memory_gib=14.0, packages={"torch": "2.13.0", "ray": "2.60.0"}
+)
 LIMITS = LimitFacts(
     shm_total=2 * GIB, shm_free=2 * GIB, pids_max=4096, pids_now=9, memory_max=14 * GIB, memory_free=9 * GIB, cores=2
 )
-PLACE = PlaceFacts(role="data", path="/data", total=100 * GIB, free=50 * GIB, inodes=10**6, inodes_free=10**5)
+PLACE = DirectoryFacts(role="data", path="/data", total=100 * GIB, free=50 * GIB, inodes=10**6, inodes_free=10**5)
 PATHS = PathFacts(prefix="/opt/venv", programs={"python3": "/opt/venv/bin/python3", "ray": "/opt/venv/bin/ray"})
 PACKAGES = PackageFacts(site="/site", installed={"torch": ("2.13.0",), "ray": ("2.60.0",)})
 NETWORK = NetworkFacts(hostname="box", hostname_ips=("127.0.1.1",), names=("lo", "eth0"), now=2e9, not_before=1e9)
@@ -33,13 +35,13 @@ def ids(findings: Any) -> list[str]:
 
 
 def test_a_healthy_machine_is_silent() -> None:
-    assert judge_limits(LIMITS, TARGET) == []
-    assert judge_places([PLACE, replace(PLACE, role="tmp", path="/tmp")], TARGET, "uid 1") == []
-    assert judge_paths(PATHS, TARGET) == []
-    assert judge_packages(PACKAGES, TARGET) == []
-    assert judge_network(NETWORK, TARGET) == []
-    assert judge_environment(EnvFacts(environ={"HF_TOKEN": "abc", "TOKENIZERS_PARALLELISM": ""}), TARGET) == []
-    assert list(judge_processes([])) == []
+    assert check_limits(LIMITS, TARGET) == []
+    assert check_directories([PLACE, replace(PLACE, role="tmp", path="/tmp")], TARGET, "uid 1") == []
+    assert check_paths(PATHS, TARGET) == []
+    assert check_packages(PACKAGES, TARGET) == []
+    assert check_network(NETWORK, TARGET) == []
+    assert check_environment(EnvironmentFacts(environ={"HF_TOKEN": "abc", "TOKENIZERS_PARALLELISM": ""}), TARGET) == []
+    assert list(check_processes([])) == []
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def test_a_healthy_machine_is_silent() -> None:
     ],
 )
 def test_limits(changes: dict[str, Any], name: str, level: str, seen: str) -> None:
-    (finding,) = judge_limits(replace(LIMITS, **changes), TARGET)
+    (finding,) = check_limits(replace(LIMITS, **changes), TARGET)
     assert (finding.id, finding.level) == (name, level)
     assert seen in finding.seen
     assert finding.remedy
@@ -77,12 +79,12 @@ def test_limits(changes: dict[str, Any], name: str, level: str, seen: str) -> No
 
 def test_limits_of_a_platform_that_are_known_are_no_finding() -> None:
     rented = replace(TARGET, pids=0, pid_limit=1024)
-    assert judge_limits(replace(LIMITS, pids_max=1024, cores=384), rented) == []
-    assert ids(judge_limits(replace(LIMITS, pids_max=1024, cores=384), replace(rented, pid_limit=0))) == ["pids-limit"]
+    assert check_limits(replace(LIMITS, pids_max=1024, cores=384), rented) == []
+    assert ids(check_limits(replace(LIMITS, pids_max=1024, cores=384), replace(rented, pid_limit=0))) == ["pids-limit"]
 
 
 def test_floors_hold_where_the_target_says_nothing() -> None:
-    assert ids(judge_limits(replace(LIMITS, shm_total=64 * MIB, pids_max=100), Demands())) == [
+    assert ids(check_limits(replace(LIMITS, shm_total=64 * MIB, pids_max=100), Requirements())) == [
         "shm-too-small", "pids-limit",
     ]  # fmt: skip
 
@@ -106,7 +108,7 @@ def test_floors_hold_where_the_target_says_nothing() -> None:
     ],
 )
 def test_places(place: dict[str, Any], name: str, seen: str) -> None:
-    (finding,) = judge_places([replace(PLACE, **place)], TARGET, "uid 7")
+    (finding,) = check_directories([replace(PLACE, **place)], TARGET, "uid 7")
     assert finding.id == name
     assert seen in finding.seen
     assert finding.remedy
@@ -118,14 +120,14 @@ def test_places(place: dict[str, Any], name: str, seen: str) -> None:
 )
 def test_room_for_all_jobs_of_a_target_is_no_need_of_one(need_gib: float, free: float, level: str) -> None:
     """What one job needs is computed before it runs; a disk that holds what runs wrote is not broken."""
-    found = judge_places([replace(PLACE, free=int(free * GIB))], replace(TARGET, need_gib=need_gib), "uid 7")
+    found = check_directories([replace(PLACE, free=int(free * GIB))], replace(TARGET, need_gib=need_gib), "uid 7")
     assert [finding.level for finding in found] == ([level] if level else [])
     assert all("`rlbox plan JOB`" in finding.remedy for finding in found)
 
 
 def test_folders_of_one_full_disk_are_one_finding() -> None:
     full = replace(PLACE, kind="full", free=0)
-    assert ids(judge_places([full, replace(full, role="tmp", path="/tmp")], TARGET, "uid 7")) == ["data-disk-full"]
+    assert ids(check_directories([full, replace(full, role="tmp", path="/tmp")], TARGET, "uid 7")) == ["data-disk-full"]
 
 
 @pytest.mark.parametrize(
@@ -151,19 +153,19 @@ def test_folders_of_one_full_disk_are_one_finding() -> None:
     ],
 )
 def test_paths(changes: dict[str, Any], name: str, seen: str) -> None:
-    (finding,) = judge_paths(replace(PATHS, **changes), TARGET)
+    (finding,) = check_paths(replace(PATHS, **changes), TARGET)
     assert finding.id == name
     assert seen in finding.seen
 
 
 def test_stubs_last_on_the_linkers_path_are_right() -> None:
-    assert judge_paths(replace(PATHS, environ={"LIBRARY_PATH": "/c/lib64:/c/lib64/stubs"}), TARGET) == []
+    assert check_paths(replace(PATHS, environ={"LIBRARY_PATH": "/c/lib64:/c/lib64/stubs"}), TARGET) == []
 
 
 def test_compat_libraries_are_wrong_on_consumer_cards_only() -> None:
     facts = replace(PATHS, environ={"LD_LIBRARY_PATH": "/usr/local/cuda/compat"})
-    assert ids(judge_paths(facts, replace(TARGET, grade="consumer"))) == ["cuda-compat-shadows-driver"]
-    assert judge_paths(facts, replace(TARGET, grade="datacenter")) == []
+    assert ids(check_paths(facts, replace(TARGET, grade="consumer"))) == ["cuda-compat-shadows-driver"]
+    assert check_paths(facts, replace(TARGET, grade="datacenter")) == []
 
 
 @pytest.mark.parametrize(
@@ -181,15 +183,15 @@ def test_compat_libraries_are_wrong_on_consumer_cards_only() -> None:
     ],
 )
 def test_environment(environ: dict[str, str], name: str, seen: str) -> None:
-    (finding,) = judge_environment(EnvFacts(environ=environ), TARGET)
+    (finding,) = check_environment(EnvironmentFacts(environ=environ), TARGET)
     assert finding.id == name
     assert seen in finding.seen
     assert "abc" not in str(finding)  # no value of a token
 
 
 def test_dotenv_names_that_are_not_exported() -> None:
-    file = DotEnv(path="/data/.env", values={"HF_TOKEN": "secret", "A": "1", "WANDB_API_KEY": ""})
-    first, second = judge_environment(EnvFacts(environ={"A": "1"}, files=(file,)), TARGET)
+    file = DotEnvFile(path="/data/.env", values={"HF_TOKEN": "secret", "A": "1", "WANDB_API_KEY": ""})
+    first, second = check_environment(EnvironmentFacts(environ={"A": "1"}, files=(file,)), TARGET)
     assert (first.id, first.seen, first.remedy) == (
         "env-not-exported",
         "HF_TOKEN",
@@ -215,91 +217,101 @@ def test_dotenv_as_a_shell_reads_it() -> None:
         ({"environ": {"NCCL_SOCKET_IFNAME": "ib0"}}, "interface-missing", "NCCL_SOCKET_IFNAME=ib0; there are lo, eth0"),
         ({"environ": {"VLLM_HOST_IP": "10.9.9.9"}, "unresolved": ("VLLM_HOST_IP",)}, "address-unknown", "10.9.9.9"),
         (
-            {"taken": (TakenPort(name="smoke.vllm", number=21432, holder="x (pid 3)"),)},
+            {"taken": (PortConflict(name="smoke.vllm", number=21432, holder="x (pid 3)"),)},
             "port-taken",
             "21432 (smoke.vllm)",
         ),
-        ({"reached": (Reached(name="HF_ENDPOINT", url="http://h", error="refused"),)}, "mirror-dead", "refused"),
-        ({"reached": (Reached(name="x", url="http://h", kind="proxy", error="no"),)}, "proxy-dead", "no"),
+        ({"reached": (Endpoint(name="HF_ENDPOINT", url="http://h", error="refused"),)}, "mirror-dead", "refused"),
+        ({"reached": (Endpoint(name="x", url="http://h", kind="proxy", error="no"),)}, "proxy-dead", "no"),
         (
-            {"reached": (Reached(name="RAY_ADDRESS", url="tcp://h:1", kind="ray", error="no"),)},
+            {"reached": (Endpoint(name="RAY_ADDRESS", url="tcp://h:1", kind="ray", error="no"),)},
             "ray-address-dead",
             "no",
         ),
-        ({"reached": (Reached(name="x", url="http://h", skew_s=-900.0),)}, "clock-skew", "15 min 00 s behind"),
+        ({"reached": (Endpoint(name="x", url="http://h", skew_s=-900.0),)}, "clock-skew", "15 min 00 s behind"),
         ({"now": 1.0}, "clock-skew", "behind"),
     ],
 )
 def test_network(changes: dict[str, Any], name: str, seen: str) -> None:
-    (finding,) = judge_network(replace(NETWORK, **changes), TARGET)
+    (finding,) = check_network(replace(NETWORK, **changes), TARGET)
     assert finding.id == name
     assert seen in finding.seen
 
 
 def test_a_hostname_on_the_loopback_is_wrong_on_several_nodes_only() -> None:
-    assert ids(judge_network(NETWORK, replace(TARGET, nodes=2))) == ["hostname-loopback"]
+    assert ids(check_network(NETWORK, replace(TARGET, nodes=2))) == ["hostname-loopback"]
 
 
 def test_an_interface_may_be_named_by_its_beginning_for_nccl() -> None:
-    assert judge_network(replace(NETWORK, environ={"NCCL_SOCKET_IFNAME": "eth,ib"}), TARGET) == []
-    assert ids(judge_network(replace(NETWORK, environ={"GLOO_SOCKET_IFNAME": "eth"}), TARGET)) == ["interface-missing"]
+    assert check_network(replace(NETWORK, environ={"NCCL_SOCKET_IFNAME": "eth,ib"}), TARGET) == []
+    assert ids(check_network(replace(NETWORK, environ={"GLOO_SOCKET_IFNAME": "eth"}), TARGET)) == ["interface-missing"]
 
 
 def test_packages() -> None:
     other = replace(PACKAGES, installed={"torch": ("2.9.0",), "ray": ("2.60.0",)})
-    assert [f.seen for f in judge_packages(other, TARGET)] == ["torch 2.9.0 (locked: 2.13.0)"]
+    assert [f.seen for f in check_packages(other, TARGET)] == ["torch 2.9.0 (locked: 2.13.0)"]
     gone = replace(PACKAGES, installed={"ray": ("2.60.0",)})
-    assert ids(judge_packages(gone, TARGET)) == ["package-missing"]
+    assert ids(check_packages(gone, TARGET)) == ["package-missing"]
     short = FileDamage(package="vllm", path="/s/_C.so", kind="short", what="has 5 bytes of 9")
     missing = replace(short, path="/s/x.py", kind="missing", what="is missing")
-    (found,) = judge_packages(replace(PACKAGES, damages=(missing, short)), TARGET)
+    (found,) = check_packages(replace(PACKAGES, damages=(missing, short)), TARGET)
     assert (found.id, found.seen) == ("file-truncated", "/s/_C.so has 5 bytes of 9")
-    gap = AbiGap(path="/s/flash_attn_2_cuda.so", count=3, example="_ZN3c105Error")
-    (found,) = judge_packages(replace(PACKAGES, gaps=(gap,)), TARGET)
+    gap = AbiMismatch(path="/s/flash_attn_2_cuda.so", count=3, example="_ZN3c105Error")
+    (found,) = check_packages(replace(PACKAGES, gaps=(gap,)), TARGET)
     assert found.seen == "flash_attn_2_cuda.so wants 3 symbols that torch 2.13.0 lacks: _ZN3c105Error"
-    assert ids(judge_packages(PackageFacts(site="/s", missing="gone"), TARGET)) == ["stack-missing"]
+    assert ids(check_packages(PackageFacts(site="/s", missing="gone"), TARGET)) == ["stack-missing"]
 
 
 @pytest.mark.parametrize(
     "process",
     [
-        Running(pid=5, name="raylet", words="/x/raylet --a", owner="user a", age_s=5),
-        Running(pid=5, name="ray::IDLE", words="ray::IDLE", owner="user a", age_s=5),
-        Running(
-            pid=5, name="python", words="/opt/venv/bin/python -m vllm.entrypoints.openai.api_server", owner="u", age_s=5
+        ProcessInfo(pid=5, name="raylet", command_line="/x/raylet --a", owner="user a", age_s=5),
+        ProcessInfo(pid=5, name="ray::IDLE", command_line="ray::IDLE", owner="user a", age_s=5),
+        ProcessInfo(
+            pid=5,
+            name="python",
+            command_line="/opt/venv/bin/python -m vllm.entrypoints.openai.api_server",
+            owner="u",
+            age_s=5,
         ),
-        Running(
-            pid=5, name="python", words="/opt/venv/bin/python train.py", owner="u", age_s=5, orphan=True, stack=True
+        ProcessInfo(
+            pid=5,
+            name="python",
+            command_line="/opt/venv/bin/python train.py",
+            owner="u",
+            age_s=5,
+            is_orphan=True,
+            stack=True,
         ),
     ],
 )
-def test_what_a_run_left_behind_is_named_with_its_owner(process: Running) -> None:
-    (finding,) = judge_processes([process])
+def test_what_a_run_left_behind_is_named_with_its_owner(process: ProcessInfo) -> None:
+    (finding,) = check_processes([process])
     assert finding.id == "stale-processes"
     assert f"(pid 5, {process.owner}, 5 s old)" in finding.seen
     assert finding.remedy == "if nothing of yours needs them, end them: kill 5"
-    for spared in ({"own": True}, {"busy_run": True}, {"zombie": True}, {"started_by": "pytest"}):
-        assert list(judge_processes([replace(process, **spared)])) == []
+    for spared in ({"is_doctor": True}, {"is_in_live_run": True}, {"is_zombie": True}, {"started_by": "pytest"}):
+        assert list(check_processes([replace(process, **spared)])) == []
 
 
 def test_nobody_is_told_to_end_what_is_of_others() -> None:
-    mine = Running(pid=5, name="raylet", words="raylet", owner="user a", age_s=5)
-    other = replace(mine, pid=6, owner="user b", mine=False)
-    (finding,) = judge_processes([mine, other])
+    mine = ProcessInfo(pid=5, name="raylet", command_line="raylet", owner="user a", age_s=5)
+    other = replace(mine, pid=6, owner="user b", is_own_user=False)
+    (finding,) = check_processes([mine, other])
     assert finding.remedy == "if nothing of yours needs them, end them: kill 5; ask user b to end the others"
-    (finding,) = judge_processes([other])
+    (finding,) = check_processes([other])
     assert finding.remedy == "ask user b to end them, if nothing needs them"
 
 
 def test_what_carries_the_mark_of_a_run_that_is_gone_is_left_over_whatever_it_is() -> None:
-    left = Running(pid=5, name="awk", words="awk -f x", owner="user a", age_s=5, left_by="smoke-1")
-    (finding,) = judge_processes([left])
+    left = ProcessInfo(pid=5, name="awk", command_line="awk -f x", owner="user a", age_s=5, started_for_run="smoke-1")
+    (finding,) = check_processes([left])
     assert finding.seen == "awk (pid 5, user a, 5 s old, of run smoke-1)"
 
 
 def test_other_programs_are_left_alone() -> None:
-    editor = Running(pid=5, name="vim", words="vim array.py raymond.txt", owner="user a", age_s=5)
-    assert list(judge_processes([editor])) == []
+    editor = ProcessInfo(pid=5, name="vim", command_line="vim array.py raymond.txt", owner="user a", age_s=5)
+    assert list(check_processes([editor])) == []
 
 
 def test_demands_of_a_manifest_and_a_lock() -> None:
@@ -311,13 +323,13 @@ def test_demands_of_a_manifest_and_a_lock() -> None:
         },
     }  # fmt: skip
     lock = {"python": "3.11", "groups": [{"name": "g", "packages": [{"name": "Flash_Attn", "version": "2"}]}]}
-    found = demands_of(manifest, lock)
+    found = parse_requirements(manifest, lock)
     assert (found.shm_gib, found.pids, found.mount, found.nodes, found.ports) == (2.0, 9, "/d", 2, {"a.b": 7})
     assert found.has("flash-attn")
-    assert demands_of({}, {}) == Demands()
+    assert parse_requirements({}, {}) == Requirements()
 
 
 def test_every_finding_says_what_to_do() -> None:
-    facts = NetworkFacts(localhost=(), taken=(TakenPort(name="a", number=1, holder="h"),), now=1, not_before=1e9)
-    findings: list[Finding] = [*judge_limits(LimitFacts(shm_total=None), TARGET), *judge_network(facts, TARGET)]
+    facts = NetworkFacts(localhost=(), taken=(PortConflict(name="a", number=1, holder="h"),), now=1, not_before=1e9)
+    findings: list[Finding] = [*check_limits(LimitFacts(shm_total=None), TARGET), *check_network(facts, TARGET)]
     assert all(finding.remedy and finding.where for finding in findings)

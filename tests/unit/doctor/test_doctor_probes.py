@@ -15,19 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.doctor.container import Probes
-from rlbox.doctor.disks import places_of, probe_places
-from rlbox.doctor.elf import BrokenElf, check_elf, read_symbols
+from rlbox.doctor.container import ProbeThreads
+from rlbox.doctor.disks import find_directories, probe_directories
+from rlbox.doctor.elf import DamagedElfError, check_elf, read_torch_symbols
 from rlbox.doctor.environment import probe_environment
-from rlbox.doctor.examine import repair
-from rlbox.doctor.facts import Demands
-from rlbox.doctor.fix_checks import probe_fixes
+from rlbox.doctor.examine import repair_findings
+from rlbox.doctor.fix_checks import run_fix_checks
 from rlbox.doctor.limits import probe_limits
-from rlbox.doctor.network import ray_ports
+from rlbox.doctor.network import read_ray_ports
 from rlbox.doctor.packages import probe_packages
 from rlbox.doctor.paths import probe_paths
-from rlbox.doctor.processes import probe_running
-from rlbox.doctor.program import MARK, Program
+from rlbox.doctor.processes import list_processes
+from rlbox.doctor.program import PROCESS_MARK, Program
+from rlbox.doctor.requirements import Requirements
 from rlbox.findings import Finding
 from rlbox.system.json_files import read_json_object
 from rlbox.system.process_table import probe_process
@@ -53,7 +53,7 @@ def test_a_whole_elf_file_and_one_cut_short(tmp_path: Path) -> None:
     for size in (0, 10, 100, WHOLE.stat().st_size // 2, WHOLE.stat().st_size - 1):
         short = tmp_path / f"short-{size}.so"
         short.write_bytes(WHOLE.read_bytes()[:size])
-        with pytest.raises(BrokenElf):
+        with pytest.raises(DamagedElfError):
             check_elf(str(short))
 
 
@@ -61,15 +61,15 @@ def test_a_file_for_another_processor(tmp_path: Path) -> None:
     data = bytearray(WHOLE.read_bytes())
     data[18:20] = (8).to_bytes(2, "little")
     (tmp_path / "mips.so").write_bytes(data)
-    with pytest.raises(BrokenElf, match="another processor"):
+    with pytest.raises(DamagedElfError, match="another processor"):
         check_elf(str(tmp_path / "mips.so"))
 
 
 def test_symbols_of_a_library() -> None:
-    found = read_symbols(str(WHOLE), (b"mal", b"Py_"))
+    found = read_torch_symbols(str(WHOLE), (b"mal", b"Py_"))
     assert found is not None
     assert found.defined | found.undefined
-    assert read_symbols(str(WHOLE), (b"_ZN3c10",)) is None
+    assert read_torch_symbols(str(WHOLE), (b"_ZN3c10",)) is None
 
 
 def test_packages_that_are_whole(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_site_that_is_not_there(tmp_path: Path) -> None:
 def test_places(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     rows = [("data", str(tmp_path)), ("data", str(tmp_path / "none")), ("tmp", str(tmp_path / "file"))]
-    fine, missing, file, later = probe_places([*rows, ("HF_HOME", str(tmp_path / "a/b"))])
+    fine, missing, file, later = probe_directories([*rows, ("HF_HOME", str(tmp_path / "a/b"))])
     assert (fine.kind, missing.kind, file.kind, later.kind) == ("", "missing", "file", "")
     assert fine.total > fine.free > 0
     assert fine.mine
@@ -108,7 +108,7 @@ def test_places(tmp_path: Path) -> None:
 
 def test_places_of_an_environment() -> None:
     environ = {"TMPDIR": "/t", "HF_HOME": "/h", "TRITON_CACHE_DIR": "relative"}
-    assert places_of(environ, "/data") == [("data", "/data"), ("tmp", "/t"), ("HF_HOME", "/h")]
+    assert find_directories(environ, "/data") == [("data", "/data"), ("tmp", "/t"), ("HF_HOME", "/h")]
 
 
 def test_limits_can_be_read_here() -> None:
@@ -129,21 +129,21 @@ def test_paths(tmp_path: Path) -> None:
     (tmp_path / "other/ray").write_text("#!/bin/sh\n")
     (tmp_path / "other/ray").chmod(0o755)
     prefix, other = f"{tmp_path}/venv", f"{tmp_path}/other"
-    demands = Demands(packages={"torch": "2"})
-    found = probe_paths({"PATH": f"{other}:{prefix}/bin", "PYTHONPATH": other}, demands, prefix)
+    requirements = Requirements(packages={"torch": "2"})
+    found = probe_paths({"PATH": f"{other}:{prefix}/bin", "PYTHONPATH": other}, requirements, prefix)
     assert found.programs == {
         "python3": f"{prefix}/bin/python3", "python": f"{prefix}/bin/python", "ray": f"{other}/ray",
     }  # fmt: skip
     assert found.python_error == ""
-    assert probe_paths({}, demands, other).python_error == "is missing"
+    assert probe_paths({}, requirements, other).python_error == "is missing"
     assert (found.lib64, found.shadows) == ("missing", (f"{other}/torch",))
     os.symlink("nowhere", f"{prefix}/lib64")
-    assert probe_paths({"PATH": ""}, demands, prefix).lib64 == "dangling"
+    assert probe_paths({"PATH": ""}, requirements, prefix).lib64 == "dangling"
     os.unlink(f"{prefix}/lib64")
     os.mkdir(f"{prefix}/lib64")
-    assert probe_paths({"PATH": ""}, demands, prefix).lib64 == "folder"
+    assert probe_paths({"PATH": ""}, requirements, prefix).lib64 == "folder"
     os.symlink("../lib", f"{prefix}/lib64/lib")
-    assert probe_paths({"CUDA_HOME": other}, demands, prefix).cuda_missing == ("bin/nvcc", "lib64/libcudart.so")
+    assert probe_paths({"CUDA_HOME": other}, requirements, prefix).cuda_missing == ("bin/nvcc", "lib64/libcudart.so")
 
 
 def test_dotenv_files_are_found_once(tmp_path: Path) -> None:
@@ -157,9 +157,9 @@ def test_dotenv_files_are_found_once(tmp_path: Path) -> None:
 def test_processes_of_this_test_are_its_own() -> None:
     child = subprocess.Popen(["sleep", "9"])
     try:
-        found = {row.pid: row for row in probe_running()}
-        assert found[child.pid].own
-        assert found[os.getpid()].own
+        found = {row.pid: row for row in list_processes()}
+        assert found[child.pid].is_doctor
+        assert found[os.getpid()].is_doctor
     finally:
         child.kill()
         child.wait()
@@ -183,7 +183,7 @@ def test_a_program_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
 def test_a_program_that_was_ended_is_gone_at_once(tmp_path: Path) -> None:
     code = "import os, time; held = bytearray(range(1, 5)) * (100 << 20); os.setsid(); print(os.getpid(), flush=True)"
     large = f"'{sys.executable}' -c '{code}; time.sleep(77)' >pid 2>&1"
-    argv = ["sh", "-c", f"unset {MARK}; {large} & sleep 77"]
+    argv = ["sh", "-c", f"unset {PROCESS_MARK}; {large} & sleep 77"]
     program = Program(argv, dict(os.environ), str(tmp_path), token=f"test-{os.getpid()}")
     program.wait(b"", time.monotonic() + 3)
     last = probe_process(int((tmp_path / "pid").read_text()))
@@ -191,7 +191,7 @@ def test_a_program_that_was_ended_is_gone_at_once(tmp_path: Path) -> None:
 
 
 def test_probes_that_hang_or_fail_are_named() -> None:
-    probes = Probes(time.monotonic() + 0.2)
+    probes = ProbeThreads(time.monotonic() + 0.2)
     fine = Finding(id="a", title="")
 
     def fail() -> list[Finding]:
@@ -208,7 +208,7 @@ def test_probes_that_hang_or_fail_are_named() -> None:
         "fails: ValueError: no such thing (fail)",
         "hangs: not done in time",
     ]
-    while probes.goes_on("hangs"):
+    while probes.is_running("hangs"):
         time.sleep(0.02)
     assert probes.findings == {"fine": (fine,)}  # what was told stays so
 
@@ -221,17 +221,17 @@ def test_checks_of_fixes_are_run_and_named(tmp_path: Path) -> None:
     rows = [fix("fine", "true"), fix("bad", "echo 'is not so'; exit 3"), fix("broken", "if"), fix("last", "exit 1")]
     file = tmp_path / "fixes.json"
     file.write_text(json.dumps({"schema": 1, "fixes": rows}))
-    found = probe_fixes("run", read_json_object(file))
+    found = run_fix_checks("run", read_json_object(file))
     assert (found[0].id, found[0].seen) == ("bad", "is not so")
     assert [row.id for row in found] == ["bad", "broken", "last"]
-    assert probe_fixes("doctor", read_json_object(file)) == ()
+    assert run_fix_checks("doctor", read_json_object(file)) == ()
 
 
 @pytest.mark.allow("processes")
 def test_a_check_that_fails_once_only_is_no_finding(tmp_path: Path) -> None:
     run = f"[ -e {tmp_path}/once ] || {{ touch {tmp_path}/once; exit 1; }}"
     row = {"id": "a", "title": "t", "remedy": "r", "heals": [], "check": {"run": run, "when": ["run"]}}
-    assert probe_fixes("run", {"fixes": [row]}) == ()
+    assert run_fix_checks("run", {"fixes": [row]}) == ()
 
 
 def test_a_missing_or_torn_manifest_has_no_fixes(tmp_path: Path) -> None:
@@ -242,7 +242,9 @@ def test_a_missing_or_torn_manifest_has_no_fixes(tmp_path: Path) -> None:
 
 def test_repairs(tmp_path: Path) -> None:
     def done(*words: str) -> str:
-        return next(text for _, text in repair([Finding(id="a", title="", repair=words), Finding(id="b", title="")]))
+        return next(
+            text for _, text in repair_findings([Finding(id="a", title="", repair=words), Finding(id="b", title="")])
+        )
 
     link = f"{tmp_path}/lib64"
     assert done("link", link, "lib") == f"made the link {link} -> lib"
@@ -263,8 +265,8 @@ def test_ports_of_a_ray_head(tmp_path: Path) -> None:
         "#!/bin/sh\nprintf '%s\\n' ray start --head --port=6379 --dashboard-port=8265 --min-worker-port=10002\n"
     )
     program.chmod(0o755)
-    assert ray_ports(str(program)) == {"ray port": 6379, "ray dashboard-port": 8265}
-    assert ray_ports(str(tmp_path / "none")) == {}
+    assert read_ray_ports(str(program)) == {"ray port": 6379, "ray dashboard-port": 8265}
+    assert read_ray_ports(str(tmp_path / "none")) == {}
 
 
 TORCH = """

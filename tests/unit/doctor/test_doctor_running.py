@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.doctor.processes import Running, judge_processes, probe_running
+from rlbox.doctor.processes import ProcessInfo, check_processes, list_processes
 
 pytestmark = pytest.mark.allow("processes")
 SLEEP = str(shutil.which("sleep"))
@@ -26,14 +26,14 @@ def named(name: str) -> list[str]:
     return [sys.executable, "-c", f"import os; os.execv({SLEEP!r}, [{name!r}, '60'])"]
 
 
-def row_of(pid: int) -> Running:
+def row_of(pid: int) -> ProcessInfo:
     """Return what is told of a process; that this doctor's own test has started it is left out."""
-    (found,) = [row for row in probe_running() if row.pid == pid]
-    return replace(found, own=False)
+    (found,) = [row for row in list_processes() if row.pid == pid]
+    return replace(found, is_doctor=False)
 
 
-def ids(row: Running) -> list[str]:
-    return [finding.id for finding in judge_processes([row])]
+def ids(row: ProcessInfo) -> list[str]:
+    return [finding.id for finding in check_processes([row])]
 
 
 def wait_until_named(pid: int, name: str) -> None:
@@ -67,7 +67,7 @@ def test_what_a_living_program_has_started_is_not_left_over() -> None:
     with ending(child.pid):
         wait_until_named(child.pid, "VLLM::EngineCore")
         found = row_of(child.pid)
-        assert (bool(found.started_by), found.orphan, ids(found)) == (True, False, [])
+        assert (bool(found.started_by), found.is_orphan, ids(found)) == (True, False, [])
         assert ids(replace(found, started_by="")) == ["stale-processes"]
     child.wait()
 
@@ -82,7 +82,7 @@ def test_parts_of_a_run_alone_have_lost_what_started_them() -> None:
             time.sleep(0.02)
         with ending(int(below[0])) as pid:
             wait_until_named(pid, "ray::IDLE")
-            assert (row_of(above).orphan, row_of(pid).orphan, row_of(pid).started_by) == (True, False, "")
+            assert (row_of(above).is_orphan, row_of(pid).is_orphan, row_of(pid).started_by) == (True, False, "")
             assert ids(row_of(pid)) == ["stale-processes"]
 
 
@@ -97,10 +97,14 @@ def test_the_mark_of_a_run_says_whose_a_process_is(tmp_path: Path, alive: bool) 
             if not alive:
                 os.kill(supervisor, signal.SIGKILL)
                 end = time.monotonic() + 10
-                while any(row.pid == supervisor and not row.zombie for row in probe_running()):
+                while any(row.pid == supervisor and not row.is_zombie for row in list_processes()):
                     assert time.monotonic() < end
             found = row_of(pid)
-            assert (found.orphan, found.busy_run, found.left_by) == (True, alive, "" if alive else "own-1")
+            assert (found.is_orphan, found.is_in_live_run, found.started_for_run) == (
+                True,
+                alive,
+                "" if alive else "own-1",
+            )
             assert ids(found) == ([] if alive else ["stale-processes"])
 
 
@@ -116,7 +120,7 @@ def test_processes_with_numbers_of_their_own_are_not_ours() -> None:
         if not inner:
             pytest.skip("this machine gives a build no namespaces")
         wait_until_named(int(inner[0]), "raylet")
-        assert int(inner[0]) not in {row.pid for row in probe_running()}
+        assert int(inner[0]) not in {row.pid for row in list_processes()}
     finally:
         outer.kill()
         outer.wait()

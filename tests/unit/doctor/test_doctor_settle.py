@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlbox.doctor.report import Report, load_report, merge, report_text, settle, summary_line
+from rlbox.doctor.report import Report, format_report, format_summary, load_report, merge_reports, resolve_findings
 from rlbox.findings import Finding, load_finding
 
 TRUNCATED = Finding(
@@ -21,38 +21,40 @@ def test_a_finding_survives_json() -> None:
 
 
 def test_what_follows_from_another_finding_is_left_out() -> None:
-    assert settle([LOAD, TRUNCATED]) == ((TRUNCATED,), (LOAD,))
+    assert resolve_findings([LOAD, TRUNCATED]) == ((TRUNCATED,), (LOAD,))
 
 
 def test_a_consequence_explains_its_own_consequences_too() -> None:
     first = Finding(id="package-overwritten", title="", breaks=("file-*",))
-    assert settle([LOAD, TRUNCATED, first])[0] == (first,)
+    assert resolve_findings([LOAD, TRUNCATED, first])[0] == (first,)
 
 
 def test_a_finding_does_not_explain_itself() -> None:
     everything = Finding(id="stack-missing", title="", breaks=("*",))
-    assert settle([everything])[0] == (everything,)
+    assert resolve_findings([everything])[0] == (everything,)
 
 
 def test_a_failed_check_of_a_fix_gives_its_remedy_to_the_finding_that_means_the_same() -> None:
     fix = Finding(id="nccl-shm", title="fix nccl-shm is not in effect", remedy="--shm-size=16g")
-    assert settle([SMALL], [fix])[0] == (replace(SMALL, remedy="--shm-size=16g", level="error"),)
+    assert resolve_findings([SMALL], [fix])[0] == (replace(SMALL, remedy="--shm-size=16g", level="error"),)
 
 
 def test_a_failed_check_that_no_finding_means_stands_for_itself() -> None:
     fix = Finding(id="ray-dedup-logs", title="", remedy="set it")
-    assert settle([SMALL], [fix])[0] == (fix, SMALL)  # errors first
+    assert resolve_findings([SMALL], [fix])[0] == (fix, SMALL)  # errors first
 
 
 def test_fixes_that_heal_the_same_cause_are_one_finding() -> None:
     first = Finding(id="one", title="", covers=("disk-full",))
     second = Finding(id="two", title="", covers=("disk-full",))
-    assert settle([], [first, second])[0] == (first,)
+    assert resolve_findings([], [first, second])[0] == (first,)
 
 
 def test_host_and_container_make_one_report() -> None:
     host, inside = Report(findings=(SMALL,), checks=3, unfinished=("a: b",)), Report(findings=(SMALL, LOAD), checks=4)
-    assert merge([host, inside], 2.0) == Report(findings=(LOAD, SMALL), checks=7, unfinished=("a: b",), seconds=2.0)
+    assert merge_reports([host, inside], 2.0) == Report(
+        findings=(LOAD, SMALL), checks=7, unfinished=("a: b",), seconds=2.0
+    )
 
 
 def test_a_report_survives_json() -> None:
@@ -62,7 +64,7 @@ def test_a_report_survives_json() -> None:
 
 def test_text_of_a_finding() -> None:
     row = replace(TRUNCATED, where="/opt/x.so", remedy="start a new container", repair=("link", "a", "b"))
-    assert report_text(Report(findings=(row,))) == (
+    assert format_report(Report(findings=(row,))) == (
         "error: file-truncated: files of vllm are damaged: 12 bytes of 99\n"
         "  where: /opt/x.so\n"
         "  next:  start a new container\n"
@@ -72,16 +74,16 @@ def test_text_of_a_finding() -> None:
 
 def test_notes_and_what_follows_are_said_on_demand() -> None:
     report = Report(findings=(replace(SMALL, level="note"),), follows=(LOAD,))
-    assert report_text(report) == ""
-    assert report_text(report, verbose=True).splitlines() == [
+    assert format_report(report) == ""
+    assert format_report(report, verbose=True).splitlines() == [
         "note: shm-too-small: shared memory is too small",
         "follows: extension-load: a compiled extension cannot be loaded",
     ]
 
 
 def test_summary_line() -> None:
-    assert summary_line(Report(checks=31, seconds=4.21)) == "doctor: 31 checks, nothing found, 4.2 s"
+    assert format_summary(Report(checks=31, seconds=4.21)) == "doctor: 31 checks, nothing found, 4.2 s"
     late = Report(checks=9, findings=(LOAD, TRUNCATED, SMALL), unfinished=("torch: busy",), seconds=9)
-    assert summary_line(late) == "doctor: 9 checks, 2 errors, 1 warning, not finished: torch: busy, 9 s"
+    assert format_summary(late) == "doctor: 9 checks, 2 errors, 1 warning, not finished: torch: busy, 9 s"
     assert late.failed
     assert not Report(findings=(SMALL,)).failed

@@ -8,31 +8,31 @@ from typing import Any
 import pytest
 
 from rlbox.doctor.engine import (
-    Container,
+    DriverNeeds,
+    EngineContainer,
     EngineFacts,
-    ImageNeeds,
-    judge_driver,
-    judge_engine,
-    judge_image,
-    required_cuda,
+    check_driver,
+    check_engine,
+    check_image_state,
+    parse_required_cuda,
 )
-from rlbox.doctor.facts import Demands
-from rlbox.doctor.fix_checks import TIMED_OUT, checks_of, judge_checks, with_dependents
-from rlbox.doctor.gpus import judge_all_reduce, judge_gpu_kernels, judge_gpus
+from rlbox.doctor.fix_checks import TIMEOUT_CODE, add_broken_fix_checks, parse_failed_checks, select_fix_checks
+from rlbox.doctor.gpus import check_all_reduce, check_gpu_kernels, check_gpus
+from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
-    LinkFacts,
+    LinkerFacts,
     ProgramFacts,
-    judge_link,
-    judge_ray,
-    judge_torch,
-    judge_unlocked,
-    read_steps,
-    unfinished,
+    check_image_files,
+    check_linker,
+    check_ray,
+    check_torch,
+    parse_steps,
+    was_too_slow,
 )
 from rlbox.findings import Finding
 from rlbox.system.gpu import GpuDriver
 
-TARGET = Demands(target="mine", gpu="NVIDIA H200", gpus=2)
+TARGET = Requirements(target="mine", gpu="NVIDIA H200", gpus=2)
 IMPORT = {"step": "import", "ok": True, "file": "/opt/venv/lib/torch/__init__.py"}
 CPU = {"step": "cpu", "ok": True}
 DRIVER = {"step": "driver", "ok": True, "code": 0, "name": "CUDA_SUCCESS", "cuda": 13000, "count": 2, "library": "/l"}
@@ -45,11 +45,11 @@ def ids(findings: Any) -> list[str]:
 
 
 def torch(*steps: dict[str, Any], **more: Any) -> list[str]:
-    return ids(judge_torch(ProgramFacts(steps=steps, **more), TARGET, "/opt/venv"))
+    return ids(check_torch(ProgramFacts(steps=steps, **more), TARGET, "/opt/venv"))
 
 
 def test_steps_are_read_among_other_lines() -> None:
-    assert read_steps('a warning\n{"step": "cpu", "ok": true}\n{"other": 1}\n[1]\n') == (CPU,)
+    assert parse_steps('a warning\n{"step": "cpu", "ok": true}\n{"other": 1}\n[1]\n') == (CPU,)
 
 
 def test_torch() -> None:
@@ -69,8 +69,8 @@ def test_torch() -> None:
 def test_a_base_has_its_torch_where_it_likes() -> None:
     facts = ProgramFacts(steps=(IMPORT | {"file": "/usr/local/lib/python3.12/dist-packages/torch/__init__.py"}, CPU))
     locked = replace(TARGET, packages={"py-cpuinfo": "9.0.0"})
-    assert ids(judge_torch(facts, locked, "/opt/venv")) == []
-    assert ids(judge_torch(facts, replace(TARGET, packages={"torch": "2.11.0"}), "/opt/venv")) == ["torch-elsewhere"]
+    assert ids(check_torch(facts, locked, "/opt/venv")) == []
+    assert ids(check_torch(facts, replace(TARGET, packages={"torch": "2.11.0"}), "/opt/venv")) == ["torch-elsewhere"]
 
 
 def test_a_variant_for_another_processor_is_no_fault() -> None:
@@ -80,35 +80,35 @@ def test_a_variant_for_another_processor_is_no_fault() -> None:
 def test_a_busy_machine_is_no_fault_and_a_hang_is_one() -> None:
     assert torch(exit_code=None) == []
     assert torch(exit_code=None, idle=True, seconds=9.0) == ["torch-op-hangs"]
-    assert unfinished(ProgramFacts(exit_code=None), "end")
-    assert not unfinished(ProgramFacts(exit_code=None, idle=True), "end")
-    assert not unfinished(ProgramFacts(exit_code=0), "end")
+    assert was_too_slow(ProgramFacts(exit_code=None), "end")
+    assert not was_too_slow(ProgramFacts(exit_code=None, idle=True), "end")
+    assert not was_too_slow(ProgramFacts(exit_code=0), "end")
 
 
 def test_ray() -> None:
     done = {"step": "task", "ok": True}
-    assert ids(judge_ray(ProgramFacts(steps=(done,)), TARGET, "/v")) == []
+    assert ids(check_ray(ProgramFacts(steps=(done,)), TARGET, "/v")) == []
     failed = done | {"ok": False, "error": "RuntimeError: raylet died"}
-    (finding,) = judge_ray(ProgramFacts(steps=(failed,)), TARGET, "/v")
+    (finding,) = check_ray(ProgramFacts(steps=(failed,)), TARGET, "/v")
     assert finding.seen == "task: RuntimeError: raylet died"
-    (finding,) = judge_ray(ProgramFacts(exit_code=1, last_error="ImportError: grpc"), TARGET, "/v")
+    (finding,) = check_ray(ProgramFacts(exit_code=1, last_error="ImportError: grpc"), TARGET, "/v")
     assert finding.seen == "exit code 1: ImportError: grpc"
 
 
 def test_link() -> None:
-    assert ids(judge_link(LinkFacts(compiler=""))) == []
-    assert ids(judge_link(LinkFacts(compiler="", wanted=True))) == ["jit-no-compiler"]
-    assert ids(judge_link(LinkFacts(compiler="/cc", error="no stdio.h"))) == ["jit-compile"]
-    facts = LinkFacts(compiler="/cc", libraries={"cudart": "cannot find -lcudart", "cuda": ""})
-    (finding,) = judge_link(facts)
+    assert ids(check_linker(LinkerFacts(compiler=""))) == []
+    assert ids(check_linker(LinkerFacts(compiler="", wanted=True))) == ["jit-no-compiler"]
+    assert ids(check_linker(LinkerFacts(compiler="/cc", error="no stdio.h"))) == ["jit-compile"]
+    facts = LinkerFacts(compiler="/cc", libraries={"cudart": "cannot find -lcudart", "cuda": ""})
+    (finding,) = check_linker(facts)
     assert (finding.id, finding.seen, finding.covers) == (
         "jit-link", "-lcudart: cannot find -lcudart", ("lcudart-link",),
     )  # fmt: skip
 
 
 def test_an_older_image_is_a_note() -> None:
-    assert list(judge_unlocked([])) == []
-    assert [(row.id, row.level) for row in judge_unlocked(["fixes.json"])] == [("image-older", "note")]
+    assert list(check_image_files([])) == []
+    assert [(row.id, row.level) for row in check_image_files(["fixes.json"])] == [("image-older", "note")]
 
 
 @pytest.mark.parametrize(
@@ -127,66 +127,66 @@ def test_an_older_image_is_a_note() -> None:
     ],
 )
 def test_gpus(steps: tuple[dict[str, Any], ...], names: list[str]) -> None:
-    assert ids(judge_gpus(ProgramFacts(steps=steps), TARGET)) == names
+    assert ids(check_gpus(ProgramFacts(steps=steps), TARGET)) == names
 
 
 def test_gpu_kernels() -> None:
     row = {"step": "gpu", "ok": False, "number": 0, "name": "RTX 5090", "error": "no kernel image", "arch": "sm_120"}
     old = row | {"archs": ["sm_80", "sm_90"]}
-    assert ids(judge_gpu_kernels(ProgramFacts(steps=(old,)), TARGET)) == ["gpu-arch-not-in-build"]
-    assert ids(judge_gpu_kernels(ProgramFacts(steps=(row | {"archs": ["sm_120"]},)), TARGET)) == ["gpu-kernel"]
-    assert ids(judge_gpu_kernels(ProgramFacts(steps=(row | {"ok": True},)), TARGET)) == []
+    assert ids(check_gpu_kernels(ProgramFacts(steps=(old,)), TARGET)) == ["gpu-arch-not-in-build"]
+    assert ids(check_gpu_kernels(ProgramFacts(steps=(row | {"archs": ["sm_120"]},)), TARGET)) == ["gpu-kernel"]
+    assert ids(check_gpu_kernels(ProgramFacts(steps=(row | {"ok": True},)), TARGET)) == []
     triton = {"step": "triton", "ok": False, "error": "RuntimeError: no gcc"}
-    assert ids(judge_gpu_kernels(ProgramFacts(steps=(triton,)), TARGET)) == ["jit-triton"]
+    assert ids(check_gpu_kernels(ProgramFacts(steps=(triton,)), TARGET)) == ["jit-triton"]
 
 
 def test_all_reduce() -> None:
-    assert ids(judge_all_reduce(ProgramFacts(steps=({"step": "sum", "ok": True},)), 2)) == []
-    assert ids(judge_all_reduce(ProgramFacts(steps=({"step": "sum", "ok": False},)), 2)) == ["nccl-self-test"]
-    assert ids(judge_all_reduce(ProgramFacts(exit_code=None, idle=True), 2)) == ["nccl-self-test"]
+    assert ids(check_all_reduce(ProgramFacts(steps=({"step": "sum", "ok": True},)), 2)) == []
+    assert ids(check_all_reduce(ProgramFacts(steps=({"step": "sum", "ok": False},)), 2)) == ["nccl-self-test"]
+    assert ids(check_all_reduce(ProgramFacts(exit_code=None, idle=True), 2)) == ["nccl-self-test"]
 
 
 def test_driver() -> None:
     driver = GpuDriver(present=True, cuda=(12, 4), devices=2)
-    assert ids(judge_driver(driver, ImageNeeds(), TARGET)) == []
-    assert ids(judge_driver(driver, ImageNeeds(require="cuda>=12.8 brand=tesla,driver>=470"), TARGET)) == [
+    assert ids(check_driver(driver, DriverNeeds(), TARGET)) == []
+    assert ids(check_driver(driver, DriverNeeds(require="cuda>=12.8 brand=tesla,driver>=470"), TARGET)) == [
         "cuda-driver-old"
     ]
-    assert ids(judge_driver(driver, ImageNeeds(torch_cuda="13.0"), TARGET)) == ["cuda-driver-old"]
-    assert ids(judge_driver(driver, ImageNeeds(torch_cuda="12.8"), TARGET)) == []  # minor versions are compatible
-    assert ids(judge_driver(replace(driver, devices=1), ImageNeeds(), TARGET)) == ["gpu-count"]
-    assert ids(judge_driver(GpuDriver(), ImageNeeds(), TARGET)) == ["gpu-driver-missing"]
-    assert ids(judge_driver(replace(driver, error="libcuda.so.1: wrong"), ImageNeeds(), TARGET)) == [
+    assert ids(check_driver(driver, DriverNeeds(torch_cuda="13.0"), TARGET)) == ["cuda-driver-old"]
+    assert ids(check_driver(driver, DriverNeeds(torch_cuda="12.8"), TARGET)) == []  # minor versions are compatible
+    assert ids(check_driver(replace(driver, devices=1), DriverNeeds(), TARGET)) == ["gpu-count"]
+    assert ids(check_driver(GpuDriver(), DriverNeeds(), TARGET)) == ["gpu-driver-missing"]
+    assert ids(check_driver(replace(driver, error="libcuda.so.1: wrong"), DriverNeeds(), TARGET)) == [
         "gpu-driver-broken"
     ]
-    assert ids(judge_driver(GpuDriver(), ImageNeeds(), Demands())) == []
+    assert ids(check_driver(GpuDriver(), DriverNeeds(), Requirements())) == []
 
 
 def test_versions_are_compared_part_by_part() -> None:
-    assert required_cuda("cuda>=13.10 brand=x") == (13, 10) > (13, 9)
-    assert required_cuda("") == ()
+    assert parse_required_cuda("cuda>=13.10 brand=x") == (13, 10) > (13, 9)
+    assert parse_required_cuda("") == ()
 
 
 def test_engine() -> None:
-    assert ids(judge_engine(ENGINE, TARGET)) == []
-    assert ids(judge_engine(EngineFacts(error="no Docker engine answers"), TARGET)) == ["engine-missing"]
-    assert ids(judge_engine(replace(ENGINE, version=(19, 3)), TARGET)) == ["engine-old"]
-    assert ids(judge_engine(replace(ENGINE, gpu_ways=()), TARGET)) == ["gpu-runtime-missing"]
-    assert ids(judge_engine(replace(ENGINE, gpu_ways=()), Demands())) == []
-    assert ids(judge_engine(replace(ENGINE, room=1 << 30), TARGET)) == ["engine-disk-full"]
-    left = Container(name="rlbox-a", run="a", state="exited", owner="uid 7")
-    (finding,) = judge_engine(replace(ENGINE, containers=(left,)), TARGET)
+    assert ids(check_engine(ENGINE, TARGET)) == []
+    assert ids(check_engine(EngineFacts(error="no Docker engine answers"), TARGET)) == ["engine-missing"]
+    assert ids(check_engine(replace(ENGINE, version=(19, 3)), TARGET)) == ["engine-old"]
+    assert ids(check_engine(replace(ENGINE, gpu_ways=()), TARGET)) == ["gpu-runtime-missing"]
+    assert ids(check_engine(replace(ENGINE, gpu_ways=()), Requirements())) == []
+    assert ids(check_engine(replace(ENGINE, room=1 << 30), TARGET)) == ["engine-disk-full"]
+    left = EngineContainer(name="rlbox-a", run="a", state="exited", owner="uid 7")
+    (finding,) = check_engine(replace(ENGINE, containers=(left,)), TARGET)
     assert (finding.id, finding.seen) == ("stale-containers", "rlbox-a (exited, uid 7)")
-    assert ids(judge_engine(replace(ENGINE, containers=(replace(left, run=""),)), TARGET)) == []
+    assert ids(check_engine(replace(ENGINE, containers=(replace(left, run=""),)), TARGET)) == []
     for alive in (replace(left, busy=True), replace(left, state="running"), replace(left, state="created")):
-        (finding,) = judge_engine(replace(ENGINE, containers=(alive,)), TARGET)
+        (finding,) = check_engine(replace(ENGINE, containers=(alive,)), TARGET)
         assert (finding.id, finding.level, finding.seen) == ("live-runs", "note", "a (uid 7)")
         assert "rlbox stop a " in finding.remedy
 
 
 def test_image() -> None:
-    assert ids(judge_image("current", "mine")) == []
-    assert [(row.id, row.level) for row in judge_image("outdated", "mine")] == [("image-outdated", "note")]
+    assert ids(check_image_state("current", "mine")) == []
+    assert [(row.id, row.level) for row in check_image_state("outdated", "mine")] == [("image-outdated", "note")]
 
 
 ROW = {"id": "a", "title": "t", "remedy": "r", "heals": ["c"], "check": {"run": "true", "when": ["run", "doctor"]}}
@@ -194,20 +194,20 @@ ROW = {"id": "a", "title": "t", "remedy": "r", "heals": ["c"], "check": {"run": 
 
 def test_fix_checks() -> None:
     manifest = {"fixes": [ROW, ROW | {"id": "b", "check": {"run": "x", "when": ["run"]}}, ROW | {"check": None}]}
-    checks = checks_of(manifest, "doctor")
+    checks = select_fix_checks(manifest, "doctor")
     assert [check.id for check in checks] == ["a"]
-    assert checks_of({}, "doctor") == ()
-    (finding,) = judge_checks(checks, [(1, "noise\nlib64 is not there\n")])
+    assert select_fix_checks({}, "doctor") == ()
+    (finding,) = parse_failed_checks(checks, [(1, "noise\nlib64 is not there\n")])
     assert (finding.id, finding.seen, finding.remedy, finding.covers) == ("a", "lib64 is not there", "r", ("c",))
-    for spared in ((0, ""), (TIMED_OUT, ""), (2, "sh: 1: Cannot fork"), (1, "No space left on device")):
-        assert judge_checks(checks, [spared]) == ()
-    assert judge_checks(checks, []) == ()
+    for spared in ((0, ""), (TIMEOUT_CODE, ""), (2, "sh: 1: Cannot fork"), (1, "No space left on device")):
+        assert parse_failed_checks(checks, [spared]) == ()
+    assert parse_failed_checks(checks, []) == ()
 
 
 def test_a_broken_disk_explains_the_checks_that_read_it() -> None:
     row = ROW | {"id": "ray-temp-dir", "check": {"run": "ls /data/ray", "when": ["doctor"]}}
-    checks = checks_of({"fixes": [ROW, row]}, "doctor")
-    (disk, other) = with_dependents(
+    checks = select_fix_checks({"fixes": [ROW, row]}, "doctor")
+    (disk, other) = add_broken_fix_checks(
         [Finding(id="data-disk-denied", title=""), Finding(id="x", title="")], checks, "/data"
     )
     assert (disk.breaks, other.breaks) == (("ray-temp-dir",), ())

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from fakes import LIMITS
 
-from rlbox.doctor.engine import ImageNeeds, judge_cards, judge_driver, stack_cuda
-from rlbox.doctor.facts import Demands, with_gpus
+from rlbox.doctor.engine import DriverNeeds, check_driver, check_gpu_models, find_stack_cuda
+from rlbox.doctor.requirements import Requirements, override_gpus
 from rlbox.engine.container import client_words, engine_options, plan_container
 from rlbox.engine.gpu_access import (
     ALL,
@@ -185,9 +185,13 @@ def test_what_a_container_gets(wish: GpuWish, given: GpuOffer, access: GpuAccess
 def test_doctor_counts_by_what_the_user_said() -> None:
     assert choose_access(GpuWish(count=2), RUNTIME, explicit=True).env == {"RLBOX_GPUS": "2"}
     assert choose_access(GpuWish(), GpuOffer(), explicit=True).env == VOID | {"RLBOX_GPUS": "none"}
-    target = Demands(gpu="NVIDIA H200", gpus=8)
-    assert (with_gpus(target, "2").gpus, with_gpus(target, "").gpus, with_gpus(target, "all").gpus) == (2, 8, 8)
-    assert not with_gpus(target, "none").wants_gpu
+    target = Requirements(gpu="NVIDIA H200", gpus=8)
+    assert (override_gpus(target, "2").gpus, override_gpus(target, "").gpus, override_gpus(target, "all").gpus) == (
+        2,
+        8,
+        8,
+    )
+    assert not override_gpus(target, "none").wants_gpu
 
 
 @pytest.mark.parametrize(
@@ -282,41 +286,41 @@ def test_what_is_said() -> None:
     ],
 )
 def test_the_cuda_of_a_stack(packages: dict[str, str], cuda: str) -> None:
-    assert stack_cuda(packages) == cuda
+    assert find_stack_cuda(packages) == cuda
 
 
-DATACENTER = Demands(gpu="NVIDIA A100", grade="datacenter", arch="sm_80")
-CONSUMER = Demands(gpu="NVIDIA GeForce RTX 4090", grade="consumer", arch="sm_89")
-WORKSTATION = Demands(gpu="NVIDIA RTX PRO 6000 Blackwell", grade="workstation", arch="sm_120")
+DATACENTER = Requirements(gpu="NVIDIA A100", grade="datacenter", arch="sm_80")
+CONSUMER = Requirements(gpu="NVIDIA GeForce RTX 4090", grade="consumer", arch="sm_89")
+WORKSTATION = Requirements(gpu="NVIDIA RTX PRO 6000 Blackwell", grade="workstation", arch="sm_120")
 OLD = GpuDriver(present=True, cuda=(12, 4), devices=1)
 
 
 @pytest.mark.parametrize(
     ("needs", "demands", "remedy"),
     [
-        (ImageNeeds(torch_cuda="12.8"), CONSUMER, None),  # a driver runs every CUDA of its own major version
-        (ImageNeeds(torch_cuda="13.0"), CONSUMER, "(a consumer card has no forward compatibility)"),
-        (ImageNeeds(torch_cuda="13.0", compat=True), CONSUMER, "(a consumer card has no forward compatibility)"),
-        (ImageNeeds(torch_cuda="13.0"), DATACENTER, "compatibility library (cuda-compat-13-0; this card can use it)"),
-        (ImageNeeds(torch_cuda="13.0"), DATACENTER, "update the host's driver to 580 or newer"),
-        (ImageNeeds(torch_cuda="13.0"), WORKSTATION, "(a workstation card has no forward compatibility)"),
-        (ImageNeeds(torch_cuda="13.0", variant="mine-cu12"), CONSUMER, "take the target mine-cu12"),
-        (ImageNeeds(torch_cuda="13.0", compat=True), DATACENTER, None),
-        (ImageNeeds(require="cuda>=12.8 brand=tesla,driver>=535", compat=True), DATACENTER, None),
-        (ImageNeeds(require="cuda>=12.8 brand=tesla,driver>=535"), CONSUMER, "update the host's driver"),
+        (DriverNeeds(torch_cuda="12.8"), CONSUMER, None),  # a driver runs every CUDA of its own major version
+        (DriverNeeds(torch_cuda="13.0"), CONSUMER, "(a consumer card has no forward compatibility)"),
+        (DriverNeeds(torch_cuda="13.0", compat=True), CONSUMER, "(a consumer card has no forward compatibility)"),
+        (DriverNeeds(torch_cuda="13.0"), DATACENTER, "compatibility library (cuda-compat-13-0; this card can use it)"),
+        (DriverNeeds(torch_cuda="13.0"), DATACENTER, "update the host's driver to 580 or newer"),
+        (DriverNeeds(torch_cuda="13.0"), WORKSTATION, "(a workstation card has no forward compatibility)"),
+        (DriverNeeds(torch_cuda="13.0", variant="mine-cu12"), CONSUMER, "take the target mine-cu12"),
+        (DriverNeeds(torch_cuda="13.0", compat=True), DATACENTER, None),
+        (DriverNeeds(require="cuda>=12.8 brand=tesla,driver>=535", compat=True), DATACENTER, None),
+        (DriverNeeds(require="cuda>=12.8 brand=tesla,driver>=535"), CONSUMER, "update the host's driver"),
     ],
 )
-def test_forward_compatibility(needs: ImageNeeds, demands: Demands, remedy: str | None) -> None:
-    found = list(judge_driver(OLD, needs, demands))
+def test_forward_compatibility(needs: DriverNeeds, demands: Requirements, remedy: str | None) -> None:
+    found = list(check_driver(OLD, needs, demands))
     assert [row.id for row in found] == (["cuda-driver-old"] if remedy else [])
     assert remedy is None or remedy in found[0].remedy
 
 
 def test_another_gpu_than_the_target_is_for() -> None:
-    found = list(judge_cards((GpuModel(name="NVIDIA H200", arch="sm_90"),), DATACENTER))
+    found = list(check_gpu_models((GpuModel(name="NVIDIA H200", arch="sm_90"),), DATACENTER))
     assert [(row.level, row.seen) for row in found] == [("warning", "NVIDIA H200 is sm_90, the target sm_80")]
-    assert list(judge_cards((GpuModel(name="NVIDIA A100", arch="sm_80"),), DATACENTER)) == []
-    assert list(judge_cards((GpuModel(name="any", arch="sm_90"),), Demands())) == []
+    assert list(check_gpu_models((GpuModel(name="NVIDIA A100", arch="sm_80"),), DATACENTER)) == []
+    assert list(check_gpu_models((GpuModel(name="any", arch="sm_90"),), Requirements())) == []
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rlbox.doctor.facts import Demands
 from rlbox.doctor.programs.probe_installed import is_there
-from rlbox.doctor.stack import LinkFacts, ProgramFacts
+from rlbox.doctor.requirements import Requirements
+from rlbox.doctor.stack import LinkerFacts, ProgramFacts
 from rlbox.evaluation.components import (
     NO_GPU,
     Component,
@@ -34,7 +34,7 @@ BARE = Ground(
     packages=PACKAGES,
     modules=frozenset({"vllm"}),
     devices=0,
-    demands=Demands(gpus=2),
+    demands=Requirements(gpus=2),
 )
 GPUS = replace(BARE, devices=2)
 VLLM = Component(name="vLLM", package="vllm", imports=("vllm:LLM",))
@@ -145,13 +145,13 @@ def test_ray() -> None:
     ],
 )
 def test_links(ground: Ground, cudart: str, cuda: str, expected: list[str]) -> None:
-    facts = LinkFacts(compiler="/usr/bin/cc", libraries={"cudart": cudart, "cuda": cuda})
+    facts = LinkerFacts(compiler="/usr/bin/cc", libraries={"cudart": cudart, "cuda": cuda})
     assert [part.state for part in link_parts(facts, ground)] == expected
 
 
 def test_no_compiler() -> None:
-    assert states(link_parts(LinkFacts(compiler=""), BARE)) == [("C compiler", "absent")]
-    assert states(link_parts(LinkFacts(compiler="", wanted=True), BARE)) == [("C compiler", "failed")]
+    assert states(link_parts(LinkerFacts(compiler=""), BARE)) == [("C compiler", "absent")]
+    assert states(link_parts(LinkerFacts(compiler="", wanted=True), BARE)) == [("C compiler", "failed")]
 
 
 def test_imports() -> None:
@@ -182,7 +182,7 @@ def test_a_first_kernel() -> None:
 
 def test_what_the_lock_has_must_be_there() -> None:
     assert missing_part(VLLM, BARE).state == "absent"
-    part = missing_part(VLLM, replace(BARE, demands=Demands(packages={"vllm": "0.11.0"})))
+    part = missing_part(VLLM, replace(BARE, demands=Requirements(packages={"vllm": "0.11.0"})))
     assert (part.state, part.detail) == ("failed", "the lock has vllm, and vllm is not there")
 
 

@@ -23,12 +23,12 @@ _JOB = ("submission_id", "job_id", "status", "message", "error_type", "driver_ex
 _ACTOR = ("actor_id", "class_name", "name", "state", "pid", "node_id", "death_cause")
 
 
-def probe_ray(plan: RayPlan) -> dict[str, Any]:
+def read_ray_state(plan: RayPlan) -> dict[str, Any]:
     """Return `version`, `jobs`, `nodes` and `dead_actors` as the head tells them; `error` when it does not answer."""
     facts: dict[str, Any] = {"dashboard": plan.dashboard}
     base = plan.dashboard.rstrip("/")
     try:
-        with ray_http(_TIMEOUT_S) as http:
+        with create_ray_client(_TIMEOUT_S) as http:
             facts["version"] = _asked(http, f"{base}/api/version", lambda data: data.get("ray_version", ""))
             facts["jobs"] = _asked(http, f"{base}/api/jobs/", lambda data: [_short(row, _JOB) for row in data[-_ROWS:]])
             facts["nodes"] = _asked(http, f"{base}{_SUMMARY}", _nodes)
@@ -38,10 +38,10 @@ def probe_ray(plan: RayPlan) -> dict[str, Any]:
     return facts
 
 
-def probe_ray_nodes(dashboard: str) -> list[dict[str, Any]] | str:
+def read_ray_nodes(dashboard: str) -> list[dict[str, Any]] | str:
     """Return the nodes that the head behind a dashboard knows; in words, why there is no answer."""
     try:
-        with ray_http(_TIMEOUT_S) as http:
+        with create_ray_client(_TIMEOUT_S) as http:
             found = _asked(http, dashboard.rstrip("/") + _SUMMARY, _nodes)
     except NoResponseError:
         return f"no head answers at {dashboard}"
@@ -73,7 +73,7 @@ def _short(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     return {name: value[:_TEXT] if isinstance(value, str) else value for name, value in found.items()}
 
 
-def latest_session(temp_dir: str) -> Path:
+def find_latest_session(temp_dir: str) -> Path:
     """Return the folder of the latest session in a head's folder of temporary files.
 
     The link to it names it as the head's own container sees it; it lies beside the link.
@@ -84,25 +84,25 @@ def latest_session(temp_dir: str) -> Path:
     return Path(temp_dir, name)
 
 
-def own_session(plan: RayPlan) -> Path:
+def find_job_session(plan: RayPlan) -> Path:
     """Return the folder of the session of a job's head, as it tells; where it ended, of the head that ran the job.
 
     Of several heads on a machine each process moves the link to the latest. Source: Ray 2.43 to 2.60, `/api/version`.
     """
-    with contextlib.suppress(NoResponseError, ValueError, AttributeError), ray_http(_TIMEOUT_S) as http:
+    with contextlib.suppress(NoResponseError, ValueError, AttributeError), create_ray_client(_TIMEOUT_S) as http:
         told = http.whole("GET", f"{plan.dashboard.rstrip('/')}/api/version").json().get("session_name")
         if told and (folder := Path(plan.temp_dir, Path(told).name)).is_dir():
             return folder
     drivers = sorted(Path(plan.temp_dir).glob(f"session_*/logs/job-driver-{plan.submission_id}.log"))
-    return drivers[-1].parents[1] if drivers else latest_session(plan.temp_dir)
+    return drivers[-1].parents[1] if drivers else find_latest_session(plan.temp_dir)
 
 
-def ray_http(silent_s: float) -> HttpClient:
+def create_ray_client(silent_s: float) -> HttpClient:
     """Return what asks a dashboard, with the token of this environment."""
-    return create_loopback_client(silent_s, auth_headers(os.environ))
+    return create_loopback_client(silent_s, ray_auth_headers(os.environ))
 
 
-def auth_headers(environ: Mapping[str, str]) -> dict[str, str]:
+def ray_auth_headers(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the header by which a cluster with token authentication takes a request; none when there is no token.
 
     Source: Ray 2.60, `ray._private.authentication`: RAY_AUTH_TOKEN, then RAY_AUTH_TOKEN_PATH, then ~/.ray/auth_token.

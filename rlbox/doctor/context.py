@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlbox.amounts import duration_text
-from rlbox.doctor.engine import ImageNeeds
-from rlbox.doctor.facts import Demands
-from rlbox.doctor.network import Reached
-from rlbox.doctor.stack import ProgramFacts, StackProbe, unfinished
+from rlbox.doctor.engine import DriverNeeds
+from rlbox.doctor.network import Endpoint
+from rlbox.doctor.requirements import Requirements
+from rlbox.doctor.stack import ProgramFacts, StackProbe, was_too_slow
 from rlbox.system.gpu import GpuDriver
 from rlbox.values import VENV
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
+class CheckContext:
     """What probes may know; the functions among it are called by the one probe that wants their answer, in its thread.
 
     `end` is monotonic. `folders` may hold a `.env`; `places` are role and path of folders that a run writes to (None:
@@ -27,19 +27,19 @@ class Scene:
     """
 
     environ: Mapping[str, str]
-    demands: Demands
+    requirements: Requirements
     end: float
     folders: tuple[str, ...]
     places: Sequence[tuple[str, str]] | None
-    needs: Callable[[], ImageNeeds]
+    needs: Callable[[], DriverNeeds]
     free_ports: Callable[[], Mapping[str, int]]
-    mirrors: Callable[[], Sequence[Reached]] = tuple
+    mirrors: Callable[[], Sequence[Endpoint]] = tuple
     venv: str = VENV
     stack: StackProbe = field(default_factory=lambda: StackProbe({}, "", "", ""))
     manifest: Mapping[str, Any] = field(default_factory=dict)
     driver: GpuDriver = field(default_factory=GpuDriver)
     linked: Future[tuple[str, ...]] = field(default_factory=Future)
-    late: list[str] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
 
     @property
     def user(self) -> str:
@@ -49,14 +49,14 @@ class Scene:
     @property
     def gpus(self) -> int:
         """How many GPUs the target's programs would use here."""
-        return min(self.driver.devices, self.demands.gpus or self.driver.devices)
+        return min(self.driver.devices, self.requirements.gpus or self.driver.devices)
 
     def extensions(self, timeout_s: float = 0.0) -> tuple[str, ...]:
         """Return the compiled extensions that torch is to load, once the packages are known; else none."""
         wait([self.linked], max(timeout_s, 0.0))
         return self.linked.result() if self.linked.done() else ()
 
-    def note(self, facts: ProgramFacts, step: str, name: str) -> None:
-        """Tell a program that did not come to `step` since the machine was busy: that is no finding."""
-        if unfinished(facts, step):
-            self.late.append(f"{name}: the machine was too busy to finish it in {duration_text(facts.seconds)}")
+    def note_unfinished(self, facts: ProgramFacts, step: str, name: str) -> None:
+        """Note a program that did not reach `step` because the machine was busy, which is no finding."""
+        if was_too_slow(facts, step):
+            self.unfinished.append(f"{name}: the machine was too busy to finish it in {duration_text(facts.seconds)}")

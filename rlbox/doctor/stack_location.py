@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.doctor.facts import Demands, demands_of, with_gpus
-from rlbox.doctor.fix_checks import PLACE
+from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE
+from rlbox.doctor.requirements import Requirements, override_gpus, parse_requirements
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.errors import NodeError
 from rlbox.i18n import _
@@ -19,38 +19,40 @@ from rlbox.values import OWN, VENV
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stack:
-    """The interpreter with the stack's packages, what its target demands, and its lock (None: it has none)."""
+class StackLocation:
+    """The interpreter with the stack's packages, what its target requirements, and its lock (None: it has none)."""
 
     python: str
-    demands: Demands
+    requirements: Requirements
     lock: Path | None = None
 
 
-def own_folder(environ: Mapping[str, str]) -> str:
+def find_install_dir(environ: Mapping[str, str]) -> str:
     """Return the folder of what rlbox has for itself in an image, or laid in the place of this environment."""
-    return environ.get(PLACE, OWN)
+    return environ.get(INSTALL_DIR_VARIABLE, OWN)
 
 
-def venv_of(own: str) -> str:
+def venv_path(own: str) -> str:
     """Return the stack's environment beside that folder."""
     return f"{own.removesuffix(OWN)}{VENV}"
 
 
-def stack_here() -> Stack | None:
+def find_local_stack() -> StackLocation | None:
     """Return the stack of the image, or applied place, that this process is in; None when it is in none."""
-    own = own_folder(os.environ)
+    own = find_install_dir(os.environ)
     lock = Path(own, "share/lock.json")
     if not lock.is_file():
         return None
-    demands = with_gpus(
-        demands_of(read_json_object(Path(own, "share/fixes.json"), links=True), read_json_object(lock, links=True)),
+    requirements = override_gpus(
+        parse_requirements(
+            read_json_object(Path(own, "share/fixes.json"), links=True), read_json_object(lock, links=True)
+        ),
         os.environ.get(GPUS_VARIABLE, ""),
     )
-    return Stack(python=f"{venv_of(own)}/bin/python", demands=demands, lock=lock)
+    return StackLocation(python=f"{venv_path(own)}/bin/python", requirements=requirements, lock=lock)
 
 
-def find_stack(python: str, next_step: str) -> Stack:
+def find_stack(python: str, next_step: str) -> StackLocation:
     """Return the stack of an interpreter that is named, or the one here.
 
     Raises
@@ -64,15 +66,15 @@ def find_stack(python: str, next_step: str) -> Stack:
             raise NodeError(
                 _("the interpreter cannot be run"), where=python, next_step=_("name another with --python FILE")
             )
-        return Stack(python=os.path.abspath(found), demands=Demands())
-    if here := stack_here():
+        return StackLocation(python=os.path.abspath(found), requirements=Requirements())
+    if here := find_local_stack():
         return here
     raise NodeError(
         _("no stack is here: neither an image of rlbox nor a machine it was applied to"), next_step=next_step
     )
 
 
-def bytecode_folder(environ: Mapping[str, str], mount: str, lock: Path) -> str:
+def make_bytecode_directory(environ: Mapping[str, str], mount: str, lock: Path) -> str:
     """Return a folder of the data disk for what Python compiles, named after the lock; empty when there is none.
 
     The image holds no bytecode, and compiling takes longer than all else that the stack's programs do here.

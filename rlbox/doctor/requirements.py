@@ -19,7 +19,7 @@ _PARTS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Demands:
+class Requirements:
     """What a target needs of a machine; 0 and empty say that nothing is known, and floors of doctor's own hold.
 
     `packages` maps canonical names of the locked stack to versions; `ports` names of jobs' ports to numbers. `env` is
@@ -54,7 +54,7 @@ class Demands:
         return bool(self.gpu) or self.gpus > 0
 
 
-def with_limits(manifest: Mapping[str, Any], limits: str) -> Mapping[str, Any]:
+def override_limits(manifest: Mapping[str, Any], limits: str) -> Mapping[str, Any]:
     """Return the manifest with the limits that the image's environment names (JSON; torn or empty: none)."""
     try:
         told = _table(parse_json(limits))
@@ -63,21 +63,21 @@ def with_limits(manifest: Mapping[str, Any], limits: str) -> Mapping[str, Any]:
     return {**manifest, "facts": {**_table(manifest.get("facts")), **told}}
 
 
-def with_gpus(demands: Demands, text: str) -> Demands:
-    """Return the demands with the GPUs that a container was started with: a number, `all` or `none`; empty: as told."""
+def override_gpus(requirements: Requirements, text: str) -> Requirements:
+    """Return the requirements with the GPUs of a container: a number, `all` or `none`; empty changes nothing."""
     if text == "none":
-        return replace(demands, gpu="", gpus=0)
+        return replace(requirements, gpu="", gpus=0)
     number = whole_number(text)
-    return demands if number is None else replace(demands, gpus=number)
+    return requirements if number is None else replace(requirements, gpus=number)
 
 
-def demands_of(manifest: Mapping[str, Any], lock: Mapping[str, Any]) -> Demands:
-    """Return the demands that an image's manifest and lock state; both may lack any part, or be empty."""
+def parse_requirements(manifest: Mapping[str, Any], lock: Mapping[str, Any]) -> Requirements:
+    """Return the requirements that an image's manifest and lock state; both may lack any part, or be empty."""
     facts = _table(manifest.get("facts"))
     told = {name: _table(facts.get(part)).get(name) for part, names in _PARTS.items() for name in names}
     groups = lock.get("groups")
     rows = [row for group in groups if isinstance(group, dict) for row in group["packages"]] if groups else []
-    return Demands(
+    return Requirements(
         target=str(manifest.get("target") or lock.get("target") or ""),
         **{name: value for name, value in told.items() if value is not None},
         python=str(lock.get("python") or facts.get("python") or ""),
