@@ -10,7 +10,7 @@ from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.cli.options import Action, Amount, disk_options, dry_run, shared
 from rlbox.i18n import _
-from rlbox.run.data_disk import known_disk
+from rlbox.run.data_disk import open_existing_run_store
 
 _FILE = click.Path(path_type=Path)
 
@@ -93,7 +93,7 @@ def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str 
     from rlbox.evaluation.ckpt_files import find_checkpoints, read_tracker
     from rlbox.evaluation.training_view import series_text
 
-    roots = [path.absolute() for path in paths] or [known_disk(app, target, data).folder]
+    roots = [path.absolute() for path in paths] or [open_existing_run_store(app, target, data).data_dir]
     if missing := [str(path) for path in paths if not path.is_dir()]:
         raise SpecError(_("there is no such folder"), where=missing[0], next_step="rlbox ckpt ls FOLDER")
     found = {folder: rows for root in roots for folder, rows in find_checkpoints(root).items()}

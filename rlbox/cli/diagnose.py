@@ -114,12 +114,14 @@ def _sources(app: App, logs: tuple[str, ...], target: str, data: str | None) -> 
     found = find_sources(paths)
     if not names:
         return found, lambda: True
-    from rlbox.run.data_disk import known_disk  # 0.2 s of modules, which who names a file need not wait for
+    from rlbox.run.data_disk import (
+        open_existing_run_store,  # 0.2 s of modules, which who names a file need not wait for
+    )
 
-    ledger = known_disk(app, target, data)
-    runs = [ledger.find(name) for name in names]
+    run_store = open_existing_run_store(app, target, data)
+    runs = [run_store.find_run(name) for name in names]
     found += [one for run in runs for one in run_sources(run)]
-    return found, lambda: bool(paths) or any(ledger.goes_on(run.name) for run in runs)
+    return found, lambda: bool(paths) or any(run_store.is_running(run.name) for run in runs)
 
 
 def _follow(app: App, sources: list[Source], catalogue: SignatureSet, may_grow: Callable[[], bool]) -> Diagnosis:

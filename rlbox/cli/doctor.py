@@ -39,11 +39,11 @@ def doctor(
       rlbox doctor --json
     """
     from rlbox.doctor.examine import run_doctor
-    from rlbox.run.examined import examine_place, place_to_examine
+    from rlbox.run.examined import examine_place, find_place_to_examine
 
     if app.dry_run and not fix:
         raise click.UsageError(_("--dry-run goes with --fix: without it nothing is changed."))
-    if not around and (layout := place_to_examine(app, name, place, data)):
+    if not around and (layout := find_place_to_examine(app, name, place, data)):
         return examine_place(app, layout, gpus, fix=fix, budget_s=budget)
     return run_doctor(app, name, fix=fix, data=data, gpus=gpus, budget_s=budget)
 
@@ -157,8 +157,8 @@ def components(
       rlbox shell local -- rlbox components
       rlbox components --python /usr/bin/python3
     """
-    from rlbox.run.components import components_at, components_here, is_around
+    from rlbox.run.components import is_inside_target, run_component_tests, run_component_tests_at
 
-    if not name or python or is_around(name):
-        return components_here(app, python, files, timeout)
-    return components_at(app, place, name, data, gpus, files, timeout)
+    if not name or python or is_inside_target(name):
+        return run_component_tests(app, python, files, timeout)
+    return run_component_tests_at(app, place, name, data, gpus, files, timeout)

@@ -18,10 +18,10 @@ from rlbox.cli.options import disk_options, open_browser, open_option, shared
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.printable import PrintableStream
-from rlbox.run.data_disk import bring_up_to_date, known_disk, run_masks
+from rlbox.run.data_disk import load_run_masks, open_existing_run_store, reconcile_runs
 
 if TYPE_CHECKING:
-    from rlbox.record.ledger import Ledger
+    from rlbox.record.ledger import RunStore
 
 
 _PAUSE_S = 0.1
@@ -71,24 +71,24 @@ def logs(
 
     if grow and attempt:
         raise click.UsageError(_("--attempt is about stages that have ended: --follow does not go with it."))
-    ledger = known_disk(app, target, data)
-    folder = ledger.find(name)
+    run_store = open_existing_run_store(app, target, data)
+    folder = run_store.find_run(name)
     paths = find_logs(folder, stage, log, attempt)
-    if not paths and not (grow and _may_come(ledger, folder, stage)):
+    if not paths and not (grow and _may_come(run_store, folder, stage)):
         raise _no_log(folder, attempt)
     if app.as_json:
         app.result({"run": folder.name, "logs": [str(path) for path in paths]}, "")
     elif grow:
-        _follow(app, ledger, folder, stage, log, 10 if lines is None else lines)
+        _follow(app, run_store, folder, stage, log, 10 if lines is None else lines)
     else:
         _print(app, folder, paths, lines)
 
 
-def _may_come(ledger: Ledger, run_dir: Path, stage: str | None) -> bool:
+def _may_come(run_store: RunStore, run_dir: Path, stage: str | None) -> bool:
     """Whether a run that goes on may yet write a log, in that stage or in any."""
-    if not ledger.goes_on(run_dir.name):
+    if not run_store.is_running(run_dir.name):
         return False
-    return stage is None or any(row.name == stage for row in ledger.plan(run_dir).stages)
+    return stage is None or any(row.name == stage for row in run_store.load_plan(run_dir).stages)
 
 
 def _no_log(run_dir: Path, attempt: int | None) -> SpecError:
@@ -149,12 +149,12 @@ def _head(app: App, run_dir: Path, path: Path, *, several: bool, ended: bool) ->
         app.say(head)
 
 
-def _follow(app: App, ledger: Ledger, run_dir: Path, stage: str | None, log: str | None, lines: int) -> None:
+def _follow(app: App, run_store: RunStore, run_dir: Path, stage: str | None, log: str | None, lines: int) -> None:
     """Print what the logs gain until nothing more can come: the run, or the one stage that was asked for, has ended."""
     from rlbox.logs.run_logs import LogFollower
     from rlbox.report.run_view import status_view
 
-    bring_up_to_date(app, ledger)
+    reconcile_runs(app, run_store)
     follower, shown, asked, over = LogFollower(run_dir, stage, log, lines), None, 0.0, False
     ended = True
     streams: dict[Path, PrintableStream] = {}
@@ -181,19 +181,19 @@ def _follow(app: App, ledger: Ledger, run_dir: Path, stage: str | None, log: str
             status.show(after_line=ended)
             if time.monotonic() - asked > _ASK_S:
                 asked = time.monotonic()
-                over = not _more_may_come(ledger, run_dir, stage)
+                over = not _more_may_come(run_store, run_dir, stage)
             time.sleep(_PAUSE_S)
 
 
-def _more_may_come(ledger: Ledger, run_dir: Path, stage: str | None) -> bool:
+def _more_may_come(run_store: RunStore, run_dir: Path, stage: str | None) -> bool:
     from rlbox.record.state import load_run_state
 
     try:
         state = load_run_state(run_dir)
     except SpecError:
-        return ledger.goes_on(run_dir.name)
+        return run_store.is_running(run_dir.name)
     waited = [s for s in state.stages if s.state in ("waiting", "starting", "running") and stage in (None, s.name)]
-    return (bool(waited) or stage is None) and ledger.goes_on(run_dir.name)
+    return (bool(waited) or stage is None) and run_store.is_running(run_dir.name)
 
 
 POINTS = 400
@@ -222,10 +222,10 @@ def watch(app: App, name: str | None, port: int, opened: str, target: str, data:
     from rlbox.report.read import load_run_record
     from rlbox.system.clock import utc_now
 
-    folder = known_disk(app, target, data).find(name)
+    folder = open_existing_run_store(app, target, data).find_run(name)
 
     def page() -> str:
-        record = load_run_record(folder, run_masks(app, folder), points=POINTS)
+        record = load_run_record(folder, load_run_masks(app, folder), points=POINTS)
         return render_report(record, made_at=utc_now(), live=True)
 
     try:

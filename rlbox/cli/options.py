@@ -18,7 +18,7 @@ from rlbox.cli.terminal import interruptible
 from rlbox.config.project import Project
 from rlbox.errors import NotAnswered, RlboxError, SpecError
 from rlbox.i18n import LANGUAGES, _
-from rlbox.run.places import CLUSTER, DEFAULT, DEFAULT_TARGET, MACHINES, PLACES
+from rlbox.run.places import CLUSTER, DEFAULT_PLACE, DEFAULT_TARGET, PLACES, SINGLE_MACHINE_PLACES
 
 
 def lang_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -176,7 +176,7 @@ def _place_option(places: Iterable[str], words: str) -> Callable[[Callable[..., 
     """Return what adds `--place NAME`. It is the way out, too, where no engine answers."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        @click.option("--place", type=click.Choice(list(places)), default=DEFAULT, help=words)
+        @click.option("--place", type=click.Choice(list(places)), default=DEFAULT_PLACE, help=words)
         @functools.wraps(function)
         def placed(*args: Any, **rest: Any) -> Any:
             try:
@@ -191,7 +191,7 @@ def _place_option(places: Iterable[str], words: str) -> Callable[[Callable[..., 
     return add
 
 
-place_option = _place_option(MACHINES, "In a container, or in place.")
+place_option = _place_option(SINGLE_MACHINE_PLACES, "In a container, or in place.")
 """One of the places of one machine."""
 
 run_place_option = _place_option(PLACES, "In a container, in place, or on a cluster that stands.")

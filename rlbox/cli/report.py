@@ -13,10 +13,10 @@ from rlbox.cli.completers import complete_run
 from rlbox.cli.options import disk_options, dry_run, open_option, shared, write_page
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
-from rlbox.run.data_disk import bring_up_to_date, known_disk, run_masks
+from rlbox.run.data_disk import load_run_masks, open_existing_run_store, reconcile_runs
 
 if TYPE_CHECKING:
-    from rlbox.record.ledger import Ledger
+    from rlbox.record.ledger import RunStore
     from rlbox.record.state import RunState
     from rlbox.supervise.bundle_plan import Selection
 
@@ -60,7 +60,7 @@ def report(
     from rlbox.system.clock import utc_now
 
     folder = _run_folder(app, name, target, data)
-    record = load_run_record(folder, run_masks(app, folder), points=POINTS)
+    record = load_run_record(folder, load_run_masks(app, folder), points=POINTS)
     before = _run_folder(app, other, target, data) if other else None
     if before and os.path.realpath(before) == os.path.realpath(folder):
         raise SpecError(
@@ -68,7 +68,7 @@ def report(
             where=f"{name} {other}",
             next_step=_("name another run as OTHER: rlbox runs"),
         )
-    beside = load_run_record(before, run_masks(app, before), points=POINTS) if before else None
+    beside = load_run_record(before, load_run_masks(app, before), points=POINTS) if before else None
     page = _scores_page(app, folder, out or f"{folder.name}.html") if scores else None
     linked = page.name if page else ""
     html = render_report(record, made_at=utc_now(), other=beside, scores=linked)
@@ -102,7 +102,7 @@ def _scores_page(app: App, folder: Path, beside: str) -> Path:
     path = Path(beside).with_name(f"{Path(beside).stem}-scores.html")
     with app.checking("file"):
         require_writable_file(path, "another with --out")
-    results, problems = [result for __, result in found], list(read_answers(found, run_masks(app, folder)))
+    results, problems = [result for __, result in found], list(read_answers(found, load_run_masks(app, folder)))
     html = render_scores(folder.name, results, problems, made_at=utc_now())
     if not app.dry_run:
         write_atomic(path, html.encode("utf-8", "replace"))
@@ -112,9 +112,9 @@ def _scores_page(app: App, folder: Path, beside: str) -> Path:
 def _run_folder(app: App, name: str | None, target: str, data: str | None) -> Path:
     if name and (os.sep in name or name in (".", "..")) and Path(name).is_dir():
         return Path(name).resolve()
-    ledger = known_disk(app, target, data)
-    folder = ledger.find(name)
-    bring_up_to_date(app, ledger)
+    run_store = open_existing_run_store(app, target, data)
+    folder = run_store.find_run(name)
+    reconcile_runs(app, run_store)
     return folder
 
 
@@ -136,30 +136,30 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
       rlbox bundle smoke-20260101 --out /tmp/smoke.tar.gz --full
     """
     from rlbox.amounts import size_text
-    from rlbox.supervise.bundle import check_place, list_files, write_bundle
+    from rlbox.supervise.bundle import check_output_path, list_files, write_bundle
     from rlbox.supervise.bundle_plan import select_files
     from rlbox.supervise.bundle_texts import bundle_texts
     from rlbox.system.progress import show_byte_progress
 
-    ledger = known_disk(app, target, data)
-    run_dir = ledger.find(name)
+    run_store = open_existing_run_store(app, target, data)
+    run_dir = run_store.find_run(name)
     try:
-        bring_up_to_date(app, ledger)
+        reconcile_runs(app, run_store)
     except RlboxError as error:  # a disk that cannot be written is a reason for a bundle, not against it
         app.say(f"it is not yet known how the run ended: {error.what}")
     out = Path(os.path.abspath(out or f"{run_dir.name}.tar.gz"))
     with app.checking("file"):
-        check_place(run_dir, out)
+        check_output_path(run_dir, out)
     selection = select_files(list_files(run_dir), full=full)
     if app.dry_run:
-        masks = run_masks(app, run_dir)  # names of files may hold secrets, too
+        masks = load_run_masks(app, run_dir)  # names of files may hold secrets, too
         told = {"run": run_dir.name, "file": str(out), **masks.tree(_plan(selection))}
         return app.planned(told, masks.text(_table(selection)), f"write {out}")
     total = sum(taken.keep for taken in selection.taken)
     app.say(f"bundling {len(selection.taken)} files, {size_text(total)}; {len(selection.left)} left out")
-    texts = bundle_texts(run_dir, run_dir.name, _state(ledger, run_dir), selection)
+    texts = bundle_texts(run_dir, run_dir.name, _state(run_store, run_dir), selection)
     with show_byte_progress(app, f"bundling {run_dir.name}", total) as on_bytes:
-        made = write_bundle(run_dir, selection, texts, out, run_masks(app, run_dir), on_bytes)
+        made = write_bundle(run_dir, selection, texts, out, load_run_masks(app, run_dir), on_bytes)
     size = out.stat().st_size
     told = {"run": run_dir.name, "file": str(out), "bytes": size, "files": [vars(row) for row in made.files]}
     app.result({**told, "left_out": [vars(left) for left in made.left]}, str(out))
@@ -167,12 +167,12 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
     return 0
 
 
-def _state(ledger: Ledger, run_dir: Path) -> RunState | None:
+def _state(run_store: RunStore, run_dir: Path) -> RunState | None:
     from rlbox.record.folder import load_plan
     from rlbox.record.state import load_run_state
 
     try:
-        return ledger.state(run_dir, load_plan(run_dir))
+        return run_store.load_state(run_dir, load_plan(run_dir))
     except RlboxError:
         pass  # the plan is torn; the state may be whole
     try:

@@ -12,7 +12,7 @@ from rlbox.cli.completers import complete_job, complete_publish, complete_run, c
 from rlbox.cli.options import disk_options, dry_run, gpus_option, job_options, run_place_option, shared
 from rlbox.errors import SpecError
 from rlbox.i18n import _
-from rlbox.run.data_disk import bring_up_to_date, known_disk, myself
+from rlbox.run.data_disk import current_lock_owner, open_existing_run_store, reconcile_runs
 
 if TYPE_CHECKING:
     from rlbox.run.place import RunOptions
@@ -161,18 +161,18 @@ def attach(app: App, name: str | None, target: str, data: str | None) -> int:
       rlbox attach
       rlbox attach smoke-20260101
     """
-    from rlbox.run.launch import finish, follow, stoppable
+    from rlbox.run.launch import catch_stop_signals, report_result, show_progress
 
-    ledger = known_disk(app, target, data)
-    bring_up_to_date(app, ledger)
-    run_dir = ledger.find(name)
-    plan = ledger.plan(run_dir)
-    with stoppable() as left:
-        follow(app, run_dir, lambda: not left.name and ledger.goes_on(plan.run_id))
-        if left.name and ledger.goes_on(plan.run_id):
+    run_store = open_existing_run_store(app, target, data)
+    reconcile_runs(app, run_store)
+    run_dir = run_store.find_run(name)
+    plan = run_store.load_plan(run_dir)
+    with catch_stop_signals() as left:
+        show_progress(app, run_dir, lambda: not left.name and run_store.is_running(plan.run_id))
+        if left.name and run_store.is_running(plan.run_id):
             app.say(f"left alone: run {plan.run_id} goes on (rlbox stop {plan.run_id} ends it)")
             return 0
-    return finish(app, ledger, run_dir, plan, myself("the end of a run"))
+    return report_result(app, run_store, run_dir, plan, current_lock_owner("the end of a run"))
 
 
 @click.command()
@@ -195,18 +195,18 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
     from rlbox.run.stop import stop_run
     from rlbox.system.identity import user_name
 
-    ledger = known_disk(app, target, data)
-    found = bring_up_to_date(app, ledger)
-    going = [*found.alive, *([found.holder.run] if found.holder and found.holder.run else [])]
+    run_store = open_existing_run_store(app, target, data)
+    found = reconcile_runs(app, run_store)
+    going = [*found.alive, *([found.lock_owner.run] if found.lock_owner and found.lock_owner.run else [])]
     if name is None and not going:
-        none: dict[str, Any] = {"run": "", "state": "", "stopped": False, "data": str(ledger.folder)}
+        none: dict[str, Any] = {"run": "", "state": "", "stopped": False, "data": str(run_store.data_dir)}
         if app.dry_run:
-            return app.planned(none, f"no run is in progress on {ledger.folder}", "stop nothing")
-        app.result(none, f"no run is in progress on {ledger.folder}")
+            return app.planned(none, f"no run is in progress on {run_store.data_dir}", "stop nothing")
+        app.result(none, f"no run is in progress on {run_store.data_dir}")
         return 0
-    run_dir = ledger.find(going[0] if name is None else name)
+    run_dir = run_store.find_run(going[0] if name is None else name)
     if run_dir.name not in going:
-        row = run_row(ledger, run_dir, found)
+        row = run_row(run_store, run_dir, found)
         ended = {"run": row["run"], "state": row["state"], "stopped": False}
         app.say(f"run {row['run']} has already ended: there is nothing to stop")
         if app.dry_run:
@@ -218,8 +218,8 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
         would = f"ask run {run_dir.name} to stop, and kill what is left of it after {limit_text(grace)}"
         return app.planned(told, "", would)
     app.say(f"stopping run {run_dir.name}")
-    stop_run(ledger, run_dir, ledger.plan(run_dir), user=user_name(), by="rlbox stop", grace_s=grace)
-    row = run_row(ledger, run_dir, bring_up_to_date(app, ledger))
+    stop_run(run_store, run_dir, run_store.load_plan(run_dir), user=user_name(), by="rlbox stop", grace_s=grace)
+    row = run_row(run_store, run_dir, reconcile_runs(app, run_store))
     app.result({"run": row["run"], "state": row["state"], "stopped": True}, f"{row['run']} {row['state']}")
     return 0
 
@@ -263,10 +263,14 @@ def plan(
     from rlbox.job.params import parse_settings
     from rlbox.planner.nearest import Asked
     from rlbox.planner.plan import BudgetOptions, plan_job
-    from rlbox.run.known_runs import measured_stages, stages_of_run
+    from rlbox.run.known_runs import load_run_measurements, load_stage_measurements
 
     wish = Asked(profiles=profiles, settings=parse_settings(settings))
     place = target or load_job(app.project, name).target
-    runs = stages_of_run(app, name, calibrate, place, data) if calibrate else measured_stages(app, name, place, data)
+    runs = (
+        load_run_measurements(app, name, calibrate, place, data)
+        if calibrate
+        else load_stage_measurements(app, name, place, data)
+    )
     budget = BudgetOptions(runs=runs, calibrated=bool(calibrate), price=price)
     return plan_job(app, name, wish, target or "", machine or "", gpus, budget)

@@ -17,18 +17,18 @@ from rlbox.cli.completers import complete_run
 from rlbox.cli.help import CommandGroup
 from rlbox.cli.options import Age, disk_options, dry_run, shared
 from rlbox.i18n import _
-from rlbox.run.data_disk import bring_up_to_date, known_disk
+from rlbox.run.data_disk import open_existing_run_store, reconcile_runs
 
 if TYPE_CHECKING:
-    from rlbox.record.ledger import Ledger, Settled
-    from rlbox.record.removal import RunRemoval
+    from rlbox.record.ledger import ReconcileResult, RunStore
+    from rlbox.record.removal import RemovalDecision
     from rlbox.record.state import RunState, StageState
 
 
 _GOING = ("starting", "running")
 
 
-def run_row(ledger: Ledger, run_dir: Path, found: Settled) -> dict[str, Any]:
+def run_row(run_store: RunStore, run_dir: Path, found: ReconcileResult) -> dict[str, Any]:
     """Return what `rlbox runs` says of one run; its `state` is never a guess."""
     from rlbox.errors import RlboxError
     from rlbox.record.folder import load_plan
@@ -37,10 +37,10 @@ def run_row(ledger: Ledger, run_dir: Path, found: Settled) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(("run", "state", "stage", "phase", "time", "cause", "started_at"), "")
     row |= {"run": run_dir.name, "attempt": 1, "exit_code": None, "notes": []}
     try:
-        state = ledger.state(run_dir, load_plan(run_dir))
+        state = run_store.load_state(run_dir, load_plan(run_dir))
     except RlboxError as error:
         return row | {"state": "unknown", "cause": error.what}
-    alive = run_dir.name in found.alive or (found.holder is not None and found.holder.run == run_dir.name)
+    alive = run_dir.name in found.alive or (found.lock_owner is not None and found.lock_owner.run == run_dir.name)
     if state is None:
         return row | {"state": "starting" if alive else "never started"}
     cause, stage = run_cause(state), _stage(state)
@@ -50,7 +50,7 @@ def run_row(ledger: Ledger, run_dir: Path, found: Settled) -> dict[str, Any]:
         "stage": stage.name if stage else "",
         "phase": stage.phase if stage and stage.state in _GOING else "",
         "time": _took(state),
-        "cause": cause.what if cause else found.unsettled.get(run_dir.name, ""),
+        "cause": cause.what if cause else found.unresolved.get(run_dir.name, ""),
         "started_at": state.started_at,
         "attempt": state.attempt,
         "exit_code": state.exit_code,
@@ -87,19 +87,19 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
       rlbox runs show
       rlbox runs show smoke-20250101 --json
     """
-    from rlbox.record.source_tree import recorded_source, source_text
-    from rlbox.run.known_runs import run_facts
+    from rlbox.record.source_tree import describe_source, load_source_record
+    from rlbox.run.known_runs import list_removal_candidates
 
-    ledger = known_disk(app, target, data)
-    folder = ledger.find(name)
-    row = run_row(ledger, folder, bring_up_to_date(app, ledger))
-    facts = run_facts(ledger, app, [folder])[0]
-    stages = _stages(ledger, folder)
-    source = recorded_source(folder)
+    run_store = open_existing_run_store(app, target, data)
+    folder = run_store.find_run(name)
+    row = run_row(run_store, folder, reconcile_runs(app, run_store))
+    facts = list_removal_candidates(run_store, app, [folder])[0]
+    stages = _stages(run_store, folder)
+    source = load_source_record(folder)
     found = {**row, "job": facts.job, "folder": str(folder), "bytes": facts.size, "stages": stages, "source": source}
     told = [(key, _shown(key, value)) for key, value in row.items() if value and key not in _UNTOLD]
     told += [("job", facts.job), ("folder", str(folder)), ("size", size_text(facts.size))]
-    told += [("source", source_text(source))] if source else []
+    told += [("source", describe_source(source))] if source else []
     lines = [row["run"], *columns([(f"  {key}:", value) for key, value in told])]
     lines += [f"  note: {note}" for note in row["notes"]]
     lines += columns([(f"  stage {one['name']}", one["state"]) for one in stages])
@@ -112,12 +112,12 @@ def _shown(key: str, value: Any) -> str:
     return value if key in _NAMES else str(value)
 
 
-def _stages(ledger: Any, folder: Any) -> list[dict[str, str]]:
+def _stages(run_store: Any, folder: Any) -> list[dict[str, str]]:
     from rlbox.errors import RlboxError
     from rlbox.record.folder import load_plan
 
     try:
-        state = ledger.state(folder, load_plan(folder))
+        state = run_store.load_state(folder, load_plan(folder))
     except RlboxError:
         return []
     return [{"name": stage.name, "state": stage.state} for stage in state.stages] if state else []
@@ -140,12 +140,12 @@ def diff(app: App, before: str, after: str, target: str, data: str | None) -> in
     """
     from rlbox.report.read import load_run_record
     from rlbox.report.run_diff import diff_json, diff_runs, diff_text, different
-    from rlbox.run.data_disk import run_masks
+    from rlbox.run.data_disk import load_run_masks
 
-    ledger = known_disk(app, target, data)
-    folders = ledger.find(before), ledger.find(after)
+    run_store = open_existing_run_store(app, target, data)
+    folders = run_store.find_run(before), run_store.find_run(after)
     names = folders[0].name, folders[1].name
-    records = [load_run_record(folder, run_masks(app, folder), points=0) for folder in folders]
+    records = [load_run_record(folder, load_run_masks(app, folder), points=0) for folder in folders]
     found = diff_runs(*records)
     app.result({"diff": diff_json(names, found)}, diff_text(names, found))
     return 1 if different(found) else 0
@@ -171,19 +171,19 @@ def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str |
       rlbox runs rm smoke-20250101 --dry-run
     """
     from rlbox.errors import LockHeld
-    from rlbox.record.removal import named_removals
-    from rlbox.run.known_runs import run_facts
+    from rlbox.record.removal import decide_named_removals
+    from rlbox.run.known_runs import list_removal_candidates
 
-    ledger = known_disk(app, target, data)
-    folders = list(dict.fromkeys(ledger.find(name) for name in names))
-    rows = named_removals(run_facts(ledger, app, folders))
-    if held := [row.run for row in rows if row.stays]:
+    run_store = open_existing_run_store(app, target, data)
+    folders = list(dict.fromkeys(run_store.find_run(name) for name in names))
+    rows = decide_named_removals(list_removal_candidates(run_store, app, folders))
+    if held := [row.run for row in rows if row.kept_because]:
         raise LockHeld(
             _("run {held} has not ended").format(held=held[0]),
-            where=str(ledger.run_dir(held[0])),
+            where=str(run_store.run_dir(held[0])),
             next_step=f"rlbox stop {held[0]}",
         )
-    return _carry_out(app, ledger, rows, yes=yes)
+    return _carry_out(app, run_store, rows, yes=yes)
 
 
 @click.command("prune")
@@ -205,42 +205,47 @@ def prune(app: App, older: float, checkpoints: bool, yes: bool, target: str, dat
       rlbox runs prune --dry-run
       rlbox runs prune --older 7d --yes
     """
-    from rlbox.record.removal import spare_removals
-    from rlbox.run.known_runs import run_facts
+    from rlbox.record.removal import decide_unused_removals
+    from rlbox.run.known_runs import list_removal_candidates
 
     before = time.time() - older
-    ledger = known_disk(app, target, data)
-    rows = spare_removals(run_facts(ledger, app, ledger.runs()), before=before, checkpoints=checkpoints)
-    return _carry_out(app, ledger, rows, yes=yes)
+    run_store = open_existing_run_store(app, target, data)
+    rows = decide_unused_removals(
+        list_removal_candidates(run_store, app, run_store.runs()), before=before, checkpoints=checkpoints
+    )
+    return _carry_out(app, run_store, rows, yes=yes)
 
 
-def _carry_out(app: App, ledger: Ledger, rows: Sequence[RunRemoval], *, yes: bool) -> int:
+def _carry_out(app: App, run_store: RunStore, rows: Sequence[RemovalDecision], *, yes: bool) -> int:
     from rlbox.amounts import counted, size_text
-    from rlbox.record.removal import removal_lines
+    from rlbox.record.removal import format_removals
     from rlbox.record.removing import remove_run
-    from rlbox.run.data_disk import myself
+    from rlbox.run.data_disk import current_lock_owner
 
-    going = [row for row in rows if not row.stays]
+    going = [row for row in rows if not row.kept_because]
     freed = sum(row.size for row in going)
-    facts = [{"run": row.run, "bytes": row.size, "stays": row.stays, "checkpoints": list(row.loses)} for row in rows]
-    found = {"data": str(ledger.folder), "runs": facts, "bytes": freed}
+    facts = [
+        {"run": row.run, "bytes": row.size, "stays": row.kept_because, "checkpoints": list(row.lost_checkpoints)}
+        for row in rows
+    ]
+    found = {"data": str(run_store.data_dir), "runs": facts, "bytes": freed}
     if app.dry_run:
-        text = "\n".join([*removal_lines(rows, done=False), f"would free {size_text(freed)}"])
+        text = "\n".join([*format_removals(rows, done=False), f"would free {size_text(freed)}"])
         return app.planned(found, text, f"remove {counted(len(going), 'run', 'runs')}")
     if going:
-        lost = [path for row in going for path in row.loses]
-        for line in removal_lines(going, done=False):
+        lost = [path for row in going for path in row.lost_checkpoints]
+        for line in format_removals(going, done=False):
             app.say(line)
         what = counted(len(going), "run", "runs")
         lost_too = f"remove {what} with {counted(len(lost), 'checkpoint', 'checkpoints')}, {size_text(freed)}"
         confirm(app, yes, lost_too if lost else f"remove {what}, {size_text(freed)}")
-        hold = ledger.take(myself(_WHAT))
+        hold = run_store.lock(current_lock_owner(_WHAT))
         try:
             for row in going:
-                remove_run(ledger, row.run)
+                remove_run(run_store, row.run)
         finally:
-            hold.leave()
-    app.result(found | {"removed": True}, "\n".join([*removal_lines(rows, done=True), f"freed {size_text(freed)}"]))
+            hold.release()
+    app.result(found | {"removed": True}, "\n".join([*format_removals(rows, done=True), f"freed {size_text(freed)}"]))
     return 0
 
 
@@ -280,9 +285,9 @@ def ls(app: App, target: str, data: str | None) -> None:
 
 
 def _list(app: App, target: str, data: str | None) -> None:
-    ledger = known_disk(app, target, data)
-    found = bring_up_to_date(app, ledger)
-    rows = [run_row(ledger, run, found) for run in ledger.runs()]
+    run_store = open_existing_run_store(app, target, data)
+    found = reconcile_runs(app, run_store)
+    rows = [run_row(run_store, run, found) for run in run_store.runs()]
     app.result({"runs": rows}, _table(rows) if rows else "no run yet")
 
 

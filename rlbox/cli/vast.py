@@ -410,13 +410,13 @@ def _require_fit(
     from rlbox.job.params import parse_settings, plan_values
     from rlbox.planner.check import declared_room, fit_of, require_fit
     from rlbox.planner.nearest import Asked
-    from rlbox.run.inputs import check_source, container_plan
+    from rlbox.run.inputs import check_source, plan_container_run
 
     wish = Asked(start=("vast", "up", job), profiles=profiles, settings=parse_settings(settings))
     loaded = load_job(app.project, job)
     values, name = plan_values(loaded, profiles, wish.settings), target or loaded.target
     check_source(app, loaded, values, here=False, force=False)
-    container_plan(loaded, values, "/data", f"{job}-PLAN", "here", name, tuple(map(str, loaded.secrets)))
+    plan_container_run(loaded, values, "/data", f"{job}-PLAN", "here", name, tuple(map(str, loaded.secrets)))
     fit = fit_of(loaded, values, declared_room(app, name, ""))
     require_fit(app, loaded, fit, wish, force=force)
 

@@ -116,7 +116,7 @@ def interrupted(signal_name: str) -> Cause:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LastWord:
+class ExitInfo:
     """What is known of a supervisor's end.
 
     `exit_code` is its own (negative for a signal) or its container's; `note` is the end of what it wrote to standard
@@ -130,22 +130,22 @@ class LastWord:
     host: str = ""
 
 
-def container_end(container: str, exit_code: int, *, out_of_memory: bool, note: str) -> LastWord:
+def container_exit(container: str, exit_code: int, *, out_of_memory: bool, note: str) -> ExitInfo:
     """Return what the exit code and the flag of an ended container say.
 
     Source: the engine gives 255 to a container whose end it did not see, 128+N to one that ended by signal N.
     """
     if out_of_memory:
-        return LastWord(end="memory", exit_code=exit_code, container=container, note=note)
+        return ExitInfo(end="memory", exit_code=exit_code, container=container, note=note)
     if exit_code == _ENGINE_LOST:
-        return LastWord(end="engine", exit_code=exit_code, container=container, note=note)
-    return process_end(exit_code, note, container)
+        return ExitInfo(end="engine", exit_code=exit_code, container=container, note=note)
+    return process_exit(exit_code, note, container)
 
 
-def process_end(exit_code: int, note: str, container: str = "") -> LastWord:
+def process_exit(exit_code: int, note: str, container: str = "") -> ExitInfo:
     """Return what the exit code of the supervisor says."""
     killed = exit_code < 0 or exit_code == _KILLED
-    return LastWord(end="killed" if killed else "ended", exit_code=exit_code, container=container, note=note)
+    return ExitInfo(end="killed" if killed else "ended", exit_code=exit_code, container=container, note=note)
 
 
 _LOST: dict[End, str] = {
@@ -162,7 +162,7 @@ _LOST: dict[End, str] = {
 }
 
 
-def lost_cause(last: LastWord, when: str, run_id: str) -> Cause:
+def lost_cause(last: ExitInfo, when: str, run_id: str) -> Cause:
     """Return the cause of a run that was lost at the moment `when` (`while stage X was running`)."""
     code = 128 - last.exit_code if last.end == "killed" and last.exit_code > 128 else last.exit_code
     what = _LOST[last.end].format(container=last.container, host=last.host, ended=ended(code), when=when)

@@ -28,7 +28,7 @@ from rlbox.doctor.stack import StackProbe, check_image_files
 from rlbox.doctor.stack_location import find_install_dir, make_bytecode_directory, venv_path
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.findings import Finding
-from rlbox.record.disk_hold import disk_holder
+from rlbox.record.disk_hold import find_lock_owner
 from rlbox.system.gpu import probe_driver
 from rlbox.system.json_files import read_json_object
 
@@ -115,7 +115,7 @@ def _needs(environ: Mapping[str, str], requirements: Requirements) -> DriverNeed
 
 def _free_ports(requirements: Requirements, venv: str) -> Mapping[str, int]:
     """Return the ports of jobs and of Ray's head; none while a run goes on here, or on the data disk."""
-    if any(process.is_in_live_run for process in list_processes(venv)) or disk_holder(
+    if any(process.is_in_live_run for process in list_processes(venv)) or find_lock_owner(
         Path(requirements.mount).resolve()
     ):
         return {}

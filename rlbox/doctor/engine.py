@@ -22,7 +22,7 @@ from rlbox.errors import EngineError, NodeError
 from rlbox.findings import Finding, listed
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
-from rlbox.record.disk_hold import LOCK_FILE, disk_holder
+from rlbox.record.disk_hold import LOCK_FILE, find_lock_owner
 from rlbox.system.files import free_bytes
 from rlbox.system.gpu import GpuDriver, GpuModel
 from rlbox.system.identity import is_in_image
@@ -310,7 +310,7 @@ def _container(row: Mapping[str, Any]) -> EngineContainer:
 def _may_be_held(folder: Path) -> bool:
     """Return whether a living rlbox holds a folder as its data disk; one that cannot be asked may be held."""
     try:
-        return is_file(folder.resolve() / LOCK_FILE) and disk_holder(folder.resolve()) is not None
+        return is_file(folder.resolve() / LOCK_FILE) and find_lock_owner(folder.resolve()) is not None
     except (OSError, NodeError):
         return True
 

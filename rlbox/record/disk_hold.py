@@ -21,15 +21,15 @@ from pathlib import Path
 from rlbox.errors import LockHeld, NodeError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.record.kinds import as_kind
+from rlbox.record.kinds import parse_as
 from rlbox.system.lock import try_lock
 from rlbox.system.safe_files import open_regular_fd
 
 LOCK_FILE = ".rlbox-run.lock"
-SETTLE_S = 1.0
+PATIENCE_S = 1.0
 """How long to try for the lock: whoever only looks at it holds it for an instant."""
 
-NO_WORD = "no word about it"
+UNKNOWN_OWNER = "no word about it"
 """What is said of a disk that is held, and of which the file does not say by whom."""
 
 _PAUSE_S = 0.02
@@ -38,7 +38,7 @@ _MODE = 0o666
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holder:
+class LockOwner:
     """Who holds a data disk, since when (UTC) and for what; `run` is empty for a command line that looks after runs."""
 
     run: str = ""
@@ -50,29 +50,29 @@ class Holder:
     since: str = ""
 
 
-class DiskHold:
+class DiskLock:
     """A data disk that is held. Processes that inherit the open files hold it too, until the last of them is gone."""
 
     def __init__(self, folder: int, handle: int, path: Path) -> None:
         self.handles = (folder, handle)
         self.path = path
 
-    def tell(self, holder: Holder) -> None:
+    def write_owner(self, owner: LockOwner) -> None:
         """Write down who holds it; a disk too full for that is met elsewhere."""
-        text = json.dumps(dataclasses.asdict(holder), ensure_ascii=False).encode("utf-8", "replace")
+        text = json.dumps(dataclasses.asdict(owner), ensure_ascii=False).encode("utf-8", "replace")
         with contextlib.suppress(OSError):
             os.pwrite(self.handles[1], text, 0)
             os.ftruncate(self.handles[1], len(text))
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Let go of it here; a process that inherited it goes on holding it."""
         for handle in self.handles:
             os.close(handle)
 
 
-def take_disk(
-    data: Path, holder: Holder, patience_s: float = SETTLE_S, stage_of: Callable[[str], str] = lambda run: ""
-) -> DiskHold:
+def lock_disk(
+    data: Path, owner: LockOwner, patience_s: float = PATIENCE_S, stage_of: Callable[[str], str] = lambda run: ""
+) -> DiskLock:
     """Return the hold of the data disk `data`, taken for `holder`.
 
     Parameters
@@ -89,31 +89,31 @@ def take_disk(
     """
     path = data / LOCK_FILE
     until = time.monotonic() + patience_s
-    while (hold := _taken(data, path)) is None:
+    while (lock := _try_lock_disk(data, path)) is None:
         if time.monotonic() > until:
-            other = _told(path)
-            raise held_by(other, path, stage_of(other.run) if other.run else "")
+            other = _read_owner_file(path)
+            raise lock_held_error(other, path, stage_of(other.run) if other.run else "")
         time.sleep(_PAUSE_S)
-    hold.tell(holder)
-    return hold
+    lock.write_owner(owner)
+    return lock
 
 
-def _taken(data: Path, path: Path) -> DiskHold | None:
+def _try_lock_disk(data: Path, path: Path) -> DiskLock | None:
     """Return the hold of a disk that nobody has; None when somebody does."""
     with contextlib.ExitStack() as opened:
         folder = _open_disk(data)
         opened.callback(os.close, folder)
-        if not _folder_locked(folder):
+        if not _try_lock_folder(folder):
             return None
-        handle = _open(path)
+        handle = _open_lock_file(path)
         opened.callback(os.close, handle)
-        if not _locked(handle, path) or not _is_at(handle, path):  # another file has its name by now
+        if not _try_lock_file(handle, path) or not _is_at(handle, path):  # another file has its name by now
             return None
         opened.pop_all()
-        return DiskHold(folder, handle, path)
+        return DiskLock(folder, handle, path)
 
 
-def disk_holder(data: Path) -> Holder | None:
+def find_lock_owner(data: Path) -> LockOwner | None:
     """Return who holds the data disk now, or None."""
     path = data / LOCK_FILE
     try:
@@ -121,8 +121,8 @@ def disk_holder(data: Path) -> Holder | None:
     except NodeError:
         return None
     try:
-        if not _folder_locked(folder, shared=True):
-            return _told(path)
+        if not _try_lock_folder(folder, shared=True):
+            return _read_owner_file(path)
     finally:
         os.close(folder)
     try:
@@ -130,38 +130,36 @@ def disk_holder(data: Path) -> Holder | None:
     except OSError:
         return None
     try:
-        return None if _locked(handle, path, shared=True) else _read(handle)
+        return None if _try_lock_file(handle, path, shared=True) else _read_owner(handle)
     finally:
         os.close(handle)
 
 
-def held_by(holder: Holder, path: Path, stage: str = "") -> LockHeld:
+def lock_held_error(owner: LockOwner, path: Path, stage: str = "") -> LockHeld:
     """Return the error for a disk that another one holds."""
     who = _("{user} (uid {uid}) on {host}").format(
-        user=holder.user or "somebody", uid=holder.uid, host=holder.host or _("an unknown host")
+        user=owner.user or "somebody", uid=owner.uid, host=owner.host or _("an unknown host")
     )
-    if not holder.run:
+    if not owner.run:
         what = _("another rlbox is busy with the runs of this data disk: {what}, {who}").format(
-            what=holder.what or _("unknown"), who=who
+            what=owner.what or _("unknown"), who=who
         )
         return LockHeld(
-            _("{what}, since {since}").format(what=what, since=holder.since or "?"),
+            _("{what}, since {since}").format(what=what, since=owner.since or "?"),
             where=str(path),
             next_step=_("wait for it to end"),
         )
-    doing = _("job {job}{stage}").format(
-        job=holder.job, stage=_(", stage {stage}").format(stage=stage) if stage else ""
-    )
+    doing = _("job {job}{stage}").format(job=owner.job, stage=_(", stage {stage}").format(stage=stage) if stage else "")
     return LockHeld(
         _("run {run} has the data disk: {doing}, started by {who}, since {since}").format(
-            run=holder.run, doing=doing, who=who, since=holder.since
+            run=owner.run, doing=doing, who=who, since=owner.since
         ),
         where=str(path),
-        next_step=_("rlbox attach {run}, or end it with: rlbox stop {run}").format(run=holder.run),
+        next_step=_("rlbox attach {run}, or end it with: rlbox stop {run}").format(run=owner.run),
     )
 
 
-def _open(path: Path) -> int:
+def _open_lock_file(path: Path) -> int:
     handle, problem = -1, OSError()
     # in a sticky folder a file of another user may be opened, but not with O_CREAT (fs.protected_regular)
     for flags in (os.O_RDWR | os.O_CREAT, os.O_RDWR, os.O_RDONLY):
@@ -190,7 +188,7 @@ def _open_disk(data: Path) -> int:
         ) from error
 
 
-def _folder_locked(folder: int, *, shared: bool = False) -> bool:
+def _try_lock_folder(folder: int, *, shared: bool = False) -> bool:
     """Lock the folder of a disk; where its file system cannot, the file alone tells."""
     try:
         return try_lock(folder, shared=shared)
@@ -205,7 +203,7 @@ def _is_at(handle: int, path: Path) -> bool:
         return False
 
 
-def _locked(handle: int, path: Path, *, shared: bool = False) -> bool:
+def _try_lock_file(handle: int, path: Path, *, shared: bool = False) -> bool:
     try:
         return try_lock(handle, shared=shared)
     except OSError as error:
@@ -216,20 +214,20 @@ def _locked(handle: int, path: Path, *, shared: bool = False) -> bool:
         ) from error
 
 
-def _told(path: Path) -> Holder:
+def _read_owner_file(path: Path) -> LockOwner:
     try:
         handle = open_regular_fd(path)
     except OSError:
-        return Holder(what=NO_WORD)
+        return LockOwner(what=UNKNOWN_OWNER)
     try:
-        return _read(handle)
+        return _read_owner(handle)
     finally:
         os.close(handle)
 
 
-def _read(handle: int) -> Holder:
+def _read_owner(handle: int) -> LockOwner:
     try:
         data = parse_json(os.pread(handle, 1 << 16, 0))
     except (OSError, ValueError):
         data = None
-    return as_kind(Holder, data) or Holder(what=NO_WORD)
+    return parse_as(LockOwner, data) or LockOwner(what=UNKNOWN_OWNER)

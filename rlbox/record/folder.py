@@ -14,7 +14,7 @@ from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.job.plan import RunPlan, load_run_plan
-from rlbox.record.disk_hold import Holder
+from rlbox.record.disk_hold import LockOwner
 from rlbox.record.journal import reserve_space
 from rlbox.system.clock import utc_now
 from rlbox.system.safe_files import copy_tree, make_directory, read_bytes, replace_file
@@ -29,7 +29,7 @@ def new_run_id(job: str) -> str:
     return f"{job}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
 
 
-def fill_folder(folder: Path, plan: RunPlan, programs: Path | None, extra: Mapping[str, str]) -> None:
+def write_run_dir(folder: Path, plan: RunPlan, programs: Path | None, extra: Mapping[str, str]) -> None:
     """Write a run directory, in a folder that is there.
 
     It holds `plan.json`, a copy of the job's own programs in `job/<folder>/`, and the `extra` files (name to text), so
@@ -79,9 +79,9 @@ def load_plan(folder: Path) -> RunPlan:
     return load_run_plan(data)
 
 
-def holder_of(plan: RunPlan) -> Holder:
+def lock_owner(plan: RunPlan) -> LockOwner:
     """Return who holds the data disk while the run of `plan` goes on."""
-    return Holder(
+    return LockOwner(
         run=plan.run_id,
         job=plan.job,
         what=f"run {plan.run_id}",
@@ -92,7 +92,7 @@ def holder_of(plan: RunPlan) -> Holder:
     )
 
 
-def overrides_text(entry: Mapping[str, Any], known: str = "") -> str:
+def append_override(entry: Mapping[str, Any], known: str = "") -> str:
     """Return the text of `overrides.json` with `entry` behind the entries of the text `known`, a torn one left out."""
     try:
         data = parse_json(known)
@@ -103,7 +103,7 @@ def overrides_text(entry: Mapping[str, Any], known: str = "") -> str:
     return json.dumps({"schema": 1, "entries": entries}, indent=1, ensure_ascii=False) + "\n"
 
 
-def record_overrides(run_dir: Path, entry: Mapping[str, Any]) -> None:
+def write_override(run_dir: Path, entry: Mapping[str, Any]) -> None:
     """Add `entry` (from `plan.overrides.override_entry`) to the run's file, which is always whole.
 
     Raises
@@ -115,4 +115,4 @@ def record_overrides(run_dir: Path, entry: Mapping[str, Any]) -> None:
     known = b""
     with contextlib.suppress(FileNotFoundError):
         known = read_bytes(path)
-    replace_file(path, overrides_text(entry, known.decode("utf-8", "replace")).encode("utf-8", "replace"))
+    replace_file(path, append_override(entry, known.decode("utf-8", "replace")).encode("utf-8", "replace"))

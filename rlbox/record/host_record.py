@@ -16,8 +16,8 @@ from typing import Any
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.job.plan import RunPlan, load_run_plan
-from rlbox.record.kinds import as_kind
-from rlbox.record.verdict import RunEnd
+from rlbox.record.kinds import parse_as
+from rlbox.record.verdict import RunOutcome
 from rlbox.system.files import state_path, write_atomic
 from rlbox.system.json_files import read_json_object
 
@@ -25,7 +25,7 @@ _RUNS = "runs"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CarrierNote:
+class ContainerRef:
     """The carrier `name` of the run `run`; `engine` is the address that what runs it had when it was made.
 
     `started` is when it was started, by its engine; empty before. One that is missing then was removed by somebody
@@ -47,18 +47,18 @@ class HostRecord:
     """
 
     plan: RunPlan | None = None
-    note: CarrierNote | None = None
-    verdict: RunEnd | None = None
+    note: ContainerRef | None = None
+    verdict: RunOutcome | None = None
     project: str = ""
 
 
-class HostRecords:
+class HostRecordStore:
     """The records of the runs of one data disk."""
 
     def __init__(self, data: Path) -> None:
         self.folder = state_path(_RUNS, hashlib.sha256(str(data).encode("utf-8", "replace")).hexdigest()[:16])
 
-    def runs(self) -> list[str]:
+    def run_ids(self) -> list[str]:
         """Return the runs of which there is a record."""
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
@@ -73,11 +73,11 @@ class HostRecords:
             project=project if isinstance(project, str) else "",
         )
 
-    def note(self, run: str) -> CarrierNote | None:
+    def read_ref(self, run: str) -> ContainerRef | None:
         """Return what carries a run, its plan left unread; None when nothing is known to."""
         return _note(self._table(run))
 
-    def verdict(self, run: str) -> RunEnd | None:
+    def read_outcome(self, run: str) -> RunOutcome | None:
         """Return how a run ended, its plan left unread; None when that is not known."""
         return _verdict(self._table(run))
 
@@ -86,11 +86,11 @@ class HostRecords:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(self._path(run), json.dumps({"schema": 1, **dataclasses.asdict(record)}), mode=0o600)
 
-    def forget(self, run: str) -> None:
+    def delete(self, run: str) -> None:
         """Remove what is known of a run."""
         self._path(run).unlink(missing_ok=True)
 
-    def beside(self, run: str, name: str) -> Path:
+    def extra_path(self, run: str, name: str) -> Path:
         """Return where a file about a run lies that is no record."""
         return self.folder / f"{run}.{name}"
 
@@ -103,9 +103,9 @@ class HostRecords:
         return self.folder / f"{run}.json"
 
 
-def kept_end(run_dir: Path) -> RunEnd | None:
+def load_run_outcome(run_dir: Path) -> RunOutcome | None:
     """Return how the run of a directory ended, as this host kept it; None when it does not know."""
-    return HostRecords(run_dir.parent.parent).verdict(run_dir.name)
+    return HostRecordStore(run_dir.parent.parent).read_outcome(run_dir.name)
 
 
 def _plan(data: Any) -> RunPlan | None:
@@ -115,9 +115,9 @@ def _plan(data: Any) -> RunPlan | None:
         return None  # of another rlbox
 
 
-def _note(data: dict[str, Any]) -> CarrierNote | None:
-    return as_kind(CarrierNote, data.get("note"))
+def _note(data: dict[str, Any]) -> ContainerRef | None:
+    return parse_as(ContainerRef, data.get("note"))
 
 
-def _verdict(data: dict[str, Any]) -> RunEnd | None:
-    return as_kind(RunEnd, data.get("verdict"))
+def _verdict(data: dict[str, Any]) -> RunOutcome | None:
+    return parse_as(RunOutcome, data.get("verdict"))

@@ -49,11 +49,11 @@ class Journal:
         self._attempt(lambda: reserve_space(run_dir))
         self._write_state()
 
-    def listen(self, listener: Callable[[Event], None]) -> None:
+    def add_listener(self, listener: Callable[[Event], None]) -> None:
         """Have every event from here on told to `listener` too, after it was written."""
         self._listeners.append(listener)
 
-    def there(self, *, now: bool = False) -> bool:
+    def directory_exists(self, *, now: bool = False) -> bool:
         """Whether the run directory is still the one that the run began in; looked at once a second, or `now`."""
         if now or time.monotonic() > self._looked_at + _LOOK_S:
             self._looked_at = time.monotonic()

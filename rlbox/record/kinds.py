@@ -10,15 +10,15 @@ from pydantic import TypeAdapter, ValidationError
 T = TypeVar("T")
 
 
-def as_kind(kind: type[T], data: object) -> T | None:
+def parse_as(kind: type[T], data: object) -> T | None:
     """Return the value of a kind that parsed JSON holds; None for what is torn or of another kind."""
     try:
-        return adapter(kind).validate_python(data)
+        return type_adapter(kind).validate_python(data)
     except ValidationError:
         return None
 
 
-def adapter(kind: type[T]) -> TypeAdapter[T]:
+def type_adapter(kind: type[T]) -> TypeAdapter[T]:
     """Return what reads a kind, for whoever tells why it cannot be read."""
     return _adapter(cast(Any, kind))
 

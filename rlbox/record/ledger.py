@@ -23,14 +23,22 @@ from pathlib import Path
 from rlbox.errors import LockHeld, NodeError, RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.job.plan import RunPlan
-from rlbox.record.disk_hold import LOCK_FILE, NO_WORD, DiskHold, Holder, disk_holder, held_by, take_disk
-from rlbox.record.folder import PLAN_FILE, fill_folder, load_plan
-from rlbox.record.host_record import CarrierNote, HostRecord, HostRecords, kept_end
-from rlbox.record.rebuild import last_state
-from rlbox.record.settle import Carrier, carrier_word, has_ended, write_end
+from rlbox.record.disk_hold import (
+    LOCK_FILE,
+    UNKNOWN_OWNER,
+    DiskLock,
+    LockOwner,
+    find_lock_owner,
+    lock_disk,
+    lock_held_error,
+)
+from rlbox.record.folder import PLAN_FILE, load_plan, write_run_dir
+from rlbox.record.host_record import ContainerRef, HostRecord, HostRecordStore, load_run_outcome
+from rlbox.record.rebuild import load_last_state
+from rlbox.record.settle import RuntimeHandle, finish_dead_run, has_finished, runtime_exit_info
 from rlbox.record.state import RUN_FILE, RunState, load_run_state
-from rlbox.record.supervisor_file import SUPERVISOR_FILE, load_supervisor, supervisor_lives
-from rlbox.record.verdict import believed, verdict_of
+from rlbox.record.supervisor_file import SUPERVISOR_FILE, is_supervisor_alive, load_supervisor
+from rlbox.record.verdict import run_outcome, verify_against_outcome
 from rlbox.system.safe_files import is_file, list_names, make_directory, read_stat, remove_tree, rename_path
 
 _RUNS = "runs"
@@ -43,34 +51,34 @@ _OTHERS_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settled:
+class ReconcileResult:
     """What was found: who holds the disk now, runs whose carrier still lives, and what could not be settled, by run,
     with the reason."""
 
-    holder: Holder | None = None
+    lock_owner: LockOwner | None = None
     alive: tuple[str, ...] = ()
-    unsettled: dict[str, str] = field(default_factory=dict)
+    unresolved: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ledger:
+class RunStore:
     """The runs of the data disk `folder`, a path without links.
 
     `reach` returns the carrier that a note names, as its place knows it; `seek` the note of the carrier that a place
     has for a run which this host has no record of, None when it has none.
     """
 
-    folder: Path
-    reach: Callable[[CarrierNote], Carrier]
-    seek: Callable[[RunPlan, Path], CarrierNote | None] = lambda plan, folder: None
+    data_dir: Path
+    open_runtime: Callable[[ContainerRef], RuntimeHandle]
+    find_container: Callable[[RunPlan, Path], ContainerRef | None] = lambda plan, folder: None
 
     def run_dir(self, run: str) -> Path:
         """Return where the directory of a run is, or would be."""
-        return self.folder / _RUNS / run
+        return self.data_dir / _RUNS / run
 
     def runs(self) -> list[Path]:
         """Return the run directories, the latest first; `NodeError` when a link is in the place of their folder."""
-        folder, ages = self.folder / _RUNS, {}
+        folder, ages = self.data_dir / _RUNS, {}
         try:
             names = list_names(folder)
         except OSError as error:
@@ -80,7 +88,7 @@ class Ledger:
                 ages[entry] = facts.st_mtime
         return sorted(ages, key=lambda entry: ages[entry], reverse=True)
 
-    def find(self, name: str | None) -> Path:
+    def find_run(self, name: str | None) -> Path:
         """Return the run directory named `name` (a unique beginning will do), or the latest.
 
         Raises
@@ -94,7 +102,7 @@ class Ledger:
             return runs[0]
         if len(found) == 1:
             return found[0]
-        where = str(self.folder / _RUNS)
+        where = str(self.data_dir / _RUNS)
         if name is None:
             step = "rlbox run JOB, or look at another data disk with --data DIR"
             raise SpecError(_("no run yet"), where=where, next_step=step)
@@ -105,7 +113,7 @@ class Ledger:
         )
         raise SpecError(what, where=where, next_step="rlbox runs")
 
-    def make(self, plan: RunPlan, programs: Path | None, extra: Mapping[str, str]) -> Path:
+    def create_run(self, plan: RunPlan, programs: Path | None, extra: Mapping[str, str]) -> Path:
         """Write the run directory of `plan`, as `fill_folder` does, and return it; it is there whole or not at all.
 
         Raises
@@ -113,11 +121,11 @@ class Ledger:
         OSError
             The disk is full or gone; what was written of it is removed.
         """
-        whole, draft = self.run_dir(plan.run_id), self._drafts / plan.run_id
+        whole, draft = self.run_dir(plan.run_id), self._drafts_dir / plan.run_id
         try:
             for folder in (draft.parent.parent, draft.parent, whole.parent):
                 make_directory(folder)
-            fill_folder(draft, plan, programs, extra)
+            write_run_dir(draft, plan, programs, extra)
             rename_path(draft, whole)
         except OSError:
             with contextlib.suppress(OSError):
@@ -125,16 +133,16 @@ class Ledger:
             raise
         return whole
 
-    def keep_project(self, run: str, folder: Path) -> None:
+    def write_project(self, run: str, folder: Path) -> None:
         """Write down from which project a run is started; a host that cannot knows it no more."""
         with contextlib.suppress(OSError):
             self._records.write(run, dataclasses.replace(self._records.read(run), project=str(folder)))
 
-    def project_of(self, run: str) -> str:
+    def read_project(self, run: str) -> str:
         """Return the folder of the project that a run was started from; empty where this host does not know it."""
         return self._records.read(run).project
 
-    def stage_of(self, run: str) -> str:
+    def current_stage(self, run: str) -> str:
         """Return the stage that a run is at now, in a word; empty when that cannot be told."""
         try:
             state = load_run_state(self.run_dir(run))
@@ -142,66 +150,68 @@ class Ledger:
             return ""
         return next((stage.name for stage in state.stages if stage.state in ("starting", "running")), "")
 
-    def take(self, holder: Holder) -> DiskHold:
+    def lock(self, holder: LockOwner) -> DiskLock:
         """Return the hold of the disk, for `holder`; raises what `take_disk` raises."""
-        return take_disk(self.folder, holder, stage_of=self.stage_of)
+        return lock_disk(self.data_dir, holder, stage_of=self.current_stage)
 
-    def holder(self) -> Holder | None:
+    def lock_owner(self) -> LockOwner | None:
         """Return who holds the disk now, or None; where the disk does not say, the run that lives does."""
-        holder = disk_holder(self.folder)
-        if holder is None or holder.run or holder.what != NO_WORD:
+        holder = find_lock_owner(self.data_dir)
+        if holder is None or holder.run or holder.what != UNKNOWN_OWNER:
             return holder
-        return dataclasses.replace(holder, run=next((run.name for run in self.runs() if self._lives(run)), ""))
+        return dataclasses.replace(holder, run=next((run.name for run in self.runs() if self._is_alive(run)), ""))
 
-    def _lives(self, run_dir: Path) -> bool:
+    def _is_alive(self, run_dir: Path) -> bool:
         """Whether what carries out a run lives: its supervisor says so itself, or the place of its carrier does."""
-        facts, note = load_supervisor(run_dir), self._records.note(run_dir.name)
+        facts, note = load_supervisor(run_dir), self._records.read_ref(run_dir.name)
         try:
-            return (facts is not None and supervisor_lives(run_dir, facts)) or (
-                note is not None and self.reach(note).status() == "living"
+            return (facts is not None and is_supervisor_alive(run_dir, facts)) or (
+                note is not None and self.open_runtime(note).status() == "living"
             )
         except RlboxError:
             return False
 
-    def held_by(self, run: str) -> bool:
+    def is_locked_by(self, run: str) -> bool:
         """Whether the supervisor of a run holds the disk."""
-        holder = self.holder()
+        holder = self.lock_owner()
         return holder is not None and holder.run == run
 
-    def require_free(self) -> None:
+    def require_unlocked(self) -> None:
         """Refuse a disk that a run has; `LockHeld` says whose it is. Nothing is settled, or written."""
-        holder = self.holder()
-        if holder is None and (run := next((run for run in self.notes() if self.goes_on(run)), "")):
-            holder = Holder(run=run, what="its container runs")
+        holder = self.lock_owner()
+        if holder is None and (run := next((run for run in self.container_refs() if self.is_running(run)), "")):
+            holder = LockOwner(run=run, what="its container runs")
         if holder:
-            raise held_by(holder, self.folder / LOCK_FILE, self.stage_of(holder.run) if holder.run else "")
+            raise lock_held_error(
+                holder, self.data_dir / LOCK_FILE, self.current_stage(holder.run) if holder.run else ""
+            )
 
-    def goes_on(self, run: str) -> bool:
+    def is_running(self, run: str) -> bool:
         """Whether a run goes on, by its hold of the disk, or by its carrier while that is still starting."""
-        if self.held_by(run):
+        if self.is_locked_by(run):
             return True
-        carrier = self.carrier(run)
+        carrier = self.find_runtime(run)
         return carrier is not None and carrier.status() in ("made", "living")
 
-    def carrier(self, run: str) -> Carrier | None:
+    def find_runtime(self, run: str) -> RuntimeHandle | None:
         """Return what carries a run out; None when that is but processes of this machine."""
-        note = self._records.note(run)
+        note = self._records.read_ref(run)
         if note is None:
             with contextlib.suppress(SpecError):
-                note = self._sought(_checked(load_plan(self.run_dir(run)), run))
-        return self.reach(note) if note else None
+                note = self._search_container(_checked(load_plan(self.run_dir(run)), run))
+        return self.open_runtime(note) if note else None
 
-    def notes(self) -> dict[str, CarrierNote]:
+    def container_refs(self) -> dict[str, ContainerRef]:
         """Return the notes of carriers by run id."""
         records = self._records
-        return {run: note for run in records.runs() if (note := records.note(run))}
+        return {run: note for run in records.run_ids() if (note := records.read_ref(run))}
 
-    def write_note(self, note: CarrierNote, plan: RunPlan | None = None) -> None:
+    def write_ref(self, note: ContainerRef, plan: RunPlan | None = None) -> None:
         """Write down a carrier that is about to be made for `plan`, or that has started."""
         known = self._records.read(note.run)
         self._records.write(note.run, dataclasses.replace(known, note=note, plan=plan or known.plan))
 
-    def plan(self, run_dir: Path) -> RunPlan:
+    def load_plan(self, run_dir: Path) -> RunPlan:
         """Return the plan that a run was started with, as this host kept it, else as its directory holds it.
 
         Raises
@@ -211,12 +221,12 @@ class Ledger:
         """
         return _checked(self._records.read(run_dir.name).plan or load_plan(run_dir), run_dir.name)
 
-    def state(self, run_dir: Path, plan: RunPlan) -> RunState | None:
+    def load_state(self, run_dir: Path, plan: RunPlan) -> RunState | None:
         """Return the last state of a run, None when it never began; one that was changed after its end has failed."""
-        state = last_state(run_dir, plan)
-        return believed(state, kept_end(run_dir)) if state else None
+        state = load_last_state(run_dir, plan)
+        return verify_against_outcome(state, load_run_outcome(run_dir)) if state else None
 
-    def settle(self, me: Holder) -> Settled:
+    def reconcile(self, me: LockOwner) -> ReconcileResult:
         """Settle the dead runs: ended carriers are cleared away, what dead runs left is ended and written down.
 
         Parameters
@@ -229,43 +239,43 @@ class Ledger:
         NodeError
             The file system of the disk cannot lock.
         """
-        if not self.notes() and all(has_ended(run) for run in self.runs()):  # looked up without the lock
-            return Settled(holder=self.holder())
+        if not self.container_refs() and all(has_finished(run) for run in self.runs()):  # looked up without the lock
+            return ReconcileResult(lock_owner=self.lock_owner())
         until = time.monotonic() + _OTHERS_S
         while True:
             try:
-                hold = self.take(me)
+                hold = self.lock(me)
             except LockHeld:
-                holder = self.holder()
+                holder = self.lock_owner()
                 if holder and (holder.run or time.monotonic() > until):
-                    return Settled(holder=holder)
+                    return ReconcileResult(lock_owner=holder)
                 continue
             try:
-                return self.settle_held()
+                return self.reconcile_locked()
             finally:
-                hold.leave()
+                hold.release()
 
-    def settle_held(self) -> Settled:
+    def reconcile_locked(self) -> ReconcileResult:
         """As `settle`, for whoever holds the disk."""
         alive: list[str] = []
         unsettled: dict[str, str] = {}
-        for left in (self._drafts, self.removed):  # whoever made or removed them is gone
+        for left in (self._drafts_dir, self.trash_dir):  # whoever made or removed them is gone
             try:
                 remove_tree(left)
             except OSError as error:
                 raise _unreadable("what was left of runs that were being made or removed", error) from error
-        notes, folders = self.notes(), {run.name: run for run in self.runs()}
-        due = [run for run in folders if run in notes or not has_ended(folders[run])]
+        notes, folders = self.container_refs(), {run.name: run for run in self.runs()}
+        due = [run for run in folders if run in notes or not has_finished(folders[run])]
         for run in due + sorted(notes.keys() - folders):
             try:
-                if not self._settle_one(run, self._records.read(run)):
+                if not self._reconcile_run(run, self._records.read(run)):
                     alive.append(run)
             except (RlboxError, OSError) as error:
                 what = error.what if isinstance(error, RlboxError) else f"{error.strerror}: {error.filename}"
                 unsettled[run] = f"cannot be settled now: {what}"
-        return Settled(alive=tuple(alive), unsettled=unsettled)
+        return ReconcileResult(alive=tuple(alive), unresolved=unsettled)
 
-    def _settle_one(self, run: str, known: HostRecord) -> bool:
+    def _reconcile_run(self, run: str, known: HostRecord) -> bool:
         """Settle one run, its carrier and its processes; return False when its carrier still lives."""
         run_dir, last = self.run_dir(run), None
         plan = known.plan or (load_plan(run_dir) if is_file(run_dir / PLAN_FILE) else None)
@@ -273,50 +283,50 @@ class Ledger:
             _checked(plan, run)
         if known.verdict and plan and not known.note and known.verdict.attempt == plan.attempt:
             return True  # it has ended, and its record was changed since
-        note = known.note or self._sought(plan)
-        carrier = self.reach(note) if note else None
+        note = known.note or self._search_container(plan)
+        carrier = self.open_runtime(note) if note else None
         if carrier and note:
             status = carrier.status()
             if status == "living":
                 return False
-            last = carrier_word(carrier, status, note, run_dir)
+            last = runtime_exit_info(carrier, status, note, run_dir)
         state = None
         if plan and read_stat(run_dir):
             with contextlib.suppress(FileNotFoundError):  # somebody removes the directory at this moment
-                state = write_end(run_dir, plan, last, _passed_before(plan, known))
+                state = finish_dead_run(run_dir, plan, last, _passed_before(plan, known))
         if carrier:
             carrier.remove()
-        self._keep(run, known, state)
+        self._write_outcome(run, known, state)
         return True
 
-    def _sought(self, plan: RunPlan | None) -> CarrierNote | None:
+    def _search_container(self, plan: RunPlan | None) -> ContainerRef | None:
         """Return the note of the carrier of a run that this host has no record of, but which began."""
         began = plan and any(is_file(self.run_dir(plan.run_id) / name) for name in (SUPERVISOR_FILE, RUN_FILE))
-        return self.seek(plan, self.folder) if plan and plan.container and began else None
+        return self.find_container(plan, self.data_dir) if plan and plan.container and began else None
 
-    def _keep(self, run: str, known: HostRecord, state: RunState | None) -> None:
+    def _write_outcome(self, run: str, known: HostRecord, state: RunState | None) -> None:
         """Keep how a run ended, if it was started from here; of one whose directory is gone nothing is kept."""
         if read_stat(self.run_dir(run)) is None:
-            self._records.forget(run)
+            self._records.delete(run)
             return
         if not known.plan:
             return
-        verdict = verdict_of(state) if state else known.verdict
+        verdict = run_outcome(state) if state else known.verdict
         self._records.write(run, dataclasses.replace(known, note=None, verdict=verdict))
 
     @property
-    def _records(self) -> HostRecords:
-        return HostRecords(self.folder)
+    def _records(self) -> HostRecordStore:
+        return HostRecordStore(self.data_dir)
 
     @property
-    def removed(self) -> Path:
+    def trash_dir(self) -> Path:
         """Where runs are that are being removed."""
-        return self.folder / _OWN / "removed"
+        return self.data_dir / _OWN / "removed"
 
     @property
-    def _drafts(self) -> Path:
+    def _drafts_dir(self) -> Path:
         """Where run directories are made, and renamed when they are whole."""
-        return self.folder / _OWN / "new"
+        return self.data_dir / _OWN / "new"
 
 
 def _checked(plan: RunPlan, run: str) -> RunPlan:

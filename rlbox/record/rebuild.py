@@ -32,7 +32,7 @@ from rlbox.system.safe_files import list_names, make_directory, read_bytes, read
 _EVENTS_BYTES = 32 << 20
 
 
-def last_state(run_dir: Path, plan: RunPlan) -> RunState | None:
+def load_last_state(run_dir: Path, plan: RunPlan) -> RunState | None:
     """Return `run.json` of a run, or what its events say when that cannot be read; None when it never began."""
     path = run_dir / RUN_FILE
     try:
@@ -48,7 +48,7 @@ def rebuild_state(run_dir: Path, plan: RunPlan) -> RunState:
     """Return the state that the run's events lead to; gates and exit codes of its stages are not among them."""
     state = dataclasses.replace(new_run_state(plan, supervisor_pid=0), started_at="")
     for event in read_events(run_dir):
-        state = _after(state, event)
+        state = _apply_event(state, event)
     return state
 
 
@@ -57,12 +57,12 @@ def read_events(run_dir: Path) -> Iterator[dict[str, Any]]:
     return (event for event in read_json_lines(run_dir / EVENTS_FILE, _EVENTS_BYTES) if "event" in event)
 
 
-def _after(state: RunState, event: dict[str, Any]) -> RunState:
+def _apply_event(state: RunState, event: dict[str, Any]) -> RunState:
     at, now = str(event.get("t", "")), event.get("state")
     match event["event"]:
         case "run" if now in get_args(RunStatus):
             if now == "running":
-                state = _begun_again(state)
+                state = _reset_unpassed(state)
                 return dataclasses.replace(state, state="running", started_at=state.started_at or at)
             code = event.get("exit_code")
             code = code if isinstance(code, int) else None
@@ -80,7 +80,7 @@ def _after(state: RunState, event: dict[str, Any]) -> RunState:
             return state
 
 
-def _begun_again(state: RunState) -> RunState:
+def _reset_unpassed(state: RunState) -> RunState:
     """A supervisor starts: what did not pass before waits again."""
     for stage in state.stages:
         if stage.state not in ("passed", "skipped"):
@@ -101,14 +101,14 @@ def begin_attempt(run_dir: Path, plan: RunPlan, supervisor_pid: int) -> RunState
         The disk is full or gone.
     """
     state = new_run_state(plan, supervisor_pid)
-    before = last_state(run_dir, plan) if plan.attempt > 1 else None
+    before = load_last_state(run_dir, plan) if plan.attempt > 1 else None
     if before is None:
-        return _skip(state, plan)
+        return _mark_skipped(state, plan)
     with contextlib.suppress(FileNotFoundError):
         replace_file(run_dir / f"run.{ATTEMPT}{before.attempt}.json", read_bytes(run_dir / RUN_FILE))
     runs, known = plan_attempts(before, plan.begin_at), {stage.name: stage for stage in before.stages}
-    stages = tuple(_begin(run_dir, stage, known.get(stage.name), runs) for stage in state.stages)
-    return _skip(dataclasses.replace(state, started_at=before.started_at, stages=stages), plan)
+    stages = tuple(_restart_stage(run_dir, stage, known.get(stage.name), runs) for stage in state.stages)
+    return _mark_skipped(dataclasses.replace(state, started_at=before.started_at, stages=stages), plan)
 
 
 def plan_attempts(before: RunState, begin_at: str) -> dict[str, int]:
@@ -117,17 +117,17 @@ def plan_attempts(before: RunState, begin_at: str) -> dict[str, int]:
     They are all from `begin_at` on; when that is empty, from the first that has not passed.
     """
     names = [stage.name for stage in before.stages]
-    begin_at = begin_at or first_open(before)
+    begin_at = begin_at or first_unpassed_stage(before)
     first = names.index(begin_at) if begin_at in names else len(names)
     return {stage.name: stage.attempt + bool(stage.started_at) for stage in before.stages[first:]}
 
 
-def first_open(before: RunState) -> str:
+def first_unpassed_stage(before: RunState) -> str:
     """Return the first stage that has not passed; empty when all have."""
     return next((stage.name for stage in before.stages if stage.state not in ("passed", "skipped")), "")
 
 
-def _begin(run_dir: Path, stage: StageState, old: StageState | None, runs: dict[str, int]) -> StageState:
+def _restart_stage(run_dir: Path, stage: StageState, old: StageState | None, runs: dict[str, int]) -> StageState:
     if old is None:
         return stage
     if stage.name not in runs:
@@ -137,7 +137,7 @@ def _begin(run_dir: Path, stage: StageState, old: StageState | None, runs: dict[
     return dataclasses.replace(stage, attempt=runs[stage.name])
 
 
-def _skip(state: RunState, plan: RunPlan) -> RunState:
+def _mark_skipped(state: RunState, plan: RunPlan) -> RunState:
     stages = (
         dataclasses.replace(s, state="skipped", cause=None) if s.name in plan.skipped else s for s in state.stages
     )

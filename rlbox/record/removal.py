@@ -9,7 +9,7 @@ from rlbox.amounts import size_text
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeptRun:
+class RemovalCandidate:
     """What is known of a run: its state as `rlbox runs` says it, the moment it began (Unix seconds, 0: unknown), bytes.
 
     `held`: it goes on, has the data disk, or could not be settled. `checkpoints` are paths below the run.
@@ -25,24 +25,31 @@ class KeptRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunRemoval:
+class RemovalDecision:
     """What becomes of a run: `stays` says why it is kept; empty: it goes, with `loses`."""
 
     run: str
     size: int
-    stays: str = ""
-    loses: tuple[str, ...] = ()
+    kept_because: str = ""
+    lost_checkpoints: tuple[str, ...] = ()
 
 
-def named_removals(rows: Iterable[KeptRun]) -> list[RunRemoval]:
+def decide_named_removals(rows: Iterable[RemovalCandidate]) -> list[RemovalDecision]:
     """Return what becomes of runs that somebody named: all go that have ended."""
     return [
-        RunRemoval(run=row.run, size=row.size, stays="it has not ended" if row.held else "", loses=row.checkpoints)
+        RemovalDecision(
+            run=row.run,
+            size=row.size,
+            kept_because="it has not ended" if row.held else "",
+            lost_checkpoints=row.checkpoints,
+        )
         for row in rows
     ]
 
 
-def spare_removals(rows: Sequence[KeptRun], *, before: float, checkpoints: bool) -> list[RunRemoval]:
+def decide_unused_removals(
+    rows: Sequence[RemovalCandidate], *, before: float, checkpoints: bool
+) -> list[RemovalDecision]:
     """Return what becomes of all runs: those go that have ended, and that nothing needs.
 
     Parameters
@@ -55,7 +62,7 @@ def spare_removals(rows: Sequence[KeptRun], *, before: float, checkpoints: bool)
     newest = {row.job: row.run for row in sorted(rows, key=lambda row: row.began)}
     passed = {row.job: row.run for row in sorted(rows, key=lambda row: row.began) if row.state == "passed"}
 
-    def stays(row: KeptRun) -> str:
+    def stays(row: RemovalCandidate) -> str:
         if row.held:
             return "it has not ended"
         if newest[row.job] == row.run:
@@ -66,17 +73,20 @@ def spare_removals(rows: Sequence[KeptRun], *, before: float, checkpoints: bool)
             return f"it holds {len(row.checkpoints)} checkpoints: --checkpoints to remove them, too"
         return "it is younger than --older" if row.began > before else ""
 
-    return [RunRemoval(run=row.run, size=row.size, stays=stays(row), loses=row.checkpoints) for row in rows]
+    return [
+        RemovalDecision(run=row.run, size=row.size, kept_because=stays(row), lost_checkpoints=row.checkpoints)
+        for row in rows
+    ]
 
 
-def removal_lines(rows: Sequence[RunRemoval], *, done: bool) -> list[str]:
+def format_removals(rows: Sequence[RemovalDecision], *, done: bool) -> list[str]:
     """Return what goes, with what is lost with it, and what stays, and why; `done`: it is gone already."""
     lines = []
     for row in rows:
-        if row.stays:
-            lines.append(f"run {row.run} is kept, since {row.stays}")
+        if row.kept_because:
+            lines.append(f"run {row.run} is kept, since {row.kept_because}")
             continue
         run, size = row.run, size_text(row.size)
         lines.append(f"removed run {run}, {size}" if done else f"would remove run {run}, {size}")
-        lines += [f"  with checkpoint {path}" for path in row.loses]
+        lines += [f"  with checkpoint {path}" for path in row.lost_checkpoints]
     return lines

@@ -8,17 +8,17 @@ from pathlib import Path
 
 from rlbox.errors import NodeError
 from rlbox.i18n import _
-from rlbox.record.host_record import HostRecords
-from rlbox.record.ledger import Ledger
+from rlbox.record.host_record import HostRecordStore
+from rlbox.record.ledger import RunStore
 from rlbox.system.safe_files import make_directory, read_stat, remove_tree, rename_path, walk_files
 
 
-def size_of(folder: Path) -> int:
+def directory_bytes(folder: Path) -> int:
     """Return the bytes of all files of a folder; links are not followed, and not counted."""
     return sum(facts.st_size for __, facts in walk_files(folder) if stat.S_ISREG(facts.st_mode))
 
 
-def remove_run(ledger: Ledger, run: str) -> None:
+def remove_run(run_store: RunStore, run: str) -> None:
     """Remove one run that has ended; whoever calls holds the disk.
 
     It is moved out of the list of runs first, so that one which is removed in part looks like no run; what a kill left
@@ -29,22 +29,22 @@ def remove_run(ledger: Ledger, run: str) -> None:
     NodeError
         Its files belong to somebody else, or the disk refuses.
     """
-    gone = ledger.removed / run
+    gone = run_store.trash_dir / run
     try:
         for folder in (gone.parent.parent, gone.parent):
             make_directory(folder)
         if read_stat(gone):  # a run of this name that a kill left here
             remove_tree(gone)
-        rename_path(ledger.run_dir(run), gone)
-        HostRecords(ledger.folder).forget(run)
+        rename_path(run_store.run_dir(run), gone)
+        HostRecordStore(run_store.data_dir).delete(run)
         remove_tree(gone)
     except OSError as error:
         with contextlib.suppress(OSError):
-            whole = read_stat(ledger.run_dir(run)) is not None
+            whole = read_stat(run_store.run_dir(run)) is not None
             raise NodeError(
                 _("run {run} cannot be removed: {strerror}").format(run=run, strerror=error.strerror)
                 if whole
                 else _("run {run} cannot be removed whole: {strerror}").format(run=run, strerror=error.strerror),
-                where=str(error.filename or ledger.run_dir(run)),
+                where=str(error.filename or run_store.run_dir(run)),
                 next_step=_("do it as the user whose files they are, or as root"),
             ) from error

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from rlbox.record.kinds import as_kind
+from rlbox.record.kinds import parse_as
 from rlbox.system.counters import ActivitySample, Pressure, ProcessCounters, compute_cpu_usage, compute_rates
 
 RESOURCES_FILE = "resources.jsonl"
@@ -66,7 +66,7 @@ class Sample:
     gpus: tuple[GpuSample, ...] = ()
     parts: Mapping[str, PartSample] = field(default_factory=dict)
 
-    def as_row(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the row as JSON types, short: `read_sample` is the way back."""
         row = asdict(self)
         return row if self.gpus else {name: value for name, value in row.items() if name != "gpus"}
@@ -113,16 +113,18 @@ def make_sample(
         waits_io_pct=pressure.io_pct,
         waits_memory_pct=pressure.memory_pct,
         gpus=tuple(GpuSample(**{name: getattr(gpu, name) for name in _OF_GPU}) for gpu in after.gpus),
-        parts={name: _part(pids, after.processes, earlier, rates.seconds) for name, pids in sorted(parts.items())},
+        parts={
+            name: _part_sample(pids, after.processes, earlier, rates.seconds) for name, pids in sorted(parts.items())
+        },
     )
 
 
-def read_sample(row: object) -> Sample | None:
+def parse_sample(row: object) -> Sample | None:
     """Return the sample that a row of the file holds; None for one that is torn or of another kind."""
-    return as_kind(Sample, row)
+    return parse_as(Sample, row)
 
 
-def disk_full_in(history: Sequence[tuple[float, int]]) -> float | None:
+def seconds_until_disk_full(history: Sequence[tuple[float, int]]) -> float | None:
     """Return in how many seconds the disk will be full when it fills on as it did; None when it does not fill.
 
     Parameters
@@ -139,7 +141,7 @@ def disk_full_in(history: Sequence[tuple[float, int]]) -> float | None:
     return last / rate
 
 
-def _part(
+def _part_sample(
     pids: set[int], processes: Sequence[ProcessCounters], earlier: Mapping[tuple[int, int], float], seconds: float
 ) -> PartSample:
     own = [process for process in processes if process.pid in pids]

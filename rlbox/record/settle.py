@@ -16,13 +16,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, Protocol
 
-from rlbox.diagnose.cause import Cause, End, LastWord, exit_code, interrupted, lost_cause
+from rlbox.diagnose.cause import Cause, End, ExitInfo, exit_code, interrupted, lost_cause
 from rlbox.errors import LockHeld, NodeError
 from rlbox.i18n import _
 from rlbox.job.plan import RunPlan
-from rlbox.record.host_record import CarrierNote
+from rlbox.record.host_record import ContainerRef
 from rlbox.record.journal import EVENTS_FILE
-from rlbox.record.rebuild import last_state
+from rlbox.record.rebuild import load_last_state
 from rlbox.record.state import (
     RUN_FILE,
     PlotResult,
@@ -32,8 +32,8 @@ from rlbox.record.state import (
     run_cause,
     write_run_state,
 )
-from rlbox.record.supervisor_file import end_remains, load_supervisor, same_life, stop_asked
-from rlbox.record.verdict import checked
+from rlbox.record.supervisor_file import is_same_boot, kill_leftover_processes, load_supervisor, read_stop_request
+from rlbox.record.verdict import verify_against_exit
 from rlbox.secrets.masks import Masks
 from rlbox.system.clock import utc_now
 from rlbox.system.identity import read_boot_identity
@@ -41,22 +41,22 @@ from rlbox.system.json_files import read_json_object
 from rlbox.system.safe_files import list_names, open_regular_fd, read_stat, remove_file, replace_file
 
 _DRAFTS = (f".{RUN_FILE}.*", ".reserve", ".plan.json.*")
-_GOING = ("starting", "running")
+_ACTIVE_STATES = ("starting", "running")
 
-ENDED = ("passed", "failed", "interrupted")
+FINISHED_STATES = ("passed", "failed", "interrupted")
 _FRESH_S = 60.0
 """The supervisor writes down every few seconds what its run uses."""
 
-CarrierStatus = Literal["made", "living", "ended", "gone"]
+RuntimeStatus = Literal["made", "living", "ended", "gone"]
 
 
-class Carrier(Protocol):
+class RuntimeHandle(Protocol):
     """One carrier, as its place reaches it; each may raise `RlboxError` when whatever runs it does not answer."""
 
-    def status(self) -> CarrierStatus:
+    def status(self) -> RuntimeStatus:
         """Whether it was made and not started yet, lives, has ended, or is gone."""
 
-    def last_word(self) -> LastWord | None:
+    def exit_info(self) -> ExitInfo | None:
         """What is known of its end; None when it is gone by now."""
 
     def stop(self, grace_s: int) -> None:
@@ -66,12 +66,12 @@ class Carrier(Protocol):
         """Clear it away."""
 
 
-def settle_run(
+def write_final_state(
     run_dir: Path,
     plan: RunPlan,
-    last: LastWord,
+    last: ExitInfo,
     before: Iterable[str] | None = (),
-    word: LastWord | None = None,
+    word: ExitInfo | None = None,
 ) -> RunState:
     """Return the state of an ended run; when its supervisor left no last word, it is written now, from the facts.
 
@@ -91,23 +91,23 @@ def settle_run(
     OSError
         The disk is full or gone.
     """
-    state = last_state(run_dir, plan) or new_run_state(plan, supervisor_pid=0)
-    forget_drafts(run_dir)
-    true = checked(state, word or last, before)
+    state = load_last_state(run_dir, plan) or new_run_state(plan, supervisor_pid=0)
+    remove_drafts(run_dir)
+    true = verify_against_exit(state, word or last, before)
     if true.state != "running":
         if true != state or not read_json_object(run_dir / RUN_FILE):
             write_run_state(run_dir, true, Masks({}))
         return true
-    ended = _ended(true, last, stop_asked(run_dir))
+    ended = _final_state(true, last, read_stop_request(run_dir))
     write_run_state(run_dir, ended, Masks({}))
-    _record(run_dir, ended)
+    _append_end_event(run_dir, ended)
     return ended
 
 
-def moment(state: RunState) -> str:
+def describe_progress(state: RunState) -> str:
     """Return where in the run it was, in words that end a sentence."""
     for stage in state.stages:
-        if stage.state in _GOING:
+        if stage.state in _ACTIVE_STATES:
             return f"while stage {stage.name} was {stage.state}"
     waiting = [stage.name for stage in state.stages if stage.state == "waiting"]
     if not waiting:
@@ -116,38 +116,38 @@ def moment(state: RunState) -> str:
     return f"before its first stage, {waiting[0]}, began" if first else f"before stage {waiting[0]} began"
 
 
-def _ended(state: RunState, last: LastWord, asked: str) -> RunState:
+def _final_state(state: RunState, last: ExitInfo, asked: str) -> RunState:
     if all(stage.state in ("passed", "skipped") for stage in state.stages):
         plot = state.plot if state.plot.state else PlotResult(state="failed", detail=last.end)
         return dataclasses.replace(state, state="passed", ended_at=utc_now(), exit_code=0, plot=plot)
     known = run_cause(state)  # the stage had its last word, the run had not
-    cause = known or _cause(state, last, asked)
+    cause = known or _end_cause(state, last, asked)
     now: Literal["interrupted", "failed"] = "interrupted" if cause.kind == "interrupted" else "failed"
-    going = next((stage.name for stage in state.stages if stage.state in _GOING), "")
+    going = next((stage.name for stage in state.stages if stage.state in _ACTIVE_STATES), "")
     for stage in state.stages:
         if stage.name == going:
             state = change_stage(state, stage.name, state=now, ended_at=utc_now(), cause=cause)
         elif stage.state == "waiting":
             state = change_stage(state, stage.name, state="not started")
     own = None if going or known else cause
-    return dataclasses.replace(state, state=now, ended_at=utc_now(), exit_code=_code(cause, last), cause=own)
+    return dataclasses.replace(state, state=now, ended_at=utc_now(), exit_code=_run_exit_code(cause, last), cause=own)
 
 
-def _code(cause: Cause, last: LastWord) -> int:
+def _run_exit_code(cause: Cause, last: ExitInfo) -> int:
     """Return the run's exit code; a supervisor that refused to go on said it itself."""
     refused = cause.kind == "lost" and last.end == "ended" and 0 < last.exit_code <= LockHeld.exit_code
     return last.exit_code if refused else exit_code(cause)
 
 
-def _cause(state: RunState, last: LastWord, asked: str) -> Cause:
-    cause = lost_cause(last, moment(state), state.run_id)
+def _end_cause(state: RunState, last: ExitInfo, asked: str) -> Cause:
+    cause = lost_cause(last, describe_progress(state), state.run_id)
     if not asked:
         return cause
     told = interrupted(asked)
     return dataclasses.replace(told, what=f"{told.what}; then {cause.what}")
 
 
-def _record(run_dir: Path, state: RunState) -> None:
+def _append_end_event(run_dir: Path, state: RunState) -> None:
     """Append the end to the events; a torn last line is ended first."""
     cause = run_cause(state)
     event = {"t": state.ended_at, "stage": "", "event": "run", "state": state.state, "exit_code": state.exit_code}
@@ -160,7 +160,7 @@ def _record(run_dir: Path, state: RunState) -> None:
             file.write((("\n" if torn else "") + line + "\n").encode("utf-8", "replace"))
 
 
-def forget_drafts(run_dir: Path) -> None:
+def remove_drafts(run_dir: Path) -> None:
     """Remove what writers left that were killed in the middle."""
     with contextlib.suppress(OSError):
         for name in list_names(run_dir):
@@ -168,22 +168,26 @@ def forget_drafts(run_dir: Path) -> None:
                 remove_file(run_dir / name)
 
 
-def has_ended(run_dir: Path) -> bool:
+def has_finished(run_dir: Path) -> bool:
     """Whether the state of a run says that it ended."""
-    return read_json_object(run_dir / RUN_FILE).get("state") in ENDED
+    return read_json_object(run_dir / RUN_FILE).get("state") in FINISHED_STATES
 
 
-def carrier_word(carrier: Carrier, status: CarrierStatus, note: CarrierNote, run_dir: Path) -> LastWord | None:
+def runtime_exit_info(
+    carrier: RuntimeHandle, status: RuntimeStatus, note: ContainerRef, run_dir: Path
+) -> ExitInfo | None:
     """Return what is known of the end of a run's carrier; None when it had never started."""
     if status == "made":
         return None
-    last = carrier.last_word() if status == "ended" else None
+    last = carrier.exit_info() if status == "ended" else None
     if last is None and (status == "ended" or note.started or load_supervisor(run_dir) is not None):
-        return LastWord(end="removed", container=note.name)
+        return ExitInfo(end="removed", container=note.name)
     return last
 
 
-def write_end(run_dir: Path, plan: RunPlan, last: LastWord | None, before: Iterable[str] | None) -> RunState | None:
+def finish_dead_run(
+    run_dir: Path, plan: RunPlan, last: ExitInfo | None, before: Iterable[str] | None
+) -> RunState | None:
     """End what is left of a run, write its end down and return it; one that never began stays as it is.
 
     Raises
@@ -193,22 +197,22 @@ def write_end(run_dir: Path, plan: RunPlan, last: LastWord | None, before: Itera
     """
     facts, life = load_supervisor(run_dir), read_boot_identity()
     elsewhere = plan.host not in ("", life.host)
-    if elsewhere and _grows(run_dir):
+    if elsewhere and _is_written_to(run_dir):
         raise NodeError(_("it seems to go on at host {host}, where its files grow").format(host=plan.host))
     if plan.owns_processes:
-        end_remains(run_dir)
+        kill_leftover_processes(run_dir)
     wrote = any(read_stat(run_dir / name) for name in (RUN_FILE, EVENTS_FILE))
     began = facts or wrote or last is not None
     if not began:
         return None
     word, seen = last, last is not None and last.end in ("memory", "ended", "again")
-    if facts and not same_life(facts, life) and not seen:
+    if facts and not is_same_boot(facts, life) and not seen:
         ended: End = "restarted" if facts.boot_id == life.boot_id else "rebooted"
-        last = LastWord(end="elsewhere" if elsewhere else ended, host=plan.host)
-    return settle_run(run_dir, plan, last or LastWord(end="gone"), before, word)
+        last = ExitInfo(end="elsewhere" if elsewhere else ended, host=plan.host)
+    return write_final_state(run_dir, plan, last or ExitInfo(end="gone"), before, word)
 
 
-def _grows(run_dir: Path) -> bool:
+def _is_written_to(run_dir: Path) -> bool:
     """Whether anything was written into a run directory of late, by the clock of its file system.
 
     Locks of some shared file systems hold on one machine only: then this alone tells a living run on another.
@@ -218,12 +222,15 @@ def _grows(run_dir: Path) -> bool:
     now = read_stat(probe)
     remove_file(probe)
     stages = [run_dir / "stages" / name for name in list_names(run_dir / "stages")]
-    paths = [*_named(run_dir, ".json"), *(path for stage in stages for path in _named(stage, ".log"))]
+    paths = [
+        *_files_with_suffix(run_dir, ".json"),
+        *(path for stage in stages for path in _files_with_suffix(stage, ".log")),
+    ]
     grown = [facts.st_mtime for path in paths if (facts := read_stat(path))]
     return now is not None and any(now.st_mtime - at < _FRESH_S for at in grown)
 
 
-def _named(folder: Path, part: str) -> list[Path]:
+def _files_with_suffix(folder: Path, part: str) -> list[Path]:
     """Return the files of a folder that have `part` in their names; none of what is no folder."""
     try:
         return [folder / name for name in list_names(folder) if part in name]

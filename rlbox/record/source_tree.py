@@ -71,7 +71,7 @@ class SourceTree:
         return files
 
 
-def recorded_source(run_dir: Path) -> dict[str, Any]:
+def load_source_record(run_dir: Path) -> dict[str, Any]:
     """Return what a run directory holds of its tree; empty for a run with the installed package."""
     try:
         return toml_table(read_bytes(run_dir / RECORD).decode("utf-8", "replace"))
@@ -79,7 +79,7 @@ def recorded_source(run_dir: Path) -> dict[str, Any]:
         return {}
 
 
-def source_text(record: Mapping[str, Any]) -> str:
+def describe_source(record: Mapping[str, Any]) -> str:
     """Return one line about a recorded tree."""
     name = f"{record.get('package', '')} {record.get('version') or ''}".strip()
     folder, digest = record.get("folder", ""), str(record.get("digest", ""))[:12]
@@ -95,10 +95,10 @@ def source_text(record: Mapping[str, Any]) -> str:
 def probe_source(folder: Path, package: str) -> SourceTree:
     """Return a tree as it is now."""
     facts = _with_git(folder, package) or {"digest": _files_digest(folder)}
-    return SourceTree(package=package, folder=str(folder), version=tree_version(folder, package), **facts)
+    return SourceTree(package=package, folder=str(folder), version=read_tree_version(folder, package), **facts)
 
 
-def tree_version(folder: Path, package: str) -> str:
+def read_tree_version(folder: Path, package: str) -> str:
     """Return the version that a tree says of itself; empty where it does not, or says none that can be compared.
 
     Source: verl has verl/version/version, OpenRLHF version.txt, slime setup.py.

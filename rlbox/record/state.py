@@ -17,7 +17,7 @@ from rlbox.gate.gate import GateJudge
 from rlbox.gate.rules import RuleState
 from rlbox.i18n import _
 from rlbox.job.plan import RunPlan
-from rlbox.record.kinds import adapter
+from rlbox.record.kinds import type_adapter
 from rlbox.secrets.masks import Masks
 from rlbox.system.clock import utc_now
 from rlbox.system.safe_files import read_bytes, replace_file
@@ -182,7 +182,7 @@ def load_run_state(run_dir: Path) -> RunState:
             where=str(path),
         )
     try:
-        state = adapter(RunState).validate_python(data)
+        state = type_adapter(RunState).validate_python(data)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from rlbox.errors import NodeError
 from rlbox.i18n import _
-from rlbox.record.host_record import HostRecords
-from rlbox.record.kinds import as_kind
+from rlbox.record.host_record import HostRecordStore
+from rlbox.record.kinds import parse_as
 from rlbox.system.clock import utc_now
 from rlbox.system.files import write_atomic
 from rlbox.system.identity import BootIdentity, read_boot_identity
@@ -44,7 +44,7 @@ _FIRST_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class SupervisorFacts:
+class SupervisorInfo:
     """The supervisor of a run; `pid` and `started` are those of its own process table (the container's, in one).
 
     `warden` is 0 in a container, where the engine watches over it.
@@ -63,7 +63,7 @@ class SupervisorFacts:
     begun_at: str = ""
 
 
-def write_supervisor(run_dir: Path, *, place: str, container: str, attempt: int, warden: int) -> SupervisorFacts:
+def write_supervisor(run_dir: Path, *, place: str, container: str, attempt: int, warden: int) -> SupervisorInfo:
     """Write down that this process carries out the run.
 
     Raises
@@ -74,7 +74,7 @@ def write_supervisor(run_dir: Path, *, place: str, container: str, attempt: int,
         The disk is full or gone.
     """
     life, own = read_boot_identity(), probe_process(os.getpid())
-    facts = SupervisorFacts(
+    facts = SupervisorInfo(
         pid=os.getpid(),
         started=own.started if own else 0,
         boot_id=life.boot_id,
@@ -100,22 +100,22 @@ def write_supervisor(run_dir: Path, *, place: str, container: str, attempt: int,
     return facts
 
 
-def load_supervisor(run_dir: Path) -> SupervisorFacts | None:
+def load_supervisor(run_dir: Path) -> SupervisorInfo | None:
     """Return what the supervisor wrote of itself; None when there is nothing, or nothing readable."""
-    return as_kind(SupervisorFacts, read_json_object(run_dir / SUPERVISOR_FILE))
+    return parse_as(SupervisorInfo, read_json_object(run_dir / SUPERVISOR_FILE))
 
 
-def same_life(facts: SupervisorFacts, life: BootIdentity) -> bool:
+def is_same_boot(facts: SupervisorInfo, life: BootIdentity) -> bool:
     """Whether the machine (or the container that rlbox runs in) has not been restarted since."""
     return facts.boot_id == life.boot_id and (bool(facts.container) or facts.init == life.init)
 
 
-def supervisor_lives(run_dir: Path, facts: SupervisorFacts) -> bool:
+def is_supervisor_alive(run_dir: Path, facts: SupervisorInfo) -> bool:
     """Whether a supervisor that runs in place is still there as the same process.
 
     The file alone is not believed: the process must say itself that it carries out the run of this directory.
     """
-    if facts.container or not same_life(facts, read_boot_identity()):
+    if facts.container or not is_same_boot(facts, read_boot_identity()):
         return False
     process = probe_process(facts.pid)
     if process is None or process.started != facts.started or process.gone:
@@ -123,7 +123,7 @@ def supervisor_lives(run_dir: Path, facts: SupervisorFacts) -> bool:
     return f"{MODULE} {run_dir} " in f"{probe_command_line(facts.pid)} "
 
 
-def ask_to_stop(run_dir: Path, user: str, by: str) -> None:
+def request_stop(run_dir: Path, user: str, by: str) -> None:
     """Write down who wants the run to stop, and by what; the first one is remembered.
 
     Raises
@@ -136,13 +136,13 @@ def ask_to_stop(run_dir: Path, user: str, by: str) -> None:
         create_file(run_dir / STOP_FILE, text.encode("utf-8", "replace"))
 
 
-def stop_asked(run_dir: Path) -> str:
+def read_stop_request(run_dir: Path) -> str:
     """Return who asked the run to stop, and how, in a few words; empty when nobody did."""
     data = read_json_object(run_dir / STOP_FILE)
     return f"{data['by']} ({data['user']})" if {"by", "user"} <= data.keys() else ""
 
 
-class ProcessRecord:
+class ProcessRecorder:
     """Writes down the processes of a run in place while it goes on, every few seconds: some hide their marks.
 
     They are kept among what this host knows, not on the data disk. `seen` are the ids of all of them so far.
@@ -187,7 +187,7 @@ class ProcessRecord:
         self._written = keys
 
 
-def end_remains(run_dir: Path) -> tuple[Process, ...]:
+def kill_leftover_processes(run_dir: Path) -> tuple[Process, ...]:
     """End every process that a run in place left on this machine; return those that even SIGKILL did not end."""
     left = RunProcesses(run_dir, StopSignal(), _recorded(run_dir)).stop_all()
     _processes_file(run_dir).unlink(missing_ok=True)
@@ -195,7 +195,7 @@ def end_remains(run_dir: Path) -> tuple[Process, ...]:
 
 
 def _processes_file(run_dir: Path) -> Path:
-    return HostRecords(run_dir.parents[1]).beside(run_dir.name, _PROCESSES)
+    return HostRecordStore(run_dir.parents[1]).extra_path(run_dir.name, _PROCESSES)
 
 
 def _recorded(run_dir: Path) -> tuple[tuple[int, int], ...]:

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rlbox.diagnose.cause import Cause, LastWord, contradiction, ended, lost_cause
+from rlbox.diagnose.cause import Cause, ExitInfo, contradiction, ended, lost_cause
 from rlbox.record.state import RunState, RunStatus, change_stage
 from rlbox.system.clock import utc_now
 
@@ -22,7 +22,7 @@ _SEEN = ("ended", "killed", "memory", "engine", "again")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunEnd:
+class RunOutcome:
     """How an attempt of a run ended, and the stages that had passed by then."""
 
     attempt: int
@@ -30,18 +30,18 @@ class RunEnd:
     passed: tuple[str, ...] = ()
 
 
-def passed_line(stage: str) -> str:
+def stage_passed_line(stage: str) -> str:
     """Return the line by which a supervisor says that a stage passed."""
     return f"rlbox: {stage}: passed"
 
 
-def verdict_of(state: RunState) -> RunEnd:
+def run_outcome(state: RunState) -> RunOutcome:
     """Return what is kept of a run that ended, once its state is believed."""
     passed = tuple(stage.name for stage in state.stages if stage.state == "passed")
-    return RunEnd(attempt=state.attempt, state=state.state, passed=passed)
+    return RunOutcome(attempt=state.attempt, state=state.state, passed=passed)
 
 
-def checked(state: RunState, last: LastWord, before: Iterable[str] | None) -> RunState:
+def verify_against_exit(state: RunState, last: ExitInfo, before: Iterable[str] | None) -> RunState:
     """Return the state, ended as failed where it says more than the supervisor said and the engine saw.
 
     Parameters
@@ -60,7 +60,7 @@ def checked(state: RunState, last: LastWord, before: Iterable[str] | None) -> Ru
     lines = last.note.splitlines()
     if again and lines.count(BEGUN_LINE) != 1:  # a start that was refused has said nothing of a stage
         lines, before = [], ()
-    said = {name for name in passed if passed_line(name) in lines}
+    said = {name for name in passed if stage_passed_line(name) in lines}
     unsaid = [name for name in passed if name not in said and (before is None or name not in before)]
     if before is None:  # the record of an earlier attempt is not on this host
         unsaid = unsaid if state.attempt == 1 else []
@@ -73,7 +73,7 @@ def checked(state: RunState, last: LastWord, before: Iterable[str] | None) -> Ru
     return _contradicted(state, f"it says that stage {unsaid[0]} passed, container {last.container} {how}", unsaid[0])
 
 
-def believed(state: RunState, verdict: RunEnd | None) -> RunState:
+def verify_against_outcome(state: RunState, verdict: RunOutcome | None) -> RunState:
     """Return the state of a run, as failed where its record was changed after the run had ended."""
     if verdict is None or state.attempt > verdict.attempt:
         return state

@@ -14,13 +14,13 @@ from rlbox.foreign import parse_json
 from rlbox.job.names import ATTEMPT, EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE, METRICS_FILE
 from rlbox.job.plan import load_run_plan
 from rlbox.record.folder import PLAN_FILE
-from rlbox.record.host_record import kept_end
+from rlbox.record.host_record import load_run_outcome
 from rlbox.record.journal import EVENTS_FILE
-from rlbox.record.kinds import adapter
-from rlbox.record.rebuild import last_state
-from rlbox.record.resources import RESOURCES_FILE, Sample, read_sample
+from rlbox.record.kinds import type_adapter
+from rlbox.record.rebuild import load_last_state
+from rlbox.record.resources import RESOURCES_FILE, Sample, parse_sample
 from rlbox.record.state import RUN_FILE, RunState, load_run_state, new_run_state
-from rlbox.record.verdict import believed
+from rlbox.record.verdict import verify_against_outcome
 from rlbox.report.metric_series import Metric, read_metrics
 from rlbox.report.plots import merge_samples
 from rlbox.secrets.masks import Masks
@@ -181,7 +181,9 @@ class _Files:
 def _state(files: _Files, plan: Mapping[str, Any]) -> tuple[bool, RunState]:
     """Return whether the run began, and its state; what `run.json` does not tell is told by its events and its plan."""
     try:
-        return True, _masked(believed(load_run_state(files.run_dir), kept_end(files.run_dir)), files.masks)
+        return True, _masked(
+            verify_against_outcome(load_run_state(files.run_dir), load_run_outcome(files.run_dir)), files.masks
+        )
     except SpecError as error:
         problem = error
     files.gaps.append(f"{RUN_FILE}: {problem.what}")
@@ -189,17 +191,17 @@ def _state(files: _Files, plan: Mapping[str, Any]) -> tuple[bool, RunState]:
         known = load_run_plan(plan)
     except SpecError:
         raise problem from None
-    last = last_state(files.run_dir, known)
+    last = load_last_state(files.run_dir, known)
     return last is not None, _masked(last or new_run_state(known, supervisor_pid=0), files.masks)
 
 
 def _masked(state: RunState, masks: Masks) -> RunState:
-    return adapter(RunState).validate_python(masks.tree(dataclasses.asdict(state)))
+    return type_adapter(RunState).validate_python(masks.tree(dataclasses.asdict(state)))
 
 
 def _samples(files: _Files) -> list[Sample]:
     rows = parse_json_lines(files.lines(RESOURCES_FILE))
-    return merge_samples((sample for row in rows if (sample := read_sample(row))), _SAMPLES)
+    return merge_samples((sample for row in rows if (sample := parse_sample(row))), _SAMPLES)
 
 
 def _evidence(files: _Files, state: RunState) -> Iterator[Evidence]:

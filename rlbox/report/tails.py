@@ -11,7 +11,7 @@ from rlbox.amounts import moment
 from rlbox.job.names import METRICS_FILE
 from rlbox.logs.lines import clean_text
 from rlbox.logs.progress import ProgressBar, Reading, find_candidates, last_bar, latest, read_progress, read_record
-from rlbox.record.resources import RESOURCES_FILE, Sample, disk_full_in, read_sample
+from rlbox.record.resources import RESOURCES_FILE, Sample, parse_sample, seconds_until_disk_full
 from rlbox.record.state import RunState, StageState
 from rlbox.report.doing import Doing, find_doing
 from rlbox.system.json_files import parse_json_lines
@@ -60,7 +60,7 @@ class RunWatch:
             progress=self._progress(stage) if stage else _NOTHING,
             doing=find_doing(stage, samples, self._bars(stage)) if stage else None,
             sample=samples[-1] if samples else None,
-            full_in_s=disk_full_in(history),
+            full_in_s=seconds_until_disk_full(history),
             line=self._last_line(stage) if stage else "",
         )
 
@@ -104,7 +104,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _samples(data: bytes) -> list[Sample]:
-    return [sample for row in parse_json_lines(data.splitlines()) if (sample := read_sample(row))]
+    return [sample for row in parse_json_lines(data.splitlines()) if (sample := parse_sample(row))]
 
 
 def _rows(data: bytes) -> list[dict[str, Any]]:

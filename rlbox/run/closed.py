@@ -34,7 +34,7 @@ _PUBLISHING = (OWN_NETWORK, "bridge")
 _NOTES = (_OPEN, _TAKEN) = ("open: ", "not published: ")
 
 
-def without_bridge(what: str, network: str) -> str:
+def no_bridge_message(what: str, network: str) -> str:
     """Return what a user is told of a run, or a shell, on an engine without bridges."""
     return (
         f"{_OPEN}this engine has no bridge, so the {what} is on the network {network}, where others reach what it "
@@ -42,7 +42,7 @@ def without_bridge(what: str, network: str) -> str:
     )
 
 
-def unpublish(plan: RunPlan, taken: Container[int]) -> tuple[RunPlan, tuple[str, ...]]:
+def drop_taken_ports(plan: RunPlan, taken: Container[int]) -> tuple[RunPlan, tuple[str, ...]]:
     """Return the plan without the ports that are taken on the engine's machine, and what a user is told of each."""
     lost = {name: port for name, port in plan.published.items() if port in taken}
     left = {name: port for name, port in plan.published.items() if name not in lost}
@@ -52,7 +52,7 @@ def unpublish(plan: RunPlan, taken: Container[int]) -> tuple[RunPlan, tuple[str,
     return dataclasses.replace(plan, published=left, notes=(*plan.notes, *notes)), notes
 
 
-def close_plan(
+def resolve_exposure(
     app: App, plan: RunPlan, network: str, disk: Path, *, opened: bool, publish: Collection[str] = ()
 ) -> RunPlan:
     """Return the plan of a run on `network`, with notes of what strangers reach; all is recorded with the run.
@@ -77,7 +77,7 @@ def close_plan(
     limits, notes = image_plan(app.project, plan.target).container, []
     opened = opened or plan.open or limits.open
     if limits.network == OWN_NETWORK and network != OWN_NETWORK and plan.container:
-        notes.append(without_bridge("run", network))
+        notes.append(no_bridge_message("run", network))
     if plan.cluster and plan.cluster.closed == "nothing":
         whose = f"cluster {plan.cluster.name} was started with --open"
         notes.append(f"{_OPEN}{whose}; whoever reaches its nodes' ports runs code in it")

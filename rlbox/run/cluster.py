@@ -40,12 +40,12 @@ from rlbox.job.job import Job
 from rlbox.job.params import Values
 from rlbox.job.plan import ClusterRun, NodePlan, RunPlan
 from rlbox.record.folder import new_run_id
-from rlbox.record.host_record import CarrierNote
-from rlbox.record.ledger import Ledger
-from rlbox.run.data_disk import BESIDE_HERE, disk_here, without
-from rlbox.run.docker import Docker, ReadyDocker, RunContainer
-from rlbox.run.place import Given, RunOptions, RunPlace
-from rlbox.run.places import CLUSTER, reach, seek
+from rlbox.record.host_record import ContainerRef
+from rlbox.record.ledger import RunStore
+from rlbox.run.data_disk import LOCAL_FILE_OPTIONS, drop_options, open_local_run_store
+from rlbox.run.docker import DockerBackend, PreparedDocker, RunContainer
+from rlbox.run.place import Backend, ResolvedJob, RunOptions
+from rlbox.run.places import CLUSTER, find_container, open_runtime
 from rlbox.target.load import load_target
 from rlbox.values import Secret
 
@@ -64,7 +64,7 @@ class _Head:
     folder: str
 
 
-class OnCluster:
+class ClusterBackend:
     """Runs on the cluster that a command line names, by default that of the target."""
 
     def __init__(self, wish: RunOptions | None = None) -> None:
@@ -72,18 +72,18 @@ class OnCluster:
         self._known: _Head | None = None
 
     @property
-    def near(self) -> bool:
+    def is_local(self) -> bool:
         """Whether this is the command line beside the head."""
         return bool(os.environ.get(BESIDE))
 
-    def at(self, wish: RunOptions) -> RunPlace:
+    def with_options(self, wish: RunOptions) -> Backend:
         """Return the cluster that a command line names."""
-        return OnCluster(wish)
+        return ClusterBackend(wish)
 
-    def disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> Ledger:
+    def open_data_disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> RunStore:
         """Return the head's data disk; elsewhere the command line is carried out there, and this does not return."""
-        if self.near:
-            return disk_here(app, target, data)
+        if self.is_local:
+            return open_local_run_store(app, target, data)
         wish = ClusterWish(target=target, nodes=self._wish.nodes, name=self._wish.cluster, data=data or "")
         if not app.dry_run:
             raise click.exceptions.Exit(carry_out_beside(app, wish, self._work(app, target, secrets)))
@@ -91,7 +91,7 @@ class OnCluster:
             plan, folder = look_beside(app, wish)
             self._known = _Head(plan=plan, image="", folder=folder)
         disk = self._known.plan.head.data if self._known else load_target(app.project, target).target.disk.host
-        return Ledger(folder=Path(disk), reach=reach, seek=seek)
+        return RunStore(data_dir=Path(disk), open_runtime=open_runtime, find_container=find_container)
 
     def _work(self, app: App, target: str, secrets: Mapping[str, Secret]) -> BesideWish:
         words = click.get_current_context().find_root().obj
@@ -99,23 +99,23 @@ class OnCluster:
         run = parsed.get("run") or new_run_id(str(parsed.get("name")))
         named = {} if parsed.get("run") else {_RUN: run}
         return BesideWish(
-            words=without(words, BESIDE_HERE),
+            words=drop_options(words, LOCAL_FILE_OPTIONS),
             run=run,
             env={VARIABLE: split_tag(image_plan(app.project, target).tag)[1], **named},
             secrets=secrets,
             terminal=sys.stdin.isatty() and sys.stdout.isatty(),
         )
 
-    def run_id(self) -> str:
+    def given_run_id(self) -> str:
         """Return the name that the command line chose which has the run carried out here."""
-        return os.environ.get(_RUN, "") if self.near else ""
+        return os.environ.get(_RUN, "") if self.is_local else ""
 
-    def given(self, app: App, target: str, job: Job, values: Values) -> Given:
+    def resolve_job(self, app: App, target: str, job: Job, values: Values) -> ResolvedJob:
         """Return the job with the cluster as its Ray, and what the cluster says of itself as parameters."""
         head = self._head(app, target)
         if head is None:  # the dry run has said so
             name = cluster_name(load_target(app.project, target).target, self._wish.cluster)
-            return Given(job=job, values=values, cluster=ClusterRun(name=name, closed="", nodes=()))
+            return ResolvedJob(job=job, values=values, cluster=ClusterRun(name=name, closed="", nodes=()))
         plan = head.plan
         gives = ClusterGives(
             head=plan.head.address,
@@ -126,7 +126,7 @@ class OnCluster:
             ports={part: plan.ports.of(part) for part in _PARTS},
         )
         moved, now = on_cluster(job, values, gives)
-        return Given(job=moved, values=now, cluster=self._run_on(app, target, plan))
+        return ResolvedJob(job=moved, values=now, cluster=self._run_on(app, target, plan))
 
     def _run_on(self, app: App, target: str, plan: ClusterPlan) -> ClusterRun:
         port, wish = plan.ports.of("node-manager"), self._typed(app, target, plan)
@@ -144,7 +144,7 @@ class OnCluster:
         """Return the head here, None of a dry run that found none."""
         if self._known is None and not app.dry_run:
             self._known = self._find(app, target)
-        elif self._known is None and self.near:
+        elif self._known is None and self.is_local:
             with app.checking("cluster"):
                 self._known = self._find(app, target)
         return self._known
@@ -161,20 +161,27 @@ class OnCluster:
         wish = ClusterWish(target=target, nodes=self._wish.nodes, name=self._wish.cluster)
         return find_head(cluster_name(load_target(app.project, target).target, wish.name), wish)
 
-    def make(self, app: App, target: str) -> None:
+    def build_missing(self, app: App, target: str) -> None:
         """Refuse: what a cluster runs in was made when it was started."""
         raise SpecError(_("--build is for a run on one machine: `rlbox cluster up` brings a cluster its image"))
 
-    def ready(self, app: App, target: str, ledger: Ledger, gpus: str, need_gib: float | None = None) -> ReadyDocker:
+    def prepare(
+        self, app: App, target: str, run_store: RunStore, gpus: str, need_gib: float | None = None
+    ) -> PreparedDocker:
         """Return the head's engine with the image of its container, checked, on the network of its host."""
         image, head = image_plan(app.project, target), self._head(app, target)
         image = dataclasses.replace(image, container=dataclasses.replace(image.container, network="host"))
-        ready = ReadyDocker(
-            target=target, ledger=ledger, image=image, bytecode=Path("cache/bytecode", target), say=app.say, gpus=gpus
+        ready = PreparedDocker(
+            target=target,
+            run_store=run_store,
+            image=image,
+            bytecode=Path("cache/bytecode", target),
+            say=app.say,
+            gpus=gpus,
         )
         if head is None or not head.image:  # a dry run from elsewhere
-            return dataclasses.replace(ready, place=CLUSTER, near=False)
-        check_disk(app, ledger.folder, image.container, need_gib)
+            return dataclasses.replace(ready, place=CLUSTER, is_local=False)
+        check_disk(app, run_store.data_dir, image.container, need_gib)
         found: Mapping[str, Any] = {}
         with app.checking("image"):
             found = _require_same(engine().find_image(head.image) or {}, image, head.plan)
@@ -193,21 +200,21 @@ class OnCluster:
             labels={ID_LABEL: head.plan.id},
         )
 
-    def call(self, app: App, target: str, words: tuple[str, ...], data: str | None, gpus: str) -> int:
+    def run_rlbox(self, app: App, target: str, words: tuple[str, ...], data: str | None, gpus: str) -> int:
         """Refuse: what is carried out beside a stack is on one machine."""
         raise SpecError(_("rlbox {word} is for one machine, not for a cluster").format(word=words[0]))
 
-    def carrier(self, note: CarrierNote) -> RunContainer:
+    def open_runtime(self, note: ContainerRef) -> RunContainer:
         """Return the container of a run, as on one machine."""
-        return Docker().carrier(note)
+        return DockerBackend().open_runtime(note)
 
-    def seek(self, plan: RunPlan, data: Path) -> CarrierNote | None:
+    def find_container(self, plan: RunPlan, data: Path) -> ContainerRef | None:
         """Return the note of the container of a run, as on one machine."""
-        found = Docker().seek(plan, data)
+        found = DockerBackend().find_container(plan, data)
         return dataclasses.replace(found, place=CLUSTER) if found else None
 
 
-PLACE: RunPlace = OnCluster()
+BACKEND: Backend = ClusterBackend()
 
 
 def find_head(name: str, wish: ClusterWish) -> _Head:

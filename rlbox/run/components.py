@@ -14,10 +14,10 @@ from rlbox.evaluation.components import Part
 from rlbox.evaluation.run_components import probe_components
 from rlbox.evaluation.training_view import part_text, parts_data, parts_summary
 from rlbox.i18n import _
-from rlbox.run.places import place_named
+from rlbox.run.places import load_backend
 
 
-def components_here(app: App, python: str, files: Sequence[str], timeout_s: float) -> int:
+def run_component_tests(app: App, python: str, files: Sequence[str], timeout_s: float) -> int:
     """Test the stack that is here, show each part as it is known, and return rlbox's exit code."""
     began = time.monotonic()
     stack = find_stack(python, "rlbox components TARGET, or rlbox components --python FILE")
@@ -33,7 +33,7 @@ def components_here(app: App, python: str, files: Sequence[str], timeout_s: floa
     return WorkFailed.exit_code if "failed" in states else TimedOut.exit_code if "late" in states else 0
 
 
-def is_around(name: str) -> bool:
+def is_inside_target(name: str) -> bool:
     """Return whether this process is in a target's image, or place; `NodeError` when it is in another one's."""
     here = find_local_stack()
     if here and here.requirements.target != name:
@@ -44,11 +44,11 @@ def is_around(name: str) -> bool:
     return here is not None
 
 
-def components_at(
+def run_component_tests_at(
     app: App, place: str, name: str, data: str | None, gpus: str, files: Sequence[str], timeout_s: float
 ) -> int:
     """Test the stack of a target at a place where runs take place."""
-    return place_named(place).call(app, name, _words(app, files, timeout_s), data, gpus)
+    return load_backend(place).run_rlbox(app, name, _words(app, files, timeout_s), data, gpus)
 
 
 def _words(app: App, files: Sequence[str], timeout_s: float) -> tuple[str, ...]:

@@ -20,10 +20,10 @@ from rlbox.engine.data_disk import data_folder
 from rlbox.errors import EngineError, NodeError, NotAnswered, RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.image.plans import image_plan
-from rlbox.record.disk_hold import Holder
+from rlbox.record.disk_hold import LockOwner
 from rlbox.record.folder import load_plan
-from rlbox.record.ledger import Ledger, Settled
-from rlbox.run.places import reach, seek
+from rlbox.record.ledger import ReconcileResult, RunStore
+from rlbox.run.places import find_container, open_runtime
 from rlbox.secrets.env_file import parse_env_file
 from rlbox.secrets.find import ENV_FILE
 from rlbox.secrets.masks import SECRETS_VARIABLE, Masks
@@ -31,36 +31,40 @@ from rlbox.secrets.strength import weakness
 from rlbox.system.identity import user_name
 from rlbox.values import Secret
 
-BESIDE_HERE = ("--project", "--data", "--env-file")
+LOCAL_FILE_OPTIONS = ("--project", "--data", "--env-file")
 """Options whose values are names of files here; what they say is sent along otherwise."""
 
 
-def disk_of(app: App, target: str, data: str | None, env: Mapping[str, str] | None = None) -> Ledger:
+def open_run_store(app: App, target: str, data: str | None, env: Mapping[str, str] | None = None) -> RunStore:
     """Return the data disk of `--data`, `RLBOX_DATA` or the target.
 
     With an engine on another machine the whole command is carried out there, with the variables `env`, and this does
     not return.
     """
-    go_over(app, target, data, env)
-    return disk_here(app, target, data)
+    run_on_remote_engine(app, target, data, env)
+    return open_local_run_store(app, target, data)
 
 
-def known_disk(app: App, target: str, data: str | None) -> Ledger:
+def open_existing_run_store(app: App, target: str, data: str | None) -> RunStore:
     """As `disk_of`, for a verb that looks at what is there: `NodeError` when what was named is not."""
-    ledger = disk_of(app, target, data)
-    if (data or os.environ.get("RLBOX_DATA")) and not ledger.folder.is_dir():
+    run_store = open_run_store(app, target, data)
+    if (data or os.environ.get("RLBOX_DATA")) and not run_store.data_dir.is_dir():
         raise NodeError(
-            _("there is no such data disk"), where=str(ledger.folder), next_step=_("name the folder that holds runs/")
+            _("there is no such data disk"),
+            where=str(run_store.data_dir),
+            next_step=_("name the folder that holds runs/"),
         )
-    return ledger
+    return run_store
 
 
-def disk_here(app: App, target: str, data: str | None) -> Ledger:
+def open_local_run_store(app: App, target: str, data: str | None) -> RunStore:
     """Return the data disk of `--data`, `RLBOX_DATA` or the target, on this machine."""
-    return Ledger(folder=folder_of(app, target, data), reach=reach, seek=seek)
+    return RunStore(
+        data_dir=resolve_data_dir(app, target, data), open_runtime=open_runtime, find_container=find_container
+    )
 
 
-def folder_of(app: App, target: str, data: str | None) -> Path:
+def resolve_data_dir(app: App, target: str, data: str | None) -> Path:
     """Return where the data disk of `--data`, `RLBOX_DATA` or the target is on this machine, without links."""
     try:
         host = image_plan(app.project, target).container.host
@@ -71,29 +75,29 @@ def folder_of(app: App, target: str, data: str | None) -> Path:
     return data_folder(host, data)
 
 
-def myself(what: str) -> Holder:
+def current_lock_owner(what: str) -> LockOwner:
     """Return this command line as holder of a data disk."""
-    return Holder(what=what, user=user_name(), uid=os.getuid(), host=socket.gethostname())
+    return LockOwner(what=what, user=user_name(), uid=os.getuid(), host=socket.gethostname())
 
 
-def bring_up_to_date(app: App, ledger: Ledger) -> Settled:
+def reconcile_runs(app: App, run_store: RunStore) -> ReconcileResult:
     """Settle the dead runs of a data disk, and say what could not be settled."""
-    found = ledger.settle(myself("the ends of runs"))
-    for run, why in found.unsettled.items():
+    found = run_store.reconcile(current_lock_owner("the ends of runs"))
+    for run, why in found.unresolved.items():
         app.say(f"run {run} {why}")
     return found
 
 
-def run_masks(app: App, run_dir: Path) -> Masks:
+def load_run_masks(app: App, run_dir: Path) -> Masks:
     """Return masks for what the environment and `.env` say now, and what the run names as its secrets."""
     try:
         named = load_plan(run_dir).secrets
     except RlboxError:
         named = ()
-    return project_masks(app, named, {})
+    return load_project_masks(app, named, {})
 
 
-def project_masks(app: App, named: Sequence[str], secrets: Mapping[str, Secret]) -> Masks:
+def load_project_masks(app: App, named: Sequence[str], secrets: Mapping[str, Secret]) -> Masks:
     """Return masks for what the environment and `.env` say now, for the variables `named`, and for `secrets`."""
     values: dict[str, str] = {}
     with contextlib.suppress(OSError):  # most projects have none
@@ -104,7 +108,7 @@ def project_masks(app: App, named: Sequence[str], secrets: Mapping[str, Secret])
     return Masks({**values, **os.environ, **given, SECRETS_VARIABLE: names})
 
 
-def go_over(app: App, target: str, data: str | None, env: Mapping[str, str] | None = None) -> None:
+def run_on_remote_engine(app: App, target: str, data: str | None, env: Mapping[str, str] | None = None) -> None:
     """Return when the engine is on this machine; else carry the whole command line out beside it, and exit.
 
     Parameters
@@ -125,10 +129,12 @@ def go_over(app: App, target: str, data: str | None, env: Mapping[str, str] | No
             _("the engine is at {engine_place}, where a dry run starts nothing").format(engine_place=engine_place())
         )
     words = click.get_current_context().find_root().obj
-    raise click.exceptions.Exit(on_remote(app, target, data, words, env or {}))
+    raise click.exceptions.Exit(run_in_remote_container(app, target, data, words, env or {}))
 
 
-def on_remote(app: App, target: str, data: str | None, words: Sequence[str], env: Mapping[str, str]) -> int:
+def run_in_remote_container(
+    app: App, target: str, data: str | None, words: Sequence[str], env: Mapping[str, str]
+) -> int:
     """Run `rlbox WORDS` in a container of the target's image beside the remote engine; return its exit code."""
     from rlbox.engine.helper_container import Helper, run_helper
     from rlbox.image.adopt import own_image
@@ -153,14 +159,14 @@ def on_remote(app: App, target: str, data: str | None, words: Sequence[str], env
         image=image.tag,
         data=folder,
         create=image.container.create and not named,
-        words=without(words, BESIDE_HERE),
+        words=drop_options(words, LOCAL_FILE_OPTIONS),
         env={"RLBOX_DATA": folder, VARIABLE: split_tag(image.tag)[1], **env},
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
     )
     return run_helper(tunnel, app.project, helper)
 
 
-def without(words: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:
+def drop_options(words: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:
     """Return a command line without some options and their values."""
     left, rest = [], iter(words)
     for word in rest:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
-from rlbox.diagnose.cause import LastWord, container_end
+from rlbox.diagnose.cause import ExitInfo, container_exit
 from rlbox.doctor.gpu_choice import choose_container_gpus, parse_image_environment, require_usable_gpus
 from rlbox.engine.address import engine_address, engine_is_here, engine_place
 from rlbox.engine.api import engine
@@ -37,13 +37,13 @@ from rlbox.job.names import SOURCE
 from rlbox.job.params import Values
 from rlbox.job.plan import RunPlan
 from rlbox.record.folder import write_plan
-from rlbox.record.host_record import CarrierNote
-from rlbox.record.ledger import Ledger
-from rlbox.record.settle import CarrierStatus
-from rlbox.run.closed import unpublish
-from rlbox.run.data_disk import disk_here, go_over
-from rlbox.run.inputs import container_plan
-from rlbox.run.place import OneMachine, RunPlace, Start
+from rlbox.record.host_record import ContainerRef
+from rlbox.record.ledger import RunStore
+from rlbox.record.settle import RuntimeStatus
+from rlbox.run.closed import drop_taken_ports
+from rlbox.run.data_disk import open_local_run_store, run_on_remote_engine
+from rlbox.run.inputs import plan_container_run
+from rlbox.run.place import Backend, PreparedRun, SingleMachineBackend
 from rlbox.run.shell import open_shell
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.system.identity import format_user_ids
@@ -60,26 +60,26 @@ BYTECODE = "PYTHONPYCACHEPREFIX"
 _NAME = "docker"
 
 
-class Docker(OneMachine):
+class DockerBackend(SingleMachineBackend):
     """Runs in containers of their targets' images."""
 
     @property
-    def near(self) -> bool:
+    def is_local(self) -> bool:
         """Whether the engine is on this machine."""
         return engine_is_here()
 
-    def disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> Ledger:
+    def open_data_disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> RunStore:
         """Return the data disk, which lies beside the engine."""
         with app.checking("data disk", "memory", "ports"):
-            go_over(app, target, data, {name: secret.reveal() for name, secret in secrets.items()})
-        return disk_here(app, target, data)
+            run_on_remote_engine(app, target, data, {name: secret.reveal() for name, secret in secrets.items()})
+        return open_local_run_store(app, target, data)
 
-    def make(self, app: App, target: str) -> None:
+    def build_missing(self, app: App, target: str) -> None:
         """Start an engine where none answers, and build the image where there is none, or an outdated one."""
         from rlbox.engine.bring import bring_engine, plan_engine
         from rlbox.image.build import require_built
 
-        if not self.near:
+        if not self.is_local:
             what = _("--build is for an engine on this machine: this one is at {engine_place}").format(
                 engine_place=engine_place()
             )
@@ -96,11 +96,13 @@ class Docker(OneMachine):
                 bring_engine(app.say)
         require_built(app, target)
 
-    def ready(self, app: App, target: str, ledger: Ledger, gpus: str, need_gib: float | None = None) -> ReadyDocker:
+    def prepare(
+        self, app: App, target: str, run_store: RunStore, gpus: str, need_gib: float | None = None
+    ) -> PreparedDocker:
         """Return the engine, the image and the GPUs, all checked, and the data disk."""
         image = image_plan(app.project, target)
-        if self.near:
-            check_disk(app, ledger.folder, image.container, need_gib)
+        if self.is_local:
+            check_disk(app, run_store.data_dir, image.container, need_gib)
         found: Mapping[str, Any] = {"Id": "IMAGE"}
         with app.checking("image"):
             found = found if image.tag in app.dry.made else _check_image(app, image)
@@ -112,21 +114,21 @@ class Docker(OneMachine):
             require_usable_gpus(app, image, gpus, access, parse_image_environment(found))
         with app.checking("network"):
             image = dataclasses.replace(image, container=engine().reachable(image.container))
-        return ReadyDocker(
-            target=target, ledger=ledger, image=image, bytecode=bytecode, gpus=gpus, access=access, say=app.say
+        return PreparedDocker(
+            target=target, run_store=run_store, image=image, bytecode=bytecode, gpus=gpus, access=access, say=app.say
         )
 
-    def call(self, app: App, target: str, words: tuple[str, ...], data: str | None, gpus: str) -> int:
+    def run_rlbox(self, app: App, target: str, words: tuple[str, ...], data: str | None, gpus: str) -> int:
         """Carry out `rlbox WORDS` in a container of its own."""
         return open_shell(app, target, ("/opt/rlbox/bin/rlbox", *words), data, gpus)
 
-    def carrier(self, note: CarrierNote) -> RunContainer:
+    def open_runtime(self, note: ContainerRef) -> RunContainer:
         """Return the container of a run, on the engine that it was made on."""
         from rlbox.engine.docker import DockerEngine
 
         return RunContainer(engine=DockerEngine.connect(note.engine), note=note)
 
-    def seek(self, plan: RunPlan, data: Path) -> CarrierNote | None:
+    def find_container(self, plan: RunPlan, data: Path) -> ContainerRef | None:
         """Return the note of the container whose labels and mounts say that it is that of the run."""
         from rlbox.engine.docker import DockerEngine
 
@@ -134,11 +136,11 @@ class Docker(OneMachine):
             names = found.get("Names") or ()  # null for a container that is just being made or removed
             if names and any(mount.get("Source") == str(data) for mount in found.get("Mounts") or ()):
                 name = names[0].removeprefix("/")
-                return CarrierNote(run=plan.run_id, name=name, engine=engine_address(), place=_NAME)
+                return ContainerRef(run=plan.run_id, name=name, engine=engine_address(), place=_NAME)
         return None
 
 
-PLACE: RunPlace = Docker()
+BACKEND: Backend = DockerBackend()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,9 +148,9 @@ class RunContainer:
     """The container that carries out a run, as its engine knows it; only one with the labels of that run is."""
 
     engine: DockerEngine
-    note: CarrierNote
+    note: ContainerRef
 
-    def status(self) -> CarrierStatus:
+    def status(self) -> RuntimeStatus:
         """Whether it was made and not started yet, lives, has ended, or is gone."""
         found = self.engine.container(self.note.name)
         if found is None or found.labels.get(RUN_LABEL) != self.note.run:
@@ -156,12 +158,12 @@ class RunContainer:
         status = found.status
         return "made" if status == "created" else "living" if status in GOING else "ended"
 
-    def last_word(self) -> LastWord | None:
+    def exit_info(self) -> ExitInfo | None:
         """What its exit code, its output and the engine's flags say."""
         ended = self.engine.ended(self.note.name)
         if ended is None:
             return None
-        word = container_end(self.note.name, ended.exit_code, out_of_memory=ended.out_of_memory, note=ended.output)
+        word = container_exit(self.note.name, ended.exit_code, out_of_memory=ended.out_of_memory, note=ended.output)
         again = self.note.started and self.note.started != ended.started
         return dataclasses.replace(word, end="again") if again else word
 
@@ -190,7 +192,7 @@ class RunContainer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadyDocker:
+class PreparedDocker:
     """The image and engine for runs of a target; `bytecode` is relative to the data disk, `gpus` is what was asked.
 
     `made_from` is what the engine calls the image where that is not by its tag, `env` and `labels` what its containers
@@ -199,7 +201,7 @@ class ReadyDocker:
     """
 
     target: str
-    ledger: Ledger
+    run_store: RunStore
     image: ImagePlan
     bytecode: Path
     say: Callable[[str], None]
@@ -207,7 +209,7 @@ class ReadyDocker:
     access: GpuAccess = NO_GPUS
     place: str = _NAME
     made_from: str = ""
-    near: bool = True
+    is_local: bool = True
     env: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -217,21 +219,21 @@ class ReadyDocker:
         return self.image.container.network
 
     @property
-    def shares_ports(self) -> bool:
+    def shares_host_ports(self) -> bool:
         """Whether it is that of this machine; elsewhere only the supervisor can look at ports."""
-        return self.near and self.network == "host" and engine_is_here()
+        return self.is_local and self.network == "host" and engine_is_here()
 
-    def plan(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
+    def plan_run(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
         """Return the plan of a new run."""
         mount = self.image.container.mount
-        plan = container_plan(job, values, mount, run_id, self.place, self.target, secrets)
+        plan = plan_container_run(job, values, mount, run_id, self.place, self.target, secrets)
         env = {BYTECODE: f"{mount}/{self.bytecode}", **plan.env}
         return dataclasses.replace(plan, env=env, container=f"rlbox-{run_id}", gpus=self.gpus)
 
-    def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret]) -> Start:
+    def prepare_run(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret]) -> PreparedRun:
         """Return the run, ready to start."""
         # what was compiled for other images of the target
-        compiled = (self.ledger.folder / self.bytecode).parent
+        compiled = (self.run_store.data_dir / self.bytecode).parent
         for name in list_names(compiled):
             if name != self.bytecode.name:
                 remove_tree(compiled / name)
@@ -248,14 +250,16 @@ class ReadyDocker:
                 RUN_LABEL: plan.run_id,
                 OWNER_LABEL: format_user_ids().partition(":")[0],
             },
-            data=str(self.ledger.folder),
+            data=str(self.run_store.data_dir),
             caller=format_user_ids(),
             ca_bundle=find_ca_bundle() if engine_is_here() else "",
             gpus=self.access,
             init=False,  # the supervisor is process 1, which nothing in the container can kill
             mounts=(Mount(source=str(plan.params[SOURCE]), target=tree, read_only=True),) if tree else (),
         )
-        return Start(plan=plan, run_dir=run_dir, begin=lambda hold: self._begin(plan, run_dir, container, secrets))
+        return PreparedRun(
+            plan=plan, run_dir=run_dir, start=lambda hold: self._begin(plan, run_dir, container, secrets)
+        )
 
     def _begin(
         self, plan: RunPlan, run_dir: Path, container: ContainerPlan, secrets: Mapping[str, Secret]
@@ -264,19 +268,19 @@ class ReadyDocker:
 
         It stays after its end until somebody has settled it.
         """
-        note = CarrierNote(run=plan.run_id, name=plan.container, engine=engine_address(), place=self.place)
+        note = ContainerRef(run=plan.run_id, name=plan.container, engine=engine_address(), place=self.place)
         asked = engine()
         self._start(asked, note, plan, run_dir, container, secrets)
         # it runs: a disk that is full is for its supervisor to tell, and an engine that is gone for who follows
         with contextlib.suppress(OSError, EngineError):
             found = asked.container(plan.container)
-            self.ledger.write_note(dataclasses.replace(note, started=found.started if found else "unknown"))
+            self.run_store.write_ref(dataclasses.replace(note, started=found.started if found else "unknown"))
         return lambda: asked.running(plan.container)
 
     def _start(
         self,
         asked: DockerEngine,
-        note: CarrierNote,
+        note: ContainerRef,
         plan: RunPlan,
         run_dir: Path,
         container: ContainerPlan,
@@ -286,12 +290,12 @@ class ReadyDocker:
         from rlbox.engine.docker import PortTaken
 
         while True:
-            self.ledger.write_note(note, plan)
+            self.run_store.write_ref(note, plan)
             try:
                 asked.start(dataclasses.replace(container, publish=tuple(plan.published.values())), secrets)
                 break
             except PortTaken as error:
-                plan, lost = unpublish(plan, error.ports)
+                plan, lost = drop_taken_ports(plan, error.ports)
                 write_plan(run_dir, plan)
                 for text in lost:
                     self.say(text)

@@ -11,11 +11,11 @@ from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.provision.facts import read_record
 from rlbox.provision.layout import Layout
-from rlbox.run.here import applied_layout, call_at
+from rlbox.run.here import find_applied_layout, run_rlbox_in_place
 from rlbox.values import OWN
 
 
-def place_to_examine(app: App, name: str | None, place: str, data: str | None) -> Layout | None:
+def find_place_to_examine(app: App, name: str | None, place: str, data: str | None) -> Layout | None:
     """Return where the place is that is meant: the one around this shell, or TARGET's with `--place here`; else None.
 
     Raises
@@ -26,7 +26,7 @@ def place_to_examine(app: App, name: str | None, place: str, data: str | None) -
     if place == "here":
         if not name:
             raise SpecError(_("--place here wants a target"), next_step="rlbox doctor TARGET --place here")
-        return applied_layout(app, name, data)
+        return find_applied_layout(app, name, data)
     layout = Layout(prefix=find_install_dir(os.environ).removesuffix(OWN), data="/")
     if (record := read_record(layout)) is None:
         return None
@@ -43,4 +43,4 @@ def examine_place(app: App, layout: Layout, gpus: str, *, fix: bool, budget_s: f
     """Examine a place in the environment that its runs have; return rlbox's exit code."""
     words = ["doctor", "--around", *["--fix"] * fix, *["--dry-run"] * app.dry_run, *app.words]
     words += [f"--budget={budget_s:g}"] if budget_s else []
-    return call_at(app, layout, tuple(words), gpus)
+    return run_rlbox_in_place(app, layout, tuple(words), gpus)

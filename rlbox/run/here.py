@@ -25,12 +25,12 @@ from rlbox.provision.bring import BroughtPlace, place_at, prepare_place
 from rlbox.provision.facts import read_record
 from rlbox.provision.layout import Layout
 from rlbox.provision.whereabouts import find_layout
-from rlbox.record.disk_hold import DiskHold
-from rlbox.record.host_record import CarrierNote
-from rlbox.record.ledger import Ledger
-from rlbox.record.settle import Carrier
-from rlbox.run.data_disk import disk_here, folder_of
-from rlbox.run.place import OneMachine, RunPlace, Start
+from rlbox.record.disk_hold import DiskLock
+from rlbox.record.host_record import ContainerRef
+from rlbox.record.ledger import RunStore
+from rlbox.record.settle import RuntimeHandle
+from rlbox.run.data_disk import open_local_run_store, resolve_data_dir
+from rlbox.run.place import Backend, PreparedRun, SingleMachineBackend
 from rlbox.secrets.hand_over import send_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.supervise.warden import LOG_FILE
@@ -39,50 +39,52 @@ from rlbox.system.safe_files import open_regular_fd
 from rlbox.values import Command, Secret
 
 
-class Here(OneMachine):
+class HostBackend(SingleMachineBackend):
     """Runs on this machine itself; nothing carries them but its processes."""
 
-    near = True
+    is_local = True
 
-    def disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> Ledger:
+    def open_data_disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> RunStore:
         """Return the data disk of this machine."""
-        return disk_here(app, target, data)
+        return open_local_run_store(app, target, data)
 
-    def make(self, app: App, target: str) -> None:
+    def build_missing(self, app: App, target: str) -> None:
         """Make nothing: what is missing is laid when the place is made ready."""
 
-    def ready(self, app: App, target: str, ledger: Ledger, gpus: str, need_gib: float | None = None) -> ReadyHere:
+    def prepare(
+        self, app: App, target: str, run_store: RunStore, gpus: str, need_gib: float | None = None
+    ) -> PreparedHost:
         """Return this machine, brought to the target's lock."""
         image = image_plan(app.project, target)
         with app.checking("lock"):
             image.require_lock()
-        check_disk(app, ledger.folder, image.container, need_gib)
+        check_disk(app, run_store.data_dir, image.container, need_gib)
         chosen = choose_visible_gpus(app, gpus)
         app.say("no container: the stages run in place on this machine, as you: they can change the run's own record")
-        place = prepare_place(app, image, ledger.folder, chosen)
-        return ReadyHere(target=target, ledger=ledger, place=place, gpus=gpus)
+        place = prepare_place(app, image, run_store.data_dir, chosen)
+        return PreparedHost(target=target, run_store=run_store, place=place, gpus=gpus)
 
-    def call(self, app: App, target: str, words: tuple[str, ...], data: str | None, gpus: str) -> int:
+    def run_rlbox(self, app: App, target: str, words: tuple[str, ...], data: str | None, gpus: str) -> int:
         """Carry out `rlbox WORDS` where `rlbox apply` laid the target, with the environment that runs have there."""
-        return call_at(app, applied_layout(app, target, data), words, gpus)
+        return run_rlbox_in_place(app, find_applied_layout(app, target, data), words, gpus)
 
-    def carrier(self, note: CarrierNote) -> Carrier:
+    def open_runtime(self, note: ContainerRef) -> RuntimeHandle:
         """Refuse: no run in place writes a note."""
         raise SpecError(
             _("run {run} takes place here, where nothing carries it but processes").format(run=note.run),
             where=note.name,
         )
 
-    def seek(self, plan: RunPlan, data: Path) -> None:
+    def find_container(self, plan: RunPlan, data: Path) -> None:
         """Return nothing: what a run leaves here carries its marks."""
 
 
-PLACE: RunPlace = Here()
+BACKEND: Backend = HostBackend()
 
 
-def applied_layout(app: App, target: str, data: str | None) -> Layout:
+def find_applied_layout(app: App, target: str, data: str | None) -> Layout:
     """Return where a target was applied to this machine; `NodeError` where it was not."""
-    layout = find_layout(target, folder_of(app, target, data))
+    layout = find_layout(target, resolve_data_dir(app, target, data))
     if read_record(layout) is None:
         raise NodeError(
             _("target {target} was not applied to this machine").format(target=target),
@@ -91,7 +93,7 @@ def applied_layout(app: App, target: str, data: str | None) -> Layout:
     return layout
 
 
-def call_at(app: App, layout: Layout, words: tuple[str, ...], gpus: str) -> int:
+def run_rlbox_in_place(app: App, layout: Layout, words: tuple[str, ...], gpus: str) -> int:
     """Carry out `rlbox WORDS` in a place as its runs are, whatever the shell exports; return its exit code."""
     place = place_at(layout, choose_visible_gpus(app, gpus))
     safe = ("-P",) if sys.version_info >= (3, 11) else ()  # else Python looks for modules where the user stands
@@ -100,30 +102,30 @@ def call_at(app: App, layout: Layout, words: tuple[str, ...], gpus: str) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadyHere:
+class PreparedHost:
     """The prepared environment for runs of a target, and their data disk."""
 
     target: str
-    ledger: Ledger
+    run_store: RunStore
     place: BroughtPlace
     gpus: str = ""
     network: str = "host"
-    shares_ports: bool = True
+    shares_host_ports: bool = True
 
-    def plan(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
+    def plan_run(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
         """Return the plan of a new run."""
-        run, data = self.ledger.run_dir(run_id), str(self.ledger.folder)
+        run, data = self.run_store.run_dir(run_id), str(self.run_store.data_dir)
         python, own = str(self.place.python), sys.executable
         source = str(values.params[SOURCE]) if job.source else ""
         paths = Paths(run=str(run), job=str(run / "job"), data=data, python=python, rlbox=own, source=source)
         plan = plan_run(job, values, paths, run_id=run_id, place="here", target=self.target, secrets=secrets)
         return dataclasses.replace(plan, gpus=self.gpus)
 
-    def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret]) -> Start:
+    def prepare_run(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret]) -> PreparedRun:
         """Return the run, ready to start."""
-        return Start(plan=plan, run_dir=run_dir, begin=lambda hold: self._begin(run_dir, secrets, hold))
+        return PreparedRun(plan=plan, run_dir=run_dir, start=lambda hold: self._begin(run_dir, secrets, hold))
 
-    def _begin(self, run_dir: Path, secrets: Mapping[str, Secret], hold: DiskHold) -> Callable[[], bool]:
+    def _begin(self, run_dir: Path, secrets: Mapping[str, Secret], hold: DiskLock) -> Callable[[], bool]:
         """Start the warden, which inherits the hold of the data disk and starts the supervisor.
 
         It has a session of its own that no terminal and no command line can take down.

@@ -29,11 +29,11 @@ from rlbox.job.names import SOURCE
 from rlbox.job.param import Scalar
 from rlbox.job.params import Values
 from rlbox.job.plan import RunPlan, plan_run
-from rlbox.record.source_tree import SourceTree, probe_source, source_text
+from rlbox.record.source_tree import SourceTree, describe_source, probe_source
 from rlbox.record.state import change_stage, load_run_state, new_run_state, write_run_state
 from rlbox.report.run_view import summary_text
-from rlbox.run.data_disk import folder_of
-from rlbox.run.places import new_run
+from rlbox.run.data_disk import resolve_data_dir
+from rlbox.run.places import rerun_command_line
 from rlbox.secrets.masks import Masks
 from rlbox.system.clock import utc_now
 from rlbox.system.identity import user_name
@@ -43,7 +43,7 @@ from rlbox.values import VENV, Secret
 SPEC = "spec/"
 
 
-def run_files(app: App, job: Job, target: str, fixes: Iterable[Fix]) -> dict[str, str]:
+def collect_run_files(app: App, job: Job, target: str, fixes: Iterable[Fix]) -> dict[str, str]:
     """Return what is kept beside a run's plan, by name: the specs it came from, and what is known of failures."""
     files = {"target.toml": app.project.target_file(target), "job.toml": app.project.job_file(job.name)}
     lock = app.project.lock_file(target)
@@ -59,13 +59,13 @@ def specs_digest(files: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(specs, sort_keys=True).encode()).hexdigest()
 
 
-def programs(app: App, job: Job) -> Path | None:
+def job_programs_dir(app: App, job: Job) -> Path | None:
     """Return the folder of the job's own programs, beside its file, if it has one."""
     folder = app.project.job_file(job.name).with_suffix("")
     return folder if folder.is_dir() else None
 
 
-def job_secrets(
+def load_job_secrets(
     app: App, job: Job, target: str, data: str | None, env_file: str | None, params: Mapping[str, Scalar]
 ) -> dict[str, Secret]:
     """Return the secrets of a job; `SpecError` when a required one is nowhere, or one is too weak to be masked.
@@ -81,7 +81,7 @@ def job_secrets(
     from rlbox.fixes.load import load_fixes
     from rlbox.secrets.find import find_secrets
 
-    folders = (app.project.folder, folder_of(app, target, data))
+    folders = (app.project.folder, resolve_data_dir(app, target, data))
     with app.checking("secrets"):
         return find_secrets(
             job.secrets,
@@ -99,7 +99,7 @@ def job_secrets(
     return {}
 
 
-def container_plan(
+def plan_container_run(
     job: Job, values: Values, mount: str, run_id: str, place: str, target: str, secrets: tuple[str, ...] = ()
 ) -> RunPlan:
     """Return the plan of a run in a container that sees the data disk at `mount`."""
@@ -117,7 +117,7 @@ def check_ports(run_dir: Path, plan: RunPlan) -> None:
     NodeError
         Names port and holder.
     """
-    for stage, cause in taken_ports(plan):
+    for stage, cause in find_taken_ports(plan):
         if plan.attempt > 1:  # the attempt before has the last word
             raise NodeError(cause.what, where=str(run_dir), next_step=cause.next_step)
         _record_failure(run_dir, plan, stage, cause)
@@ -129,7 +129,7 @@ def check_ports(run_dir: Path, plan: RunPlan) -> None:
         )
 
 
-def taken_ports(plan: RunPlan) -> Iterator[tuple[str, Cause]]:
+def find_taken_ports(plan: RunPlan) -> Iterator[tuple[str, Cause]]:
     """Yield each stage that needs a port which is taken, and whose it is."""
     for stage in plan.stages:
         for service in stage.services:
@@ -168,15 +168,15 @@ def check_source(app: App, job: Job, values: Values, *, here: bool, force: bool)
         return values, None
     with app.checking(SOURCE):
         if not here:
-            raise source_elsewhere(values)
+            raise remote_source_error(values)
         found = _probe_tree(job.source, _folder(values.params[SOURCE]))
         _check_version(app, job.name, job.source, found, force=force)
-        app.say(f"source: {source_text(found.record)}")
+        app.say(f"source: {describe_source(found.record)}")
         return dataclasses.replace(values, params={**values.params, SOURCE: found.folder}), found
     return values, None
 
 
-def source_elsewhere(values: Values) -> SpecError:
+def remote_source_error(values: Values) -> SpecError:
     """Return the refusal of a tree of this machine for a run on another one."""
     return SpecError(
         _("--set {source} is for a run on this machine: other machines do not have {params}").format(
@@ -186,7 +186,7 @@ def source_elsewhere(values: Values) -> SpecError:
     )
 
 
-def check_source_again(app: App, job: Job, plan: RunPlan, settings: Mapping[str, str]) -> SourceTree | None:
+def check_resumed_source(app: App, job: Job, plan: RunPlan, settings: Mapping[str, str]) -> SourceTree | None:
     """Return the tree of a run that is resumed, as it is now; None for the installed package.
 
     Raises
@@ -204,7 +204,7 @@ def check_source_again(app: App, job: Job, plan: RunPlan, settings: Mapping[str,
                     run_id=plan.run_id, had=had or _("the installed package")
                 ),
                 next_step=_("start a new run: {new_run} --set {source}={settings}").format(
-                    new_run=new_run(plan), source=SOURCE, settings=shlex.quote(settings[SOURCE])
+                    new_run=rerun_command_line(plan), source=SOURCE, settings=shlex.quote(settings[SOURCE])
                 ),
             )
         return _probe_tree(job.source, Path(had)) if had else None

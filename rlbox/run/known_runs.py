@@ -11,53 +11,53 @@ from rlbox.errors import RlboxError
 from rlbox.evaluation.ckpt_files import find_checkpoints
 from rlbox.planner.budget import StageMeasurement
 from rlbox.record.folder import load_plan
-from rlbox.record.ledger import Ledger, Settled
-from rlbox.record.removal import KeptRun
-from rlbox.record.removing import size_of
+from rlbox.record.ledger import ReconcileResult, RunStore
+from rlbox.record.removal import RemovalCandidate
+from rlbox.record.removing import directory_bytes
 from rlbox.record.state import RunState
-from rlbox.run.data_disk import bring_up_to_date, disk_here
+from rlbox.run.data_disk import open_local_run_store, reconcile_runs
 
 _OF_NO_JOB = "?"
 
 
-def run_facts(ledger: Ledger, app: App, folders: Iterable[Path]) -> list[KeptRun]:
+def list_removal_candidates(run_store: RunStore, app: App, folders: Iterable[Path]) -> list[RemovalCandidate]:
     """Return what is known of some runs, after the dead ones were settled."""
-    found = bring_up_to_date(app, ledger)
-    return [_facts(ledger, folder, found) for folder in folders]
+    found = reconcile_runs(app, run_store)
+    return [_facts(run_store, folder, found) for folder in folders]
 
 
-def _facts(ledger: Ledger, folder: Path, found: Settled) -> KeptRun:
-    run, state = folder.name, _state(ledger, folder)
-    holder = found.holder is not None and found.holder.run == run
+def _facts(run_store: RunStore, folder: Path, found: ReconcileResult) -> RemovalCandidate:
+    run, state = folder.name, _state(run_store, folder)
+    holder = found.lock_owner is not None and found.lock_owner.run == run
     paths = [row.path for rows in find_checkpoints(folder).values() for row in rows]
-    return KeptRun(
+    return RemovalCandidate(
         run=run,
         job=state.job if state else _OF_NO_JOB,
         state=state.state if state else "",
         began=(moment(state.started_at) or 0.0) if state else 0.0,
-        size=size_of(folder),
-        held=holder or run in found.alive or run in found.unsettled or ledger.goes_on(run),
+        size=directory_bytes(folder),
+        held=holder or run in found.alive or run in found.unresolved or run_store.is_running(run),
         checkpoints=tuple(sorted(str(Path(path).relative_to(folder)) for path in paths)),
     )
 
 
-def measured_stages(app: App, job: str, target: str, data: str | None) -> tuple[StageMeasurement, ...]:
+def load_stage_measurements(app: App, job: str, target: str, data: str | None) -> tuple[StageMeasurement, ...]:
     """Return the stages of `job` that passed on `target`, the latest run first; nothing where no disk is there."""
     try:
-        ledger = disk_here(app, target, data)
-        return tuple(row for folder in ledger.runs() for row in _passed(ledger, folder, job, target))
+        run_store = open_local_run_store(app, target, data)
+        return tuple(row for folder in run_store.runs() for row in _passed(run_store, folder, job, target))
     except RlboxError:
         return ()
 
 
-def stages_of_run(app: App, job: str, run: str, target: str, data: str | None) -> tuple[StageMeasurement, ...]:
+def load_run_measurements(app: App, job: str, run: str, target: str, data: str | None) -> tuple[StageMeasurement, ...]:
     """Return the stages of one run of `job` that passed, on whatever target; `SpecError` when there is no such run."""
-    ledger = disk_here(app, target, data)
-    return tuple(_passed(ledger, ledger.find(run), job, ""))
+    run_store = open_local_run_store(app, target, data)
+    return tuple(_passed(run_store, run_store.find_run(run), job, ""))
 
 
-def _passed(ledger: Ledger, folder: Path, job: str, target: str) -> Iterator[StageMeasurement]:
-    state = _state(ledger, folder)
+def _passed(run_store: RunStore, folder: Path, job: str, target: str) -> Iterator[StageMeasurement]:
+    state = _state(run_store, folder)
     if state is None or state.job != job or (target and state.target != target):
         return
     params = load_plan(folder).params
@@ -66,8 +66,8 @@ def _passed(ledger: Ledger, folder: Path, job: str, target: str) -> Iterator[Sta
             yield StageMeasurement(run=folder.name, stage=stage.name, seconds=stage.seconds, params=params)
 
 
-def _state(ledger: Ledger, folder: Path) -> RunState | None:
+def _state(run_store: RunStore, folder: Path) -> RunState | None:
     try:
-        return ledger.state(folder, load_plan(folder))
+        return run_store.load_state(folder, load_plan(folder))
     except RlboxError:
         return None  # a run of another rlbox, or one whose plan is torn

@@ -16,13 +16,13 @@ from rlbox.errors import EngineError, Interrupted, NodeError, SpecError, WorkFai
 from rlbox.i18n import _
 from rlbox.job.names import EVIDENCE_FOLDER, REPORT_PAGE
 from rlbox.job.plan import RunPlan
-from rlbox.record.disk_hold import Holder, held_by
-from rlbox.record.ledger import Ledger
+from rlbox.record.disk_hold import LockOwner, lock_held_error
+from rlbox.record.ledger import RunStore
 from rlbox.record.state import RunState, load_run_state, run_cause
 from rlbox.report.run_view import run_view, summary_text
 from rlbox.report.status import write_status
-from rlbox.run.place import Start
-from rlbox.run.places import again
+from rlbox.run.place import PreparedRun
+from rlbox.run.places import resume_command_line
 from rlbox.run.stop import stop_run
 from rlbox.system.identity import user_name
 from rlbox.system.interrupt import StopSignal, handle_stop_signals
@@ -35,7 +35,9 @@ _PAUSE_S = 0.05
 POLL_S = 0.2
 
 
-def launch(app: App, ledger: Ledger, me: Holder, prepare: Callable[[], Start], *, detach: bool) -> int:
+def start_and_follow(
+    app: App, run_store: RunStore, me: LockOwner, prepare: Callable[[], PreparedRun], *, detach: bool
+) -> int:
     """Start a run on a data disk and follow it to its end, or leave it alone; return rlbox's exit code.
 
     Parameters
@@ -52,51 +54,53 @@ def launch(app: App, ledger: Ledger, me: Holder, prepare: Callable[[], Start], *
     Interrupted
         Ctrl-C or SIGTERM came; the run was stopped, nothing of it is left.
     """
-    with stoppable() as asked:
-        start, there = _begin(app, ledger, me, prepare, asked)
-        alive = _alive(ledger, start.plan.run_id, there)
+    with catch_stop_signals() as asked:
+        start, there = _start_locked(app, run_store, me, prepare, asked)
+        alive = _liveness_check(run_store, start.plan.run_id, there)
         if detach and not asked.name:
-            return _leave_alone(app, ledger, start, alive)
-        follow(app, start.run_dir, lambda: not asked.name and alive())
+            return _leave_alone(app, run_store, start, alive)
+        show_progress(app, start.run_dir, lambda: not asked.name and alive())
         if asked.name:
             app.say("stopping the run")
-            stop_run(ledger, start.run_dir, start.plan, user=user_name(), by=asked.name)
-    code = finish(app, ledger, start.run_dir, start.plan, me)
+            stop_run(run_store, start.run_dir, start.plan, user=user_name(), by=asked.name)
+    code = report_result(app, run_store, start.run_dir, start.plan, me)
     if asked.name:
         what = _("run {run_id} was stopped; nothing of it is left running").format(run_id=start.plan.run_id)
         raise Interrupted(what, where=str(start.run_dir))
     return code
 
 
-def _begin(
-    app: App, ledger: Ledger, me: Holder, prepare: Callable[[], Start], asked: StopSignal
-) -> tuple[Start, Callable[[], bool]]:
-    hold = ledger.take(me)
+def _start_locked(
+    app: App, run_store: RunStore, me: LockOwner, prepare: Callable[[], PreparedRun], asked: StopSignal
+) -> tuple[PreparedRun, Callable[[], bool]]:
+    hold = run_store.lock(me)
     try:
-        found = ledger.settle_held()
-        for run, why in found.unsettled.items():
+        found = run_store.reconcile_locked()
+        for run, why in found.unresolved.items():
             app.say(f"run {run} {why}")
         if found.alive:
             run = found.alive[0]
-            raise held_by(Holder(run=run, what="its container runs"), hold.path, ledger.stage_of(run))
+            raise lock_held_error(
+                LockOwner(run=run, what="its container runs"), hold.path, run_store.current_stage(run)
+            )
         start = prepare()
-        hold.tell(dataclasses.replace(me, run=start.plan.run_id, job=start.plan.job))
+        hold.write_owner(dataclasses.replace(me, run=start.plan.run_id, job=start.plan.job))
         if asked.name:
             what = _("run {run_id} was stopped before it started").format(run_id=start.plan.run_id)
-            raise Interrupted(what, where=str(start.run_dir), next_step=again(start.plan))
-        there = start.begin(hold)
+            raise Interrupted(what, where=str(start.run_dir), next_step=resume_command_line(start.plan))
+        there = start.start(hold)
     except OSError as error:
         raise NodeError(
             _("the run cannot be written down: {strerror}").format(strerror=error.strerror or error),
-            where=str(error.filename or ledger.folder),
+            where=str(error.filename or run_store.data_dir),
             next_step=_("free space there, or name another disk with --data DIR"),
         ) from error
     finally:
-        hold.leave()
+        hold.release()
     return start, there
 
 
-def _leave_alone(app: App, ledger: Ledger, start: Start, alive: Callable[[], bool]) -> int:
+def _leave_alone(app: App, run_store: RunStore, start: PreparedRun, alive: Callable[[], bool]) -> int:
     """Wait until the supervisor has taken over, and say how to come back to the run."""
     run = start.plan.run_id
     while alive():
@@ -109,17 +113,17 @@ def _leave_alone(app: App, ledger: Ledger, start: Start, alive: Callable[[], boo
             app.say(f"run {run} keeps running: rlbox attach {run}, rlbox logs -f {run}, rlbox stop {run}")
             return 0
         time.sleep(_PAUSE_S)
-    return finish(app, ledger, start.run_dir, start.plan, Holder(what="the end of a run"))
+    return report_result(app, run_store, start.run_dir, start.plan, LockOwner(what="the end of a run"))
 
 
-def _alive(ledger: Ledger, run: str, there: Callable[[], bool]) -> Callable[[], bool]:
+def _liveness_check(run_store: RunStore, run: str, there: Callable[[], bool]) -> Callable[[], bool]:
     """Return what tells whether a run goes on: its supervisor holds the disk, or its container or process is there."""
     heard_s = time.monotonic()
 
     def alive() -> bool:
         nonlocal heard_s
         try:
-            found = ledger.held_by(run) or there()
+            found = run_store.is_locked_by(run) or there()
         except EngineError:
             if time.monotonic() - heard_s > _ENGINE_S:
                 raise
@@ -131,7 +135,7 @@ def _alive(ledger: Ledger, run: str, there: Callable[[], bool]) -> Callable[[], 
 
 
 @contextmanager
-def stoppable() -> Iterator[StopSignal]:
+def catch_stop_signals() -> Iterator[StopSignal]:
     """Remember Ctrl-C and SIGTERM while the block runs; it is asked for them between polls, so that no step is torn."""
     asked = StopSignal()
 
@@ -142,7 +146,7 @@ def stoppable() -> Iterator[StopSignal]:
         yield asked
 
 
-def follow(app: App, run_dir: Path, alive: Callable[[], bool]) -> None:
+def show_progress(app: App, run_dir: Path, alive: Callable[[], bool]) -> None:
     """Show the run until `alive` says that its supervisor ended.
 
     A terminal that is gone ends the showing, not the run.
@@ -174,7 +178,7 @@ def _state_now(run_dir: Path) -> RunState | None:
         return None
 
 
-def finish(app: App, ledger: Ledger, run_dir: Path, plan: RunPlan, me: Holder) -> int:
+def report_result(app: App, run_store: RunStore, run_dir: Path, plan: RunPlan, me: LockOwner) -> int:
     """Settle a run that ended, print how, and return rlbox's exit code.
 
     Raises
@@ -182,23 +186,23 @@ def finish(app: App, ledger: Ledger, run_dir: Path, plan: RunPlan, me: Holder) -
     WorkFailed
         It left nothing that tells how it ended, or did not even begin.
     """
-    found = ledger.settle(me)
-    state = ledger.state(run_dir, plan)
-    why = found.unsettled.get(plan.run_id, "")
+    found = run_store.reconcile(me)
+    state = run_store.load_state(run_dir, plan)
+    why = found.unresolved.get(plan.run_id, "")
     if state is None or state.attempt < plan.attempt or state.state == "running":
         what = (
             _("run {run_id} did not begin").format(run_id=plan.run_id)
             if not why
             else _("run {run_id} {why}").format(run_id=plan.run_id, why=why)
         )
-        raise WorkFailed(what, where=str(run_dir), next_step=again(plan))
+        raise WorkFailed(what, where=str(run_dir), next_step=resume_command_line(plan))
     app.result(
         {"run": state.run_id, "folder": str(run_dir), "state": state.state, "stages": _stages(state)},
         summary_text(state),
     )
     cause = run_cause(state)
     if cause:
-        app.say(cause_text(cause))
+        app.say(format_cause(cause))
     if state.state == "passed" and state.exit_code == 0:
         _say_status(app, run_dir, plan, state)
     for page in _reports(run_dir, state):
@@ -218,7 +222,7 @@ def _say_next(app: App, plan: RunPlan, state: RunState, cause: Cause | None) -> 
     if cause and cause.next_step:
         app.say(f"next: {cause.next_step}")
     elif state.state == "interrupted":
-        app.say(f"next: {again(plan)}")
+        app.say(f"next: {resume_command_line(plan)}")
     else:
         app.say(f"next: rlbox report {run}, rlbox logs {run} -n 40, rlbox bundle {run}")
 
@@ -252,7 +256,7 @@ def _stages(state: RunState) -> list[dict[str, object]]:
     return [dataclasses.asdict(stage) for stage in state.stages]
 
 
-def cause_text(cause: Cause) -> str:
+def format_cause(cause: Cause) -> str:
     """Return a cause as lines: what, the log line, where, the fix that knows it."""
     lines = [f"cause: {cause.what}"]
     if cause.line:

@@ -19,19 +19,19 @@ from rlbox.job.params import Values, override_entry
 from rlbox.job.plan import RunPlan
 from rlbox.job.resume import plan_resume
 from rlbox.planner.check import require_again, require_paths
-from rlbox.record.folder import holder_of, record_overrides, write_plan
-from rlbox.record.ledger import Ledger
-from rlbox.record.rebuild import first_open, plan_attempts
-from rlbox.record.settle import ENDED
+from rlbox.record.folder import lock_owner, write_override, write_plan
+from rlbox.record.ledger import RunStore
+from rlbox.record.rebuild import first_unpassed_stage, plan_attempts
+from rlbox.record.settle import FINISHED_STATES
 from rlbox.record.state import RunState
 from rlbox.record.supervisor_file import STOP_FILE, SUPERVISOR_FILE
-from rlbox.run.closed import close_plan
-from rlbox.run.data_disk import known_disk, project_masks
-from rlbox.run.inputs import SPEC, check_ports, check_source_again, job_secrets, run_files, specs_digest
-from rlbox.run.launch import launch
-from rlbox.run.place import Given, ReadyPlace, RunOptions, Start
-from rlbox.run.places import CLUSTER, DEFAULT_TARGET, new_run, place_named
-from rlbox.run.start import DONE, check_stage, look_ahead, unpassed
+from rlbox.run.closed import resolve_exposure
+from rlbox.run.data_disk import load_project_masks, open_existing_run_store
+from rlbox.run.inputs import SPEC, check_ports, check_resumed_source, collect_run_files, load_job_secrets, specs_digest
+from rlbox.run.launch import start_and_follow
+from rlbox.run.place import PreparedBackend, PreparedRun, ResolvedJob, RunOptions
+from rlbox.run.places import CLUSTER, DEFAULT_TARGET, load_backend, rerun_command_line
+from rlbox.run.start import DONE, check_ports_dry, stages_before, unpassed_stages
 from rlbox.system.safe_files import (
     is_file,
     list_names,
@@ -59,50 +59,54 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
     LockHeld
         It, or another run, goes on.
     """
-    if options.place == CLUSTER and not place_named(CLUSTER).near:
-        place_named(CLUSTER).at(options).disk(app, options.target or DEFAULT_TARGET, options.data, {})
-    ledger = None
+    if options.place == CLUSTER and not load_backend(CLUSTER).is_local:
+        load_backend(CLUSTER).with_options(options).open_data_disk(
+            app, options.target or DEFAULT_TARGET, options.data, {}
+        )
+    run_store = None
     with app.checking(f"run {name}"):
-        ledger = known_disk(app, options.target or DEFAULT_TARGET, options.data)
-    if ledger is None:
+        run_store = open_existing_run_store(app, options.target or DEFAULT_TARGET, options.data)
+    if run_store is None:
         return app.planned({}, "", f"look for run {name}")
-    run_dir = ledger.find(name)
-    plan = ledger.plan(run_dir)
-    _require_project(app, ledger, plan)
+    run_dir = run_store.find_run(name)
+    plan = run_store.load_plan(run_dir)
+    _require_project(app, run_store, plan)
     job = shift_ports(load_job(app.project, plan.job), plan.shift_ports)
     now = Values(profile=plan.profile, params=plan.params, origins=plan.origins)
-    place = place_named(plan.place).at(_meant(options, plan))
-    given = place.given(app, plan.target, job, now)
-    found = check_source_again(app, job, plan, options.settings)
-    secrets = job_secrets(app, job, plan.target, str(ledger.folder), options.env_file, plan.params)
-    tree = found.files(project_masks(app, (), secrets)) if found else {}
-    again = _Again(app=app, ledger=ledger, run_dir=run_dir, plan=plan, given=given, options=options, tree=tree)
-    ready = place.ready(
-        app, plan.target, ledger, read_gpus_option(options.gpus) or plan.gpus, 0.0 if job.fits else None
+    place = load_backend(plan.place).with_options(_with_cluster_of(options, plan))
+    given = place.resolve_job(app, plan.target, job, now)
+    found = check_resumed_source(app, job, plan, options.settings)
+    secrets = load_job_secrets(app, job, plan.target, str(run_store.data_dir), options.env_file, plan.params)
+    tree = found.files(load_project_masks(app, (), secrets)) if found else {}
+    again = _ResumedRun(
+        app=app, run_store=run_store, run_dir=run_dir, plan=plan, given=given, options=options, tree=tree
+    )
+    ready = place.prepare(
+        app, plan.target, run_store, read_gpus_option(options.gpus) or plan.gpus, 0.0 if job.fits else None
     )
     if app.dry_run:
         return again.show(tuple(secrets), ready)
 
-    def prepare() -> Start:
-        settled = dataclasses.replace(again, plan=ledger.plan(run_dir))
+    def prepare() -> PreparedRun:
+        settled = dataclasses.replace(again, plan=run_store.load_plan(run_dir))
         now = settled.take_up(tuple(secrets), ready.network)
         app.say(f"run {now.run_id}, attempt {now.attempt}: {run_dir}")
-        if ready.shares_ports:
+        if ready.shares_host_ports:
             check_ports(run_dir, now)
-        return ready.start(now, run_dir, secrets)
+        return ready.prepare_run(now, run_dir, secrets)
 
-    return launch(app, ledger, holder_of(plan), prepare, detach=options.detach)
+    return start_and_follow(app, run_store, lock_owner(plan), prepare, detach=options.detach)
 
 
-def _meant(options: RunOptions, plan: RunPlan) -> RunOptions:
+def _with_cluster_of(options: RunOptions, plan: RunPlan) -> RunOptions:
     """Return the wish with the cluster that the run is on, unless it names one."""
     named = options.cluster or (plan.cluster.name if plan.cluster else "")
     return dataclasses.replace(options, cluster=named)
 
 
-def _require_project(app: App, ledger: Ledger, plan: RunPlan) -> None:
+def _require_project(app: App, run_store: RunStore, plan: RunPlan) -> None:
     """Refuse a run of another project: its job is none of this one's."""
-    other = ledger.project_of(plan.run_id)
+    other = run_store.read_project(plan.run_id)
     if plan.job in app.project.jobs() or not other or other == str(app.project.folder):
         return
     raise SpecError(
@@ -113,31 +117,31 @@ def _require_project(app: App, ledger: Ledger, plan: RunPlan) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Again:
+class _ResumedRun:
     """A run that is to be taken up: its directory, the plan that it had, its job as it is there, how it is to go on.
 
     `tree` is what its directory holds of the user's tree of its framework, by name.
     """
 
     app: App
-    ledger: Ledger
+    run_store: RunStore
     run_dir: Path
     plan: RunPlan
-    given: Given
+    given: ResolvedJob
     options: RunOptions
     tree: Mapping[str, str]
 
-    def show(self, secrets: tuple[str, ...], ready: ReadyPlace) -> int:
+    def show(self, secrets: tuple[str, ...], ready: PreparedBackend) -> int:
         """Say what would run, and whether it would start."""
         app, plan = self.app, self.plan
         now = plan
         with app.checking("data disk"):
-            self.ledger.require_free()
+            self.run_store.require_unlocked()
             with app.checking("stages"):
                 now, __ = self._next_plan(secrets)
             now = self._closed(now, ready.network)
-            look_ahead(app, now, ready)
-        state = self.ledger.state(self.run_dir, plan)
+            check_ports_dry(app, now, ready)
+        state = self.run_store.load_state(self.run_dir, plan)
         attempts = plan_attempts(state, self.options.first_stage) if state else {stage.name: 1 for stage in plan.stages}
         on = f"attempt {now.attempt}, on {plan.target}, place {plan.place}"
         lines = [f"# run {plan.run_id}, {on}"]
@@ -155,7 +159,9 @@ class _Again:
 
     def _closed(self, now: RunPlan, network: str) -> RunPlan:
         options = self.options
-        return close_plan(self.app, now, network, self.ledger.folder, opened=options.open, publish=options.publish)
+        return resolve_exposure(
+            self.app, now, network, self.run_store.data_dir, opened=options.open, publish=options.publish
+        )
 
     def take_up(self, secrets: tuple[str, ...], network: str) -> RunPlan:
         """Check that the run may go on, and write down the plan of its next attempt."""
@@ -171,7 +177,7 @@ class _Again:
             notes=now.notes,
             resume=True,
         )
-        record_overrides(self.run_dir, {**entry, "attempt": now.attempt, **forced})
+        write_override(self.run_dir, {**entry, "attempt": now.attempt, **forced})
         self._keep_specs(forced.get("changed_specs", []))
         for name in (SUPERVISOR_FILE, STOP_FILE):
             remove_file(self.run_dir / name)
@@ -198,10 +204,10 @@ class _Again:
         options, files, job = self.options, self._files(), self.given.job
         values, cluster = self.given.values, self.given.cluster
         plan = dataclasses.replace(self.plan, params=values.params, origins=values.origins, cluster=cluster)
-        state = self.ledger.state(self.run_dir, plan)
+        state = self.run_store.load_state(self.run_dir, plan)
         changed = _changed(self.run_dir, files) if specs_digest(files) != plan.digest else ()
-        before = check_stage(plan, options.first_stage)
-        skipped = unpassed(state, before) if state else before
+        before = stages_before(plan, options.first_stage)
+        skipped = unpassed_stages(state, before) if state else before
         _refuse(self.app, plan, state, changed, skipped, options)
         if state:
             attempts = plan_attempts(state, options.first_stage)
@@ -213,7 +219,7 @@ class _Again:
             with self.app.checking("parameters"):
                 require_paths(job, values, plan.paths)
         # said outright: the run's own record may be changed before its supervisor reads it
-        begin_at = options.first_stage or (first_open(state) if state else "")
+        begin_at = options.first_stage or (first_unpassed_stage(state) if state else "")
         plan = dataclasses.replace(
             plan, digest=specs_digest(files), begin_at=begin_at, skipped=skipped, secrets=secrets
         )
@@ -221,7 +227,7 @@ class _Again:
 
     def _files(self) -> dict[str, str]:
         fixes = load_fixes(self.app.project)
-        return {**run_files(self.app, self.given.job, self.plan.target, fixes), **self.tree}
+        return {**collect_run_files(self.app, self.given.job, self.plan.target, fixes), **self.tree}
 
 
 def _refuse(
@@ -233,9 +239,9 @@ def _refuse(
     options: RunOptions,
 ) -> None:
     run = plan.run_id
-    if state and state.state not in ENDED and app.dry_run:
+    if state and state.state not in FINISHED_STATES and app.dry_run:
         app.dry.first.append(f"run {run}, which nothing carries out any more, is settled")
-    elif state and state.state not in ENDED:
+    elif state and state.state not in FINISHED_STATES:
         raise SpecError(
             _("run {run} could not be settled, so nobody knows whether it goes on").format(run=run),
             next_step="rlbox runs",
@@ -244,7 +250,7 @@ def _refuse(
         raise SpecError(
             _("run {run} has nothing left to do: all its stages passed").format(run=run),
             next_step=_("{new_run}, or run a stage again with: rlbox run --resume {run} --from STAGE").format(
-                new_run=new_run(plan), run=run
+                new_run=rerun_command_line(plan), run=run
             ),
         )
     with app.checking("specs"):
@@ -254,7 +260,7 @@ def _refuse(
                     run=run, changed=", ".join(changed)
                 ),
                 next_step=_("start a new run: {new_run}; or override it with --force, which is recorded").format(
-                    new_run=new_run(plan)
+                    new_run=rerun_command_line(plan)
                 ),
             )
     with app.checking("stages"):

@@ -82,9 +82,9 @@ def _limits(app: App, image: ImagePlan) -> ContainerDefaults:
     with app.checking("network"):
         limits = engine().reachable(limits)
     if limits.network != image.container.network:
-        from rlbox.run.closed import without_bridge
+        from rlbox.run.closed import no_bridge_message
 
-        app.say(without_bridge("shell", limits.network))
+        app.say(no_bridge_message("shell", limits.network))
     return limits
 
 

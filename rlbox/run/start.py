@@ -26,15 +26,23 @@ from rlbox.planner.check import Fit, declared_room, fit_of, measured_room, requi
 from rlbox.planner.nearest import Asked
 from rlbox.planner.stack_check import require_stack
 from rlbox.planner.view import needs_json, needs_lines
-from rlbox.record.folder import OVERRIDES_FILE, holder_of, load_plan, new_run_id, overrides_text
-from rlbox.record.ledger import Ledger
+from rlbox.record.folder import OVERRIDES_FILE, append_override, load_plan, lock_owner, new_run_id
+from rlbox.record.ledger import RunStore
 from rlbox.record.state import RunState
-from rlbox.run.closed import close_plan
-from rlbox.run.data_disk import project_masks
-from rlbox.run.inputs import check_ports, check_source, job_secrets, programs, run_files, specs_digest, taken_ports
-from rlbox.run.launch import launch
-from rlbox.run.place import ReadyPlace, RunOptions, RunPlace, Start
-from rlbox.run.places import CLUSTER, DEFAULT, new_run, place_named
+from rlbox.run.closed import resolve_exposure
+from rlbox.run.data_disk import load_project_masks
+from rlbox.run.inputs import (
+    check_ports,
+    check_source,
+    collect_run_files,
+    find_taken_ports,
+    job_programs_dir,
+    load_job_secrets,
+    specs_digest,
+)
+from rlbox.run.launch import start_and_follow
+from rlbox.run.place import Backend, PreparedBackend, PreparedRun, RunOptions
+from rlbox.run.places import CLUSTER, DEFAULT_PLACE, load_backend, rerun_command_line
 from rlbox.system.identity import user_name
 
 DONE = ("passed", "skipped")
@@ -47,27 +55,29 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     """
     job = shift_ports(load_job(app.project, name), options.shift_ports)
     target = options.target or job.target
-    place = place_named(options.place).at(options)
+    place = load_backend(options.place).with_options(options)
     values = plan_values(job, options.profiles, options.settings)
     if options.place == CLUSTER:
         require_cluster(job)
     forced = require_stack(app, target, force=options.force)
-    values, tree = check_source(app, job, values, here=place.near and options.place != CLUSTER, force=options.force)
-    secrets = job_secrets(app, job, target, options.data, options.env_file, values.params)
-    ledger = place.disk(app, target, options.data, secrets)
-    given = place.given(app, target, job, values)
+    values, tree = check_source(app, job, values, here=place.is_local and options.place != CLUSTER, force=options.force)
+    secrets = load_job_secrets(app, job, target, options.data, options.env_file, values.params)
+    run_store = place.open_data_disk(app, target, options.data, secrets)
+    given = place.resolve_job(app, target, job, values)
     job, values = given.job, given.values
-    fit = _fit(app, job, values, target, ledger, place, options)
+    fit = _fit(app, job, values, target, run_store, place, options)
     if options.build:
-        place.make(app, target)
-    ready = place.ready(
-        app, target, ledger, read_gpus_option(options.gpus), fit.need_gib if fit and not options.force else None
+        place.build_missing(app, target)
+    ready = place.prepare(
+        app, target, run_store, read_gpus_option(options.gpus), fit.need_gib if fit and not options.force else None
     )
     fixes = load_fixes(app.project)
-    files = run_files(app, job, target, fixes) | (tree.files(project_masks(app, (), secrets)) if tree else {})
-    run_id = f"{job.name}-DRY-RUN" if app.dry_run else place.run_id() or new_run_id(job.name)
+    files = collect_run_files(app, job, target, fixes) | (
+        tree.files(load_project_masks(app, (), secrets)) if tree else {}
+    )
+    run_id = f"{job.name}-DRY-RUN" if app.dry_run else place.given_run_id() or new_run_id(job.name)
     plan = dataclasses.replace(
-        ready.plan(job, values, run_id, tuple(secrets)),
+        ready.plan_run(job, values, run_id, tuple(secrets)),
         digest=specs_digest(files),
         cluster=given.cluster,
         user=user_name(),
@@ -78,53 +88,53 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         shift_ports=options.shift_ports,
         notes=(f"forced: the stack of target {target} contradicts itself: {forced}",) if forced else (),
     )
-    plan = close_plan(app, plan, ready.network, ledger.folder, opened=options.open, publish=options.publish)
+    plan = resolve_exposure(app, plan, ready.network, run_store.data_dir, opened=options.open, publish=options.publish)
     with app.checking("parameters"):
         require_paths(job, values, plan.paths)
     with app.checking("stages"):
-        plan = _begin_late(plan, ledger, options)
+        plan = _skip_to_stage(plan, run_store, options)
     if app.dry_run:
-        if place.near:
+        if place.is_local:
             with app.checking("data disk"):
-                ledger.require_free()
-        look_ahead(app, plan, ready)
+                run_store.require_unlocked()
+        check_ports_dry(app, plan, ready)
         return _show(app, job, plan, fit)
     files[OVERRIDES_FILE] = _overrides(job, values, options)
 
-    def prepare() -> Start:
-        run_dir = ledger.make(plan, programs(app, job), files)
-        ledger.keep_project(plan.run_id, app.project.folder)
+    def prepare() -> PreparedRun:
+        run_dir = run_store.create_run(plan, job_programs_dir(app, job), files)
+        run_store.write_project(plan.run_id, app.project.folder)
         app.say(f"run {plan.run_id}: {run_dir}")
-        if ready.shares_ports:
+        if ready.shares_host_ports:
             check_ports(run_dir, plan)
-        return ready.start(plan, run_dir, secrets)
+        return ready.prepare_run(plan, run_dir, secrets)
 
-    return launch(app, ledger, holder_of(plan), prepare, detach=options.detach)
+    return start_and_follow(app, run_store, lock_owner(plan), prepare, detach=options.detach)
 
 
 def _fit(
-    app: App, job: Job, values: Values, target: str, ledger: Ledger, place: RunPlace, options: RunOptions
+    app: App, job: Job, values: Values, target: str, run_store: RunStore, place: Backend, options: RunOptions
 ) -> Fit | None:
     """Return whether the run fits; one that does not is refused."""
     fit = None
     with app.checking("memory"):
         room = declared_room(app, target, read_gpus_option(options.gpus))
-        if place.near:
-            room = measured_room(app, target, room, ledger.folder, read_gpus_option(options.gpus))
+        if place.is_local:
+            room = measured_room(app, target, room, run_store.data_dir, read_gpus_option(options.gpus))
         fit = fit_of(job, values, room)
-        require_fit(app, job, fit, _asked(job.name, options), force=options.force)
+        require_fit(app, job, fit, _fit_request(job.name, options), force=options.force)
     return fit
 
 
-def look_ahead(app: App, plan: RunPlan, ready: ReadyPlace) -> None:
+def check_ports_dry(app: App, plan: RunPlan, ready: PreparedBackend) -> None:
     """Add to a dry run every port that the run needs and that is taken, which is looked at once its folder is made."""
-    for __, cause in taken_ports(plan) if ready.shares_ports else ():
+    for __, cause in find_taken_ports(plan) if ready.shares_host_ports else ():
         with app.checking("ports"):
             raise NodeError(cause.what, next_step=cause.next_step)
 
 
-def _asked(job: str, options: RunOptions) -> Asked:
-    place = "" if options.place == DEFAULT else options.place
+def _fit_request(job: str, options: RunOptions) -> Asked:
+    place = "" if options.place == DEFAULT_PLACE else options.place
     told = {"--target": options.target, "--place": place, "--gpus": options.gpus, "--data": options.data}
     told |= {"--nodes": options.nodes, "--cluster": options.cluster}
     beside = tuple(word for option, value in told.items() if value for word in (option, value))
@@ -155,10 +165,10 @@ def _show(app: App, job: Job, plan: RunPlan, fit: Fit | None) -> int:
 
 def _overrides(job: Job, values: Values, options: RunOptions) -> str:
     before, stage, force = default_params(job), options.first_stage, options.force
-    return overrides_text(override_entry(values, options.settings, before=before, first_stage=stage, force=force))
+    return append_override(override_entry(values, options.settings, before=before, first_stage=stage, force=force))
 
 
-def check_stage(plan: RunPlan, name: str) -> tuple[str, ...]:
+def stages_before(plan: RunPlan, name: str) -> tuple[str, ...]:
     """Return the names of the stages before the stage `name`; `SpecError` when there is no such stage."""
     names = [stage.name for stage in plan.stages]
     if name and name not in names:
@@ -171,14 +181,14 @@ def check_stage(plan: RunPlan, name: str) -> tuple[str, ...]:
     return tuple(names[: names.index(name)]) if name else ()
 
 
-def _begin_late(plan: RunPlan, ledger: Ledger, options: RunOptions) -> RunPlan:
+def _skip_to_stage(plan: RunPlan, run_store: RunStore, options: RunOptions) -> RunPlan:
     """Return the plan of a run that begins with a later stage, which `--force` alone allows."""
-    before = check_stage(plan, options.first_stage)
+    before = stages_before(plan, options.first_stage)
     if not before:
         return plan
     if not options.force:
-        found = _run_with(ledger, plan, before)
-        step = f"rlbox run --resume {found} --from {options.first_stage}" if found else new_run(plan)
+        found = _find_run_with(run_store, plan, before)
+        step = f"rlbox run --resume {found} --from {options.first_stage}" if found else rerun_command_line(plan)
         raise SpecError(
             _("stage {first_stage} may not begin: {before} has not passed in this run").format(
                 first_stage=options.first_stage, before=", ".join(before)
@@ -188,22 +198,22 @@ def _begin_late(plan: RunPlan, ledger: Ledger, options: RunOptions) -> RunPlan:
     return dataclasses.replace(plan, begin_at=options.first_stage, skipped=before)
 
 
-def _run_with(ledger: Ledger, plan: RunPlan, stages: tuple[str, ...]) -> str:
+def _find_run_with(run_store: RunStore, plan: RunPlan, stages: tuple[str, ...]) -> str:
     """Return the latest run of the same job, lock and specs in which `stages` passed; empty when there is none."""
-    for run_dir in ledger.runs():
+    for run_dir in run_store.runs():
         try:
             other = load_plan(run_dir)
         except RlboxError:
             continue
         if (other.job, other.target, other.digest) != (plan.job, plan.target, plan.digest):
             continue
-        state = ledger.state(run_dir, other)
+        state = run_store.load_state(run_dir, other)
         if state and set(stages) <= {stage.name for stage in state.stages if stage.state == "passed"}:
             return other.run_id
     return ""
 
 
-def unpassed(state: RunState, stages: tuple[str, ...]) -> tuple[str, ...]:
+def unpassed_stages(state: RunState, stages: tuple[str, ...]) -> tuple[str, ...]:
     """Return those of `stages` that have not passed."""
     passed = {stage.name for stage in state.stages if stage.state == "passed"}
     return tuple(name for name in stages if name not in passed)

@@ -11,8 +11,8 @@ from pathlib import Path
 from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.job.plan import RunPlan
-from rlbox.record.ledger import Ledger
-from rlbox.record.supervisor_file import SupervisorFacts, ask_to_stop, load_supervisor, supervisor_lives
+from rlbox.record.ledger import RunStore
+from rlbox.record.supervisor_file import SupervisorInfo, is_supervisor_alive, load_supervisor, request_stop
 
 GRACE_S = 20
 """Seconds between asking and killing: a supervisor ends a stage and its services within 12 s."""
@@ -21,7 +21,9 @@ _SETTLE_S = 20.0
 _PAUSE_S = 0.05
 
 
-def stop_run(ledger: Ledger, run_dir: Path, plan: RunPlan, *, user: str, by: str, grace_s: float = GRACE_S) -> None:
+def stop_run(
+    run_store: RunStore, run_dir: Path, plan: RunPlan, *, user: str, by: str, grace_s: float = GRACE_S
+) -> None:
     """Ask the run to stop, wait for its end, and kill its supervisor after `grace_s` seconds.
 
     It may be called again and at the same time by others: the first one who asked is remembered. `Ledger.settle`
@@ -35,23 +37,23 @@ def stop_run(ledger: Ledger, run_dir: Path, plan: RunPlan, *, user: str, by: str
         Its engine does not answer.
     """
     with contextlib.suppress(OSError):  # a full or removed run directory: the signal itself is enough
-        ask_to_stop(run_dir, user, by)
-    carrier = ledger.carrier(plan.run_id)
+        request_stop(run_dir, user, by)
+    carrier = run_store.find_runtime(plan.run_id)
     if carrier:
         carrier.stop(int(grace_s))
         return
-    _stop_here(ledger, run_dir, plan, grace_s)
+    _stop_here(run_store, run_dir, plan, grace_s)
 
 
-def _stop_here(ledger: Ledger, run_dir: Path, plan: RunPlan, grace_s: float) -> None:
+def _stop_here(run_store: RunStore, run_dir: Path, plan: RunPlan, grace_s: float) -> None:
     asked = killed = 0.0
     begun = time.monotonic()
-    while ledger.held_by(plan.run_id):
+    while run_store.is_locked_by(plan.run_id):
         now, facts = time.monotonic(), load_supervisor(run_dir)
-        if facts and not asked and supervisor_lives(run_dir, facts):
+        if facts and not asked and is_supervisor_alive(run_dir, facts):
             asked = now
             _signal(facts, signal.SIGTERM)
-        if facts and not killed and now > (asked or begun) + grace_s and supervisor_lives(run_dir, facts):
+        if facts and not killed and now > (asked or begun) + grace_s and is_supervisor_alive(run_dir, facts):
             killed = now
             _signal(facts, signal.SIGKILL)  # its warden ends the rest
         if now > (asked or begun) + grace_s + _SETTLE_S:
@@ -59,7 +61,7 @@ def _stop_here(ledger: Ledger, run_dir: Path, plan: RunPlan, grace_s: float) -> 
         time.sleep(_PAUSE_S)
 
 
-def _signal(facts: SupervisorFacts, number: signal.Signals) -> None:
+def _signal(facts: SupervisorInfo, number: signal.Signals) -> None:
     try:
         os.kill(facts.pid, number)
     except ProcessLookupError:

@@ -32,9 +32,9 @@ def main(argv: list[str]) -> int:
     Standard error gets one line per change of state; everything else is in the directory.
     """
     if argv[:1] == ["--warden"]:
-        from rlbox.supervise.warden import watch_over
+        from rlbox.supervise.warden import run_watchdog
 
-        return watch_over(Path(argv[1]), argv[3])
+        return run_watchdog(Path(argv[1]), argv[3])
     interrupt = StopSignal()
     interrupt.install()  # before the slow imports, so that a signal is never met by the default
     if os.getpid() == INIT_PID:  # of a container; programs of a run in place are the user's own in any case
@@ -51,7 +51,7 @@ def _supervise(argv: list[str], interrupt: StopSignal) -> int:
     from rlbox.secrets.grants import Grants
     from rlbox.secrets.hand_over import keep_apart, receive_secrets
     from rlbox.secrets.masks import Masks
-    from rlbox.supervise.supervisor import carry_out_run
+    from rlbox.supervise.supervisor import supervise_run
 
     if not argv or argv[1:2] not in ([], ["--hold"]):
         raise SpecError(_("supervise takes one run directory"))
@@ -61,7 +61,7 @@ def _supervise(argv: list[str], interrupt: StopSignal) -> int:
     _begin(plan, run_dir, interrupt, inherited=len(argv) > 1)
     secrets = receive_secrets(plan.secrets, stopped=lambda: bool(interrupt.name))
     keep_apart(os.environ, secrets)
-    return carry_out_run(
+    return supervise_run(
         plan,
         run_dir,
         interrupt=interrupt,
@@ -92,12 +92,12 @@ def _begin(plan: RunPlan, run_dir: Path, interrupt: StopSignal, *, inherited: bo
     """
     import contextlib
 
-    from rlbox.record.disk_hold import take_disk
-    from rlbox.record.folder import holder_of
-    from rlbox.record.supervisor_file import stop_asked, write_supervisor
+    from rlbox.record.disk_hold import lock_disk
+    from rlbox.record.folder import lock_owner
+    from rlbox.record.supervisor_file import read_stop_request, write_supervisor
 
     if not inherited:
-        take_disk(Path(plan.paths.data).resolve(), holder_of(plan), _START_S)  # kept until this process ends
+        lock_disk(Path(plan.paths.data).resolve(), lock_owner(plan), _START_S)  # kept until this process ends
     with contextlib.suppress(OSError):  # a full disk is met, and told, where the state is written
         write_supervisor(
             run_dir,
@@ -106,7 +106,7 @@ def _begin(plan: RunPlan, run_dir: Path, interrupt: StopSignal, *, inherited: bo
             attempt=plan.attempt,
             warden=os.getppid() if inherited else 0,
         )
-    if stop_asked(run_dir):
+    if read_stop_request(run_dir):
         interrupt.begin("SIGTERM")
 
 

@@ -13,11 +13,11 @@ from rlbox.hang.watched import Watched
 from rlbox.job.names import EVIDENCE_FOLDER
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.record.journal import Journal
-from rlbox.record.supervisor_file import stop_asked
+from rlbox.record.supervisor_file import read_stop_request
 from rlbox.secrets.grants import Grants
 from rlbox.supervise.causes import missing_program, out_of_memory
-from rlbox.supervise.nodes import RunNodes
-from rlbox.supervise.pace_watch import PaceWatch
+from rlbox.supervise.nodes import NodeMonitor
+from rlbox.supervise.pace_watch import StarvationMonitor
 from rlbox.system.files import free_bytes, is_disk_full
 from rlbox.system.interrupt import StopSignal
 from rlbox.system.limits import probe_cgroup_memory
@@ -42,7 +42,7 @@ class StageStopped(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeptService:
+class RetainedService:
     """A service that went on when its stage ended; `output` is the end of its pipe, which nobody reads meanwhile."""
 
     service: RunningService
@@ -51,7 +51,7 @@ class KeptService:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench:
+class StageContext:
     """The plan of the run, where it is recorded, what holds its processes, and what these are given of its secrets.
 
     `kept` are the services that wait for the next stage, by name.
@@ -63,11 +63,11 @@ class Bench:
     processes: RunProcesses
     interrupt: StopSignal
     grants: Grants
-    pace: PaceWatch
-    nodes: RunNodes
-    kept: dict[str, KeptService] = field(default_factory=dict)
+    starvation: StarvationMonitor
+    nodes: NodeMonitor
+    retained: dict[str, RetainedService] = field(default_factory=dict)
 
-    def watched(self, stage: StagePlan) -> Watched:
+    def watch_context(self, stage: StagePlan) -> Watched:
         """Return what the watch over hangs is to know of a stage."""
         return Watched(
             stage=stage,
@@ -79,29 +79,29 @@ class Bench:
             going_on=lambda: not self.interrupt.name,
         )
 
-    def check_going(self) -> None:
+    def check_not_stopped(self) -> None:
         """Raise `StageStopped` when the user asked to stop, or when nothing can be recorded any more."""
         if self.interrupt.name:
             raise StageStopped(self.stop_cause())
-        if not self.journal.there():
+        if not self.journal.directory_exists():
             raise StageStopped(removed_folder(str(self.run_dir)))
         if self.journal.problem:
-            there = self.journal.there(now=True)
+            there = self.journal.directory_exists(now=True)
             raise StageStopped(self.journal.problem if there else removed_folder(str(self.run_dir)))
 
     def stop_cause(self) -> Cause:
         """Return the cause of a run that was asked to stop: by whom, where that is written, else by which signal."""
-        return interrupted(stop_asked(self.run_dir) or self.interrupt.name)
+        return interrupted(read_stop_request(self.run_dir) or self.interrupt.name)
 
     def disk_cause(self, error: OSError) -> Cause:
         """Return the cause behind a file of the run that cannot be written."""
-        if not self.journal.there(now=True):
+        if not self.journal.directory_exists(now=True):
             return removed_folder(str(self.run_dir))
         if is_disk_full(error):
             return full_disk(str(self.run_dir), free_bytes(self.run_dir))
         return unwritable(str(error.filename or self.run_dir), error.strerror or str(error))
 
-    def start(self, stage: StagePlan, part: str, argv: tuple[str, ...], start: Callable[[], T]) -> T:
+    def start_part(self, stage: StagePlan, part: str, argv: tuple[str, ...], start: Callable[[], T]) -> T:
         """Return what `start` did for a part of a stage; raise `StageStopped` when its program could not be started."""
         try:
             return start()
@@ -110,9 +110,9 @@ class Bench:
                 raise StageStopped(self.disk_cause(error)) from error
             raise StageStopped(missing_program(stage, part, argv[0], error.strerror or str(error))) from error
 
-    def explain(self, cause: Cause, kills_before: int) -> Cause:
+    def refine_cause(self, cause: Cause, kills_before: int) -> Cause:
         """Name what the stage ran into: a run directory that is gone, an exhausted memory limit, a full disk."""
-        if cause.kind != "interrupted" and not self.journal.there(now=True):
+        if cause.kind != "interrupted" and not self.journal.directory_exists(now=True):
             return removed_folder(str(self.run_dir))
         memory = probe_cgroup_memory()
         if cause.kind in _BY_MEMORY and memory.kills > kills_before:

@@ -21,7 +21,7 @@ from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.secrets.credentials import mask_credentials
 from rlbox.secrets.masks import Masks
-from rlbox.supervise.bundle_plan import Left, RunFile, Selection, Taken
+from rlbox.supervise.bundle_plan import RunFile, SelectedFile, Selection, SkippedFile
 from rlbox.system.files import open_atomic, require_writable_file
 from rlbox.system.safe_files import open_regular_file, walk_files
 
@@ -35,7 +35,7 @@ OnBytes = Callable[[int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BundleRow:
+class BundleEntry:
     """One file of a bundle: `bytes` and `sha256` as it is in there, `left_out` bytes of it that are not."""
 
     name: str
@@ -48,8 +48,8 @@ class BundleRow:
 class Bundle:
     """What an archive holds, `manifest.json` last, and what it does not."""
 
-    files: tuple[BundleRow, ...]
-    left: tuple[Left, ...]
+    files: tuple[BundleEntry, ...]
+    left: tuple[SkippedFile, ...]
 
 
 def list_files(run_dir: Path) -> list[RunFile]:
@@ -58,7 +58,7 @@ def list_files(run_dir: Path) -> list[RunFile]:
     return [RunFile(name=name, bytes=facts.st_size, plain=stat.S_ISREG(facts.st_mode)) for name, facts in walked]
 
 
-def check_place(run_dir: Path, out: Path) -> None:
+def check_output_path(run_dir: Path, out: Path) -> None:
     """Refuse a place for the bundle that cannot take it.
 
     Raises
@@ -89,7 +89,7 @@ def write_bundle(
     NodeError
         The disk is full or cannot be written; nothing is left of the file.
     """
-    rows: list[BundleRow] = []
+    rows: list[BundleEntry] = []
     with (
         open_atomic(out, 0) as file,
         gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as packed,
@@ -100,7 +100,7 @@ def write_bundle(
         for taken in selection.taken:
             row = writer.add_file(run_dir / taken.name, taken, on_bytes)
             rows += [row] if row else []
-        left = masked_names((*selection.left, *writer.unread), masks)
+        left = mask_names((*selection.left, *writer.unread), masks)
         manifest = {
             "schema": 1,
             "run": run_dir.name,
@@ -111,7 +111,7 @@ def write_bundle(
     return Bundle(files=tuple(rows), left=left)
 
 
-def masked_names(left: Iterable[Left], masks: Masks) -> tuple[Left, ...]:
+def mask_names(left: Iterable[SkippedFile], masks: Masks) -> tuple[SkippedFile, ...]:
     """Return files that are left out, with secrets masked in their names."""
     return tuple(dataclasses.replace(each, name=masks.text(each.name)) for each in left)
 
@@ -123,15 +123,15 @@ class _Writer:
         self._masks = masks
         self._drafts = draft_folder
         self._names: set[str] = set()
-        self.unread: list[Left] = []
+        self.unread: list[SkippedFile] = []
         """What could not be read, or not to its end."""
 
-    def add_text(self, name: str, text: str) -> BundleRow:
+    def add_text(self, name: str, text: str) -> BundleEntry:
         data = self._masks.text(text).encode("utf-8", "replace")
         self._add(name, io.BytesIO(data), len(data))
-        return BundleRow(name=name, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+        return BundleEntry(name=name, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
-    def add_file(self, path: Path, taken: Taken, on_bytes: OnBytes) -> BundleRow | None:
+    def add_file(self, path: Path, taken: SelectedFile, on_bytes: OnBytes) -> BundleEntry | None:
         """Add the end of a file as long as it was when it was listed; None when it cannot be read."""
         try:
             source = open_regular_file(path)
@@ -154,9 +154,9 @@ class _Writer:
             draft.seek(0)
             name = self._name(taken.name)
             self._add(name, draft, size)
-        return BundleRow(name=name, bytes=size, sha256=digest.hexdigest(), left_out=left_out)
+        return BundleEntry(name=name, bytes=size, sha256=digest.hexdigest(), left_out=left_out)
 
-    def _blocks(self, source: IO[bytes], taken: Taken, size: int, on_bytes: OnBytes) -> Iterator[bytes]:
+    def _blocks(self, source: IO[bytes], taken: SelectedFile, size: int, on_bytes: OnBytes) -> Iterator[bytes]:
         while size > 0:
             try:
                 block = source.read(min(_BLOCK, size))
@@ -179,8 +179,8 @@ class _Writer:
                 rest = rest[end:]
         yield _credentials(rest + stream.close())
 
-    def _miss(self, taken: Taken, error: OSError) -> None:
-        self.unread.append(Left(name=taken.name, bytes=taken.bytes, why=f"cannot be read: {error.strerror}"))
+    def _miss(self, taken: SelectedFile, error: OSError) -> None:
+        self.unread.append(SkippedFile(name=taken.name, bytes=taken.bytes, why=f"cannot be read: {error.strerror}"))
 
     def _name(self, name: str) -> str:
         """Return a name with secrets masked, and unlike those before it, which may have been masked to the same."""

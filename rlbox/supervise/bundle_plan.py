@@ -31,7 +31,7 @@ class RunFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taken:
+class SelectedFile:
     """A file that is taken: its last `keep` bytes of `bytes`."""
 
     name: str
@@ -45,7 +45,7 @@ class Taken:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Left:
+class SkippedFile:
     """A file that is left out, and why."""
 
     name: str
@@ -57,8 +57,8 @@ class Left:
 class Selection:
     """What a bundle takes and leaves out, both in order of their names."""
 
-    taken: tuple[Taken, ...]
-    left: tuple[Left, ...]
+    taken: tuple[SelectedFile, ...]
+    left: tuple[SkippedFile, ...]
 
 
 def select_files(files: Iterable[RunFile], *, full: bool) -> Selection:
@@ -69,15 +69,15 @@ def select_files(files: Iterable[RunFile], *, full: bool) -> Selection:
     full
         Take logs whole, however long they are.
     """
-    taken: list[Taken] = []
-    left: list[Left] = []
+    taken: list[SelectedFile] = []
+    left: list[SkippedFile] = []
     for file in sorted(files, key=lambda file: file.name):
         why = _refusal(file) or ("more than 2000 files" if len(taken) >= _COUNT else "")
         if why:
-            left.append(Left(name=file.name, bytes=file.bytes, why=why))
+            left.append(SkippedFile(name=file.name, bytes=file.bytes, why=why))
             continue
         keep = file.bytes if full or not is_log(file.name) else min(file.bytes, LOG_TAIL_BYTES)
-        taken.append(Taken(name=file.name, bytes=file.bytes, keep=keep))
+        taken.append(SelectedFile(name=file.name, bytes=file.bytes, keep=keep))
     return Selection(taken=tuple(taken), left=tuple(left))
 
 

@@ -10,7 +10,7 @@ from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE
 from rlbox.record.state import RunState, StageState, run_cause
 from rlbox.supervise.bundle_plan import Selection
 from rlbox.supervise.evidence_parts import disk_text, gpu_text, limit_text, system_text
-from rlbox.supervise.gather import Collect, gather
+from rlbox.supervise.gather import Collector, collect_texts
 from rlbox.system.safe_files import find_files, is_file, read_bytes
 
 SUMMARY = "SUMMARY.md"
@@ -28,7 +28,7 @@ def bundle_texts(run_dir: Path, run_id: str, state: RunState | None, selection: 
     errors = [text for log in logs if (text := _error(run_dir, log, state))]
     errors += [text for path in find_files(run_dir, f"{EVIDENCE_FOLDER}/{FATAL_FILE}") if (text := _text(path))]
     tails = {log: read_last_lines(run_dir / log, LAST_LINES) for log in logs if last and log.startswith(f"{last}/")}
-    now = gather(_parts(run_dir), _GATHER_S)
+    now = collect_texts(_parts(run_dir), _GATHER_S)
     absent = "".join(f"{name}: {why}\n" for name, why in now.missing.items())
     return {
         SUMMARY: "\n".join(_summary(run_id, state, selection)) + "\n",
@@ -39,7 +39,7 @@ def bundle_texts(run_dir: Path, run_id: str, state: RunState | None, selection: 
     }
 
 
-def _parts(run_dir: Path) -> dict[str, Collect]:
+def _parts(run_dir: Path) -> dict[str, Collector]:
     return {
         "now/gpu.txt": gpu_text,
         "now/system.json": system_text,

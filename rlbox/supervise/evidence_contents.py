@@ -21,11 +21,11 @@ from rlbox.supervise.evidence_parts import (
     resource_text,
     system_text,
 )
-from rlbox.supervise.gather import Collect, Gathered, NotHere
+from rlbox.supervise.gather import CollectedTexts, Collector, PartUnavailableError
 from rlbox.supervise.snapshot import StageFailure
 from rlbox.system.safe_files import read_bytes
 
-WHAT = {
+FILE_DESCRIPTIONS = {
     "REPORT.md": "one page: the cause, what happened in order, the next step",
     "REPORT.json": "the same for programs",
     "first_fatal.txt": "the first fatal line of every log, with 100 lines before and after",
@@ -51,11 +51,11 @@ WHAT = {
 """File, or folder of files, to what it is."""
 
 
-def parts_of(failure: StageFailure) -> dict[str, Collect]:
+def list_collectors(failure: StageFailure) -> dict[str, Collector]:
     """Return the parts that are gathered once the stage is stopped, what matters most first."""
     plan, stage, run_dir = failure.plan, failure.stage, failure.run_dir
     folders = (run_dir, Path(plan.paths.data), Path("/dev", "shm"), Path("/tmp"), Path("/"))  # noqa: S108 - only looked at
-    parts: dict[str, Collect] = {
+    parts: dict[str, Collector] = {
         "environment.txt": lambda: _environment(failure),
         "plan.json": lambda: _read(run_dir / "plan.json"),
         "overrides.json": lambda: _read(run_dir / "overrides.json"),
@@ -74,7 +74,7 @@ def parts_of(failure: StageFailure) -> dict[str, Collect]:
     return parts
 
 
-def facts_of(failure: StageFailure, cause: Cause, gathered: Gathered) -> dict[str, Any]:
+def failure_facts(failure: StageFailure, cause: Cause, gathered: CollectedTexts) -> dict[str, Any]:
     """Return `facts.json`."""
     stage, state, plan = failure.stage, failure.state, failure.plan
     return {
@@ -114,11 +114,11 @@ def _read(path: Path) -> str:
     try:
         return read_bytes(path).decode("utf-8", "replace")
     except OSError as error:
-        raise NotHere(f"{path.name}: {error.strerror}") from error
+        raise PartUnavailableError(f"{path.name}: {error.strerror}") from error
 
 
 def _ray(failure: StageFailure) -> str:
     snapshot = failure.snapshot
     if not snapshot or not snapshot.ray:
-        raise NotHere(_("the head was not asked"))
+        raise PartUnavailableError(_("the head was not asked"))
     return json.dumps(snapshot.ray, indent=1, ensure_ascii=False, default=str) + "\n"

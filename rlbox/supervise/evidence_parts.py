@@ -22,7 +22,7 @@ from rlbox.errors import RlboxError
 from rlbox.i18n import _
 from rlbox.job.plan import RayPlan
 from rlbox.record.resources import RESOURCES_FILE
-from rlbox.supervise.gather import NotHere
+from rlbox.supervise.gather import PartUnavailableError
 from rlbox.system.command import run_command
 from rlbox.system.identity import user_name
 from rlbox.system.json_files import read_lines
@@ -159,7 +159,7 @@ def package_text(python: str) -> str:
     names = [path.name.removesuffix(".dist-info") for path in _own_packages(Path(python).parent.parent)]
     rows = sorted({"==".join(name.rpartition("-")[::2]) for name in names}) or _told_packages(python)
     if not rows:
-        raise NotHere(_("{python} lists no packages").format(python=python))
+        raise PartUnavailableError(_("{python} lists no packages").format(python=python))
     return "\n".join(rows) + "\n"
 
 
@@ -195,9 +195,9 @@ def resource_text(run_dir: Path, stage: str) -> str:
         lines = (row.decode("utf-8", "replace") for row in read_lines(run_dir / RESOURCES_FILE))
         rows.extend(row for row in lines if mark in row or mark.replace(": ", ":") in row)
     except OSError as error:
-        raise NotHere(f"{RESOURCES_FILE}: {error.strerror}") from error
+        raise PartUnavailableError(f"{RESOURCES_FILE}: {error.strerror}") from error
     if not rows:
-        raise NotHere(_("the stage ended before its first sample"))
+        raise PartUnavailableError(_("the stage ended before its first sample"))
     return "".join(rows)
 
 
@@ -213,7 +213,7 @@ def ray_log_text(ray: RayPlan) -> str:
     try:
         files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.stat().st_size]
     except OSError as error:
-        raise NotHere(f"{folder}: {error.strerror}") from error
+        raise PartUnavailableError(f"{folder}: {error.strerror}") from error
     own = [path for path in files if path.name.startswith(_RAY_SPEAKERS)]
     workers = [path for path in files if path.name.startswith("worker-") and scan_log(path)]
     chosen = [*(path for path in own if path.suffix == ".err"), *workers, *(p for p in own if p.suffix != ".err")]
@@ -223,14 +223,14 @@ def ray_log_text(ray: RayPlan) -> str:
 
 def _tool(*words: str) -> str:
     if not shutil.which(words[0]):
-        raise NotHere(_("no {word} here").format(word=words[0]))
+        raise PartUnavailableError(_("no {word} here").format(word=words[0]))
     try:
         outcome = run_command(Command(argv=words, timeout_s=_TOOL_S))
     except (RlboxError, OSError) as error:
-        raise NotHere(str(error)) from error
+        raise PartUnavailableError(str(error)) from error
     if not outcome.ok:
         last = (outcome.stderr or outcome.stdout).strip().splitlines()[-1:]
-        raise NotHere(
+        raise PartUnavailableError(
             _("{word}: exit code {exit_code}: {last}").format(
                 word=words[0], exit_code=outcome.exit_code, last=" ".join(last)
             )

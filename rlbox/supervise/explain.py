@@ -18,9 +18,9 @@ from rlbox.diagnose.first_fatal import LogFatal, culprit, excerpt_text, find_kno
 from rlbox.hang.page import write_hang_page
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, REPORT_PAGE
 from rlbox.secrets.masks import Masks
-from rlbox.supervise.evidence_contents import WHAT, facts_of, parts_of
+from rlbox.supervise.evidence_contents import FILE_DESCRIPTIONS, failure_facts, list_collectors
 from rlbox.supervise.failure_report import make_report, report_page
-from rlbox.supervise.gather import gather
+from rlbox.supervise.gather import collect_texts
 from rlbox.supervise.snapshot import StageFailure
 from rlbox.system.files import is_disk_full
 from rlbox.system.safe_files import force_directories, open_regular_file, replace_file, walk_files
@@ -42,7 +42,7 @@ _MOST_FILES = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explained:
+class FailureAnalysis:
     """A failure with its `cause`, the fatal lines of all logs by time, and which of them is the cause's."""
 
     cause: Cause
@@ -50,7 +50,7 @@ class Explained:
     quoted: LogFatal | None = None
 
 
-def explain_failure(failure: StageFailure) -> Explained:
+def explain_failure(failure: StageFailure) -> FailureAnalysis:
     """Return the cause with the line that shows it quoted as `where:NUMBER`, and the fatal lines of all logs.
 
     A log without any fatal line is quoted by its last line. A fatal line that speaks of a full disk becomes the cause.
@@ -62,7 +62,7 @@ def explain_failure(failure: StageFailure) -> Explained:
     if cause.kind in _QUOTED or (cause.kind in _STOPPED and any(fatal.grade == "fatal" for fatal in fatals)):
         quoted = culprit(cause, fatals, failure.run_dir)
     if quoted is None:
-        return Explained(cause=_with_known(cause, failure.run_dir), fatals=fatals)
+        return FailureAnalysis(cause=_with_known(cause, failure.run_dir), fatals=fatals)
     if any(text in quoted.line.text for text in _NO_SPACE):
         free = failure.snapshot.free_bytes if failure.snapshot else {}
         folder = failure.plan.paths.data
@@ -72,7 +72,7 @@ def explain_failure(failure: StageFailure) -> Explained:
     if known := quoted.known:
         own = cause.next_step if cause.kind in EXHAUSTED else ""
         cause = dataclasses.replace(cause, known=known.id, next_step=own or known.remedy)
-    return Explained(cause=cause, fatals=fatals, quoted=quoted)
+    return FailureAnalysis(cause=cause, fatals=fatals, quoted=quoted)
 
 
 def _with_known(cause: Cause, run_dir: Path) -> Cause:
@@ -83,7 +83,7 @@ def _with_known(cause: Cause, run_dir: Path) -> Cause:
     return dataclasses.replace(cause, known=known.id, next_step=cause.next_step or known.remedy)
 
 
-def write_evidence(failure: StageFailure, explained: Explained) -> Path:
+def write_evidence(failure: StageFailure, explained: FailureAnalysis) -> Path:
     """Gather the evidence of a failed stage, write it with its report and manifest, and return the folder.
 
     What cannot be gathered or written is named in the manifest. On a full disk the report comes first.
@@ -94,20 +94,21 @@ def write_evidence(failure: StageFailure, explained: Explained) -> Path:
         Not even the report could be written.
     """
     folder = force_directories(failure.run_dir, f"{failure.stage.directory}/{EVIDENCE_FOLDER}")
-    gathered = gather(parts_of(failure), GATHER_S)
+    gathered = collect_texts(list_collectors(failure), GATHER_S)
     report = make_report(failure, explained.cause, explained.fatals, gathered)
     found = explained.fatals or ((explained.quoted,) if explained.quoted else ())
     texts = {
         REPORT_PAGE: report_page(report),
         "REPORT.json": report.as_json(),
         FATAL_FILE: "\n".join(excerpt_text(fatal) for fatal in found),
-        "facts.json": json.dumps(facts_of(failure, explained.cause, gathered), indent=1, ensure_ascii=False) + "\n",
+        "facts.json": json.dumps(failure_facts(failure, explained.cause, gathered), indent=1, ensure_ascii=False)
+        + "\n",
         **gathered.texts,
     }
     problems = write_texts(folder, {name: failure.masks.text(text) for name, text in texts.items()})
     with contextlib.suppress(OSError):  # the disk is full; the report is there
         write_hang_page(folder)
-        write_manifest(folder, WHAT, {**gathered.missing, **problems}, failure.masks)
+        write_manifest(folder, FILE_DESCRIPTIONS, {**gathered.missing, **problems}, failure.masks)
     return folder
 
 
@@ -149,12 +150,12 @@ def write_manifest(folder: Path, what: Mapping[str, str], missing: Mapping[str, 
         summed = facts.st_size <= left
         left -= facts.st_size if summed else 0
         row = {"name": name, "bytes": facts.st_size, "sha256": _sum(folder / name) if summed else ""}
-        rows.append({**row, "what": says(what, name)})
+        rows.append({**row, "what": describe_file(what, name)})
     data = {"schema": 1, "files": rows, "missing": dict(sorted(missing.items()))}
     replace_file(folder / MANIFEST_FILE, (json.dumps(masks.tree(data), indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def says(what: Mapping[str, str], name: str) -> str:
+def describe_file(what: Mapping[str, str], name: str) -> str:
     """Return what a file is, by its name or by that of the folder it is in."""
     return what.get(name) or what.get(name.partition("/")[0], "")
 

@@ -13,9 +13,9 @@ from rlbox.diagnose.cause import Cause, CauseKind, ended
 from rlbox.diagnose.first_fatal import LogFatal, run_catalogue, utc_text
 from rlbox.record.rebuild import read_events
 from rlbox.secrets.masks import Masks
-from rlbox.supervise.evidence_contents import WHAT
-from rlbox.supervise.gather import Gathered
-from rlbox.supervise.snapshot import Snapshot, StageFailure
+from rlbox.supervise.evidence_contents import FILE_DESCRIPTIONS
+from rlbox.supervise.gather import CollectedTexts
+from rlbox.supervise.snapshot import MachineSnapshot, StageFailure
 
 _LINE = 300
 _STORY = 30
@@ -29,7 +29,7 @@ _BY_SIGNATURE: frozenset[CauseKind] = frozenset({"exit", "ray", "service", "read
 
 
 @dataclass(frozen=True, kw_only=True)
-class FatalRow:
+class FatalEntry:
     """The first fatal line of one log; `at` is UTC to a second, empty when not noted; `known` is the id of a fix."""
 
     log: str
@@ -43,7 +43,7 @@ class FatalRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moment:
+class TimelineEntry:
     """Something that happened: when (UTC), what, and in which log."""
 
     at: str
@@ -75,8 +75,8 @@ class FailureReport:
     cause: Cause
     known_title: str
     next_step: str
-    fatals: tuple[FatalRow, ...]
-    story: tuple[Moment, ...]
+    fatals: tuple[FatalEntry, ...]
+    story: tuple[TimelineEntry, ...]
     broken: tuple[str, ...]
     machine: tuple[str, ...]
     looked_at: tuple[str, ...]
@@ -87,7 +87,9 @@ class FailureReport:
         return json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n"
 
 
-def make_report(failure: StageFailure, cause: Cause, fatals: Sequence[LogFatal], gathered: Gathered) -> FailureReport:
+def make_report(
+    failure: StageFailure, cause: Cause, fatals: Sequence[LogFatal], gathered: CollectedTexts
+) -> FailureReport:
     """Return the report of a failure whose `cause` is explained and whose parts are `gathered`."""
     stage, plan, state = failure.stage, failure.plan, failure.state
     title = next((fatal.known.title for fatal in fatals if fatal.known and fatal.known.id == cause.known), "")
@@ -120,9 +122,9 @@ def make_report(failure: StageFailure, cause: Cause, fatals: Sequence[LogFatal],
     )
 
 
-def _row(fatal: LogFatal, masks: Masks) -> FatalRow:
+def _row(fatal: LogFatal, masks: Masks) -> FatalEntry:
     line = fatal.line
-    return FatalRow(
+    return FatalEntry(
         log=fatal.log,
         number=line.number,
         text=_shown(line.text, masks),
@@ -138,19 +140,21 @@ def _shown(text: str, masks: Masks) -> str:
     return masks.text(text)[:_LINE]  # in this order: half a secret would not be masked
 
 
-def _story(failure: StageFailure, cause: Cause, fatals: Iterable[LogFatal]) -> tuple[Moment, ...]:
+def _story(failure: StageFailure, cause: Cause, fatals: Iterable[LogFatal]) -> tuple[TimelineEntry, ...]:
     """Return what the journal noted of this attempt of the stage and the fatal lines, by time."""
     stage, begun = failure.stage.name, failure.started_at
     moments = [
-        Moment(at=event["t"], what=what)
+        TimelineEntry(at=event["t"], what=what)
         for event in read_events(failure.run_dir)
         if event.get("stage") == stage and str(event.get("t", "")) >= begun and (what := _told(event))
     ]
     for fatal in fatals:
         if fatal.at is not None:
             where = f"{fatal.log}:{fatal.line.number}"
-            moments.append(Moment(at=utc_text(fatal.at), what=_shown(fatal.line.text, failure.masks), where=where))
-    moments.append(Moment(at=failure.ended_at, what=f"stopped: {failure.cause.what}"))
+            moments.append(
+                TimelineEntry(at=utc_text(fatal.at), what=_shown(fatal.line.text, failure.masks), where=where)
+            )
+    moments.append(TimelineEntry(at=failure.ended_at, what=f"stopped: {failure.cause.what}"))
     return tuple(sorted(moments, key=lambda moment: moment.at[:19])[-_STORY:])
 
 
@@ -172,7 +176,7 @@ def _told(event: dict[str, Any]) -> str:
             return ""
 
 
-def _machine(snapshot: Snapshot | None) -> tuple[str, ...]:
+def _machine(snapshot: MachineSnapshot | None) -> tuple[str, ...]:
     if snapshot is None:
         return ()
     rows = [f"taken {snapshot.taken_at}, {len(snapshot.processes)} processes of the run"]
@@ -193,14 +197,17 @@ def _machine(snapshot: Snapshot | None) -> tuple[str, ...]:
     return tuple(rows)
 
 
-def _looked_at(failure: StageFailure, fatals: Sequence[LogFatal], gathered: Gathered) -> tuple[str, ...]:
+def _looked_at(failure: StageFailure, fatals: Sequence[LogFatal], gathered: CollectedTexts) -> tuple[str, ...]:
     names = [f"{service.name}.log" for service in failure.stage.services]
     known = len(run_catalogue(failure.run_dir).signatures)
     rows = [
         f"logs: {', '.join(['stage.log', *names])}; {len(fatals)} of them with a fatal line",
         f"{known} signatures of the fix catalogue against each fatal line and its traceback",
     ]
-    return (*rows, *(f"{WHAT.get(name, name)}: not there ({why})" for name, why in gathered.missing.items()))
+    return (
+        *rows,
+        *(f"{FILE_DESCRIPTIONS.get(name, name)}: not there ({why})" for name, why in gathered.missing.items()),
+    )
 
 
 def report_page(report: FailureReport) -> str:
@@ -257,7 +264,7 @@ def _honest(report: FailureReport) -> str:
     return f"none is known; read the lines around {where} in first_fatal.txt, and send `rlbox bundle {report.run_id}`"
 
 
-def _fatal(fatal: FatalRow) -> Iterator[str]:
+def _fatal(fatal: FatalEntry) -> Iterator[str]:
     known = f", known as {fatal.known}" if fatal.known else ""
     yield ""
     yield f"{fatal.log}:{fatal.number}{f', {fatal.at}' if fatal.at else ''}{known}"

@@ -13,34 +13,34 @@ PART_BYTES = 1 << 20
 """The most that one part may hold; the rest of a longer one is cut, and the cut is said."""
 
 
-Collect = Callable[[], str]
+Collector = Callable[[], str]
 """How the text of one file of the evidence is come by."""
 
 
-class NotHere(Exception):
+class PartUnavailableError(Exception):
     """What a part would hold is not on this machine, or may not be read; the message says which."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gathered:
+class CollectedTexts:
     """`texts` by name, in the order of the parts; `missing` says by name why a part is not there."""
 
     texts: Mapping[str, str]
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
-def gather(parts: Mapping[str, Collect], limit_s: float) -> Gathered:
+def collect_texts(parts: Mapping[str, Collector], limit_s: float) -> CollectedTexts:
     """Return what all `parts`, by name, gave within `limit_s` seconds.
 
     They run in daemon threads: one that hangs in the kernel is left behind and named.
     """
     found, why = dict[str, str](), dict[str, str]()
 
-    def run(name: str, collect: Collect) -> None:
+    def run(name: str, collect: Collector) -> None:
         try:
             found[name] = _bounded(collect())
         except Exception as error:  # whatever a collector runs into, the others and the cause go on
-            why[name] = str(error) if isinstance(error, NotHere) else f"{type(error).__name__}: {error}"
+            why[name] = str(error) if isinstance(error, PartUnavailableError) else f"{type(error).__name__}: {error}"
 
     threads = [threading.Thread(target=run, args=part, daemon=True) for part in parts.items()]
     until = time.monotonic() + limit_s
@@ -50,7 +50,7 @@ def gather(parts: Mapping[str, Collect], limit_s: float) -> Gathered:
         thread.join(max(0.0, until - time.monotonic()))
     late = f"not done after {limit_text(limit_s)}"
     texts, missing = dict(found), dict(why)
-    return Gathered(
+    return CollectedTexts(
         texts={name: texts[name] for name in parts if name in texts},
         missing={name: missing.get(name, late) for name in parts if name not in texts},
     )

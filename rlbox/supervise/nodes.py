@@ -21,7 +21,7 @@ _SETTLE_S, _LOOK_S = 4.0, 0.1
 """How long after a failed stage a node may still be found gone, and be named as what failed first."""
 
 
-class _Knocks:
+class _NodeProbe:
     """What one node has answered so far; another thread asks it again and again."""
 
     def __init__(self, node: NodePlan) -> None:
@@ -55,15 +55,15 @@ class _Knocks:
         return ""
 
 
-class RunNodes:
+class NodeMonitor:
     """Knocks at the nodes of a run's cluster until it is closed; without a cluster there are none."""
 
     def __init__(self, run: str, cluster: ClusterRun | None) -> None:
         self._run, self._cluster = run, cluster
-        self._nodes = tuple(map(_Knocks, cluster.nodes if cluster else ()))
-        self._pollers = [Poller(partial(_Knocks.knock, one), _PAUSE_S, lambda answer: False) for one in self._nodes]
+        self._nodes = tuple(map(_NodeProbe, cluster.nodes if cluster else ()))
+        self._pollers = [Poller(partial(_NodeProbe.knock, one), _PAUSE_S, lambda answer: False) for one in self._nodes]
 
-    def lost(self, stage: StagePlan, then: str = "") -> Cause | None:
+    def find_lost_node(self, stage: StagePlan, then: str = "") -> Cause | None:
         """Return why a stage cannot go on: a node that is gone, of several the one that was last heard of first."""
         gone = [(one.good_at, one.node, seen) for one in self._nodes if (seen := one.seen)]
         if not gone or self._cluster is None:
@@ -71,14 +71,14 @@ class RunNodes:
         _, node, seen = min(gone, key=lambda one: one[0])
         return lost_node(stage, node, seen, self._cluster, self._run, then)
 
-    def settled(self, stage: StagePlan, then: str, stopped: Callable[[], bool]) -> Cause | None:
+    def await_lost_node(self, stage: StagePlan, then: str, stopped: Callable[[], bool]) -> Cause | None:
         """As `lost`, of a stage that failed: each node has the time to answer once more, or not to."""
         begun = time.monotonic()
         while any(one.good_at < begun for one in self._nodes) and time.monotonic() - begun < _SETTLE_S:
-            if (cause := self.lost(stage, then)) or stopped():
+            if (cause := self.find_lost_node(stage, then)) or stopped():
                 return cause
             time.sleep(_LOOK_S)
-        return self.lost(stage, then)
+        return self.find_lost_node(stage, then)
 
     def close(self) -> None:
         """Knock no more."""

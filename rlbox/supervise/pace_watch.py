@@ -38,7 +38,7 @@ _LEAST_CORES, _LEAST_BYTES = 0.1, 1e6
 """What somebody else must have, of cores or of a disk (bytes a second), to be named."""
 
 
-class PaceWatch:
+class StarvationMonitor:
     """Looks once a second at most; `now_s` is the clock for the limits of what the run started."""
 
     def __init__(
@@ -51,10 +51,10 @@ class PaceWatch:
         self._before: ActivitySample | None = None
         self._due_s = self._listed_s = self._looked_s = -math.inf
         self._pids: tuple[int, ...] = ()
-        self._start: ServiceStart | None = None
+        self._start: ServiceStartup | None = None
         self._begun_s = real()
 
-    def begin(self, stretch: float) -> None:
+    def begin_stage(self, stretch: float) -> None:
         """Begin with a stage whose limits may last `stretch` times as long, and no longer."""
         self._begun_s, self._clock.slowest, self._stretch = self._real(), 1 / stretch, stretch
 
@@ -67,17 +67,17 @@ class PaceWatch:
         return self._real()
 
     @contextlib.contextmanager
-    def starting(self, child: ChildProcess, limit_s: float) -> Iterator[ServiceStart]:
+    def track_startup(self, child: ChildProcess, limit_s: float) -> Iterator[ServiceStartup]:
         """Watch whether a service that starts gets on, until the block ends."""
         clock = StartClock(limit_s, self._stretch, self.now_s(), self._real())
-        self._start, self._listed_s = ServiceStart(self, clock, child), -math.inf
-        self.look(now=True)
+        self._start, self._listed_s = ServiceStartup(self, clock, child), -math.inf
+        self.sample(now=True)
         try:
             yield self._start
         finally:
             self._start = None
 
-    def look(self, *, now: bool = False) -> None:
+    def sample(self, *, now: bool = False) -> None:
         """Look when the last time was a while ago; `now`: when it was a second ago, whatever it costs."""
         real_s = self._real()
         if real_s < (self._looked_s + _EVERY_S if now else self._due_s):
@@ -95,11 +95,11 @@ class PaceWatch:
                 self._start.take(before, self._before, real_s)
         self._due_s = real_s + max(_EVERY_S, (time.thread_time() - spent) / _CPU_SHARE)
 
-    def explain(self, cause: Cause) -> Cause:
+    def refine_cause(self, cause: Cause) -> Cause:
         """Return `cause`, or, where something took too long because of the machine or a limit of it, that."""
         if cause.kind not in BY_TIME:
             return cause
-        self.look(now=True)
+        self.sample(now=True)
         slow = self._clock.slowness(max(self._begun_s, self._real() - _WINDOW_S))
         if slow is None:
             return cause
@@ -129,10 +129,10 @@ class PaceWatch:
         return [f"{name} {size_text(rate)}/s" if slow.by == "disk" else f"{name} {rate:.1f}" for rate, name in greedy]
 
 
-class ServiceStart:
+class ServiceStartup:
     """A service that starts: `late` once it may take no longer. `pids` are its processes, looked up now and then."""
 
-    def __init__(self, watch: PaceWatch, clock: StartClock, child: ChildProcess) -> None:
+    def __init__(self, watch: StarvationMonitor, clock: StartClock, child: ChildProcess) -> None:
         self.child = child
         self.pids: set[int] = {child.pid}
         self._watch, self._clock = watch, clock
@@ -144,14 +144,14 @@ class ServiceStart:
         self._clock.take(compute_rates(*own), real_s, waits_disk=waits_disk)
 
     @property
-    def late(self) -> bool:
+    def is_late(self) -> bool:
         """Whether it has taken longer than it may, as a look of this second shows."""
         if self._clock.over(self._watch.now_s()):
-            self._watch.look(now=True)
+            self._watch.sample(now=True)
         return self._clock.late(self._watch.now_s(), self._watch.real_s())
 
     @property
-    def took_s(self) -> float:
+    def elapsed_s(self) -> float:
         """How long it has taken by the clock on the wall, s."""
         return self._clock.took_s(self._watch.real_s())
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from rlbox.job.plan import StagePlan
 from rlbox.job.ports import allows
-from rlbox.supervise.bench import Bench, StageStopped
+from rlbox.supervise.bench import StageContext, StageStopped
 from rlbox.supervise.causes import undeclared_listener
 from rlbox.supervise.stage_watch import StageWatch
 from rlbox.system.ports import TcpSocket, list_tcp_sockets, read_ephemeral_ports
@@ -22,7 +22,7 @@ _EVERY_S, _SHARE = 1.0, 20
 _OTHER = "other"
 
 
-class PortAudit:
+class PortAuditor:
     """Looks at the listeners of one stage from time to time; raises `StageStopped` at the first that is undeclared.
 
     Parameters
@@ -31,8 +31,8 @@ class PortAudit:
         Inodes of what the supervisor itself listens on, now or later.
     """
 
-    def __init__(self, bench: Bench, stage: StagePlan, watch: StageWatch, ours: Collection[int] = ()) -> None:
-        self._bench = bench
+    def __init__(self, context: StageContext, stage: StagePlan, watch: StageWatch, ours: Collection[int] = ()) -> None:
+        self._context = context
         self._watch = watch
         self._stage = stage
         self._due = 0.0
@@ -40,12 +40,12 @@ class PortAudit:
         self._ours = ours
         self._known: set[int] = set()
 
-    def look_often(self) -> None:
+    def check_periodically(self) -> None:
         """Look when the last time was a while ago."""
         if time.monotonic() > self._due:
-            self.look()
+            self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Look now."""
         begun = time.monotonic()
         new = [each for each in _listening() if each.inode not in self._known and each.inode not in self._ours]
@@ -56,12 +56,12 @@ class PortAudit:
             self._known |= {each.inode for each in new}
 
     def _judge(self, new: Sequence[TcpSocket]) -> None:
-        members = {process.pid: process.name for process in self._bench.processes.members()}
+        members = {process.pid: process.name for process in self._context.processes.members()}
         pids = {each.inode: each.holder(members) for each in new}
-        parts, still, ports = self._bench.processes.parts(), _listening(), read_ephemeral_ports()
+        parts, still, ports = self._context.processes.parts(), _listening(), read_ephemeral_ports()
         for each in new:
             pid = pids[each.inode]
-            shared = self._bench.plan.network == "host"  # with processes that are none of the run's
+            shared = self._context.plan.network == "host"  # with processes that are none of the run's
             if not pid and (shared or each not in still):
                 continue
             part = next((name for name, found in parts.items() if pid in found), _OTHER)

@@ -25,7 +25,7 @@ _BLOCK = 1 << 16
 _BOUND_S = 10.0
 
 
-class Published:
+class PortForwarder:
     """Carries connections to the published ports of the services that are ready, in a thread of its own.
 
     `inodes` are those of the sockets that it listens on.
@@ -45,7 +45,7 @@ class Published:
         self._tasks: set[asyncio.Task[None]] = set()
         self._carried = 0
 
-    def open(self, service: ServicePlan) -> None:
+    def forward(self, service: ServicePlan) -> None:
         """Begin with the published ports of a service; one that listens on all addresses needs no help."""
         for name, port in service.ports.items():
             if name in self._ports and self._address:

@@ -41,7 +41,7 @@ _LATEST = "session_latest"
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobFacts:
+class RayJobInfo:
     """What the Jobs API says; `exit_code` is that of the driver, None when it never ran or Ray does not know."""
 
     status: str
@@ -49,7 +49,7 @@ class JobFacts:
     message: str = ""
 
 
-class RunningRayJob:
+class RayJob:
     """One submitted job; what its driver writes is in the file `driver_log` of the plan.
 
     `before` is a line of shell that its command begins with (`handed_over`).
@@ -57,7 +57,7 @@ class RunningRayJob:
 
     def __init__(self, plan: RayPlan, argv: tuple[str, ...], env: Mapping[str, str], before: str = "") -> None:
         self._plan = plan
-        self._submission: JobFacts | None = None
+        self._submission: RayJobInfo | None = None
         self._body = {
             "entrypoint": before + shlex.join(argv),
             "submission_id": plan.submission_id,
@@ -66,13 +66,13 @@ class RunningRayJob:
         self._poller = Poller(self._ask, _PAUSE_S, lambda facts: facts.status in _ENDED)
 
     @property
-    def facts(self) -> JobFacts:
+    def info(self) -> RayJobInfo:
         """The last answer of the Jobs API."""
-        return self._poller.latest or JobFacts(status=PENDING)
+        return self._poller.latest or RayJobInfo(status=PENDING)
 
     def poll(self) -> int | None:
         """Return how the job ended, as an exit code (the driver's where Ray knows it), or None while it goes on."""
-        facts = self.facts
+        facts = self.info
         if facts.status == UNREACHABLE and time.monotonic() - self._poller.changed_at > _LOST_S:
             return 1
         if facts.status not in _ENDED:
@@ -84,7 +84,7 @@ class RunningRayJob:
     def stop(self) -> None:
         """Ask Ray to stop the job, for a few seconds; the end of the head ends it in any case."""
         self._poller.close()
-        if self.facts.status in _ENDED:
+        if self.info.status in _ENDED:
             return
         with contextlib.suppress(NoResponseError), create_ray_client(_STOP_S) as http:
             http.whole("POST", f"{_jobs(self._plan)}{self._plan.submission_id}/stop")
@@ -92,19 +92,19 @@ class RunningRayJob:
             while time.monotonic() < until and probe_job(self._plan, _STOP_S).status not in _ENDED:
                 time.sleep(_PAUSE_S)
 
-    def _ask(self) -> JobFacts:
+    def _ask(self) -> RayJobInfo:
         if self._submission is None:
             self._submission = _submit(self._plan, self._body)
             return self._submission
         return probe_job(self._plan)
 
 
-def driver_log(plan: RayPlan) -> Path:
+def driver_log_path(plan: RayPlan) -> Path:
     """Return the file that Ray writes the output of the job's driver to."""
     return find_job_session(plan) / "logs" / f"job-driver-{plan.submission_id}.log"
 
 
-def handed_over(file: Path, secrets: Mapping[str, str]) -> str:
+def write_secrets_file(file: Path, secrets: Mapping[str, str]) -> str:
     """Write a job's secrets where its command reads and removes them; return the line of shell that does.
 
     Ray would write what `runtime_env` holds into its logs. Without secrets nothing is written.
@@ -117,42 +117,42 @@ def handed_over(file: Path, secrets: Mapping[str, str]) -> str:
     return f". {name} && rm -f {name} && exec "
 
 
-def probe_job(plan: RayPlan, timeout_s: float = _TIMEOUT_S) -> JobFacts:
+def probe_job(plan: RayPlan, timeout_s: float = _TIMEOUT_S) -> RayJobInfo:
     """Ask once how the job is; `UNREACHABLE` when the dashboard does not answer."""
     try:
         with create_ray_client(timeout_s) as http:
             answer = http.whole("GET", _jobs(plan) + plan.submission_id)
             data: dict[str, Any] = answer.json()
     except (NoResponseError, ValueError) as error:
-        return JobFacts(status=UNREACHABLE, message=explain_no_response(error))
+        return RayJobInfo(status=UNREACHABLE, message=explain_no_response(error))
     if answer.status != 200:
-        return JobFacts(status=UNREACHABLE, message=f"HTTP {answer.status}")
+        return RayJobInfo(status=UNREACHABLE, message=f"HTTP {answer.status}")
     code = data.get("driver_exit_code")
-    return JobFacts(
+    return RayJobInfo(
         status=str(data.get("status")),
         exit_code=code if isinstance(code, int) else None,
         message=str(data.get("message") or ""),
     )
 
 
-def _submit(plan: RayPlan, body: Mapping[str, Any]) -> JobFacts:
+def _submit(plan: RayPlan, body: Mapping[str, Any]) -> RayJobInfo:
     headers = {"Content-Type": "application/json"}
     try:
         with create_ray_client(_SUBMIT_S) as http:
             answer = http.whole("POST", _jobs(plan), headers=headers, body=json.dumps(body).encode())
     except NoResponseError as error:
-        return JobFacts(status=REFUSED, message=explain_no_response(error))
+        return RayJobInfo(status=REFUSED, message=explain_no_response(error))
     if answer.status != 200:
         lines = answer.read().decode("utf-8", "replace").strip().splitlines()
-        return JobFacts(status=REFUSED, message=f"HTTP {answer.status}: {lines[-1] if lines else ''}")
-    return JobFacts(status=PENDING)
+        return RayJobInfo(status=REFUSED, message=f"HTTP {answer.status}: {lines[-1] if lines else ''}")
+    return RayJobInfo(status=PENDING)
 
 
 def _jobs(plan: RayPlan) -> str:
     return f"{plan.dashboard.rstrip('/')}/api/jobs/"
 
 
-class RayFolders:
+class RaySessionCleaner:
     """The temporary folders of a run's heads, as they were before it: what its heads made goes after it, no more.
 
     A container takes its /tmp along; on a machine of one's own each run of a head would leave a session there. Others

@@ -69,20 +69,20 @@ class RunningService:
         """Whether the service has shown that it does its work."""
         return self._good_at is not None and not self._line_missing
 
-    def hear(self, texts: Texts) -> None:
+    def match_lines(self, texts: Texts) -> None:
         """Take lines of its log, of which one may be what it is waited for."""
         line = self.plan.ready.line
         if self._line_missing and pattern_set((line,)).hit(texts.joined, 0) >= 0:
             fits = compile_pattern(line).fits
             self._line_missing = not any(fits(way) for text in texts for way in views(text))
 
-    def ask_again(self) -> None:
+    def restart_probe(self) -> None:
         """Have it prove anew that it does its work; its line is not waited for a second time."""
         self._poller.close()
         self._good_at, self.started = None, self._clock()
         self._poller = Poller(self._ask, _PAUSE_S, lambda answer: answer == READY)
 
-    def use(self) -> None:
+    def begin_checks(self) -> None:
         """Watch it from now on, as a stage's command is started: it was ready, and must stay so."""
         self._poller.close()
         self._good_at = self._grown_at = self._clock()
@@ -90,16 +90,16 @@ class RunningService:
             self._poller = Poller(self._ask, max(_PAUSE_S, self.plan.answer_s / _ASKED_AGAIN), lambda answer: False)
 
     @property
-    def mute(self) -> bool:
+    def is_unresponsive(self) -> bool:
         """Whether the ready request, asked again and again, has got no right answer for longer than it may."""
         return bool(self.plan.answer_s) and self._clock() - (self._good_at or self.started) > self.plan.answer_s
 
     @property
-    def complaint(self) -> str:
+    def last_answer(self) -> str:
         """What the ready request got last from a service that is mute: an answer that is under way is none."""
         return "no answer" if self.answer in (READY, _NO_ANSWER) else self.answer
 
-    def silent(self, log_bytes: int) -> bool:
+    def is_silent(self, log_bytes: int) -> bool:
         """Return whether its log, `log_bytes` long now, has not grown for longer than it may."""
         now = self._clock()
         if log_bytes != self._log_bytes:

@@ -24,7 +24,7 @@ _SHARED_MEMORY = Path("/dev", "shm")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessFacts:
+class ProcessSnapshot:
     """One process of the run; `command` is its whole command line."""
 
     pid: int
@@ -35,14 +35,14 @@ class ProcessFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snapshot:
+class MachineSnapshot:
     """The facts of one moment; `ports` maps `name number` to who listens (empty: nobody).
 
     `ray` is what the head of the stage's Ray job says, empty for a stage without one.
     """
 
     taken_at: str
-    processes: tuple[ProcessFacts, ...]
+    processes: tuple[ProcessSnapshot, ...]
     memory: CgroupMemory
     free_bytes: Mapping[str, int]
     ports: Mapping[str, str]
@@ -50,12 +50,12 @@ class Snapshot:
     ray: Mapping[str, Any] = field(default_factory=dict)
 
 
-def probe_snapshot(plan: RunPlan, stage: StagePlan, run_dir: Path, processes: Iterable[Process]) -> Snapshot:
+def probe_snapshot(plan: RunPlan, stage: StagePlan, run_dir: Path, processes: Iterable[Process]) -> MachineSnapshot:
     """Look at everything that is quick to look at; the stage may still be running."""
     ports = {name: number for service in stage.services for name, number in service.ports.items()}
-    return Snapshot(
+    return MachineSnapshot(
         taken_at=utc_now(),
-        processes=tuple(_process_facts(process) for process in processes),
+        processes=tuple(_process_snapshot(process) for process in processes),
         memory=probe_cgroup_memory(),
         free_bytes={str(folder): free_bytes(folder) for folder in (run_dir, Path(plan.paths.data), _SHARED_MEMORY)},
         ports={f"{name} {number}": find_port_holder(number) for name, number in ports.items()},
@@ -64,8 +64,8 @@ def probe_snapshot(plan: RunPlan, stage: StagePlan, run_dir: Path, processes: It
     )
 
 
-def _process_facts(process: Process) -> ProcessFacts:
-    return ProcessFacts(
+def _process_snapshot(process: Process) -> ProcessSnapshot:
+    return ProcessSnapshot(
         pid=process.pid,
         parent=process.parent,
         state=process.state,
@@ -90,6 +90,6 @@ class StageFailure:
     started_at: str
     ended_at: str
     fatals: Mapping[str, FatalSpot]
-    snapshot: Snapshot | None
+    snapshot: MachineSnapshot | None
     masks: Masks
     given: Mapping[str, str] = field(default_factory=dict)

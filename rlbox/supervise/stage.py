@@ -14,14 +14,14 @@ from rlbox.gate.http_probe import await_answer
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
 from rlbox.logs.pump import STAGE_LOG_FILE
-from rlbox.supervise.bench import Bench, StageStopped
+from rlbox.supervise.bench import StageContext, StageStopped
 from rlbox.supervise.causes import failed_ray
-from rlbox.supervise.port_audit import PortAudit
-from rlbox.supervise.published import Published
-from rlbox.supervise.ray_jobs import SUCCEEDED, RunningRayJob, driver_log, handed_over
+from rlbox.supervise.port_audit import PortAuditor
+from rlbox.supervise.published import PortForwarder
+from rlbox.supervise.ray_jobs import SUCCEEDED, RayJob, driver_log_path, write_secrets_file
 from rlbox.supervise.services import RunningService
-from rlbox.supervise.snapshot import Snapshot, probe_snapshot
-from rlbox.supervise.stage_services import StageServices, end_kept
+from rlbox.supervise.snapshot import MachineSnapshot, probe_snapshot
+from rlbox.supervise.stage_services import StageServices, stop_retained_services
 from rlbox.supervise.stage_watch import TOLD_TO_STOP, StageWatch
 from rlbox.system.clock import utc_now
 from rlbox.system.limits import probe_cgroup_memory
@@ -35,7 +35,7 @@ _SETTLE_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageEnd:
+class StageResult:
     """How a stage ended; `cause` None: it passed. `snapshot` is there when it failed by itself.
 
     `fatals` has the first fatal line of each log that holds one, by the log's path below the run directory.
@@ -43,60 +43,60 @@ class StageEnd:
 
     stage: StagePlan
     cause: Cause | None
-    snapshot: Snapshot | None
+    snapshot: MachineSnapshot | None
     started_at: str
     ended_at: str
     fatals: Mapping[str, FatalSpot] = field(default_factory=dict)
 
 
-def carry_out_stage(bench: Bench, stage: StagePlan) -> StageEnd:
+def run_stage(context: StageContext, stage: StagePlan) -> StageResult:
     """Run a stage to its end, passed or not; nothing that it started is left when this returns."""
-    return _StageRun(bench, stage).carry_out()
+    return _StageRun(context, stage).run()
 
 
 class _StageRun:
-    def __init__(self, bench: Bench, stage: StagePlan) -> None:
-        self._bench = bench
+    def __init__(self, context: StageContext, stage: StagePlan) -> None:
+        self._context = context
         self._stage = stage
-        self._folder = bench.run_dir / stage.directory
-        self._watch = StageWatch(bench, stage)
-        self._services = StageServices(bench, stage, self._watch)
-        self._published = Published(bench.plan.published)
-        self._audit = PortAudit(bench, stage, self._watch, self._published.inodes)
+        self._folder = context.run_dir / stage.directory
+        self._watch = StageWatch(context, stage)
+        self._services = StageServices(context, stage, self._watch)
+        self._published = PortForwarder(context.plan.published)
+        self._audit = PortAuditor(context, stage, self._watch, self._published.inodes)
         self._gate = self._watch.gate
         self._due = [file for file in stage.files if file.newer or stage.attempt > 1]
         self._before: Before | None = None
         self._secrets = self._folder / "secrets.env"
 
-    def carry_out(self) -> StageEnd:
+    def run(self) -> StageResult:
         started_at, kills = utc_now(), probe_cgroup_memory().kills
-        self._bench.pace.begin(self._stage.stretch)
+        self._context.starvation.begin_stage(self._stage.stretch)
         self._watch.record(state="starting", started_at=started_at)
         cause, snapshot = self._attempt(self._run), None
         if cause and cause.kind not in ("interrupted", "need"):
             cause = self._lost_node(self._lost_need(cause))
         if cause and cause.kind != "interrupted":
-            cause = self._bench.pace.explain(cause)
-            cause, snapshot = self._bench.explain(cause, kills), self._look_around()
-        stopped = self._attempt(lambda: self._stop(self._services.going_on() if cause is None else []))
+            cause = self._context.starvation.refine_cause(cause)
+            cause, snapshot = self._context.refine_cause(cause, kills), self._look_around()
+        stopped = self._attempt(lambda: self._stop(self._services.services_to_retain() if cause is None else []))
         cause = cause or stopped or self._attempt(self._judge)
         if cause:
-            end_kept(self._bench)
+            stop_retained_services(self._context)
         if self._before:
             self._before.close()
         self._watch.record()
-        return StageEnd(
+        return StageResult(
             stage=self._stage,
-            cause=self._bench.explain(cause, kills) if cause else None,
+            cause=self._context.refine_cause(cause, kills) if cause else None,
             snapshot=snapshot or (self._look_around() if cause and cause.kind != "interrupted" else None),
             started_at=started_at,
             ended_at=utc_now(),
             fatals={log_path(self._stage, name): spot for name, spot in self._watch.fatals.items()},
         )
 
-    def _look_around(self) -> Snapshot:
-        members = self._bench.processes.members()
-        return probe_snapshot(self._bench.plan, self._stage, self._bench.run_dir, members)
+    def _look_around(self) -> MachineSnapshot:
+        members = self._context.processes.members()
+        return probe_snapshot(self._context.plan, self._stage, self._context.run_dir, members)
 
     def _attempt(self, step: Callable[[], None]) -> Cause | None:
         try:
@@ -104,25 +104,25 @@ class _StageRun:
         except StageStopped as stopped:
             return stopped.cause
         except OSError as error:
-            return self._bench.disk_cause(error)
+            return self._context.disk_cause(error)
         return None
 
     def _run(self) -> None:
-        self._bench.check_going()
-        force_directories(self._bench.run_dir, self._stage.directory)
+        self._context.check_not_stopped()
+        force_directories(self._context.run_dir, self._stage.directory)
         self._check_needs()
         if self._due:
-            self._before = Before([file.path for file in self._due], self._bench.check_going)
+            self._before = Before([file.path for file in self._due], self._context.check_not_stopped)
         self._services.check_ports()
         for service in self._stage.services:
             self._services.start(service)
-            self._published.open(service)
-        self._audit.look()
+            self._published.forward(service)
+        self._audit.check()
         self._run_main()
 
     def _check_needs(self) -> None:
         for need, rule in zip(self._stage.needs, self._gate.facts.needs, strict=True):
-            fact = probe_file(need, self._bench.check_going)
+            fact = probe_file(need, self._context.check_not_stopped)
             if fact.problem:
                 self._gate.refuse(rule, fact.problem)
                 raise StageStopped(needed_file(self._stage, need, fact))
@@ -139,43 +139,43 @@ class _StageRun:
         """Return `cause`, or the node of the run's cluster that is gone, of which it followed."""
         if cause.kind == "node":
             return cause
-        stopped = lambda: bool(self._bench.interrupt.name)  # noqa: E731
-        return self._bench.nodes.settled(self._stage, cause.what, stopped) or cause
+        stopped = lambda: bool(self._context.interrupt.name)  # noqa: E731
+        return self._context.nodes.await_lost_node(self._stage, cause.what, stopped) or cause
 
     def _run_main(self) -> None:
-        self._bench.check_going()
-        main = self._watch.main = self._bench.start(self._stage, MAIN, self._stage.argv, self._start_main)
+        self._context.check_not_stopped()
+        main = self._watch.main = self._context.start_part(self._stage, MAIN, self._stage.argv, self._start_main)
         self._watch.begin_command()
         self._watch.record(state="running")
         while (code := main.poll()) is None:
-            self._watch.look()
+            self._watch.poll()
             self._watch.check_answers()
             self._watch.check_silence()
-            self._audit.look_often()
+            self._audit.check_periodically()
         self._end_main(code)
 
-    def _start_main(self) -> ChildProcess | RunningRayJob:
+    def _start_main(self) -> ChildProcess | RayJob:
         stage = self._stage
-        environment = {**self._bench.plan.env, **stage.env}
+        environment = {**self._context.plan.env, **stage.env}
         if stage.ray:
-            marks = {"PYTHONUNBUFFERED": "1", **self._bench.processes.marks(stage.name)}
-            self._watch.pump.follow(STAGE_LOG, driver_log(stage.ray), self._folder / STAGE_LOG_FILE)
-            return RunningRayJob(stage.ray, stage.argv, {**environment, **marks}, self._hand_over(stage))
-        given = self._bench.grants.environment(stage.secrets)
+            marks = {"PYTHONUNBUFFERED": "1", **self._context.processes.marks(stage.name)}
+            self._watch.pump.follow(STAGE_LOG, driver_log_path(stage.ray), self._folder / STAGE_LOG_FILE)
+            return RayJob(stage.ray, stage.argv, {**environment, **marks}, self._hand_over(stage))
+        given = self._context.grants.environment(stage.secrets)
         command = Command(argv=stage.argv, env={**environment, **given}, cwd=str(self._folder))
         with self._watch.pump.pipe(STAGE_LOG, self._folder / STAGE_LOG_FILE) as output:
-            child = self._bench.processes.start(command, output, stage=stage.name, part=MAIN)
+            child = self._context.processes.start(command, output, stage=stage.name, part=MAIN)
         self._watch.pump.wake_at_end(child.pid)
         return child
 
     def _hand_over(self, stage: StagePlan) -> str:
         """Hand a job of a cluster its secrets; a head of the run's own was started with them."""
         own_head = stage.ray is None or stage.ray.service
-        return "" if own_head else handed_over(self._secrets, self._bench.grants.environment(stage.secrets))
+        return "" if own_head else write_secrets_file(self._secrets, self._context.grants.environment(stage.secrets))
 
     def _end_main(self, code: int) -> None:
         self._watch.end_command()
-        self._watch.tell()
+        self._watch.record_events()
         self._watch.check_disk()
         good = code in self._stage.exit_codes
         (self._gate.hold if good else self._gate.refuse)(self._gate.facts.exit, self._ended(code))
@@ -185,31 +185,31 @@ class _StageRun:
         self._watch.check_services(TOLD_TO_STOP if failed else ())
         self._watch.check_forbidden()
         if failed:
-            self._watch.settle(_SETTLE_S)
+            self._watch.await_dying_service(_SETTLE_S)
             usual = self._stage.exit_codes == (0,)
             raise StageStopped(job_cause or (failed_exit if usual else wrong_exit)(self._stage, code))
-        self._audit.look()
+        self._audit.check()
         self._probe_work()
 
     def _ended(self, code: int) -> str:
         job = self._watch.main
-        if isinstance(job, RunningRayJob) and job.facts.exit_code is None:
-            return f"{job.facts.status}, Ray tells no code"
+        if isinstance(job, RayJob) and job.info.exit_code is None:
+            return f"{job.info.status}, Ray tells no code"
         return ended(code)
 
     def _probe_work(self) -> None:
         """Send the requests that must be answered while the services still run."""
         for probe, rule in zip(self._stage.probes, self._gate.facts.probes, strict=True):
-            problem = await_answer(probe, self._watch.look)
+            problem = await_answer(probe, self._watch.poll)
             (self._gate.refuse if problem else self._gate.hold)(rule, problem or "as told")
             if problem:
                 raise StageStopped(failed_probe(self._stage, probe, problem))
 
     def _job_cause(self) -> Cause | None:
         job, ray, rule = self._watch.main, self._stage.ray, self._gate.facts.ray
-        if not isinstance(job, RunningRayJob) or not ray or not rule:
+        if not isinstance(job, RayJob) or not ray or not rule:
             return None
-        facts = job.facts
+        facts = job.info
         succeeded = facts.status == SUCCEEDED
         (self._gate.hold if succeeded else self._gate.refuse)(rule, facts.status)
         self._watch.record(ray_status=facts.status)
@@ -220,11 +220,11 @@ class _StageRun:
         self._gate.begin_stop()
         self._watch.pump.let_flow()
         self._published.close()
-        processes, main = self._bench.processes, self._watch.main
+        processes, main = self._context.processes, self._watch.main
         for service in self._watch.services:
             service.close()
-        if not self._bench.interrupt.name:
-            if isinstance(main, RunningRayJob):
+        if not self._context.interrupt.name:
+            if isinstance(main, RayJob):
                 main.stop()
                 remove_file(self._secrets)
             elif main:
@@ -232,8 +232,8 @@ class _StageRun:
             self._services.stop(keep)
         left = processes.stop_all([service.child for service in keep])
         if left:
-            self._bench.journal.event(self._stage.name, "left-running", pids=[process.pid for process in left])
-        self._services.leave(keep)
+            self._context.journal.event(self._stage.name, "left-running", pids=[process.pid for process in left])
+        self._services.hand_over(keep)
         if isinstance(main, ChildProcess):
             self._watch.record(exit_code=main.poll())
         self._watch.close_logs()
@@ -247,7 +247,7 @@ class _StageRun:
         problems = []
         for file, rule in zip(self._stage.files, self._gate.facts.files, strict=True):
             before = self._before if file in self._due else None
-            fact = probe_file(file, self._bench.check_going, before=before)
+            fact = probe_file(file, self._context.check_not_stopped, before=before)
             (self._gate.refuse if fact.problem else self._gate.hold)(rule, fact.problem or "complete")
             if fact.problem:
                 problems.append(missing_file(self._stage, file, fact))

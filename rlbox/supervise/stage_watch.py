@@ -18,9 +18,9 @@ from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import Texts
 from rlbox.logs.patterns import find_hits
 from rlbox.logs.pump import LogPump, LogWatch
-from rlbox.supervise.bench import Bench, StageStopped
+from rlbox.supervise.bench import StageContext, StageStopped
 from rlbox.supervise.causes import dead_service, mute_service, silent_service, too_long
-from rlbox.supervise.ray_jobs import RunningRayJob
+from rlbox.supervise.ray_jobs import RayJob
 from rlbox.supervise.services import RunningService
 from rlbox.system.processes import ChildProcess
 from rlbox.system.tail import FileFollower
@@ -40,19 +40,19 @@ TOLD_TO_STOP = (0, -15, -2, 143, 130)
 class StageWatch:
     """The gate of one stage and all that feeds it. Whatever ends the stage early is raised as `StageStopped`."""
 
-    def __init__(self, bench: Bench, stage: StagePlan) -> None:
-        self.gate = GateJudge(stage, bench.plan.benign)
+    def __init__(self, context: StageContext, stage: StagePlan) -> None:
+        self.gate = GateJudge(stage, context.plan.benign)
         self.services: list[RunningService] = []
-        self.main: ChildProcess | RunningRayJob | None = None
-        self.pump = LogPump(bench.journal.masks)
+        self.main: ChildProcess | RayJob | None = None
+        self.pump = LogPump(context.journal.masks)
         names = (*(service.name for service in stage.services), STAGE_LOG)
-        self.hang = HangWatch(bench.watched(stage), clock=bench.pace.now_s)
+        self.hang = HangWatch(context.watch_context(stage), clock=context.starvation.now_s)
         self.logs = LogWatch(self.pump, names, (self._judge, self._find_fatal, self.hang.take, self._hear))
-        self._bench = bench
+        self._context = context
         self._stage = stage
         self._recorded = -1
         self._begun = time.monotonic()
-        catalogue = run_catalogue(bench.run_dir)
+        catalogue = run_catalogue(context.run_dir)
         self._scanned = catalogue.scan_expressions
         read_ahead()
         self._finders = {name: FirstFatal(partial(self.gate.excuses, name), catalogue) for name in names}
@@ -67,20 +67,20 @@ class StageWatch:
         """The first fatal line of each log that holds one, by the name of the log."""
         return {name: finder.spot for name, finder in self._finders.items() if finder.spot}
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Look once at everything that can end the stage early; wait a moment when nothing was new."""
-        self._bench.pace.look()
+        self._context.starvation.sample()
         self.logs.read()
         self._metric_files.read()
         if self._command_begun is not None:
             behind_s = _BEHIND_S if self.logs.waiting else 0.0
             self.gate.pass_time(time.monotonic() - self._command_begun - behind_s)
-        self.tell()
+        self.record_events()
         self.record_gate()
-        self._bench.check_going()
+        self._context.check_not_stopped()
         self.check_disk()
         self.check_services()
-        if lost := self._bench.nodes.lost(self._stage):
+        if lost := self._context.nodes.find_lost_node(self._stage):
             raise StageStopped(lost)
         self.check_forbidden()
         if time.monotonic() - self._begun > self._stage.total_s:
@@ -89,14 +89,14 @@ class StageWatch:
         if not self.logs.waiting:
             self.pump.wait(_LOOK_S)
 
-    def forgive(self, log: str) -> None:
+    def reset_fatals(self, log: str) -> None:
         """Take nothing for fatal that was written so far: who wrote it lives with it, a service that became ready."""
         self._finders[log].forgive()
         self._told.pop(log, None)
 
-    def tell(self) -> None:
+    def record_events(self) -> None:
         """Record at once what the logs have shown: an event costs less than the state of the run, which is synced."""
-        event, stage = self._bench.journal.event, self._stage.name
+        event, stage = self._context.journal.event, self._stage.name
         for what, found in (("forbidden", self.gate.forbidden), ("noted", self.gate.noted)):
             for met in found[self._told_lines[what] :]:
                 event(stage, what, log=met.rule.log, number=met.line.number, line=met.line.text[:_QUOTED])
@@ -116,7 +116,7 @@ class StageWatch:
     def check_disk(self) -> None:
         """Stop a stage whose logs cannot be written."""
         if self.pump.problem:
-            raise StageStopped(self._bench.disk_cause(self.pump.problem))
+            raise StageStopped(self._context.disk_cause(self.pump.problem))
 
     def check_silence(self) -> None:
         """Stop a stage that shows no sign of life."""
@@ -141,11 +141,11 @@ class StageWatch:
     def check_answers(self) -> None:
         """Stop a stage one of whose services lives, but answers or writes no more for longer than it may."""
         for service in self.services:
-            if service.mute:
-                self._refuse(service, service.complaint)
-                cause = mute_service(self._stage, service.plan, service.complaint)
+            if service.is_unresponsive:
+                self._refuse(service, service.last_answer)
+                cause = mute_service(self._stage, service.plan, service.last_answer)
                 raise StageStopped(self.hang.explain(cause, service.plan.answer_s, f"answers of {service.plan.name}"))
-            if service.silent(self.logs.taken.get(service.plan.name, 0)):
+            if service.is_silent(self.logs.taken.get(service.plan.name, 0)):
                 self._refuse(service, self.gate.last_line(service.plan.name))
                 cause = silent_service(self._stage, service.plan)
                 raise StageStopped(self.hang.explain(cause, service.plan.silence_s, f"work of {service.plan.name}"))
@@ -159,7 +159,7 @@ class StageWatch:
         self.record_gate()
         first = min(found, key=lambda broken: (broken.rule.log == STAGE_LOG, broken.line.number))
         if first.rule.log == STAGE_LOG:
-            self.settle(_SETTLE_LINE_S)
+            self.await_dying_service(_SETTLE_LINE_S)
         raise StageStopped(forbidden_line(self._stage, first.rule, first.line.number, first.line.text))
 
     def _check_breaches(self, log: str) -> None:
@@ -172,7 +172,7 @@ class StageWatch:
         """Count the times of rules from now on, when the stage's command was started."""
         self._command_begun = time.monotonic()
         for service in self.services:
-            service.use()
+            service.begin_checks()
 
     def end_command(self) -> None:
         """Look at all that the command, which has ended, wrote, and at a last line without a line feed."""
@@ -184,10 +184,10 @@ class StageWatch:
         self.gate.end_command()
         self._command_begun = None
 
-    def settle(self, patience_s: float) -> None:
+    def await_dying_service(self, patience_s: float) -> None:
         """Wait for a service that is dying: its end came before what its clients made of it."""
         until = time.monotonic() + patience_s
-        while self.services and time.monotonic() < until and not self._bench.interrupt.name:
+        while self.services and time.monotonic() < until and not self._context.interrupt.name:
             self.check_services(TOLD_TO_STOP)
             self.pump.wait(_LOOK_S)
 
@@ -195,14 +195,14 @@ class StageWatch:
         """Look at all that was written, and let go of the logs."""
         self.pump.close()
         self.logs.close()
-        self.tell()
+        self.record_events()
         for log in self.pump.logs.values():
             log.close()
 
     def record(self, **changes: object) -> None:
         """Record fields of the stage, and its gate as it is now."""
         self._recorded = self.gate.revision
-        self._bench.journal.change_stage(self._stage.name, gate=self.gate.states(), **changes)
+        self._context.journal.change_stage(self._stage.name, gate=self.gate.states(), **changes)
 
     def record_gate(self) -> None:
         """Record the gate when it changed."""
@@ -211,7 +211,7 @@ class StageWatch:
 
     def record_service(self, service: RunningService, **changes: object) -> None:
         """Record fields of a service of the stage."""
-        self._bench.journal.change_service(self._stage.name, service.plan.name, **changes)
+        self._context.journal.change_service(self._stage.name, service.plan.name, **changes)
 
     def _refuse(self, service: RunningService, seen: str) -> None:
         self.gate.refuse(self.gate.facts.services[service.plan.name], seen)
@@ -223,13 +223,13 @@ class StageWatch:
     def _hear(self, log: str, first: int, offset: int, texts: Texts) -> None:
         for service in self.services:
             if service.plan.name == log:
-                service.hear(texts)
+                service.match_lines(texts)
 
     def _find_fatal(self, log: str, first: int, offset: int, texts: Texts) -> None:
         finder = self._finders[log]
         finder.take(first, offset, texts)
         if finder.spot and self.gate.outlived(log, finder.spot.number, finder.spot.text):
-            self.forgive(log)
+            self.reset_fatals(log)
 
 
 class MetricFiles:

@@ -21,18 +21,18 @@ from rlbox.record.folder import PLAN_FILE, write_plan
 from rlbox.record.journal import Event, Journal
 from rlbox.record.rebuild import begin_attempt
 from rlbox.record.state import PlotResult, RunStatus, StageStatus
-from rlbox.record.supervisor_file import ProcessRecord
+from rlbox.record.supervisor_file import ProcessRecorder
 from rlbox.secrets.grants import Grants
 from rlbox.secrets.masks import Masks
-from rlbox.supervise.bench import Bench
+from rlbox.supervise.bench import StageContext
 from rlbox.supervise.causes import absent_fix, supervisor_bug
-from rlbox.supervise.nodes import RunNodes
-from rlbox.supervise.pace_watch import PaceWatch
-from rlbox.supervise.ray_jobs import RayFolders
+from rlbox.supervise.nodes import NodeMonitor
+from rlbox.supervise.pace_watch import StarvationMonitor
+from rlbox.supervise.ray_jobs import RaySessionCleaner
 from rlbox.supervise.sampler import Sampler
 from rlbox.supervise.snapshot import StageFailure
-from rlbox.supervise.stage import StageEnd, carry_out_stage
-from rlbox.supervise.stage_services import end_kept
+from rlbox.supervise.stage import StageResult, run_stage
+from rlbox.supervise.stage_services import stop_retained_services
 from rlbox.system.cgroup import RunCgroup
 from rlbox.system.clock import utc_now
 from rlbox.system.interrupt import StopSignal
@@ -45,7 +45,7 @@ PLOT_LOG = "plot.log"
 _PLOT_S = 120.0
 
 
-def carry_out_run(
+def supervise_run(
     plan: RunPlan,
     run_dir: Path,
     *,
@@ -68,44 +68,44 @@ def carry_out_run(
     """
     become_subreaper()
     group = RunCgroup(run_dir)
-    heads = RayFolders(plan)
+    heads = RaySessionCleaner(plan)
     if plan.owns_processes:  # in a container the container is one
         group.enter()
     journal = Journal(run_dir, begin_attempt(run_dir, plan, os.getpid()), masks, on_event)
     processes = RunProcesses(run_dir, interrupt)
-    bench = Bench(
+    context = StageContext(
         plan=plan,
         run_dir=run_dir,
         journal=journal,
         processes=processes,
         interrupt=interrupt,
         grants=grants,
-        pace=PaceWatch(processes),
-        nodes=RunNodes(plan.run_id, plan.cluster),
+        starvation=StarvationMonitor(processes),
+        nodes=NodeMonitor(plan.run_id, plan.cluster),
     )
     sampler = Sampler(run_dir, processes.parts, lambda: journal.state)
-    journal.listen(sampler.note)
+    journal.add_listener(sampler.on_event)
     sampler.start()
-    record = ProcessRecord(run_dir, processes.parts)
+    record = ProcessRecorder(run_dir, processes.parts)
     if plan.owns_processes:  # in a container the engine knows them all
         record.start()
     journal.change_run("run", state="running", attempt=plan.attempt)
-    cause = _end_all_after(bench, on_failure, masks)
-    bench.nodes.close()
-    journal.change_run("plot", plot=_draw(bench))
+    cause = _end_all_after(context, on_failure, masks)
+    context.nodes.close()
+    journal.change_run("plot", plot=_draw(context))
     sampler.close()
     if plan.owns_processes:
         heads.clean(record.seen)
-    _write_end(bench, cause)
+    _write_end(context, cause)
     record.close()
     group.leave()
     return exit_code(cause) if journal.saved else NodeError.exit_code
 
 
-def _write_end(bench: Bench, cause: Cause | None) -> None:
+def _write_end(context: StageContext, cause: Cause | None) -> None:
     """Write down how the run ended; the cause is the run's own where no stage has it."""
-    journal = bench.journal
-    _keep_folder(bench.plan, bench.run_dir)
+    journal = context.journal
+    _keep_folder(context.plan, context.run_dir)
     journal.close()
     own = {} if cause is None or any(stage.cause for stage in journal.state.stages) else {"cause": cause}
     journal.change_run("run", state=_run_status(cause), ended_at=utc_now(), exit_code=exit_code(cause), **own)
@@ -119,69 +119,73 @@ def _keep_folder(plan: RunPlan, run_dir: Path) -> None:
             write_plan(run_dir, plan)
 
 
-def _end_all_after(bench: Bench, on_failure: Callable[[StageFailure], Cause], masks: Masks) -> Cause | None:
+def _end_all_after(context: StageContext, on_failure: Callable[[StageFailure], Cause], masks: Masks) -> Cause | None:
     """Carry out the stages; a bug must not leave processes behind, nor a run that looks alive."""
     try:
-        return _carry_out_stages(bench, on_failure)
+        return _carry_out_stages(context, on_failure)
     except Exception as error:
-        cause = supervisor_bug(error, _write_bug(bench.run_dir, masks))
-        _end_stages(bench, cause)
+        cause = supervisor_bug(error, _write_bug(context.run_dir, masks))
+        _end_stages(context, cause)
         return cause
     finally:
-        bench.processes.stop_all()
-        end_kept(bench)
+        context.processes.stop_all()
+        stop_retained_services(context)
 
 
-def _carry_out_stages(bench: Bench, on_failure: Callable[[StageFailure], Cause]) -> Cause | None:
-    waiting = [stage.name for stage in bench.journal.state.stages if stage.state == "waiting"]
-    if absent := _check_fixes(bench) if waiting else None:
-        bench.journal.change_stage(waiting[0], state="failed", ended_at=utc_now(), cause=absent)
-        _end_stages(bench, absent)
+def _carry_out_stages(context: StageContext, on_failure: Callable[[StageFailure], Cause]) -> Cause | None:
+    waiting = [stage.name for stage in context.journal.state.stages if stage.state == "waiting"]
+    if absent := _check_fixes(context) if waiting else None:
+        context.journal.change_stage(waiting[0], state="failed", ended_at=utc_now(), cause=absent)
+        _end_stages(context, absent)
         return absent
-    for stage in [stage for stage in bench.plan.stages if stage.name in waiting]:
-        if bench.interrupt.name:
-            cause: Cause | None = bench.stop_cause()
+    for stage in [stage for stage in context.plan.stages if stage.name in waiting]:
+        if context.interrupt.name:
+            cause: Cause | None = context.stop_cause()
         else:
-            cause = _carry_out_one(bench, stage, on_failure)
+            cause = _carry_out_one(context, stage, on_failure)
         if cause:
-            _end_stages(bench, cause)
+            _end_stages(context, cause)
             return cause
     return None
 
 
-def _check_fixes(bench: Bench) -> Cause | None:
+def _check_fixes(context: StageContext) -> Cause | None:
     """Return why no stage can be started: a fix of the image that does not hold in the container as it was started."""
-    if bench.plan.owns_processes and INSTALL_DIR_VARIABLE not in os.environ:
+    if context.plan.owns_processes and INSTALL_DIR_VARIABLE not in os.environ:
         return None
-    environ = {**os.environ, ENGINE_PERCENT_VARIABLE: str(engine_memory_percent(bench.plan))}
+    environ = {**os.environ, ENGINE_PERCENT_VARIABLE: str(engine_memory_percent(context.plan))}
     errors = [finding for finding in run_fix_checks("run", environ=environ) if finding.level == "error"]
     if not errors:
         return None
     first = errors[0]
-    doctor = f"doctor {bench.plan.target}" + (" --place here" if bench.plan.owns_processes else "")
+    doctor = f"doctor {context.plan.target}" + (" --place here" if context.plan.owns_processes else "")
     return absent_fix(first.id, first.seen or first.title, first.remedy, len(errors) - 1, doctor)
 
 
-def _carry_out_one(bench: Bench, stage: StagePlan, on_failure: Callable[[StageFailure], Cause]) -> Cause | None:
+def _carry_out_one(
+    context: StageContext, stage: StagePlan, on_failure: Callable[[StageFailure], Cause]
+) -> Cause | None:
     begun = time.monotonic()
-    end = carry_out_stage(bench, stage)
+    end = run_stage(context, stage)
     took = round(time.monotonic() - begun, 3)
     if end.cause is None:
-        bench.journal.change_stage(stage.name, state="passed", ended_at=end.ended_at, seconds=took)
+        context.journal.change_stage(stage.name, state="passed", ended_at=end.ended_at, seconds=took)
         return None
     cause = end.cause
     if cause.kind != "interrupted":
-        cause = _collect(bench, end, cause, on_failure)
+        cause = _collect(context, end, cause, on_failure)
     state: StageStatus = "interrupted" if cause.kind == "interrupted" else "failed"
-    bench.journal.change_stage(stage.name, state=state, ended_at=end.ended_at, cause=cause, seconds=took)
+    context.journal.change_stage(stage.name, state=state, ended_at=end.ended_at, cause=cause, seconds=took)
     return cause
 
 
-def _collect(bench: Bench, end: StageEnd, cause: Cause, on_failure: Callable[[StageFailure], Cause]) -> Cause:
-    state = next(s for s in bench.journal.state.stages if s.name == end.stage.name)
+def _collect(
+    context: StageContext, end: StageResult, cause: Cause, on_failure: Callable[[StageFailure], Cause]
+) -> Cause:
+    state = next(s for s in context.journal.state.stages if s.name == end.stage.name)
     failure = StageFailure(
-        run_dir=bench.run_dir,
-        plan=bench.plan,
+        run_dir=context.run_dir,
+        plan=context.plan,
         stage=end.stage,
         state=state,
         cause=cause,
@@ -189,23 +193,23 @@ def _collect(bench: Bench, end: StageEnd, cause: Cause, on_failure: Callable[[St
         ended_at=end.ended_at,
         fatals=end.fatals,
         snapshot=end.snapshot,
-        masks=bench.journal.masks,
-        given=bench.grants.hidden(end.stage.secrets),
+        masks=context.journal.masks,
+        given=context.grants.hidden(end.stage.secrets),
     )
     try:
         return on_failure(failure)
     except Exception as error:  # evidence is worth having, but never worth losing the cause
-        bench.journal.event(end.stage.name, "evidence-failed", why=f"{type(error).__name__}: {error}")
+        context.journal.event(end.stage.name, "evidence-failed", why=f"{type(error).__name__}: {error}")
         return cause
 
 
-def _end_stages(bench: Bench, cause: Cause) -> None:
+def _end_stages(context: StageContext, cause: Cause) -> None:
     """Mark what will not run any more."""
-    for state in bench.journal.state.stages:
+    for state in context.journal.state.stages:
         if state.state == "waiting":
-            bench.journal.change_stage(state.name, state="not started")
+            context.journal.change_stage(state.name, state="not started")
         elif state.state in ("starting", "running"):
-            bench.journal.change_stage(state.name, state="failed", ended_at=utc_now(), cause=cause)
+            context.journal.change_stage(state.name, state="failed", ended_at=utc_now(), cause=cause)
 
 
 def _run_status(cause: Cause | None) -> RunStatus:
@@ -222,26 +226,26 @@ def _write_bug(run_dir: Path, masks: Masks) -> str:
     return BUG_FILE
 
 
-def _draw(bench: Bench) -> PlotResult:
+def _draw(context: StageContext) -> PlotResult:
     """Draw the curves, best effort: whatever happens here changes nothing about the run."""
-    plan, begun = bench.plan, time.monotonic()
-    if not plan.plot or bench.interrupt.name or not find_files(bench.run_dir, METRICS_FILE):
+    plan, begun = context.plan, time.monotonic()
+    if not plan.plot or context.interrupt.name or not find_files(context.run_dir, METRICS_FILE):
         return PlotResult(state="skipped")
-    command = Command(argv=plan.plot, env=plan.env, cwd=str(bench.run_dir))
-    pump = LogPump(bench.journal.masks)
+    command = Command(argv=plan.plot, env=plan.env, cwd=str(context.run_dir))
+    pump = LogPump(context.journal.masks)
     pump.let_flow()
     try:
-        with pump.pipe(PLOT_LOG, bench.run_dir / PLOT_LOG) as output:
-            child = bench.processes.start(command, output, stage="plot", part="plot")
-        while (code := child.poll()) is None and time.monotonic() - begun < _PLOT_S and not bench.interrupt.name:
+        with pump.pipe(PLOT_LOG, context.run_dir / PLOT_LOG) as output:
+            child = context.processes.start(command, output, stage="plot", part="plot")
+        while (code := child.poll()) is None and time.monotonic() - begun < _PLOT_S and not context.interrupt.name:
             pump.wait(0.05)
     except OSError as error:
         return PlotResult(state="failed", detail=f"{plan.plot[0]}: {error.strerror}")
     finally:
-        bench.processes.stop_all()
+        context.processes.stop_all()
         pump.close()
     if code is None:
-        return PlotResult(state="failed", detail=bench.interrupt.name or f"not done after {limit_text(_PLOT_S)}")
+        return PlotResult(state="failed", detail=context.interrupt.name or f"not done after {limit_text(_PLOT_S)}")
     if code or not Path(plan.curves).is_file():
         return PlotResult(state="failed", detail=f"{ended(code)}, see {PLOT_LOG}")
     return PlotResult(state="drawn", path=plan.curves)

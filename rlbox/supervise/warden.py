@@ -23,7 +23,7 @@ _LAST_BYTES = 2000
 LOG_FILE = "supervisor.log"
 
 
-def watch_over(run_dir: Path, hold: str) -> int:
+def run_watchdog(run_dir: Path, hold: str) -> int:
     """Start the supervisor of `run_dir`, wait for its end, see to what it left, and return its exit code.
 
     Parameters
@@ -66,12 +66,12 @@ def _stay(number: int, frame: FrameType | None) -> None:
 
 def _settle(run_dir: Path, code: int) -> None:
     """Write down how the run ended when its supervisor did not."""
-    from rlbox.diagnose.cause import process_end
+    from rlbox.diagnose.cause import process_exit
     from rlbox.errors import RlboxError
     from rlbox.record.folder import load_plan
-    from rlbox.record.settle import settle_run
+    from rlbox.record.settle import write_final_state
     from rlbox.system.tail import read_last_bytes
 
     with contextlib.suppress(OSError, RlboxError):  # a disk that is full or gone: the next verb tries again
         said = read_last_bytes(run_dir / LOG_FILE, _LAST_BYTES).decode("utf-8", "replace")
-        settle_run(run_dir, load_plan(run_dir), process_end(code, said))
+        write_final_state(run_dir, load_plan(run_dir), process_exit(code, said))

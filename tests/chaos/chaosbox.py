@@ -19,10 +19,10 @@ from fcntl import ioctl
 from pathlib import Path
 from typing import Any
 
-from rlbox.record.disk_hold import disk_holder
-from rlbox.record.ledger import Ledger
-from rlbox.record.supervisor_file import SupervisorFacts, load_supervisor
-from rlbox.run.places import reach
+from rlbox.record.disk_hold import find_lock_owner
+from rlbox.record.ledger import RunStore
+from rlbox.record.supervisor_file import SupervisorInfo, load_supervisor
+from rlbox.run.places import open_runtime
 from rlbox.system.process_table import has_environment, probe_process, probe_processes
 
 PATIENCE_S = 90.0
@@ -126,7 +126,7 @@ class Round:
         found = [path for path in folder.glob("*") if path.name not in self.before] if folder.is_dir() else []
         return found[0] if found else None
 
-    def supervisor(self) -> SupervisorFacts | None:
+    def supervisor(self) -> SupervisorInfo | None:
         run_dir = self.run_dir()
         return load_supervisor(run_dir) if run_dir else None
 
@@ -340,8 +340,8 @@ def left_of(round: Round) -> list[str]:
             found.append(f"supervisor {facts.pid}")
     if round.place.name == "docker":
         found += docker("ps", "--all", "--filter", f"volume={round.data}", "--format={{.Names}}").stdout.split()
-    found += [f"note of {run}" for run in Ledger(folder=round.data, reach=reach).notes()]
-    if holder := disk_holder(round.data):
+    found += [f"note of {run}" for run in RunStore(data_dir=round.data, open_runtime=open_runtime).container_refs()]
+    if holder := find_lock_owner(round.data):
         found.append(f"hold of {holder.run or holder.what}")
     return found
 

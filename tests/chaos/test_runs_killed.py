@@ -212,9 +212,9 @@ def wait_until_over(round: Round, log: Path) -> None:
 
 
 def still_there(round: Round) -> bool:
-    from rlbox.record.disk_hold import disk_holder
+    from rlbox.record.disk_hold import find_lock_owner
 
-    if disk_holder(round.data):
+    if find_lock_owner(round.data):
         return True
     words = ("ps", "--filter", f"volume={round.data}", "--quiet")
     return round.place.name == "docker" and bool(docker(*words).stdout.strip())

@@ -16,7 +16,7 @@ from test_cli_run import JOB, PORT, current_image
 
 from rlbox.artifacts.objects import store_folder
 from rlbox.provision.bring import BroughtPlace
-from rlbox.record.disk_hold import Holder, take_disk
+from rlbox.record.disk_hold import LockOwner, lock_disk
 from rlbox.system.files import cache_path
 from rlbox.system.lock import hold_lock
 
@@ -213,9 +213,9 @@ def test_a_port_that_is_taken(
 
 
 def test_a_disk_that_another_run_has(rlbox: Rlbox, two: Folder, ready: EngineSocket, tmp_path: Path) -> None:
-    held = take_disk(tmp_path / "disk", Holder(run="other-1", job="other", user="me", uid=1, host="h", since="then"))
+    held = lock_disk(tmp_path / "disk", LockOwner(run="other-1", job="other", user="me", uid=1, host="h", since="then"))
     ((what, code),) = refusals(rlbox, "run", "two")
-    held.leave()
+    held.release()
     assert (what, code) == ("run other-1 has the data disk: job other, started by me (uid 1) on h, since then", 8)
     assert refusals(rlbox, "run", "two") == []
 

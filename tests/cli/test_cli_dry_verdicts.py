@@ -14,7 +14,7 @@ from test_cli_dry_run import ready, two, verdict
 from vastbox import KEY
 
 from rlbox.cli.root import COMMANDS, root
-from rlbox.run.places import DEFAULT
+from rlbox.run.places import DEFAULT_PLACE
 
 pytestmark = pytest.mark.allow("sockets", "processes")
 __all__ = ["ready", "two"]
@@ -169,7 +169,7 @@ def test_a_build_comes_first(
         "an engine: start the engine",
         "the image rlbox/mine:tests is built: there is no engine yet",
     ]
-    assert (found["refused"], DEFAULT in found["would"]) == ([], True)
+    assert (found["refused"], DEFAULT_PLACE in found["would"]) == ([], True)
 
 
 def test_what_doctor_would_repair(

@@ -14,9 +14,9 @@ from rlbox.job.filler import Paths
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.job.plan import plan_run
-from rlbox.record.ledger import Ledger
+from rlbox.record.ledger import RunStore
 from rlbox.record.state import change_stage, new_run_state, write_run_state
-from rlbox.run.places import reach
+from rlbox.run.places import open_runtime
 from rlbox.secrets.masks import Masks
 from rlbox.system.gpu import GpuStatus
 
@@ -107,10 +107,10 @@ def passed_run(one: Folder, data: Path, run_id: str) -> None:
     paths = Paths(run=run, job=f"{run}/job", data=str(data), python="python")
     plan = plan_run(job, plan_values(job, (), {}), paths, run_id=run_id, place="here", target="mine")
     data.mkdir()
-    ledger = Ledger(folder=data, reach=reach)
-    ledger.make(plan, None, {})
+    run_store = RunStore(data_dir=data, open_runtime=open_runtime)
+    run_store.create_run(plan, None, {})
     state = change_stage(new_run_state(plan, 1), "train", state="passed", seconds=5400.0)
-    write_run_state(ledger.run_dir(run_id), dataclasses.replace(state, state="passed"), Masks({}))
+    write_run_state(run_store.run_dir(run_id), dataclasses.replace(state, state="passed"), Masks({}))
 
 
 def test_as_json(rlbox: Rlbox, one: Folder) -> None:

@@ -11,7 +11,7 @@ from rlbox.config.project import Project
 from rlbox.engine.address import engine_is_here, engine_place
 from rlbox.engine.helper_container import Helper, archive_for
 from rlbox.errors import EngineError
-from rlbox.run.data_disk import without
+from rlbox.run.data_disk import drop_options
 from rlbox.ssh.tunnel import EngineTunnel, open_engine_tunnel
 
 pytestmark = pytest.mark.allow("processes", "sockets")
@@ -84,7 +84,7 @@ def test_an_engine_elsewhere_without_ssh_is_refused(
 
 def test_options_that_name_files_here_stay_here() -> None:
     words = ("run", "smoke", "--data", "x", "--set", "a=1", "--env-file=.env", "--project", "p", "-q")
-    assert without(words, ("--data", "--env-file", "--project")) == ("run", "smoke", "--set", "a=1", "-q")
+    assert drop_options(words, ("--data", "--env-file", "--project")) == ("run", "smoke", "--set", "a=1", "-q")
 
 
 def test_what_is_sent_is_the_users_over_there(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from rlbox.job.filler import Paths
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.job.plan import RunPlan, plan_run
-from rlbox.record.ledger import Ledger
+from rlbox.record.ledger import RunStore
 from rlbox.record.state import RunState, change_stage, new_run_state, write_run_state
-from rlbox.run.places import reach
+from rlbox.run.places import open_runtime
 from rlbox.secrets.masks import Masks
 
 JOB = """
@@ -65,7 +65,7 @@ def make_run(
     text = folder.lock("mine").read_text().replace("1.16.0", version)
     spec = {"job.toml": JOB, "target.toml": ON_IMAGE, "lock.json": text}
     files = {f"spec/{name}": value for name, value in spec.items()}
-    run_dir = Ledger(folder=disk, reach=reach).make(plan, None, files)
+    run_dir = RunStore(data_dir=disk, open_runtime=open_runtime).create_run(plan, None, files)
     lines = [{"stage": "train", "step": 1, "loss": 9.0}, {"stage": "train", "step": 2, "loss": loss}]
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"torn')
     write_run_state(run_dir, passed(plan, seconds), Masks({}))

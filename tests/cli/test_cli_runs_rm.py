@@ -14,7 +14,7 @@ from rlbox.job.filler import Paths
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.job.plan import plan_run
-from rlbox.record.folder import fill_folder
+from rlbox.record.folder import write_run_dir
 from rlbox.record.state import change_stage, new_run_state, write_run_state
 from rlbox.secrets.masks import Masks
 from rlbox.system.files import write_atomic
@@ -47,7 +47,7 @@ def ended(folder: Folder, data: Path, name: str, state: str, number: int) -> Non
     paths = Paths(run=str(run), job=f"{run}/job", data=str(data), python="/opt/venv/bin/python")
     plan = plan_run(job, plan_values(job, "", {}), paths, run_id=name, place="docker", target="mine")
     run.parent.mkdir(parents=True, exist_ok=True)
-    fill_folder(run, plan, None, {})
+    write_run_dir(run, plan, None, {})
     made = change_stage(new_run_state(plan, 1), "train", state=state)
     when = f"2025-01-0{number + 1}T00:00:00+00:00"
     ended_run: Any = dataclasses.replace(made, started_at=when, ended_at=when, exit_code=0)

@@ -21,7 +21,7 @@ from rlbox.lint.drift import load_drift
 from rlbox.lint.rules import lint_text
 from rlbox.record.folder import write_plan
 from rlbox.record.state import RunState, StageState, StageStatus, write_run_state
-from rlbox.run.inputs import container_plan, run_files, specs_digest
+from rlbox.run.inputs import collect_run_files, plan_container_run, specs_digest
 from rlbox.secrets.masks import Masks
 from rlbox.target.load import load_target
 from rlbox.target.lock import load_lock
@@ -78,8 +78,8 @@ def typed(rlbox: Rlbox, machine: Path, remembering: None, unasked: None, monkeyp
 def write_run(run_dir: Path, job_name: str, states: tuple[StageStatus, ...], at: str) -> None:
     """Write a run that failed: its stages are in `states`."""
     app, job = App(project=Project(folder=run_dir)), load_job(SHIPPED, job_name)
-    files = run_files(app, job, job.target, load_fixes(SHIPPED))
-    plan = container_plan(job, plan_values(job, (), {}), "/data", run_dir.name, "docker", job.target)
+    files = collect_run_files(app, job, job.target, load_fixes(SHIPPED))
+    plan = plan_container_run(job, plan_values(job, (), {}), "/data", run_dir.name, "docker", job.target)
     for name, text in files.items():
         path = run_dir / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,13 +21,13 @@ from rlbox.diagnose.cause import Cause
 from rlbox.errors import SpecError
 from rlbox.job.plan import RunPlan
 from rlbox.provision.bring import BroughtPlace
-from rlbox.record.disk_hold import Holder, disk_holder, take_disk
-from rlbox.record.folder import holder_of, load_plan, write_plan
-from rlbox.record.ledger import Ledger, Settled
+from rlbox.record.disk_hold import LockOwner, find_lock_owner, lock_disk
+from rlbox.record.folder import load_plan, lock_owner, write_plan
+from rlbox.record.ledger import ReconcileResult, RunStore
 from rlbox.record.state import RunState, load_run_state, run_cause
-from rlbox.record.supervisor_file import SupervisorFacts, load_supervisor, supervisor_lives
-from rlbox.run.here import ReadyHere
-from rlbox.run.places import reach
+from rlbox.record.supervisor_file import SupervisorInfo, is_supervisor_alive, load_supervisor
+from rlbox.run.here import PreparedHost
+from rlbox.run.places import open_runtime
 from rlbox.system.process_table import has_environment, probe_process, probe_processes
 
 # `rlbox`, with this interpreter as the place of all targets
@@ -83,7 +83,7 @@ class Disk:
     def __init__(self, data: Path) -> None:
         self.data = data
         self.data.mkdir(exist_ok=True)
-        self.ledger = Ledger(folder=data, reach=reach)
+        self.run_store = RunStore(data_dir=data, open_runtime=open_runtime)
         self.run_dirs: list[Path] = []
 
     def make(self, *stages: tuple[str, str], **changes: Any) -> RunPlan:
@@ -107,16 +107,16 @@ class Disk:
     def begin(self, plan: RunPlan) -> None:
         """Start the run as `rlbox run --place here` does; its warden is a child of this process."""
         place = BroughtPlace(python=Path(sys.executable), words=(), env=dict(os.environ))
-        ready = ReadyHere(target=plan.target, ledger=self.ledger, place=place)
-        start = ready.start(plan, self.data / "runs" / plan.run_id, {})
-        hold = take_disk(self.data, holder_of(plan))
+        ready = PreparedHost(target=plan.target, run_store=self.run_store, place=place)
+        start = ready.prepare_run(plan, self.data / "runs" / plan.run_id, {})
+        hold = lock_disk(self.data, lock_owner(plan))
         try:
-            start.begin(hold)
+            start.start(hold)
         finally:
-            hold.leave()
+            hold.release()
 
-    def reconcile(self) -> Settled:
-        return self.ledger.settle(Holder(what="test"))
+    def reconcile(self) -> ReconcileResult:
+        return self.run_store.reconcile(LockOwner(what="test"))
 
     def state(self) -> RunState:
         return load_run_state(self.run_dirs[-1])
@@ -132,7 +132,7 @@ class Disk:
         assert cause
         return cause
 
-    def supervisor(self) -> SupervisorFacts:
+    def supervisor(self) -> SupervisorInfo:
         """The supervisor of the latest run, once it is there."""
         wait_for(lambda: load_supervisor(self.run_dirs[-1]))
         facts = load_supervisor(self.run_dirs[-1])
@@ -141,7 +141,7 @@ class Disk:
 
     def wait_until_free(self) -> None:
         """Wait until nobody holds the disk: the run, and all that watched over it, have ended."""
-        wait_for(lambda: disk_holder(self.data) is None)
+        wait_for(lambda: find_lock_owner(self.data) is None)
 
     def marked(self) -> list[int]:
         """Processes that carry the mark of a run of this disk."""
@@ -154,7 +154,7 @@ class Disk:
         """End what a failed test leaves."""
         for run_dir in self.run_dirs:
             facts = load_supervisor(run_dir)
-            if facts and supervisor_lives(run_dir, facts):
+            if facts and is_supervisor_alive(run_dir, facts):
                 os.kill(facts.pid, signal.SIGKILL)
         for pid in self.marked():
             os.kill(pid, signal.SIGKILL)
@@ -231,7 +231,7 @@ class Site:
         causes = [state["cause"], *(stage["cause"] for stage in state["stages"])]
         return str(next(cause["what"] for cause in causes if cause))
 
-    def supervisor(self) -> SupervisorFacts:
+    def supervisor(self) -> SupervisorInfo:
         """The supervisor of the latest run, once it is there."""
         wait_for(lambda: self.runs() and load_supervisor(self.run_dir()))
         facts = load_supervisor(self.run_dir())

@@ -189,7 +189,7 @@ class Bench:
         self.run_dir.mkdir(parents=True, exist_ok=True)
         (self.run_dir / "plan.json").write_text(json.dumps(plan.as_json()))
 
-    def start(self) -> Supervisor:
+    def start_part(self) -> Supervisor:
         """Write the plan and start the supervisor."""
         self.write_plan()
         stdin = json.dumps(self.secrets).encode() + b"\n" if self.secrets and self.stdin is None else self.stdin
@@ -206,7 +206,7 @@ class Bench:
 
     def run(self) -> int:
         """Carry the run out and return the exit code."""
-        self.start()
+        self.start_part()
         return self.finish()[0]
 
     def state(self) -> RunState:

@@ -15,10 +15,10 @@ from launched import Disk
 from supervised import wait_for
 
 from rlbox.errors import NodeError
-from rlbox.record.disk_hold import disk_holder, take_disk
-from rlbox.record.folder import holder_of, write_plan
+from rlbox.record.disk_hold import find_lock_owner, lock_disk
+from rlbox.record.folder import lock_owner, write_plan
 from rlbox.record.state import load_run_state, new_run_state, write_run_state
-from rlbox.record.supervisor_file import load_supervisor, supervisor_lives, write_supervisor
+from rlbox.record.supervisor_file import is_supervisor_alive, load_supervisor, write_supervisor
 from rlbox.run.stop import stop_run
 from rlbox.secrets.masks import Masks
 from rlbox.system.identity import read_boot_identity
@@ -78,13 +78,13 @@ def test_lists_on_the_disk_end_no_process(disk: Disk, bystander: subprocess.Pope
     (run_dir / "processes.json").write_text(json.dumps(lists))
     known = load_supervisor(run_dir)
     assert known
-    assert not supervisor_lives(run_dir, known)
-    hold = take_disk(disk.data, holder_of(plan))  # as a program that locks the file itself would
+    assert not is_supervisor_alive(run_dir, known)
+    hold = lock_disk(disk.data, lock_owner(plan))  # as a program that locks the file itself would
     try:
-        stop_run(disk.ledger, run_dir, plan, user="me", by="rlbox stop", grace_s=-19)
+        stop_run(disk.run_store, run_dir, plan, user="me", by="rlbox stop", grace_s=-19)
     finally:
-        hold.leave()
-    assert disk.reconcile().unsettled == {}
+        hold.release()
+    assert disk.reconcile().unresolved == {}
     assert (disk.state().state, bystander.poll()) == ("interrupted", None)
 
 
@@ -101,14 +101,14 @@ def test_a_directory_of_the_same_name_on_another_disk_ends_nothing(disk: Disk, t
     other.reconcile()
     assert load_run_state(other.run_dirs[-1]).state == "failed"
     assert living <= set(disk.marked())
-    assert disk_holder(disk.data)
+    assert find_lock_owner(disk.data)
 
 
 def test_a_plan_that_is_another_runs_is_told(disk: Disk) -> None:
     plan = disk.make(("only", STAYS))
     write_plan(disk.run_dirs[-1], dataclasses.replace(plan, run_id="other-1"))
     found = disk.reconcile()
-    assert found.unsettled == {plan.run_id: "cannot be settled now: its plan is that of other-1"}
+    assert found.unresolved == {plan.run_id: "cannot be settled now: its plan is that of other-1"}
 
 
 ORPHANS = """

@@ -218,7 +218,7 @@ def test_parts_that_hang_or_break_are_named(bench: Bench, monkeypatch: pytest.Mo
 def test_a_mistake_in_the_evidence_does_not_lose_the_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlbox.supervise.explain.make_report", lambda *facts: 1 / 0)
     bench.stage("train", python(NOISY))
-    bench.start()
+    bench.start_part()
     code, told = bench.finish()
     assert (code, bench.cause().line) == (1, "ValueError: no data")
     assert "evidence was not written: ZeroDivisionError: division by zero" in told

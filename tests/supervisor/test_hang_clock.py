@@ -21,9 +21,9 @@ from rlbox.record.journal import Journal
 from rlbox.record.state import new_run_state
 from rlbox.secrets.grants import Grants
 from rlbox.secrets.masks import Masks
-from rlbox.supervise.bench import Bench
-from rlbox.supervise.nodes import RunNodes
-from rlbox.supervise.pace_watch import PaceWatch
+from rlbox.supervise.bench import StageContext
+from rlbox.supervise.nodes import NodeMonitor
+from rlbox.supervise.pace_watch import StarvationMonitor
 from rlbox.system.counters import ActivitySample, ProcessCounters
 from rlbox.system.interrupt import StopSignal
 from rlbox.system.process_table import Process
@@ -52,19 +52,19 @@ class Machine:
         plan = load_run_plan(json.loads((run_dir / "plan.json").read_text()))
         self.journal = Journal(run_dir, new_run_state(plan, 1), Masks({}), lambda event: None)
         processes = NoProcesses(run_dir / "nobody", StopSignal())
-        bench = Bench(
+        bench = StageContext(
             plan=plan,
             run_dir=run_dir,
             journal=self.journal,
             processes=processes,
             interrupt=StopSignal(),
             grants=Grants({}, ()),
-            pace=PaceWatch(processes),
-            nodes=RunNodes(plan.run_id, plan.cluster),
+            starvation=StarvationMonitor(processes),
+            nodes=NodeMonitor(plan.run_id, plan.cluster),
         )
         self.now_s, self.read_bytes = 1000.0, 0
         self.taken = {"stage": 0}
-        self.watch = HangWatch(bench.watched(plan.stages[0]), clock=lambda: self.now_s, probe=self.probe)
+        self.watch = HangWatch(bench.watch_context(plan.stages[0]), clock=lambda: self.now_s, probe=self.probe)
 
     def probe(self, pids: Iterable[int]) -> ActivitySample:
         process = dataclasses.replace(PROCESS, read_bytes=self.read_bytes)

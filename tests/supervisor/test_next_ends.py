@@ -19,7 +19,7 @@ from following import Follow
 from launched import FIRST, JOB, SECOND, Site
 from supervised import free_port, wait_for
 
-from rlbox.record.disk_hold import Holder, take_disk
+from rlbox.record.disk_hold import LockOwner, lock_disk
 
 AGAIN = ("run", "two", "--place", "here")
 FAILS_ONCE = "[ {attempt} = 2 ] && echo two > {run}/made-2"
@@ -158,9 +158,9 @@ def test_a_run_that_was_stopped_before_it_began(site: Site, follow: Follow, monk
 
 def test_somebody_who_looks_after_runs_is_waited_for(site: Site, follow: Follow) -> None:
     site.job()
-    hold = take_disk(site.data, Holder(what="the ends of runs"))
+    hold = lock_disk(site.data, LockOwner(what="the ends of runs"))
     step = follow(*AGAIN)
-    hold.leave()
+    hold.release()
     follow.again(step)
 
 

@@ -15,7 +15,7 @@ import pytest
 from supervised import PATIENCE_S, Bench, free_port, python, wait_for
 
 from rlbox.job.plan import RayPlan, load_run_plan
-from rlbox.supervise.ray_jobs import RayFolders
+from rlbox.supervise.ray_jobs import RaySessionCleaner
 from rlbox.system.cgroup import RunCgroup
 from rlbox.system.interrupt import StopSignal
 from rlbox.system.process_table import has_environment
@@ -93,7 +93,7 @@ def test_what_hides_is_known_even_when_the_supervisor_was_killed(bench: Bench, w
     if not may_make_groups():
         pytest.skip("this machine lets nobody make a control group")
     bench.stage("train", python(HIDDEN, f"of-{word}"))
-    supervisor = bench.start()
+    supervisor = bench.start_part()
     wait_for(lambda: processes_with(word))
     supervisor.send_signal(signal.SIGKILL)
     wait_for(lambda: supervisor.poll() is not None)
@@ -122,7 +122,7 @@ def test_only_the_sessions_of_the_run_are_removed(bench: Bench, tmp_path: Path) 
     bench.stage("train", ("true",), ray=ray)
     bench.write_plan()
     plan = load_run_plan(json.loads((bench.run_dir / "plan.json").read_bytes()))
-    heads = RayFolders(plan)
+    heads = RaySessionCleaner(plan)
     own, other = "session_2026-11-26_06-16-58_565341_4321", "session_2026-11-26_06-16-59_565341_55211"
     (folder / own / "logs").mkdir(parents=True)
     (folder / other / "sockets").mkdir(parents=True)  # somebody's head, begun after the run
@@ -130,7 +130,7 @@ def test_only_the_sessions_of_the_run_are_removed(bench: Bench, tmp_path: Path) 
     heads.clean({4321, 9})
     assert sorted(path.name for path in folder.iterdir()) == sorted([other, "session_old"])
     shutil.rmtree(folder)
-    heads = RayFolders(plan)
+    heads = RaySessionCleaner(plan)
     for name in (own, other):
         (folder / name).mkdir(parents=True)
     (folder / "prom_metrics_service_discovery.json").write_text("[]")

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 from supervised import free_port, service
 
-from rlbox.supervise.published import Published
+from rlbox.supervise.published import PortForwarder
 
 GATEWAY, ADDRESS, STRANGER = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 
@@ -35,9 +35,9 @@ def port() -> Iterator[int]:
 
 
 @pytest.fixture
-def published(port: int) -> Iterator[Published]:
-    carried = Published({"web": port}, gateway=GATEWAY, address=ADDRESS)
-    carried.open(service("web", port))
+def published(port: int) -> Iterator[PortForwarder]:
+    carried = PortForwarder({"web": port}, gateway=GATEWAY, address=ADDRESS)
+    carried.forward(service("web", port))
     yield carried
     carried.close()
 
@@ -49,18 +49,18 @@ def ask(port: int, text: bytes, source: str = GATEWAY) -> bytes:
         return near.makefile("rb").read()
 
 
-def test_all_that_is_said_comes_and_goes(port: int, published: Published) -> None:
+def test_all_that_is_said_comes_and_goes(port: int, published: PortForwarder) -> None:
     assert ask(port, b"x" * (5 << 20)) == b"x" * (5 << 20)
     assert len(published.inodes) == 1
 
 
-def test_strangers_are_sent_away(port: int, published: Published) -> None:
+def test_strangers_are_sent_away(port: int, published: PortForwarder) -> None:
     with suppress(OSError):
         assert ask(port, b"give", STRANGER) == b""
     assert ask(port, b"give") == b"give"
 
 
-def test_no_more_than_a_few_at_once(port: int, published: Published) -> None:
+def test_no_more_than_a_few_at_once(port: int, published: PortForwarder) -> None:
     held = []
     for _ in range(64):
         held.append(socket.create_connection((ADDRESS, port), 10))
@@ -71,7 +71,7 @@ def test_no_more_than_a_few_at_once(port: int, published: Published) -> None:
         near.close()
 
 
-def test_what_was_opened_is_closed(port: int, published: Published) -> None:
+def test_what_was_opened_is_closed(port: int, published: PortForwarder) -> None:
     held = socket.create_connection((ADDRESS, port), 10)
     published.close()
     held.settimeout(10)
@@ -85,16 +85,16 @@ def test_what_was_opened_is_closed(port: int, published: Published) -> None:
 def test_a_service_on_all_addresses_needs_no_help() -> None:
     with socket.create_server(("0.0.0.0", 0)) as server:
         port = server.getsockname()[1]
-        carried = Published({"web": port}, gateway=GATEWAY, address=ADDRESS)
-        carried.open(service("web", port))
+        carried = PortForwarder({"web": port}, gateway=GATEWAY, address=ADDRESS)
+        carried.forward(service("web", port))
         assert carried.inodes == set()
         carried.close()
 
 
 def test_other_ports_stay_closed() -> None:
     port = free_port()
-    carried = Published({"other": port}, gateway=GATEWAY, address=ADDRESS)
-    carried.open(service("web", port))
+    carried = PortForwarder({"other": port}, gateway=GATEWAY, address=ADDRESS)
+    carried.forward(service("web", port))
     with pytest.raises(ConnectionRefusedError):
         ask(port, b"give")
     carried.close()

@@ -16,7 +16,7 @@ import pytest
 from supervised import Bench, free_port, wait_for
 
 from rlbox.job.plan import RayPlan, load_run_plan
-from rlbox.supervise.ray_jobs import RayFolders
+from rlbox.supervise.ray_jobs import RaySessionCleaner
 
 TASK = """
 import sys
@@ -70,7 +70,7 @@ def test_a_head_that_others_started_meanwhile_goes_on(bench: Bench, python: Path
     ray = RayPlan(dashboard="http://127.0.0.1:1", service="", temp_dir=str(folder), submission_id="s")
     bench.stage("train", ("true",), ray=ray)
     bench.write_plan()
-    heads = RayFolders(load_run_plan(json.loads((bench.run_dir / "plan.json").read_bytes())))
+    heads = RaySessionCleaner(load_run_plan(json.loads((bench.run_dir / "plan.json").read_bytes())))
     ports = free_port(), free_port()
     started = []
     try:

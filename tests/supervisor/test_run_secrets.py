@@ -21,11 +21,11 @@ from test_ray_stage import HEAD
 
 from rlbox.job.plan import RayPlan
 from rlbox.provision.bring import BroughtPlace
-from rlbox.record.disk_hold import Holder, take_disk
+from rlbox.record.disk_hold import LockOwner, lock_disk
 from rlbox.record.folder import load_plan
-from rlbox.record.ledger import Ledger
-from rlbox.run.here import ReadyHere
-from rlbox.run.places import reach
+from rlbox.record.ledger import RunStore
+from rlbox.run.here import PreparedHost
+from rlbox.run.places import open_runtime
 from rlbox.secrets.hand_over import secrets_line
 from rlbox.system.interrupt import StopSignal
 from rlbox.system.processes import RunProcesses
@@ -250,13 +250,13 @@ def begun_in_place(planted: Bench, tmp_path: Path) -> Callable[[], bool]:
     secrets = {name: Secret(value) for name, value in planted.secrets.items()}
     planted.write_plan()
     place = BroughtPlace(python=Path(sys.executable), env={**os.environ, **planted.secrets}, words=())
-    ready = ReadyHere(target="local", ledger=Ledger(folder=tmp_path, reach=reach), place=place)
-    start = ready.start(load_plan(planted.run_dir), planted.run_dir, secrets)
-    hold = take_disk(tmp_path, Holder(what="a test"))
+    ready = PreparedHost(target="local", run_store=RunStore(data_dir=tmp_path, open_runtime=open_runtime), place=place)
+    start = ready.prepare_run(load_plan(planted.run_dir), planted.run_dir, secrets)
+    hold = lock_disk(tmp_path, LockOwner(what="a test"))
     try:
-        return start.begin(hold)
+        return start.start(hold)
     finally:
-        hold.leave()
+        hold.release()
 
 
 def test_a_run_in_place_hands_them_through_its_warden(planted: Bench, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from supervised import Bench, free_port, python, service, wait_for
 
-from rlbox.record.resources import RESOURCES_FILE, Sample, read_sample
+from rlbox.record.resources import RESOURCES_FILE, Sample, parse_sample
 from rlbox.record.state import RunState
 from rlbox.supervise.sampler import Sampler
 from rlbox.system.json_files import LineAppender
@@ -20,7 +20,7 @@ IDLE = RunState(run_id="r", job="j", target="t", place="here", profile="", super
 
 
 def samples(run_dir: Path) -> list[Sample]:
-    rows = [read_sample(json.loads(line)) for line in (run_dir / RESOURCES_FILE).read_text().splitlines()]
+    rows = [parse_sample(json.loads(line)) for line in (run_dir / RESOURCES_FILE).read_text().splitlines()]
     assert all(rows)
     return [row for row in rows if row]
 
@@ -82,7 +82,7 @@ def test_an_event_is_sampled_at_once(tmp_path: Path, event: str) -> None:
     one = sampler(tmp_path, 1000.0)
     one.start()
     wait_for((tmp_path / RESOURCES_FILE).exists)
-    one.note({"event": event, "phase": "load"})
+    one.on_event({"event": event, "phase": "load"})
     wait_for(lambda: len(samples(tmp_path)) == 2)
     one.close()
     assert len(samples(tmp_path)) == 3

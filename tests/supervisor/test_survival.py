@@ -17,10 +17,10 @@ from launched import Disk
 from supervised import wait_for
 
 from rlbox.errors import LockHeld, NodeError
-from rlbox.record.disk_hold import LOCK_FILE, Holder, disk_holder, take_disk
+from rlbox.record.disk_hold import LOCK_FILE, LockOwner, find_lock_owner, lock_disk
 from rlbox.record.folder import load_plan, write_plan
-from rlbox.record.host_record import HostRecords
-from rlbox.record.rebuild import begin_attempt, last_state
+from rlbox.record.host_record import HostRecordStore
+from rlbox.record.rebuild import begin_attempt, load_last_state
 from rlbox.record.state import RUN_FILE
 from rlbox.record.supervisor_file import SUPERVISOR_FILE
 from rlbox.run.stop import stop_run
@@ -68,7 +68,7 @@ def test_killed_supervisor_is_recorded_at_once_and_nothing_is_left(disk: Disk) -
 def test_killed_warden_changes_nothing(disk: Disk) -> None:
     run_dir = going(disk, "sleep 1; echo two > {run}/made-second")
     os.kill(disk.supervisor().warden, signal.SIGKILL)
-    holder = disk_holder(disk.data)
+    holder = find_lock_owner(disk.data)
     assert holder
     assert (holder.run, holder.user) == (run_dir.name, "tester")
     disk.wait_until_free()
@@ -79,16 +79,16 @@ def test_killed_warden_changes_nothing(disk: Disk) -> None:
 def test_both_killed(disk: Disk) -> None:
     """The next verb ends what is left, also what hides its mark, and nothing else; then it says the truth."""
     run_dir = going(disk, HIDES)
-    known = HostRecords(disk.data).beside(run_dir.name, "processes")
+    known = HostRecordStore(disk.data).extra_path(run_dir.name, "processes")
     wait_for(lambda: known.exists() and (run_dir / "hidden").exists())
     hidden = int((run_dir / "hidden").read_text())
     wait_for(lambda: hidden in [pid for pid, _ in json.loads(known.read_text())["processes"]])
     facts = disk.supervisor()
     for pid in (facts.warden, facts.pid):
         os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: disk_holder(disk.data) is None)
+    wait_for(lambda: find_lock_owner(disk.data) is None)
     assert disk.states() == ["passed", "running"]
-    assert disk.reconcile().unsettled == {}
+    assert disk.reconcile().unresolved == {}
     assert disk.states() == ["passed", "failed"]
     assert "gone without a word" in disk.cause().what
     assert disk.marked() == []
@@ -99,13 +99,13 @@ def test_a_held_disk_two_stops_at_once_and_one_after_the_end(disk: Disk) -> None
     run_dir = going(disk)
     plan = load_plan(run_dir)
     with pytest.raises(LockHeld) as refused:
-        take_disk(disk.data, Holder(), 0.1, stage_of=lambda run: "second")
+        lock_disk(disk.data, LockOwner(), 0.1, stage_of=lambda run: "second")
     who = f"started by tester (uid {os.getuid()}) on {socket.gethostname()}, since"
     assert refused.value.what.startswith(f"run {run_dir.name} has the data disk: job job, stage second, {who}")
     assert refused.value.next_step == f"rlbox attach {run_dir.name}, or end it with: rlbox stop {run_dir.name}"
 
     def stop(user: str) -> None:
-        stop_run(disk.ledger, run_dir, plan, user=user, by="rlbox stop")
+        stop_run(disk.run_store, run_dir, plan, user=user, by="rlbox stop")
 
     stops = [threading.Thread(target=stop, args=(user,)) for user in ("alice", "alice")]
     for thread in stops:
@@ -116,15 +116,15 @@ def test_a_held_disk_two_stops_at_once_and_one_after_the_end(disk: Disk) -> None
     assert disk.cause().what == "interrupted by rlbox stop (alice)"
     before = (run_dir / RUN_FILE).read_bytes()
     stop("bob")
-    assert disk.reconcile().holder is None
+    assert disk.reconcile().lock_owner is None
     assert (run_dir / RUN_FILE).read_bytes() == before
-    take_disk(disk.data, Holder()).leave()  # what the file says is stale and blocks nobody
+    lock_disk(disk.data, LockOwner()).release()  # what the file says is stale and blocks nobody
 
 
 def test_a_supervisor_that_does_not_stop_is_killed(disk: Disk) -> None:
     run_dir = going(disk)
     os.kill(disk.supervisor().pid, signal.SIGSTOP)
-    stop_run(disk.ledger, run_dir, load_plan(run_dir), user="alice", by="rlbox stop", grace_s=0.2)
+    stop_run(disk.run_store, run_dir, load_plan(run_dir), user="alice", by="rlbox stop", grace_s=0.2)
     disk.wait_until_free()
     assert disk.state().state == "interrupted"
     assert disk.state().exit_code == 130
@@ -144,14 +144,14 @@ def test_a_run_directory_that_is_removed(disk: Disk) -> None:
 
 def test_a_lock_file_of_another_user_or_with_rubbish_in_it(disk: Disk) -> None:
     (disk.data / LOCK_FILE).write_bytes(b"\xff{")
-    hold = take_disk(disk.data, Holder(user="alice"))
+    hold = lock_disk(disk.data, LockOwner(user="alice"))
     assert (disk.data / LOCK_FILE).stat().st_mode & 0o777 == 0o666
     os.pwrite(hold.handles[1], b"\xff", 0)
-    holder = disk_holder(disk.data)
+    holder = find_lock_owner(disk.data)
     assert holder
     assert holder.what == "no word about it"
-    hold.leave()
-    assert disk_holder(disk.data) is None
+    hold.release()
+    assert find_lock_owner(disk.data) is None
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ def test_a_run_of_another_machine(disk: Disk, corpse: Path) -> None:
     plan = load_plan(run_dir)
     write_plan(run_dir, dataclasses.replace(plan, host="elsewhere"))
     why = "cannot be settled now: it seems to go on at host elsewhere, where its files grow"
-    assert disk.reconcile().unsettled == {run_dir.name: why}
+    assert disk.reconcile().unresolved == {run_dir.name: why}
     assert disk.states() == ["passed", "running"]
     for path in [*run_dir.glob("*.json*"), *run_dir.glob("stages/*/*")]:
         os.utime(path, (0, 0))
@@ -217,8 +217,8 @@ def test_a_torn_state_is_told_from_the_events(disk: Disk, corpse: Path) -> None:
 
 def test_a_run_that_never_started_stays(disk: Disk) -> None:
     plan = disk.make(("first", MAKES))
-    assert disk.reconcile().unsettled == {}
-    assert last_state(disk.run_dirs[-1], plan) is None
+    assert disk.reconcile().unresolved == {}
+    assert load_last_state(disk.run_dirs[-1], plan) is None
 
 
 def test_an_attempt_moves_what_the_one_before_left(disk: Disk, corpse: Path) -> None:

@@ -34,7 +34,7 @@ def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -
     """
     from rlbox.report.read_answers import read_answers, results_at
     from rlbox.report.scores_page import default_name, render_scores
-    from rlbox.run.data_disk import run_masks
+    from rlbox.run.data_disk import load_run_masks
     from rlbox.system.clock import utc_now
 
     try:
@@ -44,7 +44,7 @@ def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -
     if not found:
         result_at(folder)  # which says where there are some
     results = [result for __, result in found]
-    problems = list(read_answers(found, run_masks(app, folder), problem))
+    problems = list(read_answers(found, load_run_masks(app, folder), problem))
     if problem and not problems:
         known = [
             name for one in results for figures in one.by_problem.values() for of in figures.values() for name in of

@@ -136,7 +136,7 @@ class ResultsDisk:
 def disk_with_results(app: App, instance: int | None, target: str, data: str | None) -> Iterator[ResultsDisk]:
     """Yield the data disk of an instance, of the machine whose engine is reached over ssh, or of this machine."""
     from rlbox.engine.address import engine_place
-    from rlbox.run.data_disk import known_disk
+    from rlbox.run.data_disk import open_existing_run_store
     from rlbox.ssh.connection import LocalShell, SshConnection, parse_ssh_url
 
     if instance is not None:
@@ -151,7 +151,7 @@ def disk_with_results(app: App, instance: int | None, target: str, data: str | N
         with SshConnection(parse_ssh_url(engine_place())) as connection:
             yield ResultsDisk(way=connection, disk=_disk_there(app, connection, target, data))
     else:
-        yield ResultsDisk(way=LocalShell(), disk=str(known_disk(app, target, data).folder))
+        yield ResultsDisk(way=LocalShell(), disk=str(open_existing_run_store(app, target, data).data_dir))
 
 
 def _disk_there(app: App, way: RemoteShell, target: str, data: str | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlbox.diagnose.cause import Cause, LastWord, container_end, lost_cause, process_end
+from rlbox.diagnose.cause import Cause, ExitInfo, container_exit, lost_cause, process_exit
 
 WHEN = "while stage train was running"
 
@@ -12,48 +12,48 @@ WHEN = "while stage train was running"
 @pytest.mark.parametrize(
     ("last", "what"),
     [
-        (process_end(-9, ""), "the supervisor was killed (signal 9 (SIGKILL)) while stage train was running"),
+        (process_exit(-9, ""), "the supervisor was killed (signal 9 (SIGKILL)) while stage train was running"),
         (
-            process_end(7, "no secrets\n"),
+            process_exit(7, "no secrets\n"),
             "the supervisor died with exit code 7 while stage train was running: no secrets",
         ),
         (
-            container_end("c", 137, out_of_memory=False, note=""),
+            container_exit("c", 137, out_of_memory=False, note=""),
             "the supervisor was killed (signal 9 (SIGKILL)) while stage train was running",
         ),
         (
-            container_end("c", 137, out_of_memory=True, note=""),
+            container_exit("c", 137, out_of_memory=True, note=""),
             "out of memory: the engine ended container c while stage train was running",
         ),
         (
-            container_end("c", 255, out_of_memory=False, note=""),
+            container_exit("c", 255, out_of_memory=False, note=""),
             "the engine lost container c (exit code 255: it was restarted or killed) while stage train was running",
         ),
-        (container_end("c", 1, out_of_memory=False, note=""), "the supervisor died with exit code 1 " + WHEN),
+        (container_exit("c", 1, out_of_memory=False, note=""), "the supervisor died with exit code 1 " + WHEN),
         (
-            LastWord(end="removed", container="c"),
+            ExitInfo(end="removed", container="c"),
             "container c was removed, not by rlbox, while stage train was running",
         ),
         (
-            LastWord(end="elsewhere", host="a"),
+            ExitInfo(end="elsewhere", host="a"),
             "the supervisor at host a is gone while stage train was running: nothing of the run has grown since",
         ),
-        (LastWord(end="rebooted"), "the machine was restarted while stage train was running"),
-        (LastWord(end="restarted"), "the container that rlbox runs in was restarted while stage train was running"),
+        (ExitInfo(end="rebooted"), "the machine was restarted while stage train was running"),
+        (ExitInfo(end="restarted"), "the container that rlbox runs in was restarted while stage train was running"),
         (
-            LastWord(end="gone"),
+            ExitInfo(end="gone"),
             "the supervisor is gone without a word (killed, with all that watched over it) " + WHEN,
         ),
     ],
 )
-def test_every_end_is_named(last: LastWord, what: str) -> None:
+def test_every_end_is_named(last: ExitInfo, what: str) -> None:
     cause = lost_cause(last, WHEN, "smoke-1")
     assert cause.what == what
     assert cause.kind == ("oom" if last.end == "memory" else "lost")
 
 
 def test_the_next_step_is_to_go_on() -> None:
-    assert lost_cause(LastWord(end="gone"), WHEN, "smoke-1") == Cause(
+    assert lost_cause(ExitInfo(end="gone"), WHEN, "smoke-1") == Cause(
         kind="lost",
         what="the supervisor is gone without a word (killed, with all that watched over it) " + WHEN,
         next_step="rlbox run --resume smoke-1",

@@ -11,7 +11,7 @@ from rlbox.job.filler import Paths, source_mount
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.job.plan import RunPlan, plan_run
-from rlbox.run.inputs import container_plan
+from rlbox.run.inputs import plan_container_run
 
 JOB = """
 title = "trains"
@@ -92,7 +92,7 @@ def test_a_container_sees_each_tree_at_a_path_of_its_own() -> None:
 def test_every_trainer_job_takes_a_source(name: str) -> None:
     job = load_job(Project(folder=CHECKOUT), name)
     values = plan_values(job, "tiny", {"source": "/srv/me/fork"})
-    plan = container_plan(job, values, "/data", "r", "docker", job.target)
+    plan = plan_container_run(job, values, "/data", "r", "docker", job.target)
     mount = source_mount("/srv/me/fork")
     words = plan.env["PYTHONPATH"].split(":")
     assert plan.params["source"] == "/srv/me/fork"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.errors import LockHeld, NodeError
-from rlbox.record.disk_hold import LOCK_FILE, NO_WORD, Holder, disk_holder, take_disk
+from rlbox.record.disk_hold import LOCK_FILE, UNKNOWN_OWNER, LockOwner, find_lock_owner, lock_disk
 
 REPLACED: dict[str, Callable[[Path], object]] = {
     "removed": lambda path: path.unlink(),
@@ -22,24 +22,24 @@ REPLACED: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("replace", REPLACED.values(), ids=REPLACED)
 def test_another_file_in_its_place_lets_nobody_in(tmp_path: Path, replace: Callable[[Path], object]) -> None:
-    hold = take_disk(tmp_path, Holder(run="r-1"))
+    hold = lock_disk(tmp_path, LockOwner(run="r-1"))
     replace(tmp_path / LOCK_FILE)
-    assert disk_holder(tmp_path) in (Holder(what=NO_WORD), Holder(run="r-1"))
+    assert find_lock_owner(tmp_path) in (LockOwner(what=UNKNOWN_OWNER), LockOwner(run="r-1"))
     with pytest.raises(LockHeld):
-        take_disk(tmp_path, Holder(run="r-2"), 0.1)
-    hold.leave()
-    assert disk_holder(tmp_path) is None
+        lock_disk(tmp_path, LockOwner(run="r-2"), 0.1)
+    hold.release()
+    assert find_lock_owner(tmp_path) is None
 
 
 def test_who_inherited_one_of_its_files_holds_it_too(tmp_path: Path) -> None:
-    hold = take_disk(tmp_path, Holder(run="r-1"))
+    hold = lock_disk(tmp_path, LockOwner(run="r-1"))
     kept = [os.dup(handle) for handle in hold.handles]
-    hold.leave()
+    hold.release()
     for handle in kept:
         with pytest.raises(LockHeld):
-            take_disk(tmp_path, Holder(run="r-2"), 0.1)
+            lock_disk(tmp_path, LockOwner(run="r-2"), 0.1)
         os.close(handle)
-    take_disk(tmp_path, Holder(run="r-2"), 0.1).leave()
+    lock_disk(tmp_path, LockOwner(run="r-2"), 0.1).release()
 
 
 def test_where_folders_cannot_be_locked_the_file_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,14 +53,14 @@ def test_where_folders_cannot_be_locked_the_file_tells(tmp_path: Path, monkeypat
         return real(handle, shared=shared)
 
     monkeypatch.setattr(disk_hold, "try_lock", refuse)
-    hold = take_disk(tmp_path, Holder(run="r-1"))
+    hold = lock_disk(tmp_path, LockOwner(run="r-1"))
     with pytest.raises(LockHeld):
-        take_disk(tmp_path, Holder(run="r-2"), 0.1)
-    assert disk_holder(tmp_path) == Holder(run="r-1")
-    hold.leave()
+        lock_disk(tmp_path, LockOwner(run="r-2"), 0.1)
+    assert find_lock_owner(tmp_path) == LockOwner(run="r-1")
+    hold.release()
 
 
 def test_a_disk_that_is_none(tmp_path: Path) -> None:
-    assert disk_holder(tmp_path / "missing") is None
+    assert find_lock_owner(tmp_path / "missing") is None
     with pytest.raises(NodeError, match="the data disk cannot be locked"):
-        take_disk(tmp_path / "missing", Holder())
+        lock_disk(tmp_path / "missing", LockOwner())

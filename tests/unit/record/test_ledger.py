@@ -11,21 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.diagnose.cause import LastWord
+from rlbox.diagnose.cause import ExitInfo
 from rlbox.errors import EngineError, SpecError
 from rlbox.job.filler import Paths
 from rlbox.job.plan import RunPlan
-from rlbox.record.disk_hold import Holder
+from rlbox.record.disk_hold import LockOwner
 from rlbox.record.folder import write_plan
-from rlbox.record.host_record import CarrierNote, HostRecords
-from rlbox.record.ledger import Ledger
-from rlbox.record.settle import CarrierStatus
+from rlbox.record.host_record import ContainerRef, HostRecordStore
+from rlbox.record.ledger import RunStore
+from rlbox.record.settle import RuntimeStatus
 from rlbox.record.state import StageState, load_run_state, new_run_state, run_cause, write_run_state
-from rlbox.run.places import PLACES, reach
+from rlbox.run.places import PLACES, open_runtime
 from rlbox.secrets.masks import Masks
 
-ME = Holder(what="a test")
-NOTE = CarrierNote(run="r-1", name="job-7", engine="there", started="t0", place="there")
+ME = LockOwner(what="a test")
+NOTE = ContainerRef(run="r-1", name="job-7", engine="there", started="t0", place="there")
 PLAN = RunPlan(
     run_id="r-1",
     job="r",
@@ -46,14 +46,14 @@ PLAN = RunPlan(
 class Fake:
     """A carrier in one state; `asked` is what was asked of it."""
 
-    state: CarrierStatus
-    last: LastWord | None = None
+    state: RuntimeStatus
+    last: ExitInfo | None = None
     asked: list[str] = field(default_factory=list)
 
-    def status(self) -> CarrierStatus:
+    def status(self) -> RuntimeStatus:
         return self.state
 
-    def last_word(self) -> LastWord | None:
+    def exit_info(self) -> ExitInfo | None:
         return self.last
 
     def stop(self, grace_s: int) -> None:
@@ -63,58 +63,58 @@ class Fake:
         self.asked.append("remove")
 
 
-def ledger_with(data: Path, fake: Fake, *, begun: bool = True) -> Ledger:
-    ledger = Ledger(folder=data, reach=lambda note: fake)
-    run_dir = ledger.make(PLAN, None, {"told.txt": "x"})
+def ledger_with(data: Path, fake: Fake, *, begun: bool = True) -> RunStore:
+    run_store = RunStore(data_dir=data, open_runtime=lambda note: fake)
+    run_dir = run_store.create_run(PLAN, None, {"told.txt": "x"})
     if begun:
         write_run_state(run_dir, new_run_state(PLAN, supervisor_pid=1), Masks({}))
-    ledger.write_note(NOTE, PLAN)
-    return ledger
+    run_store.write_ref(NOTE, PLAN)
+    return run_store
 
 
 def test_a_living_carrier_is_left_alone(tmp_path: Path) -> None:
     fake = Fake("living")
-    ledger = ledger_with(tmp_path, fake)
-    found = ledger.settle(ME)
-    assert (found.alive, found.unsettled, fake.asked) == (("r-1",), {}, [])
-    assert ledger.notes() == {"r-1": NOTE}
-    assert ledger.goes_on("r-1")
-    assert not ledger.goes_on("r-2")
+    run_store = ledger_with(tmp_path, fake)
+    found = run_store.reconcile(ME)
+    assert (found.alive, found.unresolved, fake.asked) == (("r-1",), {}, [])
+    assert run_store.container_refs() == {"r-1": NOTE}
+    assert run_store.is_running("r-1")
+    assert not run_store.is_running("r-2")
 
 
 def test_one_that_never_started_is_cleared_away_and_its_run_has_not_begun(tmp_path: Path) -> None:
     fake = Fake("made")
-    ledger = ledger_with(tmp_path, fake, begun=False)
-    assert ledger.settle(ME).alive == ()
-    assert (fake.asked, ledger.notes()) == (["remove"], {})
-    assert {path.name for path in ledger.find("r").iterdir()} == {"stages", "plan.json", "told.txt", ".reserve"}
+    run_store = ledger_with(tmp_path, fake, begun=False)
+    assert run_store.reconcile(ME).alive == ()
+    assert (fake.asked, run_store.container_refs()) == (["remove"], {})
+    assert {path.name for path in run_store.find_run("r").iterdir()} == {"stages", "plan.json", "told.txt", ".reserve"}
 
 
 def test_a_run_without_its_directory_leaves_no_carrier(tmp_path: Path) -> None:
-    fake = Fake("ended", LastWord(end="ended", container="job-7"))
-    ledger = Ledger(folder=tmp_path, reach=lambda note: fake)
-    ledger.write_note(NOTE, PLAN)
-    assert ledger.settle(ME).unsettled == {}
-    assert (fake.asked, ledger.notes(), ledger.runs()) == (["remove"], {}, [])
+    fake = Fake("ended", ExitInfo(end="ended", container="job-7"))
+    run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: fake)
+    run_store.write_ref(NOTE, PLAN)
+    assert run_store.reconcile(ME).unresolved == {}
+    assert (fake.asked, run_store.container_refs(), run_store.runs()) == (["remove"], {}, [])
 
 
 @pytest.mark.parametrize("state", ["gone", "ended"])
-def test_one_that_somebody_removed(tmp_path: Path, state: CarrierStatus) -> None:
-    ledger = ledger_with(tmp_path, Fake(state))
-    ledger.settle(ME)
-    ended = load_run_state(ledger.find("r-1"))
+def test_one_that_somebody_removed(tmp_path: Path, state: RuntimeStatus) -> None:
+    run_store = ledger_with(tmp_path, Fake(state))
+    run_store.reconcile(ME)
+    ended = load_run_state(run_store.find_run("r-1"))
     assert ended.state == "passed"  # no stage was left to do
     assert ended.plot.detail == "removed"
 
 
 def test_one_that_does_not_answer_is_told(tmp_path: Path) -> None:
-    def silent(note: CarrierNote) -> Fake:
+    def silent(note: ContainerRef) -> Fake:
         raise EngineError(f"{note.engine} does not answer")
 
     ledger_with(tmp_path, Fake("living"))
-    ledger = Ledger(folder=tmp_path, reach=silent)
-    assert ledger.settle(ME).unsettled == {"r-1": "cannot be settled now: there does not answer"}
-    assert run_cause(load_run_state(ledger.find("r-1"))) is None
+    run_store = RunStore(data_dir=tmp_path, open_runtime=silent)
+    assert run_store.reconcile(ME).unresolved == {"r-1": "cannot be settled now: there does not answer"}
+    assert run_cause(load_run_state(run_store.find_run("r-1"))) is None
 
 
 @pytest.mark.parametrize("name", PLACES)
@@ -124,38 +124,38 @@ def test_every_place_of_the_list_is_a_module(name: str) -> None:
 
 def test_a_place_of_another_rlbox() -> None:
     with pytest.raises(SpecError, match="unknown place 'there'") as refused:
-        reach(NOTE)
+        open_runtime(NOTE)
     assert refused.value.next_step == "use the newer rlbox that started it"
 
 
 def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:
     """A plan with weaker gates and a record that says passed, written by a program of a later run."""
-    last = LastWord(end="ended", exit_code=1, container="job-7", note="rlbox: run running")
-    ledger = ledger_with(tmp_path, Fake("ended", last))
-    run_dir = ledger.find("r-1")
+    last = ExitInfo(end="ended", exit_code=1, container="job-7", note="rlbox: run running")
+    run_store = ledger_with(tmp_path, Fake("ended", last))
+    run_dir = run_store.find_run("r-1")
     write_run_state(run_dir, dataclasses.replace(new_run_state(PLAN, supervisor_pid=1), state="failed"), Masks({}))
-    assert ledger.settle(ME).unsettled == {}
+    assert run_store.reconcile(ME).unresolved == {}
     write_plan(run_dir, dataclasses.replace(PLAN, digest="forged"))
-    assert ledger.plan(run_dir) == PLAN
+    assert run_store.load_plan(run_dir) == PLAN
     write_run_state(run_dir, dataclasses.replace(load_run_state(run_dir), state="passed"), Masks({}))
-    state = ledger.state(run_dir, PLAN)
+    state = run_store.load_state(run_dir, PLAN)
     assert state
     assert (state.state, state.cause and state.cause.kind) == ("failed", "contradiction")
     shutil.rmtree(run_dir)
-    ledger.write_note(NOTE)
-    ledger.settle(ME)
-    assert list(HostRecords(tmp_path).folder.iterdir()) == []
+    run_store.write_ref(NOTE)
+    run_store.reconcile(ME)
+    assert list(HostRecordStore(tmp_path).folder.iterdir()) == []
 
 
 def test_a_forged_boot_hides_no_word_of_the_carrier(tmp_path: Path) -> None:
-    last = LastWord(end="killed", exit_code=137, container="job-7", note="rlbox: run running")
-    ledger = ledger_with(tmp_path, Fake("ended", last))
-    run_dir, stage = ledger.find("r-1"), StageState(name="a", title="a", directory="stages/1-a", state="passed")
+    last = ExitInfo(end="killed", exit_code=137, container="job-7", note="rlbox: run running")
+    run_store = ledger_with(tmp_path, Fake("ended", last))
+    run_dir, stage = run_store.find_run("r-1"), StageState(name="a", title="a", directory="stages/1-a", state="passed")
     state = dataclasses.replace(new_run_state(PLAN, supervisor_pid=1), state="passed", stages=(stage,))
     write_run_state(run_dir, state, Masks({}))
     facts = {"pid": 1, "started": 1, "boot_id": "another", "init": 1, "uid": 0, "host": "", "place": "there"}
     (run_dir / "supervisor.json").write_text(json.dumps(facts))
-    ledger.settle(ME)
+    run_store.reconcile(ME)
     cause = run_cause(load_run_state(run_dir))
     assert cause
     assert (load_run_state(run_dir).state, cause.kind) == ("failed", "lost")
@@ -169,15 +169,15 @@ def test_a_run_that_this_host_did_not_start(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
     asked: list[str] = []
 
-    def seek(plan: RunPlan, data: Path) -> CarrierNote | None:
+    def seek(plan: RunPlan, data: Path) -> ContainerRef | None:
         asked.append(f"{plan.run_id} {data}")
         return NOTE if len(asked) == 1 else None
 
-    ledger = Ledger(folder=tmp_path, reach=lambda note: fake, seek=seek)
-    assert ledger.settle(ME).alive == ("r-1",)
-    assert ledger.settle(ME).unsettled == {}
+    run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: fake, find_container=seek)
+    assert run_store.reconcile(ME).alive == ("r-1",)
+    assert run_store.reconcile(ME).unresolved == {}
     assert asked == [f"r-1 {tmp_path}"] * 2
-    assert (load_run_state(ledger.find("r-1")).plot.detail, fake.asked) == ("gone", [])
+    assert (load_run_state(run_store.find_run("r-1")).plot.detail, fake.asked) == ("gone", [])
     assert not (tmp_path / "another").exists()
 
 
@@ -187,36 +187,36 @@ FORGED = ("../../x", "/etc/passwd", "", "..", "r-2", "r-1\n", "x" * 300)
 @pytest.mark.parametrize("name", FORGED)
 def test_a_plan_that_names_another_run_leads_to_nothing(tmp_path: Path, name: str) -> None:
     fake = Fake("living")
-    ledger = Ledger(folder=tmp_path, reach=lambda note: fake, seek=lambda plan, data: NOTE)
-    run_dir = ledger.make(PLAN, None, {})
+    run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: fake, find_container=lambda plan, data: NOTE)
+    run_dir = run_store.create_run(PLAN, None, {})
     (run_dir / "supervisor.json").write_text("{}")
     write_plan(run_dir, dataclasses.replace(PLAN, run_id=name))
     with pytest.raises(SpecError, match="its plan is that of"):
-        ledger.plan(run_dir)
-    assert ledger.carrier("r-1") is None
-    ledger.settle(ME)
+        run_store.load_plan(run_dir)
+    assert run_store.find_runtime("r-1") is None
+    run_store.reconcile(ME)
     assert fake.asked == []
 
 
 @pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "", ".."])
 def test_what_is_no_name_of_a_run_has_no_record(tmp_path: Path, name: str) -> None:
     with pytest.raises(SpecError, match="is no name of a run"):
-        HostRecords(tmp_path).note(name)
+        HostRecordStore(tmp_path).read_ref(name)
 
 
 @pytest.mark.parametrize("name", ["a\nfake  passed", "a\rb", "\x1b]0;x\x07", "a b", "-x", ".r", "é"])
 def test_a_folder_with_another_name_is_no_run(tmp_path: Path, name: str) -> None:
-    ledger = Ledger(folder=tmp_path, reach=lambda note: Fake("gone"))
-    shutil.copytree(ledger.make(PLAN, None, {}), tmp_path / "runs" / name)
-    assert [run.name for run in ledger.runs()] == ["r-1"]
+    run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: Fake("gone"))
+    shutil.copytree(run_store.create_run(PLAN, None, {}), tmp_path / "runs" / name)
+    assert [run.name for run in run_store.runs()] == ["r-1"]
 
 
 def test_a_disk_that_does_not_say_who_holds_it(tmp_path: Path) -> None:
     fake = Fake("living")
-    ledger = ledger_with(tmp_path, fake)
-    hold = ledger.take(ME)
+    run_store = ledger_with(tmp_path, fake)
+    hold = run_store.lock(ME)
     (tmp_path / ".rlbox-run.lock").unlink()
-    assert ledger.held_by("r-1")
+    assert run_store.is_locked_by("r-1")
     fake.state = "ended"
-    assert not ledger.held_by("r-1")
-    hold.leave()
+    assert not run_store.is_locked_by("r-1")
+    hold.release()

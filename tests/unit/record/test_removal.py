@@ -8,18 +8,18 @@ import pytest
 
 from rlbox.errors import NodeError
 from rlbox.record import removing
-from rlbox.record.ledger import Ledger
-from rlbox.record.removal import KeptRun, named_removals, removal_lines, spare_removals
-from rlbox.record.removing import remove_run, size_of
-from rlbox.run.places import reach
+from rlbox.record.ledger import RunStore
+from rlbox.record.removal import RemovalCandidate, decide_named_removals, decide_unused_removals, format_removals
+from rlbox.record.removing import directory_bytes, remove_run
+from rlbox.run.places import open_runtime
 from rlbox.system.files import write_atomic
 
 
 def facts(
     run: str, began: float, *, job: str = "smoke", state: str = "failed", held: bool = False, ckpts: int = 0
-) -> KeptRun:
+) -> RemovalCandidate:
     paths = tuple(f"ckpt/global_step_{number}" for number in range(ckpts))
-    return KeptRun(run=run, job=job, state=state, began=began, size=1000, held=held, checkpoints=paths)
+    return RemovalCandidate(run=run, job=job, state=state, began=began, size=1000, held=held, checkpoints=paths)
 
 
 ROWS = (
@@ -34,8 +34,8 @@ ROWS = (
 
 
 def gone(**asked: object) -> list[str]:
-    found = spare_removals(ROWS, **{"before": 100.0, "checkpoints": False, **asked})  # type: ignore[arg-type]
-    return [row.run for row in found if not row.stays]
+    found = decide_unused_removals(ROWS, **{"before": 100.0, "checkpoints": False, **asked})  # type: ignore[arg-type]
+    return [row.run for row in found if not row.kept_because]
 
 
 def test_what_nothing_needs_goes() -> None:
@@ -45,7 +45,7 @@ def test_what_nothing_needs_goes() -> None:
 
 
 def test_each_that_stays_says_why() -> None:
-    found = {row.run: row.stays for row in spare_removals(ROWS, before=100, checkpoints=False)}
+    found = {row.run: row.kept_because for row in decide_unused_removals(ROWS, before=100, checkpoints=False)}
     assert found["passed"] == "it is the latest of job smoke that passed"
     assert found["with-weights"] == "it holds 2 checkpoints: --checkpoints to remove them, too"
     assert found["going"] == "it has not ended"
@@ -54,9 +54,9 @@ def test_each_that_stays_says_why() -> None:
 
 
 def test_what_is_named_goes_with_its_checkpoints() -> None:
-    found = named_removals([facts("a", 1, ckpts=1), facts("b", 2, held=True)])
-    assert [row.stays for row in found] == ["", "it has not ended"]
-    assert [*map(str, removal_lines(found, done=True))] == [
+    found = decide_named_removals([facts("a", 1, ckpts=1), facts("b", 2, held=True)])
+    assert [row.kept_because for row in found] == ["", "it has not ended"]
+    assert [*map(str, format_removals(found, done=True))] == [
         "removed run a, 1.0 kB",
         "  with checkpoint ckpt/global_step_0",
         "run b is kept, since it has not ended",
@@ -64,44 +64,44 @@ def test_what_is_named_goes_with_its_checkpoints() -> None:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
+def run_store(tmp_path: Path) -> RunStore:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside/kept").write_text("x" * 100)
     run = tmp_path / "disk/runs/one"
     write_atomic(run / "plan.json", "{}")
     write_atomic(run / "stages/1-a/stage.log", "y" * 10)
     (run / "link").symlink_to(tmp_path / "outside")
-    return Ledger(folder=tmp_path / "disk", reach=reach)
+    return RunStore(data_dir=tmp_path / "disk", open_runtime=open_runtime)
 
 
-def test_links_are_neither_counted_nor_followed(ledger: Ledger) -> None:
-    assert size_of(ledger.run_dir("one")) == 12
-    remove_run(ledger, "one")
-    assert not ledger.run_dir("one").exists()
-    assert (ledger.folder.parent / "outside/kept").read_text() == "x" * 100
-    assert ledger.runs() == []
+def test_links_are_neither_counted_nor_followed(run_store: RunStore) -> None:
+    assert directory_bytes(run_store.run_dir("one")) == 12
+    remove_run(run_store, "one")
+    assert not run_store.run_dir("one").exists()
+    assert (run_store.data_dir.parent / "outside/kept").read_text() == "x" * 100
+    assert run_store.runs() == []
 
 
 def test_one_that_is_removed_in_part_is_no_run_and_goes_with_the_next_settling(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    run_store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cut(path: Path) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(removing, "remove_tree", cut)
     with pytest.raises(KeyboardInterrupt):
-        remove_run(ledger, "one")
-    assert ledger.runs() == []
-    assert (ledger.removed / "one/plan.json").exists()
-    ledger.settle_held()
-    assert not ledger.removed.exists()
+        remove_run(run_store, "one")
+    assert run_store.runs() == []
+    assert (run_store.trash_dir / "one/plan.json").exists()
+    run_store.reconcile_locked()
+    assert not run_store.trash_dir.exists()
 
 
-def test_a_disk_that_refuses_loses_nothing(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_refuses_loses_nothing(run_store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(source: Path, goal: Path) -> None:
         raise PermissionError(13, "Permission denied", str(source))
 
     monkeypatch.setattr(removing, "rename_path", refuse)
     with pytest.raises(NodeError, match="run one cannot be removed: Permission denied"):
-        remove_run(ledger, "one")
-    assert [run.name for run in ledger.runs()] == ["one"]
+        remove_run(run_store, "one")
+    assert [run.name for run in run_store.runs()] == ["one"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.record.resources import disk_full_in, make_sample, read_sample
+from rlbox.record.resources import make_sample, parse_sample, seconds_until_disk_full
 from rlbox.system.counters import ActivitySample, Pressure, ProcessCounters, probe_pressure
 from rlbox.system.gpu import GpuStatus
 
@@ -43,7 +43,7 @@ def test_a_sample_is_what_happened_between_two_looks() -> None:
     assert (sample.parts["main"].cpu_pct, sample.parts["vllm"].cpu_pct) == (50.0, 20.0)
     assert sample.parts["vllm"].resident_bytes == 300
     assert sample.gpus[0].utilization == 97
-    assert read_sample(json.loads(json.dumps(sample.as_row()))) == sample
+    assert parse_sample(json.loads(json.dumps(sample.to_json()))) == sample
 
 
 def test_what_others_left_of_the_machine() -> None:
@@ -72,12 +72,12 @@ def test_the_first_sample_has_no_rates() -> None:
 
 @pytest.mark.parametrize("row", [None, [], {}, {"t": 3}, {"t": "x", "gpus": [1]}, {"t": "x", "cpu_pct": "many"}])
 def test_a_torn_row_is_none(row: object) -> None:
-    assert read_sample(row) is None
+    assert parse_sample(row) is None
 
 
 def test_a_row_of_another_version_is_read_as_far_as_it_goes() -> None:
     none = make_sample(None, look(0), parts={}, t="x", stage="", phase="", disk_free_bytes=0, cores=8, pressure=CALM)
-    assert read_sample({"t": "x", "cpu_pct": 3, "new": 1}) == dataclasses.replace(none, cpu_pct=3, gpus=())
+    assert parse_sample({"t": "x", "cpu_pct": 3, "new": 1}) == dataclasses.replace(none, cpu_pct=3, gpus=())
 
 
 def test_the_pressure_of_the_machine(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_the_pressure_of_the_machine(tmp_path: Path) -> None:
         0.07,
         None,
     )
-    assert read_sample(json.loads(json.dumps(sample.as_row()))) == sample
+    assert parse_sample(json.loads(json.dumps(sample.to_json()))) == sample
     assert probe_pressure(tmp_path / "none") == Pressure()
 
 
@@ -105,8 +105,8 @@ def test_the_pressure_here() -> None:
 
 
 def test_when_the_disk_will_be_full() -> None:
-    assert disk_full_in([(0, 1000), (50, 900), (100, 800)]) == 400
-    assert disk_full_in([(0, 1000), (100, 1000)]) is None
-    assert disk_full_in([(0, 1000), (100, 2000)]) is None
-    assert disk_full_in([(0, 1000)]) is None
-    assert disk_full_in([(0, 10**15), (100, 10**15 - 1)]) is None
+    assert seconds_until_disk_full([(0, 1000), (50, 900), (100, 800)]) == 400
+    assert seconds_until_disk_full([(0, 1000), (100, 1000)]) is None
+    assert seconds_until_disk_full([(0, 1000), (100, 2000)]) is None
+    assert seconds_until_disk_full([(0, 1000)]) is None
+    assert seconds_until_disk_full([(0, 10**15), (100, 10**15 - 1)]) is None

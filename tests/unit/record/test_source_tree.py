@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.foreign import toml_table
-from rlbox.record.source_tree import RECORD, probe_source, recorded_source, source_text, tree_version
+from rlbox.record.source_tree import RECORD, describe_source, load_source_record, probe_source, read_tree_version
 from rlbox.secrets.masks import Masks
 
 pytestmark = pytest.mark.allow("processes")
@@ -43,7 +43,7 @@ def test_probe_source_clean_tree_has_commit_and_no_diff(tree: Path) -> None:
     assert (found.version, found.branch, found.files_changed, found.diff) == ("0.9.1", "main", 0, "")
     assert found.commit == git(tree, "rev-parse", "HEAD")
     assert list(found.files(MASKS)) == [RECORD]
-    assert source_text(found.record).count("no changes") == 1
+    assert describe_source(found.record).count("no changes") == 1
 
 
 def test_probe_source_changed_tree_has_a_diff_that_applies(tree: Path, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_probe_source_without_git_has_a_digest_of_its_files(tree: Path) -> None:
     assert probe_source(tree, "verl").digest == found.digest
     (tree / "verl/__init__.py").write_text("RATE = 2\n")
     assert probe_source(tree, "verl").digest != found.digest
-    assert "no git commit" in source_text(found.record)
+    assert "no git commit" in describe_source(found.record)
 
 
 def test_probe_source_ignored_by_the_repository_around_it_has_no_commit(tree: Path) -> None:
@@ -127,8 +127,8 @@ def test_probe_source_ignored_by_the_repository_around_it_has_no_commit(tree: Pa
 def test_tree_version_reads_the_usual_places(tmp_path: Path, name: str, text: str, version: str) -> None:
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text(text)
-    assert tree_version(tmp_path, "openrlhf") == version
+    assert read_tree_version(tmp_path, "openrlhf") == version
 
 
 def test_recorded_source_of_a_run_without_one_is_empty(tmp_path: Path) -> None:
-    assert recorded_source(tmp_path) == {}
+    assert load_source_record(tmp_path) == {}

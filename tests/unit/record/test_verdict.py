@@ -7,11 +7,18 @@ from typing import get_args
 
 import pytest
 
-from rlbox.diagnose.cause import End, LastWord
+from rlbox.diagnose.cause import End, ExitInfo
 from rlbox.record.state import RunState, StageState, StageStatus, run_cause
-from rlbox.record.verdict import BEGUN_LINE, RunEnd, believed, checked, passed_line, verdict_of
+from rlbox.record.verdict import (
+    BEGUN_LINE,
+    RunOutcome,
+    run_outcome,
+    stage_passed_line,
+    verify_against_exit,
+    verify_against_outcome,
+)
 
-SAID = "\n".join((BEGUN_LINE, "rlbox: a: running", passed_line("a"), "rlbox: b: running"))
+SAID = "\n".join((BEGUN_LINE, "rlbox: a: running", stage_passed_line("a"), "rlbox: b: running"))
 
 
 def run(state: str, *stages: StageStatus, attempt: int = 1) -> RunState:
@@ -23,8 +30,8 @@ def run(state: str, *stages: StageStatus, attempt: int = 1) -> RunState:
     return dataclasses.replace(whole, state=state, attempt=attempt)
 
 
-def word(code: int, note: str = SAID, end: End = "ended") -> LastWord:
-    return LastWord(end=end, exit_code=code, container="c", note=note)
+def word(code: int, note: str = SAID, end: End = "ended") -> ExitInfo:
+    return ExitInfo(end=end, exit_code=code, container="c", note=note)
 
 
 TRUE = [
@@ -32,16 +39,16 @@ TRUE = [
     (run("failed", "passed", "failed"), word(1)),
     (run("running", "passed", "running"), word(137, end="killed")),
     (run("running", "passed", "running"), word(5, end="again")),  # and the second start was refused
-    (run("passed", "passed", "passed"), word(137, f"{SAID}\n{passed_line('b')}")),  # killed over its curves
-    (run("passed", "passed", "passed"), LastWord(end="removed", container="c")),
-    (run("passed", "passed", "passed"), LastWord(end="killed", exit_code=-9)),  # in place
+    (run("passed", "passed", "passed"), word(137, f"{SAID}\n{stage_passed_line('b')}")),  # killed over its curves
+    (run("passed", "passed", "passed"), ExitInfo(end="removed", container="c")),
+    (run("passed", "passed", "passed"), ExitInfo(end="killed", exit_code=-9)),  # in place
 ]
 
 
 @pytest.mark.parametrize(("state", "last"), TRUE)
-def test_what_agrees_stays(state: RunState, last: LastWord) -> None:
-    assert checked(state, last, ()) == state
-    assert believed(state, verdict_of(state)) == believed(state, None) == state
+def test_what_agrees_stays(state: RunState, last: ExitInfo) -> None:
+    assert verify_against_exit(state, last, ()) == state
+    assert verify_against_outcome(state, run_outcome(state)) == verify_against_outcome(state, None) == state
 
 
 FALSE = [
@@ -69,8 +76,8 @@ FALSE = [
 
 
 @pytest.mark.parametrize(("state", "last", "what"), FALSE)
-def test_what_disagrees_has_failed(state: RunState, last: LastWord, what: str) -> None:
-    true = checked(state, last, ())
+def test_what_disagrees_has_failed(state: RunState, last: ExitInfo, what: str) -> None:
+    true = verify_against_exit(state, last, ())
     cause = run_cause(true)
     assert cause
     assert (true.state, true.exit_code, cause.kind) == ("failed", 1, "contradiction")
@@ -84,8 +91,8 @@ def test_what_disagrees_has_failed(state: RunState, last: LastWord, what: str) -
         (word(137, end="killed"), "the supervisor was killed (signal 9 (SIGKILL))"),
     ],
 )
-def test_who_is_killed_may_have_written_what_nobody_heard(last: LastWord, what: str) -> None:
-    true = checked(run("passed", "passed", "passed"), last, ())
+def test_who_is_killed_may_have_written_what_nobody_heard(last: ExitInfo, what: str) -> None:
+    true = verify_against_exit(run("passed", "passed", "passed"), last, ())
     cause = run_cause(true)
     assert cause
     assert (true.state, [stage.state for stage in true.stages], cause.kind) == ("failed", ["passed", "failed"], "lost")
@@ -94,25 +101,25 @@ def test_who_is_killed_may_have_written_what_nobody_heard(last: LastWord, what: 
 
 def test_stages_of_earlier_attempts() -> None:
     state = run("failed", "passed", "failed", attempt=2)
-    assert checked(state, word(1, ""), ("a",)) == state
-    assert checked(state, word(1, ""), None) == state  # nobody here knows more
-    assert checked(state, word(1, ""), ()).stages[0].state == "failed"
+    assert verify_against_exit(state, word(1, ""), ("a",)) == state
+    assert verify_against_exit(state, word(1, ""), None) == state  # nobody here knows more
+    assert verify_against_exit(state, word(1, ""), ()).stages[0].state == "failed"
 
 
 def test_a_record_that_is_changed_later() -> None:
-    kept = RunEnd(attempt=2, state="failed", passed=("a",))
+    kept = RunOutcome(attempt=2, state="failed", passed=("a",))
     for state in (
         run("passed", "passed", "passed", attempt=2),
         run("failed", "passed", "passed", attempt=2),
         run("passed", "passed", "passed", attempt=1),
     ):
-        found = run_cause(believed(state, kept))
+        found = run_cause(verify_against_outcome(state, kept))
         assert found
         assert (found.kind, "attempt 2 had failed" in found.what) == ("contradiction", True)
     going = run("running", "passed", "running", attempt=3)
-    assert believed(going, kept) == going
+    assert verify_against_outcome(going, kept) == going
 
 
 def test_every_state_of_a_stage_is_one_word() -> None:
     """The line by which a pass is told must be no prefix of what else is told of a stage."""
-    assert all(f"rlbox: a: {state}" != passed_line("a") for state in get_args(StageStatus) if state != "passed")
+    assert all(f"rlbox: a: {state}" != stage_passed_line("a") for state in get_args(StageStatus) if state != "passed")

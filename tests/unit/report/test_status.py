@@ -16,13 +16,13 @@ from rlbox.job.filler import Paths
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.job.plan import RunPlan, plan_run
-from rlbox.record.disk_hold import Holder
+from rlbox.record.disk_hold import LockOwner
 from rlbox.record.journal import EVENTS_FILE
-from rlbox.record.ledger import Ledger
+from rlbox.record.ledger import RunStore
 from rlbox.record.state import RunState, change_stage, new_run_state, write_run_state
 from rlbox.report.status import write_status
-from rlbox.run.launch import finish
-from rlbox.run.places import reach
+from rlbox.run.launch import report_result
+from rlbox.run.places import open_runtime
 from rlbox.secrets.masks import Masks
 
 PROJECT = Project(folder=CHECKOUT)
@@ -73,13 +73,13 @@ def test_nothing_was_met(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", ["passed", "failed"])
 def test_a_run_that_passed_leaves_the_page(tmp_path: Path, status: str) -> None:
-    ledger = Ledger(folder=tmp_path, reach=reach)
+    run_store = RunStore(data_dir=tmp_path, open_runtime=open_runtime)
     plan, state = passed(tmp_path / "runs/h-1")
-    run_dir = ledger.make(plan, None, {})
+    run_dir = run_store.create_run(plan, None, {})
     code = 0 if status == "passed" else 1
     write_run_state(run_dir, dataclasses.replace(state, state=status, exit_code=code), Masks({}))
     app = App(project=PROJECT)
-    assert finish(app, ledger, run_dir, plan, Holder(what="a test")) == code
+    assert report_result(app, run_store, run_dir, plan, LockOwner(what="a test")) == code
     assert (run_dir / "STATUS.md").is_file() == (status == "passed")
 
 
@@ -89,10 +89,10 @@ def test_a_disk_that_is_full_costs_the_page_alone(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    ledger = Ledger(folder=tmp_path, reach=reach)
+    run_store = RunStore(data_dir=tmp_path, open_runtime=open_runtime)
     plan, state = passed(tmp_path / "runs/h-1")
-    run_dir = ledger.make(plan, None, {})
+    run_dir = run_store.create_run(plan, None, {})
     write_run_state(run_dir, state, Masks({}))
     monkeypatch.setattr("rlbox.report.status.replace_file", full)
-    assert finish(App(project=PROJECT), ledger, run_dir, plan, Holder(what="a test")) == 0
+    assert report_result(App(project=PROJECT), run_store, run_dir, plan, LockOwner(what="a test")) == 0
     assert "status: not written: No space left on device\n" in capsys.readouterr().err

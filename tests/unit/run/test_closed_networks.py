@@ -12,8 +12,8 @@ from rlbox.errors import SpecError
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.job.plan import RunPlan
-from rlbox.run.closed import close_plan, unpublish
-from rlbox.run.inputs import container_plan
+from rlbox.run.closed import drop_taken_ports, resolve_exposure
+from rlbox.run.inputs import plan_container_run
 
 JOB = """
 title = "one stage on Ray"
@@ -55,7 +55,7 @@ NO_BRIDGE = (
 
 def close(app: App, plan: RunPlan, network: str, *, opened: bool, publish: tuple[str, ...] = ()) -> RunPlan:
     """`close_plan` with the data disk of these tests."""
-    return close_plan(app, plan, network, app.project.folder / "disk", opened=opened, publish=publish)
+    return resolve_exposure(app, plan, network, app.project.folder / "disk", opened=opened, publish=publish)
 
 
 def planned(folder: Folder, ray: str, more: str = "", job: str = JOB + ON_RAY) -> tuple[App, RunPlan]:
@@ -63,7 +63,7 @@ def planned(folder: Folder, ray: str, more: str = "", job: str = JOB + ON_RAY) -
     folder.job("one", job)
     app = App(project=folder.project)
     one = load_job(app.project, "one")
-    plan = container_plan(one, plan_values(one, (), {}), "/data", "one-1", "docker", "mine")
+    plan = plan_container_run(one, plan_values(one, (), {}), "/data", "one-1", "docker", "mine")
     return app, dataclasses.replace(plan, container="rlbox-one-1")
 
 
@@ -155,7 +155,7 @@ def test_the_env_file_of_the_data_disk_may_switch_rays_token_off(folder: Folder)
 def test_shipped_jobs_are_refused_in_place_on_a_ray_without_tokens(folder: Folder, name: str) -> None:
     app, _ = planned(folder, OLD)
     job = load_job(app.project, name)
-    plan = container_plan(job, plan_values(job, (), {}), "/data", f"{name}-1", "here", "mine")
+    plan = plan_container_run(job, plan_values(job, (), {}), "/data", f"{name}-1", "here", "mine")
     with pytest.raises(SpecError) as refused:
         close(app, plan, "host", opened=False)
     assert refused.value.what.startswith(f"job {name} would be open: {WHY}")
@@ -214,7 +214,7 @@ def test_a_port_that_no_service_has(folder: Folder) -> None:
 def test_a_port_that_is_taken_is_not_published_until_the_next_attempt(folder: Folder) -> None:
     app, plan = planned(folder, NEW, job=PUBLISHING)
     closed = close(app, plan, "own", opened=False, publish=("client",))
-    less, notes = unpublish(closed, {8102})
+    less, notes = drop_taken_ports(closed, {8102})
     assert notes == ("not published: port client, for 127.0.0.1:8102 is taken on the engine's machine",)
     assert (less.published, less.notes) == ({"dashboard": 8101}, notes)
     again = close(app, less, "own", opened=False, publish=("client",))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlbox.errors import EngineError
-from rlbox.run.docker import ReadyDocker
+from rlbox.run.docker import PreparedDocker
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ def test_an_engine_that_ends_after_the_start_has_begun_the_run(monkeypatch: pyte
     engine: Any = SimpleNamespace(
         start=lambda plan, secrets: started.append(plan), container=gone, running=lambda name: name == "c"
     )
-    ledger: Any = SimpleNamespace(write_note=lambda note, plan=None: notes.append(note))
+    run_store: Any = SimpleNamespace(write_ref=lambda note, plan=None: notes.append(note))
     image: Any = None
-    ready = ReadyDocker(target="t", ledger=ledger, image=image, bytecode=Path(), say=lambda text: None)
+    ready = PreparedDocker(target="t", run_store=run_store, image=image, bytecode=Path(), say=lambda text: None)
     monkeypatch.setattr("rlbox.run.docker.engine", lambda: engine)
     plan: Any = SimpleNamespace(run_id="r", container="c", published={})
     container: Any = Container()

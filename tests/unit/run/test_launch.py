@@ -13,11 +13,11 @@ from rlbox.app import App
 from rlbox.config.project import Project
 from rlbox.job.filler import Paths
 from rlbox.job.plan import RunPlan
-from rlbox.record.disk_hold import Holder
-from rlbox.record.ledger import Ledger
+from rlbox.record.disk_hold import LockOwner
+from rlbox.record.ledger import RunStore
 from rlbox.record.state import RunState, StageState, new_run_state, write_run_state
-from rlbox.run.launch import finish
-from rlbox.run.places import reach
+from rlbox.run.launch import report_result
+from rlbox.run.places import open_runtime
 from rlbox.secrets.masks import Masks
 
 PLAN = RunPlan(
@@ -52,12 +52,12 @@ PLAN = RunPlan(
 )
 def test_a_run_that_did_not_pass_never_ends_with_0(tmp_path: Path, changes: dict[str, Any], code: int) -> None:
     """Its record can be changed by programs of later runs; of an exit code a shell sees the last eight bits."""
-    ledger = Ledger(folder=tmp_path, reach=reach)
-    run_dir = ledger.make(PLAN, None, {})
+    run_store = RunStore(data_dir=tmp_path, open_runtime=open_runtime)
+    run_dir = run_store.create_run(PLAN, None, {})
     stages = (StageState(name="a", title="a", directory="stages/1-a"),)
     state: RunState = dataclasses.replace(new_run_state(PLAN, supervisor_pid=1), stages=stages, **changes)
     write_run_state(run_dir, state, Masks({}))
     app = App(project=Project(folder=CHECKOUT))
-    assert finish(app, ledger, run_dir, PLAN, Holder(what="a test")) == code
+    assert report_result(app, run_store, run_dir, PLAN, LockOwner(what="a test")) == code
     write_run_state(run_dir, dataclasses.replace(state, stages=()), Masks({}))
-    assert finish(app, ledger, run_dir, PLAN, Holder(what="a test")) == code
+    assert report_result(app, run_store, run_dir, PLAN, LockOwner(what="a test")) == code

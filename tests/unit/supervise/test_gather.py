@@ -11,14 +11,14 @@ import pytest
 
 from rlbox.secrets.masks import Masks
 from rlbox.supervise.explain import write_manifest, write_texts
-from rlbox.supervise.gather import PART_BYTES, NotHere, gather
+from rlbox.supervise.gather import PART_BYTES, PartUnavailableError, collect_texts
 
 
 def test_what_hangs_or_fails_is_named_and_the_rest_is_there() -> None:
     never = threading.Event()
 
     def absent() -> str:
-        raise NotHere("no nvidia-smi here")
+        raise PartUnavailableError("no nvidia-smi here")
 
     parts = {
         "hangs": lambda: str(never.wait()),
@@ -26,7 +26,7 @@ def test_what_hangs_or_fails_is_named_and_the_rest_is_there() -> None:
         "absent": absent,
         "good": lambda: "text",
     }
-    found = gather(parts, 0.2)
+    found = collect_texts(parts, 0.2)
     never.set()
     assert found.texts == {"good": "text"}
     assert found.missing == {
@@ -37,7 +37,7 @@ def test_what_hangs_or_fails_is_named_and_the_rest_is_there() -> None:
 
 
 def test_a_part_that_is_too_long_is_cut_and_says_so() -> None:
-    text = gather({"long": lambda: "x" * 99 + "\n" + "y" * PART_BYTES}, 5.0).texts["long"]
+    text = collect_texts({"long": lambda: "x" * 99 + "\n" + "y" * PART_BYTES}, 5.0).texts["long"]
     assert text == "x" * 99 + f"\n... cut here: {PART_BYTES} more characters\n"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rlbox.job.plan import NodePlan
 from rlbox.supervise import nodes
-from rlbox.supervise.nodes import _Knocks
+from rlbox.supervise.nodes import _NodeProbe
 
 NODE = NodePlan(name="b", address="10.0.0.2", port=8110)
 REFUSED, NOTHING, WELL = ConnectionRefusedError(), TimeoutError(), None
@@ -34,7 +34,7 @@ class Clock:
 
 def seen(clock: Clock, *answers: Exception | None) -> list[str]:
     """Return what is seen after each knock."""
-    knocks = _Knocks(NODE)
+    knocks = _NodeProbe(NODE)
     clock.answers = [*answers]
     found = []
     for _ in answers:
@@ -61,7 +61,7 @@ def test_a_node_that_says_nothing_has_ten_seconds(clock: Clock) -> None:
 
 
 def test_a_watch_that_slept_itself_asks_again_first(clock: Clock) -> None:
-    knocks = _Knocks(NODE)
+    knocks = _NodeProbe(NODE)
     clock.answers = [WELL, NOTHING]
     knocks.knock()
     clock.now += 3600

@@ -117,9 +117,9 @@ def test_a_line_proves_it_whatever_colours_and_prefixes_it_has(port: int) -> Non
     missing = "no line like /^INFO: Application startup complete/ yet"
     wait_for(service, missing)
     cutter = LineCutter()
-    service.hear(cutter.feed(b"loading\nApplication startup\n"))
+    service.match_lines(cutter.feed(b"loading\nApplication startup\n"))
     assert (service.ready, service.answer) == (False, missing)
-    service.hear(cutter.feed(b"(APIServer pid=3) \x1b[32mINFO\x1b[0m: Application startup complete.\nmore\n"))
+    service.match_lines(cutter.feed(b"(APIServer pid=3) \x1b[32mINFO\x1b[0m: Application startup complete.\nmore\n"))
     assert (service.ready, service.answer) == (True, "ready")
     service.close()
 
@@ -128,39 +128,39 @@ def test_a_service_that_is_used_is_asked_again(port: int, monkeypatch: pytest.Mo
     now = [100.0]
     service = running(ReadyPlan(url=f"http://127.0.0.1:{port}/good"), answer_s=0.4, silence_s=5.0, clock=lambda: now[0])
     wait_for(service, "ready")
-    service.use()
+    service.begin_checks()
     count = len(Answer.asked)
     while len(Answer.asked) < count + 3:
         threading.Event().wait(0.02)
-    assert not service.mute
+    assert not service.is_unresponsive
     monkeypatch.setitem(Answer.bodies, "/good", b'{"status": "unhealthy"}')
     wait_for(service, 'HTTP 200 with an error: {"status": "unhealthy"}')
     now[0] += 0.3
-    assert not service.mute
+    assert not service.is_unresponsive
     now[0] += 0.2
-    assert service.mute
+    assert service.is_unresponsive
     service.close()
 
 
 def test_a_log_that_does_not_grow(port: int) -> None:
     now = [100.0]
     service = running(ReadyPlan(url=f"http://127.0.0.1:{port}/good"), silence_s=5.0, clock=lambda: now[0])
-    service.use()
+    service.begin_checks()
     seen = []
     for size in (10, 10, 10, 20, 20):
         now[0] += 3
-        seen.append(service.silent(size))
+        seen.append(service.is_silent(size))
     assert seen == [False, False, True, False, False]
-    assert not service.mute  # nobody asked for answers
+    assert not service.is_unresponsive  # nobody asked for answers
     service.close()
 
 
 def test_one_that_was_kept_must_prove_it_anew(port: int) -> None:
     service = running(ReadyPlan(url=f"http://127.0.0.1:{port}/good", line="up"))
-    service.hear(LineCutter().feed(b"up\n"))
+    service.match_lines(LineCutter().feed(b"up\n"))
     wait_for(service, "ready")
-    service.use()
-    service.ask_again()
+    service.begin_checks()
+    service.restart_probe()
     wait_for(service, "ready")
     assert service.ready
     service.close()
