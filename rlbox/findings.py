@@ -6,10 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlbox.i18n import _
-
-SHOULD_BE = _("what should be: ")
-"""Begins where a fix is not in effect; behind it stands the title of the fix."""
 LEVELS = ("error", "warning", "note")
 
 

@@ -80,7 +80,7 @@ def diagnose(
     guess = {"guess": _guess(app, ask, found, excerpt)} if ask and found.fatal else {}
     text = "" if app.as_json else report(found, excerpt, why=why)
     if guess:
-        text += f"\n\nguess of that command, and no part of the verdict:\n{guess['guess']}"
+        text += _("\n\nguess of that command, and no part of the verdict:\n{answer}").format(answer=guess["guess"])
     app.result({**found.as_json(), **guess}, text)
     return int(found.fatal)
 
@@ -141,7 +141,7 @@ def _follow(app: App, sources: list[Source], catalogue: SignatureSet, may_grow: 
         found = logs.diagnosis
         first = report(replace(found, chain=())) if found.fatal else ""
         if first != told and not app.as_json:
-            app.show(first or "nothing fatal after all: the work continued")
+            app.show(first or _("nothing fatal after all: the work continued"))
         told = first
         if (quiet_s >= QUIET_S and found.ended) or (quiet_s and not growing):
             return found

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from rlbox.artifacts.profile import Profile
 from rlbox.config.load import load_toml
-from rlbox.fixes.fix import TOLD, Fix
+from rlbox.fixes.fix import TEXT_KEYS, Fix
 from rlbox.job.job import Job
 from rlbox.target.load import DEFAULTS
 from rlbox.target.target import Target
@@ -30,9 +30,9 @@ def schema_of(kind: str) -> dict[str, Any]:
     if kind == "profile":
         schema["properties"]["include"] = {"type": "string", "description": "profile whose rules come after these"}
     if kind == "fix":  # one language is enough
-        for key in TOLD:
+        for key in TEXT_KEYS:
             _optional(schema, key)
-        schema["allOf"] = [{"anyOf": [{"required": [key]}, {"required": [f"{key}_zh"]}]} for key in TOLD]
+        schema["allOf"] = [{"anyOf": [{"required": [key]}, {"required": [f"{key}_zh"]}]} for key in TEXT_KEYS]
     if kind == "target":
         schema["properties"]["include"] = {"type": "string", "description": "target whose keys lie under this one's"}
         _fill_defaults(schema, schema, load_toml(DEFAULTS))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rlbox.diagnose.candidates import Case
 from rlbox.diagnose.diagnosis import UNKNOWN, Diagnosis, shown_text
 from rlbox.diagnose.root_cause import Link
+from rlbox.i18n import _, join
 from rlbox.secrets.masks import Masks
 
 WIDTH = 160
@@ -17,31 +18,31 @@ _CHAIN_SHOWN = 12
 _ALSO_SHOWN = 4
 _NOISE_SHOWN = 6
 WHYS = {
-    "": "it broke first",
-    "same-lane": "same process, later",
-    "quoted": "it repeats that line",
-    "collective": "it waited for it",
-    "kill-order": "it was ended after it",
-    "time": "told later",
+    "": _("it broke first"),
+    "same-lane": _("same process, later"),
+    "quoted": _("it repeats that line"),
+    "collective": _("it waited for it"),
+    "kill-order": _("it was ended after it"),
+    "time": _("told later"),
 }
 REASONS = {
-    "signature": "known to be harmless",
-    "survived": "the work went on after it",
-    "shutdown": "the job was ending",
-    "level": "no more than a warning",
-    "declared": "the job declares it harmless",
+    "signature": _("known to be harmless"),
+    "survived": _("the work went on after it"),
+    "shutdown": _("the job was ending"),
+    "level": _("no more than a warning"),
+    "declared": _("the job declares it harmless"),
 }
 """Why an error is no failure."""
 ENDINGS = {
     "failed": "",
-    "survived": "there are errors, and the work went on after each of them",
-    "clean": "the log ends as it should",
-    "unseen": "the log has no ending: what comes behind its last line is not known",
+    "survived": _("there are errors, and the work went on after each of them"),
+    "clean": _("the log ends as it should"),
+    "unseen": _("the log has no ending: what comes behind its last line is not known"),
 }
 
 
 def report(diagnosis: Diagnosis, excerpt: str = "", *, why: bool = False) -> str:
-    """Return the whole report, in which the words of logs are marked as such.
+    """Return the whole report.
 
     Parameters
     ----------
@@ -53,12 +54,12 @@ def report(diagnosis: Diagnosis, excerpt: str = "", *, why: bool = False) -> str
     if diagnosis.root is None:
         parts = [_healthy(diagnosis)]
     else:
-        parts = ["\n".join(four_lines(diagnosis)), _chain(diagnosis)]
+        parts = [join("\n", four_lines(diagnosis)), _chain(diagnosis)]
         if excerpt:
             parts.append(excerpt)
     if why or diagnosis.root is None:
         parts.append(_noise(diagnosis))
-    return "\n\n".join(part for part in parts if part)
+    return join("\n\n", (part for part in parts if part))
 
 
 def four_lines(diagnosis: Diagnosis) -> Iterator[str]:
@@ -66,42 +67,41 @@ def four_lines(diagnosis: Diagnosis) -> Iterator[str]:
     root = diagnosis.root
     if root is None:
         return
-    line = _line(diagnosis, root, _FIRST_WIDTH)
-    yield f"first: {line}"
-    yield f"cause: {_cause(diagnosis)}"
-    yield f"after: {_followed(diagnosis)}"
-    yield f"next:  {_next(diagnosis)}"
+    yield _("first: {line}").format(line=_line(diagnosis, root, _FIRST_WIDTH))
+    yield _("cause: {cause}").format(cause=_cause(diagnosis))
+    yield _("after: {consequences}").format(consequences=_followed(diagnosis))
+    yield _("next:  {step}").format(step=_next(diagnosis))
 
 
 def _cause(diagnosis: Diagnosis) -> str:
     sure = f"{diagnosis.confidence:.2f}"
-    if diagnosis.cause != UNKNOWN:
-        return f"{diagnosis.cause}: {diagnosis.title} (sure to {sure})"
-    if diagnosis.fix:
-        return f"{diagnosis.fix}: {diagnosis.title} (sure to {sure})"
+    if cause := diagnosis.cause if diagnosis.cause != UNKNOWN else diagnosis.fix:
+        title = diagnosis.title or ""
+        return _("{cause}: {title} (sure to {confidence})").format(cause=cause, title=_(title), confidence=sure)
     if diagnosis.placed:
-        return f"unknown: raised in {diagnosis.placed.where}; no signature knows it"
-    return "unknown: no signature knows this line"
+        return _("unknown: raised in {place}; no signature knows it").format(place=diagnosis.placed.where)
+    return _("unknown: no signature knows this line")
 
 
 def _next(diagnosis: Diagnosis) -> str:
+    remedy = diagnosis.remedy or ""
     if diagnosis.fetch:
-        fetch = f"these are consequences; look at {diagnosis.fetch}"
-        remedy = diagnosis.remedy or ""
-        return f"{fetch}. {remedy}" if remedy and diagnosis.cause != UNKNOWN else fetch
-    return diagnosis.remedy or "none is known; `rlbox diagnose LOG --why` tells what else went wrong there"
+        fetch = _("these are consequences; look at {log}").format(log=diagnosis.fetch)
+        has_remedy = remedy and diagnosis.cause != UNKNOWN
+        return _("{fetch}. {remedy}").format(fetch=fetch, remedy=_(remedy)) if has_remedy else fetch
+    return _(remedy) if remedy else _("none is known; `rlbox diagnose LOG --why` tells what else went wrong there")
 
 
 def _followed(diagnosis: Diagnosis) -> str:
     rest = diagnosis.chain[1:]
     if not rest:
-        return "nothing more that failed"
+        return _("nothing more that failed")
     lanes = dict.fromkeys(link.case.event.lane or diagnosis.files[link.case.event.file].name for link in rest)
     shown = ", ".join(list(lanes)[:3]) + (", …" if len(lanes) > 3 else "")
     last = _cut(shown_text(rest[-1].case), WIDTH)
     if len(rest) == 1:
-        return f"one consequence, in {shown}: {last}"
-    return f"{len(rest)} consequences, in {shown}; the last: {last}"
+        return _("one consequence, in {places}: {line}").format(places=shown, line=last)
+    return _("{count} consequences, in {places}; the last: {line}").format(count=len(rest), places=shown, line=last)
 
 
 def _cut(text: str, width: int) -> str:
@@ -122,23 +122,24 @@ def _chain(diagnosis: Diagnosis) -> str:
         return ""
     rows = [_step(diagnosis, place, link) for place, link in enumerate(diagnosis.chain[:_CHAIN_SHOWN])]
     if (left := len(diagnosis.chain) - _CHAIN_SHOWN) > 0:
-        rows.append(f"  … and {left} more")
+        rows.append(_("  … and {count} more").format(count=left))
     for case in diagnosis.also[:_ALSO_SHOWN]:
-        rows.append(f"  also: {_line(diagnosis, case)} [{case.cause or UNKNOWN}]")
-    return "\n".join(rows)
+        rows.append(_("  also: {line} [{cause}]").format(line=_line(diagnosis, case), cause=case.cause or UNKNOWN))
+    return join("\n", rows)
 
 
 def _step(diagnosis: Diagnosis, place: int, link: Link) -> str:
     case = link.case
-    times = f" ({case.event.count} times)" if case.event.count > 1 else ""
+    times = _(" ({count} times)").format(count=case.event.count) if case.event.count > 1 else ""
     of = f" {link.of + 1}" if link.of > 0 else ""
-    return f"  {place + 1}. {_line(diagnosis, case)}{times} [{link.kind}, {WHYS[link.why]}{of}]"
+    start = f"  {place + 1}. {_line(diagnosis, case)}"
+    return join("", (start, times, f" [{link.kind}, ", WHYS[link.why], of, "]"))
 
 
 def _healthy(diagnosis: Diagnosis) -> str:
     ending = ENDINGS[diagnosis.ending]
     lines = sum(one.lines for one in diagnosis.files)
-    return f"nothing fatal in {lines} lines; {ending}"
+    return _("nothing fatal in {count} lines; {ending}").format(count=lines, ending=ending)
 
 
 def _noise(diagnosis: Diagnosis) -> str:
@@ -147,11 +148,12 @@ def _noise(diagnosis: Diagnosis) -> str:
     for row in seen[:_NOISE_SHOWN]:
         line = f"{row['file']}:{row['line']}: {_cut(str(row['text']), WIDTH)}"
         count = row["count"]
-        told = (str(row["cause"] or ""), f"{count} times", REASONS[str(row["why"])])
-        rows.append(f"  no failure: {line} [{', '.join(part for part in told if part)}]")
+        facts = (str(row["cause"] or ""), _("{count} times").format(count=count), REASONS[str(row["why"])])
+        listed = join(", ", (fact for fact in facts if fact))
+        rows.append(_("  no failure: {line} [{facts}]").format(line=line, facts=listed))
     if (left := len(seen) - _NOISE_SHOWN) > 0:
-        rows.append(f"  … and {left} more that are none")
-    return "\n".join(rows)
+        rows.append(_("  … and {count} more that are none").format(count=left))
+    return join("\n", rows)
 
 
 MOST_BYTES = 8000

@@ -13,7 +13,7 @@ from typing import Any
 
 from rlbox.doctor.check_group import CheckGroup
 from rlbox.doctor.program import Program
-from rlbox.findings import SHOULD_BE, Finding
+from rlbox.findings import Finding
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
 from rlbox.system.json_files import read_json_object
@@ -71,7 +71,7 @@ def _in_effect(check: FixCheck, code: int, output: str) -> Iterator[Finding]:
             ),
             level="note" if check.partial else "error",
             seen=_last_line(output) or _("its check ended with {code}").format(code=code),
-            where=f"{SHOULD_BE}{check.title}",
+            where=_("what should be: {title}").format(title=_(check.title)),
             remedy=check.remedy,
             covers=check.heals,
         )

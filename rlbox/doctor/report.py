@@ -5,13 +5,15 @@ For people each finding says what, with which number, where, and what to do.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from rlbox.amounts import counted, duration_text
+from rlbox.amounts import duration_text
 from rlbox.findings import LEVELS, Finding
+from rlbox.i18n import _, join, ngettext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,25 +100,39 @@ def format_report(report: Report, *, verbose: bool = False) -> str:
     shown = [finding for finding in report.findings if verbose or finding.level != "note"]
     blocks = [_block(finding) for finding in shown]
     if verbose:
-        blocks += [f"follows: {_head(finding)}" for finding in report.follows]
-    return "\n".join(blocks)
+        blocks += [_("follows: {finding}").format(finding=_head(finding)) for finding in report.follows]
+    return join("\n", blocks)
 
 
 def format_summary(report: Report) -> str:
     """Return the line that stands on stderr: `doctor: 31 checks, nothing found, 4.2 s`."""
-    counts = {level: sum(row.level == level for row in report.findings) for level in ("error", "warning", "note")}
-    said = ", ".join(counted(count, level, f"{level}s") for level, count in counts.items() if count)
-    late = f", not finished: {'; '.join(report.unfinished)}" if report.unfinished else ""
-    return f"doctor: {report.checks} checks, {said or 'nothing found'}{late}, {duration_text(report.seconds)}"
+    count = Counter(finding.level for finding in report.findings)
+    texts = (
+        ngettext("{count} error", "{count} errors", count["error"]).format(count=count["error"]),
+        ngettext("{count} warning", "{count} warnings", count["warning"]).format(count=count["warning"]),
+        ngettext("{count} note", "{count} notes", count["note"]).format(count=count["note"]),
+    )
+    levels = [text for text, level in zip(texts, LEVELS, strict=True) if count[level]]
+    late = _(", not finished: {probes}").format(probes=join("; ", report.unfinished)) if report.unfinished else ""
+    return _("doctor: {count} checks, {found}{late}, {duration}").format(
+        count=report.checks,
+        found=join(", ", levels or [_("nothing found")]),
+        late=late,
+        duration=duration_text(report.seconds),
+    )
+
+
+_LEVEL_NAMES = {"error": _("error"), "warning": _("warning"), "note": _("note")}
 
 
 def _block(finding: Finding) -> str:
-    lines = [f"{finding.level}: {_head(finding)}"]
-    lines += [f"  where: {finding.where}"] if finding.where else []
-    lines += [f"  next:  {finding.remedy}"] if finding.remedy else []
-    lines += ["         or: rlbox doctor --fix"] if finding.fixable else []
-    return "\n".join(lines)
+    lines = [_("{level}: {finding}").format(level=_LEVEL_NAMES[finding.level], finding=_head(finding))]
+    lines += [_("  where: {where}").format(where=finding.where)] if finding.where else []
+    lines += [_("  next:  {step}").format(step=_(finding.remedy))] if finding.remedy else []
+    lines += [_("         or: rlbox doctor --fix")] if finding.fixable else []
+    return join("\n", lines)
 
 
 def _head(finding: Finding) -> str:
-    return f"{finding.id}: {finding.title}" + (f": {finding.seen}" if finding.seen else "")
+    texts = (finding.id, _(finding.title), _(finding.seen)) if finding.seen else (finding.id, _(finding.title))
+    return join(": ", texts)

@@ -20,7 +20,7 @@ Mode = Annotated[str, StringConstraints(pattern=r"^0[0-7]{3}$")]
 When = Literal["build", "run", "doctor"]
 Role = Literal["", "root", "relayed", "victim", "death", "benign"]
 Anchor = Annotated[str, StringConstraints(min_length=5)]
-TOLD = ("title", "failure", "remedy")
+TEXT_KEYS = ("title", "failure", "remedy")
 """What a fix says in one language or in two: `title`, `title_zh`."""
 
 
@@ -183,8 +183,8 @@ class Fix(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _one_language_is_enough(cls, data: dict[str, Any]) -> dict[str, Any]:
-        told = {key: data.get(key, data.get(f"{key}_zh")) for key in TOLD}
-        told |= {f"{key}_zh": data.get(f"{key}_zh", data.get(key)) for key in TOLD}
+        told = {key: data.get(key, data.get(f"{key}_zh")) for key in TEXT_KEYS}
+        told |= {f"{key}_zh": data.get(f"{key}_zh", data.get(key)) for key in TEXT_KEYS}
         return {**data, **{key: text for key, text in told.items() if text is not None}}
 
     @model_validator(mode="after")

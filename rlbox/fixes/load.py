@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.fixes.applies import stack_versions
 from rlbox.fixes.bake import fix_packages
-from rlbox.fixes.fix import Fix
+from rlbox.fixes.fix import TEXT_KEYS, Fix
+from rlbox.foreign import toml_table
 from rlbox.target.load import load_target
 from rlbox.target.target import Target
 
@@ -79,3 +81,13 @@ def readable_fixes(project: Project) -> tuple[tuple[Fix, ...], tuple[SpecError, 
 def _fix(name: str, shown: str, text: str) -> Fix:
     """Return the checked fix; a text that was read before is not read again: a catalogue is some ninety of them."""
     return check_spec(Fix, {**without_name(parse_toml(text, shown), shown, "id"), "id": name}, shown)
+
+
+def read_translations(files: Iterable[Path]) -> dict[str, str]:
+    """Return what fixes say in Chinese by what they say in English; files that cannot be read are left out."""
+    pairs: dict[str, str] = {}
+    for path in files:
+        with contextlib.suppress(OSError, ValueError):
+            fix = toml_table(path.read_text("utf-8"))
+            pairs |= {fix[key]: fix[f"{key}_zh"].strip() for key in TEXT_KEYS if key in fix and f"{key}_zh" in fix}
+    return pairs | {text.strip(): translation for text, translation in pairs.items()}

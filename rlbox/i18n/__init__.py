@@ -60,8 +60,8 @@ _current = _Language()
 
 
 def _(text: str) -> str:
-    """Mark a text for translation."""
-    return Message(text)
+    """Mark a text for translation; one that is a message already stays what it is."""
+    return text if isinstance(text, Message) else Message(text)
 
 
 def ngettext(singular: str, plural: str, count: int) -> str:
@@ -100,12 +100,17 @@ def detect_language(argv: Sequence[str], env: Mapping[str, str]) -> str:
     return next((language for language in LANGUAGES if name.lower().startswith(language)), "en")
 
 
-def set_language(name: str, more: Callable[[], Mapping[str, str]] | None = None) -> None:
-    """Choose the language of this process; `more` reads translations that are not in the catalogue, when needed."""
-    _current.name, _current.more = name, more
+def set_language(name: str) -> None:
+    """Choose the language of this process."""
+    _current.name, _current.more = name, None
     _current.translations = (
         {} if name == "en" else read_po((_LOCALE / name / "LC_MESSAGES/rlbox.po").read_text("utf-8"))
     )
+
+
+def set_fallback(read: Callable[[], Mapping[str, str]]) -> None:
+    """Name what reads further translations, once a text is not in the catalogue: those that fixes bring along."""
+    _current.more = read
 
 
 def get_language() -> str:

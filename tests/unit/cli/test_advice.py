@@ -50,11 +50,14 @@ def verb_texts() -> Iterator[str]:
                 yield ast.get_docstring(node) or ""
 
 
+_PARAMETER = re.compile(r"\{\w+(?:![rs])?\}")
+
+
 def advice() -> Iterator[tuple[str, str]]:
     """Yield where a command line of rlbox's stands, and what is behind the word `rlbox`."""
     for path in sorted((CHECKOUT / "rlbox").rglob("*.py")):
         for text in texts_of(path):
-            yield from ((path.name, found[1]) for found in ADVISED.finditer(text))
+            yield from ((path.name, found[1]) for found in ADVISED.finditer(_PARAMETER.sub("X", text)))
     for text in verb_texts():
         yield from (("help", found[1]) for found in ADVISED.finditer(text))
     for folder in ("rlbox", "jobs", "images"):
