@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from benchmarks.pairs import Case, NotHere, Sample, Unusable, interleave, time_process
-from rlbox.artifacts.objects import store_folder
+from rlbox.artifacts.object_store import store_folder
 from rlbox.config.project import Project
 from rlbox.image.names import image_tag
 from rlbox.system.files import cache_path

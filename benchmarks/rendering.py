@@ -89,14 +89,14 @@ def _per_line(render: Callable[[], str]) -> Callable[[], float]:
 def _own_render(place: Place) -> Callable[[], str]:
     """Return what renders the Dockerfile of `local`, with the fixes that apply to it."""
     from rlbox.config.project import Project
-    from rlbox.fixes.applies import stack_versions
-    from rlbox.fixes.bake import bake_fixes
-    from rlbox.fixes.load import load_fixes
+    from rlbox.fixes.catalogue import load_fixes
+    from rlbox.fixes.conditions import stack_versions
+    from rlbox.fixes.render import bake_fixes
     from rlbox.image.dockerfile import dockerfile_values
     from rlbox.image.layers import plan_layers, plan_stages
     from rlbox.image.templates import render
-    from rlbox.target.load import load_target
     from rlbox.target.lock import load_lock
+    from rlbox.target.target import load_target
 
     project = Project(folder=place.project)
     target, lock = load_target(project, "local").target, load_lock(project.lock_file("local"))

@@ -18,7 +18,7 @@ from benchmarks.pairs import Case, NotHere, Unusable, time_process
 from benchmarks.place import Place, run
 from benchmarks.registry import Registry, running_registry
 from benchmarks.wheels import BOTTOM, LEAF, group_pins, spec_file, stack_text, wheel_digests, wheel_folder
-from rlbox.artifacts.objects import store_folder
+from rlbox.artifacts.object_store import store_folder
 from rlbox.config.project import Project
 from rlbox.image.names import file_word
 

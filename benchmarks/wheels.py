@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.place import Place, run, smallest_target
 from rlbox.app import own_requirements
-from rlbox.artifacts.objects import Store, store_folder
+from rlbox.artifacts.object_store import Store, store_folder
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.target.lock import load_lock
 

@@ -34,7 +34,7 @@ from packaging.version import InvalidVersion, Version
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from rlbox.artifacts.mirror_search import default_index  # noqa: E402
+from rlbox.artifacts.locator import default_index  # noqa: E402
 from rlbox.system.network_settings import read_network_settings  # noqa: E402
 
 OUT = HERE.parent / "rlbox/planner/requirements.json"

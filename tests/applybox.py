@@ -11,9 +11,9 @@ from pathlib import Path
 from wheelbox import make_wheel
 
 from rlbox.app import own_requirements
-from rlbox.artifacts.objects import Store
+from rlbox.artifacts.object_store import Store
 from rlbox.config.project import Project
-from rlbox.fixes.load import load_fixed_target
+from rlbox.fixes.catalogue import load_fixed_target
 from rlbox.target.lock import HttpFile, Lock, LockedGroup, Package, lock_checksum, lock_patch
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -31,7 +31,7 @@ from fakes import CHECKOUT
 import rlbox
 from rlbox.cli import main
 from rlbox.config.project import Project
-from rlbox.fixes.load import load_fixes
+from rlbox.fixes.catalogue import load_fixes
 
 ANEW = os.environ.get("RLBOX_TEST_ANEW")
 MODULE = [sys.executable, "-m", "rlbox"]

@@ -18,14 +18,13 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 
 from rlbox.app import own_requirements
-from rlbox.artifacts.objects import Store, store_folder
+from rlbox.artifacts.object_store import Store, store_folder
 from rlbox.config.project import Project
-from rlbox.engine.limits import ContainerDefaults
+from rlbox.engine.container import ContainerDefaults
 from rlbox.image.plan import ImagePlan
 from rlbox.system.gpu import GpuStatus
-from rlbox.target.load import load_target
 from rlbox.target.lock import Deb, Lock, LockedGroup, Package, lock_checksum
-from rlbox.target.target import Target
+from rlbox.target.target import Target, load_target
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 CASES = Path(__file__).resolve().parent / "cases"

@@ -24,11 +24,11 @@ from typing import Any
 
 from fakes import CHECKOUT
 
-from rlbox.config.check import check_spec
-from rlbox.config.load import load_toml
 from rlbox.config.project import Project
-from rlbox.fixes.load import load_fixes
-from rlbox.fixes.manifest import known_benign
+from rlbox.config.schema import check_spec
+from rlbox.config.toml_files import load_toml
+from rlbox.fixes.catalogue import load_fixes
+from rlbox.fixes.render import known_benign
 from rlbox.gate.answers import judge_answer
 from rlbox.gate.before import Before
 from rlbox.gate.file_facts import probe_file

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, get_args
 from fakes import CHECKOUT
 from next_places import Place
 
-from rlbox.config.load import load_toml
+from rlbox.config.toml_files import load_toml
 
 TABLE = CHECKOUT / "tests/cli/next_steps.toml"
 Kind = Literal["typed", "made", "open"]

@@ -9,7 +9,7 @@ import zipfile
 
 from mirrorbox import MirrorServer
 
-from rlbox.artifacts.objects import Store
+from rlbox.artifacts.object_store import Store
 from rlbox.target.lock import Lock
 
 FOREVER = {"Cache-Control": "max-age=31536000, immutable"}  # as real indexes say of files

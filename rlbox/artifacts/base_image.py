@@ -1,23 +1,27 @@
-"""Bring a base image into the store: its manifest and every blob, each under its own sha256."""
+"""Base images in the store: fetch the manifest and every blob under its own sha256; read single files of the layers."""
 
 from __future__ import annotations
 
 import json
+import os
+import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import IO, cast
 
 from rlbox.amounts import size_text
 from rlbox.app import App
 from rlbox.artifacts.fetch import Progress, check_room, fetch_view
-from rlbox.artifacts.load_profile import load_profile
 from rlbox.artifacts.mirrors import FileAddress, oci_places
-from rlbox.artifacts.objects import Draft, Store
+from rlbox.artifacts.object_store import Draft, Store
+from rlbox.artifacts.profile import load_profile
 from rlbox.engine.oci import INDEXES, LAYOUT, LAYOUT_FILE, Manifest, parse_manifest
 from rlbox.engine.reference import parse_reference
 from rlbox.engine.registry_client import Registry, wrong_digest
-from rlbox.errors import NodeError, RegistryError, RlboxError
+from rlbox.errors import NodeError, RegistryError, RlboxError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
+from rlbox.system.compression import zstd
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.system.network_settings import read_network_settings
 from rlbox.target.artifact import Artifact
@@ -219,3 +223,74 @@ def write_base_layout(base: str, platform: str, store: Store) -> Path:
     row = {"mediaType": manifest.descriptor.media_type, "digest": f"sha256:{digest}", "size": len(manifest.body)}
     write_atomic(index, json.dumps({"schemaVersion": 2, "manifests": [row]}))
     return folder
+
+
+_ZSTD = b"\x28\xb5\x2f\xfd"
+GONE = ".wh."  # a layer's mark that a file of a lower one is removed; source: OCI image layer specification
+
+
+def open_layer(path: Path) -> IO[bytes]:
+    """Return a layer's tar, packed as it is when it is not zstd (tarfile reads gzip itself)."""
+    with path.open("rb") as file:
+        packed = file.read(4) == _ZSTD
+    return cast("IO[bytes]", zstd.ZstdFile(path)) if packed else path.open("rb")
+
+
+def extract_files(base: str, platform: str, store: Store, wanted: tuple[str, ...], folder: Path) -> None:
+    """Write the files of a base image that lie below the paths `wanted` into `folder`, as the image has them at last.
+
+    Parameters
+    ----------
+    wanted
+        Paths without a slash at the front: `var/lib/dpkg/status`, `etc/apt`.
+
+    Raises
+    ------
+    WorkFailed
+        A layer is no archive, or holds what no folder can.
+    """
+    for file in base_files(store, base, platform):
+        if " layer " not in file.file:
+            continue
+        try:
+            with open_layer(store.path(file.sha256)) as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
+                for member in _below(tar, wanted):
+                    _take(tar, member, folder)
+        except (tarfile.TarError, zstd.ZstdError, EOFError) as error:
+            raise WorkFailed(
+                _("{file} is no archive: {error}").format(file=file.file, error=error), where=base
+            ) from error
+        except (FileExistsError, NotADirectoryError, IsADirectoryError, ValueError) as error:
+            raise WorkFailed(
+                _("{file} holds a file below a file, or no name: {error}").format(file=file.file, error=error),
+                where=base,
+            ) from error
+
+
+def _below(tar: tarfile.TarFile, wanted: tuple[str, ...]) -> Iterator[tarfile.TarInfo]:
+    for member in tar:
+        path = PurePosixPath(member.name.lstrip("./"))
+        if ".." not in path.parts and any(path.is_relative_to(root) for root in wanted):
+            yield member
+
+
+def _stays(path: Path, link: str, folder: Path) -> bool:
+    """Whether a link that lies at `path` leads to what is below `folder`."""
+    leads = os.path.normpath(path.parent / link)
+    return not os.path.isabs(link) and Path(leads).is_relative_to(folder)
+
+
+def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    path = folder / member.name.lstrip("./")
+    if any(part.is_symlink() for part in path.parents if part != folder and part.is_relative_to(folder)):
+        return  # below a link of the image's making, which may lead out of the folder
+    if path.name.startswith(GONE):
+        path.with_name(path.name.removeprefix(GONE)).unlink(missing_ok=True)
+    elif member.isfile() and (file := tar.extractfile(member)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # a link would be written through
+        path.write_bytes(file.read())
+    elif member.issym() and _stays(path, member.linkname, folder):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.symlink_to(member.linkname)

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from rlbox.amounts import limit_text
 from rlbox.artifacts.mirrors import FileAddress, refusal
-from rlbox.artifacts.objects import Draft
+from rlbox.artifacts.object_store import Draft
 from rlbox.errors import Interrupted, RlboxError
 from rlbox.i18n import _
 from rlbox.system.http import (

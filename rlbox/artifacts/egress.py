@@ -1,17 +1,29 @@
-"""Which hosts a target's lock, fetch, build and run contact, and who decided so."""
+"""Hosts that a target's lock, fetch, build and run contact, and the host that a failed command could not reach."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from packaging.utils import canonicalize_name
 
-from rlbox.artifacts.mirrors import FileAddress, Machine, git_places, http_places, oci_places, places, suites_of
+from rlbox.artifacts.index_pages import Unusable, read_page
+from rlbox.artifacts.mirrors import (
+    FileAddress,
+    Machine,
+    git_places,
+    http_places,
+    oci_places,
+    places,
+    same_file,
+    suites_of,
+)
 from rlbox.artifacts.profile import HiddenHost, Profile
 from rlbox.engine.reference import parse_reference
+from rlbox.system.http import HttpClient, NoResponseError, create_client
 from rlbox.target.artifact import Artifact, Kind
 from rlbox.target.target import Target
 
@@ -112,9 +124,9 @@ def plan_egress(
 ) -> tuple[Contact, ...]:
     """Return every host with its reasons, each reason once: what gets files first, then what runs."""
     addresses = plan_addresses(target, artifacts, profile, facts.machine)
-    found = [*_proxies(facts.machine), *(one for address in addresses for one in _address(address, facts))]
+    found = [*_proxies(facts.machine), *(one for address in addresses for one in _address_contacts(address, facts))]
     found += _unasked(target, artifacts, addresses)
-    found += _hidden(target, artifacts, hidden, {one.host for one in found if one.kind == "oci"})
+    found += _hidden_contacts(target, artifacts, hidden, {one.host for one in found if one.kind == "oci"})
     found += [
         Contact(host=one.host, kind="http", phases=(one.phase,), declared="profile", why=one.why)
         for one in profile.egress
@@ -140,7 +152,7 @@ def _proxies(machine: Machine) -> Iterator[Contact]:
             yield Contact(host=host, kind="proxy", phases=_GETTING, declared="machine", why=why)
 
 
-def _address(address: Address, facts: EgressFacts) -> Iterator[Contact]:
+def _address_contacts(address: Address, facts: EgressFacts) -> Iterator[Contact]:
     place = address.place
     host = host_of(place.url)
     behind = facts.behind.get(place.url)
@@ -168,7 +180,7 @@ def _unasked(target: Target, artifacts: Sequence[Artifact], addresses: Sequence[
             yield Contact(host="", kind=kind, phases=_GETTING, declared="default", why=NOT_ASKED, rule=_rule(kind))
 
 
-def _hidden(
+def _hidden_contacts(
     target: Target, artifacts: Sequence[Artifact], hidden: Iterable[HiddenHost], registries: Collection[str]
 ) -> Iterator[Contact]:
     locked = {_distribution_name(artifact.name): artifact for artifact in artifacts}
@@ -201,3 +213,100 @@ def holds(condition: str, env: Mapping[str, str]) -> bool:
 def _distribution_name(requirement: str) -> str:
     name = re.split(r"[\[=<>!~; ]", requirement, maxsplit=1)[0]
     return canonicalize_name(name)
+
+
+_AT_ONCE = 8
+_SILENT_S = 5.0
+_ASKED = ("apt", "http", "python", "torch-wheels")
+
+
+def probe_egress(target: Target, artifacts: Sequence[Artifact], profile: Profile, machine: Machine) -> EgressFacts:
+    """Return where the addresses of a target's files lead; one that does not answer is left out."""
+    addresses = [one for one in plan_addresses(target, artifacts, profile, machine) if one.kind in _ASKED]
+    with create_client(machine.site, silent_s=_SILENT_S) as http, ThreadPoolExecutor(_AT_ONCE) as pool:
+        answers = pool.map(lambda address: _behind(http, address), addresses)
+        found = {one.place.url: hosts for one, hosts in zip(addresses, answers, strict=True) if hosts is not None}
+    return EgressFacts(machine=machine, behind=found)
+
+
+def _behind(http: HttpClient, address: Address) -> tuple[str, ...] | None:
+    place, artifact = address.place, address.artifact
+    if not place.page:
+        return _redirects(http, place.url)
+    try:
+        listed = read_page(http, place.url)
+    except Unusable:
+        return None
+    mine = [file for file in listed if artifact and same_file(file.file, artifact.file)] or listed[:1]
+    hosts = [host_of(file.url) for file in mine]
+    return _unique([*hosts, *(host for file in mine[:1] for host in _redirects(http, file.url) or ())])
+
+
+def _redirects(http: HttpClient, url: str) -> tuple[str, ...] | None:
+    """Return the hosts that a request for `url` ends at, on the way or at last; None when nobody answers."""
+    try:
+        answer = http.whole("HEAD", url)
+    except NoResponseError:
+        return None
+    return _unique(map(host_of, answer.asked))
+
+
+def _unique(hosts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(host for host in hosts if host))
+
+
+_HOST = r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)+)"
+# Messages that name the host themselves: curl, git, apt, wget, pip, ssh, Go's net, Node's dns, rlbox.
+_NAMING = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"could not resolve host(?:name)?:? ['\"]?{_HOST}",
+        rf"(?:could not resolve|temporary failure resolving|unable to resolve host address|failed to resolve)"
+        rf" ['\"‘]{_HOST}",
+        rf"failed to connect to {_HOST} port \d+",
+        rf"could not connect to {_HOST}:\d+",
+        rf"connecting to {_HOST}(?:\|[^|]*\|)?:\d+\.\.\. failed",
+        rf"lookup {_HOST}(?: on \S+)?: (?:no such host|server misbehaving|i/o timeout|Temporary failure)",
+        rf"cannot reach {_HOST}: ",
+        rf"getaddrinfo (?:ENOTFOUND|EAI_AGAIN) {_HOST}",
+    )
+)
+# Messages that do not: the address stands in the same line or shortly before.
+_NAMELESS = re.compile(
+    r"failed to lookup address information|dns error|temporary failure in name resolution|name or service not known"
+    r"|nodename nor servname provided|no address associated with hostname|connection refused|no route to host"
+    r"|network is unreachable|tcp connect error",
+    re.IGNORECASE,
+)
+_ADDRESS = re.compile(rf"(?:https?://(?:[^/@\s]*@)?|host=['\"]){_HOST}")
+_LINES_BEFORE = 25  # a Python traceback stands between
+
+
+def unreached_host(lines: Sequence[str]) -> str:
+    """Return the host that the last failure in a command's output is about, empty when it is about none."""
+    for number in range(len(lines) - 1, -1, -1):
+        for pattern in _NAMING:
+            if found := pattern.search(lines[number]):
+                return found["host"].lower()
+        if _NAMELESS.search(lines[number]):
+            for line in reversed(lines[max(0, number - _LINES_BEFORE) : number + 1]):
+                if near := list(_ADDRESS.finditer(line)):
+                    return near[-1]["host"].lower()
+    return ""
+
+
+def rule_to_add(host: str, profile: str) -> str:
+    """Return what to write, and where, so that the host is declared or replaced by a mirror."""
+    return (
+        f"{host} is not reached from here. If it may be, let the network through and declare it in"
+        f" sources/{profile}.toml:\n"
+        "           [[egress]]\n"
+        f'           host = "{host}"\n'
+        '           why = "…"\n'
+        "         else name a mirror there that stands for it:\n"
+        "           [[rule]]\n"
+        '           kind = "http"\n'
+        '           protocol = "host"\n'
+        f'           match = "https://{host}"\n'
+        '           url = "https://MIRROR"'
+    )

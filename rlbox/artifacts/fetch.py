@@ -1,4 +1,4 @@
-"""Bring files into the store: several at once, each once, all failures together."""
+"""Fetch files into the store: several at once, each once, all failures reported together."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from rlbox.amounts import counted, size_text
+from rlbox.amounts import counted, padded, size_text
 from rlbox.app import App
 from rlbox.artifacts.download import STALL_S, Downloader, Links, Try, Unfetched
 from rlbox.artifacts.git_tree import fill_from_git
-from rlbox.artifacts.objects import Draft, Store
+from rlbox.artifacts.object_store import Draft, Store
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _
 from rlbox.system.files import free_bytes, is_disk_full
 from rlbox.system.http import create_client
 from rlbox.system.network_settings import NetworkSettings, read_network_settings
 from rlbox.system.progress import ProgressItem, show_progress
-from rlbox.target.artifact import Artifact
+from rlbox.target.artifact import Artifact, artifacts, artifacts_here
+from rlbox.target.lock import Lock
 
 JOBS = 8
 State = Literal["running", "waiting", "done", "failed"]
@@ -281,3 +282,72 @@ def fetch_failed(failures: Mapping[Artifact, tuple[Try, ...]], target: str) -> W
         next_step=" && ".join(outdated)
         or _("rlbox fetch {target} goes on where this one stopped").format(target=target),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupRow:
+    """The files of one layer group; a file that two groups share counts in the first."""
+
+    group: str
+    files: int
+    bytes: int
+    present_files: int
+    present_bytes: int
+
+    @property
+    def missing_bytes(self) -> int:
+        return self.bytes - self.present_bytes
+
+
+def group_rows(
+    lock: Lock, extra: Sequence[Artifact], has: Callable[[str], bool], *, here: bool = False
+) -> tuple[GroupRow, ...]:
+    """Return a row for each group of `lock` in the order of the image, after those of `extra` (a base image).
+
+    Parameters
+    ----------
+    here
+        Of the groups that a machine without an image takes.
+    """
+    groups = [] if here else [*(artifact.group for artifact in extra), *["os"] * bool(lock.debs), "runtime"]
+    groups += ["build"] * bool(lock.build.packages) + [group.name for group in lock.groups]
+    files: dict[str, list[Artifact]] = {group: [] for group in groups}
+    seen: set[str] = set()
+    for artifact in (*extra, *(artifacts_here(lock) if here else artifacts(lock))):
+        if artifact.sha256 not in seen:
+            files.setdefault(artifact.group, []).append(artifact)
+        seen.add(artifact.sha256)
+    return tuple(_row(group, found, has) for group, found in files.items())
+
+
+TOTAL = "total"
+
+
+def total_row(rows: Sequence[GroupRow]) -> GroupRow:
+    return GroupRow(
+        group=TOTAL,
+        files=sum(row.files for row in rows),
+        bytes=sum(row.bytes for row in rows),
+        present_files=sum(row.present_files for row in rows),
+        present_bytes=sum(row.present_bytes for row in rows),
+    )
+
+
+def _row(group: str, files: Sequence[Artifact], has: Callable[[str], bool]) -> GroupRow:
+    present = [artifact for artifact in files if has(artifact.sha256)]
+    return GroupRow(
+        group=group,
+        files=len(files),
+        bytes=sum(artifact.size for artifact in files),
+        present_files=len(present),
+        present_bytes=sum(artifact.size for artifact in present),
+    )
+
+
+def table_text(rows: Sequence[GroupRow]) -> str:
+    lines = [f"{'group':<16} {'files':>6} {'size':>10} {'present':>10} {'missing':>10}"]
+    for row in (*rows, total_row(rows)):
+        shown = row.group
+        sizes = (row.bytes, row.present_bytes, row.missing_bytes)
+        lines.append(f"{padded(shown, 16)} {row.files:>6} " + " ".join(f"{size_text(size):>10}" for size in sizes))
+    return "\n".join(lines)

@@ -1,4 +1,8 @@
-"""The tree of one commit as a tar that is the same bytes on every machine."""
+"""The tree of one commit as a tar with the same bytes on every machine.
+
+Tar entries are written here, not by tarfile: locks hold the sha256 of the archive, and no Python version may change it.
+Source: POSIX.1-2008, pax: the ustar header, and extended headers for what does not fit into it.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +18,59 @@ from typing import IO, Protocol
 
 from rlbox.artifacts.download import Try, Unfetched, mask_urls
 from rlbox.artifacts.mirrors import FileAddress
-from rlbox.artifacts.objects import Draft
-from rlbox.artifacts.plain_tar import END, FILE, FOLDER, SYMLINK, padding, tar_header
+from rlbox.artifacts.object_store import Draft
 from rlbox.errors import RlboxError, WorkFailed
 from rlbox.i18n import _
 from rlbox.system.command import DEVNULL, PIPE, run_command, start_command
 from rlbox.target.artifact import Artifact
 from rlbox.values import Command
 
+EPOCH = 315_532_800
+"""Time stamp of every entry, 1980-01-01: the first that a zip, and so a wheel built from the files, can hold."""
+
+FILE, SYMLINK, FOLDER = b"0", b"2", b"5"
+END = bytes(1024)
+_BLOCK = 512
+_LARGEST = 8**11 - 1
+
+
+def tar_header(name: str, kind: bytes, mode: int, size: int = 0, link: str = "") -> bytes:
+    """Return the header of one entry; its `size` bytes follow, then `padding(size)`."""
+    values = {"path": name, "linkpath": link}
+    records = [(key, text) for key, text in values.items() if len(text.encode()) > 100 or not text.isascii()]
+    records += [("size", str(size))] if size > _LARGEST else []
+    body = b"".join(_record(key, text) for key, text in records)
+    before = _ustar(b"", b"x", 0o644, len(body), b"") + body + padding(len(body)) if body else b""
+    return before + _ustar(name.encode(), kind, mode, min(size, _LARGEST), link.encode())
+
+
+def padding(size: int) -> bytes:
+    """Return what fills the last block of `size` bytes."""
+    return bytes(-size % _BLOCK)
+
+
+def _record(key: str, text: str) -> bytes:
+    rest = f" {key}={text}\n".encode()
+    length = len(rest)
+    while len(str(length)) + len(rest) != length:
+        length = len(str(length)) + len(rest)
+    return str(length).encode() + rest
+
+
+def _ustar(name: bytes, kind: bytes, mode: int, size: int, link: bytes) -> bytes:
+    def number(value: int, digits: int) -> bytes:
+        return b"%0*o\0" % (digits, value)
+
+    fields = [name[:100].ljust(100, b"\0"), number(mode, 7), number(0, 7), number(0, 7), number(size, 11)]
+    fields += [number(EPOCH, 11), b" " * 8, kind, link[:100].ljust(100, b"\0"), b"ustar\x0000"]
+    block = b"".join(fields).ljust(_BLOCK, b"\0")
+    return block[:148] + b"%06o\0 " % sum(block) + block[156:]
+
+
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _FETCH_S = 3600.0
 _STALL_S = 30
-_BLOCK = 1 << 20
+_CHUNK = 1 << 20
 
 
 class _Sink(Protocol):
@@ -128,7 +173,7 @@ def write_tree(repository: Path, commit: str, sink: _Sink) -> None:
 
 
 def _copy(source: IO[bytes], sink: _Sink, size: int) -> None:
-    while size and (block := source.read(min(size, _BLOCK))):
+    while size and (block := source.read(min(size, _CHUNK))):
         sink.write(block)
         size -= len(block)
 

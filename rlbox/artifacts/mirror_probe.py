@@ -1,4 +1,4 @@
-"""Measure the mirrors of a profile with files of a lock, comparing what comes with the lock's digests."""
+"""Measure the mirrors of a profile with locked files, and order them by what was measured."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import hashlib
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from rlbox.amounts import MIB, columns, fine_text, size_text
 from rlbox.app import App
-from rlbox.artifacts.fetch_pages import Unusable
-from rlbox.artifacts.mirror_search import Locator, probe_machine
-from rlbox.artifacts.mirrors import FileAddress, Machine, git_places, oci_places, refusal
+from rlbox.artifacts.index_pages import Unusable
+from rlbox.artifacts.locator import Locator, probe_machine
+from rlbox.artifacts.mirrors import Choice, FileAddress, Machine, git_places, oci_places, refusal
 from rlbox.artifacts.profile import Profile, Rule
-from rlbox.artifacts.ranking import Probed, place_of, probe_object, rank, ranking_json, read_ranking
-from rlbox.artifacts.settings import Choice
 from rlbox.engine.reference import parse_reference
 from rlbox.engine.registry_client import Registry
 from rlbox.errors import RlboxError, SpecError
@@ -32,6 +32,93 @@ from rlbox.system.network_settings import read_network_settings
 from rlbox.target.artifact import Artifact, artifacts, base_artifact
 from rlbox.target.lock import load_lock
 from rlbox.values import Command
+
+FRESH_S = 6 * 3600
+"""Seconds for which a probe decides the order of mirrors."""
+
+QUICK_FRESH_S = 120
+"""Seconds for which a quick look does."""
+
+_OF_HTTP = ("http", "huggingface", "cuda-apt", "conda")  # their rules stand for addresses of `http` files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probed:
+    """How one rule did; `reason` is empty when it gave the right bytes.
+
+    `file` is what was asked for and `verified` how far its bytes were compared; times in seconds, `mib_per_s` 0 when
+    the file was too small to tell.
+    """
+
+    kind: str
+    mirror: str
+    place: str
+    file: str = ""
+    verified: str = ""
+    reason: str = ""
+    first_byte_s: float = 0.0
+    total_s: float = 0.0
+    mib_per_s: float = 0.0
+
+
+def place_of(rule: Rule) -> str:
+    """Return what a rule's ranking is known by: its address, or `direct`."""
+    return rule.base or rule.protocol
+
+
+def probe_object(rule: Rule, artifacts: Sequence[Artifact]) -> Artifact | None:
+    kind = "http" if rule.kind in _OF_HTTP else rule.kind
+    found = [
+        artifact
+        for artifact in artifacts
+        if artifact.kind == kind and (kind not in ("http", "git") or artifact.origin.startswith(rule.match))
+    ]
+    return min(found, key=lambda artifact: (artifact.size, artifact.file), default=None)
+
+
+def rank(found: Iterable[Probed]) -> tuple[Probed, ...]:
+    return tuple(sorted(found, key=lambda probed: (probed.kind, bool(probed.reason), probed.total_s)))
+
+
+def rules_digest(profile: Profile) -> str:
+    return hashlib.sha256(profile.model_dump_json().encode()).hexdigest()
+
+
+def ranking_json(profile: Profile, found: Sequence[Probed], at: float, *, quick: bool = False) -> dict[str, Any]:
+    """Return a ranking as it is remembered; `at` is the time of the probe, or of a quick look, seconds since 1970."""
+    return {"profile": rules_digest(profile), "at": at, "quick": quick, "found": [asdict(probed) for probed in found]}
+
+
+def read_ranking(data: Mapping[str, Any], profile: Profile, now: float) -> tuple[Probed, ...] | None:
+    """Return a remembered ranking, or None when it is old, of other rules, or none at all."""
+    try:
+        lasts = QUICK_FRESH_S if data["quick"] else FRESH_S
+        fresh = 0 <= now - float(data["at"]) < lasts and data["profile"] == rules_digest(profile)
+        return tuple(Probed(**row) for row in data["found"]) if fresh else None
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def choice_of(profile: Profile, found: Sequence[Probed]) -> Choice:
+    """Return the order that a ranking gives: live rules by their times, then those that were not probed.
+
+    A kind whose rules are all dead keeps the profile's order: they may be back.
+    """
+    rules: dict[str, tuple[Rule, ...]] = {}
+    for kind in dict.fromkeys(rule.kind for rule in profile.rule):
+        mine = {place_of(rule): rule for rule in profile.rules(kind)}
+        probed = {one.place: one for one in found if one.kind == kind and one.place in mine}
+        live = [mine[one.place] for one in rank(probed.values()) if not one.reason]
+        rest = [rule for place, rule in mine.items() if place not in probed]
+        rules[kind] = tuple(live + rest) or profile.rules(kind)
+    skipped = tuple((one.mirror, one.reason) for one in found if one.reason)
+    return Choice(profile=profile.name, rules=rules, skipped=skipped)
+
+
+def dead_kinds(found: Sequence[Probed]) -> list[str]:
+    kinds = dict.fromkeys(one.kind for one in found)
+    return [kind for kind in kinds if all(one.reason for one in found if one.kind == kind)]
+
 
 _AT_ONCE = 8
 _SILENT_S = 10.0
@@ -205,3 +292,63 @@ def remembered_ranking(profile: Profile) -> tuple[Probed, ...] | None:
 
 def _memory(profile: Profile) -> Path:
     return cache_path("mirrors", f"{profile.name}.json")
+
+
+def mirror_rows(profile: Profile, ranking: Sequence[Probed], today: str) -> list[dict[str, str]]:
+    """Return the rules in the order in which they are tried, with what is known of them; `today` as 2025-12-31."""
+    choice = choice_of(profile, ranking)
+    known = {(one.kind, one.place): one for one in ranking}
+    return [
+        _row(rule, known.get((rule.kind, place_of(rule))), today)
+        for kind, rules in sorted(choice.rules.items())
+        for rule in (*rules, *(rule for rule in profile.rules(kind) if rule not in rules))
+    ]
+
+
+def _row(rule: Rule, probed: Probed | None, today: str) -> dict[str, str]:
+    expires = rule.expires.isoformat() if rule.expires else ""
+    states = [f"dead: {probed.reason}" if probed.reason else fine_text(probed.total_s)] if probed else []
+    states += [f"expired {expires}: read it up again"] if expires and expires < today else []
+    return {
+        "kind": rule.kind,
+        "mirror": rule.title,
+        "protocol": rule.protocol,
+        "url": rule.base,
+        "match": rule.match,
+        "checked": rule.checked.isoformat() if rule.checked else "",
+        "expires": expires,
+        "state": "; ".join(states) or "not probed",
+    }
+
+
+def mirrors_text(rows: Iterable[dict[str, str]]) -> str:
+    """Return the rows as a table; empty when there is none."""
+    cells = (
+        (
+            row["kind"],
+            row["mirror"],
+            row["protocol"],
+            (row["url"] or "-"),
+            row["state"],
+        )
+        for row in rows
+    )
+    return "\n".join(columns(cells))
+
+
+def probed_text(found: Iterable[Probed]) -> str:
+    return "\n".join(columns(map(_cells, found)))
+
+
+def _cells(one: Probed) -> tuple[str, ...]:
+    if one.reason:
+        return (one.kind, one.mirror, "dead", "", "", one.reason)
+    speed = f"{size_text(one.mib_per_s * MIB)}/s" if one.mib_per_s else ""
+    return (
+        one.kind,
+        one.mirror,
+        fine_text(one.total_s),
+        fine_text(one.first_byte_s),
+        speed,
+        f"{one.file}: {one.verified}",
+    )

@@ -1,17 +1,21 @@
-"""A sources profile: where files come from instead of the machine's own settings; schema of `sources/<name>.toml`.
+"""Sources profiles: where files come from instead of the machine's own settings.
 
-Beside it that of the shipped `egress.toml`: hosts that software contacts without being asked to.
+Schema of `sources/<name>.toml` and of the shipped `egress.toml`, and their readers.
 """
 
 from __future__ import annotations
 
 import datetime
+from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from rlbox.config.kinds import EnvName, Frozen, Line, Name
+from rlbox.config.project import Project
+from rlbox.config.schema import EnvName, Frozen, Line, Name, check_spec, suggest
+from rlbox.config.toml_files import load_toml, shown_path, without_name
+from rlbox.errors import SpecError
 from rlbox.i18n import _
 
 Kind = Literal["apt", "conda", "cuda-apt", "git", "http", "huggingface", "npm", "oci", "python", "torch-wheels"]
@@ -160,3 +164,39 @@ class HiddenHosts(Frozen):
     """The table of hidden hosts."""
 
     row: tuple[HiddenHost, ...]
+
+
+HIDDEN_HOSTS = Path(__file__).with_name("egress.toml")
+
+
+def load_profile(project: Project, name: str, above: tuple[str, ...] = ()) -> Profile:
+    """Return the sources profile `name`; the rules of a profile that it includes are tried after its own.
+
+    Its errors are those of `load_target`; `above` are the profiles that include this one.
+    """
+    if name in above:
+        raise SpecError(
+            _("profiles include each other: {value}").format(value=" -> ".join((*above, name))),
+            next_step=_("break the circle"),
+        )
+    path = project.source_file(name)
+    data = without_name(load_toml(path, project), shown_path(path, project), "name")
+    include = data.pop("include", None)
+    profile = check_spec(Profile, {**data, "name": name}, shown_path(path, project), known=("include",))
+    if include is None:
+        return profile
+    known = list(project.source_profiles())
+    if include not in known:
+        near = suggest(str(include), known)
+        raise SpecError(
+            _("{path}: include: unknown sources profile {include!r}{near}").format(
+                path=shown_path(path, project), include=include, near=near
+            ),
+            next_step=_("choose one of: {known}").format(known=", ".join(known)),
+        )
+    under = load_profile(project, include, (*above, name))
+    return profile.model_copy(update={"rule": profile.rule + under.rule, "egress": profile.egress + under.egress})
+
+
+def load_hidden_hosts() -> tuple[HiddenHost, ...]:
+    return check_spec(HiddenHosts, load_toml(HIDDEN_HOSTS), str(HIDDEN_HOSTS)).row

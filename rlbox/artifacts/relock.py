@@ -1,20 +1,188 @@
-"""Make the lock of a target anew, out of the one before and what its sources offer; write it."""
+"""Make the lock of a target from the one before and its sources, write it, and report what changed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rlbox.app import App, own_requirements
-from rlbox.artifacts.changes import lock_diff
-from rlbox.artifacts.live import unreached_explained
-from rlbox.artifacts.places import lock_places
-from rlbox.artifacts.python_resolution import Upgrade
-from rlbox.artifacts.resolve import refresh_lock, resolve_lock
-from rlbox.errors import SpecError
+from rlbox.artifacts.apt_lock import resolve_debs, resolve_debs_on_image
+from rlbox.artifacts.base_image import fetch_base
+from rlbox.artifacts.compiled_lock import lock_compiled, locked_tree, with_wheels
+from rlbox.artifacts.python_lock import Upgrade, kept_versions, plan_inputs, plan_lock, resolve
+from rlbox.artifacts.source_selection import Places, lock_places, unreached_explained
+from rlbox.errors import SpecError, WorkFailed
+from rlbox.foreign import parse_json
+from rlbox.i18n import _
 from rlbox.system.files import write_if_changed
-from rlbox.target.lock import Lock, load_lock
-from rlbox.target.target import Target
+from rlbox.system.http import NoResponseError, create_client, explain_no_response
+from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, load_lock, lock_checksum, lock_patch
+from rlbox.target.target import GitSource, HttpSource, Target
+
+
+def resolve_lock(
+    target: Target,
+    runtime: tuple[str, ...],
+    before: Lock | None,
+    upgrade: Upgrade,
+    places: Places,
+    patches: Mapping[str, str],
+) -> Lock:
+    """Return the target's lock; `before` is kept where the spec still allows it and `upgrade` does not move it.
+
+    Parameters
+    ----------
+    patches
+        The target's patches, file name to text.
+
+    Raises
+    ------
+    WorkFailed
+        uv or apt finds no solution, or a source does not answer; what they said is quoted.
+    """
+    kept = kept_versions(before, upgrade)
+    sizes = {package.sha256: package.size for package in before.packages()} if before else {}
+    resolved = {
+        inputs.name: resolve(target, inputs, places.sources, places.site.ca_bundle, upgrade, sizes)
+        for inputs in plan_inputs(target, runtime, kept)
+    }
+    planned = plan_lock(target, runtime, resolved)
+    toolchain, compiled = lock_compiled(target, planned, before, upgrade, places)
+    lock = replace(
+        planned,
+        debs=_debs(target, kept.get("apt", {}), places),
+        toolchain=toolchain,
+        compiled=compiled,
+        git=tuple(_git(source, before, upgrade, places) for source in target.git),
+        http=tuple(_http(source, before, upgrade, places) for source in target.http),
+        patches=tuple(lock_patch(file, patches[file]) for file in target.own_patches),
+    )
+    return with_wheels(lock, before)
+
+
+def refresh_lock(target: Target, runtime: tuple[str, ...], lock: Lock, patches: Mapping[str, str]) -> Lock | None:
+    """Return the lock with its patches as they are now, or None when the spec wants more than that."""
+    made_for = (lock.target, lock.python, lock.platform, lock.spec)
+    if made_for != (target.name, target.python.version, target.python.platform, lock_checksum(target, runtime)):
+        return None
+    return replace(lock, patches=tuple(lock_patch(file, patches[file]) for file in target.own_patches))
+
+
+def _debs(target: Target, pins: Mapping[str, str], places: Places) -> tuple[Deb, ...]:
+    base, platform, ca_bundle = target.base, target.python.platform, places.site.ca_bundle
+    if base.bootstrap:
+        return resolve_debs(base, platform, places.archives, pins, ca_bundle)
+    if not base.packages:
+        return ()
+    fetch_base(base.image, platform, places.store, places.images, ca_bundle)
+    return resolve_debs_on_image(base, platform, places.store, places.archives, pins, ca_bundle)
+
+
+def _git(source: GitSource, before: Lock | None, upgrade: Upgrade, places: Places) -> GitTree:
+    return locked_tree(source.name, source.url, source.ref, before.git if before else (), upgrade, places)
+
+
+def _http(source: HttpSource, before: Lock | None, upgrade: Upgrade, places: Places) -> HttpFile:
+    for known in before.http if before else ():
+        if (known.name, known.url) == (source.name, source.url) and not upgrade.moves(source.name):
+            return known
+    tries = []
+    for link in places.locator.http_urls(source.url):
+        digest, size = hashlib.sha256(), 0
+        try:
+            with create_client(places.site) as http, http.ask("GET", link.url) as answer:
+                if answer.status == 200:
+                    for block in answer.blocks():
+                        digest.update(block)
+                        size += len(block)
+                    return HttpFile(name=source.name, url=source.url, sha256=digest.hexdigest(), size=size)
+            tries.append(f"\n  {link.mirror}: answered {answer.status}")
+        except NoResponseError as error:
+            tries.append(f"\n  {link.mirror}: {explain_no_response(error)}")
+    raise WorkFailed(
+        _("{url}: no place has the file{tries}").format(url=source.url, tries="".join(tries)),
+        where=f"http.{source.name}",
+    )
+
+
+_MOST_NAMED = 8
+
+
+def refuse_drift(target: str, before: Lock | None, lock: Lock) -> None:
+    """Raise `WorkFailed`, with what changed, unless the lock is the one before."""
+    if before is None or before.text() != lock.text():
+        raise WorkFailed(
+            _("the lock of target {target} drifted: its sources no longer offer what it names\n{lock_diff}").format(
+                target=target, lock_diff=lock_diff(before.text() if before else "", lock.text())
+            ),
+            next_step=f"rlbox lock {target} --upgrade {_drifted(before, lock)}".rstrip(),
+        )
+
+
+def _drifted(before: Lock | None, lock: Lock) -> str:
+    """Return the names of what is not as before, which a lock that fits its spec keeps; nothing for all of it."""
+    old, new = (set(_rows(one.text())) if one else set() for one in (before, lock))
+    names = sorted({name for name, *__ in old ^ new} & {*lock.names(), *(before.names() if before else ())})
+    return " ".join(names) if len(names) <= _MOST_NAMED else ""
+
+
+def refuse_unknown(packages: Sequence[str], before: Lock | None, lock: Lock) -> None:
+    """Raise `SpecError` for a package that neither lock has."""
+    found = {name for known in (before, lock) if known for name in known.names()}
+    if unknown := sorted(set(packages) - found):
+        near = difflib.get_close_matches(unknown[0], found, n=1)
+        raise SpecError(
+            _("the lock has no package {unknown!r}{near}").format(
+                unknown=unknown[0], near=_(" (did you mean {near!r}?)").format(near=near[0]) if near else ""
+            ),
+            next_step=f"rlbox show {lock.target}",
+        )
+
+
+def _rows(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a lock that are about something with a name, each behind that name."""
+    for line in text.split("\n"):
+        row = line.strip().rstrip(",")
+        if row.startswith('{"name"') and row.endswith("}"):
+            yield str(parse_json(row)["name"]), row
+
+
+def lock_diff(old: str, new: str) -> str:
+    """Return what changed, a line a file of the lock: its name, its version, the beginning of its sha256."""
+
+    def short(text: str) -> list[str]:
+        lines = []
+        for line in text.split("\n"):
+            row = line.strip().rstrip(",")
+            data = parse_json(row) if row.startswith('{"name"') and row.endswith("}") else {}
+            words = (data["name"], data.get("version", ""), data["sha256"][:12]) if "sha256" in data else (row,)
+            lines.append(" ".join(word for word in words if word))
+        return lines
+
+    rows = difflib.unified_diff(short(old), short(new), "lock.json", "lock.json (now)", lineterm="", n=0)
+    return "\n".join(line for line in rows if not line.startswith("@@"))
+
+
+def group_counts(lock: Lock) -> dict[str, int]:
+    """Return how many packages each group has; groups of the stack only where they have some."""
+    counts = {"os": len(lock.debs), "runtime": len(lock.runtime.packages)}
+    counts |= {group.name: len(group.packages) for group in (lock.build, *lock.groups) if group.packages}
+    return counts | ({"compile": len(_compile_sizes(lock))} if lock.compiled else {})
+
+
+def group_sizes(lock: Lock) -> dict[str, int]:
+    groups = (lock.runtime, lock.build, *lock.groups)
+    return {
+        "os": sum(deb.size for deb in lock.debs),
+        **{group.name: sum(package.size for package in group.packages) for group in groups},
+    } | ({"compile": sum(_compile_sizes(lock).values())} if lock.compiled else {})
+
+
+def _compile_sizes(lock: Lock) -> dict[str, int]:
+    rows = [row for one in lock.compiled for row in (one.source, *one.tools)]
+    return {row.sha256: row.size for row in (*lock.toolchain, *rows)}
 
 
 def relock(

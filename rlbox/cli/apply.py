@@ -151,7 +151,7 @@ def _would(app: App, layout: Layout, target: str, changes: int, *, yes: bool) ->
 def _warn(app: App, target: str) -> None:
     """Say what changes with the machine's own paths, and whether an engine would do instead."""
     from rlbox.engine.address import engine_place
-    from rlbox.engine.api import engine
+    from rlbox.engine.connection import engine
 
     app.say(
         "the machine's own paths are changed: every shell on it gets the target's python, ray and PATH; "

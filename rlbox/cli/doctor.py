@@ -64,7 +64,7 @@ def engine(app: App, action: str) -> int:
       rlbox engine status
       rlbox engine up
     """
-    from rlbox.engine.bring import bring_engine, plan_engine, probe_status
+    from rlbox.engine.setup import bring_engine, plan_engine, probe_status
     from rlbox.errors import EngineError
 
     if app.dry_run:

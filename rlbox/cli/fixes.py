@@ -69,7 +69,7 @@ def _list(app: App) -> int:
 
 
 def _show(app: App, name: str) -> int:
-    from rlbox.config.check import suggest
+    from rlbox.config.schema import suggest
     from rlbox.fixes.view import fix_json, fix_text
 
     fixes, code = _readable(app)
@@ -84,7 +84,7 @@ def _show(app: App, name: str) -> int:
 
 
 def _find(app: App, text: str) -> int:
-    from rlbox.fixes.guide import fixes_that_know, fixes_that_speak
+    from rlbox.fixes.catalogue import fixes_that_know, fixes_that_speak
     from rlbox.fixes.view import fix_json, fix_text, list_text
 
     fixes, code = _readable(app)
@@ -106,7 +106,7 @@ def _find(app: App, text: str) -> int:
 
 def _readable(app: App) -> tuple[Sequence[Fix], int]:
     """Return the fixes that can be read, what is wrong with others being said, and the exit code that this has."""
-    from rlbox.fixes.load import readable_fixes
+    from rlbox.fixes.catalogue import readable_fixes
 
     fixes, broken = readable_fixes(app.project)
     for error in broken:
@@ -118,9 +118,8 @@ def _env(app: App, name: str) -> int:
     from dataclasses import asdict
 
     from rlbox.amounts import columns
-    from rlbox.fixes.applies import stack_versions
-    from rlbox.fixes.guide import variables
-    from rlbox.fixes.load import load_fixed_target
+    from rlbox.fixes.catalogue import load_fixed_target, variables
+    from rlbox.fixes.conditions import stack_versions
     from rlbox.fixes.view import judge_all
     from rlbox.target.lock import load_lock
 
@@ -133,9 +132,9 @@ def _env(app: App, name: str) -> int:
 
 
 def _explain(app: App, name: str) -> int:
-    from rlbox.fixes.applies import stack_versions
-    from rlbox.fixes.bake import bake_fixes
-    from rlbox.fixes.load import load_fixed_target
+    from rlbox.fixes.catalogue import load_fixed_target
+    from rlbox.fixes.conditions import stack_versions
+    from rlbox.fixes.render import bake_fixes
     from rlbox.fixes.view import explain_json, explain_text, judge_all
     from rlbox.target.lock import load_lock
 

@@ -185,9 +185,8 @@ def load(app: App, file: Path) -> int:
       rlbox load local.oci.tar
     """
     from rlbox.amounts import size_text
-    from rlbox.engine.api import engine
-    from rlbox.engine.archive_check import check_archive
-    from rlbox.engine.archive_load import load_archive
+    from rlbox.engine.archive_load import check_archive, load_archive
+    from rlbox.engine.connection import engine
     from rlbox.image.named import own_tag
     from rlbox.system.progress import show_byte_progress
 
@@ -230,7 +229,7 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
       rlbox push local --to registry.example/team/
       rlbox push local --to 127.0.0.1:5000/team/local:v1
     """
-    from rlbox.engine.push_target import ImagePush
+    from rlbox.engine.push import ImagePush
     from rlbox.engine.reference import push_reference
     from rlbox.image.adopt import own_image
     from rlbox.image.plans import image_plan

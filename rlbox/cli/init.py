@@ -96,7 +96,7 @@ def init(app: App, name: str, machine: str, arch: str, memory_gib: float, gpus: 
 
 def _checked(app: App, name: str) -> str:
     from rlbox.cli.scaffold import shipped_as
-    from rlbox.config.kinds import NAME
+    from rlbox.config.schema import NAME
 
     if not re.fullmatch(NAME, name):
         raise SpecError(

@@ -18,7 +18,7 @@ from rlbox.image.plans import image_plan
 if TYPE_CHECKING:
     from rlbox.artifacts.egress import Contact
     from rlbox.artifacts.profile import Profile
-    from rlbox.artifacts.python_resolution import Upgrade
+    from rlbox.artifacts.python_lock import Upgrade
     from rlbox.config.project import Project
     from rlbox.target.artifact import Artifact
     from rlbox.target.lock import Lock
@@ -52,9 +52,8 @@ def lock(
     """
     if (packages and not upgrade) or (check and upgrade) or (offline and not check):
         raise click.UsageError(_("names go with --upgrade, --offline with --check, and --check without --upgrade"))
-    from rlbox.artifacts.changes import refuse_unknown
-    from rlbox.artifacts.python_resolution import Upgrade
-    from rlbox.artifacts.relock import write_lock
+    from rlbox.artifacts.python_lock import Upgrade
+    from rlbox.artifacts.relock import refuse_unknown, write_lock
 
     if check:
         return _check(app, name, offline, sources)
@@ -65,8 +64,8 @@ def lock(
 
 
 def _check(app: App, name: str, offline: bool, sources: str) -> int:
-    from rlbox.artifacts.changes import refuse_drift
-    from rlbox.artifacts.python_resolution import Upgrade
+    from rlbox.artifacts.python_lock import Upgrade
+    from rlbox.artifacts.relock import refuse_drift
     from rlbox.planner.stack_check import require_stack
     from rlbox.target.lock import lock_remedy
 
@@ -85,7 +84,7 @@ def _check(app: App, name: str, offline: bool, sources: str) -> int:
 
 def _relock(app: App, name: str, moved: Upgrade, sources: str, *, again: bool = False) -> tuple[Lock | None, Lock]:
     from rlbox.artifacts.relock import relock
-    from rlbox.fixes.load import load_fixed_target
+    from rlbox.fixes.catalogue import load_fixed_target
     from rlbox.planner.stack_check import refuse_clash
 
     loaded = load_fixed_target(app.project, name)
@@ -97,7 +96,7 @@ def _relock(app: App, name: str, moved: Upgrade, sources: str, *, again: bool = 
 
 def _tell(app: App, lock: Lock, *, changed: bool) -> int:
     from rlbox.amounts import size_text
-    from rlbox.artifacts.changes import group_counts, group_sizes
+    from rlbox.artifacts.relock import group_counts, group_sizes
 
     counts, sizes = group_counts(lock), group_sizes(lock)
     lines = [f"{padded(group, 12)} {count:>4} packages {size_text(sizes[group]):>9}" for group, count in counts.items()]
@@ -189,10 +188,9 @@ def egress(app: App, name: str, closed: bool, sources: str) -> None:
 
 def find_contacts(app: App, name: str, sources: str) -> tuple[str, tuple[Contact, ...]]:
     """Return a sources profile, the target's own when `sources` is empty, and the contacts of the target by it."""
-    from rlbox.artifacts.egress import plan_egress
-    from rlbox.artifacts.egress_probe import probe_egress
-    from rlbox.artifacts.load_profile import load_hidden_hosts, load_profile
-    from rlbox.artifacts.mirror_search import probe_machine
+    from rlbox.artifacts.egress import plan_egress, probe_egress
+    from rlbox.artifacts.locator import probe_machine
+    from rlbox.artifacts.profile import load_hidden_hosts, load_profile
     from rlbox.system.network_settings import read_network_settings
 
     target, files = as_built(app.project, name)
@@ -203,9 +201,9 @@ def find_contacts(app: App, name: str, sources: str) -> tuple[str, tuple[Contact
 
 def as_built(project: Project, name: str) -> tuple[Target, tuple[Artifact, ...]]:
     """Return a target with the environment that its fixes bake below its own, and the files of its lock."""
-    from rlbox.fixes.applies import stack_versions
-    from rlbox.fixes.bake import bake_fixes
-    from rlbox.fixes.load import load_fixed_target
+    from rlbox.fixes.catalogue import load_fixed_target
+    from rlbox.fixes.conditions import stack_versions
+    from rlbox.fixes.render import bake_fixes
     from rlbox.target.artifact import artifacts
     from rlbox.target.lock import load_lock
 
@@ -255,8 +253,8 @@ def mirrors(app: App, action: str, target: str, sources: str) -> int:
       rlbox mirrors ls --sources cn
       rlbox mirrors probe --sources direct
     """
-    from rlbox.artifacts.load_profile import load_profile
-    from rlbox.target.load import load_target
+    from rlbox.artifacts.profile import load_profile
+    from rlbox.target.target import load_target
 
     spec = load_target(app.project, target).target
     profile = load_profile(app.project, sources or spec.sources)
@@ -269,8 +267,7 @@ def mirrors(app: App, action: str, target: str, sources: str) -> int:
 def _list(app: App, profile: Profile) -> None:
     import datetime
 
-    from rlbox.artifacts.mirror_probe import remembered_ranking
-    from rlbox.artifacts.sources_view import mirror_rows, mirrors_text
+    from rlbox.artifacts.mirror_probe import mirror_rows, mirrors_text, remembered_ranking
 
     today = datetime.datetime.now(datetime.timezone.utc).date()
     rows = mirror_rows(profile, remembered_ranking(profile) or (), today.isoformat())
@@ -280,9 +277,7 @@ def _list(app: App, profile: Profile) -> None:
 
 
 def _probe(app: App, profile: Profile, target: str) -> int:
-    from rlbox.artifacts.mirror_probe import measure_mirrors
-    from rlbox.artifacts.ranking import dead_kinds
-    from rlbox.artifacts.sources_view import probed_text
+    from rlbox.artifacts.mirror_probe import dead_kinds, measure_mirrors, probed_text
 
     found = measure_mirrors(app, profile, target)
     dead = dead_kinds(found)

@@ -62,7 +62,7 @@ def require_rented(app: App, name: str, job: str = "") -> Target:
         The job that is to run on another target than its own.
     """
     from rlbox.image.forms.onstart import check_platform
-    from rlbox.target.load import load_target
+    from rlbox.target.target import load_target
 
     target = load_target(app.project, name).target
     try:
@@ -82,7 +82,7 @@ def require_rented(app: App, name: str, job: str = "") -> Target:
 
 
 def _for_vast(app: App) -> Iterator[str]:
-    from rlbox.target.load import load_target
+    from rlbox.target.target import load_target
 
     for name in app.project.targets():
         with contextlib.suppress(SpecError):
@@ -92,9 +92,9 @@ def _for_vast(app: App) -> Iterator[str]:
 
 def make_onstart(app: App, name: str, added: str, sent: str = "", *, force: bool = False) -> tuple[Target, OnStart]:
     """Return a target and its on-start script, as `plan_onstart` makes it; errors are those of the plan."""
-    from rlbox.fixes.applies import stack_versions
-    from rlbox.fixes.bake import bake_fixes
-    from rlbox.fixes.load import load_fixed_target
+    from rlbox.fixes.catalogue import load_fixed_target
+    from rlbox.fixes.conditions import stack_versions
+    from rlbox.fixes.render import bake_fixes
     from rlbox.image.forms.onstart import plan_onstart
 
     loaded = load_fixed_target(app.project, name)

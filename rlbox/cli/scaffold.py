@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rlbox.config.check import suggest
-from rlbox.config.load import load_toml
 from rlbox.config.project import Project
+from rlbox.config.schema import suggest
+from rlbox.config.toml_files import load_toml
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.image.templates import render

@@ -8,11 +8,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from rlbox.artifacts.profile import Profile
-from rlbox.config.load import load_toml
+from rlbox.config.toml_files import load_toml
 from rlbox.fixes.fix import TEXT_KEYS, Fix
 from rlbox.job.job import Job
-from rlbox.target.load import DEFAULTS
-from rlbox.target.target import Target
+from rlbox.target.target import DEFAULTS, Target
 
 
 def schema_of(kind: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
 
 if TYPE_CHECKING:
-    from rlbox.artifacts.objects import Store
+    from rlbox.artifacts.object_store import Store
     from rlbox.image.image_use import KeptImage
 
 
@@ -39,7 +39,7 @@ def _of_store(function: Callable[..., Any]) -> Callable[..., Any]:
     @shared
     @functools.wraps(function)
     def with_store(app: App, folder: str | None, **rest: Any) -> Any:
-        from rlbox.artifacts.objects import Store, store_folder
+        from rlbox.artifacts.object_store import Store, store_folder
 
         store = Store(store_folder(folder))
         if folder and not store.root.is_dir():
@@ -71,7 +71,7 @@ def show(app: App, store: Store, name: str) -> None:
       rlbox store show 0a1b2c3d
     """
     from rlbox.amounts import columns, size_text
-    from rlbox.artifacts.names import describe, names
+    from rlbox.artifacts.store_upkeep import describe, names
 
     (digest,) = _found(store, (name,))
     path, (file, targets) = store.path(digest), names(store).get(digest, (None, ()))
@@ -107,7 +107,7 @@ def remove(app: App, store: Store, wanted: tuple[str, ...], yes: bool) -> int:
       rlbox store rm 0a1b2c3d --dry-run
     """
     from rlbox.amounts import counted, size_text
-    from rlbox.artifacts.names import describe, names
+    from rlbox.artifacts.store_upkeep import describe, names
 
     digests, known = _found(store, wanted), names(store)
     freed = sum(store.path(digest).stat().st_size for digest in digests)
@@ -135,7 +135,7 @@ def store_prune(app: App, store: Store) -> int:
 
 def _found(store: Store, wanted: tuple[str, ...]) -> list[str]:
     """Return the digests that were named, each once."""
-    from rlbox.artifacts.names import names
+    from rlbox.artifacts.store_upkeep import names
 
     files = {digest: file.file.rpartition("/")[2] for digest, (file, __) in names(store).items()}
     found: dict[str, None] = {}
@@ -154,7 +154,7 @@ def _found(store: Store, wanted: tuple[str, ...]) -> list[str]:
 
 def _list(app: App, store: Store) -> None:
     from rlbox.amounts import size_text
-    from rlbox.artifacts.names import describe, names
+    from rlbox.artifacts.store_upkeep import describe, names
 
     known = names(store)
     rows, lines = [], []
@@ -172,8 +172,7 @@ def _list(app: App, store: Store) -> None:
 
 
 def _verify(app: App, store: Store, *, fix: bool) -> None:
-    from rlbox.artifacts.care import verify_objects
-    from rlbox.artifacts.names import describe, names
+    from rlbox.artifacts.store_upkeep import describe, names, verify_objects
     from rlbox.errors import WorkFailed
 
     damaged = verify_objects(store)
@@ -196,8 +195,7 @@ def _verify(app: App, store: Store, *, fix: bool) -> None:
 
 def _prune_store(app: App, store: Store) -> int:
     from rlbox.amounts import size_text
-    from rlbox.artifacts.care import prune
-    from rlbox.artifacts.names import describe, names, wanted_digests
+    from rlbox.artifacts.store_upkeep import describe, names, prune, wanted_digests
 
     known = names(store)
     done = prune(store, wanted_digests(store, app.project), dry_run=app.dry_run)
@@ -231,10 +229,8 @@ def prune(app: App, yes: bool) -> int:
       rlbox prune --yes
     """
     from rlbox.amounts import size_text
-    from rlbox.artifacts.care import prune
-    from rlbox.artifacts.names import wanted_digests
-    from rlbox.artifacts.objects import Store, store_folder
-    from rlbox.artifacts.old_caches import find_unused_entries, remove_entries
+    from rlbox.artifacts.object_store import Store, store_folder
+    from rlbox.artifacts.store_upkeep import find_unused_entries, prune, remove_entries, wanted_digests
     from rlbox.image.image_use import fate_lines, freed_bytes
     from rlbox.image.prune import remove_images
 

@@ -34,7 +34,7 @@ def targets(app: App) -> int:
       rlbox targets
       rlbox targets --json
     """
-    from rlbox.config.load import load_toml
+    from rlbox.config.toml_files import load_toml
 
     rows: list[dict[str, Any]] = []
     for kind, found in (("target", app.project.targets()), ("job", app.project.jobs())):
@@ -55,8 +55,8 @@ def targets(app: App) -> int:
 def _proof(app: App, name: str) -> tuple[bool, str]:
     """Return whether a target's lock never ran on GPUs, and where it did; nothing of one that cannot be loaded."""
     from rlbox.planner.stack_proof import is_unproven, proof_mark
-    from rlbox.target.load import load_target
     from rlbox.target.lock import load_lock
+    from rlbox.target.target import load_target
 
     try:
         target, lock = load_target(app.project, name).target, load_lock(app.project.lock_file(name))
@@ -115,7 +115,7 @@ def show(app: App, name: str | None, schema: str | None) -> None:
 
 
 def _proof_show(app: App, name: str) -> list[str]:
-    from rlbox.fixes.load import load_fixed_target
+    from rlbox.fixes.catalogue import load_fixed_target
     from rlbox.planner.stack_proof import proof_lines
     from rlbox.target.lock import load_lock
 
@@ -129,13 +129,13 @@ def _job(app: App, name: str) -> Job:
 
 
 def _load(app: App, name: str) -> tuple[str, dict[str, Any]]:
-    from rlbox.fixes.load import load_fixed_target
+    from rlbox.fixes.catalogue import load_fixed_target
 
     targets, jobs = app.project.targets(), app.project.jobs()
     if name in jobs and name not in targets:
         return "job", _job(app, name).model_dump(mode="json")
     if name not in targets:
-        from rlbox.config.check import suggest
+        from rlbox.config.schema import suggest
 
         known = [*targets, *jobs]
         raise SpecError(

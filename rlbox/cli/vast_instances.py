@@ -70,7 +70,7 @@ def search(app: App, name: str, price: float, disk: float) -> int:
       rlbox vast search vast-5090 --price 2.2 --dry-run
     """
     from rlbox.cli.onstart import require_rented
-    from rlbox.target.load import cuda12_variant
+    from rlbox.target.target import cuda12_variant
     from rlbox.vast.account import SEARCH_PATH, platform_url, require_key
     from rlbox.vast.offers import offer_needs
     from rlbox.vast.options import parse_options
@@ -241,7 +241,7 @@ def plan_deal(app: App, name: str, terms: Terms, added: str = "", job: str = "",
 def rented_onstart(app: App, name: str, added: str = "", *, sent: bool, force: bool = False) -> tuple[Target, OnStart]:
     """Return a target and the on-start script of its instances, to which rlbox may be `sent`."""
     from rlbox.cli.onstart import make_onstart
-    from rlbox.target.load import load_target
+    from rlbox.target.target import load_target
     from rlbox.vast.stay import FOLDER, keep_text
 
     disk = load_target(app.project, name).target.disk.mount
@@ -420,7 +420,7 @@ def start(app: App, number: int, timeout: float) -> int:
 
 def disk_of(app: App, one: Instance) -> str:
     """Return where the data disk of an instance is: where its target has it."""
-    from rlbox.target.load import load_target
+    from rlbox.target.target import load_target
 
     return load_target(app.project, one.target).target.disk.mount
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rlbox.cluster.plan import ClusterMember, ClusterPlan
 from rlbox.cluster.ray import container_name, member_container, member_processes, place_program, python_of
 from rlbox.cluster.reach.link import ASK_S, NodeLink
-from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, choose_access, parse_gpus
-from rlbox.engine.gpu_probe import probe_offer
+from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, choose_access, parse_gpus, probe_offer
 
 if TYPE_CHECKING:
-    from rlbox.engine.limits import ContainerDefaults
+    from rlbox.engine.container import ContainerDefaults
 
 
 @dataclass(frozen=True, kw_only=True)

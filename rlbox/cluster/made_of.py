@@ -14,7 +14,7 @@ from rlbox.cluster.pulled import RegistryImage, pull_image
 from rlbox.cluster.reach.fleet import Fleet
 from rlbox.cluster.story import Story
 from rlbox.cluster.survey import Survey
-from rlbox.engine.api import require_image
+from rlbox.engine.connection import require_image
 from rlbox.errors import EngineError, SpecError
 from rlbox.i18n import _
 from rlbox.system.progress import show_progress

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rlbox.config.kinds import NAME
+from rlbox.config.schema import NAME
 from rlbox.errors import SpecError
 from rlbox.i18n import _
-from rlbox.target.cluster import NODE, ClusterNode
+from rlbox.target.target import NODE, ClusterNode
 
 if TYPE_CHECKING:
     from rlbox.target.target import Target

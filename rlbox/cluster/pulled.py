@@ -9,9 +9,9 @@ from typing import Any
 from rlbox.cluster.reach.fleet import Fleet
 from rlbox.cluster.reach.link import NodeLink
 from rlbox.engine.container import TARGET_LABEL
-from rlbox.engine.login import find_login
 from rlbox.engine.oci import Descriptor, Manifest, sha256_of
 from rlbox.engine.reference import Reference, parse_reference
+from rlbox.engine.registry_auth import find_login
 from rlbox.engine.registry_client import Registry, wrong_digest
 from rlbox.errors import EngineError, NodeError, RegistryError, SpecError
 from rlbox.foreign import parse_json

@@ -24,7 +24,7 @@ from rlbox.provision.environment import shell_rule
 from rlbox.values import OWN, VENV
 
 if TYPE_CHECKING:
-    from rlbox.engine.limits import ContainerDefaults
+    from rlbox.engine.container import ContainerDefaults
 
 HEAD, WORKER = "head", "worker"
 TOKEN_FILE, RECORD_FILE = "auth_token", "cluster.json"

@@ -20,12 +20,12 @@ from rlbox.cluster.survey import Survey
 from rlbox.cluster.wish import ClusterWish
 from rlbox.errors import NodeError
 from rlbox.findings import Finding
-from rlbox.fixes.applies import stack_versions
+from rlbox.fixes.conditions import stack_versions
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
 from rlbox.image.plans import image_plan
-from rlbox.target.load import load_target
 from rlbox.target.lock import load_lock
+from rlbox.target.target import load_target
 
 if TYPE_CHECKING:
     from rlbox.target.target import Target

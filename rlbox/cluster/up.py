@@ -38,7 +38,7 @@ from rlbox.cluster.survey import Survey
 from rlbox.cluster.view import ClusterStatus, status_of
 from rlbox.cluster.wish import ClusterWish
 from rlbox.cluster.work.going import refuse_in_use
-from rlbox.engine.api import require_image
+from rlbox.engine.connection import require_image
 from rlbox.errors import NodeError, SpecError
 from rlbox.foreign import whole_number
 from rlbox.i18n import _

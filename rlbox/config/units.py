@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from rlbox.config.check import suggest
+from rlbox.config.schema import suggest
 from rlbox.i18n import _
 
 Kind = Literal["duration", "size", "fraction"]

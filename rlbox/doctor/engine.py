@@ -17,7 +17,7 @@ from rlbox.doctor.processes import describe_running_runs
 from rlbox.doctor.requirements import Requirements
 from rlbox.engine.address import engine_address, engine_is_here
 from rlbox.engine.container import GOING, OWNER_LABEL, RUN_LABEL, TARGET_LABEL
-from rlbox.engine.gpu_probe import probe_offer
+from rlbox.engine.gpu_access import probe_offer
 from rlbox.errors import EngineError, NodeError
 from rlbox.findings import Finding, listed
 from rlbox.foreign import whole_number
@@ -272,7 +272,7 @@ check_image_state = CheckGroup(checks=(_image,))
 
 def probe_engine() -> EngineFacts:
     """Return the state of the engine and of rlbox's containers."""
-    from rlbox.engine.api import engine
+    from rlbox.engine.connection import engine
 
     try:
         info, containers = engine().info(), engine().list_containers(TARGET_LABEL)

@@ -10,7 +10,7 @@ from rlbox.app import App
 from rlbox.doctor.engine import OLDEST_DRIVERS, DriverNeeds, check_driver, check_gpu_models, find_stack_cuda
 from rlbox.doctor.requirements import Requirements, override_gpus
 from rlbox.engine.address import engine_is_here, engine_place
-from rlbox.engine.api import engine
+from rlbox.engine.connection import engine
 from rlbox.engine.gpu_access import (
     GPUS_VARIABLE,
     NO_GPUS,
@@ -19,14 +19,14 @@ from rlbox.engine.gpu_access import (
     assumed_access,
     choose_access,
     parse_gpus,
+    probe_offer,
     seen_gpus,
 )
-from rlbox.engine.gpu_probe import probe_offer
 from rlbox.errors import NodeError
 from rlbox.system.gpu import probe_driver, probe_gpu_models
 from rlbox.system.identity import is_in_image
-from rlbox.target.load import cuda12_variant
 from rlbox.target.lock import load_lock
+from rlbox.target.target import cuda12_variant
 
 if TYPE_CHECKING:
     from rlbox.image.plan import ImagePlan

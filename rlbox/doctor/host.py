@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.artifacts.load_profile import load_profile
+from rlbox.artifacts.profile import load_profile
 from rlbox.doctor.checks import select_families
 from rlbox.doctor.container import ProbeThreads
 from rlbox.doctor.context import CheckContext
@@ -24,7 +24,7 @@ from rlbox.doctor.report import Report, load_report, merge_reports, resolve_find
 from rlbox.doctor.requirements import Requirements, override_gpus, parse_requirements
 from rlbox.doctor.stack import check_image_files
 from rlbox.engine.address import engine_is_here
-from rlbox.engine.api import engine, find_image
+from rlbox.engine.connection import engine, find_image
 from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, plan_container
 from rlbox.engine.data_disk import data_folder, is_made
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, parse_gpus
@@ -39,7 +39,7 @@ from rlbox.image.plans import image_plan
 from rlbox.job.load import load_ports
 from rlbox.system.identity import format_user_ids
 from rlbox.system.network_settings import find_ca_bundle
-from rlbox.target.load import load_target
+from rlbox.target.target import load_target
 
 _STARTING_S = 2.0  # what it takes to start and remove the container
 _GRACE_S = 0.6

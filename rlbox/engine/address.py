@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from rlbox.engine.status import ELSEWHERE
 from rlbox.errors import EngineError, NotAnswered
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 
+ELSEWHERE = _("start that engine, or correct DOCKER_HOST (or the docker context), or unset it for this machine's own")
+"""What to do about an engine that does not answer where `rlbox engine up` starts none."""
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 
 

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
-from rlbox.engine.api import engine
-from rlbox.engine.archive_check import OnBytes
-from rlbox.engine.archive_parts import (
+from rlbox.engine.archive_format import (
     DOCKER_MANIFEST_FILE,
     INDEX_FILE,
+    ArchiveWriter,
+    OnBytes,
     archive_index,
     blob_name,
     docker_manifest,
+    renamed,
 )
-from rlbox.engine.archive_rename import renamed
-from rlbox.engine.archive_write import ArchiveWriter
+from rlbox.engine.connection import engine
 from rlbox.engine.oci import (
     CONFIG,
     LAYER,

@@ -1,4 +1,4 @@
-"""The container of a run or a shell, as one value and as the docker client's words for it."""
+"""A container of a run or a shell as one value, and as options of the docker client and of docker-py."""
 
 from __future__ import annotations
 
@@ -6,8 +6,38 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
-from rlbox.engine.limits import ContainerDefaults
 from rlbox.values import Mount
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerDefaults:
+    """Limits and data disk of containers started from the image; GiB, 0 means no limit.
+
+    `ulimits` and `cap_add` are those of the fixes below the target's own; an empty limit is left to the engine. `gpus`
+    is how many GPUs they get: 0 for none, -1 for all of the machine; `gpu`, `arch` and `grade` say which are meant.
+    `devices` maps devices of the machine, or folders of them, to what may be done with them (`rwm`). `open` says that
+    strangers may reach what listens in them.
+    """
+
+    network: str
+    shm_gib: float
+    memory_gib: float
+    cpus: float
+    pids: int
+    user: str
+    mount: str
+    host: str
+    create: bool
+    need_gib: float
+    ulimits: Mapping[str, str] = field(default_factory=dict)
+    cap_add: tuple[str, ...] = ()
+    devices: Mapping[str, str] = field(default_factory=dict)
+    open: bool = False
+    gpus: int = 0
+    gpu: str = ""
+    arch: str = ""
+    grade: str = ""
+
 
 CA_BUNDLE = "/run/rlbox/ca.crt"
 """Where a container sees the CA bundle of its machine."""

@@ -1,4 +1,4 @@
-"""Probe the data disk before anything starts: there, writable, roomy enough."""
+"""Check the data disk and the devices of a target before a container starts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 
 from rlbox.amounts import GIB, asked_text, size_text
 from rlbox.app import App
-from rlbox.engine.limits import ContainerDefaults
+from rlbox.engine.address import engine_is_here
+from rlbox.engine.container import ContainerDefaults
 from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.system.files import free_bytes
+from rlbox.system.identity import is_in_image
 
 _SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr")
 """Folders of the root that are the system's, with all that is below them."""
@@ -151,3 +153,23 @@ def _require_writable(folder: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
     if not os.access(folder, os.W_OK | os.X_OK):
         raise OSError(code, os.strerror(code), str(folder))
+
+
+def check_devices(app: App, limits: ContainerDefaults) -> None:
+    """Say which devices a container gets, and refuse one that this machine lacks; elsewhere the engine does.
+
+    Raises
+    ------
+    NodeError
+        A device, or folder of them, is not there.
+    """
+    if not limits.devices:
+        return
+    here = engine_is_here() and not is_in_image()
+    if here and (missing := [path for path in limits.devices if not os.path.exists(path)]):
+        raise NodeError(
+            _("this machine has no {missing}, which the target hands to its containers").format(missing=missing[0]),
+            where=missing[0],
+            next_step=_("load its driver, or take it out of [run.devices] of the target"),
+        )
+    app.say(f"devices: {', '.join(sorted(limits.devices))}")

@@ -1,31 +1,196 @@
-"""Have the engine push an image, and prove that the registry has the same bytes."""
+"""Push an image with the engine, verify the registry's copy, attach its SBOM and provenance."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any, Literal
 
+from rlbox.amounts import size_text
+from rlbox.app import App
 from rlbox.engine.address import engine_is_here, engine_place
-from rlbox.engine.api import engine
-from rlbox.engine.login import find_login
-from rlbox.engine.oci import Manifest, stored_digest
-from rlbox.engine.push_log import (
-    PushCount,
-    PushedLayer,
-    PushLog,
-    count_push,
-    engine_takes_plain,
-    may_pass,
-    push_error,
+from rlbox.engine.connection import engine
+from rlbox.engine.oci import (
+    EMPTY,
+    EMPTY_BLOB,
+    MANIFEST,
+    TITLE,
+    Descriptor,
+    Manifest,
+    artifact_manifest,
+    describe,
+    fallback_tag,
+    sha256_of,
+    stored_digest,
 )
-from rlbox.engine.reference import Reference, is_loopback
-from rlbox.engine.registry_client import Destination
+from rlbox.engine.reference import Reference, host_name, is_loopback
+from rlbox.engine.registry_auth import find_login
+from rlbox.engine.registry_client import Destination, Registry
 from rlbox.errors import EngineError, RegistryError, RlboxError
 from rlbox.i18n import _
+from rlbox.system.files import cache_path
 from rlbox.system.http import ATTEMPTS, retry
+from rlbox.system.network_settings import find_ca_bundle
+from rlbox.system.progress import ProgressItem, show_progress
+
+LayerState = Literal["waiting", "pushing", "pushed", "present"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushedLayer:
+    """One layer of a push; `key` is the engine's short id, `done` and `total` are bytes."""
+
+    key: str
+    state: LayerState = "waiting"
+    done: int = 0
+    total: int = 0
+
+
+_DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64}) ")
+_STATES: Mapping[str, LayerState] = {"Pushing": "pushing", "Pushed": "pushed", "Layer already exists": "present"}
+# Causes by the words of the engine or the registry it quotes, the first that matches; what is named last may pass.
+_FULL = re.compile(r"no space left|quota|insufficient storage|status:? 507|status:? 413", re.I)
+_LOGIN = re.compile(r"unauthorized|no basic auth|authentication required|denied|insufficient_scope|\b40[13]\b", re.I)
+_PLAIN = re.compile(r"server gave HTTP response to HTTPS client", re.I)
+_CERTIFICATE = re.compile(r"x509:|certificate", re.I)
+_NAME = re.compile(r"no such host", re.I)
+_MAY_PASS = re.compile(
+    r"connection (refused|reset)|broken pipe|\bEOF\b|i/o timeout|timed? ?out|deadline exceeded|handshake"
+    r"|no route to host|network is unreachable|too ?many ?requests|temporar|\b(429|500|502|503|504)\b"
+    r"|internal server error|bad gateway|service unavailable",
+    re.I,
+)
+
+
+class PushLog:
+    """Follows the engine's messages of one push: layers by their id, the digest at the end, or the error."""
+
+    def __init__(self) -> None:
+        self.layers: dict[str, PushedLayer] = {}
+        self.digest = ""
+        self.error = ""
+
+    def feed(self, message: Mapping[str, Any]) -> PushedLayer | None:
+        if "error" in message:
+            self.error = str(message["error"])
+            return None
+        status = str(message.get("status", ""))
+        if found := _DIGEST.search(status):
+            self.digest = found.group(1)
+        key = str(message.get("id", ""))
+        if not key:
+            return None
+        layer = self.layers.get(key, PushedLayer(key=key))
+        state = "present" if status.startswith("Mounted from") else _STATES.get(status, layer.state)
+        if layer.state == "pushed":  # a repeated attempt finds it there
+            state = "pushed"
+        detail = message.get("progressDetail") or {}
+        layer = replace(
+            layer, state=state, done=detail.get("current", layer.done), total=detail.get("total", layer.total)
+        )
+        self.layers[key] = layer
+        return layer
+
+
+def may_pass(words: str) -> bool:
+    return not any(lasting.search(words) for lasting in (_FULL, _LOGIN, _PLAIN, _CERTIFICATE, _NAME)) and bool(
+        _MAY_PASS.search(words)
+    )
+
+
+def push_error(words: str, reference: Reference, attempts: int) -> RegistryError:
+    """Return the error for a push that the engine gave up with `words`."""
+    host, kept = reference.host, _("what it has already is not sent again")
+    if _FULL.search(words):
+        what, step = (
+            _("{host} has no room left").format(host=host),
+            _("free space in the registry, then repeat: {kept}").format(kept=kept),
+        )
+    elif _PLAIN.search(words):
+        what = _("the engine insists on TLS, and {host} does not speak it").format(host=host)
+        step = _("add {host} to insecure-registries in the engine's /etc/docker/daemon.json").format(host=host)
+    elif _CERTIFICATE.search(words):
+        what = _("the engine does not trust the certificate of {host}").format(host=host)
+        step = _("put the site's CA at /etc/docker/certs.d/{host}/ca.crt on the engine's machine").format(host=host)
+    elif _NAME.search(words):
+        what, step = _("the engine finds no host {host_name}").format(host_name=host_name(host)), _("check the address")
+    elif _LOGIN.search(words):
+        what, step = (
+            _("{host} does not let this login push to {repository}").format(host=host, repository=reference.repository),
+            f"docker login {host}",
+        )
+    elif may_pass(words):
+        what, step = (
+            _("the push failed {attempts} times").format(attempts=attempts),
+            _("check the network and the registry, then repeat: {kept}").format(kept=kept),
+        )
+    else:
+        what, step = _("the push failed"), ""
+    return RegistryError(
+        _("{what}\n  | {words}").format(what=what, words=words[:500]), where=str(reference), next_step=step
+    )
+
+
+def engine_takes_plain(host: str, settings: Mapping[str, Any]) -> bool:
+    """Return whether an engine speaks plain http to a registry.
+
+    Parameters
+    ----------
+    settings
+        `RegistryConfig` of the engine's /info; an engine that does not say counts as one that does.
+    """
+    if is_loopback(host) or not settings:
+        return True
+    listed = (settings.get("IndexConfigs") or {}).get(host) or {}
+    if listed.get("Secure") is False:
+        return True
+    try:
+        address = ip_address(host_name(host))
+    except ValueError:
+        return False
+    return any(address in ip_network(net, strict=False) for net in settings.get("InsecureRegistryCIDRs") or ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushCount:
+    """How many layers a push had to send, and their bytes as stored in the registry."""
+
+    total: int
+    pushed: int
+    present: int
+    size: int
+
+
+def count_push(layers: Mapping[str, PushedLayer], stored: Sequence[Descriptor], contents: Sequence[str]) -> PushCount:
+    """Return what was sent.
+
+    Parameters
+    ----------
+    layers
+        By the engine's id: the first 12 digits of the digest of the stored blob, or, in an engine without the
+        containerd store, of the layer's unpacked content.
+    stored, contents
+        The image's layers in the registry and the digests of their contents, in the same order.
+    """
+    pushed = {key for key, layer in layers.items() if layer.state == "pushed"}
+    sizes = {blob.digest: blob.size for blob in stored}
+    sent = {
+        blob.digest
+        for blob, content in zip(stored, contents, strict=False)
+        if pushed & {layer_key(blob.digest), layer_key(content)}
+    }
+    size = sum(sizes[digest] for digest in sent)
+    return PushCount(total=len(sizes), pushed=len(sent), present=len(sizes) - len(sent), size=size)
+
+
+def layer_key(digest: str) -> str:
+    return digest.partition(":")[2][:12]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +276,7 @@ def _tagged(identity: str, tag: str, reference: Reference) -> Iterator[None]:
                 engine().tag(before["Id"], reference)
 
 
-class _MayPass(Exception):
+class _TransientError(Exception):
     """The engine gave up for a reason that may pass by itself."""
 
 
@@ -125,11 +290,13 @@ def _push(reference: Reference, on_layer: Callable[[PushedLayer], None], on_retr
             if layer := log.feed(message):
                 on_layer(layer)
         if log.error:
-            raise _MayPass(log.error[:200]) if may_pass(log.error) else push_error(log.error, reference, ATTEMPTS)
+            raise (
+                _TransientError(log.error[:200]) if may_pass(log.error) else push_error(log.error, reference, ATTEMPTS)
+            )
 
     try:
-        retry(push, _MayPass, on_retry=on_retry)
-    except _MayPass as failure:
+        retry(push, _TransientError, on_retry=on_retry)
+    except _TransientError as failure:
         raise push_error(log.error, reference, ATTEMPTS) from failure
     return log
 
@@ -145,3 +312,160 @@ def _verified(destination: Destination, wanted: str) -> Manifest:
             next_step=_("somebody else may push to this tag; choose another, or repeat"),
         )
     return manifest
+
+
+SPDX = "application/spdx+json"
+IN_TOTO = "application/vnd.in-toto+json"
+KNOWN = {"sbom.spdx.json": SPDX, "provenance.json": IN_TOTO}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attachment:
+    """A file that explains an image; `artifact_type` is what others look for."""
+
+    path: Path
+    artifact_type: str
+
+
+def find_attachments(folder: Path) -> tuple[Attachment, ...]:
+    """Return the SBOMs and provenances that builds of a target left below `folder`, a folder an image."""
+    return tuple(
+        Attachment(path=path, artifact_type=kind)
+        for name, kind in KNOWN.items()
+        for path in sorted((*folder.glob(name), *folder.glob(f"*/{name}")))
+    )
+
+
+def about(files: Sequence[Attachment], manifest: Manifest) -> tuple[Attachment, ...]:
+    """Return those of `files` that name the image: its digest, or that of its configuration.
+
+    Another engine, or an archive that was loaded, may have given its tag to an image that they say nothing of.
+    """
+    digests = [manifest.digest, *([manifest.config.digest] if manifest.config else [])]
+    names = [digest.partition(":")[2] for digest in digests]
+    return tuple(item for item in files if any(name in item.path.read_text(encoding="utf-8") for name in names))
+
+
+def attach(destination: Destination, subject: Descriptor, files: Sequence[Attachment]) -> tuple[str, ...]:
+    """Attach `files` to the image `subject` and return the digests of what now refers to it, in order.
+
+    The same files again change nothing; a changed file takes the place of the older one in the list.
+
+    Raises
+    ------
+    RegistryError
+        The registry refused, or does not have the image.
+    """
+    if not files:
+        return ()
+    artifacts = [_artifact(subject, item) for item in files]
+    registry, repository = destination.registry, destination.reference.repository
+    there = registry.find_manifest(repository, fallback_tag(subject.digest))
+    if there is None or any(artifact.listed not in there.manifests for artifact in artifacts):
+        _upload_artifacts(registry, repository, subject, artifacts)
+    return tuple(artifact.listed.digest for artifact in artifacts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Artifact:
+    content: Descriptor
+    data: bytes
+    body: bytes
+    listed: Descriptor
+
+
+def _artifact(subject: Descriptor, item: Attachment) -> _Artifact:
+    data = item.path.read_bytes()
+    title = {TITLE: item.path.name}
+    content = Descriptor(media_type=item.artifact_type, digest=sha256_of(data), size=len(data), annotations=title)
+    body = artifact_manifest(subject, content, item.artifact_type)
+    listed = describe(body, MANIFEST, artifact_type=item.artifact_type, annotations=title)
+    return _Artifact(content=content, data=data, body=body, listed=listed)
+
+
+def _upload_artifacts(registry: Registry, repository: str, subject: Descriptor, artifacts: Sequence[_Artifact]) -> None:
+    blobs = [(describe(EMPTY_BLOB, EMPTY), EMPTY_BLOB), *((artifact.content, artifact.data) for artifact in artifacts)]
+    with ThreadPoolExecutor() as pool:  # each takes three answers of a registry that may be far away
+        list(pool.map(lambda blob: registry.put_blob(repository, *blob), blobs))
+    registry.put_referrers(repository, subject.digest, [(artifact.body, artifact.listed) for artifact in artifacts])
+
+
+_MARKS = {"pushed": "✓", "present": "="}
+
+
+class ImagePush:
+    """The push of one target's image `tag`: where it goes, and the steps in their order."""
+
+    def __init__(
+        self, app: App, name: str, tag: str, reference: Reference, *, plain_http: bool, forced: str = ""
+    ) -> None:
+        self._app, self._name, self._tag, self._reference = app, name, tag, reference
+        self._plain_http, self._forced = plain_http, forced
+
+    def carry_out(self, image: dict[str, Any]) -> int:
+        """Push the image that the engine describes so, prove that the registry has it, attach what explains it."""
+        if self._app.dry_run:
+            return self._look()
+        host, plain = self._reference.host, self._plain_http
+        with Registry(host, write=True, plain_http=plain, ca_bundle=find_ca_bundle, on_retry=self._app.say) as registry:
+            destination = Destination(reference=self._reference, registry=registry, plain_http=plain)
+            pushed = self._push(image, destination)
+            attached = self._attach(pushed, destination)
+        self._report(pushed, attached)
+        return 0
+
+    def _push(self, image: dict[str, Any], destination: Destination) -> Pushed:
+        app = self._app
+        with show_progress(app) as show:
+            return push_image(
+                image, self._tag, destination, on_layer=lambda layer: show(_layer_row(layer)), on_retry=app.say
+            )
+
+    def _attach(self, pushed: Pushed, destination: Destination) -> tuple[str, ...]:
+        folder = cache_path("images", self._name)
+        if not folder.is_dir():
+            return ()
+        found = find_attachments(folder)
+        files = about(found, pushed.manifest)
+        if found and not files:
+            next_step = f"`rlbox build {self._name} --rebuild` writes this one's"
+            self._app.say(f"note: the SBOM in {folder} is of another build; {next_step}")
+        return attach(destination, pushed.manifest.descriptor, files) if files else ()
+
+    def _report(self, pushed: Pushed, attached: tuple[str, ...]) -> None:
+        app, reference = self._app, self._reference
+        digest, count = pushed.manifest.digest, pushed.count
+        if not pushed.exact:
+            app.say(
+                "note: this engine packs layers as it pushes and keeps no digest of its own; the registry's is printed"
+            )
+        if any(layer.media_type.endswith("zstd") for layer in pushed.manifest.layers):
+            app.say("note: its layers are zstd; an engine before Docker 23 needs `rlbox save` and `rlbox load` instead")
+        data: dict[str, Any] = {
+            "target": self._name,
+            "reference": str(reference),
+            "digest": digest,
+            "layers": {"total": count.total, "pushed": count.pushed, "present": count.present},
+            "bytes": count.size,
+            "exact": pushed.exact,
+            "attached": list(attached),
+        }
+        data |= {"forced": self._forced} if self._forced else {}
+        app.result(data, reference.pinned(digest))
+        app.say(f"next: docker pull {reference.pinned(digest)}")
+
+    def _look(self) -> int:
+        tag, reference = self._tag, str(self._reference)
+        self._app.not_checked("a dry run asks no registry", f"whether {self._reference.host} takes it")
+        data = {"target": self._name, "image": tag, "reference": reference}
+        return self._app.planned(data, f"push {tag} to {reference}", f"push {tag}")
+
+
+def _layer_row(layer: PushedLayer) -> ProgressItem:
+    mark, total = _MARKS.get(layer.state, ""), max(layer.total, layer.done)
+    word = "already there" if layer.state == "present" else layer.state
+    told = word + (f"  {size_text(layer.total)}" if layer.total else "")
+    title = layer.key if mark else f"{layer.key}  {word}"
+    return ProgressItem(
+        key=layer.key, title=title, mark=mark, told=told, done=total if mark else layer.done, total=total
+    )

@@ -1,23 +1,74 @@
-"""Who rlbox is to a registry: docker's own credential stores, and the answers to a registry's challenges.
+"""Registry credentials from docker's own stores, and answers to a registry's authentication challenges.
 
-A password is read where `docker login` put it, and goes nowhere but to the registry or its token service.
+A password is read where `docker login` put it, and is sent to the registry or its token service only.
 """
 
 from __future__ import annotations
 
 import base64
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
 from urllib.parse import urlencode, urlsplit
 
-from rlbox.engine.login import find_login
 from rlbox.engine.reference import is_loopback, login_name
 from rlbox.errors import RegistryError
+from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.http import RETRYABLE_STATUSES, HttpClient, HttpResponse
 from rlbox.values import Secret
+
+
+def find_login(host: str) -> Mapping[str, str]:
+    """Return what docker's configuration or its credential helpers hold for a registry; empty: nothing.
+
+    Returns
+    -------
+    Mapping
+        `username` and `password`, or `identitytoken`, which stands for both; with `serveraddress`, as an engine wants
+        it.
+
+    Raises
+    ------
+    RegistryError
+        The configuration or a helper cannot be read.
+    """
+    folder = Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"))
+    path = folder / "config.json"
+    try:
+        settings = parse_json(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise RegistryError(
+            _("docker's configuration cannot be read: {error}").format(error=error), where=str(path)
+        ) from error
+    if not any(settings.get(key) for key in ("auths", "credsStore", "credHelpers")):
+        return {}
+    found = {key.lower(): value for key, value in _ask_docker(path, host).items()}
+    if token := found.get("identitytoken"):
+        return {"identitytoken": token, "serveraddress": host}
+    if found.get("username"):
+        return {"username": found["username"], "password": found["password"], "serveraddress": host}
+    return {}
+
+
+def _ask_docker(path: Path, host: str) -> Mapping[str, str]:
+    import docker.auth
+    from docker.errors import DockerException
+
+    try:
+        return docker.auth.load_config(str(path)).resolve_authconfig(host) or {}
+    except (DockerException, ValueError, OSError) as error:
+        raise RegistryError(
+            _("docker's credentials for {host} cannot be read: {error}").format(host=host, error=error),
+            where=str(path),
+            next_step=f"docker login {login_name(host)}".rstrip(),
+        ) from error
+
 
 _FIELD = re.compile(r'\b(\w+)="([^"]*)"')
 _CLIENT_ID = "rlbox"

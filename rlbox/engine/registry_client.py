@@ -1,16 +1,21 @@
-"""A client of the OCI distribution API: manifests, blobs up and down, referrers.
+"""Client of the OCI distribution API: manifests, blobs up and down, referrers.
 
-For images the engine itself pulls and pushes; this is for what an engine does not do: proving what a registry holds,
-fetching a base by its digest, attaching small artifacts.
+The engine itself pulls and pushes images. This client verifies a registry's content, fetches a base by its digest and
+attaches small artifacts, which an engine does not do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import re
+import ssl
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import reduce
-from urllib.parse import quote, urlencode
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 from rlbox.engine.oci import (
     INDEX,
@@ -24,12 +29,262 @@ from rlbox.engine.oci import (
     sha256_of,
     with_referrer,
 )
-from rlbox.engine.reference import Reference
-from rlbox.engine.registry_wire import Content, Wire
+from rlbox.engine.reference import DOCKER_HUB, Reference, is_loopback
+from rlbox.engine.registry_auth import Authorizer, MayPass, docker_login, refused_login
 from rlbox.errors import RegistryError
-from rlbox.foreign import whole_number
+from rlbox.foreign import parse_json, whole_number
 from rlbox.i18n import _
-from rlbox.system.http import HttpResponse
+from rlbox.system.http import ATTEMPTS, RETRYABLE_STATUSES, FileBody, HttpClient, HttpResponse, NoResponseError, retry
+
+_SILENCE_S = 60.0
+_SETTLED_PER_S = 10e6  # bytes; a registry that keeps its blobs elsewhere moves them there before it answers
+_FULL = re.compile(r"no space left|disk quota|out of (disk )?space|quota (is )?exceeded|insufficient storage", re.I)
+_HUB_API = f"registry-1.{DOCKER_HUB}"
+_CERTIFICATES = Path("/etc/docker/certs.d")
+
+# Failures to connect that will be the same next time: a wrong name or protocol.
+_LASTING = ("[SSL", "not known", "No address associated")
+
+Content = bytes | Path
+T = TypeVar("T")
+
+
+class Wire:
+    """The connection to one registry; credentials come from docker's own stores.
+
+    Parameters
+    ----------
+    host
+        `HOST[:PORT]`, as in a reference.
+    write
+        Whether tokens are to allow pushing.
+    plain_http
+        Whether http will do for a registry that is not this machine; on this machine it always will.
+    ca_bundle
+        The site's CA bundle, or what finds it when TLS is first spoken; it is trusted beside the system's own and the
+        engine's (`/etc/docker/certs.d/HOST/*.crt`).
+    on_retry
+        Told why, and how long from now, a request is repeated.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        *,
+        write: bool = False,
+        plain_http: bool = False,
+        ca_bundle: str | Callable[[], str] = "",
+        pause: Callable[[float], None] = time.sleep,
+        on_retry: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.host = host
+        local = is_loopback(host)
+        self._scope = "pull,push" if write else "pull"
+        self._pause, self._on_retry = pause, on_retry
+        self._plain = local or plain_http
+        self._base = f"{'http' if self._plain else 'https'}://{_HUB_API if host == DOCKER_HUB else host}"
+        # A proxy is never asked for this machine.
+        self._http = HttpClient(lambda: _trust(host, ca_bundle), silent_s=_SILENCE_S, proxies=not local)
+        self._auth = Authorizer(self._http, host, plain_http=plain_http)
+
+    def __exit__(self, *failure: object) -> None:
+        self._http.close()
+
+    def ping(self) -> None:
+        """Make sure that a registry answers and takes the login.
+
+        Raises
+        ------
+        RegistryError
+            It does not answer, wants a login, or is no registry.
+        """
+        response = self.send("GET", "/v2/", expect=(200, 400, 404))
+        if response.status == 400 and self._plain and self._base.startswith("http:"):
+            self._base = self._base.replace("http:", "https:", 1)  # what speaks TLS answers 400 to plain http
+            response = self.send("GET", "/v2/", expect=(200, 404))
+        html = "html" in response.headers.get("Content-Type", "")
+        if response.status != 200 or html:
+            raise RegistryError(
+                _("{host} is no registry: it answered {status} {words}").format(
+                    host=self.host, status=response.status, words=_words(response)
+                ),
+                where=response.url,
+                next_step=_("check the address; a proxy or a login page may stand in front of it"),
+            )
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        repository: str = "",
+        headers: Mapping[str, str] | None = None,
+        content: Content = b"",
+        expect: Collection[int] = (200,),
+    ) -> HttpResponse:
+        """Send a request, again when it failed for a reason that may pass, and return the whole answer.
+
+        Raises
+        ------
+        RegistryError
+            The answer's status is not one of `expect`, or none came.
+        """
+
+        def whole() -> HttpResponse:
+            with self.once(method, path, repository, headers or {}, content, expect) as response:
+                response.read()
+                return response
+
+        return self.retry(whole)
+
+    def retry(self, action: Callable[[], T]) -> T:
+        """Return what `action` returns, repeating it up to three times while it raises `MayPass`."""
+        try:
+            return retry(action, MayPass, pause=self._pause, on_retry=self._on_retry)
+        except MayPass as failure:
+            failure.what += _(" (tried {attempts} times)").format(attempts=ATTEMPTS)
+            raise
+
+    @contextmanager
+    def once(
+        self,
+        method: str,
+        path: str,
+        repository: str,
+        headers: Mapping[str, str],
+        content: Content = b"",
+        expect: Collection[int] = (200,),
+    ) -> Iterator[HttpResponse]:
+        """Send a request once and yield the answer, its body still to be read; errors as `send`'s, or `MayPass`."""
+        url = self._address(path)
+        try:
+            with self._authorized(method, url, repository, headers, content) as answer:
+                if answer.status not in expect:
+                    raise self._refusal(answer, repository)
+                yield answer
+        except NoResponseError as error:
+            raise self._unreachable(error) from error
+
+    def _address(self, path: str) -> str:
+        try:
+            url = urljoin(self._base, path)  # a registry may name one of another host
+            urlsplit(url)
+        except ValueError as error:
+            raise RegistryError(
+                _("{host} names an address that is none: {error}").format(host=self.host, error=error), where=path
+            ) from error
+        return url
+
+    @contextmanager
+    def _authorized(
+        self, method: str, url: str, repository: str, headers: Mapping[str, str], content: Content
+    ) -> Iterator[HttpResponse]:
+        size = content.stat().st_size if isinstance(content, Path) else len(content)
+
+        def asked() -> AbstractContextManager[HttpResponse]:
+            body = FileBody(path=content) if isinstance(content, Path) else content
+            silent_s = _SILENCE_S + size / _SETTLED_PER_S
+            return self._http.ask(method, url, headers={**headers, **self._login(url)}, body=body, silent_s=silent_s)
+
+        sent = self._login(url).get("Authorization", "")
+        with ExitStack() as stack:
+            answer = stack.enter_context(asked())
+            if answer.status == 401:
+                challenge = answer.headers.get("WWW-Authenticate", "")
+                scope = f"repository:{repository}:{self._scope}" if repository else ""
+                answer.read()
+                if self._auth.answer(challenge, scope, sent):
+                    stack.close()
+                    answer = stack.enter_context(asked())
+            yield answer
+
+    def _login(self, url: str) -> dict[str, str]:
+        """Return the login for an address: the registry's own, with the scheme that was chosen for it."""
+        return self._auth.headers() if urlsplit(url)[:2] == urlsplit(self._base)[:2] else {}
+
+    def _refusal(self, response: HttpResponse, repository: str) -> RegistryError:
+        where = f"{self.host}/{repository}" if repository else self.host
+        status, words = response.status, _words(response)
+        if _is_full(response):
+            return RegistryError(
+                _("{host} has no room left: {status} {words}").format(host=self.host, status=status, words=words),
+                where=where,
+                next_step=_("free space in the registry; what it has already is not sent again"),
+            )
+        if status == 401:
+            return refused_login(self.host, login_known=docker_login(self.host) is not None, where=where)
+        if status == 403:
+            known = _("this login may not {scope} here").format(scope=self._scope.rpartition(",")[2])
+            return RegistryError(
+                _("{host} refused: {known} ({words})").format(host=self.host, known=known, words=words),
+                where=where,
+                next_step=_("docker login {host} with an account that may").format(host=self.host),
+            )
+        if status == 404:
+            return RegistryError(
+                _("{host} does not have it: {words}").format(host=self.host, words=words),
+                where=where,
+                next_step=_("check the name"),
+            )
+        may_pass = status in RETRYABLE_STATUSES
+        error = (MayPass if may_pass else RegistryError)(
+            f"{self.host} answered {status}: {words}",
+            where=response.url.partition("?")[0],
+            next_step="try again later; what it has already is not sent again" if may_pass else "",
+        )
+        if isinstance(error, MayPass):
+            error.retry_after = response.headers.get("Retry-After", "")
+        return error
+
+    def _unreachable(self, error: NoResponseError) -> RegistryError:
+        words = str(error)
+        kind: type[RegistryError] = RegistryError
+        if error.kind in ("late", "silent"):
+            kind, what, step = MayPass, f"{self.host} did not answer in time", "check the network, then try again"
+        elif error.kind == "untrusted":
+            what = f"the certificate of {self.host} is not trusted: {words}"
+            step = f"name the site's CA with RLBOX_CA_BUNDLE, or put it at {_CERTIFICATES}/{self.host}/ca.crt"
+        elif "WRONG_VERSION_NUMBER" in words or "RECORD_LAYER" in words:
+            what, step = f"{self.host} does not speak TLS", "if plain http will do there, give --plain-http"
+        else:
+            lasting = error.kind == "address" or any(sign in words for sign in _LASTING)
+            kind = RegistryError if lasting else MayPass
+            what, step = f"{self.host} does not answer: {words}", "check the address and the network"
+        return kind(what, where=self._base, next_step=step)
+
+
+def _is_full(response: HttpResponse) -> bool:
+    return response.status == 507 or (response.status >= 400 and bool(_FULL.search(_text(response))))
+
+
+def _words(response: HttpResponse) -> str:
+    """Return what a registry says about a refusal: the messages of its JSON, else the start of its text."""
+    try:
+        said: Any = parse_json(response.read())["errors"]
+        texts = [
+            " ".join(str(item[key]) for key in ("code", "message", "detail") if item.get(key) not in (None, "", {}))
+            for item in said
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        texts = [" ".join(_text(response).split())]
+    return "; ".join(texts)[:300] or response.reason
+
+
+def _text(response: HttpResponse) -> str:
+    return response.read().decode("utf-8", "replace")
+
+
+def _trust(host: str, ca_bundle: str | Callable[[], str]) -> ssl.SSLContext:
+    site = ca_bundle() if callable(ca_bundle) else ca_bundle
+    context = ssl.create_default_context()
+    for path in (*([Path(site)] if site else ()), *sorted((_CERTIFICATES / host).glob("*.crt"))):
+        try:
+            context.load_verify_locations(path)
+        except (OSError, ssl.SSLError) as error:
+            raise RegistryError(
+                _("the CA bundle cannot be read: {error}").format(error=error), where=str(path)
+            ) from error
+    return context
 
 
 class Registry(Wire):

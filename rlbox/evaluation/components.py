@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from rlbox.amounts import duration_text
-from rlbox.config.check import check_spec
-from rlbox.config.kinds import Frozen, Line
+from rlbox.config.schema import Frozen, Line, check_spec
 from rlbox.doctor.gpus import check_all_reduce, check_gpu_kernels, check_gpus
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
@@ -68,7 +67,7 @@ class Components(Frozen):
 @cache
 def load_components() -> tuple[Component, ...]:
     """Return the shipped table."""
-    from rlbox.config.load import load_toml
+    from rlbox.config.toml_files import load_toml
 
     return check_spec(Components, load_toml(TABLE), str(TABLE)).part
 

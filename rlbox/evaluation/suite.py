@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from rlbox.config.kinds import Frozen
+from rlbox.config.schema import Frozen
 from rlbox.evaluation.lock import content_digest
 from rlbox.evaluation.problem import ANSWER, FUNCTION, PROGRAM, Asking, EvalProblem, ProblemError
 from rlbox.i18n import _

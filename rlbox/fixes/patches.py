@@ -10,10 +10,9 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from rlbox.fixes.applies import Versions, git_names, has_package
-from rlbox.fixes.bake import fill, template_values
-from rlbox.fixes.fix import Fix
-from rlbox.target.patch import FixPatch, added_lines
+from rlbox.fixes.conditions import Versions, git_names, has_package
+from rlbox.fixes.fix import Fix, FixPatch, added_lines
+from rlbox.fixes.render import fill, template_values
 from rlbox.target.target import GitSource, PatchFacts, Target
 
 

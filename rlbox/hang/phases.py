@@ -10,9 +10,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from rlbox.config.check import check_spec
-from rlbox.config.kinds import Frozen
-from rlbox.config.load import load_toml
+from rlbox.config.schema import Frozen, check_spec
+from rlbox.config.toml_files import load_toml
 from rlbox.job.phase import FLOORS, Phase, PhasePlan
 from rlbox.logs.lines import bare_text
 from rlbox.logs.patterns import pattern_set

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlbox.app import App
-from rlbox.engine.api import engine, find_image, no_image
+from rlbox.engine.connection import engine, find_image, no_image
 from rlbox.engine.reference import parse_reference
 from rlbox.image.context import build_labels, context_entries, outdated
 from rlbox.image.labels import BUILD_LABEL

@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlbox.artifacts.apt_query import architecture_of
-from rlbox.artifacts.objects import Store
+from rlbox.artifacts.apt_lock import architecture_of
+from rlbox.artifacts.object_store import Store
 from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.image.bootstrap_command import RECIPE, deb_file, plan_bootstrap, plan_package_list, plan_release

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.amounts import duration_text
 from rlbox.engine.address import engine_address
-from rlbox.engine.api import engine, engine_version, find_image
+from rlbox.engine.connection import engine, engine_version, find_image
 from rlbox.errors import EngineError, NotAnswered, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.adopt import adopt, told_of_old
@@ -100,7 +100,7 @@ class ImageBuild:
 
         `why` is a line that says why an image that is there is not good enough, or empty.
         """
-        from rlbox.artifacts.live import unreached_explained
+        from rlbox.artifacts.source_selection import unreached_explained
         from rlbox.image.builder import find_builder
         from rlbox.image.check import check_image, describe_image
         from rlbox.system.lock import hold_lock

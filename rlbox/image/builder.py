@@ -14,7 +14,7 @@ from pathlib import Path
 from rlbox.amounts import duration_text
 from rlbox.app import App
 from rlbox.engine.address import engine_address, no_client
-from rlbox.engine.api import engine
+from rlbox.engine.connection import engine
 from rlbox.errors import EngineError, Interrupted, WorkFailed
 from rlbox.foreign import parse_json, whole_number
 from rlbox.i18n import _

@@ -13,7 +13,7 @@ from typing import Any
 
 from rlbox.amounts import limit_text
 from rlbox.app import App
-from rlbox.engine.api import engine, find_image
+from rlbox.engine.connection import engine, find_image
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan
 from rlbox.engine.oci import stored_digest
 from rlbox.errors import EngineError, TimedOut, WorkFailed

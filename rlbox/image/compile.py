@@ -13,11 +13,11 @@ from rlbox.amounts import duration_text, size_text
 from rlbox.app import App
 from rlbox.artifacts.base_image import base_files
 from rlbox.artifacts.fetch import ensure, fetch_view
-from rlbox.artifacts.live import locator, unreached_explained
-from rlbox.artifacts.names import remember
-from rlbox.artifacts.objects import Store, store_folder
+from rlbox.artifacts.object_store import Store, store_folder
 from rlbox.artifacts.relock import write_lock
-from rlbox.config.check import suggest
+from rlbox.artifacts.source_selection import locator, unreached_explained
+from rlbox.artifacts.store_upkeep import remember
+from rlbox.config.schema import suggest
 from rlbox.errors import SpecError, WorkFailed, page
 from rlbox.i18n import _
 from rlbox.image.compile_cache import Made, find_made, known_units, note_made
@@ -32,8 +32,7 @@ from rlbox.system.lock import hold_lock
 from rlbox.system.safe_files import remove_tree
 from rlbox.target.artifact import compile_inputs, named_files
 from rlbox.target.compiled import Compile
-from rlbox.target.lock import Compiled, Lock, Package, load_lock
-from rlbox.target.recipe import objects_digest
+from rlbox.target.lock import Compiled, Lock, Package, load_lock, objects_digest
 from rlbox.target.target import Target
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from rlbox.artifacts.objects import Store
+from rlbox.artifacts.object_store import Store
 from rlbox.system.files import write_atomic
 from rlbox.target.lock import Compiled, Package
 

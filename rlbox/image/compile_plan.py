@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlbox.artifacts.plain_tar import EPOCH
+from rlbox.artifacts.git_tree import EPOCH
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.target.compiled import Compile
-from rlbox.target.recipe import build_env
+from rlbox.target.lock import build_env
 from rlbox.target.target import Target
 from rlbox.values import Command
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from rlbox.artifacts.image_files import open_layer
+from rlbox.artifacts.base_image import open_layer
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 

@@ -9,8 +9,8 @@ from textwrap import wrap
 from typing import Any
 
 from rlbox.engine.container import CA_NAMES
-from rlbox.fixes.bake import Baked, FixEnv
 from rlbox.fixes.patches import PatchRow, needs_patching, patch_notes
+from rlbox.fixes.render import Baked, FixEnv
 from rlbox.image.labels import image_labels
 from rlbox.image.layers import BuildStage, lock_folder, part_files
 from rlbox.image.machine import container_defaults, limits_text

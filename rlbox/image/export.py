@@ -5,8 +5,8 @@ from __future__ import annotations
 from rlbox.app import App
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import SpecError
-from rlbox.fixes.applies import stack_versions
-from rlbox.fixes.bake import bake_fixes
+from rlbox.fixes.conditions import stack_versions
+from rlbox.fixes.render import bake_fixes
 from rlbox.i18n import _
 from rlbox.image.forms.apptainer import plan_apptainer
 from rlbox.image.forms.compose import plan_compose

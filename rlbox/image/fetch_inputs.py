@@ -10,14 +10,29 @@ from pathlib import Path
 from rlbox.amounts import size_text
 from rlbox.app import App
 from rlbox.artifacts.base_image import base_files, fetch_base_image
-from rlbox.artifacts.fetch import FetchReport, check_room, ensure, fetch_view, refuse_uncompiled
-from rlbox.artifacts.inputs import is_folder, plan_inputs_artifact
-from rlbox.artifacts.inputs_folder import Imported, export_folder, import_folder, require_export
-from rlbox.artifacts.inputs_registry import export_registry, import_registry
-from rlbox.artifacts.live import locator, unreached_explained
-from rlbox.artifacts.names import remember
-from rlbox.artifacts.objects import Store, store_folder
-from rlbox.artifacts.table import group_rows, table_text, total_row
+from rlbox.artifacts.fetch import (
+    FetchReport,
+    check_room,
+    ensure,
+    fetch_view,
+    group_rows,
+    refuse_uncompiled,
+    table_text,
+    total_row,
+)
+from rlbox.artifacts.object_store import Store, store_folder
+from rlbox.artifacts.offline_export import (
+    Imported,
+    export_folder,
+    export_registry,
+    import_folder,
+    import_registry,
+    is_folder,
+    plan_inputs_artifact,
+    require_export,
+)
+from rlbox.artifacts.source_selection import locator, unreached_explained
+from rlbox.artifacts.store_upkeep import remember
 from rlbox.engine.reference import Reference, parse_reference
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _

@@ -11,10 +11,10 @@ from rlbox.amounts import size_text
 from rlbox.app import App
 from rlbox.artifacts.base_image import fetch_base_image, missing_files, write_base_layout
 from rlbox.artifacts.fetch import check_room, ensure, fetch_view, lacking, refuse_uncompiled
-from rlbox.artifacts.live import build_env, locator
-from rlbox.artifacts.load_profile import load_profile
-from rlbox.artifacts.objects import Store, store_folder
-from rlbox.engine.api import engine_version
+from rlbox.artifacts.object_store import Store, store_folder
+from rlbox.artifacts.profile import load_profile
+from rlbox.artifacts.source_selection import build_env, locator
+from rlbox.engine.connection import engine_version
 from rlbox.errors import EngineError, SpecError
 from rlbox.i18n import _
 from rlbox.image.bootstrap import make_rootfs, require_mmdebstrap, rootfs_path
@@ -29,8 +29,8 @@ from rlbox.image.plan import ImagePlan
 from rlbox.system.files import cache_path
 from rlbox.system.network_settings import read_network_settings
 from rlbox.target.artifact import Artifact, artifacts
-from rlbox.target.load import load_target
 from rlbox.target.lock import Lock, Package, load_lock
+from rlbox.target.target import load_target
 
 
 class BuildInputs:

@@ -7,13 +7,13 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rlbox.config.keys import dotted
+from rlbox.config.toml_files import dotted
 from rlbox.foreign import parse_json
 from rlbox.secrets.masks import is_secret
 
 if TYPE_CHECKING:
-    from rlbox.fixes.bake import Baked
     from rlbox.fixes.patches import PatchRow
+    from rlbox.fixes.render import Baked
     from rlbox.target.lock import Lock
     from rlbox.target.target import Target
 

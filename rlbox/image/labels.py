@@ -11,8 +11,8 @@ from rlbox.i18n import _
 from rlbox.image.keys import KEYS_LABEL, changed_keys, read_keys
 
 if TYPE_CHECKING:
-    from rlbox.fixes.bake import Baked
     from rlbox.fixes.patches import PatchRow
+    from rlbox.fixes.render import Baked
     from rlbox.target.lock import Lock
     from rlbox.target.target import Target
 

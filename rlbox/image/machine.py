@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rlbox.engine.limits import ContainerDefaults
+from rlbox.engine.container import ContainerDefaults
 
 if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need it
-    from rlbox.fixes.bake import Baked
+    from rlbox.fixes.render import Baked
     from rlbox.target.target import Target
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from rlbox.engine.limits import ContainerDefaults
+from rlbox.engine.container import ContainerDefaults
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.image.labels import rootfs_checksum, spec_checksum
@@ -18,9 +18,9 @@ from rlbox.target.artifact import TorchGroup, torch_groups
 from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE, PATCHES_IN_CONTEXT
 
 if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need it
-    from rlbox.fixes.bake import Baked
     from rlbox.fixes.fix import Fix
     from rlbox.fixes.patches import PatchRow
+    from rlbox.fixes.render import Baked
     from rlbox.image.layers import BuildStage
     from rlbox.target.lock import Lock
     from rlbox.target.target import Target
@@ -111,9 +111,9 @@ def plan_image(
         The target's patches, file name to text; the catalogue; `JOB.PORT` of its shipped jobs to number, for `doctor`;
         dotted key of the spec to the file that sets it.
     """
-    from rlbox.fixes.applies import stack_versions
-    from rlbox.fixes.bake import bake_fixes
+    from rlbox.fixes.conditions import stack_versions
     from rlbox.fixes.patches import patch_rows
+    from rlbox.fixes.render import bake_fixes
     from rlbox.image.dockerfile import dockerfile_values
     from rlbox.image.keys import image_keys
     from rlbox.image.layers import plan_layers, plan_stages
@@ -182,7 +182,7 @@ def _patch_files(target: Target, stages: Sequence[BuildStage], patching: tuple[P
 
 
 def _fix_files(baked: Baked, target: Target, versions: Mapping[str, str], ports: Mapping[str, int]) -> dict[str, str]:
-    from rlbox.fixes.manifest import fix_manifest
+    from rlbox.fixes.render import fix_manifest
     from rlbox.image.machine import machine_facts
 
     files = {f"{PROGRAMS if file.mode == '0755' else FIXES}{file.path}": file.text for file in baked.files}

@@ -43,7 +43,7 @@ class Recipe:
     @classmethod
     def load(cls, project: Project, name: str) -> Recipe:
         """Return the recipe of target `name`; errors are those of `load_target`."""
-        from rlbox.fixes.load import load_fixed_target
+        from rlbox.fixes.catalogue import load_fixed_target
         from rlbox.job.load import load_ports
         from rlbox.target.lock import load_lock
 

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rlbox.config.check import suggest
 from rlbox.config.project import Project
-from rlbox.engine.api import engine
+from rlbox.config.schema import suggest
+from rlbox.engine.connection import engine
 from rlbox.engine.container import TARGET_LABEL
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _

@@ -6,10 +6,10 @@ import re
 from typing import Any
 
 from rlbox.app import App
-from rlbox.engine.api import engine, find_image
+from rlbox.engine.connection import engine, find_image
 from rlbox.engine.oci import stored_digest
 from rlbox.errors import EngineError, SpecError
-from rlbox.fixes.load import load_fixed_target
+from rlbox.fixes.catalogue import load_fixed_target
 from rlbox.i18n import _
 from rlbox.image.facts import image_layers, lock_changes
 from rlbox.image.labels import spec_checksum

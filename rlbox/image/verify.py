@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from rlbox.app import App
-from rlbox.engine.api import engine
+from rlbox.engine.connection import engine
 from rlbox.errors import WorkFailed
 from rlbox.i18n import _
 from rlbox.image.builder import BuildRun, build_image, build_view

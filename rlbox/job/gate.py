@@ -11,8 +11,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from rlbox.config.kinds import Frozen, PatternText
 from rlbox.config.pattern import check_pattern, compile_re2, tokens
+from rlbox.config.schema import Frozen, PatternText
 from rlbox.job.gate_rule import (
     BenignRule,
     FileRule,

@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from rlbox.config.check import Problems
-from rlbox.config.kinds import Frozen, MaybePattern, PatternText
 from rlbox.config.pattern import compile_re2, tokens
+from rlbox.config.schema import Frozen, MaybePattern, PatternText, Problems
 from rlbox.config.units import Seconds
 from rlbox.i18n import _
 from rlbox.job.param import Value

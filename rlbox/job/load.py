@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
-from rlbox.config.check import check_spec
-from rlbox.config.load import parse_toml, read_text, shown_path, without_name
 from rlbox.config.project import Project
+from rlbox.config.schema import check_spec
+from rlbox.config.toml_files import parse_toml, read_text, shown_path, without_name
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.job.ports import HIGHEST, LOWEST, Port

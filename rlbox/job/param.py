@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from rlbox.config.check import suggest
-from rlbox.config.kinds import Frozen
+from rlbox.config.schema import Frozen, suggest
 from rlbox.config.units import WANTED, Unit, in_unit, number_text, parse_quantity
 from rlbox.i18n import _
 

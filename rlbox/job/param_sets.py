@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator, WithJsonSchema
 
-from rlbox.config.check import suggest
+from rlbox.config.schema import suggest
 from rlbox.job.param import Param, ParamName, Scalar, check_scalar, range_problem, settle
 
 INCLUDE = "include"

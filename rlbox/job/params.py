@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlbox.config.check import suggest
+from rlbox.config.schema import suggest
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.job.job import Job

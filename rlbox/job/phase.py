@@ -11,8 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from rlbox.config.check import suggest
-from rlbox.config.kinds import Frozen, Name, PatternText
+from rlbox.config.schema import Frozen, Name, PatternText, suggest
 from rlbox.config.units import Seconds
 from rlbox.i18n import _
 

@@ -13,9 +13,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from rlbox.config.check import check_spec
-from rlbox.config.kinds import Cover, Frozen, Line, Name
-from rlbox.config.load import load_toml
+from rlbox.config.schema import Cover, Frozen, Line, Name, check_spec
+from rlbox.config.toml_files import load_toml
 from rlbox.i18n import _
 from rlbox.lint.document import Call, Document, Setting
 from rlbox.lint.text import Severity

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rlbox.amounts import size_text
-from rlbox.config.load import load_toml
 from rlbox.config.project import Project
+from rlbox.config.toml_files import load_toml
 from rlbox.errors import SpecError
-from rlbox.fixes.applies import stack_versions
+from rlbox.fixes.conditions import stack_versions
 from rlbox.i18n import _
 from rlbox.lint.drift import Where
 from rlbox.lint.formats import kind_by_name
-from rlbox.target.load import load_target
 from rlbox.target.lock import load_lock
+from rlbox.target.target import load_target
 
 LARGEST = 1024 * 1024  # bytes; a larger file is data
 _SKIPPED = {"node_modules", "__pycache__", "site-packages", "build", "dist"}

@@ -25,7 +25,7 @@ from rlbox.planner.view import refusal
 from rlbox.system.files import free_bytes
 from rlbox.system.gpu import probe_gpus
 from rlbox.system.limits import total_memory
-from rlbox.target.load import load_target
+from rlbox.target.target import load_target
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,8 @@ from typing import Any
 from packaging.version import Version
 from pydantic import Field, model_validator
 
-from rlbox.config.check import check_spec
-from rlbox.config.kinds import Frozen, Name
-from rlbox.config.load import load_toml
+from rlbox.config.schema import Frozen, Name, check_spec
+from rlbox.config.toml_files import load_toml
 from rlbox.planner.requirements import load_releases
 from rlbox.planner.stack_fact import Fact, VersionText
 

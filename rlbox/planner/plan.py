@@ -19,7 +19,7 @@ from rlbox.planner.check import declared_room, fit_of, require_fit
 from rlbox.planner.nearest import Asked
 from rlbox.planner.room import parse_machine
 from rlbox.planner.view import needs_json, needs_lines, part_lines
-from rlbox.target.load import load_target
+from rlbox.target.target import load_target
 
 
 @dataclass(frozen=True, kw_only=True)

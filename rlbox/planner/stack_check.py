@@ -51,7 +51,7 @@ def refuse_clash(app: App, target: Target, lock: Lock | None, *, force: bool = F
 
 def load_stack(app: App, name: str, *, spec_alone: bool = False) -> tuple[Target, Lock | None]:
     """Return a target, and its lock when it fits the spec."""
-    from rlbox.fixes.load import load_fixed_target
+    from rlbox.fixes.catalogue import load_fixed_target
     from rlbox.target.lock import load_lock, lock_checksum
 
     target = load_fixed_target(app.project, name).target
@@ -63,7 +63,7 @@ def load_stack(app: App, name: str, *, spec_alone: bool = False) -> tuple[Target
 
 def plan_stack(target: Target, lock: Lock | None) -> Problem:
     """Return the question that a target puts to the solver; `SpecError` when it leaves out a fact that is not there."""
-    from rlbox.config.check import suggest
+    from rlbox.config.schema import suggest
     from rlbox.planner.compat import load_compat
     from rlbox.planner.stack_facts import plan_problem
 

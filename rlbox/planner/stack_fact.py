@@ -11,7 +11,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from rlbox.config.kinds import Frozen, Name
+from rlbox.config.schema import Frozen, Name
 from rlbox.i18n import _
 
 _CONDITION = re.compile(r"(?P<absent>!?)(?P<name>[a-z0-9][a-z0-9-]*)(?P<range>[<>=!~].*)?")

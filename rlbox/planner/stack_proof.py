@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from rlbox.errors import page
-from rlbox.fixes.applies import git_names, stack_versions
+from rlbox.fixes.conditions import git_names, stack_versions
 from rlbox.foreign import parse_json
 
 if TYPE_CHECKING:

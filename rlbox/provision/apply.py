@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from rlbox.artifacts.objects import Store
+from rlbox.artifacts.object_store import Store
 from rlbox.errors import WorkFailed
 from rlbox.i18n import _
 from rlbox.provision.changes import ApplyPlan, PartRecord, PathChange, Record, patch_sum

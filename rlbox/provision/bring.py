@@ -19,9 +19,9 @@ from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE, run_fix_checks, select
 from rlbox.engine.data_disk import check_disk
 from rlbox.errors import NodeError, SpecError
 from rlbox.findings import Finding
-from rlbox.fixes.applies import stack_versions
-from rlbox.fixes.bake import bake_fixes
-from rlbox.fixes.load import load_fixed_target
+from rlbox.fixes.catalogue import load_fixed_target
+from rlbox.fixes.conditions import stack_versions
+from rlbox.fixes.render import bake_fixes
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
 from rlbox.job.load import load_ports

@@ -14,7 +14,7 @@ from pathlib import Path
 from uv import find_uv_bin
 
 from rlbox.amounts import size_text
-from rlbox.artifacts.objects import Store
+from rlbox.artifacts.object_store import Store
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _
 from rlbox.provision.changes import PartRecord, stamp_of

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from rlbox.app import App
 from rlbox.artifacts.fetch import ensure, lacking
-from rlbox.artifacts.live import live_sources, locator
-from rlbox.artifacts.objects import Store, store_folder
-from rlbox.artifacts.settings import plan_sources
+from rlbox.artifacts.mirrors import plan_sources
+from rlbox.artifacts.object_store import Store, store_folder
+from rlbox.artifacts.source_selection import live_sources, locator
 from rlbox.image.plan import ImagePlan
 from rlbox.provision.apply import Supplies
 from rlbox.provision.changes import ApplyPlan

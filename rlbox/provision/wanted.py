@@ -12,10 +12,9 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from rlbox.amounts import asked_text
-from rlbox.fixes.applies import stack_versions
-from rlbox.fixes.bake import HOOKS, Baked
+from rlbox.fixes.conditions import stack_versions
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.manifest import fix_manifest
+from rlbox.fixes.render import HOOKS, Baked, fix_manifest
 from rlbox.foreign import parse_json
 from rlbox.image.machine import container_defaults, limits_text, machine_facts
 from rlbox.image.plan import ImagePlan

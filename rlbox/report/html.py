@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rlbox.amounts import duration_text, moment
-from rlbox.config.load import load_toml
+from rlbox.config.toml_files import load_toml
 from rlbox.logs.progress import REST, metric_rank
 from rlbox.printable import printable
 from rlbox.record.state import RunState, StageState, run_cause

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.config.load import parse_toml
+from rlbox.config.toml_files import parse_toml
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
 from rlbox.job.names import ATTEMPT, EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE, METRICS_FILE

@@ -12,15 +12,15 @@ from pathlib import Path
 from rlbox.app import App
 from rlbox.engine.container import LOOPBACK, OWN_NETWORK
 from rlbox.errors import SpecError
-from rlbox.fixes.applies import has_package, stack_versions
+from rlbox.fixes.conditions import has_package, stack_versions
 from rlbox.i18n import _
 from rlbox.image.plans import image_plan
 from rlbox.job.plan import RunPlan
 from rlbox.secrets.env_file import parse_env_file
 from rlbox.secrets.find import ENV_FILE
 from rlbox.system.safe_files import read_bytes
-from rlbox.target.load import load_target
 from rlbox.target.lock import load_lock
+from rlbox.target.target import load_target
 
 _FIX = "ray-token"
 _MODE, _TOKEN = "RAY_AUTH_MODE", "token"

@@ -26,9 +26,8 @@ from rlbox.cluster.ray import HEAD, container_name, ray_env
 from rlbox.cluster.wish import ClusterWish
 from rlbox.cluster.work.beside import BESIDE, BesideWish, carry_out_beside, look_beside
 from rlbox.doctor.gpu_choice import choose_container_gpus, parse_image_environment, require_usable_gpus
-from rlbox.engine.api import engine
-from rlbox.engine.data_disk import check_disk
-from rlbox.engine.devices import check_devices
+from rlbox.engine.connection import engine
+from rlbox.engine.data_disk import check_devices, check_disk
 from rlbox.errors import EngineError, NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.image.context import outdated
@@ -46,7 +45,7 @@ from rlbox.run.data_disk import LOCAL_FILE_OPTIONS, drop_options, open_local_run
 from rlbox.run.docker import DockerBackend, PreparedDocker, RunContainer
 from rlbox.run.place import Backend, ResolvedJob, RunOptions
 from rlbox.run.places import CLUSTER, find_container, open_runtime
-from rlbox.target.load import load_target
+from rlbox.target.target import load_target
 from rlbox.values import Secret
 
 _RUN = "RLBOX_RUN_ID"

@@ -69,7 +69,7 @@ def resolve_data_dir(app: App, target: str, data: str | None) -> Path:
     try:
         host = image_plan(app.project, target).container.host
     except SpecError:  # a fix or a patch that is broken says nothing about a disk
-        from rlbox.target.load import load_target
+        from rlbox.target.target import load_target
 
         host = load_target(app.project, target).target.disk.host
     return data_folder(host, data)
@@ -136,7 +136,7 @@ def run_in_remote_container(
     app: App, target: str, data: str | None, words: Sequence[str], env: Mapping[str, str]
 ) -> int:
     """Run `rlbox WORDS` in a container of the target's image beside the remote engine; return its exit code."""
-    from rlbox.engine.helper_container import Helper, run_helper
+    from rlbox.engine.remote_helper import Helper, run_helper
     from rlbox.image.adopt import own_image
     from rlbox.image.named import VARIABLE
     from rlbox.image.names import split_tag

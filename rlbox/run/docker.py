@@ -13,7 +13,7 @@ from rlbox.app import App
 from rlbox.diagnose.cause import ExitInfo, container_exit
 from rlbox.doctor.gpu_choice import choose_container_gpus, parse_image_environment, require_usable_gpus
 from rlbox.engine.address import engine_address, engine_is_here, engine_place
-from rlbox.engine.api import engine
+from rlbox.engine.connection import engine
 from rlbox.engine.container import (
     GOING,
     LOOPBACK,
@@ -23,8 +23,7 @@ from rlbox.engine.container import (
     ContainerPlan,
     plan_container,
 )
-from rlbox.engine.data_disk import check_disk
-from rlbox.engine.devices import check_devices
+from rlbox.engine.data_disk import check_devices, check_disk
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError, NodeError, NotAnswered, SpecError
 from rlbox.i18n import _
@@ -76,7 +75,7 @@ class DockerBackend(SingleMachineBackend):
 
     def build_missing(self, app: App, target: str) -> None:
         """Start an engine where none answers, and build the image where there is none, or an outdated one."""
-        from rlbox.engine.bring import bring_engine, plan_engine
+        from rlbox.engine.setup import bring_engine, plan_engine
         from rlbox.image.build import require_built
 
         if not self.is_local:

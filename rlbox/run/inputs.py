@@ -21,7 +21,7 @@ from rlbox.diagnose.cause import Cause, taken_port
 from rlbox.diagnose.first_fatal import SIGNATURES_FILE
 from rlbox.errors import NodeError, SpecError
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.manifest import signature_list
+from rlbox.fixes.render import signature_list
 from rlbox.i18n import _
 from rlbox.job.filler import Paths, source_mount
 from rlbox.job.job import Job, SourceTable
@@ -77,8 +77,8 @@ def load_job_secrets(
     """
     if not (job.secrets or job.optional_secrets or env_file):
         return {}
-    from rlbox.fixes.bake import secret_aliases
-    from rlbox.fixes.load import load_fixes
+    from rlbox.fixes.catalogue import load_fixes
+    from rlbox.fixes.render import secret_aliases
     from rlbox.secrets.find import find_secrets
 
     folders = (app.project.folder, resolve_data_dir(app, target, data))

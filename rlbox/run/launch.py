@@ -26,7 +26,7 @@ from rlbox.run.places import resume_command_line
 from rlbox.run.stop import stop_run
 from rlbox.system.identity import user_name
 from rlbox.system.interrupt import StopSignal, handle_stop_signals
-from rlbox.target.load import load_target
+from rlbox.target.target import load_target
 
 _ENGINE_S = 60.0
 """How long an engine may be away, as when it is restarted, before nobody can tell how its container is."""

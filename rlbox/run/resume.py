@@ -11,7 +11,7 @@ from pathlib import Path
 from rlbox.app import App
 from rlbox.doctor.gpu_choice import read_gpus_option
 from rlbox.errors import SpecError
-from rlbox.fixes.load import load_fixes
+from rlbox.fixes.catalogue import load_fixes
 from rlbox.i18n import _
 from rlbox.job.load import load_job, shift_ports
 from rlbox.job.names import ATTEMPT

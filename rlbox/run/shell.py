@@ -10,8 +10,7 @@ from rlbox.app import App
 from rlbox.image.plans import image_plan
 
 if TYPE_CHECKING:
-    from rlbox.engine.container import ContainerPlan
-    from rlbox.engine.limits import ContainerDefaults
+    from rlbox.engine.container import ContainerDefaults, ContainerPlan
     from rlbox.image.plan import ImagePlan
 
 
@@ -25,8 +24,7 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
     """
     from rlbox.engine.address import engine_is_here
     from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, client_words, plan_container
-    from rlbox.engine.data_disk import check_disk, data_folder
-    from rlbox.engine.devices import check_devices
+    from rlbox.engine.data_disk import check_devices, check_disk, data_folder
     from rlbox.engine.gpu_access import GPUS_VARIABLE, NO_GPUS
     from rlbox.system.network_settings import find_ca_bundle
 
@@ -76,7 +74,7 @@ def _require_image(app: App, image: ImagePlan) -> None:
 
 def _limits(app: App, image: ImagePlan) -> ContainerDefaults:
     """Return the limits of the target with a network that the engine has; what opens the shell is said."""
-    from rlbox.engine.api import engine
+    from rlbox.engine.connection import engine
 
     limits = image.container
     with app.checking("network"):
@@ -104,7 +102,7 @@ def _show(app: App, name: str, plan: ContainerPlan, words: tuple[str, ...]) -> i
 def _run(plan: ContainerPlan, words: tuple[str, ...]) -> int:
     """Run the docker client in the foreground, with the container's network, and return the container's exit code."""
     from rlbox.engine.address import engine_address
-    from rlbox.engine.api import engine
+    from rlbox.engine.connection import engine
     from rlbox.system.command import run_in_foreground
     from rlbox.values import Command
 

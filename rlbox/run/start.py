@@ -12,9 +12,8 @@ from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.doctor.gpu_choice import read_gpus_option
 from rlbox.errors import NodeError, RlboxError, SpecError
-from rlbox.fixes.bake import secret_aliases
-from rlbox.fixes.load import load_fixes
-from rlbox.fixes.manifest import known_benign
+from rlbox.fixes.catalogue import load_fixes
+from rlbox.fixes.render import known_benign, secret_aliases
 from rlbox.gate.gate import GateJudge
 from rlbox.i18n import _
 from rlbox.job.clustered import require_cluster

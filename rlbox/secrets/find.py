@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.config.check import suggest
+from rlbox.config.schema import suggest
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.secrets.env_file import parse_env_file

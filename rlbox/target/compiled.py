@@ -8,7 +8,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pydantic import Field, StringConstraints, model_validator
 
-from rlbox.config.kinds import AptPackage, EnvName, Frozen, Line
+from rlbox.config.schema import AptPackage, EnvName, Frozen, Line
 from rlbox.i18n import _
 
 Arch = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]

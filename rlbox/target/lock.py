@@ -1,4 +1,4 @@
-"""The lock of a target: every file from outside that its image is made of, with version, sha256 and size."""
+"""The lock of a target: version, sha256 and size of every external file that its image is made of."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlbox.config.kinds import Frozen
+from rlbox.config.schema import Frozen
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
+from rlbox.target.compiled import Compile, arch_env
 from rlbox.target.target import Group, Target
 
 SCHEMA = 2
@@ -335,3 +336,49 @@ def _rows(kind: type[_Row], rows: list[Mapping[str, Any]]) -> tuple[_Row, ...]:
                 _("{name} with the unknown key {strange!r}").format(name=kind.__name__, strange=strange[0])
             )
     return tuple(kind(**row) for row in rows)
+
+
+RECIPE = 4
+"""Number of the way rlbox compiles; another one when its programs or fixed settings make other bytes."""
+
+
+def recipe_digest(
+    target: Target,
+    entry: Compile,
+    source: Package | GitTree,
+    tools: Iterable[Package],
+    toolchain: Iterable[Deb],
+    *,
+    units: bool = True,
+) -> str:
+    """Return the sha256 of everything that decides a compiled wheel, hex.
+
+    Parameters
+    ----------
+    units
+        Without them it is what decides one object file, whichever others are compiled.
+    """
+    decides = {
+        "rlbox": RECIPE,
+        "name": entry.distribution,
+        "source": source.sha256,
+        "folder": entry.folder,
+        "tools": sorted(package.sha256 for package in tools),
+        "system": sorted(deb.sha256 for deb in toolchain) or f"this machine's: {target.base.image}",
+        "python": [target.python.version, target.python.platform],
+        "archs": entry.wanted_archs(target.hardware.arch),
+        "cuda": entry.cuda,
+        "env": build_env(target, entry),
+        "units": entry.units if units else (),
+    }
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+
+def objects_digest(target: Target, entry: Compile, compiled: Compiled, toolchain: Iterable[Deb]) -> str:
+    return recipe_digest(target, entry, compiled.source, compiled.tools, toolchain, units=False)
+
+
+def build_env(target: Target, entry: Compile) -> dict[str, str]:
+    """Return the environment that the spec gives a build; how many compilers it starts decides nothing."""
+    given = {**arch_env(entry.wanted_archs(target.hardware.arch)), **entry.env}
+    return {name: text for name, text in sorted(given.items()) if name != "MAX_JOBS"}

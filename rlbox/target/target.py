@@ -1,9 +1,12 @@
-"""The target: one place to run, and the image built for it. The schema of `images/<target>/target.toml`."""
+"""Target specs: schema of `images/<name>/target.toml`, and its reader with includes and defaults."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
 from urllib.parse import unquote
 
 from packaging.requirements import InvalidRequirement
@@ -11,10 +14,39 @@ from packaging.requirements import Requirement as Asked
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from rlbox.config.kinds import AbsolutePath, AptPackage, EnvName, Frozen, Line, Name
+from rlbox.config.project import Project
+from rlbox.config.schema import NAME, AbsolutePath, AptPackage, EnvName, Frozen, Line, Name, check_spec, suggest
+from rlbox.config.toml_files import dotted, load_toml, merge, shown_path, without_name
+from rlbox.errors import SpecError
 from rlbox.i18n import _
-from rlbox.target.cluster import Cluster
 from rlbox.target.compiled import Compile
+
+NODE = r"^[A-Za-z0-9_.:\[][A-Za-z0-9_.:%\[\]@-]{0,252}$"
+"""What ssh takes as a destination: a name of its configuration, a host, an address, with a user before it."""
+
+NodeName = Annotated[str, StringConstraints(pattern=NODE)]
+
+
+class ClusterNode(Frozen):
+    """One node; `local` is the machine that rlbox is typed on."""
+
+    name: NodeName = Field(description="what ssh calls it, or local")
+    data: Line = Field("", description="its data disk; empty: disk.host")
+    address: Line = Field("", description="address by which the other nodes reach it; empty: by the route to it")
+    here: bool = Field(False, description="run Ray as processes there, as on a node without an engine")
+
+
+class Cluster(Frozen):
+    """The nodes, the head first, and what they share."""
+
+    nodes: tuple[NodeName | ClusterNode, ...] = Field(description="names, or tables with name, data, address, here")
+    name: Annotated[str, StringConstraints(pattern=f"^$|{NAME}")] = Field(
+        description="tells clusters of one user on the same nodes apart; empty: the target's name"
+    )
+    port: Annotated[int, Field(ge=0, le=65000)] = Field(
+        description="first of the 20 ports of its parts, the same on all nodes; 0: the first 20 that are free"
+    )
+
 
 # Parts of the image are build stages: source: BuildKit instructions/parse.go, `validStageName`.
 Part = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")]
@@ -322,3 +354,80 @@ class Target(Frozen):
     def own_patches(self) -> tuple[str, ...]:
         """The files of the folder `patches/`, in order; what a git part has is pinned with it."""
         return tuple(patch.file for patch in self.patches if not patch.part)
+
+
+DEFAULTS = Path(__file__).with_name("defaults.toml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedTarget:
+    """A checked target, the files it was read from, the target's own first, and which of them sets each dotted key."""
+
+    target: Target
+    files: tuple[Path, ...]
+    origins: Mapping[str, str]
+
+
+def cuda12_variant(project: Project, name: str) -> str:
+    """Return the target `NAME-cu12`, which runs on drivers older than 580, where there is one; else nothing."""
+    variant = f"{name}-cu12"
+    return variant if variant in project.targets() else ""
+
+
+_Included = tuple[dict[str, Any], tuple[Path, ...], dict[str, str]]
+
+
+def load_target(project: Project, name: str) -> LoadedTarget:
+    """Return the target `name`, completed with its includes and the defaults.
+
+    Raises
+    ------
+    SpecError
+        Unknown target, broken TOML (with line), include cycle, or wrong keys and values (all of them).
+    """
+    data, files, origins = _load_included(project, name, ())
+    data.pop("include", None)
+    data["name"] = name
+    target = check_spec(Target, merge(load_toml(DEFAULTS), data), shown_path(files[0], project), known=("include",))
+    return LoadedTarget(target=target, files=(*files, DEFAULTS), origins=origins)
+
+
+def _load_included(project: Project, name: str, above: tuple[str, ...]) -> _Included:
+    path = project.target_file(name)
+    if above[-1:] == (name,):
+        raise SpecError(
+            _("target {name} includes itself").format(name=name),
+            where=shown_path(path, project),
+            next_step=_("give its folder another name, or include another target"),
+        )
+    if name in above:
+        raise SpecError(
+            _("targets include each other: {value}").format(value=" -> ".join((*above, name))),
+            where=shown_path(path, project),
+            next_step=_("include another target here, or none"),
+        )
+    data = without_name(load_toml(path, project), shown_path(path, project), "name")
+    include = data.get("include")
+    if include is None:
+        return data, (path,), _origins(data, path, project)
+    if not isinstance(include, str):
+        raise SpecError(
+            _("{path}: include: must be the name of one target (got {include!r})").format(
+                path=shown_path(path, project), include=include
+            )
+        )
+    if include not in project.targets():
+        near = suggest(include, list(project.targets()))
+        raise SpecError(
+            _("{path}: include: unknown target {include!r}{near}").format(
+                path=shown_path(path, project), include=include, near=near
+            ),
+            next_step=_("choose one of: {targets}").format(targets=", ".join(project.targets())),
+        )
+    under, files, origins = _load_included(project, include, (*above, name))
+    return merge(under, data), (path, *files), {**origins, **_origins(data, path, project)}
+
+
+def _origins(data: Mapping[str, Any], path: Path, project: Project) -> dict[str, str]:
+    shown = shown_path(path, project)
+    return {key: shown for key, __ in dotted(data)}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.config.load import load_toml
+from rlbox.config.toml_files import load_toml
 from rlbox.fixes.fix import Fix
 from rlbox.foreign import parse_json
 from rlbox.image.templates import page_environment

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from rlbox.config.kinds import Cover, Frozen, Line, Name
+from rlbox.config.schema import Cover, Frozen, Line, Name
 from rlbox.fixes.fix import Fix
 
 # Tier 1 of the inventory beyond the seeds, hit by most users of these stacks: a reason is not enough.

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.config.check import check_spec
-from rlbox.config.load import load_toml
 from rlbox.config.project import Project
+from rlbox.config.schema import check_spec
+from rlbox.config.toml_files import load_toml
+from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.load import load_fixes
-from rlbox.fixes.words import baked_rows, condition_words, kind_of
+from rlbox.fixes.view import baked_rows, condition_words, kind_of
 from rlbox.image.templates import page_environment
 from rlbox.lint.drift import load_drift
 from scripts.docs.coverage import Causes, CoverageRow, Demand, DemandTable, coverage_rows, state_counts
@@ -22,7 +22,7 @@ CAUSES = Path(__file__).with_name("causes.toml")
 INDEX = "docs/fixes/README.md"
 COVERAGE = "docs/coverage.md"
 NO_FAMILY = "prevention"
-# What templates of fixes see, as `rlbox.fixes.bake.template_values` gives it.
+# What templates of fixes see, as `rlbox.fixes.render.template_values` gives it.
 NAMES = {
     "target": "the spec of the target, completed: `target.run.shm_gib`, `target.env`, …",
     "hardware": "its table `[hardware]`: `hardware.arch`, `hardware.gpus`, …",

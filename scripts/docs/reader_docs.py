@@ -8,9 +8,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlbox.config.check import check_spec
-from rlbox.config.kinds import Frozen, Line, Name
-from rlbox.config.load import load_toml
+from rlbox.config.schema import Frozen, Line, Name, check_spec
+from rlbox.config.toml_files import load_toml
 from rlbox.image.templates import page_environment
 from scripts.docs.fix_docs import fence
 

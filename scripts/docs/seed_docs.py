@@ -9,9 +9,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from rlbox.config.check import check_spec
-from rlbox.config.kinds import Frozen, Line, Name
-from rlbox.config.load import load_toml
+from rlbox.config.schema import Frozen, Line, Name, check_spec
+from rlbox.config.toml_files import load_toml
 from rlbox.image.templates import page_environment
 
 TABLE, PAGE = "docs/seeds.toml", "docs/seeds.md"

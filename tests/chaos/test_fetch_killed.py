@@ -17,10 +17,10 @@ from fakes import CHECKOUT, Folder
 from mirror import Mirror, serving
 
 from rlbox.app import own_requirements
-from rlbox.artifacts.care import verify_objects
-from rlbox.artifacts.objects import Store
-from rlbox.target.load import load_target
+from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.store_upkeep import verify_objects
 from rlbox.target.lock import HttpFile, Lock, LockedGroup, lock_checksum
+from rlbox.target.target import load_target
 
 SEED = int(os.environ.get("RLBOX_CHAOS_SEED") or time.time())
 CAMPAIGNS = int(os.environ.get("RLBOX_CHAOS_CAMPAIGNS") or 3)

@@ -15,8 +15,8 @@ from rlbox.artifacts.egress import EgressFacts
 from rlbox.artifacts.mirrors import Machine
 from rlbox.config.project import Project
 from rlbox.errors import NotAnswered
+from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.load import load_fixes
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def memory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def remembering(catalogue: tuple[Fix, ...], memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read the catalogue once, and keep the plans of images from test to test: that is most of the time of a verb."""
-    monkeypatch.setattr("rlbox.fixes.load.load_fixes", lambda project: catalogue)
+    monkeypatch.setattr("rlbox.fixes.catalogue.load_fixes", lambda project: catalogue)
     monkeypatch.setenv("XDG_CACHE_HOME", str(memory))
 
 
@@ -71,7 +71,7 @@ def as_declared(no_engine: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setattr("rlbox.run.start.measured_room", lambda app, target, room, folder, gpus: room)
     monkeypatch.setattr("rlbox.run.docker.require_usable_gpus", lambda *asked: None)
     monkeypatch.setattr("rlbox.run.docker.check_devices", lambda *asked: None)
-    monkeypatch.setattr("rlbox.engine.devices.check_devices", lambda *asked: None)
+    monkeypatch.setattr("rlbox.engine.data_disk.check_devices", lambda *asked: None)
     monkeypatch.setattr("rlbox.image.inputs.require_mmdebstrap", lambda: None)
     monkeypatch.setattr("rlbox.run.inputs.find_port_holder", lambda number: "")
 
@@ -79,10 +79,10 @@ def as_declared(no_engine: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 @pytest.fixture
 def unasked(as_declared: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `egress` and `mirrors probe` ask the network, `show` and `components` the engine, is not asked here."""
-    monkeypatch.setattr("rlbox.engine.bring.bring_engine", lambda say: None)
+    monkeypatch.setattr("rlbox.engine.setup.bring_engine", lambda say: None)
     monkeypatch.setattr("rlbox.vast.account.api_key", str)  # that client takes seconds to import
     monkeypatch.setattr("rlbox.image.show.find_image", lambda name: None)
     monkeypatch.setattr("rlbox.artifacts.mirror_probe.probe_machine", lambda site: Machine(site=site))
     monkeypatch.setattr("rlbox.artifacts.mirror_probe.probe_mirrors", lambda *asked: ())
-    monkeypatch.setattr("rlbox.artifacts.mirror_search.probe_machine", lambda site: Machine(site=site))
-    monkeypatch.setattr("rlbox.artifacts.egress_probe.probe_egress", lambda *asked: EgressFacts())
+    monkeypatch.setattr("rlbox.artifacts.locator.probe_machine", lambda site: Machine(site=site))
+    monkeypatch.setattr("rlbox.artifacts.egress.probe_egress", lambda *asked: EgressFacts())

@@ -24,7 +24,7 @@ from mirrorbox import mirrors
 from wheelbox import Index, make_wheel
 
 from rlbox.app import App
-from rlbox.artifacts.objects import Store
+from rlbox.artifacts.object_store import Store
 from rlbox.image.plans import image_plan
 from rlbox.provision.apply import NOTHING, Applied, lay_back
 from rlbox.provision.bring import carry_out, look, prepare

@@ -14,7 +14,7 @@ from applybox import PYTHON, give, hold, lay_package
 from fakes import Folder, Rlbox, Said
 from following import Follow
 
-from rlbox.artifacts.objects import Store
+from rlbox.artifacts.object_store import Store
 from rlbox.system.files import cache_path
 
 pytestmark = pytest.mark.allow("processes")

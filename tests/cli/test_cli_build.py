@@ -17,7 +17,7 @@ import pytest
 from fakes import CASES, CHECKOUT, ON_IMAGE, TARGET, UV, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold_lock
 from following import Follow
 
-from rlbox.artifacts.objects import Store, store_folder
+from rlbox.artifacts.object_store import Store, store_folder
 from rlbox.image.bootstrap import rootfs_path
 from rlbox.image.context import build_labels, context_entries
 from rlbox.image.plans import image_plan
@@ -550,10 +550,10 @@ def test_an_engine_is_brought(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{mine.path}/none.sock")
     step = follow("build", "mine")
     monkeypatch.setattr(
-        "rlbox.engine.bring.bring_engine", lambda say: monkeypatch.setenv("DOCKER_HOST", engine.address)
+        "rlbox.engine.setup.bring_engine", lambda say: monkeypatch.setenv("DOCKER_HOST", engine.address)
     )
     ready = SimpleNamespace(ready=True, as_json=dict, text=str)  # what a machine's engine is asked for elsewhere
-    monkeypatch.setattr("rlbox.engine.bring.probe_status", lambda: ready)
+    monkeypatch.setattr("rlbox.engine.setup.probe_status", lambda: ready)
     follow.types(step)
     follow.again(step)
 

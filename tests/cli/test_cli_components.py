@@ -14,7 +14,7 @@ import pytest
 from fakes import CHECKOUT, Folder, Rlbox, Said
 from following import Follow, Typed
 
-from rlbox.config.load import load_toml
+from rlbox.config.toml_files import load_toml
 
 pytestmark = pytest.mark.allow("processes")
 

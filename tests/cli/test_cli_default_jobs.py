@@ -14,8 +14,7 @@ from rlbox.image.context import build_labels, context_entries
 from rlbox.image.plans import image_plan
 from rlbox.job.load import load_job
 from rlbox.system.gpu import GpuDriver, GpuModel, GpuStatus
-from rlbox.target.load import load_target
-from rlbox.target.target import Target
+from rlbox.target.target import Target, load_target
 
 pytestmark = pytest.mark.allow("sockets", "processes")
 PROJECT = Project(folder=CHECKOUT)

@@ -9,7 +9,7 @@ import pytest
 from fakes import CHECKOUT, Folder, Rlbox
 from typedbox import Typed, typed_of, words_of
 
-from rlbox.artifacts.load_profile import load_profile
+from rlbox.artifacts.profile import load_profile
 
 LINT = "docs/lint.md"  # its examples are those of test_cli_lint.py
 DOCS = {path.relative_to(CHECKOUT).as_posix() for path in CHECKOUT.glob("docs/**/*.md") if path.parent.name != "fixes"}

@@ -14,7 +14,7 @@ import pytest
 from fakes import CHECKOUT, ON_IMAGE, TARGET, UV_WHEEL, EngineSocket, Folder, Rlbox, hold, tree
 from test_cli_run import JOB, PORT, current_image
 
-from rlbox.artifacts.objects import store_folder
+from rlbox.artifacts.object_store import store_folder
 from rlbox.provision.bring import BroughtPlace
 from rlbox.record.disk_hold import LockOwner, lock_disk
 from rlbox.system.files import cache_path

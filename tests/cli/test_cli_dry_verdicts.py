@@ -163,7 +163,7 @@ def test_a_build_comes_first(
     ]
     monkeypatch.setenv("DOCKER_HOST", f"unix://{ground.path}/none.sock")
     monkeypatch.setattr("rlbox.run.docker.plan_engine", lambda: ("start the engine",), raising=False)
-    monkeypatch.setattr("rlbox.engine.bring.plan_engine", lambda: ("start the engine",))
+    monkeypatch.setattr("rlbox.engine.setup.plan_engine", lambda: ("start the engine",))
     found = verdict(rlbox, "run", "two", "--build")
     assert found["first"][:2] == [
         "an engine: start the engine",

@@ -30,8 +30,8 @@ MACHINE = Machine(
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with settings, and no network to ask."""
-    monkeypatch.setattr("rlbox.artifacts.mirror_search.probe_machine", lambda site: MACHINE)
-    monkeypatch.setattr("rlbox.artifacts.egress_probe.probe_egress", lambda *asked: EgressFacts(machine=MACHINE))
+    monkeypatch.setattr("rlbox.artifacts.locator.probe_machine", lambda site: MACHINE)
+    monkeypatch.setattr("rlbox.artifacts.egress.probe_egress", lambda *asked: EgressFacts(machine=MACHINE))
 
 
 def test_table(rlbox: Rlbox, folder: Folder) -> None:
@@ -91,7 +91,7 @@ def test_bad_input(rlbox: Rlbox, folder: Folder) -> None:
 
 @pytest.mark.allow("sockets")
 def test_asked_for_real(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlbox.artifacts import egress_probe as egress
+    from rlbox.artifacts import egress as egress
 
     monkeypatch.undo()
     monkeypatch.setenv("HOME", str(folder.path))
@@ -99,7 +99,7 @@ def test_asked_for_real(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.Monkey
     with mirrors(1) as (host,):
         host.index("/simple/uv/", {"uv-1.tar.gz": "http://files.invalid/uv-1.tar.gz"})
         machine = Machine(site=NetworkSettings(index_url=f"{host.url}/simple"))
-        monkeypatch.setattr("rlbox.artifacts.mirror_search.probe_machine", lambda site: machine)
+        monkeypatch.setattr("rlbox.artifacts.locator.probe_machine", lambda site: machine)
         assert egress.probe_egress
         folder.target("mine", SPEC)
         assert rlbox("egress", "mine", "--json").data["hosts"]["lock"] == ["127.0.0.1", "files.invalid"]

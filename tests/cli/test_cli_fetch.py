@@ -18,12 +18,12 @@ from registry_server import Fault, RegistryServer
 from registry_server import running as running_registry
 
 from rlbox.app import own_requirements
-from rlbox.artifacts.objects import Store
+from rlbox.artifacts.object_store import Store
 from rlbox.engine import oci
 from rlbox.system.files import cache_path
 from rlbox.target.artifact import artifacts_here
-from rlbox.target.load import load_target
 from rlbox.target.lock import Deb, HttpFile, Lock, LockedGroup, Package, lock_checksum
+from rlbox.target.target import load_target
 
 pytestmark = pytest.mark.allow("sockets")
 
@@ -56,9 +56,9 @@ def mirror() -> Iterator[Mirror]:
 @pytest.fixture
 def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lock]:
     """Write target and lock; this machine has no sources of its own."""
-    monkeypatch.setattr("rlbox.artifacts.mirror_search.machine_archives", dict, raising=False)
-    monkeypatch.setattr("rlbox.artifacts.mirror_search.machine_archives", dict)
-    monkeypatch.setattr("rlbox.artifacts.mirror_search.default_index", lambda: "", raising=False)
+    monkeypatch.setattr("rlbox.artifacts.locator.machine_archives", dict, raising=False)
+    monkeypatch.setattr("rlbox.artifacts.locator.machine_archives", dict)
+    monkeypatch.setattr("rlbox.artifacts.locator.default_index", lambda: "", raising=False)
 
     def write(
         base: str = BOOTSTRAP, packages: tuple[Package, ...] = (), platform: str = "x86_64-unknown-linux-gnu"
@@ -374,7 +374,7 @@ def test_what_was_pruned_meanwhile_is_fetched(
     assert follow.rlbox("fetch", "mine").code == 0
     (tmp_path / "out").mkdir()
     with monkeypatch.context() as prunes:
-        prunes.setattr("rlbox.artifacts.inputs_folder._is_object", lambda path, source, file: source.unlink())
+        prunes.setattr("rlbox.artifacts.offline_export._is_object", lambda path, source, file: source.unlink())
         step = follow("fetch", "mine", "--export", str(tmp_path / "out"))
     follow.types(step, TARGET="mine")
     follow.again(step)

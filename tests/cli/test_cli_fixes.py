@@ -8,12 +8,12 @@ import re
 import pytest
 from fakes import CHECKOUT, TARGET, Folder, Rlbox, Said
 
-from rlbox.config.load import parse_toml
 from rlbox.config.project import Project
-from rlbox.fixes.load import load_fixes
-from rlbox.fixes.manifest import fix_manifest, signature_list
+from rlbox.config.toml_files import parse_toml
+from rlbox.fixes.catalogue import load_fixes
+from rlbox.fixes.render import fix_manifest, signature_list
 from rlbox.fixes.view import fix_json, fix_text
-from rlbox.target.load import load_target
+from rlbox.target.target import load_target
 
 FIX = """
 title = "the answer is baked"

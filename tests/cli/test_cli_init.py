@@ -13,7 +13,7 @@ import pytest
 from fakes import CHECKOUT, Folder, Rlbox
 
 from rlbox.cli.scaffold import load_machines, shipped_as
-from rlbox.target.load import load_target
+from rlbox.target.target import load_target
 
 FILES = [".rlbox/job.schema.json", ".rlbox/target.schema.json", "images/mine/target.toml", "jobs/mine.toml"]
 

@@ -11,7 +11,7 @@ from fakes import CHECKOUT, DEB, PACKAGE, TARGET, UV, Folder, Rlbox, Said, fitti
 from following import Follow
 
 from rlbox.app import own_requirements
-from rlbox.artifacts.python_resolution import Upgrade
+from rlbox.artifacts.python_lock import Upgrade
 from rlbox.config.project import Project
 from rlbox.errors import WorkFailed
 from rlbox.target.lock import GitTree, Lock, LockedGroup, Package, load_lock, lock_patch
@@ -345,7 +345,7 @@ def test_no_solution(rlbox: Rlbox, folder: Folder, resolver: Resolver, monkeypat
         raise WorkFailed("uv finds no set of packages for the stack of target mine (exit code 1)\n  | because six==9")
 
     monkeypatch.setattr("rlbox.artifacts.relock.resolve_lock", none)
-    monkeypatch.setattr("rlbox.artifacts.mirror_search.default_index", lambda: "")
+    monkeypatch.setattr("rlbox.artifacts.locator.default_index", lambda: "")
     folder.target("mine")
     assert rlbox("lock", "mine") == Said(
         code=1,

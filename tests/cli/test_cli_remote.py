@@ -9,7 +9,7 @@ import pytest
 from rlbox.cli import main
 from rlbox.config.project import Project
 from rlbox.engine.address import engine_is_here, engine_place
-from rlbox.engine.helper_container import Helper, archive_for
+from rlbox.engine.remote_helper import Helper, archive_for
 from rlbox.errors import EngineError
 from rlbox.run.data_disk import drop_options
 from rlbox.ssh.tunnel import EngineTunnel, open_engine_tunnel

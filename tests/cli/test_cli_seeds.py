@@ -12,9 +12,9 @@ from typedbox import Typed, typed_of
 
 from rlbox.app import App
 from rlbox.config.project import Project
-from rlbox.fixes.applies import judge, stack_versions
+from rlbox.fixes.catalogue import load_fixes
+from rlbox.fixes.conditions import judge, stack_versions
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.load import load_fixes
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.lint.drift import load_drift
@@ -23,8 +23,8 @@ from rlbox.record.folder import write_plan
 from rlbox.record.state import RunState, StageState, StageStatus, write_run_state
 from rlbox.run.inputs import collect_run_files, plan_container_run, specs_digest
 from rlbox.secrets.masks import Masks
-from rlbox.target.load import load_target
 from rlbox.target.lock import load_lock
+from rlbox.target.target import load_target
 from scripts.docs.seed_docs import SeedRow, load_seeds
 
 SHIPPED = Project(folder=CHECKOUT)

@@ -13,8 +13,8 @@ from following import Follow
 
 from rlbox.errors import EngineError
 from rlbox.image.labels import image_labels
-from rlbox.target.load import load_target
 from rlbox.target.lock import Lock
+from rlbox.target.target import load_target
 
 TAG = "rlbox/mine:tests"
 ID = "sha256:" + "1234567890abcdef" * 4

@@ -12,8 +12,8 @@ from fakes import EngineSocket, Folder, Rlbox, Said
 from following import Follow
 from mirror import artifact_of
 
-from rlbox.artifacts.names import remember
-from rlbox.artifacts.objects import Store
+from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.store_upkeep import remember
 from rlbox.system.files import cache_path
 from rlbox.system.lock import hold_lock
 from rlbox.target.lock import HttpFile, Lock, LockedGroup

@@ -24,7 +24,9 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
         monkeypatch.setenv("VAST_API_KEY", KEY)
         monkeypatch.setenv("VAST_URL", served.url)
         monkeypatch.setattr("rlbox.vast.account._POLL_S", 0.01)
-        monkeypatch.setattr("rlbox.fixes.load.load_fixes", lambda project: ())  # what they refuse is tried elsewhere
+        monkeypatch.setattr(
+            "rlbox.fixes.catalogue.load_fixes", lambda project: ()
+        )  # what they refuse is tried elsewhere
         monkeypatch.setattr("rlbox.cli.vast_instances.require_published", lambda app, image: None)
         yield served
 

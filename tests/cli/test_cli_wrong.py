@@ -19,7 +19,7 @@ from fakes import Folder, Rlbox
 from groundbox import write_ground
 
 from rlbox.cli.root import COMMANDS, root
-from rlbox.config.load import load_toml
+from rlbox.config.toml_files import load_toml
 
 TABLE = Path(__file__).with_name("wrong.toml")
 ROWS: list[dict[str, Any]] = load_toml(TABLE)["rows"]

@@ -19,8 +19,8 @@ from following import Follow
 from test_cli_apply import FIRST, prefix, store, words
 
 from rlbox.app import own_requirements
-from rlbox.artifacts.objects import Store
-from rlbox.fixes.load import load_fixed_target
+from rlbox.artifacts.object_store import Store
+from rlbox.fixes.catalogue import load_fixed_target
 from rlbox.provision import base_probe as base
 from rlbox.system.files import cache_path
 from rlbox.target.lock import lock_checksum

@@ -42,7 +42,7 @@ from rlbox.cluster.wish import ClusterWish
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import RlboxError
 from rlbox.system.progress import ProgressItem
-from rlbox.target.load import load_target
+from rlbox.target.target import load_target
 
 GPUS = f"""
 [hardware]

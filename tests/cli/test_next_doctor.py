@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from following import Follow, findings
 
-from rlbox.config.load import load_toml
+from rlbox.config.toml_files import load_toml
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE
 from rlbox.system.gpu import GpuDriver
 

@@ -16,7 +16,7 @@ from reportbox import write_run
 from test_cli_build import image_of
 
 from rlbox.doctor.engine import DriverNeeds
-from rlbox.engine.login import find_login
+from rlbox.engine.registry_auth import find_login
 from rlbox.errors import RegistryError
 from rlbox.system.files import cache_path, open_atomic
 from rlbox.system.gpu import GpuDriver, GpuModel
@@ -45,7 +45,7 @@ def mine(folder: Folder, engine: EngineSocket, tmp_path: Path, monkeypatch: pyte
     folder.write("bin/docker", "#!/bin/sh\nexit 0\n").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder.path}/bin:/usr/bin:/bin")
     monkeypatch.setenv("RLBOX_DATA", str(tmp_path))
-    monkeypatch.setattr("rlbox.engine.gpu_probe.glob.glob", lambda pattern: real_files(pattern))
+    monkeypatch.setattr("rlbox.engine.gpu_access.glob.glob", lambda pattern: real_files(pattern))
     engine.images[TAG] = {"Id": "sha256:0", "Config": {"Labels": {}}}
     tells(engine)
     return folder
@@ -87,7 +87,7 @@ def test_cdi_is_switched_on(
     follow: Follow, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = mine.write("cdi/nvidia.yaml", SPEC.format(file=mine.path / "images"))
-    monkeypatch.setattr("rlbox.engine.gpu_probe.CDI_FOLDERS", (str(file.parent),))
+    monkeypatch.setattr("rlbox.engine.gpu_access.CDI_FOLDERS", (str(file.parent),))
     step = follow(*SHELL)
     assert json.loads(step.text[step.text.index("{") : step.text.rindex("}") + 1]) == {"features": {"cdi": True}}
     tells(engine, CDISpecDirs=[str(file.parent)])  # as it does with that in its daemon.json
@@ -335,7 +335,7 @@ def test_an_engine_is_brought(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{mine.path}/none.sock")
     step = follow("engine", "status")
     monkeypatch.setattr(
-        "rlbox.engine.bring.bring_engine", lambda say: monkeypatch.setenv("DOCKER_HOST", engine.address)
+        "rlbox.engine.setup.bring_engine", lambda say: monkeypatch.setenv("DOCKER_HOST", engine.address)
     )
     said = follow.types(step, code=4)  # the version that this one says has no buildx beside it
     assert "engine 28.2.2" in said.out

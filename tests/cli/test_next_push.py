@@ -109,10 +109,10 @@ def test_a_page_in_the_place_of_a_manifest(follow: Follow, server: RegistryServe
 
 @pytest.mark.usefixtures("explained")
 def test_a_network_that_is_slow(follow: Follow, server: RegistryServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.engine.registry_wire._SILENCE_S", 0.1)
+    monkeypatch.setattr("rlbox.engine.registry_client._SILENCE_S", 0.1)
     server.faults = [Fault("GET", "/v2/", times=4, late_s=0.3)]
     step = follow(*push(server))
-    monkeypatch.setattr("rlbox.engine.registry_wire._SILENCE_S", 60.0)
+    monkeypatch.setattr("rlbox.engine.registry_client._SILENCE_S", 60.0)
     server.faults.clear()
     follow.again(step)
 
@@ -169,7 +169,7 @@ def test_an_image_that_no_registry_has_is_pushed(
 ) -> None:
     """Before anything is rented, and in its dry run: a machine that cannot pull it costs money in vain."""
     folder.target("mine", 'include = "vast-5090"\n')
-    monkeypatch.setattr("rlbox.fixes.load.load_fixes", lambda project: ())
+    monkeypatch.setattr("rlbox.fixes.catalogue.load_fixes", lambda project: ())
     with serving(Platform()) as platform:
         monkeypatch.setenv("VAST_API_KEY", KEY)
         monkeypatch.setenv("VAST_URL", platform.url)
@@ -188,7 +188,7 @@ def test_what_a_registry_does_not_tell_is_not_checked(
 ) -> None:
     """It wants a login: the platform has its own."""
     folder.target("mine", 'include = "vast-5090"\n')
-    monkeypatch.setattr("rlbox.fixes.load.load_fixes", lambda project: ())
+    monkeypatch.setattr("rlbox.fixes.catalogue.load_fixes", lambda project: ())
     server.auth = "basic"
     with serving(Platform()) as platform:
         monkeypatch.setenv("VAST_API_KEY", KEY)

@@ -15,9 +15,9 @@ from fakes import CHECKOUT, ON_IMAGE, TARGET, UV_WHEEL, Folder, Said, hold
 from following import Follow
 from test_cli_stack import WRITTEN, Way
 
-from rlbox.artifacts.apt_query import resolve_debs
+from rlbox.artifacts.apt_lock import resolve_debs
 from rlbox.errors import RlboxError
-from rlbox.target.load import load_target
+from rlbox.target.target import load_target
 
 NOISE = "".join(f"# {number**9:x}\n" for number in range(1, 1500))
 DEAD = "http://127.0.0.1:9"
@@ -96,7 +96,7 @@ def test_a_machine_that_asks_apt(follow: Follow, folder: Folder, monkeypatch: py
     step = follow.step(line, third := asked("debian"))
     assert len({first.err, second.err, third.err}) == 3
     folder.write("sources/mine.toml", APT)
-    monkeypatch.setattr("rlbox.artifacts.mirror_search.machine_archives", dict)
+    monkeypatch.setattr("rlbox.artifacts.locator.machine_archives", dict)
     follow.rlbox = rlbox
     (probe,) = step.commands({})
     assert re.search(r"apt +127\.0\.0\.1 +dead", follow.changed(step, [*probe, "--sources", "mine"], 1).out)

@@ -21,7 +21,7 @@ from fakes import TARGET, Folder, fitting_lock
 from following import Follow, Step
 from groundbox import write_ground
 
-from rlbox.config.load import load_toml
+from rlbox.config.toml_files import load_toml
 
 ROWS: list[dict[str, Any]] = load_toml(Path(__file__).with_name("next_typed.toml"))["rows"]
 

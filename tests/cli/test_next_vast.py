@@ -21,7 +21,7 @@ from vastbox import KEY, Platform, recorded, serving
 
 from rlbox.app import own_requirements
 from rlbox.config.project import Project
-from rlbox.fixes.load import load_fixed_target
+from rlbox.fixes.catalogue import load_fixed_target
 from rlbox.target.lock import load_lock, lock_checksum
 
 pytestmark = pytest.mark.allow("sockets", "processes")
@@ -77,7 +77,7 @@ def platform(disk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
         for name in ("account", "instance"):
             monkeypatch.setattr(f"rlbox.vast.{name}._POLL_S", 0.01)
         monkeypatch.setattr("rlbox.vast.instance._HAS_IMAGE", "true")  # this machine gets no other rlbox
-        monkeypatch.setattr("rlbox.fixes.load.load_fixes", lambda project: ())
+        monkeypatch.setattr("rlbox.fixes.catalogue.load_fixes", lambda project: ())
         monkeypatch.setattr("rlbox.cli.vast_instances.require_published", lambda app, image: None)
         yield served
 

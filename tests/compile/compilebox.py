@@ -18,13 +18,12 @@ from copied import copied
 from fakes import CHECKOUT, Folder, Said, fitting_lock
 
 from rlbox.app import own_requirements
-from rlbox.artifacts.objects import Store
+from rlbox.artifacts.object_store import Store
 from rlbox.errors import NodeError
-from rlbox.fixes.load import load_fixed_target
+from rlbox.fixes.catalogue import load_fixed_target
 from rlbox.image.compile_run import probe_spaces
 from rlbox.system.files import sha256_file
-from rlbox.target.lock import Compiled, Package
-from rlbox.target.recipe import recipe_digest
+from rlbox.target.lock import Compiled, Package, recipe_digest
 
 Wheel = tuple[str, bytes]
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -10,7 +10,7 @@ import pytest
 from compilebox import Box, needs_spaces
 from fakes import CHECKOUT, Folder
 
-from rlbox.artifacts.objects import Store
+from rlbox.artifacts.object_store import Store
 from rlbox.image.compile_wheel import kernel_archs
 
 SOURCE = Path(__file__).with_name("tiny")

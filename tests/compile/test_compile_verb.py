@@ -17,7 +17,7 @@ import psutil
 import pytest
 from compilebox import UNITS, Box, make_box, needs_spaces
 
-from rlbox.artifacts.objects import Store
+from rlbox.artifacts.object_store import Store
 
 pytestmark = pytest.mark.usefixtures("spaces")
 

@@ -12,7 +12,7 @@ from compilebox import UNITS, Box, make_box, needs_spaces
 from following import Follow, Step
 from test_compile_verb import fat_binary
 
-from rlbox.artifacts.objects import Store
+from rlbox.artifacts.object_store import Store
 
 pytestmark = pytest.mark.usefixtures("spaces")
 LINKED = '    made.append("three.cpp")'

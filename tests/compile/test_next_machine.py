@@ -19,7 +19,7 @@ from following import Follow
 from test_next_compile import SITUATIONS
 from wheelbox import make_wheel
 
-from rlbox.artifacts.objects import Store
+from rlbox.artifacts.object_store import Store
 from rlbox.engine.oci import CONFIG, LAYER, describe, image_manifest, sha256_of
 
 pytestmark = pytest.mark.usefixtures("spaces")

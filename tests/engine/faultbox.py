@@ -16,21 +16,20 @@ from pathlib import Path
 
 from enginebox import CHECKOUT
 
-from rlbox.config.check import check_spec
-from rlbox.config.load import load_toml, merge
 from rlbox.config.project import Project
+from rlbox.config.schema import check_spec
+from rlbox.config.toml_files import load_toml, merge
 from rlbox.engine.container import limit_words
 from rlbox.errors import SpecError
-from rlbox.fixes.applies import judge, stack_versions
-from rlbox.fixes.bake import Baked, ImageFile, bake_fixes
+from rlbox.fixes.conditions import judge, stack_versions
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import needs_patching, patch_manifest, patch_rows
+from rlbox.fixes.render import Baked, ImageFile, bake_fixes
 from rlbox.foreign import toml_table
 from rlbox.image.machine import container_defaults
 from rlbox.image.named import tag_of
 from rlbox.system.files import cache_path
-from rlbox.target.load import DEFAULTS
-from rlbox.target.target import Target
+from rlbox.target.target import DEFAULTS, Target
 
 FAULTS = CHECKOUT / "tests/faults"
 FIXES = CHECKOUT / "templates/fixes"
@@ -52,9 +51,11 @@ shm_gib = 0.25
 mount = "/data"
 """
 # The command line with an empty catalogue: an image that no fix has touched.
-UNFIXED = (
-    "import sys, rlbox.fixes.load as l; l.load_fixes = lambda project: (); from rlbox.cli import main; sys.exit(main())"
-)
+UNFIXED = """import sys, rlbox.fixes.catalogue as l
+l.load_fixes = lambda project: ()
+from rlbox.cli import main
+sys.exit(main())
+"""
 NOBODY = 12345
 SCRIPTS = ("entrypoint.sh", "init.sh", "install.sh")  # of what a lab image is made
 DEED = """
@@ -220,7 +221,7 @@ def with_it(case: Case, fix: Fix, target: Target, baked: Baked) -> list[str]:
 
 
 def _check(fix: Fix, target: Target) -> str:
-    from rlbox.fixes.bake import fill, template_values
+    from rlbox.fixes.render import fill, template_values
 
     return fill(fix.check.run, template_values(target, stack_versions(target, None)), fix.id) if fix.check else ""
 

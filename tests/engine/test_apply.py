@@ -11,7 +11,7 @@ from applybox import give, hold, lay_package
 from following import Follow
 from rentedbox import HOSTILE, ODD, Machine, rented
 
-from rlbox.artifacts.objects import Store
+from rlbox.artifacts.object_store import Store
 
 FRAMEWORK = """
 set -e

@@ -13,7 +13,7 @@ import pytest
 from enginebox import TINY, Box, docker, interrupt, wait_until
 from projectbox import own
 
-from rlbox.engine.api import engine
+from rlbox.engine.connection import engine
 from rlbox.engine.container import ContainerPlan
 from rlbox.errors import TimedOut
 from rlbox.image.names import file_word

@@ -17,7 +17,7 @@ from projectbox import own
 from registrybox import registry_running
 from wheelbox import Index, make_wheel
 
-from rlbox.artifacts.objects import Store, store_folder
+from rlbox.artifacts.object_store import Store, store_folder
 from rlbox.target.lock import load_lock
 
 pytestmark = pytest.mark.slow

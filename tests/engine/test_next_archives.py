@@ -19,7 +19,7 @@ from fakes import EngineSocket
 from following import Follow
 from projectbox import own
 
-from rlbox.engine.archive_parts import blob_name
+from rlbox.engine.archive_format import blob_name
 from rlbox.engine.oci import LAYER, sha256_of
 
 

@@ -25,7 +25,7 @@ from enginebox import CHECKOUT, Result, docker
 from following import Follow, findings
 from wheelbox import make_wheel
 
-from rlbox.config.load import load_toml
+from rlbox.config.toml_files import load_toml
 
 TABLE = load_toml(Path(__file__).with_name("next_container.toml"))
 ROWS: list[dict[str, Any]] = TABLE["rows"]

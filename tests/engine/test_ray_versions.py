@@ -15,10 +15,10 @@ import pytest
 from enginebox import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.fixes.applies import stack_versions
-from rlbox.fixes.bake import bake_fixes
-from rlbox.fixes.load import load_fixed_target
+from rlbox.fixes.catalogue import load_fixed_target
+from rlbox.fixes.conditions import stack_versions
 from rlbox.fixes.patches import patch_manifest, patch_rows
+from rlbox.fixes.render import bake_fixes
 from rlbox.target.lock import load_lock
 
 PROJECT = Project(folder=Path("/"))

@@ -17,7 +17,7 @@ from following import Follow
 from mirrorbox import MirrorServer, mirrors
 from projectbox import own
 
-from rlbox.artifacts.objects import Store
+from rlbox.artifacts.object_store import Store
 from rlbox.target.artifact import Artifact, artifacts
 from rlbox.target.lock import load_lock
 

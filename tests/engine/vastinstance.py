@@ -18,16 +18,15 @@ from typing import Any
 from enginebox import CHECKOUT, docker
 from faultbox import SPEC, STACK, _tar, lab_env, tag
 
-from rlbox.config.check import check_spec
-from rlbox.config.load import load_toml, merge
 from rlbox.config.project import Project
-from rlbox.fixes.applies import stack_versions
-from rlbox.fixes.bake import ImageFile, bake_fixes
-from rlbox.fixes.load import load_fixes
+from rlbox.config.schema import check_spec
+from rlbox.config.toml_files import load_toml, merge
+from rlbox.fixes.catalogue import load_fixes
+from rlbox.fixes.conditions import stack_versions
+from rlbox.fixes.render import ImageFile, bake_fixes
 from rlbox.foreign import toml_table
 from rlbox.image.forms.onstart import plan_onstart
-from rlbox.target.load import DEFAULTS
-from rlbox.target.target import Target
+from rlbox.target.target import DEFAULTS, Target
 
 OVER = """
 [hardware]

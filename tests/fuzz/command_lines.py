@@ -35,7 +35,7 @@ from reportbox import write_run  # noqa: E402
 
 from rlbox.cli import main  # noqa: E402
 from rlbox.cli.root import COMMANDS, root  # noqa: E402
-from rlbox.config.load import load_toml  # noqa: E402
+from rlbox.config.toml_files import load_toml  # noqa: E402
 
 DOCUMENTED = {0, 1, 2, 4, 5, 6, 7, 8, 130, 141}
 MOST_S = 30

@@ -10,8 +10,8 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.fixes.bake import template_values
-from rlbox.target.load import load_target
+from rlbox.fixes.render import template_values
+from rlbox.target.target import load_target
 from scripts.docs.fix_docs import NAMES, fix_pages, load_catalogue
 
 sys.path.insert(0, str(CHECKOUT / "scripts"))

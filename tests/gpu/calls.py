@@ -21,7 +21,7 @@ import pack
 import stack
 import tomllib
 
-from rlbox.artifacts.objects import Store, store_folder
+from rlbox.artifacts.object_store import Store, store_folder
 from rlbox.config.project import Project
 from rlbox.target.lock import Lock, load_lock
 

@@ -29,9 +29,9 @@ import pack
 from packaging.utils import canonicalize_name
 
 from rlbox.app import own_requirements
-from rlbox.config.load import load_toml
 from rlbox.config.project import Project
-from rlbox.fixes.load import load_fixed_target
+from rlbox.config.toml_files import load_toml
+from rlbox.fixes.catalogue import load_fixed_target
 from rlbox.target.lock import Lock, load_lock, lock_checksum
 
 HERE = Path(__file__).resolve().parent

@@ -102,7 +102,7 @@ def cn_hosts() -> set[str]:
     """Hosts of the profile `cn`."""
     from urllib.parse import urlsplit
 
-    from rlbox.config.load import load_toml
+    from rlbox.config.toml_files import load_toml
 
     rules = load_toml(CHECKOUT / "rlbox/artifacts/profiles/cn.toml")["rule"]
     return {urlsplit(rule["url"]).hostname or "" for rule in rules if rule.get("url")}

@@ -18,7 +18,7 @@ from bigimage import BigImage, built, empty_box
 from enginebox import CHECKOUT
 from gitmirror import git_mirror
 
-from rlbox.config.load import load_toml
+from rlbox.config.toml_files import load_toml
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(5400)]
 

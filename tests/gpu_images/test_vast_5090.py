@@ -66,6 +66,6 @@ def test_no_mirror_of_a_region_is_in_any_file(image: BigImage) -> None:
 
 
 def _git(image: BigImage) -> list[dict[str, str]]:
-    from rlbox.config.load import load_toml
+    from rlbox.config.toml_files import load_toml
 
     return load_toml(CHECKOUT / f"images/{image.target}/target.toml")["git"]

@@ -120,7 +120,7 @@ def _warm() -> None:
 
     import rlbox.cli
     import rlbox.job.resume
-    import rlbox.target.load
+    import rlbox.target.target
 
     assert all((fastapi, gatebox, hypothesis, pytest, pytest_timeout, test_job_tables, urllib3, uvicorn, rlbox))
     with contextlib.suppress(ImportError):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlbox.config.check import check_spec
+from rlbox.config.schema import check_spec
 from rlbox.errors import SpecError
 from rlbox.foreign import toml_table
 from rlbox.job.job import Job

@@ -14,7 +14,7 @@ from rlbox.planner.judge import judge_fit
 from rlbox.planner.nearest import Asked, nearest_fit
 from rlbox.planner.needs import RunNeeds, needs_of
 from rlbox.planner.room import Room, room_of
-from rlbox.target.load import load_target
+from rlbox.target.target import load_target
 
 PROJECT = Project(folder=CHECKOUT)
 JOBS = ("gkd", "grpo", "holdem", "sft", "smoke", "xdan")

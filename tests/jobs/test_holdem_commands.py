@@ -15,7 +15,7 @@ from rlbox.errors import SpecError
 from rlbox.job.load import load_job
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.job.resume import plan_resume
-from rlbox.target.load import load_target
+from rlbox.target.target import load_target
 
 OPTIONS = Path(__file__).with_name("slime-0.3.1-options.txt")
 PROFILES = ("", "smoke", "full", "resume")

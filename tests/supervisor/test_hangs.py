@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from supervised import Bench, free_port, python, service
 
-from rlbox.config.load import load_toml
+from rlbox.config.toml_files import load_toml
 from rlbox.job.phase import Phase, plan_phases
 
 CASES = Path(__file__).parents[1] / "cases" / "hang"

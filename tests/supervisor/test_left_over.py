@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.config.load import load_toml
+from rlbox.config.toml_files import load_toml
 
 CHECK = load_toml(CHECKOUT / "templates/fixes/stale-processes-hold-port.toml")["check"]["run"]
 

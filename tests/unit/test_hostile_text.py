@@ -15,7 +15,7 @@ from fakes import CHECKOUT
 import rlbox
 from rlbox.config.pattern import linear
 from rlbox.config.project import Project
-from rlbox.fixes.load import load_fixes
+from rlbox.fixes.catalogue import load_fixes
 from rlbox.gate.search import views
 from rlbox.logs.progress import find_candidates, read_progress
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.config.load import load_toml
+from rlbox.config.toml_files import load_toml
 
 pytestmark = [pytest.mark.allow("processes"), pytest.mark.whole]
 

@@ -155,7 +155,7 @@ def disk_with_results(app: App, instance: int | None, target: str, data: str | N
 
 
 def _disk_there(app: App, way: RemoteShell, target: str, data: str | None) -> str:
-    from rlbox.target.load import load_target
+    from rlbox.target.target import load_target
 
     named = data or os.environ.get("RLBOX_DATA") or load_target(app.project, target).target.disk.host
     if named.startswith("~"):

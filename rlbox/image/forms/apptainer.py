@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import asked_text
-from rlbox.engine.container import OWN_NETWORK
-from rlbox.engine.limits import ContainerDefaults
-from rlbox.fixes.applies import stack_versions
-from rlbox.fixes.bake import Baked, bake_fixes
+from rlbox.engine.container import OWN_NETWORK, ContainerDefaults
+from rlbox.fixes.conditions import stack_versions
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import needs_patching, patch_rows
+from rlbox.fixes.render import Baked, bake_fixes
 from rlbox.image.dockerfile import PARTS, layer_paths
 from rlbox.image.labels import image_labels
 from rlbox.image.layers import lock_folder, part_files, plan_layers, plan_stages

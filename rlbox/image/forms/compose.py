@@ -12,7 +12,7 @@ from rlbox.engine.gpu_access import KIND, GpuWish, parse_gpus
 from rlbox.image.templates import quote_compose, render
 
 if TYPE_CHECKING:  # pydantic is slow to import, and whoever only names the file does not need it
-    from rlbox.engine.limits import ContainerDefaults
+    from rlbox.engine.container import ContainerDefaults
     from rlbox.target.target import Target
 
 TEMPLATE = "compose.yaml.j2"

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from pydantic import Field
 
-from rlbox.config.check import suggest
-from rlbox.config.kinds import Frozen, Line, Name
+from rlbox.config.schema import Frozen, Line, Name, suggest
 from rlbox.job.fits.formula import Formula, names_in
 from rlbox.job.param import Param, ParamName
 

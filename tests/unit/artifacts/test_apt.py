@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 from fakes import ON_IMAGE, TARGET, Folder
 
-from rlbox.artifacts.apt import (
+from rlbox.artifacts.apt_lock import (
     AptSuite,
+    architecture_of,
     archives_in,
     parse_uris,
     plan_apt_commands,
     plan_apt_root,
     plan_image_root,
     plan_image_settings,
+    resolve_debs,
 )
-from rlbox.artifacts.apt_query import architecture_of, resolve_debs
 from rlbox.artifacts.mirrors import suites_of
 from rlbox.errors import NodeError, SpecError, WorkFailed
-from rlbox.target.load import load_target
 from rlbox.target.lock import Deb
-from rlbox.target.target import Base
+from rlbox.target.target import Base, load_target
 from rlbox.values import Command
 
 A, B = "a" * 64, "b" * 64

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.artifacts.mirror_search import machine_archives
+from rlbox.artifacts.locator import machine_archives
 
 MMDEBSTRAP = """#!/bin/sh
 echo 'deb https://debian.example/debian bookworm main' >&{stream}

@@ -11,7 +11,7 @@ from mirror import Answer, FakeLocator, Mirror, Request, artifact_of, serving
 
 from rlbox.artifacts.download import Try, Unfetched, mask_urls
 from rlbox.artifacts.fetch import FetchReport, Progress, ensure
-from rlbox.artifacts.objects import Store
+from rlbox.artifacts.object_store import Store
 from rlbox.errors import WorkFailed
 from rlbox.target.artifact import Artifact
 

@@ -8,15 +8,21 @@ import pytest
 from fakes import Folder
 from mirrorbox import Answer, artifact, mirrors
 
-from rlbox.artifacts.egress import Contact, EgressFacts, contacted, holds, host_of, plan_addresses, plan_egress
-from rlbox.artifacts.egress_probe import probe_egress
-from rlbox.artifacts.load_profile import load_hidden_hosts
+from rlbox.artifacts.egress import (
+    Contact,
+    EgressFacts,
+    contacted,
+    holds,
+    host_of,
+    plan_addresses,
+    plan_egress,
+    probe_egress,
+)
 from rlbox.artifacts.mirrors import Machine
-from rlbox.artifacts.profile import Declared, HiddenHost, Profile, Rule
+from rlbox.artifacts.profile import Declared, HiddenHost, Profile, Rule, load_hidden_hosts
 from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.artifact import Artifact
-from rlbox.target.load import load_target
-from rlbox.target.target import Target
+from rlbox.target.target import Target, load_target
 
 SMALL = """
 title = "smallest target"

@@ -11,8 +11,8 @@ import pytest
 from gitmirror import git_mirror
 
 from rlbox.artifacts.git_tree import lock_git
-from rlbox.artifacts.load_profile import load_profile
 from rlbox.artifacts.mirrors import git_places
+from rlbox.artifacts.profile import load_profile
 from rlbox.config.project import Project
 
 URL = "https://github.com/rlbox-test/project"

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from mirror import FakeLocator
 
 from rlbox.artifacts.fetch import ensure
-from rlbox.artifacts.git_tree import TreeFacts, lock_git
+from rlbox.artifacts.git_tree import END, FILE, SYMLINK, TreeFacts, lock_git, padding, tar_header
 from rlbox.artifacts.mirrors import FileAddress
-from rlbox.artifacts.objects import Store
-from rlbox.artifacts.plain_tar import END, FILE, SYMLINK, padding, tar_header
+from rlbox.artifacts.object_store import Store
 from rlbox.errors import WorkFailed
 from rlbox.target.artifact import Artifact
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.artifacts.image_files import _below, _take
+from rlbox.artifacts.base_image import _below, _take
 
 Entry = tuple[str, str]
 """A name, and its text, or `-> PATH` for a link."""

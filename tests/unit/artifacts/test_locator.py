@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mirrorbox import Answer, MirrorServer, artifact, mirrors, sha256
 
-from rlbox.artifacts.mirror_search import Locator
+from rlbox.artifacts.locator import Locator
 from rlbox.artifacts.mirrors import FileAddress, Machine
 from rlbox.artifacts.profile import Profile, Rule
 from rlbox.system.http import HttpClient, create_client

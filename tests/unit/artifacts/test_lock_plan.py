@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from fakes import CASES, PACKAGE, Folder
 
-from rlbox.artifacts.python_resolution import (
+from rlbox.artifacts.mirrors import SourcePlan
+from rlbox.artifacts.python_lock import (
     Inputs,
     Resolution,
     Upgrade,
@@ -21,17 +22,15 @@ from rlbox.artifacts.python_resolution import (
     plan_inputs,
     plan_lock,
 )
-from rlbox.artifacts.settings import SourcePlan
-from rlbox.config.load import load_toml
+from rlbox.config.toml_files import load_toml
 from rlbox.errors import WorkFailed
-from rlbox.target.load import load_target
 from rlbox.target.lock import (
     Lock,
     LockedGroup,
     Package,
     lock_checksum,
 )
-from rlbox.target.target import Target
+from rlbox.target.target import Target, load_target
 from rlbox.values import Command
 
 PINS = (CASES / "artifacts/pins.txt").read_text(encoding="utf-8")

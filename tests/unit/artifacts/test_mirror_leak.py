@@ -9,13 +9,13 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.artifacts.egress import Contact, EgressFacts, plan_egress
-from rlbox.artifacts.load_profile import load_hidden_hosts, load_profile
+from rlbox.artifacts.profile import load_hidden_hosts, load_profile
 from rlbox.cli.lock import as_built
 from rlbox.config.project import Project
 from rlbox.image.context import context_entries
 from rlbox.image.plans import image_plan
-from rlbox.target.load import load_target
 from rlbox.target.lock import load_lock
+from rlbox.target.target import load_target
 
 PROJECT = Project(folder=CHECKOUT)
 TARGETS = sorted(PROJECT.targets())

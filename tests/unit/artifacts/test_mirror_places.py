@@ -8,6 +8,7 @@ import pytest
 from mirrorbox import artifact
 
 from rlbox.artifacts.mirrors import (
+    Choice,
     FileAddress,
     Machine,
     archives,
@@ -20,7 +21,6 @@ from rlbox.artifacts.mirrors import (
     same_file,
 )
 from rlbox.artifacts.profile import Profile, Rule
-from rlbox.artifacts.settings import Choice
 from rlbox.system.network_settings import NetworkSettings
 
 SIX = artifact(b"six")

@@ -10,21 +10,22 @@ from fakes import Folder
 from mirrorbox import Answer, MirrorServer, artifact, mirrors
 
 from rlbox.artifacts import mirror_probe
-from rlbox.artifacts.mirror_choice import choose_mirrors
-from rlbox.artifacts.mirror_probe import probe_mirrors, remember_ranking, remembered_ranking
-from rlbox.artifacts.mirrors import Machine
-from rlbox.artifacts.profile import Profile, Rule
-from rlbox.artifacts.ranking import (
+from rlbox.artifacts.mirror_probe import (
     FRESH_S,
     QUICK_FRESH_S,
     Probed,
     choice_of,
+    probe_mirrors,
     probe_object,
     rank,
     ranking_json,
     read_ranking,
+    remember_ranking,
+    remembered_ranking,
 )
-from rlbox.artifacts.settings import Choice
+from rlbox.artifacts.mirrors import Choice, Machine
+from rlbox.artifacts.profile import Profile, Rule
+from rlbox.artifacts.source_selection import choose_mirrors
 from rlbox.system.network_settings import NetworkSettings
 
 BODY = b"the wheel" * 100
@@ -44,7 +45,7 @@ def hosts() -> Iterator[list[MirrorServer]]:
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A staller is given up in short, and not so soon that a machine at work stalls as long."""
     monkeypatch.setattr("rlbox.artifacts.mirror_probe._SILENT_S", 2.0)
-    monkeypatch.setattr("rlbox.artifacts.mirror_choice.QUICK_S", 0.3)
+    monkeypatch.setattr("rlbox.artifacts.source_selection.QUICK_S", 0.3)
 
 
 def index(host: MirrorServer, name: str) -> Rule:

@@ -7,12 +7,11 @@ from fakes import Folder
 from mirrorbox import mirrors
 
 from rlbox.app import App
-from rlbox.artifacts.live import live_sources, unreached_explained
 from rlbox.artifacts.mirrors import Machine
-from rlbox.artifacts.places import lock_places
+from rlbox.artifacts.source_selection import live_sources, lock_places, unreached_explained
 from rlbox.errors import WorkFailed
 from rlbox.system.network_settings import NetworkSettings
-from rlbox.target.load import load_target
+from rlbox.target.target import load_target
 
 RULE = '[[rule]]\nkind = "{}"\nprotocol = "{}"\nurl = "{}"\n'
 SPEC = """
@@ -52,7 +51,7 @@ def test_dead_and_outdated_mirrors_are_said(folder: Folder, app: App, capsys: py
 @pytest.mark.allow("sockets")
 def test_a_lock_is_resolved_by_the_profile(folder: Folder, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(archives={"debian": "http://mine.example/debian", "ubuntu": "http://mine.example/ubuntu"})
-    monkeypatch.setattr("rlbox.artifacts.places.probe_machine", lambda site, index: machine)
+    monkeypatch.setattr("rlbox.artifacts.source_selection.probe_machine", lambda site, index: machine)
     folder.target("mine", SPEC)
     target = load_target(folder.project, "mine").target
     assert dict(lock_places(app, target).archives) == dict(machine.archives)

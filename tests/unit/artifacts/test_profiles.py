@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from fakes import CASES, CHECKOUT, Folder
 
-from rlbox.artifacts.load_profile import load_hidden_hosts, load_profile
-from rlbox.artifacts.profile import PROTOCOLS, Profile, Rule, direct_rule
-from rlbox.config.load import load_toml
+from rlbox.artifacts.profile import PROTOCOLS, Profile, Rule, direct_rule, load_hidden_hosts, load_profile
+from rlbox.config.toml_files import load_toml
 from rlbox.errors import SpecError
 
 SOURCES = sorted((CASES / "artifacts/sources").glob("*.toml"))

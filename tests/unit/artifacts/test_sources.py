@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from rlbox.artifacts.mirrors import Choice, SourcePlan, local_wheels, plan_sources
 from rlbox.artifacts.profile import Rule
-from rlbox.artifacts.settings import Choice, SourcePlan, local_wheels, plan_sources
 from rlbox.system.network_settings import NetworkSettings, read_network_settings
 from rlbox.target.artifact import TorchGroup
 

@@ -18,10 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mirror import FakeLocator, artifact_of, serving
 
-from rlbox.artifacts.care import Damage, prune, verify_objects
 from rlbox.artifacts.fetch import ensure
-from rlbox.artifacts.names import known_locks, names, remember, wanted_digests
-from rlbox.artifacts.objects import Store, store_folder
+from rlbox.artifacts.object_store import Store, store_folder
+from rlbox.artifacts.store_upkeep import Damage, known_locks, names, prune, remember, verify_objects, wanted_digests
 from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.system.files import cache_path, link_or_copy
 from rlbox.target.lock import Lock, LockedGroup
@@ -308,7 +307,7 @@ import sys
 sys.path[:0] = sys.argv[4:]
 from mirror import FakeLocator, artifact_of
 from rlbox.artifacts.fetch import ensure
-from rlbox.artifacts.objects import Store
+from rlbox.artifacts.object_store import Store
 from pathlib import Path
 files = [artifact_of(bytes([n]) * int(sys.argv[3]), f"p{n}.whl") for n in range(6)]
 report = ensure(files, FakeLocator(a=sys.argv[2]), Store(Path(sys.argv[1])), jobs=3)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fakes import CASES
 
-from rlbox.artifacts.unreached import rule_to_add, unreached_host
+from rlbox.artifacts.egress import rule_to_add, unreached_host
 
 EXCERPTS = sorted((CASES / "artifacts/unreached").glob("*.txt"))
 

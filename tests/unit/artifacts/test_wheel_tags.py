@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.tags import Tag
 
-from rlbox.artifacts.wheel_tags import best_wheel
+from rlbox.artifacts.python_lock import best_wheel
 
 X86, ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
 # From the best to the worst for CPython 3.11 on x86-64; names of files that indexes offer.

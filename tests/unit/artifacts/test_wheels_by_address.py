@@ -9,14 +9,13 @@ import pytest
 from fakes import Folder, fitting_lock
 
 from rlbox.artifacts.mirrors import refusal
-from rlbox.artifacts.objects import Store
-from rlbox.artifacts.python_resolution import Resolution, plan_lock
+from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.python_lock import Resolution, plan_lock
 from rlbox.errors import SpecError
 from rlbox.image.layers import plan_layers
 from rlbox.target.artifact import artifacts
-from rlbox.target.load import load_target
 from rlbox.target.lock import lock_checksum, parse_lock
-from rlbox.target.target import Target, Wheel
+from rlbox.target.target import Target, Wheel, load_target
 
 URL = "https://example.org/v1/flash_attn-2.8.3%2Bcu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
 SPEC = f"""

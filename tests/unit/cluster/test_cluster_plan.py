@@ -15,8 +15,7 @@ from rlbox.cluster.plan import load_cluster, own_plan
 from rlbox.cluster.ports import PortPlan, choose_ports
 from rlbox.cluster.ray import has_tokens, member_container, ray_env, ray_words
 from rlbox.errors import NodeError, SpecError
-from rlbox.target.cluster import Cluster
-from rlbox.target.target import Target
+from rlbox.target.target import Cluster, Target
 
 
 class Own:

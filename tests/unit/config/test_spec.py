@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbox.cli.schema import schema_of
-from rlbox.config.check import check_spec, suggest
-from rlbox.config.load import load_toml, merge
 from rlbox.config.project import Project
+from rlbox.config.schema import check_spec, suggest
+from rlbox.config.toml_files import load_toml, merge
 from rlbox.errors import SpecError
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
-from rlbox.target.load import DEFAULTS, load_target
-from rlbox.target.target import Target
+from rlbox.target.target import DEFAULTS, Target, load_target
 
 SHIPPED = Project(folder=CHECKOUT)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from fakes import CASES, CHECKOUT, Folder
 
-from rlbox.config.load import load_toml
+from rlbox.config.toml_files import load_toml
 from rlbox.errors import SpecError
 from rlbox.job.load import load_job
-from rlbox.target.load import load_target
+from rlbox.target.target import load_target
 
 TARGETS, JOBS = (sorted((CASES / kind).glob("*.toml")) for kind in ("target", "job"))
 

@@ -11,8 +11,8 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.diagnose.first_fatal import SIGNATURES_FILE, FirstFatal, KnownCause, find_known_cause, run_catalogue
-from rlbox.fixes.load import load_fixes
-from rlbox.fixes.manifest import signature_list
+from rlbox.fixes.catalogue import load_fixes
+from rlbox.fixes.render import signature_list
 
 FIXES = load_fixes(Project(folder=CHECKOUT))
 BY_ID = {fix.id: fix for fix in FIXES}

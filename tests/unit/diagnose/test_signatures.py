@@ -11,7 +11,7 @@ from rlbox.diagnose.candidates import assess
 from rlbox.diagnose.events import from_line
 from rlbox.diagnose.lines import read_row
 from rlbox.diagnose.signatures import LogSignature, SignatureSet, signatures_of
-from rlbox.fixes.load import load_fixes
+from rlbox.fixes.catalogue import load_fixes
 from rlbox.foreign import toml_table
 from rlbox.logs.lines import block_of
 from rlbox.logs.patterns import find_hits

@@ -16,18 +16,17 @@ from types import SimpleNamespace
 import pytest
 
 from rlbox.engine import archive_load as load
-from rlbox.engine.archive_check import Archive, check_archive
-from rlbox.engine.archive_load import docker_archive
-from rlbox.engine.archive_parts import (
+from rlbox.engine.archive_format import (
     DOCKER_MANIFEST_FILE,
     INDEX_FILE,
+    ArchiveWriter,
     archive_index,
     blob_name,
     docker_manifest,
+    renamed,
 )
-from rlbox.engine.archive_rename import renamed
+from rlbox.engine.archive_load import Archive, check_archive, docker_archive
 from rlbox.engine.archive_save import pack_layers
-from rlbox.engine.archive_write import ArchiveWriter
 from rlbox.engine.oci import (
     CONFIG,
     LAYER,

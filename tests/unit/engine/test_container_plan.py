@@ -11,7 +11,7 @@ from fakes import LIMITS
 from rlbox.app import App
 from rlbox.config.project import Project
 from rlbox.engine.container import ContainerPlan, client_words, engine_options, network_words, plan_container
-from rlbox.engine.devices import check_devices
+from rlbox.engine.data_disk import check_devices
 from rlbox.engine.gpu_access import GpuAccess
 from rlbox.errors import NodeError
 from rlbox.values import Mount
@@ -146,7 +146,7 @@ def test_devices_of_the_machine_are_handed_over_beside_its_gpus() -> None:
 
 
 def test_a_device_that_this_machine_lacks_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("rlbox.engine.devices.engine_is_here", lambda: True)
+    monkeypatch.setattr("rlbox.engine.data_disk.engine_is_here", lambda: True)
     app = App(project=Project(folder=tmp_path))
     check_devices(app, replace(LIMITS, devices={"/dev/null": "rw"}))
     with pytest.raises(NodeError) as refused:

@@ -11,7 +11,7 @@ import pytest
 from fakes import EngineSocket
 
 from rlbox.engine.address import engine_address, engine_place
-from rlbox.engine.api import find_image
+from rlbox.engine.connection import find_image
 from rlbox.errors import EngineError
 
 IMAGE = {"Id": "sha256:1", "Config": {"Labels": {"rlbox.build": "d"}}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlbox.engine.status import read_info
+from rlbox.engine.setup import read_info
 
 INFO = {
     "ServerVersion": "26.1.5",

@@ -21,10 +21,12 @@ from rlbox.engine.gpu_access import (
     GpuWish,
     assumed_access,
     choose_access,
+    devices,
+    host_paths,
     parse_gpus,
+    probe_offer,
     seen_gpus,
 )
-from rlbox.engine.gpu_probe import devices, host_paths, probe_offer
 from rlbox.errors import EngineError, NodeError, SpecError
 from rlbox.system.gpu import GpuDriver, GpuModel
 from rlbox.values import Mount

@@ -9,8 +9,8 @@ import pytest
 from docker.errors import APIError
 
 from rlbox.config.project import Project
-from rlbox.engine import helper_container
-from rlbox.engine.helper_container import Helper, run_helper
+from rlbox.engine import remote_helper
+from rlbox.engine.remote_helper import Helper, run_helper
 from rlbox.errors import EngineError, NodeError
 
 HELPER = Helper(
@@ -27,7 +27,7 @@ def test_a_disk_that_is_not_over_there(monkeypatch: pytest.MonkeyPatch, folder: 
     client = SimpleNamespace(
         containers=SimpleNamespace(create=lambda *image, **words: refuse(), list=lambda **words: [])
     )
-    monkeypatch.setattr(helper_container.docker, "DockerClient", lambda **words: client)
+    monkeypatch.setattr(remote_helper.docker, "DockerClient", lambda **words: client)
     with pytest.raises(NodeError) as missing:
         run_helper(TUNNEL, Project(folder=folder.path), HELPER)
     assert (missing.value.where, missing.value.next_step) == (
@@ -40,8 +40,8 @@ def test_a_connection_that_is_lost(monkeypatch: pytest.MonkeyPatch, folder: Any)
     def lose() -> NoReturn:
         raise ConnectionResetError("the tunnel ended")
 
-    monkeypatch.setattr(helper_container, "_make", lambda *words: SimpleNamespace(reload=lose))
-    monkeypatch.setattr(helper_container, "_attach", lambda *words: 0)
+    monkeypatch.setattr(remote_helper, "_make", lambda *words: SimpleNamespace(reload=lose))
+    monkeypatch.setattr(remote_helper, "_attach", lambda *words: 0)
     with pytest.raises(EngineError, match="a run that had started goes on") as lost:
         run_helper(TUNNEL, Project(folder=folder.path), HELPER)
     assert lost.value.next_step == "rlbox attach --target mine --data /nosuch"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlbox.engine.registry_auth import may_send_login
-from rlbox.engine.registry_wire import Wire
+from rlbox.engine.registry_client import Wire
 from rlbox.values import Secret
 
 

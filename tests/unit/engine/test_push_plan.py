@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rlbox.engine.oci import Descriptor
-from rlbox.engine.push_log import (
+from rlbox.engine.push import (
     PushCount,
     PushedLayer,
     PushLog,

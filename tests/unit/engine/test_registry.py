@@ -16,12 +16,11 @@ from mirrorbox import artifact
 from registry_server import PASSWORD, USER, Fault, RegistryServer, listed_by, log_in, running
 
 from rlbox.artifacts.base_image import fill_from_registry
-from rlbox.artifacts.objects import Store
-from rlbox.engine.attach import attach, find_attachments
-from rlbox.engine.login import find_login
+from rlbox.artifacts.object_store import Store
 from rlbox.engine.oci import INDEX, MANIFEST, Descriptor, describe, fallback_tag, image_manifest, parse_manifest
+from rlbox.engine.push import attach, find_attachments
 from rlbox.engine.reference import Reference
-from rlbox.engine.registry_auth import docker_login
+from rlbox.engine.registry_auth import docker_login, find_login
 from rlbox.engine.registry_client import Destination, Registry
 from rlbox.errors import RegistryError
 
@@ -203,7 +202,7 @@ def test_an_unknown_host_is_asked_once(pauses: list[float]) -> None:
 
 
 def test_plain_http_is_for_this_machine(server: RegistryServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.engine.registry_wire.is_loopback", lambda host: False)
+    monkeypatch.setattr("rlbox.engine.registry_client.is_loopback", lambda host: False)
     with Registry(server.host, pause=lambda s: None) as registry, pytest.raises(RegistryError) as error:
         registry.ping()
     assert refused(error) == (
@@ -446,7 +445,7 @@ def test_the_sites_ca_is_trusted_and_no_other(
     names = ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(certificate), "-keyout", str(key)]
     subprocess.run([*make.split(), *names], check=True, capture_output=True)
     server.speak_tls(certificate, key)
-    monkeypatch.setattr("rlbox.engine.registry_wire.is_loopback", lambda host: False)
+    monkeypatch.setattr("rlbox.engine.registry_client.is_loopback", lambda host: False)
     (tmp_path / "blob").write_bytes(BLOB)
     with Registry(server.host, write=True, ca_bundle=str(certificate)) as registry:
         registry.ping()

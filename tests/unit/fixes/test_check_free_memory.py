@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.config.load import load_toml
+from rlbox.config.toml_files import load_toml
 
 FIX = CHECKOUT / "templates/fixes/free-memory-below-utilization.toml"
 SMI = """#!/bin/sh

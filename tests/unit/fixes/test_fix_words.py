@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from rlbox.config.check import check_spec
-from rlbox.config.load import load_toml, merge
-from rlbox.fixes.bake import filled_bake, template_values
+from rlbox.config.schema import check_spec
+from rlbox.config.toml_files import load_toml, merge
 from rlbox.fixes.fix import Applies, Bake, BakedRun, Fix, RayWords
-from rlbox.fixes.words import baked_rows, condition_words, kind_of
-from rlbox.target.load import DEFAULTS
-from rlbox.target.target import Target
+from rlbox.fixes.render import filled_bake, template_values
+from rlbox.fixes.view import baked_rows, condition_words, kind_of
+from rlbox.target.target import DEFAULTS, Target
 
 FIX: dict[str, Any] = {
     "id": "a-fix",

@@ -9,21 +9,19 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT, PACKAGE, TARGET, Folder, fitting_lock
 
-from rlbox.config.check import check_spec
 from rlbox.config.project import Project
+from rlbox.config.schema import check_spec
 from rlbox.engine.container import limit_words
 from rlbox.errors import SpecError
-from rlbox.fixes.applies import has_package, judge, stack_versions
-from rlbox.fixes.bake import applicable, bake_fixes
+from rlbox.fixes.catalogue import load_fixed_target, load_fixes
+from rlbox.fixes.conditions import has_package, judge, stack_versions
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.load import load_fixed_target, load_fixes
-from rlbox.fixes.manifest import fix_manifest
+from rlbox.fixes.render import applicable, bake_fixes, fix_manifest
 from rlbox.image.labels import image_labels
 from rlbox.image.machine import container_defaults
 from rlbox.image.plans import image_plan
-from rlbox.target.load import load_target
 from rlbox.target.lock import LockedGroup
-from rlbox.target.target import Target
+from rlbox.target.target import Target, load_target
 
 SHIPPED = Project(folder=CHECKOUT)
 STACK = '[[stack]]\nname = "engine"\npackages = ["vLLM[x]==0.12.0", "ray"]\n[[git]]\nname = "verl"\n'

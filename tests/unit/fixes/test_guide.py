@@ -6,10 +6,9 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.fixes.applies import stack_versions
-from rlbox.fixes.bake import bake_fixes
-from rlbox.fixes.guide import fixes_that_know, variables
-from rlbox.fixes.load import load_fixed_target, load_fixes
+from rlbox.fixes.catalogue import fixes_that_know, load_fixed_target, load_fixes, variables
+from rlbox.fixes.conditions import stack_versions
+from rlbox.fixes.render import bake_fixes
 from rlbox.fixes.view import judge_all
 from rlbox.target.lock import load_lock
 

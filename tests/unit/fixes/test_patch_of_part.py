@@ -13,7 +13,7 @@ from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.fixes.patches import patch_manifest, patch_rows
 from rlbox.system.command import run_command
-from rlbox.target.load import load_target
+from rlbox.target.target import load_target
 from rlbox.values import Command, Outcome
 
 DIFF = "--- a/core/x.py\n+++ b/core/x.py\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"

@@ -12,16 +12,14 @@ import pytest
 from fakes import CHECKOUT
 from patchbox import SCRIPTS, Box, patch, scripts
 
-from rlbox.config.check import check_spec
-from rlbox.config.load import load_toml, merge
+from rlbox.config.schema import check_spec
+from rlbox.config.toml_files import load_toml, merge
 from rlbox.errors import SpecError
-from rlbox.fixes.fix import Fix
+from rlbox.fixes.fix import Fix, FixPatch
 from rlbox.fixes.patches import PatchRow, needs_patching, patch_lines, patch_manifest, patch_notes, patch_rows
 from rlbox.foreign import toml_table
 from rlbox.image.templates import render
-from rlbox.target.load import DEFAULTS
-from rlbox.target.patch import FixPatch
-from rlbox.target.target import Target
+from rlbox.target.target import DEFAULTS, Target
 
 DIFF = "--- a/verl/a.py\n+++ b/verl/a.py\n@@ -1 +1 @@\n-bad\n+good  # rlbox: f\n"
 ROW = {"name": "p", "made_for": "verl 0.6.1", "reason": "it is bad", "marker": "# rlbox: f", "diff": DIFF}

@@ -9,9 +9,9 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.fixes.bake import bake_fixes
-from rlbox.fixes.load import load_fixes
-from rlbox.target.load import load_target
+from rlbox.fixes.catalogue import load_fixes
+from rlbox.fixes.render import bake_fixes
+from rlbox.target.target import load_target
 
 SHIPPED = Project(folder=CHECKOUT)
 

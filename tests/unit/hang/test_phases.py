@@ -8,7 +8,7 @@ import sys
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.config.check import check_spec
+from rlbox.config.schema import check_spec
 from rlbox.errors import SpecError
 from rlbox.hang.phases import PhaseFinder, load_phases
 from rlbox.job.job import Stage

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fakes import DEB, Folder
 
-from rlbox.artifacts.objects import Store
+from rlbox.artifacts.object_store import Store
 from rlbox.errors import NodeError
 from rlbox.image.bootstrap import make_rootfs, rootfs_path
 from rlbox.image.bootstrap_command import RECIPE, deb_file, plan_bootstrap, plan_package_list, plan_release

@@ -6,11 +6,11 @@ from typing import Any
 
 from fakes import CHECKOUT, TARGET, Folder, fitting_lock
 
-from rlbox.config.check import check_spec
+from rlbox.config.schema import check_spec
 from rlbox.fixes.fix import Fix
 from rlbox.image.check import checked_key
 from rlbox.image.plan import plan_image
-from rlbox.target.load import load_target
+from rlbox.target.target import load_target
 
 TEXT = {"title": "t", "title_zh": "t", "why": "w", "source": ["s"], "remedy": "r", "remedy_zh": "r"}
 DIFF = "--- a/six.py\n+++ b/six.py\n@@ -1 +1 @@\n-one\n+two\n"

@@ -16,8 +16,7 @@ from rlbox.image.compile_progress import Units, counted, explain, missing_header
 from rlbox.image.compile_view import WheelTold, compile_json, compile_text, expected_s
 from rlbox.image.compile_wheel import check_archs, differing, write_plain_wheel
 from rlbox.target.compiled import Compile
-from rlbox.target.lock import Compiled, Package
-from rlbox.target.recipe import RECIPE
+from rlbox.target.lock import RECIPE, Compiled, Package
 from rlbox.target.target import Target
 
 GIB = 2**30

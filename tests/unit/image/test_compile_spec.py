@@ -8,14 +8,13 @@ import pytest
 from fakes import Folder, fitting_lock
 
 from rlbox.app import own_requirements
-from rlbox.artifacts.changes import group_counts, group_sizes
-from rlbox.artifacts.compiled import plan_source, plan_tools, toolchain_base, with_wheels
-from rlbox.artifacts.python_resolution import Upgrade, kept_versions, plan_inputs
+from rlbox.artifacts.compiled_lock import plan_source, plan_tools, toolchain_base, with_wheels
+from rlbox.artifacts.python_lock import Upgrade, kept_versions, plan_inputs
+from rlbox.artifacts.relock import group_counts, group_sizes
 from rlbox.errors import SpecError
 from rlbox.image.labels import spec_checksum
 from rlbox.target.artifact import artifacts, compile_inputs, named_files
 from rlbox.target.compiled import arch_env
-from rlbox.target.load import load_target
 from rlbox.target.lock import (
     Compiled,
     Deb,
@@ -24,10 +23,11 @@ from rlbox.target.lock import (
     lock_checksum,
     lock_remedy,
     lock_state,
+    objects_digest,
     parse_lock,
+    recipe_digest,
 )
-from rlbox.target.recipe import objects_digest, recipe_digest
-from rlbox.target.target import Target
+from rlbox.target.target import Target, load_target
 
 SPEC = """
 title = "t"

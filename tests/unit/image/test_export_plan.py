@@ -13,14 +13,14 @@ from fakes import CHECKOUT, ON_IMAGE, TARGET, Folder, fitting_lock
 
 from rlbox.app import App
 from rlbox.config.project import Project
-from rlbox.engine.limits import ContainerDefaults
+from rlbox.engine.container import ContainerDefaults
 from rlbox.errors import SpecError
-from rlbox.fixes.load import load_fixed_target, load_fixes
+from rlbox.fixes.catalogue import load_fixed_target, load_fixes
 from rlbox.image.export import export_text
 from rlbox.image.forms.apptainer import plan_apptainer
 from rlbox.image.forms.compose import plan_compose
 from rlbox.image.templates import quote_definition
-from rlbox.target.load import load_target
+from rlbox.target.target import load_target
 
 SHIPPED = Project(folder=CHECKOUT)
 ODD = """
@@ -40,7 +40,7 @@ def catalogue() -> Iterator[None]:
     """The catalogue of fixes is read once; reading it is most of the time of these tests."""
     fixes = load_fixes(Project(folder=CHECKOUT))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rlbox.fixes.load.load_fixes", lambda project: fixes)
+        patch.setattr("rlbox.fixes.catalogue.load_fixes", lambda project: fixes)
         yield
 
 

@@ -7,17 +7,15 @@ from dataclasses import replace
 
 from fakes import CHECKOUT, LIMITS, ON_IMAGE, PACKAGE, TARGET, UV, Folder, fitting_lock, image_plan
 
-from rlbox.fixes.bake import bake_fixes
-from rlbox.fixes.manifest import fix_manifest
+from rlbox.fixes.render import bake_fixes, fix_manifest
 from rlbox.image.keys import image_keys
 from rlbox.image.labels import image_labels, rootfs_checksum, spec_checksum
 from rlbox.image.layers import part_files
 from rlbox.image.machine import machine_facts
 from rlbox.image.plan import ImagePlan, plan_image
 from rlbox.target.artifact import TorchGroup
-from rlbox.target.load import load_target
 from rlbox.target.lock import GitTree, HttpFile, LockedGroup, Package, lock_patch
-from rlbox.target.target import Target
+from rlbox.target.target import Target, load_target
 
 TEMPLATES = [CHECKOUT / "templates"]
 CHANNEL = '[[stack]]\nname = "torch"\npackages = ["torch==2.13.0"]\nsource = "torch-wheels"\nchannel = "cpu"\n'

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fakes import TARGET, Folder
 
-from rlbox.config.keys import dotted
+from rlbox.config.toml_files import dotted
 from rlbox.image.context import build_labels, context_entries, outdated
 from rlbox.image.keys import KEYS_LABEL, changed_keys, keys_text, read_keys
 from rlbox.image.plan import ImagePlan

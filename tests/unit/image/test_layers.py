@@ -9,9 +9,8 @@ from fakes import PACKAGE, Folder, fitting_lock
 
 from rlbox.errors import SpecError
 from rlbox.image.layers import MOST_LAYERS, Layer, layer_folder, plan_layers, plan_stages
-from rlbox.target.load import load_target
 from rlbox.target.lock import Lock, LockedGroup, Package
-from rlbox.target.target import Target
+from rlbox.target.target import Target, load_target
 
 MIB = 1 << 20
 

@@ -8,10 +8,10 @@ import pytest
 from fakes import CHECKOUT
 from locks import WHOLE
 
-from rlbox.artifacts.objects import Store
+from rlbox.artifacts.object_store import Store
 from rlbox.config.project import Project
 from rlbox.errors import NodeError
-from rlbox.fixes.load import load_fixed_target
+from rlbox.fixes.catalogue import load_fixed_target
 from rlbox.image import compile_env as rooms
 from rlbox.image import compile_run as build
 from rlbox.target.lock import Deb, Lock

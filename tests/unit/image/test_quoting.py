@@ -9,13 +9,12 @@ from fakes import CHECKOUT, TARGET, Folder
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rlbox.config.check import check_spec
-from rlbox.config.load import load_toml, merge
+from rlbox.config.schema import check_spec
+from rlbox.config.toml_files import load_toml, merge
 from rlbox.errors import SpecError
 from rlbox.image.plan import plan_image
 from rlbox.image.templates import quote_dockerfile, render
-from rlbox.target.load import DEFAULTS, load_target
-from rlbox.target.target import Target
+from rlbox.target.target import DEFAULTS, Target, load_target
 
 CONTROL = [chr(code) for code in (*range(32), 127)]
 VALUES = st.text(st.characters(codec="utf-8", exclude_characters=CONTROL), max_size=12) | st.text(

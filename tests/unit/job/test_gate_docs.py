@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.config.check import check_spec
+from rlbox.config.schema import check_spec
 from rlbox.job.gate import Gate
 from rlbox.job.gate_rule import BenignRule, FileRule, ForbidRule, MetricRule, ProbeRule, RequireRule
 

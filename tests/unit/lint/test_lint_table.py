@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from rlbox.config.check import check_spec
+from rlbox.config.schema import check_spec
 from rlbox.errors import SpecError
 from rlbox.lint.drift import Drift, DriftRule, load_drift
 from rlbox.lint.rules import CHECKS, lint_text

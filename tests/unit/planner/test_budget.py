@@ -21,7 +21,7 @@ from rlbox.planner.budget import (
     target_price,
     total,
 )
-from rlbox.target.load import load_target
+from rlbox.target.target import load_target
 
 PROJECT = Project(folder=CHECKOUT)
 

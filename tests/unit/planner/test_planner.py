@@ -23,7 +23,7 @@ from rlbox.planner.needs import RunNeeds, needs_of
 from rlbox.planner.paths import off_disk
 from rlbox.planner.room import Room, parse_machine, room_of, usable_bytes
 from rlbox.planner.view import refusal, seed_shard_gb
-from rlbox.target.load import load_target
+from rlbox.target.target import load_target
 
 SHIPPED = Project(folder=CHECKOUT)
 CARD = 31.8 * GIB

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.config.check import check_spec
-from rlbox.config.load import load_toml, merge
 from rlbox.config.project import Project
+from rlbox.config.schema import check_spec
+from rlbox.config.toml_files import load_toml, merge
 from rlbox.planner.compat import load_compat
 from rlbox.planner.requirements import load_releases
 from rlbox.planner.stack_explain import Verdict, judge
@@ -19,9 +19,8 @@ from rlbox.planner.stack_fact import Condition, Fact
 from rlbox.planner.stack_facts import plan_problem
 from rlbox.planner.stack_search import solve
 from rlbox.planner.stack_view import clash_lines, next_step, stack_json, stack_text, unknown_lines
-from rlbox.target.load import DEFAULTS, load_target
 from rlbox.target.lock import Lock, LockedGroup, Package, load_lock
-from rlbox.target.target import Target
+from rlbox.target.target import DEFAULTS, Target, load_target
 
 TABLE = load_compat()
 GPU_5090 = {"arch": "sm_120", "grade": "consumer", "cuda_driver": "12.8"}

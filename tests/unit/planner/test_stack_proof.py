@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 
 from rlbox.app import project_of
-from rlbox.config.check import check_spec
-from rlbox.config.load import load_toml, merge
+from rlbox.config.schema import check_spec
+from rlbox.config.toml_files import load_toml, merge
 from rlbox.planner.stack_proof import ProvenRun, is_unproven, proof_lines, proof_mark, proven_runs, runs_with
-from rlbox.target.load import DEFAULTS, load_target
 from rlbox.target.lock import load_lock
-from rlbox.target.target import Target
+from rlbox.target.target import DEFAULTS, Target, load_target
 
 RUN = next(run for run in proven_runs() if run.job == "sft")
 

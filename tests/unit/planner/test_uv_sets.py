@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from fakes import CASES
 
-from rlbox.config.check import check_spec
-from rlbox.config.load import load_toml, merge
+from rlbox.config.schema import check_spec
+from rlbox.config.toml_files import load_toml, merge
 from rlbox.planner.compat import load_compat
 from rlbox.planner.stack_facts import Problem, plan_problem
 from rlbox.planner.stack_search import solve
-from rlbox.target.load import DEFAULTS
-from rlbox.target.target import Target
+from rlbox.target.target import DEFAULTS, Target
 
 SETS = json.loads((CASES / "planner/uv_sets.json").read_text("utf-8"))
 

@@ -10,9 +10,9 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.fixes.applies import stack_versions
-from rlbox.fixes.bake import Baked, bake_fixes
-from rlbox.fixes.load import load_fixed_target
+from rlbox.fixes.catalogue import load_fixed_target
+from rlbox.fixes.conditions import stack_versions
+from rlbox.fixes.render import Baked, bake_fixes
 from rlbox.image.machine import container_defaults, container_limits
 from rlbox.image.plans import image_plan
 from rlbox.provision.layout import Layout

@@ -11,8 +11,7 @@ from rlbox.config.project import Project
 from rlbox.errors import NodeError
 from rlbox.provision.base import MachinePython, adopt
 from rlbox.provision.base_probe import chosen_python
-from rlbox.target.load import load_target
-from rlbox.target.target import Target
+from rlbox.target.target import Target, load_target
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 OTHER = "3.99"

@@ -11,7 +11,7 @@ from fakes import CHECKOUT
 from test_apply_wanted import planned, text_of
 
 from rlbox.config.project import Project
-from rlbox.fixes.load import load_fixes
+from rlbox.fixes.catalogue import load_fixes
 from rlbox.provision.bring import place_at
 from rlbox.provision.environment import SYSTEM_PATH, handed_on
 from rlbox.provision.layout import Layout

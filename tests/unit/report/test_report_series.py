@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.config.load import load_toml
+from rlbox.config.toml_files import load_toml
 from rlbox.logs import progress as log_metrics
 from rlbox.logs.progress import read_log
 from rlbox.record.resources import GpuSample, PartSample, Sample

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.config.check import check_spec
 from rlbox.config.project import Project
+from rlbox.config.schema import check_spec
 from rlbox.fixes.fix import Fix
 from scripts.docs.coverage import Demand, coverage_problems, coverage_rows, fix_gap, state_counts, unknown_numbers
 from scripts.docs.fix_docs import COVERAGE, Catalogue, fix_pages, lint_rules, load_catalogue

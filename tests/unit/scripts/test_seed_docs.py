@@ -7,8 +7,8 @@ import re
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.config.check import check_spec
 from rlbox.config.project import Project
+from rlbox.config.schema import check_spec
 from rlbox.errors import SpecError
 from scripts.docs.seed_docs import Seeds, load_seeds, seed_page
 

@@ -13,8 +13,8 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.errors import Interrupted, SpecError, TimedOut
-from rlbox.fixes.bake import secret_aliases
-from rlbox.fixes.load import load_fixes
+from rlbox.fixes.catalogue import load_fixes
+from rlbox.fixes.render import secret_aliases
 from rlbox.secrets.find import find_secrets
 from rlbox.secrets.grants import Grants
 from rlbox.secrets.hand_over import keep_apart, receive_secrets, secrets_line, send_secrets

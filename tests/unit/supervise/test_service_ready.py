@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.config.check import check_spec
+from rlbox.config.schema import check_spec
 from rlbox.errors import SpecError
 from rlbox.foreign import toml_table
 from rlbox.job.filler import Paths

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
-from rlbox.target.load import load_target
 from rlbox.target.lock import (
     Deb,
     GitTree,
@@ -30,6 +29,7 @@ from rlbox.target.lock import (
     lock_state,
     requirements,
 )
+from rlbox.target.target import load_target
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 

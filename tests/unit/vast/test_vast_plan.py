@@ -13,15 +13,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from vastbox import recorded
 
-from rlbox.config.check import check_spec
 from rlbox.config.project import Project
+from rlbox.config.schema import check_spec
 from rlbox.errors import SpecError
-from rlbox.fixes.bake import bake_fixes
-from rlbox.fixes.load import load_fixes
+from rlbox.fixes.catalogue import load_fixes
+from rlbox.fixes.render import bake_fixes
 from rlbox.image.forms.onstart import LIMIT, SANDBOX_PORT, plan_onstart
 from rlbox.secrets.masks import is_secret, secret_lines
-from rlbox.target.load import load_target
-from rlbox.target.target import Target
+from rlbox.target.target import Target, load_target
 from rlbox.vast.offers import Needs, misses, offer_needs, platform_gpu_name, rank, read_offer
 from rlbox.vast.options import VastOptions, parse_options
 

@@ -1,0 +1,265 @@
+"""Resolve apt packages: apt itself does it, in a directory of its own."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import unquote
+
+from rlbox.artifacts.base_image import extract_files
+from rlbox.artifacts.mirrors import SHARED_ARCHIVES, suites_of
+from rlbox.artifacts.object_store import Store
+from rlbox.errors import NodeError, WorkFailed, page
+from rlbox.i18n import _
+from rlbox.system.command import check_command
+from rlbox.target.lock import Deb
+from rlbox.target.target import Base
+from rlbox.values import Command
+
+_ROW = re.compile(r"^'(?P<url>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})$")
+_KEEP = 1001  # apt_preferences(5): above 1000 a version is taken even when that is a downgrade
+# What a minimal system is made of: source: mmdebstrap(1), "minbase: Essential:yes packages, priority required, apt".
+_MINIMAL = ("?essential", "?priority(required)", "apt")
+# Without it `usrmerge` is chosen, which brings Perl and converts a system that is merged from the start.
+_MERGED = "usr-is-merged"
+
+
+_COMMON = {
+    "APT::Install-Recommends": "false",
+    "APT::Sandbox::User": "root",
+    "Acquire::Languages": "none",
+    "Acquire::ForceHash": "SHA256",
+    "Acquire::Retries": "3",
+    "Acquire::http::Timeout": "30",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AptSuite:
+    """One line of an apt source list: a suite of an archive (`debian`, below `url`) that is trusted by `keyring`."""
+
+    archive: str
+    url: str
+    suite: str
+    keyring: str
+
+    def line(self) -> str:
+        return f"deb [signed-by={self.keyring}] {self.url} {self.suite} main\n"
+
+
+def plan_apt_root(suites: Iterable[AptSuite], pins: Mapping[str, str], architecture: str, root: str) -> dict[str, str]:
+    """Return the files of apt's own folder `root`, so that nothing of this machine's apt is read or written.
+
+    `pins` maps packages to the version to keep while an archive still has it.
+    """
+    settings = {
+        "Dir::State": f"{root}/state",
+        "Dir::State::status": f"{root}/status",
+        "Dir::Cache": f"{root}/cache",
+        "Dir::Etc": f"{root}/etc",
+        "Dir::Etc::sourceparts": "none",
+        "APT::Architecture": architecture,
+        "APT::Architectures": architecture,
+        **_COMMON,
+    }
+    return {
+        "status": "",
+        "apt.conf": _settings(settings),
+        "etc/sources.list": "".join(suite.line() for suite in suites),
+        "etc/preferences": plan_pins(pins),
+    }
+
+
+def plan_pins(pins: Mapping[str, str]) -> str:
+    return "".join(
+        f"Package: {name}\nPin: version {version}\nPin-Priority: {_KEEP}\n\n" for name, version in sorted(pins.items())
+    )
+
+
+def _settings(settings: Mapping[str, str]) -> str:
+    return "".join(f'{key} "{value}";\n' for key, value in settings.items())
+
+
+def plan_apt_commands(base: Base, root: str) -> tuple[Command, Command]:
+    env = {"APT_CONFIG": f"{root}/apt.conf", "LC_ALL": "C"}
+    minimal = (*_MINIMAL, _MERGED) if base.bootstrap else ()
+    wanted = (*minimal, *sorted(base.packages))
+    return (
+        Command(argv=("apt-get", "update", "-qq", "-o", "APT::Update::Error-Mode=any"), env=env, timeout_s=600),
+        Command(argv=("apt-get", "install", "--yes", "--print-uris", "-qq", *wanted), env=env, timeout_s=120),
+    )
+
+
+def plan_image_root(sources: Mapping[str, str], archives: Mapping[str, str], root: str) -> dict[str, str]:
+    """Return the source lists of a base image for apt's own folder `root`, file name to text.
+
+    Parameters
+    ----------
+    sources
+        The image's own files below etc/apt/.
+    archives
+        Archive (`debian`, `ubuntu`) to the address that is to stand for every address which ends so.
+    """
+    found = {}
+    for name, text in sorted(sources.items()):
+        for archive, url in archives.items():
+            text = re.sub(rf"https?://[^\s\]]+/{re.escape(archive)}/?(?=\s|$)", url, text, flags=re.MULTILINE)
+        found[name] = re.sub(r"(signed-by[:=]\s*)/", rf"\g<1>{root}/", text, flags=re.IGNORECASE)
+    return found
+
+
+def plan_image_settings(architecture: str, root: str) -> str:
+    """Return apt's settings for adding packages to a base image whose files lie in `root`."""
+    settings = {
+        "Dir": f"{root}/",
+        "Dir::State::status": f"{root}/var/lib/dpkg/status",
+        "Dir::Etc::trusted": f"{root}/etc/apt/trusted.gpg",
+        "Dir::Etc::trustedparts": f"{root}/etc/apt/trusted.gpg.d",
+        "APT::Architecture": architecture,
+        "APT::Architectures": architecture,
+        **_COMMON,
+    }
+    return _settings(settings)
+
+
+def archives_in(sources: Iterable[str], named: Iterable[str]) -> dict[str, str]:
+    """Return the addresses in apt source lists, each with the name that a lock gives its archive.
+
+    That is the last part of the address for an archive in `named` (every mirror has it), else the address itself.
+    """
+    urls = {url.rstrip("/") for text in sources for url in re.findall(r"https?://[^\s\]]+", _uncommented(text))}
+    return {url: name if (name := url.rpartition("/")[2]) in set(named) else url for url in sorted(urls)}
+
+
+def _uncommented(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+
+
+def parse_uris(text: str, urls: Mapping[str, str]) -> tuple[Deb, ...]:
+    """Return the packages of `apt-get --print-uris`, sorted by name; `urls` maps addresses to names of archives.
+
+    Raises
+    ------
+    WorkFailed
+        A line that is none, or a package from an archive that was not asked for.
+    """
+    archives = {url.rstrip("/") + "/": name for url, name in sorted(urls.items(), key=lambda row: -len(row[0]))}
+    debs = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        row = _ROW.match(line)
+        base = next((url for url in archives if row and row["url"].startswith(url)), None)
+        if row is None or base is None:
+            raise WorkFailed(_("apt printed what is no package of its archives: {line}").format(line=line))
+        name, version, __ = row["file"].split("_", 2)
+        debs.append(
+            Deb(
+                name=name,
+                version=unquote(version),
+                archive=archives[base],
+                path=unquote(row["url"].removeprefix(base)),
+                sha256=row["sha256"],
+                size=int(row["size"]),
+            )
+        )
+    return tuple(sorted(debs, key=lambda deb: deb.name))
+
+
+_APT_FILES = ("etc/apt", "usr/share/keyrings", "var/lib/dpkg/status")
+_LOOK = "look at base.packages and at `rlbox mirrors probe`"
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def architecture_of(platform: str) -> str:
+    """Return Debian's name of the processor in uv's platform name (`x86_64-unknown-linux-gnu`: amd64)."""
+    processor = platform.partition("-")[0]
+    return _ARCHITECTURES.get(processor, processor)
+
+
+def resolve_debs(
+    base: Base, platform: str, archives: Mapping[str, str], pins: Mapping[str, str], ca_bundle: str
+) -> tuple[Deb, ...]:
+    """Return every package of a bootstrapped base with the hash that the signed indexes of the archives give.
+
+    Parameters
+    ----------
+    archives
+        Archive (`debian`, `debian-security`) to address.
+    pins
+        Package to the version that is kept while an archive still offers it.
+
+    Raises
+    ------
+    NodeError
+        This machine has no apt, not the archives' keyring, or no archive for a suite.
+    WorkFailed
+        apt finds no solution, or an archive does not answer; its last lines are quoted.
+    """
+    suites = [_suite(archive, suite, archives) for suite, archive in suites_of(base).items()]
+    with tempfile.TemporaryDirectory(prefix="rlbox-apt-") as folder:
+        root = Path(folder)
+        for name in ("state/lists/partial", "cache/archives/partial", "etc/apt.conf.d", "etc/preferences.d"):
+            (root / name).mkdir(parents=True)
+        for name, text in plan_apt_root(suites, pins, architecture_of(platform), folder).items():
+            (root / name).write_text(text)
+        where = ", ".join(sorted({suite.url for suite in suites}))
+        told = _told(base, folder, ca_bundle, f"its archives ({where})")
+    return parse_uris(told, {suite.url: suite.archive for suite in suites})
+
+
+def resolve_debs_on_image(
+    base: Base, platform: str, store: Store, archives: Mapping[str, str], pins: Mapping[str, str], ca_bundle: str
+) -> tuple[Deb, ...]:
+    """Return the packages that `base.packages` add to a base image which the store holds.
+
+    The image's own source lists, keys and list of installed packages decide; `archives` may give other addresses.
+    """
+    with tempfile.TemporaryDirectory(prefix="rlbox-apt-") as folder:
+        root = Path(folder)
+        extract_files(base.image, platform, store, _APT_FILES, root)
+        if not (root / "var/lib/dpkg/status").is_file():
+            raise WorkFailed(_("the base image has no list of apt packages"), where=base.image)
+        for name in ("var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "etc/apt/preferences.d"):
+            (root / name).mkdir(parents=True, exist_ok=True)
+        lists = sorted({*root.glob("etc/apt/sources.list"), *root.glob("etc/apt/sources.list.d/*")})
+        texts = {str(path): path.read_text("utf-8", "replace") for path in lists}
+        replaced = plan_image_root(texts, archives, folder)
+        for path, text in replaced.items():
+            Path(path).write_text(text)
+        (root / "apt.conf").write_text(plan_image_settings(architecture_of(platform), folder))
+        (root / "etc/apt/preferences.d/rlbox").write_text(plan_pins(pins))
+        told = _told(base, folder, ca_bundle, f"the archives of {base.image}")
+    return parse_uris(told, archives_in(replaced.values(), SHARED_ARCHIVES))
+
+
+def _told(base: Base, folder: str, ca_bundle: str, archives: str) -> str:
+    """Return what apt, whose files lie in `folder`, would install for a base."""
+    trust = {"SSL_CERT_FILE": ca_bundle} if ca_bundle else {}
+    update, install = (replace(one, env={**one.env, **trust}) for one in plan_apt_commands(base, folder))
+    check_command(update, f"apt cannot read {archives}", next_step=_LOOK)
+    what = _("apt finds no set of packages for the base")
+    outcome = check_command(install, what, next_step=_LOOK)
+    if "W: " in outcome.stderr and not outcome.stdout:
+        raise WorkFailed(_("{what}\n  | {stderr}").format(what=what, stderr=outcome.stderr.strip()))
+    return outcome.stdout
+
+
+def _suite(archive: str, suite: str, archives: Mapping[str, str]) -> AptSuite:
+    keyring = Path(f"/usr/share/keyrings/{archive.partition('-')[0]}-archive-keyring.gpg")
+    if shutil.which("apt-get") is None or not keyring.is_file():
+        missing = "apt-get" if shutil.which("apt-get") is None else str(keyring)
+        raise NodeError(
+            _("{missing} is missing, and the target's base is bootstrapped from apt").format(missing=missing),
+            where="base.bootstrap",
+            next_step=_("lock on a machine with apt and debian-archive-keyring (the lock is the same everywhere)"),
+        )
+    if archive not in archives:
+        raise NodeError(
+            _("no address of the archive {archive!r} is known here").format(archive=archive),
+            where="base.suites",
+            next_step=_("name one with an apt rule in a sources profile ({page})").format(page=page("sources")),
+        )
+    return AptSuite(archive=archive, url=archives[archive], suite=suite, keyring=str(keyring))

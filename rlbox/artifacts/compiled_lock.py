@@ -1,0 +1,163 @@
+"""Lock the inputs of compiled wheels: source, build requirements, and the system that they are built in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from rlbox.artifacts.apt_lock import resolve_debs
+from rlbox.artifacts.git_tree import lock_git
+from rlbox.artifacts.python_lock import PINS, Inputs, Upgrade, locked_packages, resolve
+from rlbox.artifacts.source_selection import Places
+from rlbox.errors import SpecError
+from rlbox.i18n import _
+from rlbox.target.compiled import COMPILER_WHEELS, Compile
+from rlbox.target.lock import Compiled, Deb, GitTree, Lock, LockedGroup, Package, recipe_digest
+from rlbox.target.target import Base, Target
+
+# A C++ compiler with what it needs, and Python's headers.
+_TOOLCHAIN = ("g++", "python3-dev")
+
+
+def plan_source(entry: Compile) -> Inputs:
+    """Return what uv is asked for the source archive of an entry; its metadata are given, for they need the build."""
+    name, version = entry.distribution, entry.version
+    settings = (
+        f'no-binary-package = ["{name}"]\n'
+        f'[[dependency-metadata]]\nname = "{name}"\nversion = "{version}"\nrequires-dist = []\n'
+    )
+    files = {"source.in": f"{name}=={version}\n", "uv.toml": settings, PINS: ""}
+    return Inputs(name=f"source of {name}", files=files)
+
+
+def plan_tools(entry: Compile, stack: Iterable[Package], before: Compiled | None, moved: Iterable[str]) -> Inputs:
+    """Return what uv is asked for the packages that a build imports.
+
+    Parameters
+    ----------
+    stack
+        The packages of the stack: what is asked for without a version has theirs, and so have its requirements.
+    before, moved
+        Where the lock before has other packages, they are kept, but for the names that `--upgrade` moves.
+    """
+    versions = {str(canonicalize_name(package.name)): package.version for package in stack}
+    kept = {package.name: package.version for package in before.tools} if before else {}
+    pins: dict[str, str] = {**{name: version for name, version in kept.items() if name not in set(moved)}, **versions}
+    roots = [_root(text, versions) for text in entry.needs]
+    roots += [f"{name}=={entry.cuda}.*" for name in COMPILER_WHEELS if entry.cuda]
+    return Inputs(
+        name=f"tools of {entry.distribution}",
+        files={
+            "tools.in": "".join(f"{line}\n" for line in sorted(roots)),
+            PINS: "".join(f"{name}=={version}\n" for name, version in sorted(pins.items())),
+        },
+    )
+
+
+def _root(text: str, versions: Mapping[str, str]) -> str:
+    try:
+        asked = Requirement(text)
+    except InvalidRequirement as error:
+        raise SpecError(
+            _("stack.compile.needs: {text!r} is no requirement: {error}").format(text=text, error=error)
+        ) from error
+    version = versions.get(canonicalize_name(asked.name))
+    return f"{text}=={version}" if version and not asked.specifier else text
+
+
+def toolchain_base(target: Target) -> Base | None:
+    """Return the bootstrapped system that a target's wheels are compiled in; None where nothing is, or none is made."""
+    if not target.compiled or not target.base.bootstrap:
+        return None
+    named = {package for __, entry in target.compiled for package in entry.packages}
+    return target.base.model_copy(update={"packages": tuple(sorted({*_TOOLCHAIN, *named}))})
+
+
+def with_wheels(lock: Lock, before: Lock | None) -> Lock:
+    for row in lock.compiled:
+        wheel = before.wheel(row) if before else None
+        if wheel:
+            lock = lock.with_wheel(row, wheel)
+    return lock
+
+
+def stack_packages(groups: Iterable[LockedGroup]) -> tuple[Package, ...]:
+    return tuple(package for group in groups for package in group.packages if package.indexed)
+
+
+def lock_compiled(
+    target: Target, lock: Lock, before: Lock | None, upgrade: Upgrade, places: Places
+) -> tuple[tuple[Deb, ...], tuple[Compiled, ...]]:
+    """Return the apt packages of the system that wheels are compiled in, and what each is compiled from.
+
+    Parameters
+    ----------
+    lock
+        The new lock, as far as it has the stack's packages.
+
+    Raises
+    ------
+    WorkFailed
+        The index has no source archive of that version, or uv or apt finds no solution.
+    """
+    toolchain = _toolchain(target, before, upgrade, places)
+    return toolchain, tuple(_rows(target, lock, before, upgrade, places, toolchain))
+
+
+def _toolchain(target: Target, before: Lock | None, upgrade: Upgrade, places: Places) -> tuple[Deb, ...]:
+    base = toolchain_base(target)
+    if base is None:
+        return ()
+    kept = {deb.name: deb.version for deb in (before.toolchain if before else ()) if not upgrade.moves(deb.name)}
+    return resolve_debs(base, target.python.platform, places.archives, kept, places.site.ca_bundle)
+
+
+def _rows(
+    target: Target, lock: Lock, before: Lock | None, upgrade: Upgrade, places: Places, toolchain: Iterable[Deb]
+) -> Iterator[Compiled]:
+    known = {row.name: row for row in before.compiled} if before else {}
+    for group, entry in target.compiled:
+        row = known.get(entry.distribution)
+        source = _source(target, entry, row, upgrade, places)
+        plan = plan_tools(entry, stack_packages(lock.groups), None if upgrade.everything else row, upgrade.names)
+        tools = tuple(sorted(_packages(target, plan, row, upgrade, places), key=lambda package: package.name))
+        digest = recipe_digest(target, entry, source, tools, toolchain)
+        yield Compiled(name=entry.distribution, group=group.name, recipe=digest, source=source, tools=tools)
+
+
+def _source(
+    target: Target, entry: Compile, before: Compiled | None, upgrade: Upgrade, places: Places
+) -> Package | GitTree:
+    if entry.url:
+        known = [before.source] if before and isinstance(before.source, GitTree) else []
+        return locked_tree(entry.distribution, entry.url, entry.ref, known, upgrade, places)
+    (source,) = _packages(target, plan_source(entry), before, upgrade, places)
+    return source
+
+
+def _packages(
+    target: Target, inputs: Inputs, before: Compiled | None, upgrade: Upgrade, places: Places
+) -> tuple[Package, ...]:
+    rows = (before.source, *before.tools) if before else ()
+    sizes = {row.sha256: row.size for row in rows}
+    resolution = resolve(target, inputs, places.sources, places.site.ca_bundle, upgrade, sizes)
+    return tuple(locked_packages(target, resolution).values())
+
+
+def locked_tree(name: str, url: str, ref: str, known: Iterable[GitTree], upgrade: Upgrade, places: Places) -> GitTree:
+    """Return the tree that `ref` of a repository means now, or the `known` one that `upgrade` does not move.
+
+    Raises
+    ------
+    WorkFailed
+        No place has the repository or the ref.
+    """
+    for tree in known:
+        if (tree.name, tree.url, tree.ref) == (name, url, ref) and not upgrade.moves(name):
+            return tree
+    facts = lock_git(url, ref, places.locator.git_urls(url), places.site.ca_bundle)
+    return GitTree(
+        name=name, url=url, ref=ref, commit=facts.commit, tree=facts.tree, sha256=facts.sha256, size=facts.size
+    )

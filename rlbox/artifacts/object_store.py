@@ -1,0 +1,234 @@
+"""Content-addressed store of files: each is complete and correct under its sha256, or absent.
+
+`objects/sha256/ab/<hex>` holds the files, `partial/<hex>` unfinished ones, `names/` the files of each fetched lock. A
+partial file carries a kernel lock while a process writes it, so that a file is downloaded once, however many want it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rlbox.errors import NodeError, WorkFailed
+from rlbox.i18n import _
+from rlbox.system.files import cache_path, link_or_copy, sha256_file
+from rlbox.system.lock import open_locked_file
+
+_BLOCK = 1 << 20
+_NAME = re.compile(r"[0-9a-f]{64}")
+_SEAL_NS = 315_532_800 * 10**9
+"""Time stamp of an object that was verified (1980-01-01): whoever writes to it changes the stamp, and is found out."""
+
+
+def store_folder(chosen: str | None) -> Path:
+    """Return the store's directory: `--store`, `RLBOX_STORE`, or one in the cache; absolute."""
+    text = chosen or os.environ.get("RLBOX_STORE")
+    return Path(os.path.expanduser(text)).absolute() if text else cache_path("store")
+
+
+class Draft:
+    """An object being written, continued where an earlier writer stopped; nobody else writes it meanwhile.
+
+    `size` is in bytes. What is there when the block ends without `keep` stays for the next writer.
+    """
+
+    def __init__(self, handle: int, path: Path, final: Path) -> None:
+        self._file = os.fdopen(handle, "r+b", buffering=0)
+        self._path, self._final = path, final
+        self._sum = hashlib.sha256()
+        self.size = 0
+        self._kept = False
+        while block := self._file.read(_BLOCK):
+            self._sum.update(block)
+            self.size += len(block)
+
+    def __enter__(self) -> Draft:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        with self._file:
+            if not self._kept and self.size == 0:
+                self._path.unlink(missing_ok=True)
+
+    @property
+    def digest(self) -> str:
+        return self._sum.hexdigest()
+
+    def write(self, data: bytes) -> None:
+        """Append `data`."""
+        rest = memoryview(data)
+        while rest:
+            count = self._file.write(rest)
+            self._sum.update(rest[:count])
+            self.size += count
+            rest = rest[count:]
+
+    def restart(self) -> None:
+        self._file.seek(0)
+        self._file.truncate()
+        self._sum = hashlib.sha256()
+        self.size = 0
+
+    def keep(self) -> None:
+        """Put the object under its name; it must have the bytes that its name says."""
+        if self.digest != self._final.name:
+            raise ValueError(_("{digest} is not {final}").format(digest=self.digest, final=self._final.name))
+        os.fsync(self._file.fileno())
+        self._final.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(self._path, self._final)
+        self._kept = True
+        _seal(self._final)
+        _sync_folder(self._final.parent)
+
+    def keep_link(self, source: Path) -> bool:
+        """Put a link of `source`, whose sum is known to be right, under the object's name; False when it cannot be."""
+        link = self._path.with_name(f".{self._path.name}")
+        self._final.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        try:
+            os.link(source, link)
+            _seal(link)
+        except OSError:
+            link.unlink(missing_ok=True)
+            return False
+        os.replace(link, self._final)
+        return True
+
+
+class Store:
+    """A store at `root`, which is made when the first object is written; `seals` lets it mark what it has verified."""
+
+    def __init__(self, root: Path, *, seals: bool = True) -> None:
+        self.root, self._seals = root, seals
+
+    def path(self, digest: str) -> Path:
+        return self.root / "objects/sha256" / digest[:2] / digest
+
+    def has(self, digest: str) -> bool:
+        return self.path(digest).is_file()
+
+    def intact(self, digest: str, size: int | None = None) -> bool:
+        """Return whether the object is there with the right size, if one is known, and the right sum.
+
+        A sum is not taken again when the object's stamp says that it was right.
+        """
+        path = self.path(digest)
+        try:
+            facts = path.stat()
+            if size and facts.st_size != size:
+                return False
+            if facts.st_mtime_ns == _SEAL_NS:
+                return True
+            if sha256_file(path) != digest:
+                return False
+        except FileNotFoundError:
+            return False
+        except NotADirectoryError as error:
+            raise not_writable(self.root, error) from error
+        if self._seals:
+            with suppress(PermissionError):
+                _seal(path)
+        return True
+
+    def digests(self) -> Iterator[str]:
+        for path in sorted((self.root / "objects/sha256").glob("??/*")):
+            if _NAME.fullmatch(path.name):
+                yield path.name
+
+    def partials(self) -> Iterator[Path]:
+        yield from sorted((self.root / "partial").glob("*"))
+
+    def partial_bytes(self, digest: str) -> int:
+        try:
+            return (self.root / "partial" / digest).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def try_draft(self, digest: str) -> Draft | None:
+        """Return the object's draft, or None while another writes it.
+
+        The other may have finished it in between: look again before writing.
+        """
+        partial = self.root / "partial" / digest
+        try:
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            handle = open_locked_file(partial, create=True)
+        except OSError as error:
+            raise not_writable(self.root, error) from error
+        return None if handle is None else Draft(handle, partial, self.path(digest))
+
+    @contextmanager
+    def draft(self, digest: str) -> Iterator[Draft]:
+        """Hold the object's draft while the block runs; waits for another writer."""
+        while (draft := self.try_draft(digest)) is None:
+            time.sleep(0.1)
+        with draft:
+            yield draft
+
+    def adopt(self, path: Path, digest: str) -> str:
+        """Take a file in when it has the bytes of `digest`: a link, or a copy from another disk; return its sha256."""
+        with self.draft(digest) as draft:
+            if self.intact(digest):
+                return digest
+            draft.restart()
+            if path.stat().st_dev == self.root.stat().st_dev:
+                got = sha256_file(path)
+                if got != digest or draft.keep_link(path):
+                    return got
+            with open(path, "rb", buffering=0) as file:
+                while block := file.read(_BLOCK):
+                    draft.write(block)
+            got = draft.digest
+            if got == digest:
+                draft.keep()
+            else:
+                draft.restart()
+            return got
+
+    def link(self, digest: str, path: Path) -> None:
+        """Put an object at `path` in place of what is there: a hard link, a copy on another file system.
+
+        Whoever gets a link must not write to it. `WorkFailed` when the store has no such object.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name[:40]}.{os.getpid()}.{digest[:8]}")
+        try:
+            link_or_copy(self.path(digest), draft)
+            os.replace(draft, path)
+        except FileNotFoundError as error:
+            raise WorkFailed(
+                _("the store does not hold {path} ({digest})").format(path=path.name, digest=digest[:12]),
+                where=str(self.root),
+                next_step="rlbox fetch TARGET",
+            ) from error
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def remove(self, digest: str) -> None:
+        self.path(digest).unlink(missing_ok=True)
+
+
+def not_writable(root: Path, error: OSError) -> NodeError:
+    return NodeError(
+        _("the store cannot be written: {strerror}").format(strerror=error.strerror),
+        where=str(root),
+        next_step=_("name another with --store DIR or RLBOX_STORE"),
+    )
+
+
+def _seal(path: Path) -> None:
+    path.chmod(0o444)
+    os.utime(path, ns=(_SEAL_NS, _SEAL_NS))
+
+
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,283 @@
+"""The files of a lock as an OCI artifact, in a directory or a registry: for machines without network."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlbox.artifacts.base_image import fill_from_registry
+from rlbox.artifacts.object_store import Store
+from rlbox.engine.oci import (
+    LAYOUT,
+    LAYOUT_FILE,
+    MANIFEST,
+    REF_NAME,
+    TITLE,
+    Descriptor,
+    Manifest,
+    describe,
+    document,
+    parse_manifest,
+    sha256_of,
+)
+from rlbox.engine.oci import index as oci_index
+from rlbox.engine.reference import Reference
+from rlbox.engine.registry_client import Registry
+from rlbox.errors import NodeError, RegistryError, WorkFailed
+from rlbox.i18n import _
+from rlbox.system.files import is_disk_full, sha256_file, write_atomic
+from rlbox.target.artifact import Artifact
+
+INPUTS = "application/vnd.rlbox.inputs.v1"
+LOCK = "application/vnd.rlbox.lock.v2+json"
+FILE = "application/octet-stream"
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+KIND, GROUP = "rlbox.kind", "rlbox.group"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputsPlan:
+    """The bytes of the documents of an export: lock, manifest, index."""
+
+    lock: bytes
+    manifest: bytes
+    index: bytes
+
+    @property
+    def lock_blob(self) -> Descriptor:
+        return describe(self.lock, LOCK)
+
+
+def plan_inputs_artifact(target: str, lock: str, files: Sequence[Artifact]) -> InputsPlan:
+    """Return the documents that describe `files`; the same lock gives the same bytes."""
+    body = lock.encode()
+    manifest = document(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "artifactType": INPUTS,
+            "config": describe(body, LOCK).json(),
+            "layers": [_layer(file).json() for file in files],
+            "annotations": {TITLE: target},
+        }
+    )
+    listed = describe(manifest, MANIFEST, artifact_type=INPUTS, annotations={REF_NAME: target})
+    return InputsPlan(lock=body, manifest=manifest, index=oci_index([listed]))
+
+
+def _layer(file: Artifact) -> Descriptor:
+    return Descriptor(
+        media_type=FILE,
+        digest=f"sha256:{file.sha256}",
+        size=file.size,
+        annotations={TITLE: file.file.rpartition("/")[2], KIND: file.kind, GROUP: file.group},
+    )
+
+
+def is_inputs(manifest: Manifest) -> bool:
+    blobs = (manifest.config, *manifest.layers)
+    whole = all(blob is not None and _DIGEST.fullmatch(blob.digest) for blob in blobs)
+    return whole and manifest.config is not None and manifest.config.media_type == LOCK
+
+
+def is_folder(place: str) -> bool:
+    """Return whether `--export PLACE` means a folder rather than a reference, by the look of it."""
+    return place.startswith(("/", "./", "../", "~")) or place in (".", "..")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported:
+    """What an import did: files taken in, files that were in the store, and what is wrong with the others."""
+
+    taken: int
+    present: int
+    bad: tuple[str, ...]
+    lock: bytes
+
+
+def export_folder(plan: InputsPlan, files: Sequence[Artifact], store: Store, folder: Path) -> None:
+    """Write an OCI layout of `files`; what an earlier export left is used again, and `index.json` comes last.
+
+    Raises
+    ------
+    NodeError
+        The disk is full, or the folder cannot be written.
+    WorkFailed
+        The folder holds something else.
+    """
+    blobs = folder / "blobs/sha256"
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / LAYOUT_FILE).exists():
+        raise WorkFailed(
+            _("the folder of the export holds other things"), where=str(folder), next_step=_("name an empty one")
+        )
+    with _disk_errors(folder):
+        blobs.mkdir(parents=True, exist_ok=True)
+        (folder / "index.json").unlink(missing_ok=True)
+        write_atomic(folder / LAYOUT_FILE, LAYOUT)
+        for left in blobs.glob(".*"):
+            left.unlink()
+        for file in files:
+            path = blobs / file.sha256
+            if not _is_object(path, store.path(file.sha256), file):
+                store.link(file.sha256, path)
+        for body in (plan.lock, plan.manifest):
+            write_atomic(blobs / sha256_of(body).removeprefix("sha256:"), body)
+        os.sync()
+        write_atomic(folder / "index.json", plan.index)
+
+
+def _is_object(path: Path, source: Path, file: Artifact) -> bool:
+    try:
+        facts = path.stat()
+        linked = os.path.samestat(facts, source.stat())
+    except FileNotFoundError:
+        return False
+    return linked or (facts.st_size == file.size and sha256_file(path) == file.sha256)
+
+
+def import_folder(folder: Path, store: Store, on_file: Callable[[str], None] = lambda title: None) -> Imported:
+    """Take every whole file of an export into the store; `on_file` is told the name of each before it is read.
+
+    Raises
+    ------
+    WorkFailed
+        It is no export, or one that was never finished.
+    NodeError
+        The store's disk is full.
+    """
+    manifest = require_export(folder)
+    taken = present = 0
+    bad = []
+    with _disk_errors(store.root):
+        for layer in manifest.layers:
+            digest = layer.digest.removeprefix("sha256:")
+            if store.intact(digest, layer.size):
+                present += 1
+                continue
+            on_file(layer.annotations.get(TITLE, digest))
+            why = _take(folder, layer, store)
+            taken += not why
+            bad += [f"{layer.annotations.get(TITLE, digest)}: {why}"] if why else []
+    config = manifest.config
+    assert config is not None  # noqa: S101  (`require_export` looked)
+    return Imported(taken=taken, present=present, bad=tuple(bad), lock=_read_blob(folder, config))
+
+
+def _take(folder: Path, layer: Descriptor, store: Store) -> str:
+    """Take one file in; return what is wrong with it."""
+    digest = layer.digest.removeprefix("sha256:")
+    path = folder / "blobs/sha256" / digest
+    if not path.is_file():
+        return "missing"
+    if (size := path.stat().st_size) != layer.size:
+        return f"torn: {size} of {layer.size} bytes"
+    found = store.adopt(path, digest)
+    return "" if found == digest else f"damaged: its sha256 is {found[:12]}…, not {digest[:12]}…"
+
+
+def require_export(folder: Path) -> Manifest:
+    if not (folder / "index.json").is_file():
+        raise WorkFailed(
+            _("there is no finished export: index.json is missing"),
+            where=str(folder),
+            next_step=_("repeat rlbox fetch TARGET --export on the machine that has network"),
+        )
+    try:
+        for listed in parse_manifest((folder / "index.json").read_bytes()).manifests:
+            manifest = parse_manifest(_read_blob(folder, listed))
+            if is_inputs(manifest):
+                return manifest
+    except (ValueError, OSError, json.JSONDecodeError) as error:
+        raise WorkFailed(_("the export is damaged: {error}").format(error=error), where=str(folder)) from error
+    raise WorkFailed(_("the folder is an OCI layout, but no export of rlbox"), where=str(folder))
+
+
+def _read_blob(folder: Path, blob: Descriptor) -> bytes:
+    body = (folder / "blobs/sha256" / blob.digest.removeprefix("sha256:")).read_bytes()
+    if sha256_of(body) != blob.digest:
+        raise ValueError(_("blob {digest}… has other bytes").format(digest=blob.digest[:19]))
+    return body
+
+
+@contextmanager
+def _disk_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        full = is_disk_full(error)
+        raise NodeError(
+            _("the disk is full") if full else _("the disk fails: {strerror}").format(strerror=error.strerror),
+            where=str(error.filename or folder),
+            next_step=_("free space; the same command goes on where it stopped") if full else _("name another folder"),
+        ) from error
+
+
+def export_registry(
+    plan: InputsPlan,
+    files: Sequence[Artifact],
+    store: Store,
+    to: Reference,
+    ca_bundle: str,
+    on_file: Callable[[str], None] = lambda title: None,
+) -> None:
+    """Upload `files` and tag them; what the registry has is not sent again. `RegistryError` when it refuses."""
+    with Registry(to.host, write=True, ca_bundle=ca_bundle) as registry:
+        for file in {file.sha256: file for file in files}.values():
+            on_file(file.file.rpartition("/")[2])
+            blob = Descriptor(media_type="", digest=f"sha256:{file.sha256}", size=file.size)
+            registry.put_blob(to.repository, blob, store.path(file.sha256))
+        registry.put_blob(to.repository, plan.lock_blob, plan.lock)
+        registry.put_manifest(to.repository, to.tag or "latest", plan.manifest, MANIFEST)
+
+
+def import_registry(
+    source: Reference, store: Store, ca_bundle: str, on_file: Callable[[str], None] = lambda title: None
+) -> Imported:
+    """Take the files of a lock from a registry into the store; wrong bytes are named, the right ones kept.
+
+    Raises
+    ------
+    RegistryError
+        There is nothing under that name, or something that `rlbox fetch --export` did not put there.
+    """
+    taken, bad = 0, []
+    with Registry(source.host, ca_bundle=ca_bundle) as registry:
+        manifest = registry.get_manifest(source.repository, source.digest or source.tag or "latest")
+        config = manifest.config
+        if config is None or not is_inputs(manifest):
+            raise RegistryError(
+                _("{source} is no export of rlbox").format(source=source),
+                next_step="rlbox fetch TARGET --export " + str(source),
+            )
+        for layer in manifest.layers:
+            file = _artifact(layer, source)
+            if store.intact(file.sha256, file.size):
+                continue
+            on_file(file.file)
+            with store.draft(file.sha256) as draft:
+                try:
+                    fill_from_registry(registry, source.repository, file, draft)
+                    draft.keep()
+                    taken += 1
+                except RegistryError as error:
+                    bad.append(f"{file.file}: {error.what}")
+        lock = registry.retry(lambda: _lock_text(registry, source, config))
+    return Imported(taken=taken, present=len(manifest.layers) - taken - len(bad), bad=tuple(bad), lock=lock)
+
+
+def _lock_text(registry: Registry, source: Reference, blob: Descriptor) -> bytes:
+    with registry.open_blob(source.repository, blob.digest) as (__, blocks):
+        return b"".join(blocks)
+
+
+def _artifact(layer: Descriptor, source: Reference) -> Artifact:
+    title = layer.annotations.get(TITLE, "lock.json")
+    digest = layer.digest.removeprefix("sha256:")
+    return Artifact(
+        kind="oci", name=title, file=title, sha256=digest, size=layer.size, group="inputs", origin=str(source)
+    )

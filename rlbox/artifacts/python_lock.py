@@ -1,0 +1,376 @@
+"""Resolve a target's Python packages with uv, and split them into layer groups by who needs what."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from uv import find_uv_bin
+
+from rlbox.artifacts.mirrors import SourcePlan
+from rlbox.errors import WorkFailed
+from rlbox.foreign import toml_table
+from rlbox.i18n import _
+from rlbox.system.command import check_command
+from rlbox.system.http import HttpClient, NoResponseError, create_client, explain_no_response, retry
+from rlbox.system.network_settings import NetworkSettings
+from rlbox.target.lock import Deb, Lock, LockedGroup, Package, lock_checksum
+from rlbox.target.target import Group, Target
+from rlbox.values import Command
+
+_PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(?P<version>[^\s;\\]+)(?:\s*;.*)?$")
+_VIA = re.compile(r"^\s+#\s+(?:via\s+)?(\S.*)$")
+PINS, PYLOCK = "pins.txt", "pylock.toml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upgrade:
+    """What may leave the version of the lock before: everything, or the packages named."""
+
+    everything: bool = False
+    names: frozenset[str] = frozenset()
+
+    def moves(self, name: str) -> bool:
+        return self.everything or name in self.names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolution:
+    """What uv printed: `pins` as a requirements file with notes of who asked, `files` as a parsed pylock.toml.
+
+    `sizes` maps the sha256 of a file to its bytes.
+    """
+
+    pins: str
+    files: Mapping[str, Any]
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What is resolved together: the files uv reads, by name; `.in` files are roots, one for each group."""
+
+    name: str
+    files: Mapping[str, str]
+
+
+def plan_inputs(target: Target, runtime: tuple[str, ...], kept: Mapping[str, Mapping[str, str]]) -> tuple[Inputs, ...]:
+    """Return what has to be resolved: the stack, rlbox's own environment, the tools that build source archives.
+
+    Each group's roots are a file of their own, so that uv's notes say which group asked for a package. `kept` maps
+    the name of a resolution to package versions of the lock before, which uv prefers.
+    """
+    stack = {f"{group.name}.in": "".join(f"{line}\n" for line in group.packages) for group in target.stack}
+    left_out = (*target.python.exclude, *target.base.holds, *(entry.distribution for __, entry in target.compiled))
+    stack["excluded.txt"] = "".join(f"{name} ; python_version < '0'\n" for name in left_out)
+    own = {"runtime.in": "".join(f"{line}\n" for line in sorted(runtime))}
+    tools = {"build.in": "".join(f"{line}\n" for line in sorted(target.python.build))}
+    return tuple(
+        Inputs(name=name, files={**files, PINS: _pins(kept.get(name, {}))})
+        for name, files in (("stack", stack), ("runtime", own), ("build", tools))
+    )
+
+
+def _pins(versions: Mapping[str, str]) -> str:
+    return "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
+
+
+def kept_versions(lock: Lock | None, upgrade: Upgrade) -> dict[str, dict[str, str]]:
+    """Return the versions that a new lock keeps, by what they are for: `stack`, `runtime`, `build`, `apt`."""
+    if lock is None or upgrade.everything:
+        return {}
+    stack = [package for group in lock.groups for package in group.packages if package.indexed]
+    rows: dict[str, Iterable[Package | Deb]] = {
+        "stack": stack,
+        "runtime": lock.runtime.packages,
+        "build": lock.build.packages,
+        "apt": lock.debs,
+    }
+    return {
+        name: {row.name: row.version for row in found if not upgrade.moves(row.name)} for name, found in rows.items()
+    }
+
+
+def plan_compile(
+    target: Target, inputs: Inputs, uv: str, sources: SourcePlan, cwd: str, upgrade: Upgrade
+) -> tuple[Command, Command]:
+    """Return the uv commands that pin versions (`pins.txt`) and that find the files of those (`pylock.toml`)."""
+    overrides = ("--override", "excluded.txt") if "excluded.txt" in inputs.files else ()
+    roots = sorted(name for name in inputs.files if name.endswith(".in"))
+    local = [
+        word for folder in sorted({w.rsplit("/", 1)[0] for w in sources.wheels}) for word in ("--find-links", folder)
+    ]
+    python = ("--python-version", target.python.version, "--python-platform", target.python.platform)
+    moved = [word for name in sorted(upgrade.names) for word in ("--upgrade-package", name)]
+    moved += ["--upgrade"] if upgrade.everything else []
+    before = ("--exclude-newer", target.python.before) if inputs.name == "stack" and target.python.before else ()
+    compile_ = (uv, "pip", "compile", "--quiet", "--no-header", *python, *local, *before)
+    return (
+        Command(argv=(*compile_, *overrides, *moved, *roots, "-o", PINS), env=sources.env, cwd=cwd, timeout_s=600),
+        Command(
+            argv=(*compile_, "--no-deps", "--format", "pylock.toml", PINS, "-o", PYLOCK),
+            env=sources.env,
+            cwd=cwd,
+            timeout_s=600,
+        ),
+    )
+
+
+def plan_lock(target: Target, runtime: tuple[str, ...], resolved: Mapping[str, Resolution]) -> Lock:
+    """Return the lock of what was resolved, Python packages alone; no `build` when each of them is a wheel."""
+    order = [group.name for group in target.stack]
+    __, parents = parse_pins(resolved["stack"].pins)
+    owner = _first_group(order, parents)
+    packages = locked_packages(target, resolved["stack"])
+    own = locked_packages(target, resolved["runtime"])
+    sdists = [package for package in (*packages.values(), *own.values()) if not package.is_wheel]
+    tools = locked_packages(target, resolved["build"]) if sdists else {}
+    return Lock(
+        target=target.name,
+        spec=lock_checksum(target, runtime),
+        python=target.python.version,
+        platform=target.python.platform,
+        base=target.base.bootstrap or target.base.image,
+        runtime=LockedGroup(name="runtime", packages=_sorted(own.values())),
+        build=LockedGroup(name="build", packages=_sorted(tools.values())),
+        groups=tuple(
+            LockedGroup(
+                name=spec.name,
+                packages=_sorted((*(p for key, p in packages.items() if owner[key] == spec.name), *_wheels(spec))),
+            )
+            for spec in target.stack
+        ),
+    )
+
+
+def _wheels(group: Group) -> Iterator[Package]:
+    for wheel in group.wheels:
+        yield Package(
+            name=wheel.distribution,
+            version=wheel.version,
+            file=wheel.file,
+            sha256=wheel.sha256,
+            size=wheel.size,
+            source=wheel.url,
+        )
+
+
+def locked_packages(target: Target, resolution: Resolution) -> dict[str, Package]:
+    """Return the packages of a resolution by name, each with the one file that is installed.
+
+    Raises
+    ------
+    WorkFailed
+        One is not pinned by version, has no sha256, or no file for the target's interpreter and platform.
+    """
+    versions, __ = parse_pins(resolution.pins)
+    channels = {group.channel for group in target.stack if group.channel}
+    found = {}
+    for row in resolution.files.get("packages", ()):
+        file = _chosen_file(row, target)
+        name, version = str(row["name"]), str(row["version"])
+        local = version.partition("+")[2]
+        found[name] = Package(
+            name=name,
+            version=version,
+            file=file_name(file),
+            sha256=str(file["hashes"]["sha256"]),
+            size=resolution.sizes.get(str(file["hashes"]["sha256"]), 0),
+            source=f"torch-wheels/{local}" if local in channels else "python",
+        )
+    if missing := sorted(set(versions) - set(found)):
+        raise WorkFailed(_("uv found no file for {missing}").format(missing=", ".join(missing)))
+    return found
+
+
+def chosen_files(target: Target, files: Mapping[str, Any]) -> dict[str, str]:
+    chosen = [_chosen_file(row, target) for row in files.get("packages", ())]
+    return {str(file["hashes"]["sha256"]): str(file.get("url") or file.get("path")) for file in chosen}
+
+
+def _chosen_file(row: Mapping[str, Any], target: Target) -> Mapping[str, Any]:
+    wheels = {file_name(wheel): wheel for wheel in row.get("wheels", ())}
+    best = best_wheel(wheels, target.python.version, target.python.platform)
+    file = wheels[best] if best else row.get("sdist") or row.get("archive")
+    what = f"{row['name']} {row.get('version', '')}".strip()
+    if file is None:
+        raise WorkFailed(
+            _("{what} has no file for Python {version} on {platform}").format(
+                what=what, version=target.python.version, platform=target.python.platform
+            ),
+            where="python.version and python.platform",
+        )
+    if "version" not in row or "sha256" not in file.get("hashes", {}):
+        raise WorkFailed(_("{what} is not pinned by version and sha256: {file}").format(what=what, file=file))
+    return dict(file)
+
+
+def file_name(file: Mapping[str, Any]) -> str:
+    place = str(file.get("name") or file.get("path") or urlsplit(str(file["url"])).path)
+    return unquote(place.rpartition("/")[2])
+
+
+def parse_pins(text: str) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Return the versions of `uv pip compile`'s output by package, and for each package who asked for it.
+
+    Raises
+    ------
+    WorkFailed
+        There is none, or one is not pinned by version (an address, a folder).
+    """
+    versions: dict[str, str] = {}
+    parents: dict[str, list[str]] = {}
+    name = ""
+    for line in text.splitlines():
+        if pin := _PIN.match(line):
+            name = pin["name"]
+            versions[name], parents[name] = pin["version"], []
+        elif (via := _VIA.match(line)) and via[1] != "via":
+            parents[name].append(via[1])
+        elif line and line[0] not in " #":
+            raise WorkFailed(_("uv resolved a package that is not pinned by version: {line}").format(line=line))
+    if not versions:
+        raise WorkFailed(_("uv resolved no package"), next_step=_("name packages in the groups of the target's stack"))
+    return versions, parents
+
+
+def _first_group(order: list[str], parents: Mapping[str, list[str]]) -> dict[str, str]:
+    children: dict[str, list[str]] = {}
+    for child, asked_by in parents.items():
+        for parent in asked_by:
+            children.setdefault(parent, []).append(child)
+    owner: dict[str, str] = {}
+    for group in order:
+        queue = deque(children.get(f"-r {group}.in", ()))
+        while queue:
+            package = queue.popleft()
+            if package not in owner:
+                owner[package] = group
+                queue.extend(children.get(package, ()))
+    return owner | {name: order[-1] for name in parents if name not in owner}
+
+
+def _sorted(packages: Iterable[Package]) -> tuple[Package, ...]:
+    return tuple(sorted(packages, key=lambda package: package.name))
+
+
+# glibc versions that manylinux tags name; uv has already left out what is too new for the platform.
+_GLIBC = range(45, 4, -1)
+_LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}  # source: PEP 600, "Legacy manylinux tags"
+
+
+def best_wheel(names: Iterable[str], python: str, platform: str) -> str | None:
+    """Return the file name that an installer prefers, or None when there is no wheel for the interpreter.
+
+    Parameters
+    ----------
+    python
+        `3.11`.
+    platform
+        uv's name: `x86_64-unknown-linux-gnu`, `aarch64-…`, `x86_64-manylinux_2_28`.
+    """
+    order = _order(python, platform.partition("-")[0])
+    ranked = sorted((_rank(name, order), name) for name in names)
+    return next((name for (place, _), name in ranked if place < len(order)), None)
+
+
+def _rank(name: str, order: dict[Tag, int]) -> tuple[int, tuple[int, str]]:
+    try:
+        _, _, build, tags = parse_wheel_filename(name)
+    except InvalidWheelFilename:
+        return len(order), (0, "")
+    number, suffix = build or (0, "")
+    return min((order.get(tag, len(order)) for tag in tags), default=len(order)), (-number, suffix)
+
+
+@cache
+def _order(python: str, machine: str) -> dict[Tag, int]:
+    major, minor = (int(part) for part in python.split("."))
+    platforms = list(_platforms(machine))
+    tags = [*cpython_tags((major, minor), platforms=platforms)]
+    tags += compatible_tags((major, minor), interpreter=f"cp{major}{minor}", platforms=platforms)
+    return {tag: place for place, tag in enumerate(dict.fromkeys(tags))}
+
+
+def _platforms(machine: str) -> Iterator[str]:
+    for minor in _GLIBC:
+        yield f"manylinux_2_{minor}_{machine}"
+        if minor in _LEGACY:
+            yield f"{_LEGACY[minor]}_{machine}"
+    yield f"linux_{machine}"
+
+
+_SIZES_AT_ONCE = 16
+_SILENT_S = 30.0
+_OTHER = _("lock from another index: --sources PROFILE")
+
+
+def resolve(
+    target: Target,
+    inputs: Inputs,
+    sources: SourcePlan,
+    ca_bundle: str,
+    upgrade: Upgrade,
+    known_sizes: Mapping[str, int],
+) -> Resolution:
+    """Resolve one set of packages with uv for the target's interpreter and platform.
+
+    Parameters
+    ----------
+    known_sizes
+        sha256 to bytes, from the lock before: those files need not be asked about.
+
+    Raises
+    ------
+    WorkFailed
+        uv finds no solution (quoted), or an index does not say how large a file is.
+    """
+    trust = {"SSL_CERT_FILE": ca_bundle} if ca_bundle else {}
+    what = f"uv finds no set of packages for the {inputs.name} of target {target.name}"
+    with tempfile.TemporaryDirectory(prefix="rlbox-lock-") as folder:
+        for name, text in inputs.files.items():
+            Path(folder, name).write_text(text, encoding="utf-8")
+        for command in plan_compile(target, inputs, find_uv_bin(), sources, folder, upgrade):
+            env = {**command.env, **trust}
+            check_command(Command(argv=command.argv, env=env, cwd=folder, timeout_s=command.timeout_s), what)
+        pins = Path(folder, PINS).read_text(encoding="utf-8")
+        files = toml_table(Path(folder, PYLOCK).read_text(encoding="utf-8"))
+    asked = {sha: url for sha, url in chosen_files(target, files).items() if sha not in known_sizes}
+    return Resolution(pins=pins, files=files, sizes={**known_sizes, **_sizes(asked, ca_bundle)})
+
+
+def _sizes(urls: Mapping[str, str], ca_bundle: str) -> dict[str, int]:
+    """Return the bytes of files by their sha256; most indexes do not tell, so each file's server is asked."""
+    site = NetworkSettings(ca_bundle=ca_bundle)
+    with create_client(site, silent_s=_SILENT_S) as http, ThreadPoolExecutor(_SIZES_AT_ONCE) as pool:
+        return dict(zip(urls, pool.map(lambda url: _size(http, url), urls.values()), strict=True))
+
+
+def _size(http: HttpClient, url: str) -> int:
+    parts = urlsplit(url)
+    if parts.scheme in ("", "file"):
+        return Path(unquote(parts.path)).stat().st_size
+    try:
+        answer = retry(lambda: http.whole("HEAD", url), attempts=3)
+    except NoResponseError as error:
+        raise WorkFailed(
+            _("{url}: {explain_no_response}").format(url=url, explain_no_response=explain_no_response(error)),
+            next_step=_OTHER,
+        ) from error
+    if answer.status != 200:
+        raise WorkFailed(
+            _("{url}: the server answered {status}").format(url=url, status=answer.status), next_step=_OTHER
+        )
+    if answer.length is None:
+        raise WorkFailed(_("{url}: the server does not say how large the file is").format(url=url), next_step=_OTHER)
+    return answer.length

@@ -1,0 +1,242 @@
+"""Upkeep of the store and the caches: which objects are used and what they are, verification, removal."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rlbox.artifacts.base_image import base_digests
+from rlbox.artifacts.object_store import Store, not_writable
+from rlbox.config.project import Project
+from rlbox.errors import SpecError
+from rlbox.foreign import parse_json
+from rlbox.system.files import cache_path, sha256_file, write_atomic
+from rlbox.system.lock import open_locked_file, require_unlocked
+from rlbox.system.safe_files import remove_tree, walk_files
+from rlbox.target.artifact import Artifact, named_files
+from rlbox.target.lock import Lock, load_lock
+
+_SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """One lock that was fetched into the store: its target, where it lay, its files; `path` holds these facts."""
+
+    target: str
+    lock: Path
+    files: tuple[Artifact, ...]
+    path: Path
+
+
+def remember(store: Store, target: str, lock: Path, files: Iterable[Artifact]) -> None:
+    """Write down what a lock's objects are, in place of what was known of an earlier lock at the same path.
+
+    `NodeError` when the store cannot be written.
+    """
+    mark = hashlib.sha256(str(lock).encode()).hexdigest()[:8]
+    facts = {"schema": _SCHEMA, "target": target, "lock": str(lock), "files": [asdict(file) for file in files]}
+    try:
+        write_atomic(store.root / "names" / f"{target}-{mark}.json", json.dumps(facts, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise not_writable(store.root, error) from error
+
+
+def known_locks(store: Store) -> Iterator[Known]:
+    """Yield every lock that was fetched into the store; what cannot be read names nothing."""
+    for path in sorted((store.root / "names").glob("*.json")):
+        try:
+            facts = parse_json(path.read_bytes())
+            files = tuple(Artifact(**row) for row in facts["files"])
+            yield Known(target=facts["target"], lock=Path(facts["lock"]), files=files, path=path)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+
+
+def names(store: Store) -> dict[str, tuple[Artifact, tuple[str, ...]]]:
+    found: dict[str, tuple[Artifact, tuple[str, ...]]] = {}
+    for known in known_locks(store):
+        for file in known.files:
+            _, targets = found.get(file.sha256, (file, ()))
+            found[file.sha256] = (file, tuple(sorted({*targets, known.target})))
+    return found
+
+
+def describe(artifact: Artifact | None, targets: Iterable[str]) -> str:
+    if artifact is None:
+        return "unknown: no lock that was fetched names it"
+    return f"{artifact.file.rpartition('/')[2]} ({artifact.kind}, {artifact.group}; {', '.join(targets)})"
+
+
+def wanted_digests(store: Store, project: Project) -> set[str]:
+    """Return the objects that a lock uses: of the project's targets, or of another project that was fetched.
+
+    Raises
+    ------
+    SpecError
+        A lock of the project cannot be read, so that nobody knows what it uses.
+    """
+    wanted: set[str] = set()
+    own = {project.lock_file(name) for name in project.targets()}
+    for path in sorted(own):
+        lock = load_lock(path)
+        wanted |= _digests(store, lock) if lock else set()
+    for known in known_locks(store):
+        if known.lock in own or not known.lock.exists():
+            continue
+        wanted |= {file.sha256 for file in known.files}
+        try:
+            lock = load_lock(known.lock)
+        except SpecError:
+            continue
+        wanted |= _digests(store, lock) if lock else set()
+    return wanted
+
+
+def _digests(store: Store, lock: Lock) -> set[str]:
+    return {file.sha256 for file in named_files(lock)} | base_digests(store, lock.base)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Damage:
+    """An object with other bytes than its name says; `found` is their sha256, or why they cannot be read."""
+
+    digest: str
+    size: int
+    found: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pruned:
+    """What was removed, or would be: digests of objects and of half-written files; bytes are those on disk."""
+
+    objects: tuple[str, ...]
+    partials: tuple[str, ...]
+    freed: int
+
+
+def verify_objects(store: Store, on_object: Callable[[int], None] = lambda size: None) -> tuple[Damage, ...]:
+    """Return every damaged object; `on_object` is told the bytes of each that was read."""
+
+    def look(digest: str) -> Damage | None:
+        path = store.path(digest)
+        size = path.stat().st_size
+        try:
+            found = sha256_file(path)
+        except OSError as error:
+            found = f"cannot be read: {error.strerror}"
+        on_object(size)
+        return None if found == digest else Damage(digest=digest, size=size, found=found)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return tuple(damage for damage in pool.map(look, store.digests()) if damage)
+
+
+def prune(store: Store, wanted: set[str], *, dry_run: bool) -> Pruned:
+    """Remove objects and half-written files that are not `wanted`, and names of locks that are gone.
+
+    What another rlbox writes right now stays.
+    """
+    objects = [digest for digest in store.digests() if digest not in wanted]
+    partials = [path for path in store.partials() if path.name not in wanted and _is_idle(path)]
+    freed = sum(_bytes(store.path(digest)) for digest in objects) + sum(map(_bytes, partials))
+    if not dry_run:
+        for digest in objects:
+            store.remove(digest)
+        for path in partials:
+            _is_idle(path, remove=True)
+        for known in known_locks(store):
+            if not known.lock.exists():
+                known.path.unlink(missing_ok=True)
+    return Pruned(objects=tuple(objects), partials=tuple(path.name for path in partials), freed=freed)
+
+
+def _bytes(path: Path) -> int:
+    """Return the room that removing a file gives back: nothing when it has another link."""
+    facts = path.stat()
+    return facts.st_size if facts.st_nlink == 1 else 0
+
+
+def _is_idle(path: Path, *, remove: bool = False) -> bool:
+    with suppress(OSError):
+        handle = open_locked_file(path, create=False)
+        if handle is None:
+            return False
+        if remove:
+            path.unlink()
+        os.close(handle)
+    return True
+
+
+_NO_CACHE = ("locks", "places", "store")
+"""Folders below the cache folder that have their own commands, or are in use."""
+
+_BLOCK = 512
+"""Bytes that the kernel counts as one block of a file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheEntry:
+    """One file or folder of a cache; of a file with several links, `size` has the share of one."""
+
+    path: Path
+    size: int
+    used_at: float
+
+
+def find_unused_entries(older_s: float) -> list[CacheEntry]:
+    """Return the entries that were not used for `older_s` seconds."""
+    before = time.time() - older_s
+    entries = []
+    for cache in _inside(cache_path()):
+        for path in _inside(cache) if cache.name not in _NO_CACHE else ():
+            with suppress(FileNotFoundError):  # another rlbox has removed it meanwhile
+                entries.append(_entry(path))
+    return [entry for entry in entries if entry.used_at < before]
+
+
+def remove_entries(entries: Sequence[CacheEntry]) -> None:
+    """Remove cache entries; one that is killed in the middle is still under its name, or gone.
+
+    Raises
+    ------
+    LockHeld
+        Another rlbox builds or installs a target right now, perhaps with one of them; nothing is removed.
+    """
+    for lock in _inside(cache_path("locks")) if entries else ():
+        require_unlocked(lock, "caches")
+    for entry in entries:
+        gone = entry.path.with_name(f".{entry.path.name}.{os.getpid()}")
+        try:
+            os.replace(entry.path, gone)
+        except FileNotFoundError:
+            continue
+        remove_tree(gone) if gone.is_dir() and not gone.is_symlink() else gone.unlink()
+
+
+def _inside(folder: Path) -> Iterable[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _entry(path: Path) -> CacheEntry:
+    stats = [path.lstat(), *(row for _, row in walk_files(path, folders=True))]
+    size = sum(row.st_blocks * _BLOCK // (1 if stat.S_ISDIR(row.st_mode) else row.st_nlink) for row in stats)
+    return CacheEntry(path=path, size=size, used_at=max(map(_used_at, stats)))
+
+
+def _used_at(row: os.stat_result) -> float:
+    """Return when a file was read or written; to list a folder, or to read another link of a file, is no use of it."""
+    if stat.S_ISDIR(row.st_mode):
+        return row.st_mtime
+    return max(row.st_mtime, row.st_atime) if stat.S_ISREG(row.st_mode) and row.st_nlink == 1 else 0.0

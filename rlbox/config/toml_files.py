@@ -1,0 +1,109 @@
+"""Read spec files: parse TOML, merge included tables, list dotted keys."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlbox.config.project import Project
+from rlbox.errors import SpecError
+from rlbox.foreign import toml_table
+from rlbox.i18n import _
+
+
+def load_toml(path: Path, project: Project | None = None) -> dict[str, Any]:
+    """Return the parsed file; a syntax error is a `SpecError` that names file and line."""
+    shown = shown_path(path, project)
+    return parse_toml(read_text(path, shown), shown)
+
+
+def parse_toml(text: str, shown: str) -> dict[str, Any]:
+    """Return the parsed text; a syntax error is a `SpecError` that names `shown`, where it is from, and the line."""
+    try:
+        return toml_table(text)
+    except ValueError as error:
+        raise SpecError(
+            _("{shown}: broken TOML: {error}").format(shown=shown, error=error),
+            next_step=_("correct the line named above"),
+        ) from error
+
+
+def read_text(path: Path, shown: str) -> str:
+    """Return a file's text; `SpecError` when it cannot be read, or is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SpecError(
+            _("{shown}: not UTF-8 text: {error}").format(shown=shown, error=error),
+            next_step=_("save the file as UTF-8"),
+        ) from error
+    except OSError as error:
+        raise SpecError(
+            _("{shown}: cannot be read: {strerror}").format(shown=shown, strerror=error.strerror)
+        ) from error
+
+
+def without_name(data: dict[str, Any], shown: str, key: str) -> dict[str, Any]:
+    """Return `data`; a `SpecError` when it holds `key`, which is the folder's or file's own."""
+    if key in data:
+        raise SpecError(
+            _("{shown}: {key}: unknown key, the name is that of the folder or file").format(shown=shown, key=key),
+            next_step=_("remove the key"),
+        )
+    return data
+
+
+def shown_path(path: Path, project: Project | None) -> str:
+    """Return the path of a file as messages show it: relative to the root of the project that it is in."""
+    shown = str(path)
+    for root in project.roots if project else ():
+        if shown.startswith(inside := os.path.join(root, "")):
+            return shown.removeprefix(inside)
+    return shown
+
+
+def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `under` with `over` laid on top.
+
+    Tables merge key by key. Lists of tables that all have a `name` of their own merge by that name, keeping the
+    order of `under` and appending what is new. Everything else in `over` replaces what was there.
+    """
+    merged = dict(under)
+    for key, value in over.items():
+        below = merged.get(key)
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            merged[key] = merge(below, value)
+        elif _named(below) and _named(value):
+            merged[key] = _merge_named(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _named(value: Any) -> bool:
+    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+        return False
+    names = [item.get("name") for item in value]
+    return bool(names) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
+
+
+def _merge_named(below: Any, above: Any) -> list[Mapping[str, Any]]:
+    result = {item["name"]: item for item in below}
+    for item in above:
+        result[item["name"]] = merge(result.get(item["name"], {}), item)
+    return list(result.values())
+
+
+def dotted(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the path and the value of every leaf; tables in a list go by their `name`, other lists are leaves."""
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from dotted(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and value and all(isinstance(one, Mapping) and "name" in one for one in value):
+        for one in value:
+            inner = {key: text for key, text in one.items() if key != "name"}
+            yield from dotted(inner, f"{path}[{one['name']}]")
+    else:
+        yield path, value

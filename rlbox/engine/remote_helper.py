@@ -1,0 +1,219 @@
+"""A short-lived container on a remote engine's host in which this rlbox continues: there the data disk is local.
+
+It holds this rlbox and the project, the data disk under its path on that host, the engine's socket, and that host's
+record of its runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shlex
+import signal
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import distribution
+from pathlib import Path
+from types import FrameType
+
+import docker
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.models.containers import Container
+from docker.types import Mount
+
+from rlbox.config.project import PACKAGE, Project
+from rlbox.engine.address import engine_unreachable, no_client
+from rlbox.errors import EngineError, NodeError
+from rlbox.i18n import _
+from rlbox.ssh.tunnel import ENGINE_SOCKET, EngineTunnel
+from rlbox.system.command import start_command
+from rlbox.system.interrupt import handle_stop_signals
+from rlbox.values import Command
+
+HELPER_LABEL = "rlbox.helper"
+_BASE = "rlbox-remote"
+_START = f"/{_BASE}/start.json"
+_STATE = f"/{_BASE}/state"
+_PARTS = ("images", "jobs", "sources", "templates", "Dockerfile.base")
+_PASSED = ("TERM", "COLORTERM", "LANG", "LC_ALL", "NO_COLOR")
+_BOOT = f"""
+import json, os, sys
+start = json.load(open({_START!r}))
+os.unlink({_START!r})
+os.environ.update(start["env"])
+os.chdir("/{_BASE}/project")
+sys.path.insert(0, "/{_BASE}/lib")
+from rlbox.cli import main
+sys.exit(main(start["words"]))
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Helper:
+    """What the container does: `words` after `rlbox`, with `env` more variables.
+
+    `data` is a folder of the host, which is made when it is missing if `create`; `target` is the one of the `image`.
+    """
+
+    target: str
+    image: str
+    data: str
+    create: bool
+    words: tuple[str, ...]
+    env: Mapping[str, str]
+    terminal: bool
+
+
+def run_helper(tunnel: EngineTunnel, project: Project, helper: Helper) -> int:
+    """Run `helper` with the streams of this process and return its exit code; files that it wrote come back.
+
+    Raises
+    ------
+    NodeError
+        The data disk is not there.
+    EngineError
+        The engine refused it, or the connection was lost: what it started goes on.
+    """
+    container = _make(tunnel, project, helper)
+    try:
+        code = _attach(tunnel, container, helper.terminal)
+    except EngineError:  # it was never started, and so has not removed what it was given
+        with contextlib.suppress(DockerException, OSError):
+            container.remove(force=True)
+        raise
+    try:
+        container.reload()
+        if container.status in ("exited", "dead"):
+            _fetch_new(container)
+        container.remove(force=True)
+    except NotFound:
+        return code
+    except (DockerException, OSError) as error:
+        raise EngineError(
+            _("the connection to the engine was lost; a run that had started goes on"),
+            next_step=f"rlbox attach --target {helper.target} --data {shlex.quote(helper.data)}",
+        ) from error
+    return code
+
+
+def _make(tunnel: EngineTunnel, project: Project, helper: Helper) -> Container:
+    """Return the container with all that is laid into it, ready to start; those that ended before are removed."""
+    try:
+        client = docker.DockerClient(base_url=tunnel.address, timeout=60)
+        _forget_ended(client)
+        container = client.containers.create(
+            helper.image,
+            entrypoint=["/opt/rlbox/bin/python", "-c", _BOOT],
+            labels={HELPER_LABEL: "1"},
+            network_mode="host",
+            user=f"{tunnel.uid}:{tunnel.gid}",
+            group_add=[str(tunnel.socket_gid)],
+            init=True,
+            tty=helper.terminal,
+            stdin_open=helper.terminal,
+            volumes=[
+                f"{tunnel.socket}:{ENGINE_SOCKET}",
+                f"{tunnel.state}:{_STATE}/rlbox",
+                *([f"{helper.data}:{helper.data}"] if helper.create else []),
+            ],
+            mounts=[] if helper.create else [Mount(helper.data, helper.data, type="bind")],  # it must be there
+        )
+        container.put_archive("/", archive_for(tunnel, project, helper))
+        return container
+    except (APIError, ImageNotFound) as error:
+        words = str(error.explanation or error)
+        if "bind source path does not exist" in words:
+            step = _("make it over there, or name another with --data DIR")
+            raise NodeError(_("the data disk is missing"), where=helper.data, next_step=step) from error
+        raise EngineError(_("the engine refused the container: {words}").format(words=words)) from error
+    except (DockerException, OSError) as error:
+        raise engine_unreachable(tunnel.address, error) from error
+
+
+def _attach(tunnel: EngineTunnel, container: Container, terminal: bool) -> int:
+    """Start the container through the docker client, which knows terminals; pass Ctrl-C and SIGTERM on to it."""
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(DockerException, OSError):
+            container.kill(signal=signal.Signals(number).name)
+
+    words = ("docker", "start", "--attach", *(("--interactive",) if terminal else ()), str(container.id))
+    client = Command(argv=words, env={"DOCKER_HOST": tunnel.address})
+    with handle_stop_signals(pass_on):
+        try:  # a client that sees Ctrl-C lets go at once, so without a terminal it has a session of its own
+            return start_command(client, stdin=None, session=not terminal).wait()
+        except FileNotFoundError as error:
+            raise no_client() from error
+
+
+def _forget_ended(client: docker.DockerClient) -> None:
+    for container in client.containers.list(all=True, filters={"label": HELPER_LABEL, "status": "exited"}):
+        with contextlib.suppress(APIError):
+            container.remove()
+
+
+def archive_for(tunnel: EngineTunnel, project: Project, helper: Helper) -> bytes:
+    """Return the tar that is laid into the container, all of it owned by the user there."""
+
+    def owned(info: tarfile.TarInfo) -> tarfile.TarInfo:
+        info.uid, info.gid, info.uname, info.gname = tunnel.uid, tunnel.gid, "", ""
+        return info
+
+    def wanted(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        return None if "__pycache__" in info.name else owned(info)
+
+    facts = distribution("rlbox").read_text("METADATA") or ""
+    start = json.dumps({"words": helper.words, "env": {**_environment(tunnel), **helper.env}})
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name in ("project", "lib"):
+            info = tarfile.TarInfo(f"{_BASE}/{name}")
+            info.type, info.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(owned(info))
+        for path, name in _folders(project):
+            tar.add(path, f"{_BASE}/{name}", filter=wanted)
+        for name, text, mode in (("lib/rlbox-0.dist-info/METADATA", facts, 0o644), ("start.json", start, 0o600)):
+            info = tarfile.TarInfo(f"{_BASE}/{name}")
+            info.size, info.mode = len(text.encode()), mode
+            tar.addfile(owned(info), io.BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
+def _folders(project: Project) -> Iterator[tuple[Path, str]]:
+    """Yield what is sent, and under which name: this rlbox with what it ships, and the project over it."""
+    yield PACKAGE, "lib/rlbox"
+    *own, shipped = project.roots
+    for part in _PARTS:
+        yield from ((root / part, f"project/{part}") for root in own if (root / part).exists())
+        if (shipped / part).exists():
+            yield shipped / part, f"lib/{part}"
+
+
+def _environment(tunnel: EngineTunnel) -> dict[str, str]:
+    passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
+    return {
+        **passed,
+        "HOME": f"/{_BASE}",
+        "XDG_CACHE_HOME": f"/{_BASE}/cache",
+        "XDG_STATE_HOME": _STATE,
+        "PYTHONPATH": f"/{_BASE}/lib",
+        "DOCKER_HOST": f"unix://{ENGINE_SOCKET}",
+        "USER": os.environ.get("USER") or "rlbox",
+    }
+
+
+def _fetch_new(container: Container) -> None:
+    """Bring files that a verb wrote into its working directory here: reports, bundles."""
+    chunks, __ = container.get_archive(f"/{_BASE}/project")
+    with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
+        for info in _new_files(tar):
+            source = tar.extractfile(info)
+            if source:
+                Path(info.name.partition("/")[2]).write_bytes(source.read())
+
+
+def _new_files(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    return (info for info in tar if info.isfile() and info.name.count("/") == 1)

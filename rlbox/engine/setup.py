@@ -1,0 +1,144 @@
+"""Install and start a Docker engine, and report its state."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlbox.amounts import size_text
+from rlbox.engine.address import ELSEWHERE, engine_is_here, engine_place
+from rlbox.engine.connection import engine
+from rlbox.errors import EngineError
+from rlbox.i18n import _
+from rlbox.system.command import DEVNULL, PIPE, check_command, run_command, start_command
+from rlbox.values import Command
+
+_SNAPSHOTTER = "io.containerd.snapshotter.v1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineStatus:
+    """The engine at `place`; `version` is empty where none answers, `free_bytes` None where its disk is not here."""
+
+    place: str
+    version: str = ""
+    keeps_bytes: bool = False
+    driver: str = ""
+    folder: str = ""
+    free_bytes: int | None = None
+    left: tuple[str, ...] = ()
+
+    @property
+    def ready(self) -> bool:
+        return bool(self.version) and not self.left
+
+    @property
+    def starts(self) -> bool:
+        """Whether `rlbox engine up` would start one there, where none answers."""
+        return bool(self.version) or self.place.startswith("unix:")
+
+    def as_json(self) -> dict[str, Any]:
+        return {**vars(self), "left": list(self.left), "ready": self.ready}
+
+    def text(self) -> str:
+        lines = [f"engine {self.version} at {self.place}" if self.version else f"no engine answers at {self.place}"]
+        if self.version:
+            store = "the containerd store" if self.keeps_bytes else "docker's own store, which keeps no manifests"
+            free = "" if self.free_bytes is None else f", {size_text(self.free_bytes)} free"
+            lines.append(f"images in {self.folder}{free}: {store} ({self.driver})")
+        lines += [f"to do: {one}" for one in self.left]
+        if self.left:
+            lines.append("next: rlbox engine up" if self.starts else f"next: {ELSEWHERE}")
+        return "\n".join(lines)
+
+
+def read_info(place: str, info: Mapping[str, Any], free_bytes: int | None, left: tuple[str, ...]) -> EngineStatus:
+    """Return the status from what the engine says of itself (`GET /info`)."""
+    told = {str(pair[0]): str(pair[1]) for pair in info.get("DriverStatus") or () if len(pair) == 2}
+    return EngineStatus(
+        place=place,
+        version=str(info.get("ServerVersion", "")),
+        keeps_bytes=told.get("driver-type") == _SNAPSHOTTER,
+        driver=str(info.get("Driver", "")),
+        folder=str(info.get("DockerRootDir", "")),
+        free_bytes=free_bytes,
+        left=left,
+    )
+
+
+_SCRIPT = str(Path(__file__).with_name("programs") / "ensure-engine.sh")
+_ERROR = re.compile(r"error: (?P<what>.*?); where: (?P<where>.*?); next: (?P<next_step>.*)")
+_SAYS = "ensure-engine: "
+
+
+def bring_engine(say: Callable[[str], None]) -> None:
+    """Start an engine, and install what it and builds need, where that is missing; `say` gets each line of talk.
+
+    Raises
+    ------
+    EngineError
+        There can be none here, or this user may not.
+    """
+    try:
+        process = start_command(Command(argv=("bash", _SCRIPT)), stdout=DEVNULL, stderr=PIPE, session=False)
+    except OSError as error:
+        raise EngineError(
+            _("bash cannot be started: {strerror}").format(strerror=error.strerror), where=_SCRIPT
+        ) from error
+    assert process.stderr is not None  # noqa: S101  (it is a pipe)
+    failed = None
+    with process.stderr:
+        for raw in process.stderr:
+            line = raw.decode("utf-8", "replace").rstrip("\n")
+            if told := _script_error(line):
+                failed = told
+            else:
+                say(line.removeprefix(_SAYS))
+    if code := process.wait():
+        raise failed or EngineError(
+            _("the engine could not be started (exit code {code})").format(code=code), where=_SCRIPT
+        )
+
+
+def plan_engine() -> tuple[str, ...]:
+    """Return what `bring_engine` would do, a line each; nothing is changed.
+
+    Raises
+    ------
+    EngineError
+        As `bring_engine`, as far as that is known without trying.
+    """
+    outcome = run_command(Command(argv=("bash", _SCRIPT, "--dry-run")))
+    if outcome.exit_code:
+        raise _script_error(outcome.stderr) or EngineError(_("the engine cannot be looked for"), where=_SCRIPT)
+    return tuple(outcome.stdout.splitlines())
+
+
+def _script_error(words: str) -> EngineError | None:
+    lines = [line.removeprefix(_SAYS) for line in words.splitlines()]
+    found = [told for line in lines if (told := _ERROR.fullmatch(line))]
+    return EngineError(found[-1]["what"], where=found[-1]["where"], next_step=found[-1]["next_step"]) if found else None
+
+
+def probe_status() -> EngineStatus:
+    """Return how the engine stands; nothing is changed."""
+    place = engine_place()
+    left = tuple(
+        check_command(Command(argv=("bash", _SCRIPT, "--check")), "the engine cannot be looked for").stdout.splitlines()
+    )
+    try:
+        info = engine().info()
+    except EngineError:
+        return EngineStatus(place=place, left=left)
+    return read_info(place, info, _free_bytes(str(info.get("DockerRootDir", ""))), left)
+
+
+def _free_bytes(folder: str) -> int | None:
+    try:
+        return shutil.disk_usage(folder).free if engine_is_here() else None
+    except OSError:
+        return None  # only root sees it

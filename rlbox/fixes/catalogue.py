@@ -1,0 +1,149 @@
+"""The fix catalogue: read it, search it by log line or text, list the environment variables that it sets."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlbox.config.project import Project
+from rlbox.config.schema import check_spec
+from rlbox.config.toml_files import parse_toml, read_text, shown_path, without_name
+from rlbox.diagnose.events import from_line
+from rlbox.diagnose.lines import read_row
+from rlbox.diagnose.signatures import SignatureSet, signatures_of
+from rlbox.errors import SpecError
+from rlbox.fixes.conditions import stack_versions
+from rlbox.fixes.fix import TEXT_KEYS, Fix
+from rlbox.fixes.render import SIGNED, fix_packages
+from rlbox.fixes.view import Judged
+from rlbox.foreign import toml_table
+from rlbox.i18n import _
+from rlbox.target.target import Target, load_target
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedTarget:
+    """A target completed with the apt packages of its fixes, the files it was read from, which of them
+    sets each key, and the catalogue.
+    """
+
+    target: Target
+    files: tuple[Path, ...]
+    origins: Mapping[str, str]
+    fixes: tuple[Fix, ...]
+
+    @property
+    def includes(self) -> tuple[str, ...]:
+        """The targets that it includes, the nearest first: between its own file and the defaults stand theirs."""
+        return tuple(path.parent.name for path in self.files[1:-1])
+
+
+def load_fixed_target(project: Project, name: str) -> FixedTarget:
+    """Return the target `name` with what the fix catalogue adds to its base; errors are those of `load_target`.
+
+    Only what the spec itself pins decides which packages are added, so that a lock does not depend on itself.
+    """
+    loaded, fixes = load_target(project, name), load_fixes(project)
+    target = loaded.target
+    asked = fix_packages(fixes, target, stack_versions(target, None))
+    if packages := [package for package in asked if package not in target.base.holds_apt]:
+        base = target.base.model_copy(update={"packages": (*target.base.packages, *packages)})
+        target = target.model_copy(update={"base": base})
+    return FixedTarget(target=target, files=loaded.files, origins=loaded.origins, fixes=fixes)
+
+
+def load_fixes(project: Project) -> tuple[Fix, ...]:
+    """Return the fix catalogue, sorted by id; a file of the project takes the place of a shipped one of its name.
+
+    Raises
+    ------
+    SpecError
+        Broken TOML (with line), or wrong keys and values of one file.
+    """
+    fixes, broken = readable_fixes(project)
+    if broken:
+        raise broken[0]
+    return fixes
+
+
+def readable_fixes(project: Project) -> tuple[tuple[Fix, ...], tuple[SpecError, ...]]:
+    """Return the fixes that can be read, sorted by id, and what is wrong with the files of the others."""
+    fixes, broken = [], []
+    for name, path in project.fix_files().items():
+        shown = shown_path(path, project)
+        try:
+            fixes.append(_fix(name, shown, read_text(path, shown)))
+        except SpecError as error:
+            broken.append(error)
+    return tuple(fixes), tuple(broken)
+
+
+@functools.lru_cache(maxsize=1024)
+def _fix(name: str, shown: str, text: str) -> Fix:
+    """Return the checked fix; a text that was read before is not read again: a catalogue is some ninety of them."""
+    return check_spec(Fix, {**without_name(parse_toml(text, shown), shown, "id"), "id": name}, shown)
+
+
+def read_translations(files: Iterable[Path]) -> dict[str, str]:
+    """Return what fixes say in Chinese by what they say in English; files that cannot be read are left out."""
+    pairs: dict[str, str] = {}
+    for path in files:
+        with contextlib.suppress(OSError, ValueError):
+            fix = toml_table(path.read_text("utf-8"))
+            pairs |= {fix[key]: fix[f"{key}_zh"].strip() for key in TEXT_KEYS if key in fix and f"{key}_zh" in fix}
+    return pairs | {text.strip(): translation for text, translation in pairs.items()}
+
+
+_WORD = re.compile(r"[^\W_]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variable:
+    """A variable of an image's environment, what it is set to, and why; `fix` is empty for one of the target's own."""
+
+    name: str
+    value: str
+    fix: str
+    reason: str
+
+
+def fixes_that_know(fixes: Iterable[Fix], text: str) -> tuple[Fix, ...]:
+    """Return the fixes whose signature is in one of the lines of `text`, what tells more first, warnings last."""
+    by_id = {fix.id: fix for fix in fixes}
+    known = SignatureSet(signatures_of(fix.model_dump(include=SIGNED) for fix in by_id.values()))
+    lines = (from_line(read_row(number, line), 1) for number, line in enumerate(text.splitlines(), start=1))
+    found = dict.fromkeys(match.signature.fix for line in lines for match in known.matches(line))
+    return tuple(sorted((by_id[name] for name in found), key=lambda fix: fix.benign))
+
+
+def fixes_that_speak(fixes: Iterable[Fix], text: str) -> tuple[Fix, ...]:
+    """Return the fixes that have `text`, or else all its words, in id, titles or the lines that they know."""
+    wanted = " ".join(text.casefold().split())
+    told = [(fix, " ".join((fix.id, fix.title, fix.title_zh, *_lines(fix))).casefold()) for fix in fixes]
+    if whole := [fix for fix, known in told if wanted and wanted in known]:
+        return tuple(whole)
+    words = set(_WORD.findall(wanted))
+    return tuple(fix for fix, known in told if words and words <= set(_WORD.findall(known)))
+
+
+def _lines(fix: Fix) -> Iterator[str]:
+    return (row.example for row in fix.signature)
+
+
+def variables(judged: Iterable[Judged], target: Target) -> tuple[Variable, ...]:
+    """Return every variable that fixes and the target set, by name; what the target itself sets holds."""
+    return tuple(sorted(_variables(judged, target), key=lambda row: (row.name, row.fix)))
+
+
+def _variables(judged: Iterable[Judged], target: Target) -> Iterator[Variable]:
+    for one in judged:
+        for row in one.rows if one.applies else ():
+            if row.kind in ("env", "path") and row.name not in target.env:
+                yield Variable(name=row.name, value=row.value, fix=one.fix.id, reason=_(one.fix.title))
+    for name, value in target.env.items():
+        reason = f"images/{target.name}/target.toml: env"
+        yield Variable(name=name, value=value, fix="", reason=reason)

@@ -1,0 +1,192 @@
+"""Decide whether a target needs a fix: its conditions against spec and pinned versions."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from rlbox.amounts import counted
+from rlbox.fixes.fix import Applies, Fix
+from rlbox.target.lock import Lock
+from rlbox.target.target import GitSource, Target
+
+Versions = Mapping[str, str]
+"""Canonical name of each package of the stack to its version; an empty version is not known."""
+
+_LOCAL = re.compile(r"(?:^|[+/])cu(\d+)(\d)$")
+"""CUDA in a local version (`2.9.0+cu129`) or in the name of a channel of the torch wheel index."""
+_COUNT = re.compile(r"^(>=|<=|==|<|>)(\d+)$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Whether a fix applies; `reasons` are the facts for it, or all that speak against it."""
+
+    applies: bool
+    reasons: tuple[str, ...]
+
+
+def stack_versions(target: Target, lock: Lock | None) -> dict[str, str]:
+    """Return the packages of a target's stack with their versions: what the spec pins, else what the lock has.
+
+    Git parts are among them by their own name and that of their repository, without a version.
+    """
+    found: dict[str, str] = {}
+    for part in target.git:
+        found |= dict.fromkeys(git_names(part), "")
+    found |= {canonicalize_name(name): version for name, version in target.base.holds.items()}
+    for group in lock.groups if lock else ():
+        found |= {canonicalize_name(package.name): package.version for package in group.packages}
+    found |= {wheel.distribution: wheel.version for group in target.stack for wheel in group.wheels}
+    for text in (text for group in target.stack for text in group.packages):
+        try:
+            asked = Requirement(text)
+        except InvalidRequirement:  # the lock refuses it with a better message
+            continue
+        pins = [spec.version for spec in asked.specifier if spec.operator == "=="]
+        name = canonicalize_name(asked.name)
+        found[name] = pins[0] if pins else found.get(name, "")
+    return found
+
+
+def torch_cuda(target: Target, versions: Versions) -> str:
+    """Return the CUDA that the stack's torch is built with, as `13.0`; empty where spec and lock do not say.
+
+    Its own version says it before the channel it comes from, and that before the runtime that is locked with it.
+    """
+    channels = [group.channel for group in target.stack if any(text.startswith("torch=") for text in group.packages)]
+    for text in (versions.get("torch", ""), *channels):
+        if found := _LOCAL.search(text):
+            return f"{found[1]}.{found[2]}"
+    runtimes = [text for name, text in sorted(versions.items()) if name.startswith("nvidia-cuda-runtime") and text]
+    return ".".join(runtimes[0].split(".")[:2]) if runtimes else ""
+
+
+def git_names(part: GitSource) -> tuple[str, str]:
+    """Return the canonical names by which a git part counts as a package: its own, and that of its repository."""
+    repository = part.url.rstrip("/").removesuffix(".git").rpartition("/")[2]
+    return canonicalize_name(part.name), canonicalize_name(repository)
+
+
+def judge(fix: Fix, target: Target, versions: Versions) -> Decision:
+    """Return whether `target` needs `fix`, and the facts that decide it."""
+    if fix.id in target.fixes.off:
+        return Decision(applies=False, reasons=(f"switched off by the target: {target.fixes.off[fix.id]}",))
+    facts = list(_facts(fix.applies, target, versions))
+    against = tuple(fact for holds, fact in facts if not holds)
+    if against:
+        return Decision(applies=False, reasons=against)
+    return Decision(applies=True, reasons=tuple(fact for _, fact in facts) or ("every target",))
+
+
+def has_package(text: str, versions: Versions) -> tuple[bool, str]:
+    """Return whether the stack has a package in a version of `text` (`vllm>=0.12`), and the fact that decides it."""
+    asked = _requirement(text)
+    name = canonicalize_name(asked.name)
+    if name not in versions:
+        return False, f"{name} is not in the stack"
+    version = versions[name]
+    if not asked.specifier:
+        return True, f"{f'{name} {version}'.rstrip()} is in the stack"
+    if not version:
+        return False, f"the version of {name} is not known before `rlbox lock`"
+    try:
+        holds = asked.specifier.contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return False, f"{name} has the version {version!r}, which cannot be compared"
+    shown, wanted = f"{name} {version}", _plain(asked.specifier)
+    return holds, f"{shown} is {wanted}" if holds else f"{shown} is not {wanted}"
+
+
+@functools.cache
+def _requirement(text: str) -> Requirement:
+    return Requirement(text)
+
+
+def _plain(specifier: SpecifierSet) -> str:
+    return ",".join(sorted(str(part) for part in specifier))
+
+
+def _facts(applies: Applies, target: Target, versions: Versions) -> Iterator[tuple[bool, str]]:
+    yield from _hardware_facts(applies, target)
+    yield from _platform_facts(applies, target)
+    yield from (has_package(text, versions) for text in applies.stack)
+    if applies.any_stack:
+        answers = [has_package(text, versions) for text in applies.any_stack]
+        held = [fact for holds, fact in answers if holds]
+        yield bool(held), held[0] if held else "; ".join(fact for _, fact in answers)
+    for text in applies.no_stack:
+        holds, fact = has_package(text, versions)
+        yield not holds, fact
+
+
+def _hardware_facts(applies: Applies, target: Target) -> Iterator[tuple[bool, str]]:
+    hardware = target.hardware
+    if applies.gpu is not None:
+        yield bool(hardware.gpu) == applies.gpu, f"GPU {hardware.gpu}" if hardware.gpu else "no GPU"
+    if applies.arch:
+        yield _one_of(hardware.arch, applies.arch, "GPU architecture")
+    if applies.grade:
+        yield _one_of(hardware.grade, (applies.grade,), "GPU grade")
+    if applies.gpus is not None:
+        yield _counted(hardware.gpus, applies.gpus, ("GPU a node", "GPUs a node"))
+    if applies.nodes is not None:
+        yield _counted(hardware.nodes, applies.nodes, ("node", "nodes"))
+    if applies.pids_per_core_below is not None:
+        yield _tight(target, applies.pids_per_core_below)
+
+
+def _platform_facts(applies: Applies, target: Target) -> Iterator[tuple[bool, str]]:
+    hardware = target.hardware
+    if applies.rented is not None:
+        rented = bool(hardware.platform)
+        yield (
+            rented == applies.rented,
+            f"rented from {hardware.platform}" if rented else "a machine of one's own",
+        )
+    if applies.platform:
+        yield _one_of(hardware.platform, applies.platform, "platform")
+    if applies.region:
+        yield _one_of(hardware.region, applies.region, "region")
+    if applies.base:
+        yield _one_of("bootstrap" if target.base.bootstrap else "image", (applies.base,), "base is of kind")
+    if applies.network:
+        yield _one_of(target.run.network, applies.network, "network of containers")
+
+
+def _one_of(value: str, wanted: tuple[str, ...], what: str) -> tuple[bool, str]:
+    holds = value in wanted
+    fact = f"{what} {value or 'not given'}"
+    return holds, fact if holds else f"{fact}, not {' or '.join(wanted)}"
+
+
+def _counted(value: int, wanted: str, what: tuple[str, str]) -> tuple[bool, str]:
+    match = _COUNT.match(wanted)
+    assert match  # noqa: S101 - the spec's own pattern
+    number = int(match[2])
+    holds = {
+        ">=": value >= number, "<=": value <= number, "==": value == number, "<": value < number, ">": value > number,
+    }[match[1]]  # fmt: skip
+    fact = counted(value, *what)
+    return holds, fact if holds else f"{fact}, not {wanted}"
+
+
+def _tight(target: Target, per_core: int) -> tuple[bool, str]:
+    """A limit or a number of cores that nobody knows may be tight: then the fix decides on the machine itself."""
+    limits = [limit for limit in (target.hardware.pid_limit, target.run.pids) if limit]
+    cores = target.hardware.cores
+    if not limits:
+        unknown = bool(target.hardware.platform)
+        return unknown, "process limit of the platform not known" if unknown else "no process limit"
+    if not cores:
+        return True, f"process limit {min(limits)}, number of cores not known"
+    holds = min(limits) < per_core * cores
+    bound = f"below {per_core} x {cores} cores"
+    return holds, f"process limit {min(limits)} is {bound}" if holds else f"process limit {min(limits)} is not {bound}"

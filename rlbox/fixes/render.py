@@ -1,0 +1,340 @@
+"""Render the fixes of a target: files and environment of the image, container limits, manifest of their checks."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, StrictUndefined, Template, TemplateError
+
+from rlbox.config.schema import Frozen
+from rlbox.diagnose.signatures import rows_json, signatures_of
+from rlbox.errors import SpecError
+from rlbox.fixes.conditions import Versions, has_package, judge, torch_cuda
+from rlbox.fixes.fix import Bake, Fix, RayWords
+from rlbox.i18n import _
+from rlbox.target.target import Target
+
+if TYPE_CHECKING:
+    from rlbox.job.gate_plan import BenignPlan
+
+
+HOOKS = "/opt/rlbox/hooks"
+RAY_START = "/opt/rlbox/bin/ray-start"
+
+_RAY_START = """#!/bin/sh
+# Start Ray with what this image's version of it takes: ray-start [--print] head | worker [ARG...]; an argument of yours
+# comes last and wins. --print: print the words, one a line, and start nothing.
+. /opt/rlbox/libexec/init.sh
+print=
+if [ "${1:-}" = --print ]; then
+    print=yes
+    shift
+fi
+role=${1:-}
+case $role in
+head | worker) shift ;;
+*)
+    echo "ray-start: head or worker, then arguments of ray start" >&2
+    exit 2
+    ;;
+esac
+{% if before %}
+if [ -z "$print" ]; then
+    :
+{{ before }}
+fi
+{% endif %}
+case $role in
+head) set -- --head {{ head }} {{ common }} "$@" ;;
+worker) set -- {{ worker }} {{ common }} "$@" ;;
+esac
+if [ -n "$print" ]; then
+    printf '%s\\n' ray start "$@"
+    exit 0
+fi
+exec ray start "$@"
+"""
+
+_TEMPLATES = Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True, trim_blocks=True)  # noqa: S701 - no HTML
+
+
+@functools.lru_cache(maxsize=1024)
+def _template(text: str) -> Template:
+    return _TEMPLATES.from_string(text)
+
+
+@functools.lru_cache(maxsize=256)
+def _condition(text: str) -> Callable[..., Any]:
+    return _TEMPLATES.compile_expression(text, undefined_to_none=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixEnv:
+    """The environment that one fix bakes; `path` are directories in front of what a variable has already."""
+
+    id: str
+    title: str
+    covers: tuple[str, ...]
+    env: Mapping[str, str]
+    path: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFile:
+    """A file of the image; `mode` octal, as `chmod` takes it."""
+
+    path: str
+    mode: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baked:
+    """The fixes of a target as what they bake.
+
+    `envs` stand in the order of ENV lines: what comes later is put in front of a path. `links` maps a path to what it
+    points to. `ray` are the words of `ray-start`: for both roles, for the head, for a worker.
+    """
+
+    fixes: tuple[Fix, ...]
+    envs: tuple[FixEnv, ...]
+    files: tuple[ImageFile, ...]
+    links: Mapping[str, str]
+    ray: RayWords
+    shm_gib: float
+    pids: int
+    ulimits: Mapping[str, str]
+    cap_add: tuple[str, ...]
+
+    def env(self, inherited: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of a container of an image that has `inherited` without the fixes."""
+        found = dict(inherited)
+        for block in self.envs:
+            found |= block.env
+            for name, folders in block.path.items():
+                found[name] = ":".join([*folders, *([found[name]] if found.get(name) else [])])
+        return found
+
+
+def applicable(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[Fix, ...]:
+    """Return the fixes that a target needs, in their order; `SpecError` when it switches off one that is none."""
+    known = {fix.id for fix in fixes}
+    if unknown := sorted(set(target.fixes.off) - known):
+        raise SpecError(
+            _("fixes.off: there is no fix {unknown!r}").format(unknown=unknown[0]), next_step="rlbox fixes ls"
+        )
+    found = [fix for fix in fixes if judge(fix, target, versions).applies]
+    return tuple(sorted(found, key=lambda fix: (fix.order, fix.id)))
+
+
+def secret_aliases(fixes: Iterable[Fix]) -> tuple[tuple[str, ...], ...]:
+    return tuple(group for fix in fixes for group in fix.bake.aliases)
+
+
+def fix_packages(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[str, ...]:
+    found = {package for fix in applicable(tuple(fixes), target, versions) for package in fix.bake.packages}
+    return tuple(sorted(found - set(target.base.packages)))
+
+
+def bake_fixes(fixes: Sequence[Fix], target: Target, versions: Versions) -> Baked:
+    """Return what the fixes that `target` needs bake.
+
+    Raises
+    ------
+    SpecError
+        A fix refuses the spec (all that do are named), two fixes disagree, or a template of a fix is broken.
+    """
+    chosen = applicable(fixes, target, versions)
+    values = template_values(target, versions)
+    _refuse(chosen, target, values)
+    filled = [(fix, filled_bake(fix, values)) for fix in chosen]
+    ray = _ray_words(bake.ray for __, bake in filled)
+    baked = Baked(
+        fixes=chosen,
+        envs=tuple(_env(fix, bake) for fix, bake in reversed(filled) if bake.env or bake.path),
+        files=(*_files(filled), *_ray_start(ray, versions)),
+        links={link.path: link.to for __, bake in filled for link in bake.link},
+        ray=ray,
+        shm_gib=max((fix.bake.run.shm_gib for fix in chosen), default=0.0),
+        pids=max((fix.bake.run.pids for fix in chosen), default=0),
+        ulimits={name: limit for fix in chosen for name, limit in fix.bake.run.ulimits.items()},
+        cap_add=tuple(sorted({name for fix in chosen for name in fix.bake.run.cap_add})),
+    )
+    _check_agreement(baked)
+    return baked
+
+
+def template_values(target: Target, versions: Versions) -> dict[str, Any]:
+    return {
+        "target": target,
+        "hardware": target.hardware,
+        "disk": target.disk.mount,
+        "python": target.python.version,
+        "site": f"/opt/venv/lib/python{target.python.version}/site-packages",
+        "cuda": torch_cuda(target, versions),
+        "has": lambda text: has_package(text, versions)[0],
+        "version": lambda name: versions.get(name, ""),
+        "aliases": (),  # a hook sees those of its fix
+    }
+
+
+def fill(text: str, values: Mapping[str, Any], where: str) -> str:
+    """Return a text of a fix with its template filled in; `SpecError` names the fix when it is broken."""
+    if "{{" not in text and "{%" not in text and "{#" not in text:
+        return text
+    try:
+        return _template(text).render(values)
+    except TemplateError as error:
+        raise SpecError(
+            _("{where}: broken template: {error}").format(where=where, error=error), next_step=_("correct the fix")
+        ) from error
+
+
+def filled_bake(fix: Fix, values: Mapping[str, Any]) -> Bake:
+    """Return what a fix bakes with its templates filled in for one target; patches and refusals are left as they are.
+
+    Raises
+    ------
+    SpecError
+        A template is broken.
+    """
+    seen = {**values, "aliases": fix.bake.aliases}
+
+    def filled(data: Any) -> Any:
+        if isinstance(data, str):
+            return fill(data, seen, _where(fix))
+        if isinstance(data, Frozen):
+            return data.model_copy(update={key: filled(value) for key, value in data})
+        if isinstance(data, dict):
+            return {key: filled(value) for key, value in data.items()}
+        return tuple(map(filled, data)) if isinstance(data, tuple) else data
+
+    return fix.bake.model_copy(update={key: filled(value) for key, value in fix.bake if key not in ("patch", "refuse")})
+
+
+def _env(fix: Fix, bake: Bake) -> FixEnv:
+    folders = [folder for row in bake.path.values() for folder in row]
+    for path in folders:  # one that would be read as two, or as none
+        if not path.startswith("/") or any(character in path for character in ": \t\n"):
+            what = _("{where}: {path!r} is no absolute folder without colons and blanks").format(
+                where=_where(fix), path=path
+            )
+            raise SpecError(what, next_step=_("correct the fix"))
+    env, paths = dict(sorted(bake.env.items())), dict(sorted(bake.path.items()))
+    return FixEnv(id=fix.id, title=fix.title, covers=fix.covers, env=env, path=paths)
+
+
+def _files(filled: Iterable[tuple[Fix, Bake]]) -> Iterable[ImageFile]:
+    for fix, bake in filled:
+        for file in bake.file:
+            yield ImageFile(path=file.path, mode=file.mode, text=file.text)
+        if bake.hook:
+            text = f"# {fix.title}\n{bake.hook}"
+            yield ImageFile(path=f"{HOOKS}/{fix.order:02d}-{fix.id}.sh", mode="0644", text=text)
+
+
+def _ray_words(given: Iterable[RayWords]) -> RayWords:
+    rows = list(given)
+    words = {
+        role: tuple(word for ray in rows for word in getattr(ray, role) if word)
+        for role in ("common", "head", "worker")
+    }
+    before = [text for ray in rows if (text := ray.before.strip())]
+    return RayWords(before="\n".join(f"(\n{text}\n) || exit" for text in before), **words)
+
+
+def _ray_start(ray: RayWords, versions: Versions) -> Iterable[ImageFile]:
+    if ray == RayWords() and "ray" not in versions:
+        return
+    words = {role: " ".join(getattr(ray, role)) for role in ("common", "head", "worker")}
+    text = _template(_RAY_START).render(before=ray.before, **words)
+    yield ImageFile(path=RAY_START, mode="0755", text=text)
+
+
+def _refuse(chosen: Iterable[Fix], target: Target, values: Mapping[str, Any]) -> None:
+    found = []
+    for fix in chosen:
+        for row in fix.bake.refuse:
+            try:
+                refused = _condition(row.condition)(**values)
+            except TemplateError as error:
+                raise SpecError(
+                    _("{where}: broken condition: {error}").format(where=_where(fix), error=error),
+                    next_step=_("correct the fix"),
+                ) from error
+            if refused:
+                found.append((fill(row.says, values, _where(fix)), fill(row.next, values, _where(fix)), fix.id))
+    if found:
+        where = f"images/{target.name}/target.toml"
+        lines = [f"{says} (fix {fix_id}): {step}" for says, step, fix_id in found]
+        raise SpecError(
+            lines[0] if len(lines) == 1 else "\n".join([f"{where}: {len(lines)} problems", *(f"  {x}" for x in lines)]),
+            where=where,
+            next_step=_('correct the spec, or switch the fix off: fixes.off.{found} = "why"').format(found=found[0][2]),
+        )
+
+
+def _check_agreement(baked: Baked) -> None:
+    seen: dict[tuple[str, str], tuple[str, str]] = {}
+    rows = [(block.id, "env", name, text) for block in baked.envs for name, text in block.env.items()]
+    rows += [(file.path, "file", file.path, file.text) for file in baked.files]
+    for owner, kind, name, text in rows:
+        other, known = seen.setdefault((kind, name), (owner, text))
+        if known != text:
+            raise SpecError(
+                _("fixes {other} and {owner} disagree on {kind} {name}").format(
+                    other=other, owner=owner, kind=kind, name=name
+                ),
+                next_step=_("correct one of them"),
+            )
+
+
+def _where(fix: Fix) -> str:
+    return f"templates/fixes/{fix.id}.toml"
+
+
+SCHEMA = 1
+SIGNED = {"id", "title", "failure", "remedy", "heals", "benign", "signature"}
+"""What of a fix a judge of logs needs."""
+_TOLD = {"id", "title", "title_zh", "remedy", "remedy_zh", "heals"}
+
+
+def fix_manifest(chosen: Iterable[Fix], target: Target, versions: Versions, facts: Mapping[str, Any]) -> str:
+    """Return the manifest as JSON text.
+
+    Keys: `schema`, `target` (its name), `facts` (what the image should find on its machine), and `fixes`, each with id,
+    titles, remedies, the causes that it heals, and its check (`run`, `when`) or null.
+    """
+    values = template_values(target, versions)
+    rows = [{**fix.model_dump(mode="json", include=_TOLD), "check": _check(fix, values)} for fix in chosen]
+    data = {"schema": SCHEMA, "target": target.name, "facts": facts, "fixes": rows}
+    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+
+
+def signature_list(fixes: Iterable[Fix]) -> str:
+    return rows_json(signatures_of(fix.model_dump(include=SIGNED) for fix in fixes)) + "\n"
+
+
+def _check(fix: Fix, values: Mapping[str, Any]) -> dict[str, Any] | None:
+    if fix.check is None:
+        return None
+    return {"run": fill(fix.check.run, values, f"templates/fixes/{fix.id}.toml"), "when": list(fix.check.when)}
+
+
+def known_benign(fixes: Iterable[Fix]) -> tuple[BenignPlan, ...]:
+    """Return the benign lines of the catalogue, in any log.
+
+    Those of fixes named `benign-…`; another benign fix tells that nothing is broken, not that nothing happened.
+    """
+    from rlbox.job.gate_plan import BenignPlan
+
+    return tuple(
+        BenignPlan(pattern=signature.pattern, after=signature.after, why=fix.title, known=fix.id)
+        for fix in fixes
+        if fix.benign and fix.id.startswith("benign-")
+        for signature in fix.signature
+    )
