@@ -17,7 +17,7 @@ from rlbox.cli.failure import RefusedDry
 from rlbox.cli.terminal import interruptible
 from rlbox.config.project import Project
 from rlbox.errors import NotAnswered, RlboxError, SpecError
-from rlbox.i18n import LANGUAGES, _
+from rlbox.i18n import LANGUAGES, _, set_fallback
 from rlbox.run.places import CLUSTER, DEFAULT_PLACE, DEFAULT_TARGET, PLACES, SINGLE_MACHINE_PLACES
 
 
@@ -50,6 +50,7 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
         **rest: Any,
     ) -> Any:
         found = _there(project_of(project), named=bool(project))
+        set_fallback(lambda: _read_fix_translations(found))
         app = App(
             project=found,
             as_json=as_json,
@@ -67,6 +68,12 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
                 raise RefusedDry(app.dry.refused_by(error)) from error
 
     return with_app
+
+
+def _read_fix_translations(project: Project) -> dict[str, str]:
+    from rlbox.fixes.load import read_translations
+
+    return read_translations(project.fix_files().values())
 
 
 def _there(project: Project, *, named: bool) -> Project:

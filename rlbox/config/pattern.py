@@ -24,24 +24,24 @@ _ANY = ("", "x", "0 .", "\u5361!")  # an expression that fits all of these asks 
 
 # What to write instead, by the token that RE2 refuses. Source: github.com/google/re2, `doc/syntax.txt`.
 _INSTEAD = (
-    ("(?=", "a look-ahead", "write the text itself into the expression; a rule only asks whether the line fits"),
+    ("(?=", "a look-ahead", _("write the text itself into the expression; a rule only asks whether the line fits")),
     (
         "(?!",
         "a negative look-ahead",
         "say what may follow, for example [^x]; a rule allows an exception with a benign line, a signature by `unless`",
     ),
-    ("(?<=", "a look-behind", "write the text itself into the expression; a rule only asks whether the line fits"),
+    ("(?<=", "a look-behind", _("write the text itself into the expression; a rule only asks whether the line fits")),
     ("(?<!", "a negative look-behind", r"say what may stand before: (^|[^x]), \b"),
-    ("(?P=", "a back reference", "write the text again, or one alternative for each: (a a|b b)"),
-    ("(?(", "a conditional group", "write both cases: (ab|c)"),
-    ("(?>", "an atomic group", "write (?:…): RE2 never goes back"),
-    ("(?#", "a comment", "put it into `why`"),
-    (r"\Z", "the end of the text", "write $"),
-    (r"\G", "the end of the last match", "write ^"),
-    (r"\C", "a single byte", "write ."),
-    (r"\N", "a named character", "write the character itself"),
-    (r"\u", "a character number", r"write the character itself, or \x{HEX}"),
-    (r"\U", "a character number", r"write the character itself, or \x{HEX}"),
+    ("(?P=", _("a back reference"), _("write the text again, or one alternative for each: (a a|b b)")),
+    ("(?(", _("a conditional group"), _("write both cases: (ab|c)")),
+    ("(?>", _("an atomic group"), "write (?:…): RE2 never goes back"),
+    ("(?#", "a comment", _("put it into `why`")),
+    (r"\Z", _("the end of the text"), "write $"),
+    (r"\G", _("the end of the last match"), "write ^"),
+    (r"\C", _("a single byte"), "write ."),
+    (r"\N", _("a named character"), _("write the character itself")),
+    (r"\u", _("a character number"), _("write the character itself, or \\x{HEX}")),
+    (r"\U", _("a character number"), _("write the character itself, or \\x{HEX}")),
 )
 _TOKEN = re.compile(r"\\[xpP]\{\^?\w*\}|\\.|\(\?P?<\w+>|\(\?P=|\(\?<[=!]|\(\?.|\[\^?\]?|[*+?}]\+|.", re.DOTALL)
 _FLAGS = re.compile(r"\(\?[a-zA-Z-]*[xaLu][a-zA-Z-]*[:)]")
@@ -132,18 +132,26 @@ def re2_options(*, capture: bool = True) -> re2.Options:
 
 def _refusals(text: str) -> Iterator[str]:
     for at, part in tokens(text):
-        where = f"at character {at + 1}"
+        where = _("at character {at}").format(at=at + 1)
         if "\n" in part or (part[0] != "[" and part in (r"\n", r"\r")):
-            yield f"holds a line break {where}, and a line has none; write two rules, or `after`"
+            yield _("holds a line break {where}, and a line has none; write two rules, or `after`").format(where=where)
         for start, name, instead in _INSTEAD:
             if part.startswith(start):
-                yield f"{part} {where} is {name}, which RE2 does not have; {instead}"
+                yield _("{part} {where} is {name}, which RE2 does not have; {instead}").format(
+                    part=part, where=where, name=name, instead=instead
+                )
         if part[0] == "\\" and part[1:2].isdigit() and part[1:2] != "0":
-            yield f"{part} {where} is a back reference, which RE2 does not have; write the text again"
+            yield _("{part} {where} is a back reference, which RE2 does not have; write the text again").format(
+                part=part, where=where
+            )
         if len(part) == 2 and part[1] == "+" and part[0] in "*+?}":
-            yield f"{part} {where} is a possessive repetition, which RE2 does not have; write {part[0]}"
+            yield _("{part} {where} is a possessive repetition, which RE2 does not have; write {part2}").format(
+                part=part, where=where, part2=part[0]
+            )
         if flags := _FLAGS.match(text, at):
-            yield f"{flags.group()} {where} is a flag that RE2 does not have; i, m, s and U are known"
+            yield _("{flags} {where} is a flag that RE2 does not have; i, m, s and U are known").format(
+                flags=flags.group(), where=where
+            )
 
 
 def _hint(told: str) -> str:

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, V
 
 from rlbox.config.pattern import check_pattern
 from rlbox.errors import SpecError
-from rlbox.i18n import _
+from rlbox.i18n import _, join
 
 
 def _one_line(text: str) -> str:
@@ -59,15 +59,15 @@ _SHOWN = 60  # characters of a wrong value that a message repeats
 
 # What a value must be, in the words of TOML.
 _MUST_BE = {
-    "bool_type": "true or false",
-    "date_type": "a date without quotes",
-    "dict_type": "a table",
-    "finite_number": "a finite number",
-    "float_type": "a number",
-    "int_type": "a whole number",
-    "model_type": "a table",
+    "bool_type": _("true or false"),
+    "date_type": _("a date without quotes"),
+    "dict_type": _("a table"),
+    "finite_number": _("a finite number"),
+    "float_type": _("a number"),
+    "int_type": _("a whole number"),
+    "model_type": _("a table"),
     "string_type": "text",
-    "tuple_type": "a list",
+    "tuple_type": _("a list"),
 }
 
 
@@ -94,7 +94,7 @@ def check_spec(model: type[Model], data: Mapping[str, Any], where: str, known: t
     except ValidationError as error:
         items = [dict(item) for item in error.errors(include_url=False)]
         problems = sorted({line for item in items for line in _describe(model, item, known)})
-        lines = "\n".join(f"  {where}: {problem}" for problem in problems)
+        lines = join("\n", (join("", ("  ", where, ": ", problem)) for problem in problems))
         count = _("1 problem") if len(problems) == 1 else _("{count} problems").format(count=len(problems))
         raise SpecError(
             _("{where}: {count}\n{lines}").format(where=where, count=count, lines=lines),
@@ -114,17 +114,25 @@ def _tuples(value: Any) -> Any:
 def _describe(model: type[BaseModel], item: dict[str, Any], known: tuple[str, ...]) -> list[str]:
     """Return one finding of pydantic as lines; a check of the whole spec names its own paths, one a line."""
     loc: tuple[str | int, ...] = item["loc"]
+    if item["type"] == "value_error" and isinstance(item["ctx"]["error"], Problems):
+        return [join(".", (_dotted(loc), line)) if loc else line for line in item["ctx"]["error"].lines]
     if item["type"] == "value_error" and not loc:
         return str(item["ctx"]["error"]).splitlines()
-    if item["type"] == "value_error" and isinstance(item["ctx"]["error"], Problems):
-        return [f"{_dotted(loc)}.{line}" for line in item["ctx"]["error"].lines]
     if item["type"] == "too_short" and item["input"]:  # said because its items are wrong, which is said as well
         return []
     if item["type"] == "extra_forbidden":
-        return [f"{_dotted(loc)}: unknown key{suggest(str(loc[-1]), _keys_at(model, loc[:-1], known))}"]
+        return [
+            _("{dotted}: unknown key{suggest}").format(
+                dotted=_dotted(loc), suggest=suggest(str(loc[-1]), _keys_at(model, loc[:-1], known))
+            )
+        ]
     if loc[-1] == "[key]":
-        return [f"{_dotted(loc[:-1])}: the name does not fit {item['ctx']['pattern']}"]
-    return [f"{_dotted(loc)}: {_problem(item)}"]
+        return [
+            _("{dotted}: the name does not fit {pattern}").format(
+                dotted=_dotted(loc[:-1]), pattern=item["ctx"]["pattern"]
+            )
+        ]
+    return [join(": ", (_dotted(loc), _problem(item)))]
 
 
 def _problem(item: dict[str, Any]) -> str:
@@ -135,15 +143,17 @@ def _problem(item: dict[str, Any]) -> str:
         case "value_error":
             return str(facts["error"])
         case "literal_error":
-            return f"{given!r} is not one of {facts['expected']}"
+            return _("{given!r} is not one of {expected}").format(given=given, expected=facts["expected"])
         case "string_pattern_mismatch":
-            return f"{given!r} does not fit {facts['pattern']}"
+            return _("{given!r} does not fit {pattern}").format(given=given, pattern=facts["pattern"])
         case "too_short" | "string_too_short":
-            return "must not be empty"
+            return _("must not be empty")
         case kind if kind in _MUST_BE:
-            return f"must be {_MUST_BE[kind]} (got {_given(given)})"
+            return _("must be {must_be} (got {given})").format(must_be=_MUST_BE[kind], given=_given(given))
         case _:
-            return f"{item['msg'][0].lower()}{item['msg'][1:]} (got {_given(given)})"
+            return _("{msg}{msg2} (got {given})").format(
+                msg=item["msg"][0].lower(), msg2=item["msg"][1:], given=_given(given)
+            )
 
 
 def _given(value: Any) -> str:
@@ -197,4 +207,4 @@ class Problems(ValueError):
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.lines = tuple(lines)
-        super().__init__("\n".join(self.lines))
+        super().__init__(join("\n", self.lines))

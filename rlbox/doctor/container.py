@@ -28,6 +28,7 @@ from rlbox.doctor.stack import StackProbe, check_image_files
 from rlbox.doctor.stack_location import find_install_dir, make_bytecode_directory, venv_path
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.findings import Finding
+from rlbox.i18n import _
 from rlbox.record.disk_hold import find_lock_owner
 from rlbox.system.gpu import probe_driver
 from rlbox.system.json_files import read_json_object
@@ -163,7 +164,7 @@ class ProbeThreads:
             if name in self._found:
                 self.findings[name] = self._found[name]
             elif not any(row.startswith(f"{name}:") for row in self.unfinished):
-                self.unfinished.append(f"{name}: not done in time")
+                self.unfinished.append(_("{name}: not done in time").format(name=name))
 
     def is_running(self, name: str) -> bool:
         """Tell whether a probe that was started has not ended; threading forgets it where Ctrl-C cuts a `join`."""

@@ -13,6 +13,7 @@ from rlbox.doctor.engine import DriverNeeds
 from rlbox.doctor.network import Endpoint
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import ProgramFacts, StackProbe, was_too_slow
+from rlbox.i18n import _
 from rlbox.system.gpu import GpuDriver
 from rlbox.values import VENV
 
@@ -44,7 +45,7 @@ class CheckContext:
     @property
     def user(self) -> str:
         """The user that writes, in words."""
-        return f"uid {os.getuid()}"
+        return _("uid {getuid}").format(getuid=os.getuid())
 
     @property
     def gpus(self) -> int:
@@ -59,4 +60,8 @@ class CheckContext:
     def note_unfinished(self, facts: ProgramFacts, step: str, name: str) -> None:
         """Note a program that did not reach `step` because the machine was busy, which is no finding."""
         if was_too_slow(facts, step):
-            self.unfinished.append(f"{name}: the machine was too busy to finish it in {duration_text(facts.seconds)}")
+            self.unfinished.append(
+                _("{name}: the machine was too busy to finish it in {seconds}").format(
+                    name=name, seconds=duration_text(facts.seconds)
+                )
+            )

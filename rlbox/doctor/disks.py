@@ -150,7 +150,9 @@ def _usable(places: Sequence[DirectoryFacts], requirements: Requirements, who: s
     for row in check_directories(places, requirements, who):
         match kinds.get(row.where):
             case "missing":
-                remedy = f"mkdir -p {shlex.quote(row.where)} (or mount it there), or name another with --data DIR"
+                remedy = _("mkdir -p {where} (or mount it there), or name another with --data DIR").format(
+                    where=shlex.quote(row.where)
+                )
                 yield replace(row, remedy=remedy)
             case "file":
                 yield replace(row, remedy="name another with --data DIR")
@@ -266,7 +268,7 @@ def probe_directories(places: Sequence[tuple[str, str]]) -> tuple[DirectoryFacts
         thread.start()
     for thread in threads:
         thread.join(_SLOW_S)
-    waited = f"no answer in {limit_text(_SLOW_S)}"
+    waited = _("no answer in {slow_s}").format(slow_s=limit_text(_SLOW_S))
     return tuple(
         found.get(number) or DirectoryFacts(role=role, path=path, kind="slow", error=waited)
         for number, (role, path) in enumerate(places)
@@ -286,7 +288,7 @@ def _probe(role: str, path: str) -> DirectoryFacts:
     target = path if role in ("data", "tmp") else _nearest(path)
     if not os.path.isdir(target):
         kind = "file" if os.path.lexists(target) else "missing"
-        words = "there is something else" if kind == "file" else "no such folder"
+        words = _("there is something else") if kind == "file" else _("no such folder")
         return DirectoryFacts(role=role, path=path, kind=kind, error=f"{target}: {words}")
     facts, room = os.stat(target), os.statvfs(target)
     kind, error = _write(target)
@@ -295,7 +297,9 @@ def _probe(role: str, path: str) -> DirectoryFacts:
         path=path,
         kind=kind,
         error=error,
-        owner=f"{target} is uid {facts.st_uid}'s, mode {stat.S_IMODE(facts.st_mode):04o}",
+        owner=_("{target} is uid {st_uid}'s, mode {s_imode:04o}").format(
+            target=target, st_uid=facts.st_uid, s_imode=stat.S_IMODE(facts.st_mode)
+        ),
         total=room.f_blocks * room.f_frsize,
         free=room.f_bavail * room.f_frsize,
         inodes=room.f_files,

@@ -112,7 +112,7 @@ def _left_over(facts: EngineFacts, __: Requirements) -> Iterator[Finding]:
     alive = [row for row in facts.containers if row.run and row.lives]
     if alive:
         rows, stop = [f"{row.run} ({row.owner})" for row in alive], f"{alive[0].run} --data ITS-DATA-DISK"
-        yield describe_running_runs(rows, place="on this engine", where="engine", stop=stop)
+        yield describe_running_runs(rows, place=_("on this engine"), where="engine", stop=stop)
     if stale:
         rows = [f"{row.name} ({row.state}, {row.owner})" for row in stale]
         yield Finding(
@@ -302,7 +302,7 @@ def _container(row: Mapping[str, Any]) -> EngineContainer:
         name=names[0] if names else str(row.get("Id", ""))[:12],
         run=str(labels.get(RUN_LABEL, "")),
         state=str(row.get("State", "")),
-        owner=f"uid {labels.get(OWNER_LABEL, 'unknown')}",
+        owner=_("uid {labels}").format(labels=labels.get(OWNER_LABEL, "unknown")),
         busy=any(_may_be_held(Path(str(mount.get("Source", "")))) for mount in row.get("Mounts") or ()),
     )
 

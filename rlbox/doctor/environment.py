@@ -59,13 +59,15 @@ def parse_dotenv(path: str, text: str) -> DotEnvFile:
             continue
         found = re.match(r"^(?:export\s+)?([A-Za-z_]\w*)(\s*)=(\s*)(.*)$", bare)
         if not found:
-            broken.append(f"line {number} is no NAME=value")
+            broken.append(_("line {number} is no NAME=value").format(number=number))
             continue
         name, before, after, value = found.groups()
         if before or (after and value and not value.startswith("#")):
-            broken.append(f"line {number}: blanks around = of {name}")
+            broken.append(_("line {number}: blanks around = of {name}").format(number=number, name=name))
         elif line.endswith("\r"):
-            broken.append(f"line {number}: a carriage return ends the value of {name}")
+            broken.append(
+                _("line {number}: a carriage return ends the value of {name}").format(number=number, name=name)
+            )
         values[name] = value.strip().strip("'\"")
     return DotEnvFile(path=path, values=values, broken=tuple(broken))
 

@@ -30,7 +30,7 @@ def run_doctor(app: App, name: str | None, *, fix: bool, data: str | None, gpus:
     if fix and any(finding.fixable for finding in report.findings):
         done = [f"{finding.id}: {text}" for finding, text in repair_findings(report.findings)]
         for text in done:
-            app.say(f"fix: {text}")
+            app.say(_("fix: {text}").format(text=text))
         report = _examine(app, name, data, gpus, budget_s or BUDGET_S)
     app.result(
         {**report.as_json(), **({"fixed": done} if fix else {})}, format_report(report, verbose=app.verbosity > 0)
@@ -44,11 +44,15 @@ def _plan(app: App, report: Report) -> int:
     rows = [f"{finding.id}: {' '.join(finding.repair)}" for finding in report.findings if finding.repair]
     left = [finding for finding in report.findings if finding.level == "error" and not finding.repair]
     repairs = counted(len(rows), "repair", "repairs")
-    would = f"make {repairs}" if rows else "repair nothing"
+    would = _("make {repairs}").format(repairs=repairs) if rows else _("repair nothing")
     code = WorkFailed.exit_code if left else 0
     if left:
         errors = counted(len(left), "error", "errors")
-        would = f"make {repairs}, and leave {errors}" if rows else f"repair nothing, and leave {errors}"
+        would = (
+            _("make {repairs}, and leave {errors}").format(repairs=repairs, errors=errors)
+            if rows
+            else _("repair nothing, and leave {errors}").format(errors=errors)
+        )
     return app.planned({**report.as_json(), "repairs": rows}, "\n".join(rows), would, code=code)
 
 
@@ -73,7 +77,10 @@ def repair_findings(findings: Iterable[Finding]) -> Iterator[tuple[Finding, str]
             try:
                 yield finding, _carry_out(finding.repair)
             except OSError as error:
-                yield finding, f"not repaired: {error.filename}: {error.strerror}"
+                yield (
+                    finding,
+                    _("not repaired: {filename}: {strerror}").format(filename=error.filename, strerror=error.strerror),
+                )
 
 
 def _carry_out(words: tuple[str, ...]) -> str:
@@ -82,22 +89,22 @@ def _carry_out(words: tuple[str, ...]) -> str:
             return _link(path, to)
         case ("folder", path):
             os.makedirs(path, exist_ok=True)
-            return f"made the folder {path}"
+            return _("made the folder {path}").format(path=path)
         case ("mode", path, mode):
             os.chmod(path, int(mode, 8))
-            return f"gave {path} the mode {mode}"
+            return _("gave {path} the mode {mode}").format(path=path, mode=mode)
         case ("empty-lock", path):
             os.truncate(path, 0)
-            return f"emptied {path}, whose rlbox has ended"
+            return _("emptied {path}, whose rlbox has ended").format(path=path)
         case _:
-            return f"not repaired: this rlbox knows no repair {' '.join(words)}"
+            return _("not repaired: this rlbox knows no repair {words}").format(words=" ".join(words))
 
 
 def _link(path: str, to: str) -> str:
     """Make a link; one that leads nowhere is replaced, anything else that stands there is left."""
     if os.path.lexists(path):
         if not stat.S_ISLNK(os.lstat(path).st_mode) or os.path.exists(path):
-            return f"not repaired: {path} is there already"
+            return _("not repaired: {path} is there already").format(path=path)
         os.unlink(path)
     os.symlink(to, path)
-    return f"made the link {path} -> {to}"
+    return _("made the link {path} -> {to}").format(path=path, to=to)

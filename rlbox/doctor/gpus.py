@@ -17,23 +17,27 @@ from rlbox.i18n import _
 _STUB = 34  # CUDA_ERROR_STUB_LIBRARY
 # What cuInit's codes mean for who runs a container; source: cuda.h, and issues 803/804 of gpustack and vLLM.
 _MEANS = {
-    _STUB: ("cuda-stubs-order", "the loader takes CUDA's stub for the driver", "take …/stubs off LD_LIBRARY_PATH"),
+    _STUB: (
+        "cuda-stubs-order",
+        _("the loader takes CUDA's stub for the driver"),
+        _("take …/stubs off LD_LIBRARY_PATH"),
+    ),
     100: (
         "no-gpu-visible",
-        "the driver shows no GPU to this container",
-        "start it with --gpus all; unset CUDA_VISIBLE_DEVICES",
+        _("the driver shows no GPU to this container"),
+        _("start it with --gpus all; unset CUDA_VISIBLE_DEVICES"),
     ),
     803: (
         "cuda-compat-shadows-driver",
-        "another driver library hides the host's",
-        "take …/compat off the loader's paths",
+        _("another driver library hides the host's"),
+        _("take …/compat off the loader's paths"),
     ),
     804: (
         "cuda-compat-shadows-driver",
-        "forward compatibility is not for this card",
-        "take …/compat off the loader's paths",
+        _("forward compatibility is not for this card"),
+        _("take …/compat off the loader's paths"),
     ),
-    999: ("cuda-after-restart", "the driver lost the GPU", "restart the container; then the host's driver"),
+    999: ("cuda-after-restart", _("the driver lost the GPU"), _("restart the container; then the host's driver")),
 }
 _BUSY = 0.1  # of a GPU's memory: engines claim 90 % and fail with less; doctor's own programs take 1 GiB
 
@@ -45,7 +49,11 @@ def _driver(facts: ProgramFacts) -> Mapping[str, Any] | None:
 def _starts(facts: ProgramFacts, __: Requirements) -> Iterator[Finding]:
     driver = _driver(facts)
     if driver and not driver.get("ok"):
-        unknown = ("gpu-driver-broken", "the driver does not start", "restart the container, then the host's driver")
+        unknown = (
+            "gpu-driver-broken",
+            _("the driver does not start"),
+            _("restart the container, then the host's driver"),
+        )
         name, title, remedy = _MEANS.get(int(driver.get("code", -1)), unknown)
         yield Finding(
             id=name, title=title, seen=f"cuInit gives {driver.get('code')} {driver.get('name')}".rstrip(),
@@ -85,9 +93,9 @@ def _one_memory(row: Mapping[str, Any]) -> Iterator[Finding]:
             where=f"GPU {row['number']}", remedy=_("leave this GPU out (CUDA_VISIBLE_DEVICES) and have it replaced"),
         )  # fmt: skip
     if total - free > max(_BUSY * total, 2 * GIB):
-        users = ", ".join(f"pid {pid} {card_text(used)}" for pid, used in row.get("users", ())) or _(
-            "outside this container"
-        )
+        users = ", ".join(
+            _("pid {pid} {used}").format(pid=pid, used=card_text(used)) for pid, used in row.get("users", ())
+        ) or _("outside this container")
         yield Finding(
             id="gpu-busy", title=_("a GPU's memory is in use"), level="warning",
             seen=_("{memory} of {total}: {users}").format

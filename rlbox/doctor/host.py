@@ -206,7 +206,7 @@ def _in_container(
     except (ValueError, KeyError, TypeError):
         if "No module named rlbox.doctor" in outcome.stderr:
             return list(check_image_files(["`rlbox doctor`"]))
-        last = (outcome.stderr.strip().splitlines() or ["no output"])[-1]
+        last = (outcome.stderr.strip().splitlines() or [_("no output")])[-1]
         return [_refused(image.tag, last)]
 
 

@@ -24,12 +24,12 @@ _PIDS_PER_CORE = 16  # source: vast-ai/base-image, ADR 0014
 _MEMORY_FLOOR = 2 * GIB  # torch and one Ray worker
 # rlimit, floor under which a job fails, unit, what fails of it
 _RLIMITS = (
-    ("nofile", 4096, 1, "open files", "Ray, data loaders and sockets run out of files"),
-    ("fsize", GIB, MIB, "MiB a file", "a checkpoint is cut off"),
-    ("as", 64 * GIB, MIB, "MiB of addresses", "torch and CUDA reserve far more than they use"),
-    ("data", 8 * GIB, MIB, "MiB of data", "torch cannot load a model"),
-    ("stack", MIB, 1 << 10, "KiB of stack", "compiled kernels crash"),
-    ("cpu", 7 * 86400, 1, "seconds of CPU", "the kernel ends the job"),
+    ("nofile", 4096, 1, _("open files"), _("Ray, data loaders and sockets run out of files")),
+    ("fsize", GIB, MIB, "MiB a file", _("a checkpoint is cut off")),
+    ("as", 64 * GIB, MIB, _("MiB of addresses"), _("torch and CUDA reserve far more than they use")),
+    ("data", 8 * GIB, MIB, _("MiB of data"), _("torch cannot load a model")),
+    ("stack", MIB, 1 << 10, _("KiB of stack"), _("compiled kernels crash")),
+    ("cpu", 7 * 86400, 1, _("seconds of CPU"), _("the kernel ends the job")),
 )
 _ASKED = {"nofile": 65536}
 
@@ -109,11 +109,11 @@ def _shm_free(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding
         return
     if facts.shm_free < min(0.25 * total, 0.5 * wanted * GIB):
         files = ", ".join(f"{name} {size_text(count)}" for name, count in facts.shm_largest)
-        seen = f"{size_text(facts.shm_free)} free of {size_text(total)}"
+        seen = _("{shm_free} free of {total}").format(shm_free=size_text(facts.shm_free), total=size_text(total))
         yield Finding(
             id="shm-full", title=_("shared memory is nearly full"),
             level="error" if facts.shm_free < 128 * MIB else "warning",
-            seen=seen + (f"; largest: {files}" if files else ""),
+            seen=seen + (_("; largest: {files}").format(files=files) if files else ""),
             where=SHM, remedy=_("remove what ended jobs left there, or end the job that uses it"),
             breaks=_SHM_BREAKS, covers=_SHM_COVERS,
         )  # fmt: skip

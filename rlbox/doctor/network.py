@@ -313,7 +313,7 @@ def _request(row: Endpoint) -> Endpoint:
             HttpClient(make_tls_context_factory(find_ca_bundle()), silent_s=REQUEST_TIMEOUT_S) as http,
             http.ask("GET", row.url) as answer,
         ):
-            error = f"answered {answer.status}" if answer.status >= 500 else ""
+            error = _("answered {status}").format(status=answer.status) if answer.status >= 500 else ""
             return replace(row, error=error, skew_s=_skew(answer.headers.get("date", "")))
     except (NoResponseError, OSError) as problem:
         return replace(row, error=explain_no_response(problem))

@@ -89,7 +89,10 @@ def _as_locked(facts: PackageFacts, requirements: Requirements) -> Iterator[Find
     if not rows:
         return
     gone = [name for name, __, there in rows if not there]
-    texts = [f"{name} {there or 'is gone'} (locked: {version})" for name, version, there in rows]
+    texts = [
+        _("{name} {there} (locked: {version})").format(name=name, there=there or _("is gone"), version=version)
+        for name, version, there in rows
+    ]
     pins = " ".join(f"{name}=={version}" for name, version, __ in rows[:_PINS])
     yield Finding(
         id="package-missing" if len(gone) == len(rows) else "package-overwritten",
@@ -157,7 +160,7 @@ def site_packages_path(version: str, venv: str = VENV) -> str:
 def probe_packages(site: str) -> PackageFacts:
     """Return the state of the packages in `site`; reads sizes and time stamps of all files, bytes of few."""
     if not os.path.isdir(site):
-        return PackageFacts(site=site, missing=f"{site} is missing")
+        return PackageFacts(site=site, missing=_("{site} is missing").format(site=site))
     stamped = (*_STAMPED, os.path.join(site, "../../../pyvenv.cfg"))
     stamps = {int(os.stat(path).st_mtime) for path in stamped if os.path.exists(path)}
     installed: dict[str, list[str]] = {}
@@ -203,13 +206,13 @@ def _compare(package: str, path: str, digest: str, size: int, stamps: set[int]) 
     try:
         facts = os.stat(path)
     except OSError:
-        yield FileDamage(package=package, path=path, kind="missing", what="is missing")
+        yield FileDamage(package=package, path=path, kind="missing", what=_("is missing"))
         return
     if facts.st_size == size and int(facts.st_mtime) in stamps:
         return
     if _is_library(path):
         if facts.st_size != size:
-            what = f"has {facts.st_size} bytes of {size}"
+            what = _("has {st_size} bytes of {size}").format(st_size=facts.st_size, size=size)
             yield FileDamage(package=package, path=path, kind="short" if facts.st_size < size else "changed", what=what)
             return
     elif int(facts.st_mtime) in stamps:  # changed by the build: a patch
@@ -219,7 +222,7 @@ def _compare(package: str, path: str, digest: str, size: int, stamps: set[int]) 
     with open(path, "rb") as file:
         own = urlsafe_b64encode(hashlib.sha256(file.read()).digest()).rstrip(b"=").decode()
     if own != digest.removeprefix("sha256="):
-        yield FileDamage(package=package, path=path, kind="changed", what="was changed after the image was built")
+        yield FileDamage(package=package, path=path, kind="changed", what=_("was changed after the image was built"))
 
 
 def _is_library(path: str) -> bool:
@@ -246,7 +249,12 @@ def _broken(path: str, package: str) -> Iterator[FileDamage]:
             return
         yield FileDamage(package=package, path=path, kind="broken", what=str(error))
     except OSError as error:
-        yield FileDamage(package=package, path=path, kind="missing", what=f"cannot be read: {error.strerror}")
+        yield FileDamage(
+            package=package,
+            path=path,
+            kind="missing",
+            what=_("cannot be read: {strerror}").format(strerror=error.strerror),
+        )
 
 
 def _is_text(path: str) -> bool:

@@ -57,7 +57,10 @@ def _programs(facts: PathFacts, __: Requirements) -> Iterator[Finding]:
     if not wrong:
         return
     right = f"{facts.prefix}/bin"
-    texts = [f"{name} is {path or 'not found'}" for name, path in sorted(facts.programs.items())]
+    texts = [
+        _("{name} is {path}").format(name=name, path=path or _("not found"))
+        for name, path in sorted(facts.programs.items())
+    ]
     yield Finding(
         id="path-shadowed" if any(wrong.values()) else "ray-not-on-path",
         title=_("programs do not come from the stack's environment"),
@@ -96,8 +99,10 @@ def _stubs(facts: PathFacts, requirements: Requirements) -> Iterator[Finding]:
     words = _words(facts, "LIBRARY_PATH")
     after = [word for index, word in enumerate(words) if not _is_stubs(word) and any(map(_is_stubs, words[:index]))]
     loader = [line for line in facts.linker if "stubs" in line]
-    texts = [f"LD_LIBRARY_PATH has {word}" for word in runtime] + [f"the loader is told {line}" for line in loader]
-    texts += [f"LIBRARY_PATH has stubs before {word}" for word in after]
+    texts = [_("LD_LIBRARY_PATH has {word}").format(word=word) for word in runtime] + [
+        _("the loader is told {line}").format(line=line) for line in loader
+    ]
+    texts += [_("LIBRARY_PATH has stubs before {word}").format(word=word) for word in after]
     if texts:
         yield Finding(
             id="cuda-stubs-order",
@@ -242,10 +247,10 @@ def probe_paths(environ: Mapping[str, str], requirements: Requirements, prefix: 
 
 def _python_error(path: str) -> str:
     if not os.path.lexists(path):
-        return "is missing"
+        return _("is missing")
     if not os.path.exists(path):
-        return f"is a link to {os.readlink(path)}, which is missing"
-    return "" if os.access(path, os.X_OK) else "cannot be executed"
+        return _("is a link to {readlink}, which is missing").format(readlink=os.readlink(path))
+    return "" if os.access(path, os.X_OK) else _("cannot be executed")
 
 
 def _found(name: str, path: str, prefix: str) -> str:
@@ -279,7 +284,7 @@ def _cuda_missing(given: str, home: str) -> tuple[str, ...]:
     if not home:
         return ()
     if not os.path.isdir(home):
-        return ("the folder itself",)
+        return (_("the folder itself"),)
     if not given:
         return ()
     wanted = {"bin/nvcc": ("bin/nvcc",), "lib64/libcudart.so": ("lib64/libcudart.so", "lib/libcudart.so")}

@@ -114,7 +114,7 @@ def _told(p: ProcessInfo) -> str:
     age = duration_text(p.age_s)
     if p.started_for_run:
         return f"{p.name} (pid {p.pid}, {p.owner}, {age} old, of run {p.started_for_run})"
-    return f"{p.name} (pid {p.pid}, {p.owner}, {age} old)"
+    return _("{p} (pid {pid}, {owner}, {age} old)").format(p=p.name, pid=p.pid, owner=p.owner, age=age)
 
 
 def _remedy(stale: Sequence[ProcessInfo]) -> str:
@@ -200,7 +200,7 @@ def list_processes(stack: str = VENV) -> tuple[ProcessInfo, ...]:
             pid=pid,
             name=process.name,
             command_line=words[pid],
-            owner=f"user {owner or 'unknown'}",
+            owner=_("user {owner}").format(owner=owner or "unknown"),
             age_s=max(up_s - process.started / _TICKS, 0.0),
             is_own_user=owner == user,
             is_doctor=pid in mine,

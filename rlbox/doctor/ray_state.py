@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlbox.i18n import _
 from rlbox.job.plan import RayPlan
 from rlbox.system.http import HttpClient, NoResponseError, create_loopback_client, explain_no_response
 
@@ -44,7 +45,7 @@ def read_ray_nodes(dashboard: str) -> list[dict[str, Any]] | str:
         with create_ray_client(_TIMEOUT_S) as http:
             found = _asked(http, dashboard.rstrip("/") + _SUMMARY, _nodes)
     except NoResponseError:
-        return f"no head answers at {dashboard}"
+        return _("no head answers at {dashboard}").format(dashboard=dashboard)
     return found if isinstance(found, list) else str(found)
 
 
@@ -54,9 +55,9 @@ def _asked(http: HttpClient, url: str, read: Callable[[Any], Any]) -> Any:
     except NoResponseError as error:
         if error.kind != "cut":
             raise  # nobody is there, or it hangs: the other questions need not wait for it too
-        return f"not told: {explain_no_response(error)}"
+        return _("not told: {explain_no_response}").format(explain_no_response=explain_no_response(error))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"not told: {type(error).__name__}: {error}"
+        return _("not told: {name}: {error}").format(name=type(error).__name__, error=error)
 
 
 def _nodes(data: Any) -> list[dict[str, Any]]:
@@ -115,4 +116,4 @@ def ray_auth_headers(environ: Mapping[str, str]) -> dict[str, str]:
         path = environ.get("RAY_AUTH_TOKEN_PATH") or os.path.expanduser("~/.ray/auth_token")
         with contextlib.suppress(OSError):
             token = Path(path).read_text("utf-8").strip()
-    return {"Authorization": f"Bearer {token}"} if token else {}
+    return {"Authorization": _("Bearer {token}").format(token=token)} if token else {}

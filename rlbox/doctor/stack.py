@@ -83,7 +83,7 @@ def _extensions(facts: ProgramFacts) -> Iterator[Finding]:
     reasons: dict[str, list[str]] = {}
     for row in failed:
         error = str(row.get("error")).removeprefix("OSError: ").removeprefix(f"{row.get('path')}: ")
-        ended = f"it ended its process by signal {row.get('signal')}"
+        ended = _("it ended its process by signal {signal}").format(signal=row.get("signal"))
         reasons.setdefault(error or ended, []).append(str(row.get("path")))
     for reason, paths in reasons.items():
         names = ", ".join(path.rpartition("/")[2] for path in paths)
@@ -306,7 +306,7 @@ class StackProbe:
         if not compiler:
             return LinkerFacts(compiler="", wanted=wanted)
         source = Path(self._folder, "link.c")
-        source.write_text("int main(void) { return 0; }\n", encoding="utf-8")
+        source.write_text(_("int main(void) { return 0; }\n"), encoding="utf-8")
         error = self._compile(compiler, source, [])
         libraries = ("cudart", "cuda") if cuda and not error else ()
         flags = _cuda_flags(self._environ)
@@ -330,7 +330,7 @@ class StackProbe:
             return ""
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         telling = [line for line in lines if "cannot find" in line or "error" in line]
-        return (telling or lines or [f"exit code {done.exit_code}"])[0]
+        return (telling or lines or [_("exit code {exit_code}").format(exit_code=done.exit_code)])[0]
 
 
 def _cuda_flags(environ: Mapping[str, str]) -> list[str]:

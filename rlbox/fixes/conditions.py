@@ -14,6 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 from rlbox.amounts import counted
 from rlbox.fixes.fix import Applies, Fix
+from rlbox.i18n import _, join
 from rlbox.target.lock import Lock
 from rlbox.target.target import GitSource, Target
 
@@ -78,12 +79,14 @@ def git_names(part: GitSource) -> tuple[str, str]:
 def judge(fix: Fix, target: Target, versions: Versions) -> Decision:
     """Return whether `target` needs `fix`, and the facts that decide it."""
     if fix.id in target.fixes.off:
-        return Decision(applies=False, reasons=(f"switched off by the target: {target.fixes.off[fix.id]}",))
+        return Decision(
+            applies=False, reasons=(_("switched off by the target: {off}").format(off=target.fixes.off[fix.id]),)
+        )
     facts = list(_facts(fix.applies, target, versions))
     against = tuple(fact for holds, fact in facts if not holds)
     if against:
         return Decision(applies=False, reasons=against)
-    return Decision(applies=True, reasons=tuple(fact for _, fact in facts) or ("every target",))
+    return Decision(applies=True, reasons=tuple(fact for __, fact in facts) or (_("every target"),))
 
 
 def has_package(text: str, versions: Versions) -> tuple[bool, str]:
@@ -91,18 +94,22 @@ def has_package(text: str, versions: Versions) -> tuple[bool, str]:
     asked = _requirement(text)
     name = canonicalize_name(asked.name)
     if name not in versions:
-        return False, f"{name} is not in the stack"
+        return False, _("{name} is not in the stack").format(name=name)
     version = versions[name]
     if not asked.specifier:
-        return True, f"{f'{name} {version}'.rstrip()} is in the stack"
+        return True, _("{name} is in the stack").format(name=f"{name} {version}".rstrip())
     if not version:
-        return False, f"the version of {name} is not known before `rlbox lock`"
+        return False, _("the version of {name} is not known before `rlbox lock`").format(name=name)
     try:
         holds = asked.specifier.contains(Version(version), prereleases=True)
     except InvalidVersion:
-        return False, f"{name} has the version {version!r}, which cannot be compared"
+        return False, _("{name} has the version {version!r}, which cannot be compared").format(
+            name=name, version=version
+        )
     shown, wanted = f"{name} {version}", _plain(asked.specifier)
-    return holds, f"{shown} is {wanted}" if holds else f"{shown} is not {wanted}"
+    return holds, _("{shown} is {wanted}").format(shown=shown, wanted=wanted) if holds else _(
+        "{shown} is not {wanted}"
+    ).format(shown=shown, wanted=wanted)
 
 
 @functools.cache
@@ -121,7 +128,7 @@ def _facts(applies: Applies, target: Target, versions: Versions) -> Iterator[tup
     if applies.any_stack:
         answers = [has_package(text, versions) for text in applies.any_stack]
         held = [fact for holds, fact in answers if holds]
-        yield bool(held), held[0] if held else "; ".join(fact for _, fact in answers)
+        yield bool(held), held[0] if held else join("; ", (fact for __, fact in answers))
     for text in applies.no_stack:
         holds, fact = has_package(text, versions)
         yield not holds, fact
@@ -149,22 +156,22 @@ def _platform_facts(applies: Applies, target: Target) -> Iterator[tuple[bool, st
         rented = bool(hardware.platform)
         yield (
             rented == applies.rented,
-            f"rented from {hardware.platform}" if rented else "a machine of one's own",
+            _("rented from {platform}").format(platform=hardware.platform) if rented else _("a machine of one's own"),
         )
     if applies.platform:
         yield _one_of(hardware.platform, applies.platform, "platform")
     if applies.region:
         yield _one_of(hardware.region, applies.region, "region")
     if applies.base:
-        yield _one_of("bootstrap" if target.base.bootstrap else "image", (applies.base,), "base is of kind")
+        yield _one_of("bootstrap" if target.base.bootstrap else "image", (applies.base,), _("base is of kind"))
     if applies.network:
-        yield _one_of(target.run.network, applies.network, "network of containers")
+        yield _one_of(target.run.network, applies.network, _("network of containers"))
 
 
 def _one_of(value: str, wanted: tuple[str, ...], what: str) -> tuple[bool, str]:
     holds = value in wanted
-    fact = f"{what} {value or 'not given'}"
-    return holds, fact if holds else f"{fact}, not {' or '.join(wanted)}"
+    fact = _("{what} {value}").format(what=what, value=value or _("not given"))
+    return holds, fact if holds else _("{fact}, not {wanted}").format(fact=fact, wanted=" or ".join(wanted))
 
 
 def _counted(value: int, wanted: str, what: tuple[str, str]) -> tuple[bool, str]:
@@ -175,7 +182,7 @@ def _counted(value: int, wanted: str, what: tuple[str, str]) -> tuple[bool, str]
         ">=": value >= number, "<=": value <= number, "==": value == number, "<": value < number, ">": value > number,
     }[match[1]]  # fmt: skip
     fact = counted(value, *what)
-    return holds, fact if holds else f"{fact}, not {wanted}"
+    return holds, fact if holds else _("{fact}, not {wanted}").format(fact=fact, wanted=wanted)
 
 
 def _tight(target: Target, per_core: int) -> tuple[bool, str]:
@@ -184,9 +191,11 @@ def _tight(target: Target, per_core: int) -> tuple[bool, str]:
     cores = target.hardware.cores
     if not limits:
         unknown = bool(target.hardware.platform)
-        return unknown, "process limit of the platform not known" if unknown else "no process limit"
+        return unknown, _("process limit of the platform not known") if unknown else _("no process limit")
     if not cores:
-        return True, f"process limit {min(limits)}, number of cores not known"
+        return True, _("process limit {limits}, number of cores not known").format(limits=min(limits))
     holds = min(limits) < per_core * cores
-    bound = f"below {per_core} x {cores} cores"
-    return holds, f"process limit {min(limits)} is {bound}" if holds else f"process limit {min(limits)} is not {bound}"
+    bound = _("below {per_core} x {cores} cores").format(per_core=per_core, cores=cores)
+    return holds, _("process limit {limits} is {bound}").format(limits=min(limits), bound=bound) if holds else _(
+        "process limit {limits} is not {bound}"
+    ).format(limits=min(limits), bound=bound)

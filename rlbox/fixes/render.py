@@ -15,7 +15,7 @@ from rlbox.diagnose.signatures import rows_json, signatures_of
 from rlbox.errors import SpecError
 from rlbox.fixes.conditions import Versions, has_package, judge, torch_cuda
 from rlbox.fixes.fix import Bake, Fix, RayWords
-from rlbox.i18n import _
+from rlbox.i18n import _, join
 from rlbox.target.target import Target
 
 if TYPE_CHECKING:
@@ -270,9 +270,14 @@ def _refuse(chosen: Iterable[Fix], target: Target, values: Mapping[str, Any]) ->
                 found.append((fill(row.says, values, _where(fix)), fill(row.next, values, _where(fix)), fix.id))
     if found:
         where = f"images/{target.name}/target.toml"
-        lines = [f"{says} (fix {fix_id}): {step}" for says, step, fix_id in found]
+        lines = [
+            _("{says} (fix {fix_id}): {step}").format(says=says, fix_id=fix_id, step=step)
+            for says, step, fix_id in found
+        ]
         raise SpecError(
-            lines[0] if len(lines) == 1 else "\n".join([f"{where}: {len(lines)} problems", *(f"  {x}" for x in lines)]),
+            lines[0]
+            if len(lines) == 1
+            else join("\n  ", (_("{where}: {count} problems").format(where=where, count=len(lines)), *lines)),
             where=where,
             next_step=_('correct the spec, or switch the fix off: fixes.off.{found} = "why"').format(found=found[0][2]),
         )

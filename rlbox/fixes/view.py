@@ -141,7 +141,7 @@ def judge_all(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple
 def _rows_there(fix: Fix, target: Target, versions: Versions) -> tuple[BakedRow, ...]:
     """Return what a fix bakes for a target; a patch that is left out there says why."""
     left = {
-        patch.name: f"left out: {skip}"
+        patch.name: _("left out: {skip}").format(skip=skip)
         for patch in fix.bake.patch
         if (skip := chosen_package(patch, target, versions)[1])
     }

@@ -78,7 +78,7 @@ class ModelText(Frozen):
     @model_validator(mode="after")
     def _makes_sense(self) -> ModelText:
         same = self.begins == self.ends
-        raise_problems(["ends: is the same as begins: nothing lies between"] if same else [])
+        raise_problems([_("ends: is the same as begins: nothing lies between")] if same else [])
         return self
 
 
@@ -164,25 +164,29 @@ def file_problems(rule: FileRule) -> Iterator[str]:
     """Yield what is wrong with one file rule, each with its key."""
     if rule.path.endswith("/") or rule.path in _FOLDERS:
         yield (
-            f"path: {rule.path!r} is a folder, and a folder is there before the stage; name a file in it, "
-            f"or all of them: {rule.path.rstrip('/')}/*"
+            _(
+                "path: {path!r} is a folder, and a folder is there before the stage; name a file in it, or "
+                "all of them: {path2}/*"
+            ).format(path=rule.path, path2=rule.path.rstrip("/"))
         )
     if rule.count > 1 and not WILD.search(rule.path):
-        yield f"count: {rule.path!r} names one file; put * into the path to count several"
+        yield _("count: {path!r} names one file; put * into the path to count several").format(path=rule.path)
     if rule.manifest and rule.format not in ("", "json"):
-        yield f"format: a manifest is JSON, not {rule.format}"
+        yield _("format: a manifest is JSON, not {format}").format(format=rule.format)
     if rule.min_bytes == 0 and (rule.manifest or rule.format in ("json", "safetensors")):
-        yield f"min_bytes: an empty file is no {rule.format or 'manifest'}; leave min_bytes out"
+        yield _("min_bytes: an empty file is no {format}; leave min_bytes out").format(format=rule.format or "manifest")
 
 
 def metric_problems(rule: MetricRule) -> Iterator[str]:
     """Yield what is wrong with one metric rule, each with its key."""
     if bool(rule.pattern) == bool(rule.key):
-        yield "pattern: a metric needs its points from somewhere: set either pattern (a log) or key (a row of `file`)"
+        yield _(
+            "pattern: a metric needs its points from somewhere: set either pattern (a log) or key (a row of `file`)"
+        )
     if rule.pattern and rule.where:
-        yield "where: chooses rows of `file`; it says nothing about a log"
+        yield _("where: chooses rows of `file`; it says nothing about a log")
     if rule.key and rule.log != "stage":
-        yield "log: the points come from `file`, not from a log"
+        yield _("log: the points come from `file`, not from a log")
     yield from _value_problems(rule) if rule.pattern else ()
     yield from _condition_problems(rule)
 
@@ -203,13 +207,21 @@ def _value_problems(rule: MetricRule) -> Iterator[str]:
 def _condition_problems(rule: MetricRule) -> Iterator[str]:
     limits = rule.at_least is not None or rule.at_most is not None
     if rule.at_least is not None and rule.at_most is not None and rule.at_least > rule.at_most:
-        yield f"at_least: {rule.at_least:g} is above at_most {rule.at_most:g}: no value fits"
+        yield _("at_least: {at_least:g} is above at_most {at_most:g}: no value fits").format(
+            at_least=rule.at_least, at_most=rule.at_most
+        )
     idle = {"within_steps": rule.within_steps, "by": rule.by} if not rule.trend else {}
-    yield from (f"{key}: says nothing without trend = 'falls' or 'rises'" for key, value in idle.items() if value)
+    yield from (
+        _("{key}: says nothing without trend = 'falls' or 'rises'").format(key=key)
+        for key, value in idle.items()
+        if value
+    )
     if rule.when == "always" and not limits:
-        yield "when: says nothing without at_least or at_most"
+        yield _("when: says nothing without at_least or at_most")
     if rule.trend and rule.within_steps and rule.points > rule.within_steps:
-        yield f"points: {rule.points} points do not fit into {rule.within_steps} steps"
+        yield _("points: {points} points do not fit into {within_steps} steps").format(
+            points=rule.points, within_steps=rule.within_steps
+        )
 
 
 def _takes(pattern: str, number: str) -> bool:
@@ -238,10 +250,12 @@ def group_text(pattern: str, name: str) -> str:
 def probe_problems(rule: Probe) -> Iterator[str]:
     """Yield what is wrong with one probe, each with its key."""
     if rule.url and not rule.url.startswith(("http://", "https://")):
-        yield f"url: {rule.url!r} is no address; write http://127.0.0.1:{{port.NAME}}/…"
+        yield _("url: {url!r} is no address; write http://127.0.0.1:{{port.NAME}}/…").format(url=rule.url)
     if rule.equals is not None and not rule.json_path:
-        yield "equals: says nothing without json_path"
+        yield _("equals: says nothing without json_path")
     if rule.json_path and not _PATH.fullmatch(rule.json_path):
-        yield f"json_path: {rule.json_path!r} is no path; write for example choices[0].message.content"
+        yield _("json_path: {json_path!r} is no path; write for example choices[0].message.content").format(
+            json_path=rule.json_path
+        )
     if rule.body and rule.method == "GET":
-        yield "body: is sent with POST only; set method = 'POST'"
+        yield _("body: is sent with POST only; set method = 'POST'")

@@ -114,8 +114,12 @@ def range_problem(param: Param, settled: Scalar) -> str:
     least = "" if param.at_least is None else show_scalar(param.at_least)
     most = "" if param.at_most is None else show_scalar(param.at_most)
     if not most:
-        return f"{found}, and must be at least {least}"
-    return f"{found}, and must be from {least} to {most}" if least else f"{found}, and must be at most {most}"
+        return _("{found}, and must be at least {least}").format(found=found, least=least)
+    return (
+        _("{found}, and must be from {least} to {most}").format(found=found, least=least, most=most)
+        if least
+        else _("{found}, and must be at most {most}").format(found=found, most=most)
+    )
 
 
 def parse_scalar(param: Param, text: str) -> Scalar:
@@ -186,11 +190,14 @@ def param_problems(name: str, param: Param) -> list[str]:
     where = f"params.{name}"
     problems = []
     if param.required == (param.default is not None):
-        problems.append(f"{where}.default: {'a required parameter has none' if param.required else 'missing'}")
+        problems.append(f"{where}.default: {_('a required parameter has none') if param.required else 'missing'}")
     if param.unit and param.type and param.type != WANTED[param.unit][0]:
-        return [*problems, f"{where}.unit: {param.unit} is no unit of type {param.type}"]
+        return [
+            *problems,
+            _("{where}.unit: {unit} is no unit of type {type}").format(where=where, unit=param.unit, type=param.type),
+        ]
     if param.default is None and param.required and not (param.type or param.unit or param.choices):
-        problems.append(f"{where}.type: missing, for there is no default to tell it")
+        problems.append(_("{where}.type: missing, for there is no default to tell it").format(where=where))
     numbers = param.kind not in ("str", "bool")
     given = {"default": param.default} | {f"choices[{n}]": choice for n, choice in enumerate(param.choices)}
     given |= {"at_least": param.at_least, "at_most": param.at_most}
@@ -198,16 +205,22 @@ def param_problems(name: str, param: Param) -> list[str]:
         if value is None:
             continue
         if key.startswith("at_") and not numbers:
-            problems.append(f"{where}.{key}: {_MUST_BE[param.kind]} has no range")
+            problems.append(
+                _("{where}.{key}: {must_be} has no range").format(where=where, key=key, must_be=_MUST_BE[param.kind])
+            )
             continue
         try:
             settled = settle(param, value) if key == "default" else _typed(param, value)
         except ValueError as error:
-            problems.append(f"{where}.{key}: {error}" + ("" if "(got " in str(error) else f" (got {value!r})"))
+            problems.append(
+                f"{where}.{key}: {error}" + ("" if "(got " in str(error) else _(" (got {value!r})").format(value=value))
+            )
             continue
         least = _typed_all(param, param.at_least)[0]
         if key == "at_most" and least is not None and least > settled:  # type: ignore[operator]
-            problems.append(f"{where}.at_most: lies below at_least (got {value!r})")
+            problems.append(_("{where}.at_most: lies below at_least (got {value!r})").format(where=where, value=value))
         if key == "default" and (problem := range_problem(param, settled)):
-            problems.append(f"{where}.default: parameter {name} is {problem}")
+            problems.append(
+                _("{where}.default: parameter {name} is {problem}").format(where=where, name=name, problem=problem)
+            )
     return problems

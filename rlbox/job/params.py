@@ -8,7 +8,7 @@ from typing import Any
 
 from rlbox.config.schema import suggest
 from rlbox.errors import SpecError
-from rlbox.i18n import _
+from rlbox.i18n import _, join
 from rlbox.job.job import Job
 from rlbox.job.param import Param, Scalar, parse_scalar, range_problem, settle
 from rlbox.job.param_sets import lay
@@ -50,11 +50,17 @@ def plan_values(job: Job, profiles: str | Iterable[str], settings: Mapping[str, 
     given: dict[str, tuple[Scalar, str]] = {
         name: (param.default, DEFAULT) for name, param in job.params.items() if param.default is not None
     }
-    given |= {name: (value, f"profile {origin}") for name, (value, origin) in lay(job.profiles, names).items()}
+    given |= {
+        name: (value, _("profile {origin}").format(origin=origin))
+        for name, (value, origin) in lay(job.profiles, names).items()
+    }
     problems = _Problems(job)
     given |= problems.parse(settings)
     missing = [name for name, param in job.params.items() if param.required and name not in given]
-    problems.lines += [f"--set {name}=: parameter {name} has no value: {job.params[name].help}" for name in missing]
+    problems.lines += [
+        _("--set {name}=: parameter {name} has no value: {help}").format(name=name, help=job.params[name].help)
+        for name in missing
+    ]
     params = {name: problems.settle(name, *given[name]) for name in job.params if name in given}
     problems.check()
     origins = {name: given[name][1] for name in params}
@@ -118,7 +124,11 @@ class _Problems:
             if name not in params:
                 self._unknown = True
                 near = suggest(name, list(params))
-                self.lines.append(f"--set {name}: not a parameter of job {self._job.name}{near}")
+                self.lines.append(
+                    _("--set {name}: not a parameter of job {job}{near}").format(
+                        name=name, job=self._job.name, near=near
+                    )
+                )
                 continue
             try:
                 found[name] = (parse_scalar(params[name], text), SET)
@@ -137,7 +147,9 @@ class _Problems:
             self.lines.append(f"{shown}: {error}: {param.help}")
             return value
         if problem:
-            self.lines.append(f"parameter {name} is {problem}: {param.help}")
+            self.lines.append(
+                _("parameter {name} is {problem}: {help}").format(name=name, problem=problem, help=param.help)
+            )
         return settled
 
     def check(self) -> None:
@@ -147,7 +159,8 @@ class _Problems:
         known = _("parameters: {params}").format(params=", ".join(sorted(self._job.params)) or _("none"))
         what = self.lines[0]
         if len(self.lines) > 1:
-            what = "\n".join([f"job {self._job.name}: {len(self.lines)} problems", *(f"  {x}" for x in self.lines)])
+            head = _("job {job}: {count} problems").format(job=self._job.name, count=len(self.lines))
+            what = join("\n  ", (head, *self.lines))
         step = (
             known
             if self._unknown
@@ -219,11 +232,18 @@ def param_lines(params: Mapping[str, Scalar], origins: Mapping[str, str], units:
 
 def describe_param(param: Param) -> str:
     """Return what a value of a parameter may be, for people: type, unit, range, choices."""
-    parts = [param.kind + (f" in {param.shown_unit}" if param.shown_unit not in ("", "fraction") else "")]
+    parts = [
+        param.kind
+        + (
+            _(" in {shown_unit}").format(shown_unit=param.shown_unit)
+            if param.shown_unit not in ("", "fraction")
+            else ""
+        )
+    ]
     if param.choices:
-        parts = ["one of " + ", ".join(map(str, param.choices))]
+        parts = [_("one of {choices}").format(choices=", ".join(map(str, param.choices)))]
     if param.at_least is not None or param.at_most is not None:
-        low = "" if param.at_least is None else f"at least {param.at_least}"
-        high = "" if param.at_most is None else f"at most {param.at_most}"
+        low = "" if param.at_least is None else _("at least {at_least}").format(at_least=param.at_least)
+        high = "" if param.at_most is None else _("at most {at_most}").format(at_most=param.at_most)
         parts.append(" and ".join(filter(None, (low, high))))
     return ", ".join([*parts, *(["required"] if param.required else [])])

@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from rlbox.i18n import _
+
 _SKIPPED = re.compile(r"[ \t]*(?:#[^\n]*)?(?:\n|\Z)")
 _ASSIGN = re.compile(r"[ \t]*(?:export[ \t]+)?(?P<name>[^=\n]*?)[ \t]*=(?P<blank>[ \t]*)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -38,8 +40,13 @@ def parse_env_file(data: bytes) -> EnvFile:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        hint = " (it looks like UTF-16)" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
-        return EnvFile(values={}, problems=(f"line {data.count(10, 0, error.start) + 1}: not UTF-8 text{hint}",))
+        hint = _(" (it looks like UTF-16)") if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+        return EnvFile(
+            values={},
+            problems=(
+                _("line {count}: not UTF-8 text{hint}").format(count=data.count(10, 0, error.start) + 1, hint=hint),
+            ),
+        )
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     values: dict[str, str] = {}
     lines: dict[str, int] = {}
@@ -55,7 +62,7 @@ def parse_env_file(data: bytes) -> EnvFile:
                 _check(name, value, values, lines)
                 values[name], lines[name] = value, line
             except _BadLine as problem:
-                problems.append(f"line {line}: {problem}")
+                problems.append(_("line {line}: {problem}").format(line=line, problem=problem))
                 place = text.find("\n", begun) + 1 or len(text)
         line += text.count("\n", begun, place)
     return EnvFile(values=values, problems=tuple(problems))
@@ -65,19 +72,19 @@ def _read(text: str, place: int) -> tuple[str, str, int]:
     """Return name and value of the assignment at `place`, and where the next line begins."""
     assign = _ASSIGN.match(text, place)
     if assign is None:
-        raise _BadLine("no '=' in it: write NAME=value")
+        raise _BadLine(_("no '=' in it: write NAME=value"))
     name = assign["name"]
     if not _NAME.fullmatch(name):
-        raise _BadLine("what stands before '=' is no name: letters, digits and _, no digit first")
+        raise _BadLine(_("what stands before '=' is no name: letters, digits and _, no digit first"))
     if text[assign.end() : assign.end() + 1] in ("'", '"'):
         return (name, *_read_quoted(name, text, assign.end()))
     end = text.find("\n", assign.end())
     begin = assign.end() - len(assign["blank"])  # a comment may begin right after blanks
     value = _COMMENT.split(text[begin : len(text) if end < 0 else end], maxsplit=1)[0].strip(" \t")
     if "'" in value or '"' in value:
-        raise _BadLine(f"a quote inside the value of {name}: put quotes around the whole value")
+        raise _BadLine(_("a quote inside the value of {name}: put quotes around the whole value").format(name=name))
     if _SECOND.search(value):
-        raise _BadLine("two assignments on one line: part them, or quote the value")
+        raise _BadLine(_("two assignments on one line: part them, or quote the value"))
     return name, value, len(text) if end < 0 else end + 1
 
 
@@ -89,15 +96,17 @@ def _read_quoted(name: str, text: str, place: int) -> tuple[str, int]:
         value += _ESCAPE.sub(lambda escape: _ESCAPES.get(escape[1], escape[0]), piece["double"] or "")
         place = piece.end()
     if text[place : place + 1] in ("'", '"'):
-        raise _BadLine(f"the quote that begins the value of {name} is never closed")
+        raise _BadLine(_("the quote that begins the value of {name} is never closed").format(name=name))
     rest = _SKIPPED.match(text, place)
     if rest is None:
-        raise _BadLine(f"something follows the closing quote of {name}: put quotes around the whole value")
+        raise _BadLine(
+            _("something follows the closing quote of {name}: put quotes around the whole value").format(name=name)
+        )
     return value, rest.end()
 
 
 def _check(name: str, value: str, values: dict[str, str], lines: dict[str, int]) -> None:
     if "\0" in value:
-        raise _BadLine(f"the value of {name} holds a NUL character, which no environment can")
+        raise _BadLine(_("the value of {name} holds a NUL character, which no environment can").format(name=name))
     if values.get(name, value) != value:
-        raise _BadLine(f"{name} has another value on line {lines[name]} already")
+        raise _BadLine(_("{name} has another value on line {lines} already").format(name=name, lines=lines[name]))

@@ -14,7 +14,7 @@ from rlbox.secrets.strength import weakness
 from rlbox.values import Secret
 
 ENV_FILE = ".env"
-ENVIRONMENT = "the environment"
+ENVIRONMENT = _("the environment")
 _SOME_FILE = _("a file for --env-file")
 _MOST_BYTES = 1 << 20
 _STRONGER = _(
@@ -91,7 +91,11 @@ def _searched(
             missing += [_missing(names, places)] if must else []
             continue
         if why := weakness(value) or _said(value, words):
-            weak.append(f"secret {name} of {place.title} is too weak to be kept out of logs: it is {why}")
+            weak.append(
+                _("secret {name} of {title} is too weak to be kept out of logs: it is {why}").format(
+                    name=name, title=place.title, why=why
+                )
+            )
         found.update(dict.fromkeys(names, Secret(value)))
     return found, missing, weak
 
@@ -105,7 +109,7 @@ def _find(names: tuple[str, ...], places: list[_Place]) -> tuple[_Place | None, 
 def _said(value: str, words: Iterable[str]) -> str:
     """Return in which words of a run a value stands, if in any."""
     value = value.strip().casefold()
-    return "a word of the run's own names or parameters" if any(value in word.casefold() for word in words) else ""
+    return _("a word of the run's own names or parameters") if any(value in word.casefold() for word in words) else ""
 
 
 def _missing(names: tuple[str, ...], places: list[_Place]) -> str:
@@ -113,12 +117,12 @@ def _missing(names: tuple[str, ...], places: list[_Place]) -> str:
     for place in places:
         note = place.note
         if any(name in place.values for name in names):
-            note = " (empty there)"
+            note = _(" (empty there)")
         elif place.title != ENVIRONMENT:
             note = note or suggest(names[0], list(place.values))
         seen.append(f"{place.title}{note}")
-    also = f" (or {', '.join(names[1:])})" if names[1:] else ""
-    return f"secret {names[0]}{also} is missing; looked in {', '.join(seen)}"
+    also = _(" (or {names})").format(names=", ".join(names[1:])) if names[1:] else ""
+    return _("secret {name}{also} is missing; looked in {seen}").format(name=names[0], also=also, seen=", ".join(seen))
 
 
 def _load(path: Path, *, must: bool) -> _Place:
@@ -128,7 +132,7 @@ def _load(path: Path, *, must: bool) -> _Place:
     except FileNotFoundError as error:
         if must:
             raise SpecError(_("the file of --env-file is missing"), where=str(path)) from error
-        return _Place(title=str(path), values={}, note=" (not there)")
+        return _Place(title=str(path), values={}, note=_(" (not there)"))
     except OSError as error:
         raise SpecError(
             _("the file cannot be read: {strerror}").format(strerror=error.strerror), where=str(path)

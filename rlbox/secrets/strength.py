@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from rlbox.i18n import _
+
 SHORTEST_SECRET = 8
 """Characters that a secret must have."""
 
@@ -33,16 +35,16 @@ def weakness(value: str) -> str:
     """
     value = value.strip()
     if len(value) < SHORTEST_SECRET:
-        return f"shorter than {SHORTEST_SECRET} characters"
+        return _("shorter than {shortest_secret} characters").format(shortest_secret=SHORTEST_SECRET)
     if _NUMBER.fullmatch(value):
-        return "a number"
+        return _("a number")
     if _HOST.fullmatch(value):
-        return "an address"
+        return _("an address")
     if len(set(value)) < _FEWEST:
-        return "the same few characters again and again"
+        return _("the same few characters again and again")
     if _PATH.fullmatch(value) and all(_bits(name) < _ENOUGH for name in value.split("/")):
-        return "a path"
-    return "" if _bits(value) >= _ENOUGH else "a common word or name, or like one"
+        return _("a path")
+    return "" if _bits(value) >= _ENOUGH else _("a common word or name, or like one")
 
 
 def _bits(value: str) -> float:

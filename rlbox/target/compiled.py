@@ -80,18 +80,26 @@ class Compile(Frozen):
         """Return what is wrong with it on its target; `indexed` are the packages that the stack takes from an index."""
         found = []
         if self.distribution in indexed:
-            found.append(f"stack.compile: {self.name} is among the packages of the stack, too: name it once")
+            found.append(
+                _("stack.compile: {name} is among the packages of the stack, too: name it once").format(name=self.name)
+            )
         if self.cuda and not (self.archs or hardware_arch):
-            found.append(f"stack.compile: {self.name} has no archs, and the target no hardware.arch")
+            found.append(
+                _("stack.compile: {name} has no archs, and the target no hardware.arch").format(name=self.name)
+            )
         if self.archs and not self.cuda:
-            found.append(f"stack.compile: {self.name} has archs without cuda, which compiles for them")
+            found.append(
+                _("stack.compile: {name} has archs without cuda, which compiles for them").format(name=self.name)
+            )
         if (
             self.cuda
             and hardware_arch
             and not any(arch.rstrip("af") == hardware_arch for arch in self.archs or (hardware_arch,))
         ):
             found.append(
-                f"stack.compile: {self.name} is compiled for {', '.join(self.archs)}, the target has {hardware_arch}"
+                _("stack.compile: {name} is compiled for {archs}, the target has {hardware_arch}").format(
+                    name=self.name, archs=", ".join(self.archs), hardware_arch=hardware_arch
+                )
             )
         return found
 

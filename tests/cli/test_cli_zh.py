@@ -1,0 +1,104 @@
+"""In Chinese no sentence of help, errors, findings or diagnoses is left in English; words of others stay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from fakes import ON_IMAGE, Folder, Rlbox
+
+from rlbox.cli.root import root
+
+pytestmark = [pytest.mark.usefixtures("no_engine"), pytest.mark.allow("processes")]
+ENGLISH = re.compile(r"[a-z]{3,} [a-z]{2,} [a-z]{2,}")
+COMMAND = re.compile(r"`[^`]*`|rlbox [\w -]+|no Docker engine answers|this test uses a socket.*")
+LINE = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 GiB"
+
+
+@pytest.fixture(autouse=True)
+def chinese(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLBOX_LANG", "zh")
+
+
+def find_commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield every command and group by the words that are typed."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        yield (*path, name)
+        if isinstance(command, click.Group):
+            yield from find_commands(command, (*path, name))
+
+
+def english_lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if ENGLISH.search(COMMAND.sub("", line))]
+
+
+def test_no_help_is_left_in_english(rlbox: Rlbox) -> None:
+    for words in ((), *find_commands(root)):
+        lines = rlbox(*words, "--help").out.splitlines()
+        shown = [line for line in lines if not line.startswith((" " * 4, "用法"))]
+        assert english_lines("\n".join(shown)) == [], words
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("nosuch",), "错误：未知的子命令 'nosuch'"),
+        (("build",), "错误：缺少参数 'TARGET'."),
+        (("push", "local"), "错误：缺少选项 '--to'."),
+        (("build", "local", "--bogus"), "错误：没有选项 '--bogus'。"),
+        (("run", "--place", "moon"), "错误：'--place' 的值无效：'moon' 不是以下之一：'docker', 'here', 'cluster'。"),
+        (("--lang", "zh", "show", "nosuch"), "rlbox: 错误：未知的 target 或 job 'nosuch'"),
+        (("fixes", "show", "nosuch"), "rlbox: 错误：未知的修复 'nosuch'"),
+        (("run", "nosuch"), "rlbox: 错误：未知的job 'nosuch'"),
+        (("store", "verify", "--store", "/nosuch"), ""),
+        (("attach", "nosuch"), ""),
+        (("report", "nosuch"), ""),
+        (("build", "local"), ""),
+        (("doctor", "local"), ""),
+        (("lock", "nosuch"), ""),
+        (("diagnose", "nosuch.log"), ""),
+        (("vast", "ls"), ""),
+        (("run", "smoke", "--set", "bogus=1"), ""),
+        (("run", "--resume", "nosuch"), ""),
+    ],
+)
+def test_an_error_is_translated(rlbox: Rlbox, words: tuple[str, ...], line: str) -> None:
+    error = rlbox(*words).err
+    assert line in error
+    assert english_lines(error) == []
+
+
+def test_a_spec_that_is_wrong(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("own", ON_IMAGE + '\n[hardware]\ngpus = "many"\ncolour = 1\n')
+    error = rlbox("show", "own").err
+    assert "hardware.gpus" in error
+    assert english_lines(error) == []
+
+
+def test_an_error_is_english_in_json(rlbox: Rlbox) -> None:
+    assert rlbox("show", "nosuch", "--json").data["error"]["what"] == "unknown target or job 'nosuch'"
+
+
+def test_a_diagnosis_is_translated_but_for_the_log(rlbox: Rlbox, folder: Folder) -> None:
+    (folder.path / "train.log").write_text(f"INFO loading\n{LINE}\n")
+    said = rlbox("diagnose", "train.log", "--why")
+    assert LINE in said.out
+    assert "训练进程显存不足" in said.out
+    assert english_lines(said.out.replace(LINE, "")) == []
+    assert rlbox("diagnose", "train.log", "--json").data["cause"] == "gpu-oom-training"
+
+
+def test_doctor_is_translated(rlbox: Rlbox, tmp_path: Path) -> None:
+    said = rlbox("doctor", "--data", str(tmp_path / "nosuch"), "-v")
+    assert "项检查" in said.err
+    assert english_lines(said.out + said.err) == []
+
+
+def test_a_title_that_happens_to_be_a_message_stays(rlbox: Rlbox, folder: Folder) -> None:
+    folder.target("own", ON_IMAGE.replace("smallest target on an image", "nothing found"))
+    assert any(line.endswith("nothing found") for line in rlbox("targets").out.splitlines())
