@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import os
 import signal
 import socket
@@ -17,7 +16,6 @@ import pytest
 from fakes import EngineSocket, Folder, Rlbox
 from following import Follow
 from hypothesis import settings
-from next_table import proven_by
 from projectbox import PROJECT
 
 from rlbox.cli import main
@@ -31,11 +29,6 @@ PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 APART = tuple(f"tests/engine/test_{name}.py" for name in ("vast_there_and_back", "smoke"))
 """What has images and containers of its own, and takes none from others: it goes on beside what has the engine."""
 QUICK = ("tests/fuzz", "tests/golden", "tests/cli", "tests/unit")
-FOLLOWED = ("tests/engine/test_next_", "tests/supervisor/test_next_", "tests/compile/test_next_")
-FOLLOWED_OF = 8
-"""`make next-steps` follows what is advised over real runs, engines and compilers; `make test` one of eight."""
-PASSED = pytest.StashKey[bool]()
-"""Of a test: whether it passed, for what is asked once it is over."""
 
 NAMED_SKIPS = (
     "RLBOX_CORPUS names no corpus",  # a folder of real logs, which is no part of the repository
@@ -95,12 +88,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs an engine, and what no sample holds as slow; sort what is apart before what is quick."""
+    """Mark what needs an engine; sort what is apart before what is quick."""
     for item in (item for item in items if item.nodeid.startswith("tests/engine/")):
         item.add_marker(pytest.mark.engine)
-    for item in (item for item in items if item.nodeid.startswith(FOLLOWED)):
-        if int(hashlib.sha256(item.nodeid.encode()).hexdigest(), 16) % FOLLOWED_OF != 2:
-            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.nodeid.startswith(APART) + 2 * item.nodeid.startswith(QUICK))
 
 
@@ -116,15 +106,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         reporter.write_line(f"skipped, and not named: {report.nodeid}: {report.longrepr[2]}", red=True)
     if other and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Note whether a test passed."""
-    report = yield
-    if call.when == "call":
-        item.stash[PASSED] = report.passed
-    return report
 
 
 def _refuse(what: str) -> Callable[..., NoReturn]:
@@ -189,12 +170,9 @@ def rlbox(folder: Folder, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
 
 @pytest.fixture
-def follow(rlbox: Rlbox, request: pytest.FixtureRequest) -> Iterator[Follow]:
-    """Follow what is advised; all that the table says of this test is to be met in it, if it passes."""
-    places = proven_by(request.node.nodeid)
-    made = Follow(rlbox, places)
-    yield made
-    assert made.seen == set(places) or not request.node.stash.get(PASSED, False)
+def follow(rlbox: Rlbox) -> Follow:
+    """Follow what is advised."""
+    return Follow(rlbox)
 
 
 @pytest.fixture

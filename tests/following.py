@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from next_places import Place
-
 from rlbox.cli.root import COMMANDS
 
 ADVISED = re.compile(r"\brlbox ((?:" + "|".join(sorted(COMMANDS, key=len, reverse=True)) + r")\b(?!-)[^`\n;,:()|&]*)")
@@ -21,9 +19,7 @@ _REFUSED = re.compile(r"^# refused: .*", re.MULTILINE)
 _CHOICES = re.compile(r"(?:choose(?: one)? of|parameters|known|it has|take another|instances of rlbox): (.*)")
 _OPTION = re.compile(r"--[a-z][a-z-]*(?: (?!(?:or|and|to|DIR,|FILE,)\b)[^\s,;)]+)?")
 _SETTING = re.compile(r"\b(?:export|set|with|or) ([A-Z][A-Z_]{3,})\b")
-_EXAMPLE = re.compile(r"\(([^()]+)\)|: (\w+),")
 _FORM = re.compile(r"\S*[A-Z]{3,}[/=:]\S*[A-Z]")
-_KEY = re.compile(r"([a-z.]+)\.([a-z_-]+) = (\"[^\"]*\")")
 _FINDING = re.compile(r"^(?:error|warning|note): (?P<id>[a-z0-9-]+): .*\n(?:  where: .*\n)?  next:  (?P<step>.*)", re.M)
 
 
@@ -79,19 +75,9 @@ class Step:
         assert found, f"no variable in {self.text!r}"
         return str(found[nth])
 
-    def example(self) -> str:
-        """Return what stands in the advice as an example of what is right."""
-        found = self._found(_EXAMPLE)
-        return str(found[1] or found[2])
-
     def form(self, fill: Mapping[str, str]) -> str:
         """Return a value in the form that is asked for: of HOST/NAME:TAG what `fill` makes of it."""
         return filled(self._found(_FORM)[0], fill)
-
-    def toml(self) -> str:
-        """Return the lines of a spec that set the key that is named with its value."""
-        table, key, value = self._found(_KEY).groups()
-        return f"[{table}]\n{key} = {value}\n"
 
     def _found(self, pattern: re.Pattern[str]) -> re.Match[str]:
         found = pattern.search(self.text)
@@ -100,31 +86,18 @@ class Step:
 
 
 class Follow:
-    """Types lines, and follows what they advise; `places` are those that this test is to prove, `seen` those it met."""
+    """Types lines, and follows what they advise."""
 
-    def __init__(self, rlbox: Callable[..., Typed], places: Sequence[Place]) -> None:
+    def __init__(self, rlbox: Callable[..., Typed]) -> None:
         self.rlbox = rlbox
-        self._places = places
-        self.seen: set[Place] = set()
 
     def __call__(self, *typed: str) -> Step:
-        """Type a line whose outcome has a next step of one of the places."""
+        """Type a line whose outcome has a next step."""
         return self.step(typed, self.rlbox(*typed))
 
     def step(self, typed: Sequence[str], said: Typed, text: str = "") -> Step:
         """Take the next step out of what was said; `text`: this one of several."""
-        text = text or step_text(said)
-        one_line = " ".join(text.split())
-        met = {place for place in self._places if place.pattern.search(one_line)}
-        assert met, f"{text!r} is of none of {[str(place) for place in self._places]}"
-        self.seen |= met
-        return Step(tuple(typed), said, text)
-
-    def found(self, typed: Sequence[str], said: Typed, finding: str) -> Step:
-        """Take the next step of one finding out of what `rlbox doctor` said; all that it found is looked at."""
-        steps = findings(said)
-        assert finding in steps, (steps, said.err)
-        return self.step(typed, said, steps[finding])
+        return Step(tuple(typed), said, text or step_text(said))
 
     def types(self, step: Step, nth: int = 0, code: int = 0, **fill: str) -> Typed:
         """Type the command that is advised; it ends with `code`, and not as the line that advised it."""

@@ -8,19 +8,19 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import instancebox
 import pytest
 import test_cli_eval as judging
-import test_next_vast as rented
 from fakes import Folder, Rlbox, tree
 from following import Follow
+from instancebox import NUMBER, SSH
 from playbox import Player, playing
-from test_next_vast import NUMBER, SSH
 from vastbox import Platform
 
 from rlbox.evaluation.__main__ import main
 
 pytestmark = pytest.mark.allow("processes", "sockets")
-sandbox_url, platform, instance = judging.sandbox_url, rented.platform, rented.disk
+sandbox_url, platform, instance = judging.sandbox_url, instancebox.platform, instancebox.disk
 RUN = "sft-20260101-080000-aaaa"
 RESULTS, EXPORT = "work/outputs/phase1", "ckpts/global_step_200/huggingface"
 

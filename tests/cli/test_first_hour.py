@@ -1,7 +1,7 @@
-"""What a `next:` says is done, and then it is otherwise: the situations of `next_typed.toml`, each with its way out.
+"""What a `next:` says is done, and then it is otherwise: the lines of `first_hour.toml`, each with its way out.
 
-What is done is read off the printed line (tests/following.py): a command, one of the choices, an option, a variable, a
-form. Where the line says what to do with a file, the situation holds that change.
+What is done is read off the printed line (tests/following.py); where it says what to do with a file, the table holds
+that change.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import TARGET, Folder, fitting_lock
+from fakes import Folder, fitting_lock
 from following import Follow, Step
 from groundbox import write_ground
 
 from rlbox.config.toml_files import load_toml
 
-ROWS: list[dict[str, Any]] = load_toml(Path(__file__).with_name("next_typed.toml"))["rows"]
+ROWS: list[dict[str, Any]] = load_toml(Path(__file__).with_name("first_hour.toml"))["rows"]
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +30,8 @@ def pattern(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project of the table `wrong.toml`, with more that is wrong."""
     folder = Folder(tmp_path_factory.mktemp("pattern"))
     write_ground(folder)
-    for name, text in load_toml(Path(__file__).with_name("next_typed.toml"))["files"].items():
+    for name, text in load_toml(Path(__file__).with_name("first_hour.toml"))["files"].items():
         folder.write(name, text)
-    path = folder.target("latin", TARGET.replace("smallest", "größtes"))
-    path.write_bytes(path.read_text("utf-8").encode("latin-1"))
     return folder.path
 
 
@@ -95,7 +92,7 @@ def do(row: dict[str, Any], step: Step, follow: Follow, ground: Path, monkeypatc
             return
         case "command, again":
             follow.types(step, nth, **fill)
-        case "choice" | "example" | "form" | "another":
+        case "choice" | "form" | "another":
             right = value(row, step)
             if "instead" in row:
                 follow.instead(step, row["instead"], right, code)
@@ -103,15 +100,8 @@ def do(row: dict[str, Any], step: Step, follow: Follow, ground: Path, monkeypatc
             step = replace(step, typed=(*step.typed, right))
         case "option":
             step = replace(step, typed=(*step.typed, *step.options(fill), *filter(None, [row.get("value")])))
-        case "shell":
-            subprocess.run(step.shell(), shell=True, check=True)
         case "variable":
             monkeypatch.setenv(step.setting(nth), row["value"].replace("PROJECT", str(ground)))
-        case "recoded":
-            path = ground / row["file"]
-            path.write_bytes(path.read_bytes().decode("latin-1").encode())
-        case "key":
-            edit(ground, row["file"], new=step.toml())
         case does:
             assert does == "edit", does
     follow.again(step, code=code)
@@ -122,8 +112,6 @@ def value(row: dict[str, Any], step: Step) -> str:
     match row["does"]:
         case "choice":
             return step.choices()[row.get("nth", 0)]
-        case "example":
-            return step.example()
         case "form":
             return step.form(row.get("fill", {}))
         case _:
