@@ -56,5 +56,5 @@ def platform(disk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
             monkeypatch.setattr(f"rlbox.vast.{name}._POLL_S", 0.01)
         monkeypatch.setattr("rlbox.vast.instance._HAS_IMAGE", "true")  # this machine gets no other rlbox
         monkeypatch.setattr("rlbox.fixes.load.load_fixes", lambda project: ())
-        monkeypatch.setattr("rlbox.cli.rented.published.require_published", lambda app, image: None)
+        monkeypatch.setattr("rlbox.cli.vast_instances.require_published", lambda app, image: None)
         yield served
