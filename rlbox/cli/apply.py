@@ -22,7 +22,7 @@ from rlbox.image.plans import image_plan
 if TYPE_CHECKING:
     from rlbox.image.plan import ImagePlan
     from rlbox.provision.layout import Layout
-    from rlbox.provision.supplies import ApplyWish
+    from rlbox.provision.provision import ApplyWish
 
 
 def _here_it_is_remove(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
@@ -76,8 +76,8 @@ def apply(
       rlbox apply local --dry-run
       rlbox apply local --prefix /root/autodl-tmp/rlbox --dry-run
     """
-    from rlbox.provision.supplies import ApplyWish
-    from rlbox.provision.whereabouts import chosen_layout
+    from rlbox.provision.locations import chosen_layout
+    from rlbox.provision.provision import ApplyWish
 
     if check and remove:
         raise click.UsageError(_("--check and --remove exclude each other."))
@@ -115,8 +115,8 @@ def _accepted(rows: tuple[str, ...]) -> dict[str, str]:
 
 def _apply(app: App, image: ImagePlan, layout: Layout, wish: ApplyWish, *, check: bool, yes: bool) -> int:
     """Say what differs, or was brought; a machine that is at the lock is at it only if its checks pass."""
-    from rlbox.provision.bring import bring_target, check_place
-    from rlbox.provision.view import brought, compared
+    from rlbox.provision.plan import brought, compared
+    from rlbox.provision.provision import bring_target, check_place
 
     def consent(changes: int) -> None:
         if not layout.prefix:
@@ -164,7 +164,7 @@ def _warn(app: App, target: str) -> None:
 
 
 def _remove(app: App, name: str, layout: Layout) -> int:
-    from rlbox.provision.bring import take_away
+    from rlbox.provision.provision import take_away
 
     state, paths, notes = take_away(app, name, layout)
     lines = [f"{name}  {state}: {counted(len(paths), 'thing', 'things')} laid back", *notes]

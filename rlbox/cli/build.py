@@ -72,8 +72,7 @@ def compile(
       rlbox compile vast-5090-flash --dry-run
       rlbox compile vast-5090-flash flash-attn --verify --dry-run
     """
-    from rlbox.image.compile import CompileWish, compile_target
-    from rlbox.image.compile_view import compile_json, compile_text
+    from rlbox.image.compile import CompileWish, compile_json, compile_target, compile_text
 
     wish = CompileWish(names=wheels, jobs=jobs or 0, verify=verify, replace=replace, sources=sources)
     told = compile_target(app, name, wish)

@@ -21,7 +21,7 @@ from rlbox.image.names import NO_PROJECT, image_tag
 from rlbox.image.plans import image_plan
 
 if TYPE_CHECKING:
-    from rlbox.image.image_use import KeptImage
+    from rlbox.image.prune import KeptImage
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
@@ -91,15 +91,13 @@ def prune(app: App, yes: bool) -> int:
       rlbox images prune --dry-run
       rlbox images prune --yes
     """
-    from rlbox.image.image_use import image_fate
-    from rlbox.image.prune import kept_images
+    from rlbox.image.prune import image_fate, kept_images
 
     return _carry_out(app, [(row, image_fate(row)) for row in kept_images(app.project)], yes=yes)
 
 
 def _list(app: App) -> None:
-    from rlbox.image.image_use import image_lines
-    from rlbox.image.prune import kept_images
+    from rlbox.image.prune import image_lines, kept_images
 
     rows = kept_images(app.project)
     told = "\n".join(image_lines(rows)) if rows else "no image yet"
@@ -108,8 +106,7 @@ def _list(app: App) -> None:
 
 def _carry_out(app: App, rows: Sequence[tuple[KeptImage, str]], *, yes: bool) -> int:
     from rlbox.amounts import size_text
-    from rlbox.image.image_use import fate_lines, freed_bytes
-    from rlbox.image.prune import remove_images
+    from rlbox.image.prune import fate_lines, freed_bytes, remove_images
 
     going = [row for row, stays in rows if not stays]
     freed = freed_bytes(going)
@@ -147,7 +144,7 @@ def save(app: App, name: str, file: Path) -> int:
     """
     from rlbox.amounts import size_text
     from rlbox.engine.archive_save import save_image
-    from rlbox.image.adopt import own_image
+    from rlbox.image.check import own_image
     from rlbox.system.files import require_writable_file
     from rlbox.system.progress import show_byte_progress
 
@@ -187,7 +184,7 @@ def load(app: App, file: Path) -> int:
     from rlbox.amounts import size_text
     from rlbox.engine.archive_load import check_archive, load_archive
     from rlbox.engine.connection import engine
-    from rlbox.image.named import own_tag
+    from rlbox.image.names import own_tag
     from rlbox.system.progress import show_byte_progress
 
     size = file.stat().st_size
@@ -231,7 +228,7 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
     """
     from rlbox.engine.push import ImagePush
     from rlbox.engine.reference import push_reference
-    from rlbox.image.adopt import own_image
+    from rlbox.image.check import own_image
     from rlbox.image.plans import image_plan
     from rlbox.planner.stack_check import require_stack
 

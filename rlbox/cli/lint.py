@@ -84,10 +84,8 @@ def stack(app: App, name: str, solve: bool) -> int:
       rlbox stack vast-5090
       rlbox stack vast-5090 --solve
     """
-    from rlbox.planner.stack_check import load_stack, plan_stack
-    from rlbox.planner.stack_explain import judge
+    from rlbox.planner.stack_check import judge, load_stack, plan_stack, stack_json, stack_text
     from rlbox.planner.stack_proof import is_unproven, proof_lines
-    from rlbox.planner.stack_view import stack_json, stack_text
 
     target, lock = load_stack(app, name, spec_alone=solve)
     problem = plan_stack(target, lock)

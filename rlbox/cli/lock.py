@@ -144,7 +144,7 @@ def fetch(
       rlbox fetch local --import ./inputs
       rlbox fetch local --place here --export ./kit
     """
-    from rlbox.image.fetch_inputs import FetchWish, fetch_target
+    from rlbox.image.fetch import FetchWish, fetch_target
 
     if export_to and import_from:
         raise click.UsageError(_("--export and --import exclude each other."))

@@ -84,8 +84,7 @@ def _scores_page(app: App, folder: Path, beside: str) -> Path:
     SpecError
         It judged none, or the page is to go to standard output.
     """
-    from rlbox.report.read_answers import read_answers, results_of_run
-    from rlbox.report.scores_page import render_scores
+    from rlbox.report.scores_page import read_answers, render_scores, results_of_run
     from rlbox.system.clock import utc_now
     from rlbox.system.files import require_writable_file, write_atomic
 

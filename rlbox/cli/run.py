@@ -261,8 +261,8 @@ def plan(
     """
     from rlbox.job.load import load_job
     from rlbox.job.params import parse_settings
-    from rlbox.planner.nearest import Asked
-    from rlbox.planner.plan import BudgetOptions, plan_job
+    from rlbox.planner.fit import BudgetOptions, plan_job
+    from rlbox.planner.suggest import Asked
     from rlbox.run.known_runs import load_run_measurements, load_stage_measurements
 
     wish = Asked(profiles=profiles, settings=parse_settings(settings))

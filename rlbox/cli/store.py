@@ -17,7 +17,7 @@ from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.artifacts.object_store import Store
-    from rlbox.image.image_use import KeptImage
+    from rlbox.image.prune import KeptImage
 
 
 @click.group(cls=CommandGroup, epilog="Each takes --store DIR, -v, --verbose, -q, --quiet, --json, --project DIR.")
@@ -231,8 +231,7 @@ def prune(app: App, yes: bool) -> int:
     from rlbox.amounts import size_text
     from rlbox.artifacts.object_store import Store, store_folder
     from rlbox.artifacts.store_upkeep import find_unused_entries, prune, remove_entries, wanted_digests
-    from rlbox.image.image_use import fate_lines, freed_bytes
-    from rlbox.image.prune import remove_images
+    from rlbox.image.prune import fate_lines, freed_bytes, remove_images
 
     images, store = _spare_images(app), Store(store_folder(""))
     wanted = wanted_digests(store, app.project)
@@ -263,8 +262,7 @@ def prune(app: App, yes: bool) -> int:
 def _spare_images(app: App) -> list[KeptImage]:
     """Return the images that can go; none, with a word, where no engine answers."""
     from rlbox.errors import EngineError
-    from rlbox.image.image_use import image_fate
-    from rlbox.image.prune import kept_images
+    from rlbox.image.prune import image_fate, kept_images
 
     try:
         return [row for row in kept_images(app.project) if not image_fate(row)]

@@ -408,8 +408,8 @@ def _require_fit(
     """Raise `SpecError` when no run can be planned from the job, `NodeError` when it does not fit its target."""
     from rlbox.job.load import load_job
     from rlbox.job.params import parse_settings, plan_values
-    from rlbox.planner.check import declared_room, fit_of, require_fit
-    from rlbox.planner.nearest import Asked
+    from rlbox.planner.fit import declared_room, fit_of, require_fit
+    from rlbox.planner.suggest import Asked
     from rlbox.run.inputs import check_source, plan_container_run
 
     wish = Asked(start=("vast", "up", job), profiles=profiles, settings=parse_settings(settings))

@@ -20,7 +20,7 @@ from rlbox.cluster.labels import (
 from rlbox.cluster.plan import ClusterMember, ClusterPlan
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan, plan_container
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
-from rlbox.provision.environment import shell_rule
+from rlbox.provision.shell_environment import shell_rule
 from rlbox.values import OWN, VENV
 
 if TYPE_CHECKING:

@@ -12,21 +12,19 @@ from rlbox.engine.address import engine_address
 from rlbox.engine.connection import engine, engine_version, find_image
 from rlbox.errors import EngineError, NotAnswered, WorkFailed
 from rlbox.i18n import _
-from rlbox.image.adopt import adopt, told_of_old
 from rlbox.image.buildkit import LINKED_COPIES, Builder, BuildWish
+from rlbox.image.check import adopt, told_of_old
 from rlbox.image.context import outdated
-from rlbox.image.keys import KEYS_LABEL
-from rlbox.image.named import remember_project
-from rlbox.image.names import file_word
+from rlbox.image.labels import KEYS_LABEL
+from rlbox.image.names import file_word, remember_project
 from rlbox.image.plans import image_plan
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rlbox.app import App
-    from rlbox.image.builder import BuildRun
-    from rlbox.image.buildkit import Step
-    from rlbox.image.facts import LayerTime
+    from rlbox.image.buildkit import BuildRun, Step
+    from rlbox.image.image_info import LayerTime
     from rlbox.image.plan import ImagePlan
 
 
@@ -101,7 +99,7 @@ class ImageBuild:
         `why` is a line that says why an image that is there is not good enough, or empty.
         """
         from rlbox.artifacts.source_selection import unreached_explained
-        from rlbox.image.builder import find_builder
+        from rlbox.image.buildkit import find_builder
         from rlbox.image.check import check_image, describe_image
         from rlbox.system.lock import hold_lock
 
@@ -125,7 +123,7 @@ class ImageBuild:
 
     def _run_builder(self) -> tuple[BuildRun, Path, str]:
         """Write the context and build from it; return how, the log, and the digest of the image's manifest."""
-        from rlbox.image.builder import build_image, build_view
+        from rlbox.image.buildkit import build_image, build_view
         from rlbox.image.inputs import BuildInputs
 
         app = self._app
@@ -161,7 +159,7 @@ class ImageBuild:
 
     def _layers(self, image: dict[str, Any]) -> tuple[LayerTime, ...]:
         """Return what each layer of the new image took, nothing where the engine does not tell; `-v` shows it."""
-        from rlbox.image.facts import image_layers, layer_times, layers_text
+        from rlbox.image.image_info import image_layers, layer_times, layers_text
         from rlbox.target.lock import load_lock
 
         labels = (image.get("Config") or {}).get("Labels") or {}
@@ -209,7 +207,7 @@ class ImageBuild:
         """Show the build that would be carried out, and whether it would; `why` an image that is there will not do."""
         import shlex
 
-        from rlbox.image.builder import find_builder
+        from rlbox.image.buildkit import find_builder
         from rlbox.image.inputs import BuildInputs
         from rlbox.system.lock import require_unlocked
 

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+import shlex
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from rlbox.amounts import duration_text
+from rlbox.app import App
+from rlbox.engine.address import engine_address, no_client
+from rlbox.engine.connection import engine
+from rlbox.errors import EngineError, Interrupted, WorkFailed
+from rlbox.foreign import parse_json, whole_number
+from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
+from rlbox.system.command import PIPE, STDOUT, run_command, start_command
+from rlbox.system.files import cache_path
+from rlbox.system.network_settings import NetworkSettings
+from rlbox.system.progress import ProgressItem, show_progress
 from rlbox.values import Command
 
 BASE_CONTEXT = "rlbox-base"
@@ -176,3 +193,178 @@ class BuildWish:
     verify: bool = False
     sources: str = ""
     forced: str = ""
+
+
+_ATTEMPTS = 3
+_MARKS = {"running": "", "done": "✓", "cached": "=", "failed": "✗"}
+# Where docker clients look for plugins, besides the user's own configuration folder.
+_PLUGIN_FOLDERS = (
+    "/usr/local/lib/docker/cli-plugins",
+    "/usr/local/libexec/docker/cli-plugins",
+    "/usr/lib/docker/cli-plugins",
+    "/usr/libexec/docker/cli-plugins",
+)
+
+
+def find_builder() -> Builder:
+    """Return the first docker client on PATH that can drive BuildKit.
+
+    The buildx plugin is started by itself, because the client takes as long to start it as the engine to find that
+    nothing changed; a client without it is taken only when it is older than 23, the last that had BuildKit built in.
+
+    Raises
+    ------
+    EngineError
+        There is no docker client, or none that can.
+    """
+    clients = [path for folder in os.get_exec_path() if os.access(path := os.path.join(folder, "docker"), os.X_OK)]
+    if not clients:
+        raise no_client()
+    config = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")
+    for folder in (f"{config}/cli-plugins", *_PLUGIN_FOLDERS):
+        if os.access(plugin := f"{folder}/docker-buildx", os.X_OK):
+            return Builder(words=(plugin,), integrated=False)
+    for client in clients:
+        outcome = run_command(Command(argv=(client, "version", "--format", "{{.Client.Version}}"), timeout_s=20))
+        major = whole_number(outcome.stdout.strip().partition(".")[0])
+        if major is not None and 19 <= major < 23:
+            return Builder(words=(client,), integrated=True)
+    raise EngineError(
+        _("no docker client here can drive BuildKit: the buildx plugin is missing"),
+        where=", ".join(clients),
+        next_step=_("install the buildx plugin (packages: docker-buildx, docker-buildx-plugin)"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRun:
+    """How one build is run; `tag` and `network` are the plan's own unless given, `env` are settings of pip and uv.
+
+    `base` is where BuildKit gets the base image, as in `BuildFiles`; empty when the Dockerfile names it.
+    """
+
+    context: Path
+    labels: Mapping[str, str]
+    env: Mapping[str, str]
+    site: NetworkSettings
+    cache: bool = True
+    tag: str = ""
+    network: str = ""
+    base: str = ""
+
+    def command(self, plan: ImagePlan, builder: Builder, sources: str, metadata: str = "") -> Command:
+        """Return the command that builds; `sources` is the file of settings, `metadata` the one that it writes."""
+        ca = self.site.ca_bundle
+        return plan_build(
+            plan,
+            builder,
+            BuildFiles(context=str(self.context), sources=sources, ca=ca, metadata=metadata, base=self.base),
+            self.labels,
+            tag=self.tag,
+            cache=self.cache,
+            network=self.network,
+            proxies=self.site.proxies,
+        )
+
+
+def build_image(
+    plan: ImagePlan, run: BuildRun, on_step: Callable[[Step], None], say: Callable[[str], None]
+) -> tuple[Path, str]:
+    """Build and tag the image; return the path of the whole build log and the digest of the image's manifest.
+
+    The digest is empty where the builder does not tell it (an integrated client). `say` is told why a build that failed
+    through no fault of its own is repeated.
+
+    Raises
+    ------
+    WorkFailed
+        A step failed: names it, quotes its last lines, gives the log's path.
+    Interrupted
+        Ctrl-C: the client is ended, the engine stops the build.
+    """
+    builder = find_builder()
+    log_path = cache_path("logs", f"build-{plan.target}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.log")
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="rlbox-build-") as scratch:
+        settings, metadata = Path(scratch, "sources.env"), Path(scratch, "metadata.json")
+        settings.write_text("".join(f"{name}={shlex.quote(value)}\n" for name, value in sorted(run.env.items())))
+        settings.chmod(0o600)
+        command = run.command(plan, builder, str(settings), str(metadata))
+        command = replace(command, env={**command.env, "DOCKER_HOST": engine_address()})
+        _build(command, run.tag or plan.tag, log_path, on_step, say)
+        return log_path, _built_digest(metadata)
+
+
+@contextmanager
+def build_view(app: App) -> Iterator[Callable[[Step], None]]:
+    """Yield a function to be told of every step that begins or ends; the client's own housekeeping is not shown."""
+    with show_progress(app, in_bytes=False) as show:
+
+        def on_step(step: Step) -> None:
+            if not step.name.startswith("[internal]") or step.state == "failed":
+                told = "" if step.seconds is None else duration_text(step.seconds)
+                show(ProgressItem(key=step.number, title=step.name[:100], mark=_MARKS[step.state], told=told))
+
+        yield on_step
+
+
+def _built_digest(metadata: Path) -> str:
+    try:
+        return str(parse_json(metadata.read_bytes()).get("containerimage.digest", ""))
+    except (OSError, ValueError):
+        return ""
+
+
+def _build(command: Command, tag: str, log: Path, on_step: Callable[[Step], None], say: Callable[[str], None]) -> None:
+    """Build, again when what went wrong is none of this build's doing."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        code, text, failed = _follow(command, log, on_step)
+        if not code:
+            return
+        if failed and failed.name.startswith("exporting"):  # the tag was set before
+            engine().remove_tag(tag)
+        why = passing_failure(text)
+        if attempt == _ATTEMPTS or not why:
+            raise _build_error(text, failed, code, log)
+        again = f"building again (attempt {attempt + 1} of {_ATTEMPTS})"
+        say(f"{why}; {again}")
+
+
+def _follow(command: Command, log_path: Path, on_step: Callable[[Step], None]) -> tuple[int, str, Step | None]:
+    """Run the client to its end; return its exit code, all it said, and the step that failed."""
+    follower, said = BuildLog(), []
+    with (
+        open(log_path, "ab") as log,
+        start_command(command, stdout=PIPE, stderr=STDOUT, session=False) as process,
+    ):
+        try:
+            for raw in process.stdout or ():
+                log.write(raw)
+                said.append(raw.decode("utf-8", "replace"))
+                if step := follower.feed(said[-1]):
+                    on_step(step)
+            code = process.wait()
+        except KeyboardInterrupt:
+            process.terminate()
+            process.wait()
+            raise Interrupted(_("the build was stopped; its finished steps stay in the engine's cache")) from None
+    failed = next((step for step in follower.steps.values() if step.state == "failed"), None)
+    return code, "".join(said), failed
+
+
+def _build_error(text: str, failed: Step | None, code: int, log_path: Path) -> WorkFailed | EngineError:
+    lines = text.splitlines()
+    if failed is None:
+        text = "\n".join(lines[-5:])
+        if "Cannot connect to the Docker daemon" in text or "permission denied" in text:
+            return EngineError(text, next_step=_("`docker info` shows whether this user reaches the engine"))
+        return WorkFailed(
+            _("the build failed (exit code {code})\n{text}").format(code=code, text=text),
+            next_step=_("whole log: {log_path}").format(log_path=log_path),
+        )
+    mine = [line for line in lines if line.startswith(f"#{failed.number} ") and " RUN --mount" not in line]
+    quoted = "\n".join(f"  | {line.partition(' ')[2]}" for line in mine[-12:])
+    return WorkFailed(
+        _("build step failed: {failed}\n{quoted}").format(failed=failed.name, quoted=quoted),
+        next_step=_("whole log: {log_path}").format(log_path=log_path),
+    )

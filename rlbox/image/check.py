@@ -13,15 +13,19 @@ from typing import Any
 
 from rlbox.amounts import limit_text
 from rlbox.app import App
-from rlbox.engine.connection import engine, find_image
+from rlbox.engine.connection import engine, find_image, no_image
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan
 from rlbox.engine.oci import stored_digest
+from rlbox.engine.reference import parse_reference
 from rlbox.errors import EngineError, TimedOut, WorkFailed
 from rlbox.findings import Finding, load_finding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.image.describe import PROVENANCE_FILE, SBOM_FILE, Built, BuiltBy, plan_provenance, plan_sbom
+from rlbox.image.context import build_labels, context_entries, outdated
+from rlbox.image.labels import BUILD_LABEL
+from rlbox.image.names import NO_PROJECT, VERIFY_MARK, image_tag, split_tag
 from rlbox.image.plan import ImagePlan
+from rlbox.image.sbom import PROVENANCE_FILE, SBOM_FILE, Built, BuiltBy, plan_provenance, plan_sbom
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.target.lock import parse_lock
 from rlbox.values import LOCK_IN_IMAGE, PATCHES_IN_CONTEXT
@@ -135,3 +139,47 @@ def _files(plan: ImagePlan, image: dict[str, Any], hermetic: bool) -> dict[str, 
     text = plan.context[f"lock/{plan.lock_checksum[:12]}{LOCK_IN_IMAGE}"]
     lock = parse_lock(text, plan.tag)
     return {SBOM_FILE: plan_sbom(lock, built), PROVENANCE_FILE: plan_provenance(lock, built, by)}
+
+
+def own_image(app: App, plan: ImagePlan) -> dict[str, Any]:
+    """Return the image of a target under this project's name, which one of another project that fits gets, too.
+
+    Raises
+    ------
+    EngineError
+        There is none, or the engine does not answer.
+    """
+    image = find_image(plan.tag)
+    image = adopt(app, plan) if image is None else image
+    if image is None:
+        raise no_image(plan.tag, plan.target)
+    return image
+
+
+def adopt(app: App, plan: ImagePlan) -> dict[str, Any] | None:
+    """Give an image of the engine that is what the specs say this project's name, and return it; None without one.
+
+    Its checks are run unless this user has seen them hold. A dry run gives no name.
+    """
+    wanted = build_labels(context_entries(plan), plan)[BUILD_LABEL]
+    for row in engine().list_images(f"{BUILD_LABEL}={wanted}"):
+        names = [tag for tag in row.get("RepoTags") or () if split_tag(tag)[0] and not tag.endswith(VERIFY_MARK)]
+        if not names:  # one without a name may be what checks refused
+            continue
+        if app.dry_run:
+            app.dry.first.append(f"{names[0]} is what the specs say, and gets the name {plan.tag}, too")
+            return dict(engine().find_image(names[0]) or row)
+        app.say(f"{names[0]} is what the specs say: it is {plan.tag}, too, and nothing is built")
+
+        engine().tag(row["Id"], parse_reference(plan.tag))
+        check_image(plan, again=False)
+        return engine().find_image(plan.tag)
+    return None
+
+
+def told_of_old(plan: ImagePlan) -> str:
+    """Return what is to be said of an image that an rlbox of before kept under a name for all; empty without one."""
+    tag = image_tag(plan.target, NO_PROJECT)
+    image = find_image(tag)
+    why = outdated(plan, image) if image else ""
+    return f"{tag} is of an rlbox that had one name for all projects, and does not fit: {why}" if why else ""

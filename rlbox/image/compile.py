@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from packaging.utils import parse_wheel_filename
+from pydantic import TypeAdapter, ValidationError
 
-from rlbox.amounts import duration_text, size_text
+from rlbox.amounts import columns, duration_text, size_text
 from rlbox.app import App
 from rlbox.artifacts.base_image import base_files
 from rlbox.artifacts.fetch import ensure, fetch_view
@@ -20,14 +23,11 @@ from rlbox.artifacts.store_upkeep import remember
 from rlbox.config.schema import suggest
 from rlbox.errors import SpecError, WorkFailed, page
 from rlbox.i18n import _
-from rlbox.image.compile_cache import Made, find_made, known_units, note_made
-from rlbox.image.compile_env import build_folders, build_site, build_system, make_box, own_compiler
-from rlbox.image.compile_plan import plan_jobs
+from rlbox.image.compile_env import build_folders, build_site, build_system, make_box, own_compiler, plan_jobs
 from rlbox.image.compile_run import BuiltWheel, probe_room, run_build
-from rlbox.image.compile_view import WheelTold, expected_s
 from rlbox.image.compile_wheel import check_archs, differing, write_plain_wheel
 from rlbox.image.plans import Recipe, image_plan
-from rlbox.system.files import cache_path, sha256_file
+from rlbox.system.files import cache_path, sha256_file, write_atomic
 from rlbox.system.lock import hold_lock
 from rlbox.system.safe_files import remove_tree
 from rlbox.target.artifact import compile_inputs, named_files
@@ -247,3 +247,139 @@ class _Work:
         return WheelTold(
             compiled=self._row, state=state, archs=archs, wheel=wheel, seconds=seconds, kept=kept, jobs=self._jobs
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A wheel that was compiled: its file, how long that took in s, how many compilers ran at a time.
+
+    `units` maps each file that a compiler was started for to its seconds; those kept from before have 0.
+    """
+
+    name: str
+    version: str
+    file: str
+    sha256: str
+    size: int
+    seconds: float
+    jobs: int
+    units: Mapping[str, int]
+    schema: Literal[1] = 1
+
+    def package(self, compiled: Compiled) -> Package:
+        """Return the wheel as its lock names it."""
+        return Package(
+            name=compiled.name,
+            version=self.version,
+            file=self.file,
+            sha256=self.sha256,
+            size=self.size,
+            source=compiled.origin,
+        )
+
+
+def note_made(store: Store, compiled: Compiled, made: Made) -> None:
+    """Write down what a recipe gave."""
+    write_atomic(_note(store, compiled.recipe), json.dumps(asdict(made), ensure_ascii=False, indent=1) + "\n")
+
+
+def find_made(store: Store, compiled: Compiled) -> Made | None:
+    """Return what a recipe gave on this machine, as long as the store holds the wheel."""
+    made = _read(_note(store, compiled.recipe))
+    return made if made and store.intact(made.sha256, made.size) else None
+
+
+def known_units(store: Store, name: str) -> tuple[int, ...]:
+    """Return how many seconds each file of a wheel took when one of that name was compiled here last; empty: never."""
+    notes = sorted((store.root / "compiled").glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    found = (made for made in map(_read, notes) if made and made.name == name and any(made.units.values()))
+    return tuple(made.units.values()) if (made := next(found, None)) else ()
+
+
+def _read(path: Path) -> Made | None:
+    try:
+        return TypeAdapter(Made).validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _note(store: Store, recipe: str) -> Path:
+    return store.root / "compiled" / f"{recipe}.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelTold:
+    """What became of one wheel.
+
+    Attributes
+    ----------
+    state
+        `in the store`, `compiled`, `the same twice`, or in a dry run `to compile`.
+    wheel
+        None before it was compiled.
+    seconds
+        How long it took; of a dry run how long it will take, as one of that name did here; 0: that is not known.
+    kept
+        Object files that are there from before.
+    jobs
+        Compilers at a time.
+    """
+
+    compiled: Compiled
+    state: str
+    archs: tuple[str, ...]
+    wheel: Package | None = None
+    seconds: float = 0.0
+    kept: int = 0
+    jobs: int = 0
+
+
+def expected_s(units: Iterable[int], jobs_now: int, kept: int) -> float:
+    """Return how many seconds a build takes, by those that its files took before; 0 where nothing is known.
+
+    Parameters
+    ----------
+    units
+        Seconds of each file; 0 for one that was not compiled then.
+    kept
+        Object files that are there.
+    """
+    every = list(units)
+    made = [seconds for seconds in every if seconds]
+    if not made:
+        return 0.0
+    return max(len(every) - kept, 0) * (sum(made) / len(made)) / jobs_now
+
+
+def compile_json(target: str, told: Sequence[WheelTold]) -> dict[str, Any]:
+    """Return them as JSON types."""
+    rows = [
+        {
+            "name": one.compiled.name,
+            "recipe": one.compiled.recipe,
+            "archs": list(one.archs),
+            "state": one.state,
+            "file": one.wheel.file if one.wheel else "",
+            "sha256": one.wheel.sha256 if one.wheel else "",
+            "size": one.wheel.size if one.wheel else 0,
+            "seconds": round(one.seconds, 1),
+            "kept": one.kept,
+            "jobs": one.jobs,
+        }
+        for one in told
+    ]
+    return {"target": target, "wheels": rows}
+
+
+def compile_text(told: Sequence[WheelTold]) -> str:
+    """Return a line for each: what decides it, what it is for, how it stands."""
+    return "\n".join(columns([_row(one) for one in told]))
+
+
+def _row(one: WheelTold) -> tuple[str, ...]:
+    head = (one.compiled.name, f"recipe {one.compiled.recipe[:12]}", ", ".join(one.archs) or "no GPU", one.state)
+    if one.wheel:
+        return (*head, f"sha256 {one.wheel.sha256[:12]}  {size_text(one.wheel.size)}")
+    if one.seconds:
+        return (*head, f"{one.kept} objects kept, {one.jobs} at a time, about {duration_text(one.seconds)}")
+    return (*head, f"{one.kept} objects kept, {one.jobs} at a time, how long is not known before the first")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import os
 import shutil
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,7 @@ from rlbox.app import own_requirements
 from rlbox.config.project import PACKAGE, SHIPPED, Project
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
-from rlbox.image.keys import KEYS_LABEL, keys_text
-from rlbox.image.labels import BUILD_LABEL, PARTS_LABEL, part_of, parts_text, why_outdated
+from rlbox.image.labels import BUILD_LABEL, KEYS_LABEL, PARTS_LABEL, keys_text, part_of, parts_text, why_outdated
 from rlbox.image.layers import layer_folder
 from rlbox.image.plan import ImagePlan
 from rlbox.system.files import link_or_copy, sha256_file, write_atomic
@@ -257,3 +258,42 @@ def outdated(plan: ImagePlan, image: Mapping[str, Any]) -> str:
     config = image.get("Config")
     labels = config.get("Labels") or {} if isinstance(config, dict) else {}
     return why_outdated(labels, build_labels(context_entries(plan), plan), plan.target, plan.origins)
+
+
+_INFO = f"rlbox-{__version__}.dist-info"
+_PYTHON = ">=3.10"
+_TIME = (1980, 1, 1, 0, 0, 0)  # the same files give the same bytes
+
+
+def write_wheel(folder: Path) -> Path:
+    """Write the wheel into `folder` and return its path; a checkout and an installed package give the same file."""
+    path = folder / f"rlbox-{__version__}-py3-none-any.whl"
+    files = {name: (source.read_bytes(), source.stat().st_mode & 0o100) for name, source in package_entries().items()}
+    files |= {f"{_INFO}/{name}": (text.encode(), 0) for name, text in _wheel_metadata().items()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, (data, executable) in sorted(files.items()):
+            archive.writestr(_member(name, executable), data)
+        record = "".join(f"{name},{_digest(data)},{len(data)}\n" for name, (data, _) in sorted(files.items()))
+        archive.writestr(_member(f"{_INFO}/RECORD", 0), f"{record}{_INFO}/RECORD,,\n")
+    return path
+
+
+def _wheel_metadata() -> dict[str, str]:
+    needs = [f"Requires-Dist: {line}" for line in own_requirements()]
+    about = ["Metadata-Version: 2.1", "Name: rlbox", f"Version: {__version__}", f"Requires-Python: {_PYTHON}", *needs]
+    return {
+        "METADATA": "\n".join([*about, ""]),
+        "WHEEL": "Wheel-Version: 1.0\nGenerator: rlbox\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "entry_points.txt": "[console_scripts]\nrlbox = rlbox.cli:main\n",
+    }
+
+
+def _member(name: str, executable: int) -> zipfile.ZipInfo:
+    row = zipfile.ZipInfo(name, _TIME)
+    row.compress_type = zipfile.ZIP_DEFLATED
+    row.external_attr = (0o100755 if executable else 0o100644) << 16
+    return row
+
+
+def _digest(data: bytes) -> str:
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

@@ -11,7 +11,7 @@ from rlbox.i18n import _
 from rlbox.image.forms.apptainer import plan_apptainer
 from rlbox.image.forms.compose import plan_compose
 from rlbox.image.machine import container_defaults
-from rlbox.image.named import tag_of
+from rlbox.image.names import tag_of
 from rlbox.image.plans import Recipe, image_plan
 
 

@@ -17,10 +17,8 @@ from rlbox.artifacts.source_selection import build_env, locator
 from rlbox.engine.connection import engine_version
 from rlbox.errors import EngineError, SpecError
 from rlbox.i18n import _
-from rlbox.image.bootstrap import make_rootfs, require_mmdebstrap, rootfs_path
-from rlbox.image.bootstrap_command import deb_file
-from rlbox.image.builder import BuildRun, find_builder
-from rlbox.image.buildkit import LINKED_COPIES, BuildWish, dockerfile_for
+from rlbox.image.bootstrap import deb_file, make_rootfs, require_mmdebstrap, rootfs_path
+from rlbox.image.buildkit import LINKED_COPIES, BuildRun, BuildWish, dockerfile_for, find_builder
 from rlbox.image.context import build_labels, carried_entries, context_entries, other_entries, write_context
 from rlbox.image.labels import FORCED_LABEL
 from rlbox.image.layers import layer_folder, part_files, plan_layers

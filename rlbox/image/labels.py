@@ -1,20 +1,115 @@
-"""The labels by which an image explains itself, and why one is outdated by those of its parts."""
+"""What decides an image, piece by piece, as a label of it: so that an outdated one says which spec changed, and how."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rlbox.config.toml_files import dotted
+from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.image.keys import KEYS_LABEL, changed_keys, read_keys
+from rlbox.secrets.masks import is_secret
 
 if TYPE_CHECKING:
     from rlbox.fixes.patches import PatchRow
     from rlbox.fixes.render import Baked
     from rlbox.target.lock import Lock
     from rlbox.target.target import Target
+
+
+KEYS_LABEL = "rlbox.keys"
+LOCK, FIX, PATCH = "lock:", "fix:", "patch:"
+"""What a key begins with that is none of the spec."""
+_LONGEST = 100
+_DIGITS = 12
+_SUM = "sha256:"
+_OF_THE_MACHINE = ("disk.host",)
+_SHOWN = 6
+
+
+def image_keys(
+    target: Target, lock: Lock | None, baked: Baked, patching: tuple[PatchRow, ...], named: Iterable[str]
+) -> dict[str, str]:
+    """Return what decides an image: the keys of the spec that its files name, lock, fixes and patches.
+
+    Each has its value as JSON; what is long, secret, an address or of a machine has the beginning of its sha256.
+
+    Parameters
+    ----------
+    named
+        Keys that a file of the target sets: the others are defaults, which no file can say.
+    """
+    spec = dict(dotted(target.model_dump(mode="json", exclude={"sources": True, "vast": True, "disk": {"archive"}})))
+    keys = {key: _shown(key, spec[key]) for key in sorted(named) if key in spec}
+    baking = [fix for fix in baked.fixes if fix.bakes]
+    keys |= {f"{FIX}{fix.id}": _sum(fix.model_dump(mode="json", include={"bake", "check"})) for fix in baking}
+    keys |= {f"{PATCH}{row.name}": _sum([row.diff, row.skip]) for row in patching if not row.fix}
+    if lock:  # what it was made for, and patches, are pieces of their own
+        keys[LOCK] = _sum({**parse_json(lock.text()), "target": "", "spec": "", "patches": []})
+    return keys
+
+
+def keys_text(keys: Mapping[str, str]) -> str:
+    """Return the keys as the text of a label."""
+    return json.dumps(keys, ensure_ascii=True, separators=(",", ":"), sort_keys=True)
+
+
+def read_keys(text: str) -> dict[str, str]:
+    """Return the keys of a label; none where it has none, or is not ours."""
+    try:
+        found = parse_json(text)
+    except ValueError:
+        return {}
+    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+
+def changed_keys(before: Mapping[str, str], now: Mapping[str, str], files: Mapping[str, str], target: str) -> list[str]:
+    """Return a sentence for each piece that differs, specs first; a value is told where the label has it.
+
+    Parameters
+    ----------
+    files
+        Key to the file that sets it now.
+    """
+    own = f"images/{target}/target.toml"
+    changed = [key for key in (*now, *(key for key in before if key not in now)) if before.get(key) != now.get(key)]
+    spec = [key for key in changed if not key.startswith((LOCK, FIX, PATCH))]
+    told = [_of_spec(files.get(key, own), key, before.get(key), now.get(key)) for key in spec]
+    told += [_other(key, key in before, key in now, target) for key in changed if key not in spec]
+    return told[:_SHOWN] + ([f"and {len(told) - _SHOWN} more"] if len(told) > _SHOWN else [])
+
+
+def _of_spec(file: str, key: str, before: str | None, now: str | None) -> str:
+    secret = any(value is not None and value.startswith(_SUM) for value in (before, now))
+    if before is None:
+        return f"{file}: {key} is new" if secret else f"{file}: {key} is new: {now}"
+    if now is None:
+        return f"{file}: {key} is gone" if secret else f"{file}: {key} is gone, it was {before}"
+    return f"{file}: {key} has changed" if secret else f"{file}: {key} was {before}, is {now}"
+
+
+def _other(key: str, before: bool, now: bool, target: str) -> str:
+    kind, _, name = key.partition(":")
+    if key == LOCK:
+        return f"images/{target}/lock.json pins other files"
+    if kind == "fix":
+        both = f"templates/fixes/{name}.toml bakes something else"
+        return both if before and now else f"fix {name} applies now" if now else f"fix {name} does not apply any more"
+    both = f"images/{target}/patches/{name} has changed"
+    return both if before and now else f"patch {name} is new" if now else f"patch {name} is gone"
+
+
+def _shown(key: str, value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    plain = len(text) <= _LONGEST and "://" not in text and key not in _OF_THE_MACHINE
+    return text if plain and not is_secret(key.rpartition(".")[2], str(value)) else _sum(value)
+
+
+def _sum(value: Any) -> str:
+    return _SUM + hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:_DIGITS]
+
 
 BUILD_LABEL, PARTS_LABEL = "rlbox.build", "rlbox.parts"
 FORCED_LABEL = "rlbox.forced"

@@ -115,7 +115,7 @@ def plan_image(
     from rlbox.fixes.patches import patch_rows
     from rlbox.fixes.render import bake_fixes
     from rlbox.image.dockerfile import dockerfile_values
-    from rlbox.image.keys import image_keys
+    from rlbox.image.labels import image_keys
     from rlbox.image.layers import plan_layers, plan_stages
     from rlbox.image.templates import render
     from rlbox.target.lock import lock_state

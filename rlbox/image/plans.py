@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rlbox.app import own_requirements
 from rlbox.config.project import Project
-from rlbox.image.named import tag_of
+from rlbox.image.names import tag_of
 from rlbox.image.plan import ImagePlan, plan_image
 
 if TYPE_CHECKING:  # pydantic is slow to import, and a remembered plan does not need it

@@ -12,7 +12,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from rlbox.foreign import parse_json
-from rlbox.planner.stack_fact import Condition, Fact
+from rlbox.planner.stack_solver import Condition, Fact
 
 REQUIREMENTS = Path(__file__).with_name("requirements.json")
 _NEEDS = re.compile(r"needs(?:\[(?P<extra>[^\]]+)\])?(?: on (?P<pythons>.+))?")

@@ -1,17 +1,319 @@
-"""Refuse a target whose stack contradicts itself, before anything is locked, built, started or rented."""
+"""What the solver found: a set that fits, or the smallest set of facts that contradict each other and a way out."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations, product
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from rlbox.amounts import padded
 from rlbox.app import App, own_requirements
-from rlbox.errors import SpecError
+from rlbox.errors import SpecError, page
 from rlbox.i18n import _
+from rlbox.planner.stack_facts import MACHINE, Problem, UnknownVersion, Wish
+from rlbox.planner.stack_solver import Fact, solve
 
 if TYPE_CHECKING:
     from rlbox.planner.stack_facts import Problem
     from rlbox.target.lock import Lock
     from rlbox.target.target import Target
+
+
+_MOST_TRIED = 80
+_Row = TypeVar("_Row", Wish, Fact)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WayOut:
+    """A way out: name to the version that takes the place of what the spec says; empty: it is left out.
+
+    The version of `default` is that of the CUDA that torch is to be built with. `far` counts the versions in between.
+    """
+
+    to: tuple[tuple[str, str], ...]
+    far: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """How a target's stack stands.
+
+    Attributes
+    ----------
+    values
+        Name to version of a set that fits, with what the target fixes; empty when it contradicts itself.
+    clash_wishes, clash_rules
+        The contradiction: leave out any one of these and the rest fits.
+    changes
+        Ways out, the nearest first.
+    """
+
+    values: dict[str, str]
+    clash_wishes: tuple[Wish, ...] = ()
+    clash_rules: tuple[Fact, ...] = ()
+    changes: tuple[WayOut, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether nothing contradicts."""
+        return not self.clash_rules and not self.clash_wishes
+
+
+def judge(problem: Problem) -> Verdict:
+    """Return how what a target fixes stands to the facts, with the ways out of a contradiction.
+
+    What no version can repair comes first: a machine or a base whose own properties contradict each other.
+    """
+    values = solve(problem.domains(problem.wishes), problem.rules)
+    if values is not None:
+        return Verdict(values=values)
+    given = replace(problem, wishes=tuple(wish for wish in problem.wishes if not wish.own))
+    if solve(given.domains(given.wishes), given.rules) is None:
+        rules, wishes = _clash(given)
+        movable = replace(given, wishes=tuple(replace(wish, own=True) for wish in given.wishes))
+        changes = _changes(movable, [replace(wish, own=True) for wish in wishes], fixed=("arch", "datacenter", "glibc"))
+    else:
+        rules, wishes = _clash(problem)
+        changes = _changes(problem, wishes, fixed=MACHINE) or _all_open(problem)
+    return Verdict(values={}, clash_wishes=wishes, clash_rules=rules, changes=changes)
+
+
+def _clash(problem: Problem) -> tuple[tuple[Fact, ...], tuple[Wish, ...]]:
+    rules = _smallest(problem.rules, lambda rows: solve(problem.domains(problem.wishes), rows) is None)
+    return rules, _smallest(problem.wishes, lambda rows: solve(problem.domains(rows), rules) is None)
+
+
+def _all_open(problem: Problem) -> tuple[WayOut, ...]:
+    """Return one change of as many packages as it takes; none when not even that helps."""
+    open_ = [replace(wish, range=">=0") if wish.own and wish.range else wish for wish in problem.wishes]
+    for at, wish in enumerate(problem.wishes):
+        pinned = [*open_[:at], wish, *open_[at + 1 :]]
+        open_ = pinned if solve(problem.domains(pinned), problem.rules) else open_
+    before = problem.domains(problem.wishes)
+    domains = problem.domains(open_)
+    near = {
+        name: (
+            *(version for version in before[name] if version in versions),
+            *_near(problem.versions[name], before[name], versions, absent=False),
+        )
+        for name, versions in domains.items()
+        if "" not in versions
+    }
+    values = solve({**domains, **near}, problem.rules)
+    if values is None:
+        return ()
+    moved = [name for name in near if values[name] not in before[name] and name not in (*MACHINE, "cuda")]
+    return (WayOut(to=_to(moved, values), far=len(moved)),)
+
+
+def _to(names: Iterable[str], values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, values["cuda"] if name == "default" else values[name]) for name in names)
+
+
+def _smallest(rows: Sequence[_Row], clashes: Callable[[Sequence[_Row]], bool]) -> tuple[_Row, ...]:
+    """Return rows of which none can be left out without the contradiction going away."""
+    kept = list(rows)
+    step = max(1, len(kept) // 2)
+    while True:
+        start = 0
+        while start < len(kept):
+            rest = kept[:start] + kept[start + step :]
+            if clashes(rest):
+                kept = rest
+            else:
+                start += step
+        if step == 1:
+            return tuple(kept)
+        step = max(1, step // 2)
+
+
+def _changes(problem: Problem, clash: Iterable[Wish], *, fixed: Sequence[str]) -> tuple[WayOut, ...]:
+    """Return the ways out with the fewest changes, the nearest first; leaving a package out is the last of them."""
+    free = [name for name in dict.fromkeys(wish.name for wish in clash if wish.own) if name not in fixed]
+    others = [name for name in dict.fromkeys(w.name for w in problem.wishes if w.own) if name not in (*free, *fixed)]
+    for count, absent in ((1, False), (2, False), (1, True), (3, False), (2, True)):
+        found = [
+            change
+            for names in combinations([*free, *others], count)
+            if set(names) & set(free) and (change := _change(problem, names, absent))
+        ]
+        if found:
+            return tuple(sorted(found, key=lambda change: (change.far, change.to)))
+    return ()
+
+
+def _change(problem: Problem, names: tuple[str, ...], absent: bool) -> WayOut | None:
+    """Return the nearest versions of `names` with which all the rest fits, each of them another than before."""
+    domains = problem.domains([wish for wish in problem.wishes if wish.name not in names or not wish.own])
+    before = problem.domains(problem.wishes)
+    for name in names:
+        offered = [one for one in domains[name] if one in problem.known.get(name, ()) or not problem.known.get(name)]
+        domains[name] = tuple(_near(problem.versions[name], before[name], tuple(offered), absent))
+    if "cuda" in names and domains["default"] == ("",):
+        # a build with CUDA in the place of one without: of a channel that torch has, with all that comes with it
+        domains |= {"default": ("0",), "abi": problem.versions["abi"], "nccl": problem.versions["nccl"]}
+    if not all(domains.values()) or (free := solve(domains, problem.rules)) is None:
+        return None
+    if "nvcc" in names and free["cuda"] in domains["nvcc"]:
+        domains["nvcc"] = (free["cuda"],)  # of the versions that would do, that of torch
+    ways = sorted(product(*(enumerate(domains[name]) for name in names)), key=lambda way: sum(at for at, _ in way))
+    for way in ways[:_MOST_TRIED]:
+        fixed = {name: (version,) for name, (_, version) in zip(names, way, strict=True)}
+        if values := solve({**domains, **fixed}, problem.rules):
+            return WayOut(to=_to(names, values), far=sum(at for at, _ in way))
+    return None
+
+
+def _near(order: tuple[str, ...], before: tuple[str, ...], allowed: tuple[str, ...], absent: bool) -> Iterator[str]:
+    """Yield other versions than before, the nearest in the table first, the newer of two as near."""
+    at = order.index(before[0]) if before and before[0] in order else 0
+    yield from sorted(
+        (version for version in order if version in allowed and version not in before),
+        key=lambda version: (abs(order.index(version) - at), order.index(version)),
+    )
+    if absent and "" not in before:
+        yield ""
+
+
+_MOST_SHOWN = 9
+
+_TITLES = {
+    "abi": "C++11 ABI",
+    "arch": "GPU architecture",
+    "cuda": "CUDA of torch",
+    "cuda-compat": "forward compatibility",
+    "datacenter": "data-centre GPU",
+    "default": "torch of the package index",
+    "driver": "driver branch",
+    "glibc": "glibc",
+    "nccl": "NCCL",
+    "nvcc": "CUDA compiler",
+    "python": "Python",
+}
+
+
+def _title(name: str) -> str:
+    return _TITLES.get(name) or name
+
+
+def stack_json(problem: Problem, verdict: Verdict) -> dict[str, Any]:
+    """Return the verdict as JSON types."""
+    return {
+        "fits": None if verdict.fits and problem.unknown else verdict.fits,
+        "unknown": [asdict(one) for one in problem.unknown],
+        "versions": {name: version for name, version in verdict.values.items() if version},
+        "fixed": {wish.name: {"range": wish.range, "where": wish.where} for wish in problem.wishes},
+        "facts": sorted(rule.id for rule in _applied(problem, verdict)),
+        "clash": [{"name": w.name, "range": w.range, "where": w.where} for w in verdict.clash_wishes]
+        + [{"fact": fact.id, "says": _sentence(fact), "source": fact.source} for fact in verdict.clash_rules],
+        "changes": [dict(change.to) for change in verdict.changes],
+    }
+
+
+def stack_text(name: str, problem: Problem, verdict: Verdict, solved: bool) -> str:
+    """Return the verdict as lines: the versions and the facts that were looked at, or the contradiction."""
+    unknown = [f"  {line}" for line in unknown_lines(problem)]
+    if not verdict.fits:
+        lines = [f"{name}  no solution, because these contradict each other:", *clash_lines(verdict)]
+        lines += unknown
+        return "\n".join([*lines, f"nearest change: {next_step(name, verdict)}"])
+    where = {wish.name: wish.where for wish in problem.wishes}
+    shown = [n for n, v in verdict.values.items() if v and (n in where or n in _drawn(problem, verdict))]
+    rows = [f"  {padded(_title(n), 28)} {verdict.values[n]:<16} {where.get(n, 'follows')}" for n in shown]
+    applied = sorted(_applied(problem, verdict), key=lambda fact: fact.id)
+    kept = [f"  {_sentence(fact)}  [{fact.source}]" for fact in applied]
+    head = "a set that fits" if solved else "fits together"
+    said = f"{head}, as far as 1 fact says" if len(applied) == 1 else f"{head}, as far as {len(applied)} facts say"
+    said = "nothing contradicts, but not all versions are known" if unknown else said
+    return "\n".join([f"{name}  {said}", *unknown, *rows, "facts:", *kept])
+
+
+def unknown_lines(problem: Problem) -> list[str]:
+    """Return a line for each version that is not known."""
+    return [
+        f"not known: {one.name} {one.version} (known: {', '.join(_shown_versions(one))})" for one in problem.unknown
+    ]
+
+
+def _shown_versions(unknown: UnknownVersion) -> list[str]:
+    """Return the known versions, of many the newest and the oldest."""
+    known = [*unknown.known]
+    return known if len(known) <= _MOST_SHOWN else [*known[: _MOST_SHOWN - 1], "…", known[-1]]
+
+
+def clash_lines(verdict: Verdict) -> list[str]:
+    """Return the contradiction: what the target says, then the facts, each with its source."""
+    said = [f"{_title(w.name)} {w.range or 'none'}  ({w.where})" for w in verdict.clash_wishes]
+    return said + [f"{_sentence(fact)}  [{fact.id}: {fact.source}]" for fact in verdict.clash_rules]
+
+
+def next_step(name: str, verdict: Verdict) -> str:
+    """Return the nearest changes, or how to leave a fact out."""
+    ways = [_change_text(change) for change in verdict.changes[:3]]
+    facts = ", ".join(rule.id for rule in verdict.clash_rules)
+    off = _("a fact that is wrong here ({facts}) goes into [compat.off] of the spec with the reason").format(
+        facts=facts
+    )
+    others = "".join(f"; or else {way}" for way in ways[1:])
+    return (
+        _("{way}{others}; {off}").format(way=ways[0], others=others, off=off)
+        if ways
+        else _("no change of versions helps; {off}").format(off=off)
+    )
+
+
+def _change_text(change: WayOut) -> str:
+    first, *more = (_one_change(name, version) for name, version in change.to)
+    return first + "".join(f", and {one}" for one in more)
+
+
+def _one_change(name: str, version: str) -> str:
+    match name:
+        case "default" | "cuda":
+            channel = f"cu{version.replace('.', '')}"
+            return (
+                f'take torch from a channel of the torch wheel index (source = "torch-wheels", channel = "{channel}")'
+            )
+        case "nvcc":
+            return _compiler(version) if version else "take the CUDA compiler out"
+        case "flashinfer-jit-cache" if version:
+            return f"add the wheel of flashinfer-jit-cache {version} by address and checksum ([[stack.wheels]])"
+        case "driver":
+            return f"take a machine with driver {version} or newer, and set hardware.cuda_driver to what it takes"
+        case "cuda-compat" if version:
+            return f"put cuda-compat-{version.replace('.', '-')} into base.packages"
+        case _ if name.endswith("-compiled") and version:
+            return f"compile {name.removesuffix('-compiled')} beforehand ([[stack.compile]], {page('compile')})"
+        case _ if not version:
+            return f"leave out {name}"
+        case _:
+            return f"set {_title(name)} to {version}"
+
+
+def _compiler(cuda: str) -> str:
+    if int(cuda.split(".")[0]) < 13:  # its wheel has ptxas alone
+        return (
+            f"take a base image that has the compiler of CUDA {cuda} (a devel image), or what is compiled as published "
+            "wheels by checksum ([[stack.wheels]])"
+        )
+    names = "nvidia-cuda-nvcc, nvidia-nvvm, nvidia-cuda-crt, nvidia-cuda-cccl and nvidia-cuda-runtime"
+    return f"put {names} of CUDA {cuda} into a group of the stack: they are a whole compiler"
+
+
+def _sentence(fact: Fact) -> str:
+    return fact.says or f"{' + '.join(map(str, fact.when))} wants {', '.join(map(str, fact.needs))}"
+
+
+def _applied(problem: Problem, verdict: Verdict) -> Iterator[Fact]:
+    """Yield the rules whose conditions hold in the solution."""
+    for rule in problem.rules:
+        if verdict.values and all(c.holds(verdict.values[c.name]) for c in rule.when):
+            yield rule
+
+
+def _drawn(problem: Problem, verdict: Verdict) -> set[str]:
+    return {c.name for rule in _applied(problem, verdict) for c in rule.conditions() if c.name not in MACHINE}
 
 
 def require_stack(app: App, name: str, *, force: bool = False) -> str:
@@ -29,8 +331,6 @@ def require_stack(app: App, name: str, *, force: bool = False) -> str:
 
 def refuse_clash(app: App, target: Target, lock: Lock | None, *, force: bool = False) -> str:
     """Raise `SpecError` when a target contradicts itself; with `force` say so and return the contradiction."""
-    from rlbox.planner.stack_explain import judge
-    from rlbox.planner.stack_view import clash_lines, next_step, unknown_lines
 
     problem = plan_stack(target, lock)
     verdict = judge(problem)
@@ -64,8 +364,7 @@ def load_stack(app: App, name: str, *, spec_alone: bool = False) -> tuple[Target
 def plan_stack(target: Target, lock: Lock | None) -> Problem:
     """Return the question that a target puts to the solver; `SpecError` when it leaves out a fact that is not there."""
     from rlbox.config.schema import suggest
-    from rlbox.planner.compat import load_compat
-    from rlbox.planner.stack_facts import plan_problem
+    from rlbox.planner.stack_facts import load_compat, plan_problem
 
     table = load_compat()
     ids = [fact.id for fact in table.all_facts()]

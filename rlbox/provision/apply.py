@@ -14,8 +14,7 @@ from types import MappingProxyType
 from rlbox.artifacts.object_store import Store
 from rlbox.errors import WorkFailed
 from rlbox.i18n import _
-from rlbox.provision.changes import ApplyPlan, PartRecord, PathChange, Record, patch_sum
-from rlbox.provision.facts import installed_debs, read_record, there, write_record
+from rlbox.provision.desired import LeftOut, Wanted
 from rlbox.provision.files import (
     BACKUPS,
     clear_drafts,
@@ -30,7 +29,9 @@ from rlbox.provision.files import (
     take_back,
 )
 from rlbox.provision.layout import Layout
-from rlbox.provision.stack import (
+from rlbox.provision.plan import ApplyPlan, PartRecord, PathChange, Record, patch_sum
+from rlbox.provision.probe import installed_debs, read_record, there, write_record
+from rlbox.provision.venv import (
     Supply,
     apply_patches,
     check_room,
@@ -40,7 +41,6 @@ from rlbox.provision.stack import (
     remove_packages,
     sync_environment,
 )
-from rlbox.provision.wanted import LeftOut, Wanted
 from rlbox.values import VENV
 
 

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from rlbox.errors import NodeError
 from rlbox.i18n import _
-from rlbox.provision.changes import LaidRecord, PartRecord, PathChange, PathFact, Record, laid_fact, same
-from rlbox.provision.facts import probe_path, write_record
+from rlbox.provision.desired import Laid, unmerged_text
 from rlbox.provision.layout import Layout
-from rlbox.provision.merged_lines import unmerged_text
-from rlbox.provision.wanted import Laid
+from rlbox.provision.plan import LaidRecord, PartRecord, PathChange, PathFact, Record, laid_fact, same
+from rlbox.provision.probe import probe_path, write_record
 from rlbox.system.files import is_disk_full, write_atomic
 
 BACKUPS = "backup"

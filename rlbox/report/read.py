@@ -21,7 +21,7 @@ from rlbox.record.rebuild import load_last_state
 from rlbox.record.resources import RESOURCES_FILE, Sample, parse_sample
 from rlbox.record.state import RUN_FILE, RunState, load_run_state, new_run_state
 from rlbox.record.verdict import verify_against_outcome
-from rlbox.report.metric_series import Metric, read_metrics
+from rlbox.report.metrics import Metric, read_metrics
 from rlbox.report.plots import merge_samples
 from rlbox.secrets.masks import Masks
 from rlbox.system.json_files import parse_json_lines, read_lines

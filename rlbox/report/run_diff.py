@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlbox.amounts import duration_text
-from rlbox.image.facts import lock_changes
+from rlbox.image.image_info import lock_changes
 from rlbox.job.param import show_scalar
 from rlbox.job.plan import RunPlan, load_run_plan
 from rlbox.report.read import RunRecord

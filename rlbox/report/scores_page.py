@@ -1,17 +1,136 @@
-"""One HTML file of the scores of checkpoints, and of each problem: what was asked, answered and found."""
+"""What checkpoints answered to each problem, read from the results below a folder for a page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rlbox.evaluation.kept import KeptRows, rows_keys
+from rlbox.evaluation.outputs import SUMMARY, read_summary
 from rlbox.evaluation.result import EvaluationResult
 from rlbox.evaluation.results import ACCEPTED, RUNS
+from rlbox.evaluation.winner import below_disk, data_of, results_folders
+from rlbox.foreign import parse_json
 from rlbox.printable import printable
+from rlbox.record.folder import PLAN_FILE
 from rlbox.report.html import MOST_BYTES, page_template, page_words
-from rlbox.report.read_answers import MOST_TEXT, ShownAnswer, ShownProblem, cut
+from rlbox.secrets.masks import Masks
+from rlbox.system.safe_files import read_bytes
+
+MOST_TEXT = 24_000
+"""Characters of a text that are kept of it; an answer may have megabytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownAnswer:
+    """One answer of a checkpoint to a problem; `outcome` is empty where it was not kept."""
+
+    checkpoint: str
+    number: int
+    outcome: str = ""
+    detail: str = ""
+    text: str = ""
+    finish: str = ""
+    tokens: int = 0
+    runs: int = 0
+    passed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownProblem:
+    """A problem of a suite: what was asked, and what each checkpoint answered, in their order."""
+
+    suite: str
+    name: str
+    ask: str
+    answers: tuple[ShownAnswer, ...]
+
+    @property
+    def differs(self) -> bool:
+        """Whether one checkpoint solved it and another did not."""
+        solved: dict[str, bool] = {}
+        for one in self.answers:
+            solved[one.checkpoint] = solved.get(one.checkpoint, False) or one.outcome == "accepted"
+        return len(set(solved.values())) > 1
+
+
+def read_answers(
+    found: Sequence[tuple[Path, EvaluationResult]], masks: Masks, wanted: str = ""
+) -> Iterator[ShownProblem]:
+    """Yield the problems that results were judged on, suite by suite, or those of the name `wanted`.
+
+    Each result comes with the folder that it lies in.
+    """
+    kept = [(result, KeptRows(folder, rows_keys(result.lock))) for folder, result in found]
+    suites = dict.fromkeys(suite for _, result in found for suite in result.by_problem)
+    for suite in suites:
+        for name in dict.fromkeys(name for _, result in found for name in result.figure(suite, ACCEPTED)):
+            if wanted in ("", name):
+                yield _problem(suite, name, kept, masks)
+
+
+def results_at(folder: Path) -> list[tuple[Path, EvaluationResult]]:
+    """Return the result that a folder is, or those below it by step, each with its folder; see `read_summary`."""
+    paths = [folder / SUMMARY] if (folder / SUMMARY).is_file() else sorted(folder.glob(f"*/{SUMMARY}"))
+    found = [(path.parent, read_summary(path)) for path in paths]
+    return sorted(found, key=lambda one: (one[1].step, one[1].name))
+
+
+def results_of_run(folder: Path) -> list[tuple[Path, EvaluationResult]]:
+    """Return the results of the checkpoints that a run judged, as `results_at`; nothing where it judged none.
+
+    They lie where its plan says, on the data disk whose run it is; what leads out of that disk is left alone.
+    """
+    disk = folder.resolve().parents[1]
+    try:
+        plan = parse_json(read_bytes(folder / PLAN_FILE))
+    except (OSError, ValueError):
+        return []
+    if not isinstance(plan, dict):
+        return []
+    found: list[tuple[Path, EvaluationResult]] = []
+    for path in results_folders(plan):
+        place = (disk / below_disk(path, [data_of(plan), str(disk)])).resolve()
+        if place.is_relative_to(disk):
+            found += results_at(place)
+    return found
+
+
+def _problem(suite: str, name: str, kept: Sequence[tuple[EvaluationResult, KeptRows]], masks: Masks) -> ShownProblem:
+    ask, answers = "", []
+    for result, rows in kept:
+        for number in range(len(result.figure(suite, ACCEPTED).get(name, ()))):
+            row = rows.read(suite, name, number) or {}
+            ask = ask or _text(row, "ask", masks)
+            answers.append(_answer(result.name, number, row, masks))
+    return ShownProblem(suite=suite, name=printable(name), ask=ask, answers=tuple(answers))
+
+
+def _answer(checkpoint: str, number: int, row: Mapping[str, Any], masks: Masks) -> ShownAnswer:
+    return ShownAnswer(
+        checkpoint=printable(checkpoint),
+        number=number + 1,
+        outcome=printable(str(row.get("outcome", "")))[:40],
+        detail=_text(row, "detail", masks),
+        text=_text(row, "text", masks),
+        finish=printable(str(row.get("finish", "")))[:40],
+        **{name: row[name] for name in ("tokens", "runs", "passed") if isinstance(row.get(name), int)},
+    )
+
+
+def _text(row: Mapping[str, Any], name: str, masks: Masks) -> str:
+    return printable(masks.text(cut(str(row.get(name) or ""), MOST_TEXT)))
+
+
+def cut(text: str, most: int) -> str:
+    """Return a text with at most so many characters, of a longer one the beginning and the end."""
+    if len(text) <= most:
+        return text
+    head, tail = most - most // 3, most // 3
+    return f"{text[:head]}\n[… {len(text) - head - tail} …]\n{text[len(text) - tail :]}"
+
 
 _LEVELS = ((MOST_TEXT, 100_000), (4000, 100_000), (1200, 100_000), (400, 20_000), (160, 4000), (80, 800), (40, 100))
 """Characters of each text and how many problems, from all to little."""

@@ -31,8 +31,7 @@ from rlbox.engine.data_disk import check_devices, check_disk
 from rlbox.errors import EngineError, NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.image.context import outdated
-from rlbox.image.named import VARIABLE
-from rlbox.image.names import split_tag
+from rlbox.image.names import VARIABLE, split_tag
 from rlbox.image.plans import image_plan
 from rlbox.job.clustered import ClusterGives, on_cluster
 from rlbox.job.job import Job

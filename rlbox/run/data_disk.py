@@ -137,9 +137,8 @@ def run_in_remote_container(
 ) -> int:
     """Run `rlbox WORDS` in a container of the target's image beside the remote engine; return its exit code."""
     from rlbox.engine.remote_helper import Helper, run_helper
-    from rlbox.image.adopt import own_image
-    from rlbox.image.named import VARIABLE
-    from rlbox.image.names import split_tag
+    from rlbox.image.check import own_image
+    from rlbox.image.names import VARIABLE, split_tag
     from rlbox.ssh.tunnel import open_engine_tunnel
 
     tunnel = open_engine_tunnel(engine_place())

@@ -27,7 +27,7 @@ from rlbox.engine.data_disk import check_devices, check_disk
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError, NodeError, NotAnswered, SpecError
 from rlbox.i18n import _
-from rlbox.image.adopt import own_image
+from rlbox.image.check import own_image
 from rlbox.image.context import outdated
 from rlbox.image.plan import ImagePlan
 from rlbox.image.plans import image_plan

@@ -9,8 +9,8 @@ from rlbox.app import App
 from rlbox.doctor.stack_location import find_install_dir
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
-from rlbox.provision.facts import read_record
 from rlbox.provision.layout import Layout
+from rlbox.provision.probe import read_record
 from rlbox.run.here import find_applied_layout, run_rlbox_in_place
 from rlbox.values import OWN
 

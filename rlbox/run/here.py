@@ -21,10 +21,10 @@ from rlbox.job.job import Job
 from rlbox.job.names import SOURCE
 from rlbox.job.params import Values
 from rlbox.job.plan import RunPlan, plan_run
-from rlbox.provision.bring import BroughtPlace, place_at, prepare_place
-from rlbox.provision.facts import read_record
 from rlbox.provision.layout import Layout
-from rlbox.provision.whereabouts import find_layout
+from rlbox.provision.locations import find_layout
+from rlbox.provision.probe import read_record
+from rlbox.provision.provision import BroughtPlace, place_at, prepare_place
 from rlbox.record.disk_hold import DiskLock
 from rlbox.record.host_record import ContainerRef
 from rlbox.record.ledger import RunStore

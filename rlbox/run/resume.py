@@ -18,7 +18,7 @@ from rlbox.job.names import ATTEMPT
 from rlbox.job.params import Values, override_entry
 from rlbox.job.plan import RunPlan
 from rlbox.job.resume import plan_resume
-from rlbox.planner.check import require_again, require_paths
+from rlbox.planner.fit import require_again, require_paths
 from rlbox.record.folder import lock_owner, write_override, write_plan
 from rlbox.record.ledger import RunStore
 from rlbox.record.rebuild import first_unpassed_stage, plan_attempts

@@ -63,7 +63,7 @@ def _require_image(app: App, image: ImagePlan) -> None:
     import shutil
 
     from rlbox.engine.address import no_client
-    from rlbox.image.adopt import own_image
+    from rlbox.image.check import own_image
 
     with app.checking("docker client"):
         if shutil.which("docker") is None:

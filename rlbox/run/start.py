@@ -21,10 +21,18 @@ from rlbox.job.job import Job
 from rlbox.job.load import load_job, shift_ports
 from rlbox.job.params import Values, default_params, override_entry, param_lines, plan_values, units_of
 from rlbox.job.plan import RunPlan
-from rlbox.planner.check import Fit, declared_room, fit_of, measured_room, require_fit, require_paths
-from rlbox.planner.nearest import Asked
+from rlbox.planner.fit import (
+    Fit,
+    declared_room,
+    fit_of,
+    measured_room,
+    needs_json,
+    needs_lines,
+    require_fit,
+    require_paths,
+)
 from rlbox.planner.stack_check import require_stack
-from rlbox.planner.view import needs_json, needs_lines
+from rlbox.planner.suggest import Asked
 from rlbox.record.folder import OVERRIDES_FILE, append_override, load_plan, lock_owner, new_run_id
 from rlbox.record.ledger import RunStore
 from rlbox.record.state import RunState

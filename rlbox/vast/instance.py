@@ -16,7 +16,7 @@ from rlbox.config.project import Project
 from rlbox.errors import LockHeld, NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.image.own_wheel import write_wheel
+from rlbox.image.context import write_wheel
 from rlbox.ssh.connection import SshAddress, SshConnection
 from rlbox.ssh.download import DownloadDirectory
 from rlbox.ssh.files import RemoteFile, ReportBytes, list_files, replace_tree, send_file

@@ -27,11 +27,10 @@ from rlbox.app import App
 from rlbox.artifacts.object_store import Store
 from rlbox.image.plans import image_plan
 from rlbox.provision.apply import NOTHING, Applied, lay_back
-from rlbox.provision.bring import carry_out, look, prepare
-from rlbox.provision.changes import ApplyPlan
-from rlbox.provision.facts import STAMP
 from rlbox.provision.layout import Layout
-from rlbox.provision.supplies import ApplyWish, Prepared
+from rlbox.provision.plan import ApplyPlan
+from rlbox.provision.probe import STAMP
+from rlbox.provision.provision import ApplyWish, Prepared, carry_out, look, prepare
 from rlbox.system.files import cache_path
 
 pytestmark = pytest.mark.allow("processes")
@@ -411,9 +410,9 @@ def at_root(monkeypatch: pytest.MonkeyPatch, folder: Folder, store: Store, tmp_p
         done.append(f"{len(plan.steps)} changes")
         return NOTHING
 
-    monkeypatch.setattr("rlbox.provision.bring.carry_out", carry_out)
-    monkeypatch.setattr("rlbox.provision.bring.check_place", lambda layout: (0, ()))
-    monkeypatch.setattr("rlbox.provision.bring.with_room", lambda prepared, layout: layout)
+    monkeypatch.setattr("rlbox.provision.provision.carry_out", carry_out)
+    monkeypatch.setattr("rlbox.provision.provision.check_place", lambda layout: (0, ()))
+    monkeypatch.setattr("rlbox.provision.provision.with_room", lambda prepared, layout: layout)
     return done
 
 

@@ -64,7 +64,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
             plugin.write_text(program.read_text())
             plugin.chmod(0o755)
         monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "config"))
-        monkeypatch.setattr("rlbox.image.builder._PLUGIN_FOLDERS", ())
+        monkeypatch.setattr("rlbox.image.buildkit._PLUGIN_FOLDERS", ())
         monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.defpath}")
         return noted
 

@@ -10,7 +10,7 @@ from fakes import CHECKOUT, Folder, Rlbox
 
 from rlbox.config.project import Project
 from rlbox.job.load import load_job
-from rlbox.provision.bring import BroughtPlace
+from rlbox.provision.provision import BroughtPlace
 
 pytestmark = pytest.mark.usefixtures("as_declared")
 PROJECT = Project(folder=CHECKOUT)

@@ -27,7 +27,7 @@ from rlbox.fixes.patches import needs_patching, patch_manifest, patch_rows
 from rlbox.fixes.render import Baked, ImageFile, bake_fixes
 from rlbox.foreign import toml_table
 from rlbox.image.machine import container_defaults
-from rlbox.image.named import tag_of
+from rlbox.image.names import tag_of
 from rlbox.system.files import cache_path
 from rlbox.target.target import DEFAULTS, Target
 

@@ -13,7 +13,7 @@ from following import Follow
 from projectbox import PROJECT
 
 from rlbox.config.project import Project
-from rlbox.image.named import VARIABLE, remember_project
+from rlbox.image.names import VARIABLE, remember_project
 from rlbox.system.files import state_path
 
 CONTAINER, NAME = "rlbox-test-kept", f"rlbox/kept:{PROJECT}"

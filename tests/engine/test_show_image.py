@@ -12,7 +12,7 @@ from projectbox import own
 from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
-from rlbox.image.contents import components
+from rlbox.image.sbom import components
 from rlbox.system.files import cache_path
 from rlbox.target.lock import load_lock
 

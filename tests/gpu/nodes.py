@@ -24,7 +24,7 @@ from typing import Any
 from nodepair import Pair, nodes
 
 from rlbox.config.project import Project
-from rlbox.image.named import tag_of
+from rlbox.image.names import tag_of
 
 HERE = Path(__file__).resolve().parent
 REDUCED = HERE / "reduced.py"

@@ -10,10 +10,9 @@ from sft import plan as sft_plan
 from rlbox.amounts import GIB
 from rlbox.config.project import Project
 from rlbox.job.params import plan_values
-from rlbox.planner.judge import judge_fit
-from rlbox.planner.nearest import Asked, nearest_fit
-from rlbox.planner.needs import RunNeeds, needs_of
-from rlbox.planner.room import Room, room_of
+from rlbox.planner.capacity import Room, room_of
+from rlbox.planner.needs import RunNeeds, judge_fit, needs_of
+from rlbox.planner.suggest import Asked, nearest_fit
 from rlbox.target.target import load_target
 
 PROJECT = Project(folder=CHECKOUT)

@@ -20,7 +20,7 @@ from supervised import Bench, file_rule, wait_for
 from rlbox.diagnose.cause import Cause
 from rlbox.errors import SpecError
 from rlbox.job.plan import RunPlan
-from rlbox.provision.bring import BroughtPlace
+from rlbox.provision.provision import BroughtPlace
 from rlbox.record.disk_hold import LockOwner, find_lock_owner, lock_disk
 from rlbox.record.folder import load_plan, lock_owner, write_plan
 from rlbox.record.ledger import ReconcileResult, RunStore

@@ -20,7 +20,7 @@ from supervised import SERVER, Bench, Supervisor, free_port, line_rule, python, 
 from test_ray_stage import HEAD
 
 from rlbox.job.plan import RayPlan
-from rlbox.provision.bring import BroughtPlace
+from rlbox.provision.provision import BroughtPlace
 from rlbox.record.disk_hold import LockOwner, lock_disk
 from rlbox.record.folder import load_plan
 from rlbox.record.ledger import RunStore

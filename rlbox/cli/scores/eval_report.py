@@ -32,8 +32,7 @@ def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -
       rlbox eval report eval
       rlbox eval report eval --problem HumanEval/32 --lang zh
     """
-    from rlbox.report.read_answers import read_answers, results_at
-    from rlbox.report.scores_page import default_name, render_scores
+    from rlbox.report.scores_page import default_name, read_answers, render_scores, results_at
     from rlbox.run.data_disk import load_run_masks
     from rlbox.system.clock import utc_now
 

@@ -11,8 +11,15 @@ from fakes import DEB, Folder
 
 from rlbox.artifacts.object_store import Store
 from rlbox.errors import NodeError
-from rlbox.image.bootstrap import make_rootfs, rootfs_path
-from rlbox.image.bootstrap_command import RECIPE, deb_file, plan_bootstrap, plan_package_list, plan_release
+from rlbox.image.bootstrap import (
+    RECIPE,
+    deb_file,
+    make_rootfs,
+    plan_bootstrap,
+    plan_package_list,
+    plan_release,
+    rootfs_path,
+)
 from rlbox.image.labels import rootfs_checksum
 from rlbox.system.files import cache_path
 from rlbox.values import Command

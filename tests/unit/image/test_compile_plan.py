@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.image.compile_fatbin import archs_in
-from rlbox.image.compile_plan import BuildFolders, BuildRoom, plan_build, plan_env, plan_jobs, source_backend
-from rlbox.image.compile_progress import Units, counted, explain, missing_header, parse_units
-from rlbox.image.compile_view import WheelTold, compile_json, compile_text, expected_s
-from rlbox.image.compile_wheel import check_archs, differing, write_plain_wheel
+from rlbox.image.compile import WheelTold, compile_json, compile_text, expected_s
+from rlbox.image.compile_env import BuildFolders, BuildRoom, plan_build, plan_env, plan_jobs, source_backend
+from rlbox.image.compile_run import Units, counted, explain, missing_header, parse_units
+from rlbox.image.compile_wheel import archs_in, check_archs, differing, write_plain_wheel
 from rlbox.target.compiled import Compile
 from rlbox.target.lock import RECIPE, Compiled, Package
 from rlbox.target.target import Target

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rlbox.image.diff import PathDifference, compare_images, differences
+from rlbox.image.verify import PathDifference, compare_images, differences
 from rlbox.system.compression import zstd
 
 COPY = "COPY /out/ / # buildkit"

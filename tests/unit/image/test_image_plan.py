@@ -8,8 +8,7 @@ from dataclasses import replace
 from fakes import CHECKOUT, LIMITS, ON_IMAGE, PACKAGE, TARGET, UV, Folder, fitting_lock, image_plan
 
 from rlbox.fixes.render import bake_fixes, fix_manifest
-from rlbox.image.keys import image_keys
-from rlbox.image.labels import image_labels, rootfs_checksum, spec_checksum
+from rlbox.image.labels import image_keys, image_labels, rootfs_checksum, spec_checksum
 from rlbox.image.layers import part_files
 from rlbox.image.machine import machine_facts
 from rlbox.image.plan import ImagePlan, plan_image

@@ -12,7 +12,7 @@ from fakes import TARGET, Folder
 
 from rlbox.config.toml_files import dotted
 from rlbox.image.context import build_labels, context_entries, outdated
-from rlbox.image.keys import KEYS_LABEL, changed_keys, keys_text, read_keys
+from rlbox.image.labels import KEYS_LABEL, changed_keys, keys_text, read_keys
 from rlbox.image.plan import ImagePlan
 from rlbox.image.plans import Recipe
 

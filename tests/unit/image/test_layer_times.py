@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlbox.image.buildkit import Step
-from rlbox.image.facts import LayerFacts, layer_times, layers_text
+from rlbox.image.image_info import LayerFacts, layer_times, layers_text
 
 LAYERS = [
     LayerFacts(part="os", size=500_000_000, command="ADD rootfs.tar /"),

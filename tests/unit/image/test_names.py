@@ -13,8 +13,17 @@ from rlbox.config.project import Project
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import SpecError
 from rlbox.image.context import build_labels, context_entries
-from rlbox.image.named import known_folder, project_name, remember_project, tag_of
-from rlbox.image.names import check_name, file_word, image_tag, split_tag, unique_name
+from rlbox.image.names import (
+    check_name,
+    file_word,
+    image_tag,
+    known_folder,
+    project_name,
+    remember_project,
+    split_tag,
+    tag_of,
+    unique_name,
+)
 from rlbox.image.plans import image_plan
 
 
@@ -50,7 +59,7 @@ def test_folders_without_specs_share_the_users_name(tmp_path: Path, monkeypatch:
 
 
 def test_users_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.image.named.user_name", lambda: "ann")
+    monkeypatch.setattr("rlbox.image.names.user_name", lambda: "ann")
     mine = project_name(project(tmp_path))
     monkeypatch.setattr(os, "getuid", lambda: 4321)
     assert project_name(project(tmp_path)) != mine
@@ -59,7 +68,7 @@ def test_users_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.Mo
 def test_machines_that_share_an_engine_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = project(tmp_path, "images")
     here = project_name(there)
-    monkeypatch.setattr("rlbox.image.named._machine", lambda: "another")
+    monkeypatch.setattr("rlbox.image.names._machine", lambda: "another")
     assert project_name(there) != here
 
 

@@ -15,8 +15,7 @@ from spdx_tools.spdx.model.relationship import RelationshipType
 from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
-from rlbox.image.contents import components, public_url, purl
-from rlbox.image.describe import Built, plan_sbom
+from rlbox.image.sbom import Built, components, plan_sbom, public_url, purl
 from rlbox.target.lock import Lock
 
 DIGEST = "sha256:" + "e" * 64

@@ -8,10 +8,9 @@ import re
 import pytest
 from packaging.version import Version
 
-from rlbox.planner.compat import CompatTable, load_compat
 from rlbox.planner.requirements import REQUIREMENTS, load_releases
-from rlbox.planner.stack_fact import Fact, parse_condition
-from rlbox.planner.stack_search import solve
+from rlbox.planner.stack_facts import CompatTable, load_compat
+from rlbox.planner.stack_solver import Fact, parse_condition, solve
 
 TABLE = load_compat()
 FACTS = {fact.id: fact for fact in TABLE.facts()}

@@ -16,13 +16,10 @@ from rlbox.job.filler import Paths
 from rlbox.job.load import load_job
 from rlbox.job.params import change_values, plan_values
 from rlbox.job.plan import plan_run
-from rlbox.planner.check import require_again
-from rlbox.planner.judge import judge_fit, not_judged
-from rlbox.planner.nearest import Asked, nearest_fit
-from rlbox.planner.needs import RunNeeds, needs_of
-from rlbox.planner.paths import off_disk
-from rlbox.planner.room import Room, parse_machine, room_of, usable_bytes
-from rlbox.planner.view import refusal, seed_shard_gb
+from rlbox.planner.capacity import Room, parse_machine, room_of, usable_bytes
+from rlbox.planner.fit import off_disk, refusal, require_again, seed_shard_gb
+from rlbox.planner.needs import RunNeeds, judge_fit, needs_of, not_judged
+from rlbox.planner.suggest import Asked, nearest_fit
 from rlbox.target.target import load_target
 
 SHIPPED = Project(folder=CHECKOUT)

@@ -12,13 +12,10 @@ from fakes import CHECKOUT
 from rlbox.config.project import Project
 from rlbox.config.schema import check_spec
 from rlbox.config.toml_files import load_toml, merge
-from rlbox.planner.compat import load_compat
 from rlbox.planner.requirements import load_releases
-from rlbox.planner.stack_explain import Verdict, judge
-from rlbox.planner.stack_fact import Condition, Fact
-from rlbox.planner.stack_facts import plan_problem
-from rlbox.planner.stack_search import solve
-from rlbox.planner.stack_view import clash_lines, next_step, stack_json, stack_text, unknown_lines
+from rlbox.planner.stack_check import Verdict, clash_lines, judge, next_step, stack_json, stack_text, unknown_lines
+from rlbox.planner.stack_facts import load_compat, plan_problem
+from rlbox.planner.stack_solver import Condition, Fact, solve
 from rlbox.target.lock import Lock, LockedGroup, Package, load_lock
 from rlbox.target.target import DEFAULTS, Target, load_target
 

@@ -10,9 +10,8 @@ from fakes import CASES
 
 from rlbox.config.schema import check_spec
 from rlbox.config.toml_files import load_toml, merge
-from rlbox.planner.compat import load_compat
-from rlbox.planner.stack_facts import Problem, plan_problem
-from rlbox.planner.stack_search import solve
+from rlbox.planner.stack_facts import Problem, load_compat, plan_problem
+from rlbox.planner.stack_solver import solve
 from rlbox.target.target import DEFAULTS, Target
 
 SETS = json.loads((CASES / "planner/uv_sets.json").read_text("utf-8"))

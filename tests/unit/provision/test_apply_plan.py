@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from rlbox.errors import SpecError
-from rlbox.provision.changes import (
+from rlbox.provision.desired import Laid, LaidPart, Wanted, merged_text, unmerged_text
+from rlbox.provision.layout import Layout, check_prefix
+from rlbox.provision.plan import (
     ABSENT,
     ApplyFacts,
     LaidRecord,
@@ -22,9 +24,6 @@ from rlbox.provision.changes import (
     plan_apply,
     stamp_of,
 )
-from rlbox.provision.layout import Layout, check_prefix
-from rlbox.provision.merged_lines import merged_text, unmerged_text
-from rlbox.provision.wanted import Laid, LaidPart, Wanted
 
 HOOK = Laid(path="/opt/rlbox/hooks/05-a.sh", origin="a", text="hook\n")
 LINK = Laid(path="/usr/bin/ray", origin="ray-not-on-path", to="/opt/venv/bin/ray")

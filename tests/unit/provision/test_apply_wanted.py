@@ -15,8 +15,8 @@ from rlbox.fixes.conditions import stack_versions
 from rlbox.fixes.render import Baked, bake_fixes
 from rlbox.image.machine import container_defaults, container_limits
 from rlbox.image.plans import image_plan
+from rlbox.provision.desired import Wanted, at_data, plan_wanted
 from rlbox.provision.layout import Layout
-from rlbox.provision.wanted import Wanted, at_data, plan_wanted
 from rlbox.target.lock import load_lock
 from rlbox.target.target import Target
 

@@ -9,8 +9,7 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.errors import NodeError
-from rlbox.provision.base import MachinePython, adopt
-from rlbox.provision.base_probe import chosen_python
+from rlbox.provision.base import MachinePython, adopt, chosen_python
 from rlbox.target.target import Target, load_target
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

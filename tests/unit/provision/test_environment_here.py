@@ -12,9 +12,9 @@ from test_apply_wanted import planned, text_of
 
 from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_fixes
-from rlbox.provision.bring import place_at
-from rlbox.provision.environment import SYSTEM_PATH, handed_on
 from rlbox.provision.layout import Layout
+from rlbox.provision.provision import place_at
+from rlbox.provision.shell_environment import SYSTEM_PATH, handed_on
 
 HOSTILE = {
     "BASH_ENV": "/srv/.bashrc",
@@ -75,9 +75,9 @@ def test_an_image_is_a_place_with_what_it_has_as_env(
     (tmp_path / "lock.json").write_text("{}")
     first = {"OF": "first", "PATH": "/opt/venv/bin:/usr/bin", "HF_TOKEN": "hf_" + "a1" * 17}
     first |= {"RLBOX_LIMITS": limits} if limits else {}
-    monkeypatch.setattr("rlbox.provision.bring.LOCK_IN_IMAGE", str(tmp_path / "lock.json"))
-    monkeypatch.setattr("rlbox.provision.bring.read_environment", lambda pid: first if pid == 1 else {})
-    monkeypatch.setattr("rlbox.provision.bring.read_record", lambda layout: None)
+    monkeypatch.setattr("rlbox.provision.provision.LOCK_IN_IMAGE", str(tmp_path / "lock.json"))
+    monkeypatch.setattr("rlbox.provision.provision.read_environment", lambda pid: first if pid == 1 else {})
+    monkeypatch.setattr("rlbox.provision.provision.read_record", lambda layout: None)
     monkeypatch.setenv("OF", "shell")
     env = place_at(Layout(data="/disk"), {"CUDA_VISIBLE_DEVICES": "3"}).env
     assert (env["OF"], env["CUDA_VISIBLE_DEVICES"]) == (of, "3")

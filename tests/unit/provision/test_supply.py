@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rlbox.provision import stack
-from rlbox.provision.stack import Supply
+from rlbox.provision import venv as stack
+from rlbox.provision.venv import Supply
 from rlbox.values import Command, Outcome
 
 

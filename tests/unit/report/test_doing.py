@@ -10,7 +10,7 @@ import pytest
 from rlbox.logs.progress import ProgressBar
 from rlbox.record.resources import RESOURCES_FILE, PartSample, Sample
 from rlbox.record.state import RunState, ServiceState, StageState
-from rlbox.report.doing import Doing, bar_text, doing_text, find_doing
+from rlbox.report.activity import Doing, bar_text, doing_text, find_doing
 from rlbox.report.run_view import _Lines
 
 BEGAN, NOW = "2027-01-15T08:00:00.000+00:00", 1_800_000_030.0

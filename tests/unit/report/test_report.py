@@ -16,9 +16,8 @@ from reportbox import FATAL, iso, write_run, write_wide_run
 from rlbox.config.project import PACKAGE
 from rlbox.errors import SpecError
 from rlbox.record.state import RunState, write_run_state
-from rlbox.report.html import MOST_BYTES, render_report
+from rlbox.report.html import MOST_BYTES, make_timeline, render_report, time_range
 from rlbox.report.read import load_run_record
-from rlbox.report.timeline import make_timeline, time_range
 from rlbox.secrets.masks import Masks
 
 NOW = iso(30000)

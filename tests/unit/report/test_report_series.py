@@ -12,8 +12,7 @@ from rlbox.config.toml_files import load_toml
 from rlbox.logs import progress as log_metrics
 from rlbox.logs.progress import read_log
 from rlbox.record.resources import GpuSample, PartSample, Sample
-from rlbox.report.plots import Series, draw_plot, merge_samples, thin_points, ticks
-from rlbox.report.used import resource_plots
+from rlbox.report.plots import Series, draw_plot, merge_samples, resource_plots, thin_points, ticks
 
 
 def sample(number: int) -> Sample:

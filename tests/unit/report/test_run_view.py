@@ -23,9 +23,8 @@ from rlbox.gate.rules import RuleState
 from rlbox.printable import printable
 from rlbox.record.resources import RESOURCES_FILE
 from rlbox.record.state import RunState, ServiceState, StageState, write_run_state
-from rlbox.report.run_frame import run_frame
-from rlbox.report.run_view import Painter, StatusView, run_view, status_view, summary_text
-from rlbox.report.tails import RunWatch
+from rlbox.report.activity import RunWatch
+from rlbox.report.run_view import Painter, StatusView, run_frame, run_view, status_view, summary_text
 from rlbox.secrets.masks import Masks
 
 pytestmark = pytest.mark.allow("processes")
@@ -162,7 +161,7 @@ def test_a_broken_rule_is_named_first(tmp_path: Path) -> None:
 def test_files_that_did_not_grow_are_not_read_again(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = RunWatch(run_dir)
     first = watch.look(STATE)
-    monkeypatch.setattr("rlbox.report.tails.read_last_bytes", lambda path: pytest.fail(f"{path} was read again"))
+    monkeypatch.setattr("rlbox.report.activity.read_last_bytes", lambda path: pytest.fail(f"{path} was read again"))
     assert watch.look(STATE) == first
 
 

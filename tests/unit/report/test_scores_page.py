@@ -12,8 +12,7 @@ from rlbox.evaluation.kept import KeptRows, rows_keys
 from rlbox.evaluation.lock import PARTS, EvaluationLock
 from rlbox.evaluation.outputs import make_result, write_outputs
 from rlbox.report.html import MOST_BYTES
-from rlbox.report.read_answers import MOST_TEXT, cut, read_answers, results_at
-from rlbox.report.scores_page import default_name, render_scores
+from rlbox.report.scores_page import MOST_TEXT, cut, default_name, read_answers, render_scores, results_at
 from rlbox.secrets.masks import Masks
 
 NO_MASKS = Masks({})

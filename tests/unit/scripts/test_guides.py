@@ -12,9 +12,9 @@ from rlbox.cli.root import COMMANDS
 from rlbox.config.project import Project
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
+from rlbox.planner.capacity import usable_bytes
+from rlbox.planner.fit import seed_shard_gb
 from rlbox.planner.needs import needs_of
-from rlbox.planner.room import usable_bytes
-from rlbox.planner.view import seed_shard_gb
 
 DOCS = CHECKOUT / "docs"
 CHAPTERS = (

@@ -10,9 +10,8 @@ from rlbox.errors import SpecError
 from rlbox.job.job import Job
 from rlbox.job.param import Param, Scalar, show_scalar
 from rlbox.job.params import Values, change_values, plan_values
-from rlbox.planner.judge import judge_fit
-from rlbox.planner.needs import needs_of
-from rlbox.planner.room import Room
+from rlbox.planner.capacity import Room
+from rlbox.planner.needs import judge_fit, needs_of
 
 _FINE, _COARSE = 200, 8
 """How many values of one parameter are tried alone, and together with another's."""

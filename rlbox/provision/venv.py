@@ -17,11 +17,11 @@ from rlbox.amounts import size_text
 from rlbox.artifacts.object_store import Store
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _
-from rlbox.provision.changes import PartRecord, stamp_of
-from rlbox.provision.facts import STAMP, installed_debs, probe_installed
+from rlbox.provision.desired import LaidPart, Wanted
 from rlbox.provision.files import disk_errors, free_place
 from rlbox.provision.layout import Layout
-from rlbox.provision.wanted import LaidPart, Wanted
+from rlbox.provision.plan import PartRecord, stamp_of
+from rlbox.provision.probe import STAMP, installed_debs, probe_installed
 from rlbox.system.command import check_command, run_command
 from rlbox.system.files import free_bytes, write_atomic
 from rlbox.values import VENV, Command

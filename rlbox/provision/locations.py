@@ -13,8 +13,8 @@ from pathlib import Path
 from rlbox.app import App
 from rlbox.engine.data_disk import data_folder
 from rlbox.image.plan import ImagePlan
-from rlbox.provision.facts import read_record
 from rlbox.provision.layout import Layout, check_prefix
+from rlbox.provision.probe import read_record
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.system.json_files import read_json_object
 from rlbox.system.lock import hold_lock

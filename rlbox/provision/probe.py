@@ -15,9 +15,9 @@ from packaging.utils import canonicalize_name
 
 from rlbox.errors import NodeError, RlboxError, SpecError
 from rlbox.i18n import _
-from rlbox.provision.changes import ABSENT, ApplyFacts, PathFact, Record
+from rlbox.provision.desired import Wanted
 from rlbox.provision.layout import Layout
-from rlbox.provision.wanted import Wanted
+from rlbox.provision.plan import ABSENT, ApplyFacts, PathFact, Record
 from rlbox.system.command import run_command
 from rlbox.system.files import write_atomic
 from rlbox.system.process_table import read_text

@@ -1,0 +1,283 @@
+"""What a run needs and what there is, for people and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rlbox.amounts import GIB, card_text, columns, size_text
+from rlbox.app import App
+from rlbox.engine.gpu_access import parse_gpus
+from rlbox.errors import NodeError, SpecError
+from rlbox.i18n import _
+from rlbox.job.filler import Paths
+from rlbox.job.job import Job
+from rlbox.job.load import load_job
+from rlbox.job.names import SOURCE
+from rlbox.job.params import SET, Values, plan_values
+from rlbox.job.plan import RunPlan
+from rlbox.planner.budget import (
+    StageMeasurement,
+    budget_json,
+    budget_lines,
+    parse_price,
+    stage_hours,
+    target_price,
+)
+from rlbox.planner.capacity import IDLE, Room, parse_machine, room_of
+from rlbox.planner.needs import Lack, RunNeeds, judge_fit, needs_of, not_judged
+from rlbox.planner.suggest import Asked, nearest_fit
+from rlbox.system.files import free_bytes
+from rlbox.system.gpu import probe_gpus
+from rlbox.system.limits import total_memory
+from rlbox.target.target import load_target
+
+_TOLD = {"target": "the target", "here": "this machine", "named": "--machine"}
+_SHOWN = 0.05 * GIB
+"""Bytes of a part that is shown: less reads 0.0 GiB."""
+_SEED_BYTES = 12
+"""Bytes of a parameter in seed 004's own figure: fp32 weight, AdamW's two moments; no gradients, no peak."""
+
+
+def seed_shard_gb(billions: float, gpus: int) -> float:
+    """Return seed 004's figure of a card's share of a model, GB: 84 / N for 7 (P137)."""
+    return _SEED_BYTES * billions / gpus
+
+
+def needs_json(needs: RunNeeds, room: Room, lacks: Sequence[Lack]) -> dict[str, Any]:
+    """Return the needs of a run beside the room that there is; bytes."""
+    stages = [
+        {
+            "stage": row.stage,
+            "nodes": row.nodes,
+            "gpus": row.gpus,
+            "card": dict(row.card),
+            "host": dict(row.host),
+            "disk": dict(row.disk),
+        }
+        for row in needs.stages
+    ]
+    have = {"nodes": room.nodes, "gpus": room.gpus, "card": room.card, "host": room.host, "disk": room.disk}
+    wrong = [{"kind": lack.kind, "stage": lack.stage, "text": lack.text} for lack in lacks]
+    return {"stages": stages, "room": have, "lacks": wrong, "not_judged": list(not_judged(needs, room))}
+
+
+def needs_lines(needs: RunNeeds, room: Room) -> list[str]:
+    """Return the table of a run's needs, a row for each stage, then what there is and what was not judged."""
+    rows = [("stage", "nodes x GPUs", "a GPU", "host memory", "disk")]
+    rows += [
+        (
+            row.stage,
+            f"{row.nodes} x {row.gpus}" if row.gpus else "-",
+            _card(row.card_bytes),
+            _size(row.host_bytes),
+            _size(sum(row.disk.values())),
+        )
+        for row in needs.stages
+        if row.gpus or row.card or row.host or row.disk
+    ]
+    gpus = "all" if room.gpus < 0 else str(room.gpus)
+    rows.append((_TOLD[room.told], f"{room.nodes} x {gpus}", _card(room.card), _size(room.host), _size(room.disk)))
+    return [*columns(rows), *(f"not judged: {text}" for text in not_judged(needs, room))]
+
+
+def part_lines(needs: RunNeeds) -> list[str]:
+    """Return what the needs are made of, a line for each part."""
+    found = []
+    for row in needs.stages:
+        for kind, parts in (("a GPU", row.card), ("host", row.host), ("disk", row.disk)):
+            text = _card if parts is row.card else _size
+            shown = ((name.replace("_", " "), size) for name, size in parts.items() if size >= _SHOWN)
+            found += [(row.stage, kind, text(size), name) for name, size in shown]
+    return columns(found) if found else []
+
+
+def refusal(lacks: Sequence[Lack]) -> str:
+    """Return all that does not fit, as one message."""
+    lines = [f"{lack.stage}: {lack.text}" if lack.stage else lack.text for lack in lacks]
+    return (
+        lines[0]
+        if len(lines) == 1
+        else "\n".join([f"{len(lines)} things do not fit", *(f"  {line}" for line in lines)])
+    )
+
+
+def _card(size: float) -> str:
+    return card_text(size) if size else "-"
+
+
+def _size(size: float) -> str:
+    return size_text(size) if size else "-"
+
+
+_IMAGE = "/opt"
+"""What an image brings of its own: trees to read, no place to write."""
+_OWN = ("{data}", "{run}", "{job}")
+
+
+def off_disk(job: Job, values: Values, paths: Paths) -> dict[str, str]:
+    """Return the parameters of `--set` that name a path off the data disk, with what each says."""
+    inside = (paths.data, paths.run, paths.job, _IMAGE)
+    found = {}
+    for name, value in values.params.items():
+        if values.origins.get(name) != SET or not isinstance(value, str) or not value:
+            continue
+        if job.source and name == SOURCE:  # read alone, and mounted
+            continue
+        ours = str(job.params[name].default or "").startswith(_OWN)
+        if not (ours or value.startswith(("/", "~", "./", "../"))):
+            continue
+        plain = posixpath.normpath(value)
+        if not any(plain == root or plain.startswith(f"{root}/") for root in map(posixpath.normpath, inside)):
+            found[name] = value
+    return found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fit:
+    """What a run needs, the room that there is, and what does not fit."""
+
+    needs: RunNeeds
+    room: Room
+    lacks: tuple[Lack, ...]
+
+    @property
+    def need_gib(self) -> float | None:
+        """What the data disk must have free, GiB: nothing more where it lacks that; None: the job does not say."""
+        if any(lack.kind == "disk" for lack in self.lacks):
+            return 0.0
+        return self.needs.disk_bytes / GIB or None
+
+
+def declared_room(app: App, target: str, gpus: str) -> Room:
+    """Return the room that a target declares; `gpus` is what `--gpus` says, empty for the target's own."""
+    spec = load_target(app.project, target).target
+    hardware = spec.hardware
+    wish = parse_gpus(gpus, hardware.gpus or (-1 if hardware.gpu else 0))
+    return room_of(spec, len(wish.ids) or wish.count)
+
+
+def measured_room(app: App, target: str, room: Room, folder: Path, gpus: str) -> Room:
+    """Return `room` with what this machine has in the place of what its target declares; its own limits stay.
+
+    `gpus` is what `--gpus` says; of a number the first GPUs are meant.
+    """
+    ids = parse_gpus(gpus, 0).ids
+    cards = [gpu for gpu in probe_gpus() if gpu.total_bytes]
+    chosen = [gpu for gpu in cards if str(gpu.index) in ids] or cards[: room.gpus if room.gpus > 0 else None]
+    fullest = min(chosen, key=lambda gpu: gpu.total_bytes - gpu.memory_bytes, default=None)
+    limit = load_target(app.project, target).target.run.memory_gib * GIB
+    return dataclasses.replace(
+        room,
+        where=f"this machine, {folder}",
+        told="here",
+        card=float(fullest.total_bytes if fullest else room.card),
+        taken=float(fullest.memory_bytes if fullest and fullest.memory_bytes > IDLE else 0),
+        host=float(min(limit or total_memory(), total_memory())),
+        disk=float(free_bytes(folder)),
+    )
+
+
+def fit_of(job: Job, values: Values, room: Room) -> Fit | None:
+    """Return whether a run fits; None for a job that does not say what it needs."""
+    needs = needs_of(job, values, room.card)
+    return None if needs is None else Fit(needs=needs, room=room, lacks=judge_fit(needs, room))
+
+
+def require_fit(app: App, job: Job, fit: Fit | None, wish: Asked, *, force: bool = False) -> None:
+    """Refuse a run that does not fit: `NodeError` says what, where, and the nearest setting that does.
+
+    What is computed may be wrong: with `force` it is only said.
+    """
+    if fit is None or not fit.lacks:
+        return
+    if force:
+        app.say(f"warning: job {job.name} does not fit: {refusal(fit.lacks)}")
+        return
+    raise NodeError(
+        _("job {job} does not fit: {refusal}").format(job=job.name, refusal=refusal(fit.lacks)),
+        where=fit.room.where,
+        next_step=_next(job, fit, wish),
+    )
+
+
+def require_again(app: App, job: Job, plan: RunPlan, settings: Mapping[str, str], *, force: bool = False) -> None:
+    """Refuse to take a run up with parameters that do not fit; what it wrote is on the disk already.
+
+    `plan` holds the `settings` of the command line that takes it up.
+    """
+    values = Values(profile=plan.profile, params=plan.params, origins=plan.origins)
+    fit = fit_of(job, values, dataclasses.replace(declared_room(app, plan.target, plan.gpus), disk=0.0))
+    wish = Asked(start=("run", "--resume", plan.run_id), settings=settings, base=values)
+    require_fit(app, job, fit, wish, force=force)
+
+
+def require_paths(job: Job, values: Values, paths: Paths) -> None:
+    """Refuse paths of `--set` that are not on the data disk."""
+    if found := off_disk(job, values, paths):
+        shown = ", ".join(f"--set {name}={value}" for name, value in found.items())
+        raise SpecError(
+            _(
+                "{shown}: not on the data disk {data}; the system disk is small, and a container's is lost with it"
+            ).format(shown=shown, data=paths.data),
+            next_step=_("name a path below {data}").format(data=paths.data),
+        )
+
+
+def _next(job: Job, fit: Fit, wish: Asked) -> str:
+    if unsized := [lack for lack in fit.lacks if lack.kind == "size"]:
+        name = unsized[0].text.partition(" ")[0]
+        return _("--set {name}=N, its parameters in 10^9; 0: neither memory nor disk is judged").format(name=name)
+    nearest = nearest_fit(job, wish, fit.room)
+    if nearest:
+        return _("the nearest that fits: rlbox {words}").format(words=shlex.join(nearest.words()))
+    return _(
+        "no profile of the job and nothing that it lets be turned fits: a larger machine, or another target (--target)"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetOptions:
+    """What hours and cost are computed from; with `calibrated` the runs count whatever their parameters."""
+
+    runs: tuple[StageMeasurement, ...] = ()
+    calibrated: bool = False
+    price: str = ""
+
+
+def plan_job(app: App, name: str, wish: Asked, target: str, machine: str, gpus: str, budget: BudgetOptions) -> int:
+    """Show what a run of the job `name` needs and what there is; `wish` has its profiles and settings.
+
+    Raises
+    ------
+    NodeError
+        It does not fit; the nearest setting that does is named.
+    """
+    job = load_job(app.project, name)
+    values = plan_values(job, wish.profiles, wish.settings)
+    spec = load_target(app.project, target or job.target).target
+    room = declared_room(app, spec.name, gpus)
+    if machine:
+        room = parse_machine(machine, room)
+    fit = fit_of(job, values, room)
+    hours = stage_hours(job, values, room.card, budget.runs, calibrated=budget.calibrated)
+    price = parse_price(budget.price) if budget.price else target_price(spec)
+    time = budget_json(hours, price)
+    times = "\n".join(budget_lines(hours, price))
+    if fit is None:
+        silent = f"job {name} does not say what it needs: [fits] in jobs/{name}.toml"
+        app.result({"needs": None, "time": time}, f"{silent}\n\n{times}")
+        app.say(f"next: rlbox run {name} --dry-run")
+        return 0
+    text = "\n".join([*needs_lines(fit.needs, room), "", *part_lines(fit.needs)]).rstrip()
+    app.result({"needs": needs_json(fit.needs, room, fit.lacks), "time": time}, f"{text}\n\n{times}")
+    told = {"--target": target, "--machine": machine, "--gpus": gpus}
+    beside = tuple(word for option, value in told.items() if value for word in (option, value))
+    start = ("plan" if machine else "run", name)  # a run asks the machine that it takes place on
+    require_fit(app, job, fit, replace(wish, start=start, beside=beside))
+    return 0
