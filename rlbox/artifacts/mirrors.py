@@ -96,7 +96,7 @@ def local_wheels(group: TorchGroup, site: NetworkSettings) -> tuple[str, ...]:
 
 
 def _wheel_prefix(requirement: str, channel: str) -> str:
-    name, _, version = requirement.partition("==")
+    name, __, version = requirement.partition("==")
     return f"{name.replace('-', '_')}-{version}+{channel}-"
 
 

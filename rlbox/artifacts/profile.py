@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from rlbox.config.check import Problems
 from rlbox.config.project import Project
 from rlbox.config.schema import EnvName, Frozen, Line, Name, check_spec, suggest
 from rlbox.config.toml_files import load_toml, shown_path, without_name
@@ -123,7 +124,7 @@ class Profile(Frozen):
             if first != number:
                 problems.append(f"rule[{number}]: the same place as rule[{first}]")
         if problems:
-            raise ValueError("\n".join(problems))
+            raise Problems(problems)
         return self
 
     def has(self, kind: str) -> bool:

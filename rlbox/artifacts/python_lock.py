@@ -281,12 +281,12 @@ def best_wheel(names: Iterable[str], python: str, platform: str) -> str | None:
     """
     order = _order(python, platform.partition("-")[0])
     ranked = sorted((_rank(name, order), name) for name in names)
-    return next((name for (place, _), name in ranked if place < len(order)), None)
+    return next((name for (place, __), name in ranked if place < len(order)), None)
 
 
 def _rank(name: str, order: dict[Tag, int]) -> tuple[int, tuple[int, str]]:
     try:
-        _, _, build, tags = parse_wheel_filename(name)
+        __, __, build, tags = parse_wheel_filename(name)
     except InvalidWheelFilename:
         return len(order), (0, "")
     number, suffix = build or (0, "")

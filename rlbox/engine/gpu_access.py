@@ -314,12 +314,12 @@ def probe_offer(info: Mapping[str, Any], where: str, *, here: bool) -> GpuOffer:
 
 def devices(text: str) -> list[str]:
     """Return the names of NVIDIA's GPUs in a CDI specification (JSON, or YAML as the toolkit writes it)."""
-    kind, names, _ = _parse_cdi(text)
+    kind, names, __ = _parse_cdi(text)
     return [f"{KIND}={name}" for name in names] if kind == KIND else []
 
 
 def host_paths(text: str) -> list[str]:
-    kind, _, paths = _parse_cdi(text)
+    kind, __, paths = _parse_cdi(text)
     return paths if kind == KIND else []
 
 

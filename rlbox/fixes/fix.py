@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from rlbox.config.check import Problems
 from rlbox.config.pattern import fits_but
 from rlbox.config.schema import AbsolutePath, AptPackage, Cover, EnvName, Frozen, Line, MaybePattern, Name, PatternText
 from rlbox.i18n import _
@@ -31,13 +32,22 @@ class FixPatch(PatchFacts):
     @model_validator(mode="after")
     def _diff_is_marked(self) -> FixPatch:
         added = added_lines(self.diff)
-        problems = [] if added else ["diff: this is no unified diff"]
-        problems += [f"diff: {path} does not get the marker" for path, text in added.items() if self.marker not in text]
-        problems += [f"diff: line {number} is in no hunk: a head counts too few" for number in stray_lines(self.diff)]
+        problems = [] if added else [_("diff: this is no unified diff")]
+        problems += [
+            _("diff: {path} does not get the marker").format(path=path)
+            for path, text in added.items()
+            if self.marker not in text
+        ]
+        problems += [
+            _("diff: line {number} is in no hunk: a head counts too few").format(number=number)
+            for number in stray_lines(self.diff)
+        ]
         known = ["/".join(path.split("/")[self.strip :]) for path in added]
-        problems += [f"files: the diff does not change {path}" for path in self.files if path not in known]
+        problems += [
+            _("files: the diff does not change {path}").format(path=path) for path in self.files if path not in known
+        ]
         if problems:
-            raise ValueError("\n".join(problems))
+            raise Problems(problems)
         return self
 
 
@@ -45,7 +55,7 @@ def added_lines(diff: str) -> dict[str, str]:
     """Return what a diff adds to each file, by the name in its `+++` line."""
     found: dict[str, str] = {}
     name = ""
-    for _, line, inside in _lines(diff):
+    for __, line, inside in _lines(diff):
         if not inside and line.startswith("+++ "):
             name = line[4:].split("\t")[0].strip()
             found[name] = ""

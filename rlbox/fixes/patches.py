@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 from rlbox.fixes.conditions import Versions, git_names, has_package
 from rlbox.fixes.fix import Fix, FixPatch, added_lines
 from rlbox.fixes.render import fill, template_values
+from rlbox.i18n import _
 from rlbox.target.target import GitSource, PatchFacts, Target
 
 
@@ -121,10 +122,14 @@ def patch_notes(rows: Iterable[PatchRow]) -> tuple[str, ...]:
     """Return what a reader of the Dockerfile must know of each patch; those of a fix with one reason share a line."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        words = f"left out: {row.skip}" if row.skip else row.reason or f"changes {row.into}"
+        words = (
+            _("left out: {skip}").format(skip=row.skip)
+            if row.skip
+            else row.reason or _("changes {into}").format(into=row.into)
+        )
         names = found.setdefault((row.fix, words), [])
         names.append(row.name.removeprefix(f"{row.fix}/") if names else row.name)
-    return tuple(f"{', '.join(names)}: {words}" for (_, words), names in found.items())
+    return tuple(f"{', '.join(names)}: {words}" for (__, words), names in found.items())
 
 
 def patch_lines(patch: FixPatch) -> tuple[str, ...]:
@@ -139,8 +144,15 @@ def patch_lines(patch: FixPatch) -> tuple[str, ...]:
         "left out without the file": patch.absent,
         "marker": patch.marker,
     }
-    made_from = [f"  made from: {path} {sha256}" for path, sha256 in sorted(patch.files.items())]
-    return (f"patch {patch.name}", *(f"  {name}: {text}" for name, text in facts.items() if text), *made_from)
+    made_from = [
+        _("  made from: {path} {sha256}").format(path=path, sha256=sha256)
+        for path, sha256 in sorted(patch.files.items())
+    ]
+    return (
+        _("patch {patch}").format(patch=patch.name),
+        *(f"  {name}: {text}" for name, text in facts.items() if text),
+        *made_from,
+    )
 
 
 def _tree(name: str, target: Target, versions: Versions) -> GitSource | None:

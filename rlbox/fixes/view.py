@@ -41,34 +41,36 @@ def condition_words(applies: Applies) -> tuple[str, ...]:
 
 def _machine_words(applies: Applies) -> Iterator[str]:
     if applies.gpu is not None:
-        yield "the target has a GPU" if applies.gpu else "the target has no GPU"
+        yield _("the target has a GPU") if applies.gpu else _("the target has no GPU")
     if applies.arch:
-        yield f"its GPU is {_or(applies.arch)}"
+        yield _("its GPU is {value}").format(value=_or(applies.arch))
     if applies.grade:
-        yield f"its GPU is of {applies.grade} grade"
+        yield _("its GPU is of {grade} grade").format(grade=applies.grade)
     for count, what in ((applies.gpus, "GPUs a node"), (applies.nodes, "nodes")):
         if count is not None:
             yield f"{what}: {count}"
     if applies.rented is not None:
-        yield "the machine is rented" if applies.rented else "the machine is one's own"
+        yield _("the machine is rented") if applies.rented else _("the machine is one's own")
     if applies.platform:
-        yield f"the machine is rented from {_or(applies.platform)}"
+        yield _("the machine is rented from {value}").format(value=_or(applies.platform))
     if applies.region:
-        yield f"the machine stands in {_or(applies.region)}"
+        yield _("the machine stands in {value}").format(value=_or(applies.region))
     if applies.pids_per_core_below is not None:
-        yield f"fewer than {applies.pids_per_core_below} processes for each core are allowed"
+        yield _("fewer than {pids_per_core_below} processes for each core are allowed").format(
+            pids_per_core_below=applies.pids_per_core_below
+        )
 
 
 def _stack_words(applies: Applies) -> Iterator[str]:
-    yield from (f"the stack has {text}" for text in applies.stack)
+    yield from (_("the stack has {text}").format(text=text) for text in applies.stack)
     if applies.any_stack:
-        yield f"the stack has {_or(applies.any_stack)}"
+        yield _("the stack has {value}").format(value=_or(applies.any_stack))
     if applies.no_stack:
-        yield f"the stack has no {_or(applies.no_stack)}"
+        yield _("the stack has no {value}").format(value=_or(applies.no_stack))
     if applies.base:
-        yield "the base is bootstrapped from apt" if applies.base == "bootstrap" else "the base is an image"
+        yield _("the base is bootstrapped from apt") if applies.base == "bootstrap" else _("the base is an image")
     if applies.network:
-        yield f"containers are on the network {_or(applies.network)}"
+        yield _("containers are on the network {value}").format(value=_or(applies.network))
 
 
 def _or(values: tuple[str, ...]) -> str:
@@ -94,9 +96,13 @@ def _image_rows(fix: Fix, bake: Bake) -> Iterator[BakedRow]:
 
 def _start_rows(bake: Bake) -> Iterator[BakedRow]:
     if bake.run.shm_gib:
-        yield BakedRow(kind="run", name="shared memory", value=f"at least {asked_text(bake.run.shm_gib)}")
+        yield BakedRow(
+            kind="run",
+            name="shared memory",
+            value=_("at least {asked_text}").format(asked_text=asked_text(bake.run.shm_gib)),
+        )
     if bake.run.pids:
-        yield BakedRow(kind="run", name="processes", value=f"at least {bake.run.pids}")
+        yield BakedRow(kind="run", name="processes", value=_("at least {pids}").format(pids=bake.run.pids))
     yield from (BakedRow(kind="secret", name=group[0], value=" ".join(group[1:])) for group in bake.aliases)
     for name, limit in sorted(bake.run.ulimits.items()):
         yield BakedRow(kind="run", name=f"ulimit {name}", value=limit)

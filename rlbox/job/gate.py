@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from rlbox.config.pattern import check_pattern, compile_re2, tokens
 from rlbox.config.schema import Frozen, PatternText
+from rlbox.i18n import _
 from rlbox.job.gate_rule import (
     BenignRule,
     FileRule,
@@ -63,7 +64,7 @@ def contradictions(gate: Gate) -> Iterator[str]:
         yield from _forbidden(index, forbidden, gate)
     logs = [rule.log for rule in gate.require]
     if gate.ordered and not any(logs.count(log) > 1 for log in logs):
-        yield "ordered: needs two or more lines of `require` in one log"
+        yield _("ordered: needs two or more lines of `require` in one log")
 
 
 def _twice(what: str, rules: Iterable[RequireRule | ForbidRule | BenignRule]) -> Iterator[str]:
@@ -71,43 +72,57 @@ def _twice(what: str, rules: Iterable[RequireRule | ForbidRule | BenignRule]) ->
     for index, rule in enumerate(rules):
         first = seen.setdefault((rule.log, rule.pattern, rule.after), index)
         if first != index:
-            yield f"{what}[{index}].pattern: {rule.pattern!r} is the same as {what}[{first}]; leave one out"
+            yield _("{what}[{index}].pattern: {pattern!r} is the same as {what}[{first}]; leave one out").format(
+                what=what, index=index, pattern=rule.pattern, first=first
+            )
 
 
 def _same_name(gate: Gate) -> Iterator[str]:
     names = [rule.name for rule in gate.metrics]
     for index, name in enumerate(names):
         if name in names[:index]:
-            yield f"metrics[{index}].name: {name!r} is the name of metrics[{names.index(name)}] too; give it another"
+            yield _("metrics[{index}].name: {name!r} is the name of metrics[{index2}] too; give it another").format(
+                index=index, name=name, index2=names.index(name)
+            )
     for what, texts in (("files", [f.path for f in gate.files]), ("probes", [p.url + p.body for p in gate.probes])):
         for index, text in enumerate(texts):
             if text in texts[:index]:
-                yield f"{what}[{index}]: the same as {what}[{texts.index(text)}]; make one rule of both"
+                yield _("{what}[{index}]: the same as {what}[{index2}]; make one rule of both").format(
+                    what=what, index=index, index2=texts.index(text)
+                )
 
 
 def _required(index: int, rule: RequireRule, gate: Gate) -> Iterator[str]:
     where = f"require[{index}]"
     if rule.at_most is not None and rule.at_most < rule.count:
-        yield f"{where}.at_most: {rule.at_most} is below count {rule.count}: no log fits"
+        yield _("{where}.at_most: {at_most} is below count {count}: no log fits").format(
+            where=where, at_most=rule.at_most, count=rule.count
+        )
     if rule.after == rule.pattern:
-        yield f"{where}.after: is the pattern itself; use count = 2 for a second such line"
+        yield _("{where}.after: is the pattern itself; use count = 2 for a second such line").format(where=where)
     for number, other in enumerate(gate.forbid):
         if other.log == rule.log and not other.after and not other.until and _covers(other.pattern, rule.pattern):
             yield (
-                f"{where}.pattern: every line that fits {rule.pattern!r} is forbidden by forbid[{number}]; "
-                "leave one out, or give the forbidden one `after` or `until`"
+                _(
+                    "{where}.pattern: every line that fits {pattern!r} is forbidden by forbid[{number}]; leave "
+                    "one out, or give the forbidden one `after` or `until`"
+                ).format(where=where, pattern=rule.pattern, number=number)
             )
 
 
 def _forbidden(index: int, rule: ForbidRule, gate: Gate) -> Iterator[str]:
     where = f"forbid[{index}]"
     if rule.until and rule.until == rule.after:
-        yield f"{where}.until: is the same marker as `after`: nothing lies between"
+        yield _("{where}.until: is the same marker as `after`: nothing lies between").format(where=where)
     if rule.until and rule.until == rule.pattern:
-        yield f"{where}.until: is the pattern itself: the line that ends it would be the forbidden one"
+        yield _("{where}.until: is the pattern itself: the line that ends it would be the forbidden one").format(
+            where=where
+        )
     for number, other in enumerate(gate.benign):
         if other.pattern == rule.pattern and other.log == rule.log and not other.after:
-            yield f"{where}.pattern: benign[{number}] allows every such line; leave one out, or give benign `after`"
+            yield _(
+                "{where}.pattern: benign[{number}] allows every such line; leave one out, or give benign `after`"
+            ).format(where=where, number=number)
 
 
 def _covers(wide: str, narrow: str) -> bool:
@@ -120,11 +135,11 @@ def _covers(wide: str, narrow: str) -> bool:
 
 def _literal(pattern: str) -> str:
     """Return the text that a pattern stands for when it holds no operator, else an empty text."""
-    parts = [part for _, part in tokens(pattern)]
+    parts = [part for __, part in tokens(pattern)]
     if any(part[0] in "^$.*+?{}[]|()" or (part[0] == "\\" and part[1].isalnum()) for part in parts):
         return ""
     return "".join(part[1:] if part[0] == "\\" else part for part in parts)
 
 
 def _anchored(pattern: str) -> bool:
-    return any(part in ("^", "$", r"\A", r"\z", r"\b", r"\B") for _, part in tokens(pattern))
+    return any(part in ("^", "$", r"\A", r"\z", r"\b", r"\B") for __, part in tokens(pattern))

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
+from rlbox.config.check import Problems
 from rlbox.config.schema import EnvName, Frozen, MaybePattern, Name, suggest
 from rlbox.config.units import Seconds
 from rlbox.errors import page
@@ -193,7 +194,7 @@ class Job(Frozen):
         if self.fits:
             problems += fits_problems(self.fits, self.params, [stage.name for stage in self.stages])
         if problems:
-            raise ValueError("\n".join(problems))
+            raise Problems(problems)
         return self
 
 
@@ -205,7 +206,9 @@ def _with_source_param(job: Any) -> Any:
     params = job.get("params", {})
     if SOURCE in params:
         raise ValueError(_("params.{source}: the table [{source}] declares it").format(source=SOURCE))
-    told = f"work tree of {table.get('package')} {table.get('version')} in place of the installed one; empty: none"
+    told = _("work tree of {package} {version} in place of the installed one; empty: none").format(
+        package=table.get("package"), version=table.get("version")
+    )
     return {**job, "params": {**params, SOURCE: {"default": "", "help": told}}}
 
 
@@ -213,7 +216,11 @@ def _param_problems(job: Job) -> list[str]:
     problems = [line for name, param in job.params.items() for line in param_problems(name, param)]
     if problems:  # values are judged by declarations that hold
         return problems
-    problems += [f"params.{INCLUDE}: the name is taken, profiles use it" for name in job.params if name == INCLUDE]
+    problems += [
+        _("params.{include}: the name is taken, profiles use it").format(include=INCLUDE)
+        for name in job.params
+        if name == INCLUDE
+    ]
     problems += profile_problems(job.profiles, job.params)
     return problems + set_problems("resume.params", job.resume.params, job.params)
 
@@ -223,15 +230,26 @@ def _cluster_problems(job: Job) -> list[str]:
         return []
     services, head, problems = [service.name for service in job.services], job.cluster.ray, list[str]()
     if head is not None and head not in services:
-        problems.append(f"cluster.ray: unknown service {head!r}{suggest(head, services)}")
+        problems.append(
+            _("cluster.ray: unknown service {head!r}{suggest}").format(head=head, suggest=suggest(head, services))
+        )
     for what, names, known in (("params", job.cluster.params, job.params), ("ports", job.cluster.ports, job.ports)):
         unknown = (name for name in names if name not in known)
-        problems += [f"cluster.{what}.{name}: the job has none{suggest(name, list(known))}" for name in unknown]
+        problems += [
+            _("cluster.{what}.{name}: the job has none{suggest}").format(
+                what=what, name=name, suggest=suggest(name, list(known))
+            )
+            for name in unknown
+        ]
     for stage in job.stages:
         gate = stage.gate
         logs = [one.log for rules in (gate.require, gate.forbid, gate.benign, gate.metrics) for one in rules]
         if head in logs:
-            problems.append(f"cluster.ray: the gate of stage {stage.name} looks at a log that a cluster's head has not")
+            problems.append(
+                _("cluster.ray: the gate of stage {stage} looks at a log that a cluster's head has not").format(
+                    stage=stage.name
+                )
+            )
     return problems
 
 
@@ -241,7 +259,9 @@ def _secret_problems(job: Job) -> list[str]:
     tables = {"env": job.env} | {f"services.{s.name}.env": s.env for s in job.services}
     tables |= {f"stages.{stage.name}.env": stage.env for stage in job.stages}
     return [
-        f"{where}.{name}: is a secret of the job, whose value comes from .env or the environment"
+        _("{where}.{name}: is a secret of the job, whose value comes from .env or the environment").format(
+            where=where, name=name
+        )
         for where, table in tables.items()
         for name in table
         if name in named
@@ -254,7 +274,9 @@ def _given_problems(job: Job) -> list[str]:
     asked = {f"stages.{stage.name}.secrets": stage.secrets for stage in job.stages}
     asked |= {f"services.{service.name}.secrets": service.secrets for service in job.services}
     problems = [
-        f"{where}: {name} is no secret of the job{suggest(name, list(known))}; name it in its `secrets`, too"
+        _("{where}: {name} is no secret of the job{suggest}; name it in its `secrets`, too").format(
+            where=where, name=name, suggest=suggest(name, list(known))
+        )
         for where, names in asked.items()
         for name in names
         if name not in known
@@ -262,7 +284,9 @@ def _given_problems(job: Job) -> list[str]:
     given = {name for names in asked.values() for name in names}
     for key, names in (("secrets", job.secrets), ("optional_secrets", job.optional_secrets)):
         problems += [
-            f"{key}: {name} is given to nothing; name it in `secrets` of the stages and services that need it"
+            _("{key}: {name} is given to nothing; name it in `secrets` of the stages and services that need it").format(
+                key=key, name=name
+            )
             for name in names
             if name not in given
         ]
@@ -275,8 +299,10 @@ def _head_problems(job: Job, stage: Stage) -> list[str]:
     if head is None or not head.keep:
         return []
     return [
-        f"stages.{stage.name}.secrets: its Ray head {head.name!r} is kept for later stages; "
-        f"name {name} in services.{head.name}.secrets"
+        _(
+            "stages.{stage}.secrets: its Ray head {head!r} is kept for later stages; name {name} in "
+            "services.{head}.secrets"
+        ).format(stage=stage.name, head=head.name, name=name)
         for name in stage.secrets
         if name not in head.secrets and name in (*job.secrets, *job.optional_secrets)
     ]
@@ -291,29 +317,55 @@ def _placeholder_problems(job: Job) -> list[str]:
             found = {key: placeholder_in(word) for key, word in words.items()}
             problems += [f"{what}.{part.name}.{key}: {problem}" for key, problem in found.items() if problem]
     found = {name: placeholder_in(value) for name, value in job.env.items()}
-    return problems + [f"env.{name}: {problem}" for name, problem in found.items() if problem]
+    return problems + [
+        _("env.{name}: {problem}").format(name=name, problem=problem) for name, problem in found.items() if problem
+    ]
 
 
 def _name_problems(job: Job) -> list[str]:
-    problems = [f"{what}: two have the name {name!r}" for what, name in _twice(job)]
+    problems = [_("{what}: two have the name {name!r}").format(what=what, name=name) for what, name in _twice(job)]
     services = {service.name for service in job.services}
     for service in job.services:
-        problems += [f"services.{service.name}: unknown port {p!r}" for p in service.ports if p not in job.ports]
         problems += [
-            f"services.{service.name}.publish: {p!r} is not a port of the service"
+            _("services.{service}: unknown port {p!r}").format(service=service.name, p=p)
+            for p in service.ports
+            if p not in job.ports
+        ]
+        problems += [
+            _("services.{service}.publish: {p!r} is not a port of the service").format(service=service.name, p=p)
             for p in service.publish
             if p not in service.ports
         ]
         if service.ready.port and service.ready.port not in service.ports:
-            problems.append(f"services.{service.name}.ready.port: {service.ready.port!r} is not a port of the service")
+            problems.append(
+                _("services.{service}.ready.port: {port!r} is not a port of the service").format(
+                    service=service.name, port=service.ready.port
+                )
+            )
         if service.answer_s and not service.ready.url:
-            problems.append(f"services.{service.name}.answer_s: needs ready.url, the request that is asked again")
+            problems.append(
+                _("services.{service}.answer_s: needs ready.url, the request that is asked again").format(
+                    service=service.name
+                )
+            )
     for stage in job.stages:
-        problems += [f"stages.{stage.name}: unknown service {s!r}" for s in stage.services if s not in services]
+        problems += [
+            _("stages.{stage}: unknown service {s!r}").format(stage=stage.name, s=s)
+            for s in stage.services
+            if s not in services
+        ]
         named = (*stage.profiles, *stage.without)
-        problems += [f"stages.{stage.name}: unknown profile {p!r}" for p in named if p not in job.profiles]
+        problems += [
+            _("stages.{stage}: unknown profile {p!r}").format(stage=stage.name, p=p)
+            for p in named
+            if p not in job.profiles
+        ]
         if stage.ray and stage.ray.service not in stage.services:
-            problems.append(f"stages.{stage.name}.ray.service: {stage.ray.service!r} is not a service of the stage")
+            problems.append(
+                _("stages.{stage}.ray.service: {service!r} is not a service of the stage").format(
+                    stage=stage.name, service=stage.ray.service
+                )
+            )
         problems += stage_problems(stage)
     return problems
 
@@ -335,14 +387,29 @@ def stage_problems(stage: Stage) -> list[str]:
         for index, rule in enumerate(rules):
             if rule.log != "stage" and rule.log not in stage.services:
                 near = suggest(rule.log, ["stage", *stage.services])
-                problems.append(f"{where}.{what}[{index}].log: {rule.log!r} is not a service of the stage{near}")
+                problems.append(
+                    _("{where}.{what}[{index}].log: {log!r} is not a service of the stage{near}").format(
+                        where=where, what=what, index=index, log=rule.log, near=near
+                    )
+                )
     for index, line in enumerate(gate.require):
         if line.within_s is not None and line.within_s > stage.limits.total_s:
-            limit = f"limits.total_s is {stage.limits.total_s:g}"
-            problems.append(f"{where}.require[{index}].within_s: the stage is stopped before, {limit}")
-    problems += [f"stages.{stage.name}.command[{index}]: {told}" for index, told in _hidden_exits(stage.command)]
+            limit = _("limits.total_s is {total_s:g}").format(total_s=stage.limits.total_s)
+            problems.append(
+                _("{where}.require[{index}].within_s: the stage is stopped before, {limit}").format(
+                    where=where, index=index, limit=limit
+                )
+            )
+    problems += [
+        _("stages.{stage}.command[{index}]: {told}").format(stage=stage.name, index=index, told=told)
+        for index, told in _hidden_exits(stage.command)
+    ]
     if stage.ray and gate.exit_codes != (0,):
-        problems.append(f"{where}.exit_codes: Ray calls a driver that ends with anything but 0 FAILED; leave it out")
+        problems.append(
+            _("{where}.exit_codes: Ray calls a driver that ends with anything but 0 FAILED; leave it out").format(
+                where=where
+            )
+        )
     return problems
 
 
@@ -352,8 +419,8 @@ def _hidden_exits(command: tuple[str, ...]) -> Iterator[tuple[int, str]]:
         return
     for index, word in enumerate(command[1:], start=1):
         if re.search(r"\|&?\s*tee\b", word) and "pipefail" not in word and "PIPESTATUS" not in word:
-            yield index, "ends with the exit code of tee; leave tee out (the log is kept), or use set -o pipefail"
+            yield index, _("ends with the exit code of tee; leave tee out (the log is kept), or use set -o pipefail")
         if re.search(r"(?:\|\||;|\n)\s*(?:true|:)\s*;?\s*$", word):
-            yield index, "ends well whatever happened before; leave the last `true` out"
+            yield index, _("ends well whatever happened before; leave the last `true` out")
         if re.search(r"[^&]&\s*$", word):
-            yield index, "leaves its work in the background and ends at once; leave the last & out"
+            yield index, _("leaves its work in the background and ends at once; leave the last & out")

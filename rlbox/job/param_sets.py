@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import PlainValidator, WithJsonSchema
 
 from rlbox.config.schema import suggest
+from rlbox.i18n import _
 from rlbox.job.param import Param, ParamName, Scalar, check_scalar, range_problem, settle
 
 INCLUDE = "include"
@@ -68,9 +69,11 @@ def set_problems(where: str, table: Mapping[str, Scalar | tuple[str, ...]], para
         if name == INCLUDE:
             continue
         if param is None:
-            problems.append(f"{path}: not a parameter of the job{suggest(name, list(params))}")
+            problems.append(
+                _("{path}: not a parameter of the job{suggest}").format(path=path, suggest=suggest(name, list(params)))
+            )
         elif isinstance(value, tuple):
-            problems.append(f"{path}: must be one value (got {list(value)!r})")
+            problems.append(_("{path}: must be one value (got {value!r})").format(path=path, value=list(value)))
         else:
             problems += [f"{path}: {problem}" for problem in _value_problems(name, param, value)]
     return problems
@@ -81,8 +84,12 @@ def _value_problems(name: str, param: Param, value: Scalar) -> list[str]:
         settled = settle(param, value)
         problem = range_problem(param, settled)
     except ValueError as error:
-        return [str(error) + ("" if "(got " in str(error) else f" (got {value!r})")]
-    return [f"parameter {name} is {problem}: {param.help}"] if problem else []
+        return [str(error) + ("" if "(got " in str(error) else _(" (got {value!r})").format(value=value))]
+    return (
+        [_("parameter {name} is {problem}: {help}").format(name=name, problem=problem, help=param.help)]
+        if problem
+        else []
+    )
 
 
 def profile_problems(profiles: ParamSets, params: Mapping[str, Param]) -> list[str]:
@@ -91,12 +98,18 @@ def profile_problems(profiles: ParamSets, params: Mapping[str, Param]) -> list[s
     for name, table in profiles.items():
         problems += set_problems(f"profiles.{name}", table, params)
         problems += [
-            f"profiles.{name}.{INCLUDE}: no profile {under!r}{suggest(under, list(profiles))}"
+            _("profiles.{name}.{include}: no profile {under!r}{suggest}").format(
+                name=name, include=INCLUDE, under=under, suggest=suggest(under, list(profiles))
+            )
             for under in included(table)
             if under not in profiles
         ]
         if circle := _circle(profiles, name, ()):
-            problems.append(f"profiles.{name}.{INCLUDE}: profiles include each other: {' -> '.join(circle)}")
+            problems.append(
+                _("profiles.{name}.{include}: profiles include each other: {circle}").format(
+                    name=name, include=INCLUDE, circle=" -> ".join(circle)
+                )
+            )
     return problems
 
 

@@ -14,6 +14,7 @@ from packaging.requirements import Requirement as Asked
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from rlbox.config.check import Problems
 from rlbox.config.project import Project
 from rlbox.config.schema import NAME, AbsolutePath, AptPackage, EnvName, Frozen, Line, Name, check_spec, suggest
 from rlbox.config.toml_files import dotted, load_toml, merge, shown_path, without_name
@@ -325,25 +326,30 @@ class Target(Frozen):
         names = [group.name for group in self.stack]
         names += [tree.name for tree in self.git] + [file.name for file in self.http]
         twice = sorted({name for name in names if names.count(name) > 1})
-        problems = [f"two parts of the image have the name {name!r}" for name in twice]
+        problems = [_("two parts of the image have the name {name!r}").format(name=name) for name in twice]
         if self.hardware.nodes > 1 and self.run.network != "host":
             problems.append(
-                f"run.network: must be 'host' for hardware.nodes = {self.hardware.nodes}: nodes reach each other on it"
+                _("run.network: must be 'host' for hardware.nodes = {nodes}: nodes reach each other on it").format(
+                    nodes=self.hardware.nodes
+                )
             )
-        problems += [f"the name {name!r} of a part of the image is rlbox's own" for name in sorted(_OWN & set(names))]
+        problems += [
+            _("the name {name!r} of a part of the image is rlbox's own").format(name=name)
+            for name in sorted(_OWN & set(names))
+        ]
         parts = {tree.name for tree in self.git}
         wanted = sorted({patch.part for patch in self.patches} - parts - {""})
-        problems += [f"patches: there is no git part {name!r}" for name in wanted]
+        problems += [_("patches: there is no git part {name!r}").format(name=name) for name in wanted]
         problems += self._compile_problems()
         if problems:
-            raise ValueError("\n".join(problems))
+            raise Problems(problems)
         return self
 
     def _compile_problems(self) -> list[str]:
         indexed = frozenset(filter(None, (_distribution(text) for group in self.stack for text in group.packages)))
         names = [entry.distribution for __, entry in self.compiled]
         twice = sorted({name for name in names if names.count(name) > 1})
-        problems = [f"stack.compile: {name} is compiled twice" for name in twice]
+        problems = [_("stack.compile: {name} is compiled twice").format(name=name) for name in twice]
         return problems + [text for __, one in self.compiled for text in one.problems(self.hardware.arch, indexed)]
 
     @property

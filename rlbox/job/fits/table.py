@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pydantic import Field
 
 from rlbox.config.schema import Frozen, Line, Name, suggest
+from rlbox.i18n import _
 from rlbox.job.fits.formula import Formula, names_in
 from rlbox.job.param import Param, ParamName
 
@@ -63,18 +64,24 @@ def fits_problems(fits: Fits, params: Mapping[str, Param], stages: Iterable[str]
     """Return what is wrong with a job's table, each with its dotted path."""
     known = {*params, CARD}
     problems = [
-        f"fits.{where}: {name!r} is no parameter{suggest(name, list(params))}"
+        _("fits.{where}: {name!r} is no parameter{suggest}").format(
+            where=where, name=name, suggest=suggest(name, list(params))
+        )
         for where, names in (("size", (*fits.size, *fits.size.values())), ("turn", fits.turn))
         for name in names
         if name not in params
     ]
     for name, formula in fits.let.items():
-        problems += [f"fits.let.{name}: the name is taken"] if name in known else []
+        problems += [_("fits.let.{name}: the name is taken").format(name=name)] if name in known else []
         problems += _unknown(f"fits.let.{name}", formula, known)
         known.add(name)
     for stage, table in fits.stages.items():
         if stage not in set(stages):
-            problems.append(f"fits.stages.{stage}: the job has no such stage{suggest(stage, list(stages))}")
+            problems.append(
+                _("fits.stages.{stage}: the job has no such stage{suggest}").format(
+                    stage=stage, suggest=suggest(stage, list(stages))
+                )
+            )
         for key, formula in table.formulas():
             problems += _unknown(f"fits.stages.{stage}.{key}", formula, known)
     return problems
@@ -82,4 +89,9 @@ def fits_problems(fits: Fits, params: Mapping[str, Param], stages: Iterable[str]
 
 def _unknown(where: str, formula: str, known: set[str]) -> list[str]:
     unknown = sorted(names_in(formula) - known)
-    return [f"{where}: {name!r} is no parameter and no amount{suggest(name, list(known))}" for name in unknown]
+    return [
+        _("{where}: {name!r} is no parameter and no amount{suggest}").format(
+            where=where, name=name, suggest=suggest(name, list(known))
+        )
+        for name in unknown
+    ]
