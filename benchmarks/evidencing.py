@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
 from benchmarks.watching import bare_run, bare_stage
-from rlbox.diagnose.first_fatal import FatalSpot, scan_log
+from rlbox.diagnose.first_fatal import FatalPosition, find_first_fatal
 from rlbox.gate.causes import failed_exit
 from rlbox.record.folder import write_plan
 from rlbox.record.state import StageState
@@ -90,7 +90,7 @@ def _failed_run(place: Place) -> _Failed:
     return _Failed(failure=failure, data=data)
 
 
-def _write_log(log: Path, size: int) -> FatalSpot:
+def _write_log(log: Path, size: int) -> FatalPosition:
     """Write steps, the failure, and as much again of what says nothing: after steps it would be no failure."""
     steps = (f"step:{n} - actor/pg_loss:{n / 7:.6f} - perf/throughput:{n * 3.1:.3f}\n".encode() for n in range(16_000))
     idle = (
@@ -104,7 +104,7 @@ def _write_log(log: Path, size: int) -> FatalSpot:
             for _ in range(max(1, half // len(block))):
                 file.write(block)
             file.write(text)
-    spot = scan_log(log)
+    spot = find_first_fatal(log)
     if spot is None:
         raise Unusable("the planted failure was not found")
     return spot

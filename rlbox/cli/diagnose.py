@@ -20,7 +20,7 @@ from rlbox.i18n import _
 if TYPE_CHECKING:
     from rlbox.diagnose.diagnosis import Diagnosis
     from rlbox.diagnose.signatures import SignatureSet
-    from rlbox.diagnose.sources import Source
+    from rlbox.diagnose.sources import LogSource
 
 QUIET_S = 30.0
 """Seconds without a byte after which a log that has an ending is at its end."""
@@ -70,15 +70,15 @@ def diagnose(
       rlbox diagnose smoke-20260101
     """
     from rlbox.diagnose.diagnose import diagnose_sources
-    from rlbox.diagnose.report import report
-    from rlbox.diagnose.signatures import load_catalogue
+    from rlbox.diagnose.report import format_report
+    from rlbox.diagnose.signatures import load_signatures
 
-    catalogue = load_catalogue(app.project.fix_files(), packs)
+    catalogue = load_signatures(app.project.fix_files(), packs)
     sources, may_grow = _sources(app, logs, target, data)
     found = _follow(app, sources, catalogue, may_grow) if grow else diagnose_sources(sources, catalogue)
     excerpt = _excerpt(found, sources)
     guess = {"guess": _guess(app, ask, found, excerpt)} if ask and found.fatal else {}
-    text = "" if app.as_json else report(found, excerpt, why=why)
+    text = "" if app.as_json else format_report(found, excerpt, why=why)
     if guess:
         text += _("\n\nguess of that command, and no part of the verdict:\n{answer}").format(answer=guess["guess"])
     app.result({**found.as_json(), **guess}, text)
@@ -87,11 +87,11 @@ def diagnose(
 
 def _guess(app: App, command: str, found: Diagnosis, excerpt: str) -> str:
     """Return what a command of the user's answers to a masked extract; empty, and said, where it fails."""
-    from rlbox.diagnose.report import evidence_pack
+    from rlbox.diagnose.report import format_redacted_report
     from rlbox.system.command import run_command
     from rlbox.values import Command
 
-    asked = evidence_pack(found, excerpt, os.environ)
+    asked = format_redacted_report(found, excerpt, os.environ)
     try:
         outcome = run_command(Command(argv=("sh", "-c", command), timeout_s=_ASKED_S), asked)
     except WorkFailed as error:
@@ -102,12 +102,14 @@ def _guess(app: App, command: str, found: Diagnosis, excerpt: str) -> str:
     return outcome.stdout.strip()
 
 
-def _sources(app: App, logs: tuple[str, ...], target: str, data: str | None) -> tuple[list[Source], Callable[[], bool]]:
+def _sources(
+    app: App, logs: tuple[str, ...], target: str, data: str | None
+) -> tuple[list[LogSource], Callable[[], bool]]:
     """Return the logs that words mean, and whether they may still grow: a run's do not once it has ended.
 
     What is no run's name is a path; without words they are the last run's.
     """
-    from rlbox.diagnose.sources import find_sources, run_sources
+    from rlbox.diagnose.sources import find_run_sources, find_sources
 
     paths = [name for name in logs if name == "-" or "/" in name or "." in name or Path(name).exists()]
     names = [name for name in logs if name not in paths] if logs else [None]
@@ -120,17 +122,17 @@ def _sources(app: App, logs: tuple[str, ...], target: str, data: str | None) -> 
 
     run_store = open_existing_run_store(app, target, data)
     runs = [run_store.find_run(name) for name in names]
-    found += [one for run in runs for one in run_sources(run)]
+    found += [one for run in runs for one in find_run_sources(run)]
     return found, lambda: bool(paths) or any(run_store.is_running(run.name) for run in runs)
 
 
-def _follow(app: App, sources: list[Source], catalogue: SignatureSet, may_grow: Callable[[], bool]) -> Diagnosis:
+def _follow(app: App, sources: list[LogSource], catalogue: SignatureSet, may_grow: Callable[[], bool]) -> Diagnosis:
     """Read logs as they grow, and tell what broke first whenever that changes, until it has ended and nothing comes."""
     from rlbox.diagnose.diagnose import GrowingLogs
-    from rlbox.diagnose.report import report
-    from rlbox.diagnose.sources import is_packed
+    from rlbox.diagnose.report import format_report
+    from rlbox.diagnose.sources import is_compressed
 
-    if any(source.path is None or source.member or is_packed(source.path) for source in sources):
+    if any(source.path is None or source.member or is_compressed(source.path) for source in sources):
         raise click.UsageError(
             _("--follow is about files that grow: standard input and packed logs end by themselves.")
         )
@@ -139,16 +141,16 @@ def _follow(app: App, sources: list[Source], catalogue: SignatureSet, may_grow: 
         growing = may_grow()  # before what is read last
         quiet_s = 0.0 if logs.read() else quiet_s + _PAUSE_S
         found = logs.diagnosis
-        first = report(replace(found, chain=())) if found.fatal else ""
+        first = format_report(replace(found, chain=())) if found.fatal else ""
         if first != told and not app.as_json:
             app.show(first or _("nothing fatal after all: the work continued"))
         told = first
-        if (quiet_s >= QUIET_S and found.ended) or (quiet_s and not growing):
+        if (quiet_s >= QUIET_S and found.has_ending) or (quiet_s and not growing):
             return found
         time.sleep(_PAUSE_S)
 
 
-def _excerpt(found: Diagnosis, sources: list[Source]) -> str:
-    from rlbox.diagnose.first_fatal import excerpt_of
+def _excerpt(found: Diagnosis, sources: list[LogSource]) -> str:
+    from rlbox.diagnose.first_fatal import read_excerpt
 
-    return excerpt_of(found, sources)
+    return read_excerpt(found, sources)

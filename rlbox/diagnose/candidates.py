@@ -8,12 +8,20 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from rlbox.diagnose.clock import in_year, moment_of
-from rlbox.diagnose.event_reader import Read
-from rlbox.diagnose.events import Event, Statement, comes_again, is_logged
-from rlbox.diagnose.lines import ENDED, FAILED, WARNED, LogRow, read_row
-from rlbox.diagnose.patterns import LAST_WORD, PERHAPS, Class, Mark, class_of, goes_on, weight
-from rlbox.diagnose.signatures import Match, SignatureSet
+from rlbox.diagnose.clock import parse_clock, to_unix_seconds
+from rlbox.diagnose.event_reader import LogEvents
+from rlbox.diagnose.events import Event, Statement, count_recurrences, is_logged_exception
+from rlbox.diagnose.lines import LEVEL_ERROR, LEVEL_FATAL, LEVEL_WARNING, LogLine, parse_line
+from rlbox.diagnose.patterns import (
+    CERTAIN,
+    POSSIBLE,
+    ErrorClass,
+    ProgressMark,
+    classify_error,
+    rate_failure,
+    says_work_continues,
+)
+from rlbox.diagnose.signatures import SignatureMatch, SignatureSet
 
 _INCIDENTAL = re.compile(
     r"^(?:KeyError|Empty|StopIteration|StopAsyncIteration|CancelledError|IndexError|AttributeError|GeneratorExit)$"
@@ -22,13 +30,13 @@ _INCIDENTAL = re.compile(
 
 
 _RETRIED = re.compile(r"^Retrying in \d|\b[rR]etry(?:ing)?(?: attempt)? #?\d+ ?(?:/|of) ?\d+")
-HEADING = re.compile(r"\bvalidation errors? for \w+")
+SUMMARY_LINE = re.compile(r"\bvalidation errors? for \w+")
 """An exception's line that only says how many problems stand below it."""
 _SPEAKS = re.compile(r"NCCL WARN|Retry\(total=\d|death signal|has been marked dead|closing signal")
 
 
 @dataclass(slots=True, eq=False)
-class Case:
+class Candidate:
     """An event as the judge sees it. `number` and `text` are its telling line; `score` how solid a failure it is.
 
     `wraps`: its words say that it only passes on, or is the end of, something else, though the catalogue knows it.
@@ -37,23 +45,23 @@ class Case:
     """
 
     event: Event
-    cls: Class
-    match: Match | None
+    error_class: ErrorClass
+    match: SignatureMatch | None
     number: int
     text: str
     kind: str = ""
     score: float = 0.0
-    why_not: str = ""
-    wraps: bool = False
+    benign_reason: str = ""
+    is_wrapper: bool = False
     time: tuple[float, float] | None = None
-    turn: int = 0
-    whole: str = ""
-    quoted: float = 0.0
+    log_order: int = 0
+    full_line: str = ""
+    quote_bonus: float = 0.0
 
     @property
-    def solidity(self) -> float:
+    def total_score(self) -> float:
         """How solid a failure it is; one that others repeat is more so."""
-        return self.score + self.quoted
+        return self.score + self.quote_bonus
 
     @property
     def cause(self) -> str:
@@ -61,46 +69,48 @@ class Case:
         return self.match.signature.cause if self.match else ""
 
 
-def assess(event: Event, catalogue: SignatureSet, spoken: str = "") -> Case:
+def classify_event(event: Event, catalogue: SignatureSet, spoken: str = "") -> Candidate:
     """Return an event with its class and telling line."""
-    if event.excused:
-        return Case(event, "noise", None, event.number, event.text, why_not="declared")
-    matches = catalogue.matches(event, spoken)
+    if event.is_excused:
+        return Candidate(event, "noise", None, event.number, event.text, benign_reason="declared")
+    matches = catalogue.match_event(event, spoken)
     benign = next((one for one in matches if one.signature.role == "benign"), None)
     known = next((one for one in matches if one.signature.role != "benign"), None)
     statements = list(event.statements())
     if benign and (known is None or benign.signature.rank > known.signature.rank):
         number, text, kind, _ = statements[benign.statement]
-        return Case(event, "noise", benign, number, text, kind, why_not="signature")
+        return Candidate(event, "noise", benign, number, text, kind, benign_reason="signature")
     if known:
-        known = _telling(event, known, matches)
+        known = _select_match(event, known, matches)
         number, text, kind, tail = statements[known.statement]
         words = event.class_at(text, kind)
-        case = Case(event, known.signature.role, known, number, text, kind)  # type: ignore[arg-type]
-        case.wraps = words in ("relayed", "death")
-        if (case.wraps or HEADING.search(text)) and known.tail >= 0:
-            case.number, case.text = tail[known.tail]
-        if event.level in (0, 1, WARNED) and not _speaks_anyway(event):
-            case.cls, case.why_not = "noise", "level"
+        candidate = Candidate(event, known.signature.role, known, number, text, kind)  # type: ignore[arg-type]
+        candidate.is_wrapper = words in ("relayed", "death")
+        if (candidate.is_wrapper or SUMMARY_LINE.search(text)) and known.tail >= 0:
+            candidate.number, candidate.text = tail[known.tail]
+        if event.level in (0, 1, LEVEL_WARNING) and not _matters_at_low_level(event):
+            candidate.error_class, candidate.benign_reason = "noise", "level"
     else:
-        case = _unknown(event, statements)
-    if known and not event.raised and any(_RETRIED.search(line) for _, line in event.tail[:2]):
-        case.wraps = True
-    case.score = _solidity(case)
-    case.whole = next((one.whole.strip() for one in event.raised if one.number == case.number), "")
-    return case
+        candidate = _classify_unknown(event, statements)
+    if known and not event.exceptions and any(_RETRIED.search(line) for _, line in event.tail[:2]):
+        candidate.is_wrapper = True
+    candidate.score = _score_candidate(candidate)
+    candidate.full_line = next(
+        (one.full_line.strip() for one in event.exceptions if one.number == candidate.number), ""
+    )
+    return candidate
 
 
-def _telling(event: Event, known: Match, matches: list[Match]) -> Match:
+def _select_match(event: Event, known: SignatureMatch, matches: list[SignatureMatch]) -> SignatureMatch:
     """Return which match in a chain of exceptions to name: not one on the way to another, nor one that only quotes."""
-    quotes = bool(event.raised) and event.raised[known.statement].quotes and known.tail < 0
+    quotes = bool(event.exceptions) and event.exceptions[known.statement].quotes_other and known.tail < 0
     if not quotes and not _is_incidental(event, known.statement):
         return known
     later = [one for one in matches if one.statement > known.statement and one.signature.role == known.signature.role]
     return later[0] if later else known
 
 
-def _unknown(event: Event, statements: list[Statement]) -> Case:
+def _classify_unknown(event: Event, statements: list[Statement]) -> Candidate:
     classes = [event.class_at(text, kind) for _, text, kind, _ in statements]
     for wanted in ("root", "victim", "death", "relayed", "noise"):
         places = [index for index, cls in enumerate(classes) if cls == wanted]
@@ -108,53 +118,60 @@ def _unknown(event: Event, statements: list[Statement]) -> Case:
             continue
         at = places[0]
         if wanted == "relayed":
-            if not event.handled and (quoted := _last_word(statements)):
-                return Case(event, "root", None, *quoted)
+            if not event.is_handled and (quoted := _find_certain_line(statements)):
+                return Candidate(event, "root", None, *quoted)
             # rather than a head which only quotes
-            at = next((place for place in reversed(places) if not (event.raised and event.raised[place].quotes)), at)
+            at = next(
+                (
+                    place
+                    for place in reversed(places)
+                    if not (event.exceptions and event.exceptions[place].quotes_other)
+                ),
+                at,
+            )
         if wanted == "root" and len(places) > 1 and _is_incidental(event, at):
             at = places[1]
         number, text, kind, _ = statements[at]
-        cls: Class = "noise" if event.handled else wanted
-        return Case(event, cls, None, number, text, kind, why_not="level" if cls == "noise" else "")
-    return Case(event, "noise", None, event.number, event.text)
+        cls: ErrorClass = "noise" if event.is_handled else wanted
+        return Candidate(event, cls, None, number, text, kind, benign_reason="level" if cls == "noise" else "")
+    return Candidate(event, "noise", None, event.number, event.text)
 
 
-def _last_word(statements: list[Statement]) -> tuple[int, str] | None:
+def _find_certain_line(statements: list[Statement]) -> tuple[int, str] | None:
     """Return the first line of the messages that is a program's last word: the linker's in a failed build's."""
     for number, text in (line for *_, tail in statements for line in tail):
-        if weight(read_row(number, text)) == LAST_WORD and class_of(text) == "root":
+        if rate_failure(parse_line(number, text)) == CERTAIN and classify_error(text) == "root":
             return number, text
     return None
 
 
 def _is_incidental(event: Event, at: int) -> bool:
-    raised = event.raised[at : at + 2]
+    raised = event.exceptions[at : at + 2]
     return len(raised) == 2 and bool(_INCIDENTAL.match(raised[0].kind)) and raised[1].link == "context"
 
 
-def _speaks_anyway(event: Event) -> bool:
+def _matters_at_low_level(event: Event) -> bool:
     """Whether a line of a low level tells of a failure all the same: NCCL only warns of what ends it."""
     return bool(_SPEAKS.search(event.text))
 
 
-def _solidity(case: Case) -> float:
-    event, score = case.event, 0.0
-    if case.match:
+def _score_candidate(candidate: Candidate) -> float:
+    event, score = candidate.event, 0.0
+    if candidate.match:
         score += 2
-    if case.wraps and case.match and case.match.tail >= 0:
+    if candidate.is_wrapper and candidate.match and candidate.match.tail >= 0:
         return score
-    if case.wraps:
+    if candidate.is_wrapper:
         score -= 1
-    if event.raised:
-        score += 1 if is_logged(event) else 2
-    elif event.weight == LAST_WORD:
+    if event.exceptions:
+        score += 1 if is_logged_exception(event) else 2
+    elif event.weight == CERTAIN:
         score += 1
-    elif event.weight == PERHAPS and not case.match:
+    elif event.weight == POSSIBLE and not candidate.match:
         score -= 2
-    elif event.named and event.level < FAILED:
+    elif event.names_exception and event.level < LEVEL_ERROR:
         score += 1
-    if event.level == ENDED:
+    if event.level == LEVEL_FATAL:
         score += 1
     return score
 
@@ -170,18 +187,22 @@ _AGAIN = 2
 _LINES = re.compile(r"The last (\d+) lines")
 
 
-def survived(case: Case, read: Read) -> str:
+def find_recovery_reason(candidate: Candidate, read: LogEvents) -> str:
     """Return why an error is none: `survived`, `shutdown`; empty when nothing acquits it."""
-    after = _marks_after(case, read)
+    after = _marks_after(candidate, read)
     counts = Counter(mark.sign for mark in after)
     steps = len({mark.text for mark in after if mark.sign == "step"})
-    if _is_shutdown(case, read):
+    if _is_shutdown(candidate, read):
         return "shutdown"
-    if says_it_goes_on(case):
+    if is_followed_by_continuation(candidate):
         return "survived"
-    if counts["ray"] and (case.event.level >= FAILED or _is_quote(case, read)):
+    if counts["ray"] and (candidate.event.level >= LEVEL_ERROR or _is_quote(candidate, read)):
         return "survived"
-    hard = (case.event.raised and not is_logged(case.event)) or case.event.weight == LAST_WORD or case.event.kind
+    hard = (
+        (candidate.event.exceptions and not is_logged_exception(candidate.event))
+        or candidate.event.weight == CERTAIN
+        or candidate.event.kind
+    )
     if hard:
         return "survived" if steps >= 2 or counts["served"] >= 2 or counts["ready"] + counts["done"] >= 1 else ""
     if (
@@ -193,82 +214,88 @@ def survived(case: Case, read: Read) -> str:
         or counts["bar"] >= 3
     ):
         return "survived"
-    if case.event.weight == PERHAPS and not case.match and read.lines - case.event.last > _FAR:
+    if candidate.event.weight == POSSIBLE and not candidate.match and read.lines - candidate.event.last > _FAR:
         return "survived"
     return ""
 
 
-def _marks_after(case: Case, read: Read) -> list[Mark]:
+def _marks_after(candidate: Candidate, read: LogEvents) -> list[ProgressMark]:
     found = []
-    first = bisect_right(read.marks, case.event.ended, key=lambda mark: mark.number)
+    first = bisect_right(read.marks, candidate.event.ended, key=lambda mark: mark.number)
     for mark in read.marks[first:]:
-        if mark.sign == "start" and case.event.again < mark.number:
+        if mark.sign == "start" and candidate.event.last_repeat < mark.number:
             break
         found.append(mark)
-    return _of_those_who_need_it(case, found, read)
+    return _select_relevant_marks(candidate, found, read)
 
 
-def _of_those_who_need_it(case: Case, after: list[Mark], read: Read) -> list[Mark]:
+def _select_relevant_marks(candidate: Candidate, after: list[ProgressMark], read: LogEvents) -> list[ProgressMark]:
     """Return the signs that tell of an error's fate: a rank's own where it gives any, as no other stands in for it."""
-    row = case.event.row
-    if row.rank >= 0 and any(_is_of(mark, row) for mark in read.marks):
-        return [mark for mark in after if _is_of(mark, row)]
-    if row.host and case.cls == "death":
+    row = candidate.event.log_line
+    if row.rank >= 0 and any(_has_same_writer(mark, row) for mark in read.marks):
+        return [mark for mark in after if _has_same_writer(mark, row)]
+    if row.host and candidate.error_class == "death":
         return [mark for mark in after if not mark.host or (mark.host == row.host and not _is_earlier(mark, row.clock))]
     return after
 
 
-def _is_of(mark: Mark, row: LogRow) -> bool:
+def _has_same_writer(mark: ProgressMark, row: LogLine) -> bool:
     """Whether a sign is of the process that wrote a line, which is `rank4` in a traceback and `rank 4` in a step."""
-    return mark.lane == row.lane or (mark.rank == row.rank and mark.host == row.host)
+    return mark.writer == row.writer or (mark.rank == row.rank and mark.host == row.host)
 
 
-def _is_earlier(mark: Mark, clock: str) -> bool:
+def _is_earlier(mark: ProgressMark, clock: str) -> bool:
     """Whether a sign was given before a time, though its line stands behind."""
-    own, other = moment_of(mark.clock), moment_of(clock)
-    if own is None or other is None or not own.dated or not other.dated:
+    own, other = parse_clock(mark.clock), parse_clock(clock)
+    if own is None or other is None or not own.has_date or not other.has_date:
         return False
     year = datetime.fromtimestamp(max(own.at_s, other.at_s), timezone.utc).year
-    return in_year(own, year) < in_year(other, year)
+    return to_unix_seconds(own, year) < to_unix_seconds(other, year)
 
 
-def _is_quote(case: Case, read: Read) -> bool:
+def _is_quote(candidate: Candidate, read: LogEvents) -> bool:
     """Whether an error stands in the end of a helper's log that its owner quotes."""
-    begun = case.event.begun
+    begun = candidate.event.first_number
     quotes = (mark for mark in read.marks if mark.sign == "quote" and mark.number < begun)
     return any(begun - mark.number <= int(_LINES.findall(mark.text)[0]) for mark in quotes)
 
 
-def _is_shutdown(case: Case, read: Read) -> bool:
+def _is_shutdown(candidate: Candidate, read: LogEvents) -> bool:
     """Whether the job had been told to end before, or had said that it is through."""
-    before = [mark for mark in read.marks[-20:] if mark.number < case.event.begun]
-    if case.cls != "root":
+    before = [mark for mark in read.marks[-20:] if mark.number < candidate.event.first_number]
+    if candidate.error_class != "root":
         return any(mark.sign == "stop" for mark in before)
-    if case.match or case.event.raised or case.event.weight == LAST_WORD or case.event.level == ENDED or not before:
+    if (
+        candidate.match
+        or candidate.event.exceptions
+        or candidate.event.weight == CERTAIN
+        or candidate.event.level == LEVEL_FATAL
+        or not before
+    ):
         return False
     return before[-1].sign == "done" and bool(_OVER.search(before[-1].text))
 
 
-def says_it_goes_on(case: Case) -> bool:
+def is_followed_by_continuation(candidate: Candidate) -> bool:
     """Whether what stands behind an error, which came once, says that the work goes on."""
-    event = case.event
-    if event.count > 1 and not event.raised:
+    event = candidate.event
+    if event.count > 1 and not event.exceptions:
         return False
-    tail = event.raised[-1].tail if event.raised else event.tail
-    return event.went_on or any(goes_on(line) for _, line in tail[:_BEHIND])
+    tail = event.exceptions[-1].tail if event.exceptions else event.tail
+    return event.work_continued or any(says_work_continues(line) for _, line in tail[:_BEHIND])
 
 
-def works_on(case: Case, read: Read) -> bool:
+def resumes_work(candidate: Candidate, read: LogEvents) -> bool:
     """Whether lines that came with growing numbers before an error, as those of work do, came again behind it."""
-    event = case.event
-    if not event.raised or case.match or case.cls != "root":
+    event = candidate.event
+    if not event.exceptions or candidate.match or candidate.error_class != "root":
         return False
     below = [one for one in read.below if one.number > event.ended]
-    return comes_again(event.above, below, event.lane) >= _AGAIN
+    return count_recurrences(event.above, below, event.writer) >= _AGAIN
 
 
-def is_last_word(case: Case, read: Read, behind: int = _END) -> bool:
+def ends_log(candidate: Candidate, read: LogEvents, behind: int = _END) -> bool:
     """Whether a log ends with an error, `behind` lines apart, and not as it should before it."""
-    if read.lines - case.event.last > behind:
+    if read.lines - candidate.event.last > behind:
         return False
     return not read.marks or read.marks[-1].sign not in ("done", "saved", "stop")

@@ -19,16 +19,18 @@ CauseKind = Literal[
     "listens", "busy", "throttled", "node",
 ]  # fmt: skip
 
-End = Literal["killed", "ended", "memory", "removed", "rebooted", "restarted", "engine", "gone", "elsewhere", "again"]
+ExitKind = Literal[
+    "killed", "ended", "memory", "removed", "rebooted", "restarted", "engine", "gone", "elsewhere", "again"
+]
 _ENGINE_LOST = 255
 _KILLED = 137
 
 _NODE: frozenset[CauseKind] = frozenset({"fix", "need", "port", "disk", "node"})
-BY_TIME: frozenset[CauseKind] = frozenset({"ready", "silence", "total", "within", "busy", "throttled"})
+TIMEOUT_KINDS: frozenset[CauseKind] = frozenset({"ready", "silence", "total", "within", "busy", "throttled"})
 """Causes that say that something took too long."""
-EXHAUSTED: frozenset[CauseKind] = frozenset({"oom", "disk"})
+EXHAUSTION_KINDS: frozenset[CauseKind] = frozenset({"oom", "disk"})
 """Causes whose own next step is better than that of a line's signature."""
-UNEXPECTED = 3
+EXIT_BUG = 3
 """Exit code of an error in rlbox itself (STYLE, exit codes)."""
 
 
@@ -52,20 +54,20 @@ class Cause:
     report: str = ""
 
 
-def exit_code(cause: Cause | None) -> int:
+def get_exit_code(cause: Cause | None) -> int:
     """Return the supervisor's exit code for a run that ended with `cause` (None: passed)."""
     if cause is None:
         return 0
     if cause.kind == "interrupted":
         return Interrupted.exit_code
     if cause.kind == "bug":
-        return UNEXPECTED
+        return EXIT_BUG
     if cause.kind in _NODE:
         return NodeError.exit_code
-    return TimedOut.exit_code if cause.kind in BY_TIME else WorkFailed.exit_code
+    return TimedOut.exit_code if cause.kind in TIMEOUT_KINDS else WorkFailed.exit_code
 
 
-def ended(code: int) -> str:
+def describe_exit(code: int) -> str:
     """Return how a process ended, in words: `exit code 3`, `signal 9 (SIGKILL)`; `code` is negative for a signal."""
     if code >= 0:
         return f"exit code {code}"
@@ -75,18 +77,18 @@ def ended(code: int) -> str:
         return f"signal {-code}"
 
 
-def stage_log(stage: StagePlan) -> str:
+def get_stage_log_path(stage: StagePlan) -> str:
     """Return the path, below the run directory, of the log of the stage's own command."""
     return f"{stage.directory}/stage.log"
 
 
-def log_path(stage: StagePlan, log: str) -> str:
+def resolve_log_path(stage: StagePlan, log: str) -> str:
     """Return the path, below the run directory, of the log that a line rule names."""
     services = {service.name: service.log for service in stage.services}
-    return f"{stage.directory}/{services[log]}" if log in services else stage_log(stage)
+    return f"{stage.directory}/{services[log]}" if log in services else get_stage_log_path(stage)
 
 
-def taken_port(port: str, number: int, holder: str) -> Cause:
+def make_port_conflict_cause(port: str, number: int, holder: str) -> Cause:
     """A port that a service listens on is held by another process."""
     return Cause(
         kind="port",
@@ -95,7 +97,7 @@ def taken_port(port: str, number: int, holder: str) -> Cause:
     )
 
 
-def full_disk(path: str, free_bytes: int) -> Cause:
+def make_disk_full_cause(path: str, free_bytes: int) -> Cause:
     """Nothing more can be written."""
     return Cause(
         kind="disk",
@@ -105,12 +107,12 @@ def full_disk(path: str, free_bytes: int) -> Cause:
     )
 
 
-def unwritable(path: str, reason: str) -> Cause:
+def make_unwritable_directory_cause(path: str, reason: str) -> Cause:
     """The run's own files cannot be written, for another reason than a full disk."""
     return Cause(kind="disk", what=f"the run directory cannot be written: {reason}", where=path)
 
 
-def interrupted(signal_name: str) -> Cause:
+def make_interrupted_cause(signal_name: str) -> Cause:
     """The user or the engine asked the supervisor to stop."""
     return Cause(kind="interrupted", what=f"interrupted by {signal_name}")
 
@@ -123,32 +125,32 @@ class ExitInfo:
     error; `container` is the name of its container, empty in place; `host` is where it was, when that is not here.
     """
 
-    end: End
+    kind: ExitKind
     exit_code: int = 0
     container: str = ""
     note: str = ""
     host: str = ""
 
 
-def container_exit(container: str, exit_code: int, *, out_of_memory: bool, note: str) -> ExitInfo:
+def make_container_exit_info(container: str, exit_code: int, *, out_of_memory: bool, note: str) -> ExitInfo:
     """Return what the exit code and the flag of an ended container say.
 
     Source: the engine gives 255 to a container whose end it did not see, 128+N to one that ended by signal N.
     """
     if out_of_memory:
-        return ExitInfo(end="memory", exit_code=exit_code, container=container, note=note)
+        return ExitInfo(kind="memory", exit_code=exit_code, container=container, note=note)
     if exit_code == _ENGINE_LOST:
-        return ExitInfo(end="engine", exit_code=exit_code, container=container, note=note)
-    return process_exit(exit_code, note, container)
+        return ExitInfo(kind="engine", exit_code=exit_code, container=container, note=note)
+    return make_process_exit_info(exit_code, note, container)
 
 
-def process_exit(exit_code: int, note: str, container: str = "") -> ExitInfo:
+def make_process_exit_info(exit_code: int, note: str, container: str = "") -> ExitInfo:
     """Return what the exit code of the supervisor says."""
     killed = exit_code < 0 or exit_code == _KILLED
-    return ExitInfo(end="killed" if killed else "ended", exit_code=exit_code, container=container, note=note)
+    return ExitInfo(kind="killed" if killed else "ended", exit_code=exit_code, container=container, note=note)
 
 
-_LOST: dict[End, str] = {
+_LOST: dict[ExitKind, str] = {
     "memory": "out of memory: the engine ended container {container} {when}",
     "killed": "the supervisor was killed ({ended}) {when}",
     "ended": "the supervisor died with {ended} {when}",
@@ -162,18 +164,18 @@ _LOST: dict[End, str] = {
 }
 
 
-def lost_cause(last: ExitInfo, when: str, run_id: str) -> Cause:
+def make_lost_run_cause(last: ExitInfo, when: str, run_id: str) -> Cause:
     """Return the cause of a run that was lost at the moment `when` (`while stage X was running`)."""
-    code = 128 - last.exit_code if last.end == "killed" and last.exit_code > 128 else last.exit_code
-    what = _LOST[last.end].format(container=last.container, host=last.host, ended=ended(code), when=when)
-    if last.end == "memory":
+    code = 128 - last.exit_code if last.kind == "killed" and last.exit_code > 128 else last.exit_code
+    what = _LOST[last.kind].format(container=last.container, host=last.host, ended=describe_exit(code), when=when)
+    if last.kind == "memory":
         return Cause(kind="oom", what=what, next_step="give the container more memory, or use a smaller batch or model")
-    if last.end == "ended" and (note := last.note.strip()[-500:]):
+    if last.kind == "ended" and (note := last.note.strip()[-500:]):
         what += f": {note}"
     return Cause(kind="lost", what=what, next_step=f"rlbox run --resume {run_id}")
 
 
-def contradiction(what: str, run_id: str) -> Cause:
+def make_contradiction_cause(what: str, run_id: str) -> Cause:
     """The record of a run says something that the supervisor, or the engine of its container, does not."""
     return Cause(
         kind="contradiction",
@@ -183,7 +185,7 @@ def contradiction(what: str, run_id: str) -> Cause:
     )
 
 
-def removed_folder(path: str) -> Cause:
+def make_removed_directory_cause(path: str) -> Cause:
     """Somebody removed the run directory while the run went on."""
     return Cause(
         kind="disk", what="the run directory was removed while the run went on; its logs went with it", where=path

@@ -28,12 +28,12 @@ class ClockTime:
     """
 
     at_s: float
-    zoned: bool = False
-    dated: bool = True
-    yeared: bool = True
+    has_zone: bool = False
+    has_date: bool = True
+    has_year: bool = True
 
 
-def moment_of(text: str) -> ClockTime | None:
+def parse_clock(text: str) -> ClockTime | None:
     """Return the time that a clock shows as it is written in a line; None of what is none."""
     try:
         return _moment(text.strip())
@@ -46,7 +46,7 @@ def _moment(text: str) -> ClockTime | None:
         year, month, day, hour, minute, second = map(int, found.groups()[:6])
         zone = _zone(found.group(8))
         moment = datetime(year, month, day, hour, minute, min(second, 59), tzinfo=zone or timezone.utc)
-        return ClockTime(moment.timestamp() + _part(found.group(7)), zoned=zone is not None)
+        return ClockTime(moment.timestamp() + _part(found.group(7)), has_zone=zone is not None)
     if found := _MONTH_DAY.match(text):
         return _without_year(found)
     if found := _GLOG.match(text):
@@ -61,17 +61,17 @@ def _moment(text: str) -> ClockTime | None:
         day, hour, minute, second = (int(part) for part in found.groups()[1:5])
         year = int(found.group(6) or NO_YEAR)
         moment = datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc)
-        return ClockTime(moment.timestamp(), yeared=bool(found.group(6)))
+        return ClockTime(moment.timestamp(), has_year=bool(found.group(6)))
     if found := _TIME.match(text):
         hour, minute, second = map(int, found.groups()[:3])
-        return ClockTime(hour * 3600.0 + minute * 60 + second + _part(found.group(4)), dated=False, yeared=False)
+        return ClockTime(hour * 3600.0 + minute * 60 + second + _part(found.group(4)), has_date=False, has_year=False)
     return None
 
 
 def _without_year(found: re.Match[str]) -> ClockTime:
     month, day, hour, minute, second = (int(part) for part in found.groups()[:5])
     moment = datetime(NO_YEAR, month, day, hour, minute, min(second, 59), tzinfo=timezone.utc)
-    return ClockTime(moment.timestamp() + _part(found.group(6)), yeared=False)
+    return ClockTime(moment.timestamp() + _part(found.group(6)), has_year=False)
 
 
 def _part(text: str | None) -> float:
@@ -88,9 +88,9 @@ def _zone(text: str | None) -> timezone | None:
     return timezone(sign * timedelta(hours=int(digits[:2]), minutes=int(digits[2:])))
 
 
-def in_year(moment: ClockTime, year: int) -> float:
+def to_unix_seconds(moment: ClockTime, year: int) -> float:
     """Return seconds of a moment that tells no year, as of that year."""
-    if moment.yeared or not moment.dated:
+    if moment.has_year or not moment.has_date:
         return moment.at_s
     base = datetime.fromtimestamp(moment.at_s, timezone.utc)
     try:

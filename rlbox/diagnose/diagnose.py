@@ -7,11 +7,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlbox.diagnose.diagnosis import Diagnosis, LogFacts, diagnosis_of
-from rlbox.diagnose.event_reader import EventReader, LogReader, Read
-from rlbox.diagnose.root_cause import RootJudge, rule
+from rlbox.diagnose.diagnosis import Diagnosis, LogStats, build_diagnosis
+from rlbox.diagnose.event_reader import EventReader, LogEvents, LogReader
+from rlbox.diagnose.root_cause import RootCauseAnalyzer, analyze
 from rlbox.diagnose.signatures import SignatureSet
-from rlbox.diagnose.sources import BLOCK, Source, find_sources, read_blocks
+from rlbox.diagnose.sources import BLOCK, LogSource, find_sources, read_blocks
 from rlbox.system.safe_files import open_regular_fd
 
 
@@ -28,32 +28,34 @@ def diagnose(paths: Sequence[Path | str], catalogue: SignatureSet) -> Diagnosis:
     return diagnose_sources(find_sources([str(path) for path in paths]), catalogue)
 
 
-def diagnose_sources(sources: Sequence[Source], catalogue: SignatureSet) -> Diagnosis:
+def diagnose_sources(sources: Sequence[LogSource], catalogue: SignatureSet) -> Diagnosis:
     """Return what logs say."""
-    reads: list[Read] = []
-    facts: list[LogFacts] = []
+    reads: list[LogEvents] = []
+    facts: list[LogStats] = []
     for place, source in enumerate(sources):
         reader = LogReader(EventReader(catalogue, place, several=len(sources) > 1))
         for block in read_blocks(source):
             reader.take(block)
         reads.append(reader.close())
-        facts.append(LogFacts(name=source.name, lines=reader.lines, bytes=reader.offset))
-    return verdict_of(reads, facts, catalogue)
+        facts.append(LogStats(name=source.name, lines=reader.lines, bytes=reader.offset))
+    return diagnose_events(reads, facts, catalogue)
 
 
-def verdict_of(reads: Sequence[Read], facts: Sequence[LogFacts], catalogue: SignatureSet) -> Diagnosis:
+def diagnose_events(reads: Sequence[LogEvents], facts: Sequence[LogStats], catalogue: SignatureSet) -> Diagnosis:
     """Return the diagnosis of logs that were read."""
-    return diagnosis_of(rule(reads, catalogue, [one.name for one in facts]), reads, facts, len(catalogue.signatures))
+    return build_diagnosis(
+        analyze(reads, catalogue, [one.name for one in facts]), reads, facts, len(catalogue.signatures)
+    )
 
 
 _MOST_BLOCKS = 256
 """Blocks that are read of one log before the next log has its turn."""
 
 
-class _Growing:
+class _GrowingLog:
     """One log that grows: one that was cut short or taken away begins anew, with the file that has its name now."""
 
-    def __init__(self, source: Source, place: int, catalogue: SignatureSet) -> None:
+    def __init__(self, source: LogSource, place: int, catalogue: SignatureSet) -> None:
         self.source, self.place = source, place
         self._catalogue = catalogue
         self._begin()
@@ -86,10 +88,10 @@ class _Growing:
 class GrowingLogs:
     """Logs of one job that grow; `diagnosis` is what they say so far."""
 
-    def __init__(self, sources: Sequence[Source], catalogue: SignatureSet) -> None:
+    def __init__(self, sources: Sequence[LogSource], catalogue: SignatureSet) -> None:
         self._catalogue = catalogue
-        self._logs = [_Growing(source, place, catalogue) for place, source in enumerate(sources)]
-        self._judge = RootJudge(catalogue)
+        self._logs = [_GrowingLog(source, place, catalogue) for place, source in enumerate(sources)]
+        self._judge = RootCauseAnalyzer(catalogue)
         self._known: tuple[tuple[object, ...], Diagnosis] | None = None
 
     def read(self) -> int:
@@ -103,9 +105,9 @@ class GrowingLogs:
         if self._known is None or self._known[0] != state:
             reads = [log.reader.events.snapshot() for log in self._logs]
             facts = [
-                LogFacts(name=log.source.name, lines=log.reader.lines, bytes=log.reader.offset) for log in self._logs
+                LogStats(name=log.source.name, lines=log.reader.lines, bytes=log.reader.offset) for log in self._logs
             ]
-            ruling = self._judge.rule(reads, [one.name for one in facts])
-            found = diagnosis_of(ruling, reads, facts, len(self._catalogue.signatures))
+            analysis = self._judge.analyze(reads, [one.name for one in facts])
+            found = build_diagnosis(analysis, reads, facts, len(self._catalogue.signatures))
             self._known = state, found
         return self._known[1]

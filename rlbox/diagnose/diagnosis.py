@@ -7,10 +7,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from rlbox.diagnose.candidates import Case
-from rlbox.diagnose.event_reader import Read
-from rlbox.diagnose.location import CodeLocation, Place, find_raising_code, log_to_fetch, place_of
-from rlbox.diagnose.root_cause import Link, Ruling, chain_of
+from rlbox.diagnose.candidates import Candidate
+from rlbox.diagnose.event_reader import LogEvents
+from rlbox.diagnose.location import (
+    CodeLocation,
+    FailureLocation,
+    find_raising_code,
+    locate_failure,
+    suggest_log_to_fetch,
+)
+from rlbox.diagnose.root_cause import Analysis, Link, build_chain
 
 Ending = Literal["failed", "survived", "clean", "unseen"]
 TEXT_LIMIT = 2000
@@ -19,7 +25,7 @@ _CHAIN_MOST = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogFacts:
+class LogStats:
     """One log that was read: its name, lines and bytes, and how far its clock is ahead of the first one's."""
 
     name: str
@@ -35,17 +41,17 @@ class Diagnosis:
     `ended`: the logs say how it ended, well or not.
     """
 
-    root: Case | None
+    root: Candidate | None
     chain: tuple[Link, ...] = ()
-    also: tuple[Case, ...] = ()
-    noise: tuple[Case, ...] = ()
+    also: tuple[Candidate, ...] = ()
+    benign: tuple[Candidate, ...] = ()
     ending: Ending = "unseen"
-    ended: bool = False
-    files: tuple[LogFacts, ...] = ()
+    has_ending: bool = False
+    files: tuple[LogStats, ...] = ()
     signatures: int = 0
-    fetch: str = ""
-    place: Place = field(default_factory=Place)
-    placed: CodeLocation | None = None
+    log_to_fetch: str = ""
+    location: FailureLocation = field(default_factory=FailureLocation)
+    raised_in: CodeLocation | None = None
 
     @property
     def fatal(self) -> bool:
@@ -80,7 +86,7 @@ class Diagnosis:
         sure = 0.5 + 0.08 * max(0.0, min(self.root.score, 4.0))
         sure += 0.1 if self.root.match else -0.1
         sure += 0.05 if len(self.chain) > 1 else 0.0
-        sure -= 0.0 if self.root.cls == "root" else 0.2
+        sure -= 0.0 if self.root.error_class == "root" else 0.2
         return round(max(0.05, min(sure, 0.97)), 2)
 
     def as_json(self) -> dict[str, Any]:
@@ -96,103 +102,112 @@ class Diagnosis:
             "ending": self.ending,
             "first_fatal": self._place(root) if root else None,
             "chain": [self._step(link) for link in self.chain],
-            "also": [{"cause": case.cause or UNKNOWN, **self._place(case), "why": case.cls} for case in self.also],
-            "benign": [self._benign(case, count) for case, count in self._grouped()],
+            "also": [
+                {"cause": candidate.cause or UNKNOWN, **self._place(candidate), "why": candidate.error_class}
+                for candidate in self.also
+            ],
+            "benign": [self._benign(candidate, count) for candidate, count in self._grouped()],
             "remedy": self.remedy,
-            "fetch": self.fetch,
-            "node": self.place.node,
-            "rank": self.place.rank,
+            "fetch": self.log_to_fetch,
+            "node": self.location.node,
+            "rank": self.location.rank,
             "files": [
                 {"file": one.name, "lines": one.lines, "bytes": one.bytes, "skew_s": round(one.skew_s, 3)}
                 for one in self.files
             ],
-            "placed": asdict(self.placed) if self.placed else None,
+            "placed": asdict(self.raised_in) if self.raised_in else None,
             "signatures": self.signatures,
         }
 
-    def _name(self, case: Case | None) -> str:
-        return self.files[case.event.file].name if case and self.files else ""
+    def _name(self, candidate: Candidate | None) -> str:
+        return self.files[candidate.event.file].name if candidate and self.files else ""
 
-    def _place(self, case: Case) -> dict[str, Any]:
+    def _place(self, candidate: Candidate) -> dict[str, Any]:
         return {
-            "line": case.number,
-            "text": shown_text(case),
-            "file": self._name(case),
-            "lane": case.event.lane,
+            "line": candidate.number,
+            "text": get_full_line(candidate),
+            "file": self._name(candidate),
+            "lane": candidate.event.writer,
         }
 
     def _step(self, link: Link) -> dict[str, Any]:
-        case = link.case
+        candidate = link.candidate
         return {
             "class": link.kind,
-            **self._place(case),
-            "at": case.event.row.clock,
-            "time": round(case.time[0], 6) if case.time else None,
-            "cause": case.cause or None,
+            **self._place(candidate),
+            "at": candidate.event.log_line.clock,
+            "time": round(candidate.time[0], 6) if candidate.time else None,
+            "cause": candidate.cause or None,
             "why": link.why,
             "of": link.of,
-            "count": case.event.count,
+            "count": candidate.event.count,
         }
 
-    def _benign(self, case: Case, count: int) -> dict[str, Any]:
-        known = case.match.signature if case.match and case.match.signature.role == "benign" else None
+    def _benign(self, candidate: Candidate, count: int) -> dict[str, Any]:
+        known = candidate.match.signature if candidate.match and candidate.match.signature.role == "benign" else None
         return {
             "cause": known.cause if known else "",
-            **self._place(case),
+            **self._place(candidate),
             "count": count,
-            "why": case.why_not or "level",
+            "why": candidate.benign_reason or "level",
         }
 
-    def _grouped(self) -> list[tuple[Case, int]]:
+    def _grouped(self) -> list[tuple[Candidate, int]]:
         """Return what was none, alike ones once with their count."""
         counts: Counter[tuple[str, str]] = Counter()
-        first: dict[tuple[str, str], Case] = {}
-        for case in self.noise:
-            key = (case.cause, case.text[:80])
-            counts[key] += case.event.count
-            first.setdefault(key, case)
+        first: dict[tuple[str, str], Candidate] = {}
+        for candidate in self.benign:
+            key = (candidate.cause, candidate.text[:80])
+            counts[key] += candidate.event.count
+            first.setdefault(key, candidate)
         return [(first[key], count) for key, count in counts.most_common(50)]
 
 
-def shown_text(case: Case) -> str:
+def get_full_line(candidate: Candidate) -> str:
     """Return the telling line whole, as it stands in its log, without terminal codes and outer blanks."""
-    event = case.event
-    whole = case.whole or (event.row.text.strip() if event.row.number == case.number else case.text)
+    event = candidate.event
+    whole = candidate.full_line or (
+        event.log_line.text.strip() if event.log_line.number == candidate.number else candidate.text
+    )
     return whole[:TEXT_LIMIT]
 
 
-def diagnosis_of(ruling: Ruling, reads: Sequence[Read], files: Sequence[LogFacts], signatures: int) -> Diagnosis:
+def build_diagnosis(
+    analysis: Analysis, reads: Sequence[LogEvents], files: Sequence[LogStats], signatures: int
+) -> Diagnosis:
     """Return the diagnosis that a ruling amounts to."""
-    chain, apart, noise = chain_of(ruling.root, ruling.cases, ruling.noise) if ruling.root else ([], [], ruling.noise)
+    chain, apart, noise = (
+        build_chain(analysis.root, analysis.candidates, analysis.benign) if analysis.root else ([], [], analysis.benign)
+    )
     facts = tuple(
-        LogFacts(name=one.name, lines=one.lines, bytes=one.bytes, skew_s=skew)
-        for one, skew in zip(files, ruling.skews_s or [0.0] * len(files), strict=True)
+        LogStats(name=one.name, lines=one.lines, bytes=one.bytes, skew_s=skew)
+        for one, skew in zip(files, analysis.skews_s or [0.0] * len(files), strict=True)
     )
     names = [one.name for one in files]
-    place = place_of(ruling.root, ruling.cases, reads, names) if ruling.root else Place()
+    place = locate_failure(analysis.root, analysis.candidates, reads, names) if analysis.root else FailureLocation()
     return Diagnosis(
-        root=ruling.root,
+        root=analysis.root,
         chain=tuple(chain[:_CHAIN_MOST]),
         also=tuple(apart[:_CHAIN_MOST]),
-        noise=tuple(noise),
-        ending=_ending(ruling, reads),
-        ended=ruling.root is not None or _has_ended(reads),
+        benign=tuple(noise),
+        ending=_ending(analysis, reads),
+        has_ending=analysis.root is not None or _has_ended(reads),
         files=facts,
         signatures=signatures,
-        fetch=log_to_fetch(ruling.root, place) if ruling.root else "",
-        place=place,
-        placed=find_raising_code(ruling.root) if ruling.root else None,
+        log_to_fetch=suggest_log_to_fetch(analysis.root, place) if analysis.root else "",
+        location=place,
+        raised_in=find_raising_code(analysis.root) if analysis.root else None,
     )
 
 
-def _ending(ruling: Ruling, reads: Sequence[Read]) -> Ending:
-    if ruling.root:
+def _ending(analysis: Analysis, reads: Sequence[LogEvents]) -> Ending:
+    if analysis.root:
         return "failed"
-    if any(case.why_not == "survived" for case in ruling.noise):
+    if any(candidate.benign_reason == "survived" for candidate in analysis.benign):
         return "survived"
     return "clean" if _has_ended(reads) else "unseen"
 
 
-def _has_ended(reads: Sequence[Read]) -> bool:
+def _has_ended(reads: Sequence[LogEvents]) -> bool:
     """Whether the last sign of work in a log is that of an end."""
     return any(read.marks[-1].sign in ("done", "saved", "stop") for read in reads if read.marks)

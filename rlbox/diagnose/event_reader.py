@@ -6,21 +6,28 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from rlbox.diagnose.events import Event, LinesAround, Recurring, from_line, from_trace
-from rlbox.diagnose.lines import UNSAID, LogRow, read_row
+from rlbox.diagnose.events import Event, RecentLines, RecurringLine, make_line_event, make_traceback_event
+from rlbox.diagnose.lines import NO_LEVEL, LogLine, parse_line
 from rlbox.diagnose.patterns import (
-    BEGINNING,
-    LAST_WORD,
+    CERTAIN,
+    HEAD_BYTES,
     STATED,
-    Mark,
-    block_pattern,
-    goes_on,
-    sign_of,
-    spoken_in,
-    weight,
+    ProgressMark,
+    compile_sign_pattern,
+    find_program_kinds,
+    find_progress_sign,
+    rate_failure,
+    says_work_continues,
 )
 from rlbox.diagnose.signatures import SignatureSet
-from rlbox.diagnose.tracebacks import ForeignPrefixes, Trace, begins_trace, links_traces, raised_in, stripped_ends
+from rlbox.diagnose.tracebacks import (
+    LearnedPrefixes,
+    TracebackParser,
+    announces_exception,
+    is_chain_line,
+    parse_exception_line,
+    starts_traceback,
+)
 from rlbox.logs.lines import LINE_LIMIT, Texts, block_of
 from rlbox.logs.patterns import find_hits
 
@@ -59,22 +66,22 @@ _WRITTEN = "Traceback (most recent call last):\\n"
 _BEHIND_TEXT = re.compile(r"[\"'](?:\s*[,})\]].*)?$")
 _DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
-Excused = Callable[[int, str], bool]
+IsExcused = Callable[[int, str], bool]
 
 
 @dataclass(slots=True)
-class Read:
+class LogEvents:
     """What was read of a log: its events in the order of their lines, the signs of work, and how far it goes.
 
     `below` are the lines at its end that may have stood above an event before.
     """
 
     events: list[Event] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[ProgressMark] = field(default_factory=list)
     lines: int = 0
     dropped: int = 0
-    below: tuple[Recurring, ...] = ()
-    spoken: frozenset[str] = frozenset()
+    below: tuple[RecurringLine, ...] = ()
+    program_kinds: frozenset[str] = frozenset()
 
 
 class EventReader:
@@ -98,27 +105,27 @@ class EventReader:
         file: int = 0,
         *,
         several: bool = False,
-        excused: Excused | None = None,
+        excused: IsExcused | None = None,
     ) -> None:
-        self.read = Read()
+        self.read = LogEvents()
         self._catalogue = catalogue
         self._file = file
         self._several = several
         self._excused = excused
-        self._open: dict[str, Trace] = {}
+        self._open: dict[str, TracebackParser] = {}
         self._tails: dict[str, Event] = {}
         self._alike: dict[tuple[str, str], Event] = {}
-        self._above: LogRow | None = None
+        self._above: LogLine | None = None
         self._block = (1, 0)
-        self._panic: LogRow | None = None
+        self._panic: LogLine | None = None
         self._fault: Event | None = None
         self._muted = -9
         self._until = 0
         self._clock = ""
         self._last_mark = 0
         self._unmarked: tuple[int, Texts] | None = None
-        self._around = LinesAround()
-        self._foreign = ForeignPrefixes()
+        self._around = RecentLines()
+        self._foreign = LearnedPrefixes()
 
     def take(self, first: int, offset: int, texts: Sequence[str]) -> None:
         """Read the next lines, the first of which has the number `first` and begins at byte `offset`."""
@@ -127,8 +134,8 @@ class EventReader:
         block = block_of(texts)
         self._block = (first, offset)
         self._around.take(first, block)
-        if offset < BEGINNING:
-            self.read.spoken |= spoken_in(block.joined[: BEGINNING - offset])
+        if offset < HEAD_BYTES:
+            self.read.program_kinds |= find_program_kinds(block.joined[: HEAD_BYTES - offset])
         hits = iter(find_hits(self._catalogue.scan_expressions, block) if block.hits is None else block.hits)
         hit = next(hits, -1)
         index, count = 0, len(block)
@@ -148,10 +155,10 @@ class EventReader:
         else:
             self._unmarked = first, block
 
-    def close(self) -> Read:
+    def close(self) -> LogEvents:
         """End all tracebacks, and return what was read."""
-        for lane in list(self._open):
-            self._end(lane)
+        for writer in list(self._open):
+            self._end(writer)
         if self._unmarked:
             self._mark(*self._unmarked)
         self._tails.clear()
@@ -162,30 +169,30 @@ class EventReader:
     def state(self) -> tuple[int, ...]:
         """What changes whenever anything may be judged otherwise than before."""
         tails = sum(len(event.tail) for event in self._tails.values())
-        open_lines = sum(trace.lines for trace in self._open.values() if trace.raised)
+        open_lines = sum(trace.lines for trace in self._open.values() if trace.exceptions)
         lines = self.read.lines if self.read.events else 0
         return len(self.read.events), self.read.dropped, len(self.read.marks), self._last_mark, tails, open_lines, lines
 
-    def snapshot(self) -> Read:
+    def snapshot(self) -> LogEvents:
         """Return what was read so far, tracebacks included that have not ended but name an exception already."""
-        ends = [self._dressed(event) for trace in self._open.values() if (event := from_trace(trace, 3))]
+        ends = [self._dressed(event) for trace in self._open.values() if (event := make_traceback_event(trace, 3))]
         return replace(self.read, events=[*self.read.events, *ends], below=self._around.below(self.read.lines))
 
     def _see(self, number: int, text: str, hit: bool) -> None:
         """Look at a line: one that was found, or one that may belong to what is open."""
         if hit:
             self._until = number + _GOES_ON
-        for row in _rows(number, text):
-            self._see_row(self._foreign.without(row), hit)
+        for row in _split_lines(number, text):
+            self._see_row(self._foreign.strip_prefix(row), hit)
         if number % 16 == 0:
             self._give_up(number)
 
-    def _see_row(self, row: LogRow, hit: bool) -> None:
+    def _see_row(self, row: LogLine, hit: bool) -> None:
         self._clock = row.clock or self._clock
-        if not row.body.strip() and (not row.tagged or row.stamped):
-            for lane in [lane for lane, trace in self._open.items() if not trace.prefixed]:
-                self._feed(lane, row)
-            self._tails.pop(row.lane, None)
+        if not row.body.strip() and (not row.has_prefix or row.has_bare_clock):
+            for writer in [writer for writer, trace in self._open.items() if not trace.prefixed]:
+                self._feed(writer, row)
+            self._tails.pop(row.writer, None)
             return
         owner = self._owner(row)
         if owner is not None and self._feed(owner, row):
@@ -194,92 +201,100 @@ class EventReader:
             if self._fault is not None and len(self._fault.tail) < _DUMP:
                 self._fault.tail.append((row.number, row.body.strip()))
             return
-        if begins_trace(row.body):
+        if starts_traceback(row.body):
             self._begin(row)
             return
-        if links_traces(row.body) and self._goes_on(row):
+        if is_chain_line(row.body) and self._goes_on(row):
             return
         self._hear(row)
         if not _NATIVE.match(row.body) and not self._add_tail(row) and (hit or self._panic):
             self._state(row)
 
-    def _hear(self, row: LogRow) -> None:
+    def _hear(self, row: LogLine) -> None:
         """Listen whether a line says that the work goes on after the error above it."""
         last = self.read.events[-1] if self.read.events else None
-        if last and last.lane == row.lane and row.number - last.last <= _BEHIND and goes_on(row.body):
-            last.went_on = True
+        if last and last.writer == row.writer and row.number - last.last <= _BEHIND and says_work_continues(row.body):
+            last.work_continued = True
 
-    def _owner(self, row: LogRow) -> str | None:
-        if row.lane in self._open:
-            return row.lane
-        if row.lane:
+    def _owner(self, row: LogLine) -> str | None:
+        if row.writer in self._open:
+            return row.writer
+        if row.writer:
             trace = self._open.get("")
-            if trace and trace.lines == 0 and not trace.headless:  # its head was written without the prefix
-                self._open[row.lane] = self._open.pop("")
-                return row.lane
+            if trace and trace.lines == 0 and not trace.is_headless:  # its head was written without the prefix
+                self._open[row.writer] = self._open.pop("")
+                return row.writer
             return None
-        if row.tagged and row.clock:
+        if row.has_prefix and row.clock:
             return None
-        return next((lane for lane in reversed(self._open) if not self._open[lane].prefixed), None)
+        return next((writer for writer in reversed(self._open) if not self._open[writer].prefixed), None)
 
-    def _feed(self, lane: str, row: LogRow) -> bool:
-        trace = self._open[lane]
+    def _feed(self, writer: str, row: LogLine) -> bool:
+        trace = self._open[writer]
         taken = trace.take(row)
         if trace.closed:
-            self._end(lane)
+            self._end(writer)
         return taken
 
-    def _begin(self, row: LogRow) -> None:
-        if row.lane in self._open:
-            self._end(row.lane)
+    def _begin(self, row: LogLine) -> None:
+        if row.writer in self._open:
+            self._end(row.writer)
         if len(self._open) >= _MOST_LANES:
             self._end(next(iter(self._open)))
-        self._tails.pop(row.lane, None)
+        self._tails.pop(row.writer, None)
         headless = "Traceback (most" not in row.body
-        self._around.look_above(row.number)
-        self._open[row.lane] = Trace(row, headless=headless)
-        self._open[row.lane].muted = row.number - self._muted <= 2
+        self._around.remember_above(row.number)
+        self._open[row.writer] = TracebackParser(row, headless=headless)
+        self._open[row.writer].is_muted = row.number - self._muted <= 2
 
-    def _goes_on(self, row: LogRow) -> bool:
+    def _goes_on(self, row: LogLine) -> bool:
         """Make a traceback of a line that named an exception, when another one is said to have come of it."""
         last = self.read.events[-1] if self.read.events else None
-        if last is None or last.raised or not last.kind or last.lane != row.lane or row.number - last.number > _LINKED:
+        if (
+            last is None
+            or last.exceptions
+            or not last.kind
+            or last.writer != row.writer
+            or row.number - last.number > _LINKED
+        ):
             return False
         self.read.events.pop()
         self._alike = {key: event for key, event in self._alike.items() if event is not last}
-        self._tails.pop(row.lane, None)
-        self._open[row.lane] = Trace.after(last.row)
-        return self._feed(row.lane, row)
+        self._tails.pop(row.writer, None)
+        self._open[row.writer] = TracebackParser.after(last.log_line)
+        return self._feed(row.writer, row)
 
-    def _end(self, lane: str) -> None:
-        trace = self._open.pop(lane)
-        if event := from_trace(trace, 3):
+    def _end(self, writer: str) -> None:
+        trace = self._open.pop(writer)
+        if event := make_traceback_event(trace, 3):
             self._keep(event)
-        elif trace.headless or trace.lines > 2:
-            self._keep(from_line(trace.head, 1))
+        elif trace.is_headless or trace.lines > 2:
+            self._keep(make_line_event(trace.head, 1))
 
     def _give_up(self, number: int) -> None:
-        for lane in [lane for lane, trace in self._open.items() if trace.last < number - _patience(trace)]:
-            self._end(lane)
+        for writer in [
+            writer for writer, trace in self._open.items() if trace.last < number - _count_patience_lines(trace)
+        ]:
+            self._end(writer)
         if number > self._until:
             self._tails.clear()
 
-    def _add_tail(self, row: LogRow) -> bool:
+    def _add_tail(self, row: LogLine) -> bool:
         """Give a line to the statement above it; return whether it is no statement of its own."""
-        event = self._tails.get(row.lane)
+        event = self._tails.get(row.writer)
         if event is None:
             return False
-        other = row.tagged and bool(row.clock) and not (row.stamped and event.row.stamped)
-        if other or row.level != UNSAID or len(event.tail) >= _TAIL:
-            del self._tails[row.lane]
+        other = row.has_prefix and bool(row.clock) and not (row.has_bare_clock and event.log_line.has_bare_clock)
+        if other or row.level != NO_LEVEL or len(event.tail) >= _TAIL:
+            del self._tails[row.writer]
             return False
-        if not event.named and (weight(row) >= STATED or self._is_known(row)):
-            del self._tails[row.lane]
+        if not event.names_exception and (rate_failure(row) >= STATED or self._is_known(row)):
+            del self._tails[row.writer]
             return False
         event.tail.append((row.number, row.body.strip()))
-        return event.named and raised_in(row.body) is None
+        return event.names_exception and parse_exception_line(row.body) is None
 
-    def _state(self, row: LogRow) -> None:
+    def _state(self, row: LogLine) -> None:
         """Keep a single line when it states a failure."""
         panic, self._panic = self._panic, None
         if _MUTED.search(row.body):
@@ -289,39 +304,46 @@ class EventReader:
         if _PANIC.search(row.body):
             self._panic = row
             return
-        strong = LAST_WORD if panic and row.number <= panic.number + 1 else weight(row)
+        strong = CERTAIN if panic and row.number <= panic.number + 1 else rate_failure(row)
         if not strong and not self._is_known(row):
             return
-        event = from_line(row, max(strong, 1), named=bool(raised_in(row.body)) and not stripped_ends(row.body.rstrip()))
+        event = make_line_event(
+            row,
+            max(strong, 1),
+            named=bool(parse_exception_line(row.body)) and not announces_exception(row.body.rstrip()),
+        )
         self._keep(event)
         if "Fatal Python error" in row.body:
             self._fault = event
         if len(self._tails) < _MOST_LANES:
-            self._tails[row.lane] = event
+            self._tails[row.writer] = event
 
-    def _is_known(self, row: LogRow) -> bool:
-        return self._catalogue.knows(row.body)
+    def _is_known(self, row: LogLine) -> bool:
+        return self._catalogue.has_match(row.body)
 
     def _dressed(self, event: Event) -> Event:
         """Return an event with what is around it: its log, its block, the time, and whether somebody excuses it."""
         event.file, event.offset = self._file, self._block
-        event.near = "" if event.row.clock else self._clock
-        event.above = self._around.above(event.begun)
+        event.near = "" if event.log_line.clock else self._clock
+        event.above = self._around.above(event.first_number)
         if self._excused:
-            heads = ((event.begun, event.row.text), *((one.number, one.whole) for one in event.raised))
-            event.excused = any(self._excused(number, text) for number, text in heads)
+            heads = (
+                (event.first_number, event.log_line.text),
+                *((one.number, one.full_line) for one in event.exceptions),
+            )
+            event.is_excused = any(self._excused(number, text) for number, text in heads)
         return event
 
     def _keep(self, event: Event) -> None:
         self._dressed(event)
-        key = (event.lane, _DIGITS.sub("0", event.text)[:160])
+        key = (event.writer, _DIGITS.sub("0", event.text)[:160])
         alike = self._alike.get(key)
-        if alike is not None and alike.raised[:1] and event.raised[:1]:
-            alike.count, alike.again = alike.count + 1, event.number
+        if alike is not None and alike.exceptions[:1] and event.exceptions[:1]:
+            alike.count, alike.last_repeat = alike.count + 1, event.number
             if alike.count > 3:
                 return
         elif alike is not None:
-            alike.count, alike.again = alike.count + 1, event.number
+            alike.count, alike.last_repeat = alike.count + 1, event.number
             return
         if len(self._alike) < MOST_EVENTS:
             self._alike.setdefault(key, event)
@@ -332,7 +354,7 @@ class EventReader:
 
     def _mark(self, first: int, block: Texts) -> None:
         """Keep the signs of work in a block: the first ones and the last ones, each line once."""
-        data, search = block.joined, block_pattern().search
+        data, search = block.joined, compile_sign_pattern().search
         at, index, kept = 0, 0, 0
         while kept < 16 and (found := search(data, at)):
             start = found.start()
@@ -358,30 +380,32 @@ class EventReader:
             tail, index = end + 1, index + 1
 
     def _add_mark(self, number: int, text: str) -> None:
-        row = read_row(number, text[:_MARKED])
-        if sign := sign_of(text) or sign_of(row.body.strip()):
+        row = parse_line(number, text[:_MARKED])
+        if sign := find_progress_sign(text) or find_progress_sign(row.body.strip()):
             if len(self.read.marks) >= _MARKS:
                 del self.read.marks[_MARKS // 2]
             self._last_mark = number
-            self.read.marks.append(Mark(number, sign, text[:_MARKED], row.clock, row.lane, row.rank, row.host))
+            self.read.marks.append(
+                ProgressMark(number, sign, text[:_MARKED], row.clock, row.writer, row.rank, row.host)
+            )
 
 
-def _patience(trace: Trace) -> int:
+def _count_patience_lines(trace: TracebackParser) -> int:
     """Return how many lines, those of other lanes counted, may go by before a traceback is given up."""
-    return _LATE if trace.lacks else _GOES_ON
+    return _LATE if trace.lacks_exception else _GOES_ON
 
 
-def _rows(number: int, text: str) -> list[LogRow]:
+def _split_lines(number: int, text: str) -> list[LogLine]:
     """Return the states of a line that was rewritten, or the lines that are written as one; mostly it is one."""
     if "\\n" not in text or _WRITTEN not in text:
-        return [read_row(number, part) for part in _parts(text)]
-    whole = read_row(number, text)
+        return [parse_line(number, part) for part in _split_states(text)]
+    whole = parse_line(number, text)
     *lines, last = text.replace('\\"', '"').split("\\n")
-    rows = (read_row(number, part) for part in (*lines, _BEHIND_TEXT.sub("", last)))
-    return [replace(row, lane=whole.lane, level=whole.level, clock=whole.clock) for row in rows]
+    rows = (parse_line(number, part) for part in (*lines, _BEHIND_TEXT.sub("", last)))
+    return [replace(row, writer=whole.writer, level=whole.level, clock=whole.clock) for row in rows]
 
 
-def _parts(text: str) -> list[str]:
+def _split_states(text: str) -> list[str]:
     """Return the states of a line that was rewritten, each of which may hold an error; mostly it is one."""
     if "\r" not in text:
         return [text]
@@ -417,7 +441,7 @@ class LogReader:
         self.offset += len(data)
         self._keep(data[end:])
 
-    def close(self) -> Read:
+    def close(self) -> LogEvents:
         """Take the last line, which has no line feed, and return what was read."""
         if self._rest:
             self._hand_over(bytes(self._rest))

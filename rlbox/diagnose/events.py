@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from rlbox.diagnose.lines import FAILED, UNSAID, WARNED, LogRow, read_row
-from rlbox.diagnose.patterns import Class, any_of, class_of
-from rlbox.diagnose.tracebacks import Raised, StackFrame, Trace, raised_in
+from rlbox.diagnose.lines import LEVEL_ERROR, LEVEL_WARNING, NO_LEVEL, LogLine, parse_line
+from rlbox.diagnose.patterns import ErrorClass, classify_error, compile_union
+from rlbox.diagnose.tracebacks import RaisedException, StackFrame, TracebackParser, parse_exception_line
 from rlbox.logs.lines import Texts
 
 Statement = tuple[int, str, str, list[tuple[int, str]]]
@@ -30,89 +30,97 @@ class Event:
     number: int
     text: str
     body: str
-    row: LogRow
-    begun: int
+    log_line: LogLine
+    first_number: int
     last: int
     weight: int
-    raised: tuple[Raised, ...] = ()
+    exceptions: tuple[RaisedException, ...] = ()
     tail: list[tuple[int, str]] = field(default_factory=list)
-    handled: bool = False
-    excused: bool = False
-    named: bool = False
+    is_handled: bool = False
+    is_excused: bool = False
+    names_exception: bool = False
     file: int = 0
     count: int = 1
-    again: int = 0
+    last_repeat: int = 0
     near: str = ""
     offset: tuple[int, int] = (1, 0)
-    above: tuple[Recurring, ...] = ()
-    went_on: bool = False
+    above: tuple[RecurringLine, ...] = ()
+    work_continued: bool = False
 
     @property
-    def lane(self) -> str:
+    def writer(self) -> str:
         """The process or worker that wrote it, as written."""
-        return self.row.lane
+        return self.log_line.writer
 
     @property
     def level(self) -> int:
         """The level that its line, or the head of its traceback, states."""
-        return self.row.level
+        return self.log_line.level
 
     @property
     def frames(self) -> list[StackFrame]:
         """The frames above all of its exceptions, outermost first."""
-        return [frame for raised in self.raised for frame in raised.frames]
+        return [frame for raised in self.exceptions for frame in raised.frames]
 
     @property
     def ended(self) -> int:
         """The number of the line that names its last exception; what its message goes on with may be others' lines."""
-        return max((one.number for one in self.raised), default=self.number)
+        return max((one.number for one in self.exceptions), default=self.number)
 
     @property
     def kind(self) -> str:
         """The name, without modules, of the exception that a single line states; empty where it states none."""
-        found = raised_in(self.body) if self.named else None
+        found = parse_exception_line(self.body) if self.names_exception else None
         return found[0].rpartition(".")[2] if found else ""
 
     def statements(self) -> Iterator[Statement]:
         """Yield the lines that say what went wrong."""
-        if not self.raised:
+        if not self.exceptions:
             yield self.number, self.body, self.kind, self.tail
-        for raised in self.raised:
+        for raised in self.exceptions:
             yield raised.number, raised.text, raised.kind, raised.tail
 
-    def class_at(self, text: str, kind: str) -> Class:
+    def class_at(self, text: str, kind: str) -> ErrorClass:
         """Return the class of one of its statements by level and words."""
-        if self.level in (0, 1, WARNED) and not self.raised:
+        if self.level in (0, 1, LEVEL_WARNING) and not self.exceptions:
             return "noise"
-        if any(one.quotes and one.text == text for one in self.raised):
+        if any(one.quotes_other and one.text == text for one in self.exceptions):
             return "relayed"
-        return class_of(text, kind)
+        return classify_error(text, kind)
 
 
-def from_line(row: LogRow, weight: int, *, named: bool = False) -> Event:
+def make_line_event(row: LogLine, weight: int, *, named: bool = False) -> Event:
     """Return the event that a single line states."""
-    return Event(row.number, row.text, row.body.strip(), row, row.number, row.number, weight, named=named)
+    return Event(row.number, row.text, row.body.strip(), row, row.number, row.number, weight, names_exception=named)
 
 
-def from_trace(trace: Trace, weight: int) -> Event | None:
+def make_traceback_event(trace: TracebackParser, weight: int) -> Event | None:
     """Return the event of a traceback that has ended; None when it names no exception."""
-    if not trace.raised:
+    if not trace.exceptions:
         return None
-    first = trace.raised[0]
-    head = replace(trace.head, level=UNSAID) if trace.forwarded else trace.head
+    first = trace.exceptions[0]
+    head = replace(trace.head, level=NO_LEVEL) if trace.is_forwarded else trace.head
     event = Event(
-        first.number, first.text, first.text, head, trace.begun, trace.last, weight, tuple(trace.raised), named=True
+        first.number,
+        first.text,
+        first.text,
+        head,
+        trace.first_number,
+        trace.last,
+        weight,
+        tuple(trace.exceptions),
+        names_exception=True,
     )
-    event.handled = trace.muted or head.level in (0, 1, WARNED)
+    event.is_handled = trace.is_muted or head.level in (0, 1, LEVEL_WARNING)
     return event
 
 
-def is_logged(event: Event) -> bool:
+def is_logged_exception(event: Event) -> bool:
     """Whether a traceback was written by a logger, so that somebody had caught the exception."""
-    return bool(event.raised) and (event.level >= FAILED or event.level not in (UNSAID, FAILED))
+    return bool(event.exceptions) and (event.level >= LEVEL_ERROR or event.level not in (NO_LEVEL, LEVEL_ERROR))
 
 
-LINES = 48
+COMPARED_LINES = 48
 """Lines above an error, and at the end of a log, that are compared."""
 _COMPARED = 64
 """Errors of a log, its first ones, whose lines above are kept."""
@@ -125,47 +133,47 @@ _OTHER = re.compile(r"^\s|^File |^Traceback|^[\w.]+(?:Error|Exception)\b|^[=+*#~
 
 
 @dataclass(frozen=True, slots=True)
-class Recurring:
+class RecurringLine:
     """A line that may come again: `lane` wrote it, `form` is its text without numbers."""
 
     number: int
-    lane: str
-    form: str
+    writer: str
+    shape: str
     text: str
 
 
-def recurring(lines: Iterable[tuple[int, str]]) -> list[Recurring]:
+def find_recurring_lines(lines: Iterable[tuple[int, str]]) -> list[RecurringLine]:
     """Return the lines, each with its number, that may come again with other numbers: none that waits or warns."""
-    return [found for number, text in lines if (found := _recurring(number, text))]
+    return [found for number, text in lines if (found := _parse_recurring_line(number, text))]
 
 
-class LinesAround:
+class RecentLines:
     """Keeps the last blocks of a log, in which the lines above its next error lie, and what stood above errors."""
 
     def __init__(self) -> None:
         self._blocks: list[tuple[int, Texts]] = []
-        self._above: dict[int, tuple[Recurring, ...]] = {}
+        self._above: dict[int, tuple[RecurringLine, ...]] = {}
 
     def take(self, first: int, block: Texts) -> None:
         """Keep a block whose first line has the number `first`."""
-        while self._blocks and first - (self._blocks[0][0] + len(self._blocks[0][1])) >= LINES:
+        while self._blocks and first - (self._blocks[0][0] + len(self._blocks[0][1])) >= COMPARED_LINES:
             self._blocks.pop(0)
         self._blocks.append((first, block))
 
-    def look_above(self, number: int) -> None:
+    def remember_above(self, number: int) -> None:
         """Keep what stands above an error that begins at a line."""
         if number not in self._above and len(self._above) < _COMPARED:
-            self._above[number] = tuple(recurring(self._lines(number - LINES, number)))
+            self._above[number] = tuple(find_recurring_lines(self._lines(number - COMPARED_LINES, number)))
 
-    def above(self, number: int) -> tuple[Recurring, ...]:
+    def above(self, number: int) -> tuple[RecurringLine, ...]:
         """Return what stood above the error that begins at a line."""
         return self._above.get(number, ())
 
-    def below(self, lines: int) -> tuple[Recurring, ...]:
+    def below(self, lines: int) -> tuple[RecurringLine, ...]:
         """Return what stands at the end of a log of so many lines; nothing where it is not compared."""
         if not any(self._above.values()):
             return ()
-        return tuple(recurring(self._lines(lines + 1 - LINES, lines + 1)))
+        return tuple(find_recurring_lines(self._lines(lines + 1 - COMPARED_LINES, lines + 1)))
 
     def _lines(self, begin: int, end: int) -> list[tuple[int, str]]:
         return [
@@ -175,19 +183,19 @@ class LinesAround:
         ]
 
 
-def comes_again(above: Sequence[Recurring], below: Sequence[Recurring], lane: str) -> int:
+def count_recurrences(above: Sequence[RecurringLine], below: Sequence[RecurringLine], writer: str) -> int:
     """Return how many lines of a lane stand below an error that also stood above it, with other numbers."""
-    forms = {one.form for one in above if one.lane == lane}
+    forms = {one.shape for one in above if one.writer == writer}
     texts = {one.text for one in above}
-    return len({one.text for one in below if one.lane == lane and one.form in forms and one.text not in texts})
+    return len({one.text for one in below if one.writer == writer and one.shape in forms and one.text not in texts})
 
 
-def _recurring(number: int, text: str) -> Recurring | None:
-    row = read_row(number, text[:_LONGEST])
+def _parse_recurring_line(number: int, text: str) -> RecurringLine | None:
+    row = parse_line(number, text[:_LONGEST])
     body = row.body
-    if (row.level >= WARNED and row.level != UNSAID) or _OTHER.search(body) or not _NUMBERS.search(body):
+    if (row.level >= LEVEL_WARNING and row.level != NO_LEVEL) or _OTHER.search(body) or not _NUMBERS.search(body):
         return None
     form = _NUMBERS.sub("0", body)
-    if len(_LETTER.findall(form)) < _LEAST_LETTERS or any_of("recurring", "waits").search(body):
+    if len(_LETTER.findall(form)) < _LEAST_LETTERS or compile_union("recurring", "waits").search(body):
         return None
-    return Recurring(number, row.lane, form, body)
+    return RecurringLine(number, row.writer, form, body)

@@ -12,16 +12,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from rlbox.diagnose.candidates import Case, assess
+from rlbox.diagnose.candidates import Candidate, classify_event
 from rlbox.diagnose.cause import Cause, CauseKind
-from rlbox.diagnose.clock import moment_of
-from rlbox.diagnose.diagnosis import Diagnosis, shown_text
+from rlbox.diagnose.clock import parse_clock
+from rlbox.diagnose.diagnosis import Diagnosis, get_full_line
 from rlbox.diagnose.event_reader import EventReader
-from rlbox.diagnose.events import from_line
-from rlbox.diagnose.lines import read_row
-from rlbox.diagnose.root_cause import RootJudge
-from rlbox.diagnose.signatures import SignatureSet, read_run_catalogue
-from rlbox.diagnose.sources import Source, is_packed
+from rlbox.diagnose.events import make_line_event
+from rlbox.diagnose.lines import parse_line
+from rlbox.diagnose.root_cause import RootCauseAnalyzer
+from rlbox.diagnose.signatures import SignatureSet, read_signature_file
+from rlbox.diagnose.sources import LogSource, is_compressed
 from rlbox.logs.lines import LineCutter, Texts, clean_text
 from rlbox.logs.log_file import Times
 from rlbox.system.safe_files import open_regular_fd, open_regular_file
@@ -30,9 +30,9 @@ from rlbox.system.tail import FORWARD_LIMIT, STEP, find_line_above, find_line_be
 Grade = Literal["fatal", "noticed", "wrapper"]
 """How much a line tells: what failed; that somebody else is gone or that the end is near; that something failed."""
 _GRADES: dict[str, Grade] = {"root": "fatal", "victim": "noticed", "death": "noticed", "relayed": "wrapper"}
-Benign = Callable[[int, str], bool]
+IsBenign = Callable[[int, str], bool]
 """Whether a line, given by number and text, is declared harmless."""
-NOTHING = SignatureSet(())
+NO_SIGNATURES = SignatureSet(())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class KnownCause:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FatalSpot:
+class FatalPosition:
     """The first fatal line of a log, and where it is.
 
     `number` counts from 1. The line numbered `block_number` begins at byte `block_offset` of the log, so that the line
@@ -58,39 +58,39 @@ class FatalSpot:
     block_number: int
     block_offset: int
     grade: Grade = "fatal"
-    lane: str = ""
-    said_at: str = ""
+    writer: str = ""
+    stated_clock: str = ""
     known: KnownCause | None = None
 
 
-class FirstFatal:
+class FirstFatalFinder:
     """Looks for the first fatal line of one log while it grows, in flat memory.
 
     The same lines give the same answer however they are cut into blocks.
     """
 
-    def __init__(self, benign: Benign | None = None, catalogue: SignatureSet = NOTHING) -> None:
+    def __init__(self, benign: IsBenign | None = None, catalogue: SignatureSet = NO_SIGNATURES) -> None:
         self._catalogue = catalogue
         self._benign = benign
-        self._judge = RootJudge(catalogue)
-        self._found: FatalSpot | None = None
+        self._judge = RootCauseAnalyzer(catalogue)
+        self._found: FatalPosition | None = None
         self._seen: tuple[Any, ...] = ()
         self._begin()
 
     @property
-    def spot(self) -> FatalSpot | None:
+    def position(self) -> FatalPosition | None:
         """The first fatal line of all that was taken, None when nothing looks fatal."""
         state = self._reader.state
         if state != self._seen:
-            root = self._judge.rule([self._reader.snapshot()]).root
-            self._found, self._seen = (spot_of(root) if root else None), state
+            root = self._judge.analyze([self._reader.snapshot()]).root
+            self._found, self._seen = (get_position(root) if root else None), state
         return self._found
 
     def take(self, first: int, offset: int, texts: Sequence[str]) -> None:
         """Look at the next lines, the first of which has the number `first` and begins at byte `offset` of the log."""
         self._reader.take(first, offset, texts)
 
-    def forgive(self) -> None:
+    def reset(self) -> None:
         """Forget what was met so far: the process has shown that it lives with it."""
         self._begin()
 
@@ -100,27 +100,27 @@ class FirstFatal:
 
 
 @functools.cache
-def read_ahead() -> None:
+def warm_up() -> None:
     """Have made what the first failure of a process's logs is read with: 50 to 100 ms that its report need not wait."""
-    finder, block = FirstFatal(), Texts(b"step:1 - loss:0.5\nValueError: read ahead", 2)
+    finder, block = FirstFatalFinder(), Texts(b"step:1 - loss:0.5\nValueError: read ahead", 2)
     block.hits = (1,)
     finder.take(1, 0, block)
-    _ = finder.spot
+    _ = finder.position
 
 
-def spot_of(case: Case) -> FatalSpot:
+def get_position(candidate: Candidate) -> FatalPosition:
     """Return where a failure is, and what is known of it."""
-    event = case.event
-    signature = case.match.signature if case.match else None
+    event = candidate.event
+    signature = candidate.match.signature if candidate.match else None
     known = KnownCause(id=signature.fix, title=signature.title, remedy=signature.remedy) if signature else None
-    return FatalSpot(
-        number=case.number,
-        text=shown_text(case),
+    return FatalPosition(
+        number=candidate.number,
+        text=get_full_line(candidate),
         block_number=event.offset[0],
         block_offset=event.offset[1],
-        grade=_GRADES[case.cls],
-        lane=event.lane,
-        said_at=event.row.clock or next((one.clock for one in event.raised if one.clock), ""),
+        grade=_GRADES[candidate.error_class],
+        writer=event.writer,
+        stated_clock=event.log_line.clock or next((one.clock for one in event.exceptions if one.clock), ""),
         known=known,
     )
 
@@ -143,7 +143,7 @@ class FatalLine:
     offset: int = 0
 
 
-def read_fatal_line(log: Path, spot: FatalSpot, *, links: bool = False) -> FatalLine:
+def read_fatal_line(log: Path, spot: FatalPosition, *, links: bool = False) -> FatalLine:
     """Return the line at `spot` with those around it; without them when the log cannot be read any more."""
     try:
         with open(open_regular_fd(log, links=links), "rb") as file:
@@ -161,27 +161,27 @@ def read_fatal_line(log: Path, spot: FatalSpot, *, links: bool = False) -> Fatal
     )
 
 
-def scan_log(log: Path, catalogue: SignatureSet = NOTHING) -> FatalSpot | None:
+def find_first_fatal(log: Path, catalogue: SignatureSet = NO_SIGNATURES) -> FatalPosition | None:
     """Return the first fatal line of a log that nobody followed; None when it holds none or is not there."""
-    finder, cutter, begun, offset = FirstFatal(catalogue=catalogue), LineCutter(), 0, 0
-    for block in read_blocks(log):
+    finder, cutter, begun, offset = FirstFatalFinder(catalogue=catalogue), LineCutter(), 0, 0
+    for block in read_log_blocks(log):
         first, texts = cutter.number + 1, cutter.feed(block)
         finder.take(first, begun, texts)
         offset += len(block)
         if texts:
             begun = offset - len(block) + block.rindex(b"\n") + 1
     finder.take(cutter.number + 1, begun, cutter.close())
-    return finder.spot
+    return finder.position
 
 
-def last_line(log: Path) -> FatalLine | None:
+def read_last_line(log: Path) -> FatalLine | None:
     """Return the last line that is not blank, with those above it; None when there is none."""
     start, texts = _last_texts(log, 2 * CONTEXT_LINES)
     while texts and not texts[-1].strip():
         texts.pop()
     if not texts:
         return None
-    number = sum(block.count(b"\n") for block in read_blocks(log, start)) + len(texts)
+    number = sum(block.count(b"\n") for block in read_log_blocks(log, start)) + len(texts)
     return FatalLine(number=number, text=texts[-1].strip(), before=tuple(texts[-CONTEXT_LINES - 1 : -1]), offset=start)
 
 
@@ -212,7 +212,7 @@ def _texts(file: BinaryIO, start: int, lines: int) -> list[str]:
     return texts[:lines]
 
 
-def read_blocks(path: Path, end: int = sys.maxsize) -> Iterator[bytes]:
+def read_log_blocks(path: Path, end: int = sys.maxsize) -> Iterator[bytes]:
     """Return the bytes of a log, those before `end`, in pieces of at most 1 MiB; nothing when it cannot be read."""
     with contextlib.suppress(OSError), open_regular_file(path) as file:
         while block := file.read(min(_BLOCK, end)):
@@ -220,20 +220,20 @@ def read_blocks(path: Path, end: int = sys.maxsize) -> Iterator[bytes]:
             yield block
 
 
-def excerpt_of(found: Diagnosis, sources: Sequence[Source], lines: int = 5) -> str:
+def read_excerpt(found: Diagnosis, sources: Sequence[LogSource], lines: int = 5) -> str:
     """Return the lines around the root as text, the root marked `>`; empty where its log cannot be read again."""
     if found.root is None:
         return ""
     source, event = sources[found.root.event.file], found.root.event
-    if source.path is None or source.member or is_packed(source.path):
+    if source.path is None or source.member or is_compressed(source.path):
         return ""
-    spot = FatalSpot(
+    spot = FatalPosition(
         number=found.root.number, text=event.text, block_number=event.offset[0], block_offset=event.offset[1]
     )
     line = read_fatal_line(source.path, spot, links=True)
     before, after = line.before[-lines:], line.after[:lines]
     rows = [(line.number - len(before) + place, " ", text) for place, text in enumerate(before)]
-    rows.append((line.number, ">", shown_text(found.root)))
+    rows.append((line.number, ">", get_full_line(found.root)))
     rows += [(line.number + 1 + place, " ", text) for place, text in enumerate(after)]
     return "\n".join(f"{mark}{number:7d} {clean_text(text)[:_SHOWN]}" for number, mark, text in rows)
 
@@ -246,51 +246,51 @@ _OWN_LOG: frozenset[CauseKind] = frozenset({"service", "ready"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogFatal:
+class LogFailure:
     """The first fatal line of one log; `log` is below the run directory, `at` Unix seconds, None when not noted."""
 
     log: str
     line: FatalLine
     at: float | None = None
     grade: Grade = "fatal"
-    said_at: str = ""
+    stated_clock: str = ""
     known: KnownCause | None = None
 
 
-def read_fatals(run_dir: Path, spots: Mapping[str, FatalSpot]) -> tuple[LogFatal, ...]:
+def read_log_failures(run_dir: Path, spots: Mapping[str, FatalPosition]) -> tuple[LogFailure, ...]:
     """Return the fatal lines at `spots` (log to spot) with their contexts and times, the earliest first."""
     found = []
     for log, spot in spots.items():
         line = read_fatal_line(run_dir / log, spot)
         found.append(
-            LogFatal(
+            LogFailure(
                 log=log,
                 line=line,
                 at=Times(run_dir / log).at(line.offset),
                 grade=spot.grade,
-                said_at=spot.said_at,
+                stated_clock=spot.stated_clock,
                 known=spot.known,
             )
         )
-    return order_fatals(found)
+    return sort_failures(found)
 
 
-def order_fatals(found: Sequence[LogFatal]) -> tuple[LogFatal, ...]:
+def sort_failures(found: Sequence[LogFailure]) -> tuple[LogFailure, ...]:
     """Return `found` by time; at the same time by what the lines state themselves, else services first."""
-    ordered: list[LogFatal] = []
+    ordered: list[LogFailure] = []
     for fatal in sorted(found, key=lambda fatal: fatal.log.endswith("/stage.log")):
         at = next((index for index, other in enumerate(ordered) if _before(fatal, other)), len(ordered))
         ordered.insert(at, fatal)
     return tuple(ordered)
 
 
-def _before(one: LogFatal, other: LogFatal) -> bool:
-    if _is_earlier(one.said_at, other.said_at):
+def _before(one: LogFailure, other: LogFailure) -> bool:
+    if _is_earlier(one.stated_clock, other.stated_clock):
         return True
     return one.at is not None and other.at is not None and one.at < other.at - _SAME_S
 
 
-def culprit(cause: Cause, fatals: Sequence[LogFatal], run_dir: Path) -> LogFatal | None:
+def find_responsible_line(cause: Cause, fatals: Sequence[LogFailure], run_dir: Path) -> LogFailure | None:
     """Return the fatal line that stands behind `cause`: the earliest that tells what failed.
 
     A dead service is explained by the logs of services only; the log of the cause is quoted by its last line when no
@@ -304,28 +304,28 @@ def culprit(cause: Cause, fatals: Sequence[LogFatal], run_dir: Path) -> LogFatal
         for fatal in rows:
             if fatal.grade == grade:
                 return fatal
-    line = last_line(run_dir / cause.where) if cause.where else None
-    return LogFatal(log=cause.where, line=line, grade="wrapper") if line else None
+    line = read_last_line(run_dir / cause.where) if cause.where else None
+    return LogFailure(log=cause.where, line=line, grade="wrapper") if line else None
 
 
-def _is_related(fatal: LogFatal, own: LogFatal | None) -> bool:
+def _is_related(fatal: LogFailure, own: LogFailure | None) -> bool:
     if own is None or fatal.at is None or own.at is None:
         return True
     return own.at - fatal.at < _RELATED_S
 
 
-def excerpt_text(fatal: LogFatal) -> str:
+def format_excerpt(fatal: LogFailure) -> str:
     """Return a fatal line with its context as text: a head, then the numbered lines, the line itself marked `>`."""
     line = fatal.line
     rows = [(number, " ", text) for number, text in enumerate(line.before, start=line.number - len(line.before))]
     rows.append((line.number, ">", line.text))
     rows += [(number, " ", text) for number, text in enumerate(line.after, start=line.number + 1)]
     body = "\n".join(f"{mark}{number:7d} {text}" for number, mark, text in rows)
-    when = f"  {utc_text(fatal.at)}" if fatal.at is not None else ""
+    when = f"  {format_utc(fatal.at)}" if fatal.at is not None else ""
     return f"==> {fatal.log}:{line.number}{when}\n\n{body}\n"
 
 
-def utc_text(moment: float) -> str:
+def format_utc(moment: float) -> str:
     """Return Unix seconds as UTC in ISO 8601, to a second."""
     return datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="seconds")
 
@@ -334,23 +334,23 @@ SIGNATURES_FILE = "spec/signatures.json"
 
 
 @functools.lru_cache(maxsize=4)
-def run_catalogue(run_dir: Path) -> SignatureSet:
+def load_run_signatures(run_dir: Path) -> SignatureSet:
     """Return the signatures that a run carries beside its plan; none when it carries none, or they cannot be read."""
-    return read_run_catalogue(run_dir / SIGNATURES_FILE)
+    return read_signature_file(run_dir / SIGNATURES_FILE)
 
 
 def find_known_cause(text: str, run_dir: Path) -> KnownCause | None:
     """Return what the catalogue of a run knows of a line; None when it knows nothing."""
-    case = assess(from_line(read_row(1, text), 1), run_catalogue(run_dir))
-    if case.match is None or case.match.signature.role == "benign":
+    candidate = classify_event(make_line_event(parse_line(1, text), 1), load_run_signatures(run_dir))
+    if candidate.match is None or candidate.match.signature.role == "benign":
         return None
-    signature = case.match.signature
+    signature = candidate.match.signature
     return KnownCause(id=signature.fix, title=signature.title, remedy=signature.remedy)
 
 
 def _is_earlier(one: str, other: str) -> bool:
     """Whether of two times as lines state them the first is before the other; False when they do not compare."""
-    first, second = moment_of(one), moment_of(other)
-    if first is None or second is None or (first.yeared, first.dated) != (second.yeared, second.dated):
+    first, second = parse_clock(one), parse_clock(other)
+    if first is None or second is None or (first.has_year, first.has_date) != (second.has_year, second.has_date):
         return False
     return first.at_s < second.at_s

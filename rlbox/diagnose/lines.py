@@ -17,7 +17,7 @@ _LEVEL = r"(?P<level>TRACE|DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|ERR|CRITICAL|FAT
 _LOWER = r"(?P<level>(?i:trace|debug|info|notice|warning|warn|error|critical|fatal|panic))"
 _RANKS = r"(?: ?(?:DP|PP|TP|EP|CP|MoE_\w+?|ATTN_\w+?|moe_\w+?)_?\d+)+"
 
-WHO = (
+WRITER_PREFIXES = (
     # Ray and vLLM: (WorkerDict pid=12, ip=10.0.0.2), (EngineCore_DP0 pid=7), (raylet, ip=10.0.0.1)
     r"[ \t]*\((?P<lane>(?=[^()\n]*\bpid=\d|raylet|gcs_server|autoscaler|driver|dashboard|ProxyActor|Replica)"
     r"[^()\n]*)\) ?",
@@ -59,7 +59,7 @@ WHO = (
     r"\[(?P<level>Info|Warning|Error|Debug)\] \(\w+\) ",
 )
 
-WHEN = (
+CLOCK_PREFIXES = (
     # a container's stamp before vLLM's own
     rf"\[?(?P<clock>{_DAY}[ T]{_TIME}{_PART}{_ZONE})\]? (?=[A-Z]{{4,8}} \d\d-\d\d {_TIME})",
     # vLLM: ERROR 04-30 10:20:36 [core.py:396] text; ERROR 04-26 01:59:07 worker_base.py:157] text
@@ -111,7 +111,7 @@ WHEN = (
     rf"(?P<clock>[A-Z][a-z]{{2}} [ \d]\d {_TIME}) (?=\S)",
 )
 
-GRAVE = (
+LEVEL_PREFIXES = (
     # uvicorn: ERROR:    text; basicConfig: ERROR:name:text
     rf"{_LEVEL}: {{2,8}}",
     rf"{_LEVEL}:(?:root|__main__|[a-z_][\w.]+):",
@@ -137,9 +137,9 @@ LEVELS = {
     "C": 4, "F": 4, "CRITICAL": 4, "FATAL": 4, "PANIC": 4, "ABORT": 4,
 }  # fmt: skip
 """How grave a level is: 0 below information, 1 information, 2 a warning, 3 an error, 4 the end."""
-UNSAID = -1
+NO_LEVEL = -1
 """The level of a line that states none."""
-WARNED, FAILED, ENDED = 2, 3, 4
+LEVEL_WARNING, LEVEL_ERROR, LEVEL_FATAL = 2, 3, 4
 
 _STACKED = 8
 _LONGEST_LINE = 4000
@@ -153,7 +153,7 @@ _CODES = re.compile(r"\[\d{1,3}(?:;\d{1,3}){0,4}m")
 _REPEAT = re.compile(r"\s*\[repeated \d{1,7}x across cluster\].*$")
 _WARNING = re.compile(r"(?:^|[\s:])[A-Z]?\w*Warning: ")
 _RANK = re.compile(r"(?i)\b(?:TP|rank)[ _=-]?(\d{1,5})\b")
-_LANE = re.compile(
+_WRITER = re.compile(
     r"^\s*(?:\((?=[^()]*\bpid=\d)[^()]*\)"  # Ray and vLLM: (WorkerDict pid=12, ip=10.0.0.2)
     r"|\[(?:rank|default) ?\d+\]"  # torch, torchrun --tee
     r"|\[\d+,\d+\]<std(?:err|out)>"  # mpirun --tag-output
@@ -164,7 +164,7 @@ _ADDRESS = re.compile(r"\bip=([\w.:-]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class LogRow:
+class LogLine:
     """A line, taken apart. `number` counts from 1; `body` is what is left without prefixes, its indent kept.
 
     `lane` names the process or worker that wrote it, as written; `rank` is -1 and the other texts are empty where the
@@ -174,67 +174,67 @@ class LogRow:
     number: int
     text: str
     body: str
-    lane: str = ""
+    writer: str = ""
     host: str = ""
     rank: int = -1
-    level: int = UNSAID
+    level: int = NO_LEVEL
     clock: str = ""
     source: str = ""
-    tagged: bool = False
-    glued: bool = False
-    clocks: int = 0
+    has_prefix: bool = False
+    follows_progress_bar: bool = False
+    clock_count: int = 0
 
     @property
-    def stamped(self) -> bool:
+    def has_bare_clock(self) -> bool:
         """Whether one clock alone stands before it, as a container puts it before every line of a program."""
-        return self.clocks == 1 and not self.source and self.level == UNSAID
+        return self.clock_count == 1 and not self.source and self.level == NO_LEVEL
 
 
-def read_row(number: int, text: str) -> LogRow:
+def parse_line(number: int, text: str) -> LogLine:
     """Return a line taken apart; never fails, whatever the line holds."""
     text = clean_text(text[:_LONGEST_LINE]).rstrip()
     plain = _CODES.sub("", text) if "[0" in text else text
-    body = _behind_bar(plain)
+    body = _strip_progress_bar(plain)
     glued = len(body) < len(plain)
-    if body.startswith("{") and (row := _from_json(number, text, body)):
+    if body.startswith("{") and (row := _parse_json_line(number, text, body)):
         return row
-    said = _Said()
+    said = _PrefixFields()
     rest = said.strip(body)
     rest = _REPEAT.sub("", rest) if "[repeated " in rest else rest
-    if said.level == UNSAID and rest.startswith("{") and (row := _from_json(number, text, rest)):
+    if said.level == NO_LEVEL and rest.startswith("{") and (row := _parse_json_line(number, text, rest)):
         return row
-    if said.level == UNSAID and "Warning: " in rest and _WARNING.search(rest):
-        said.level = WARNED
-    behind = _behind_bar(rest)
+    if said.level == NO_LEVEL and "Warning: " in rest and _WARNING.search(rest):
+        said.level = LEVEL_WARNING
+    behind = _strip_progress_bar(rest)
     if len(behind) < len(rest):
         glued, rest = True, said.strip(behind)
-    return LogRow(
-        number, text, rest, said.lane, said.host, said.rank, said.level, said.clock, said.source,
-        tagged=len(rest) < len(body), glued=glued, clocks=said.clocks,
+    return LogLine(
+        number, text, rest, said.writer, said.host, said.rank, said.level, said.clock, said.source,
+        has_prefix=len(rest) < len(body), follows_progress_bar=glued, clock_count=said.clock_count,
     )  # fmt: skip
 
 
-def lane_of(text: str) -> str:
+def find_writer(text: str) -> str:
     """Return what a line puts before itself to name the process or rank that wrote it; empty when it names none.
 
     Of the commonest forms alone, as whoever asks of every line of a log can afford it.
     """
-    found = _LANE.match(text)
+    found = _WRITER.match(text)
     return (found.group(1) or found.group(0)).strip() if found else ""
 
 
-class _Said:
+class _PrefixFields:
     """What the prefixes of one line say, gathered while they are taken off."""
 
     def __init__(self) -> None:
-        self.lane = self.host = self.clock = self.source = ""
+        self.writer = self.host = self.clock = self.source = ""
         self.rank = self.level = -1
-        self.clocks = 0
+        self.clock_count = 0
 
     def strip(self, body: str) -> str:
         """Return what is left of a line."""
         for _ in range(_STACKED):
-            found = next((hit for pattern in _patterns() if (hit := pattern.match(body))), None)
+            found = next((hit for pattern in _prefix_patterns() if (hit := pattern.match(body))), None)
             if found is None or found.end() == 0:
                 break
             self._take(found.groupdict())
@@ -242,15 +242,15 @@ class _Said:
         return body
 
     def _take(self, said: dict[str, str | None]) -> None:
-        if lane := (said.get("lane") or "").strip():
-            self.lane = f"{self.lane} {lane}".strip()
-            if rank := _RANK.search(lane):
+        if writer := (said.get("lane") or "").strip():
+            self.writer = f"{self.writer} {writer}".strip()
+            if rank := _RANK.search(writer):
                 self.rank = int(rank.group(1))
-            if address := _ADDRESS.search(lane):
+            if address := _ADDRESS.search(writer):
                 self.host = address.group(1)
         self.host = self.host or said.get("host") or ""
         self.rank = int(said.get("rank") or self.rank)
-        self.clocks += bool(said.get("clock"))
+        self.clock_count += bool(said.get("clock"))
         self.clock = self.clock or (said.get("clock") or "").strip()
         self.source = said.get("source") or self.source
         if level := said.get("level"):
@@ -258,11 +258,11 @@ class _Said:
 
 
 @functools.cache
-def _patterns() -> tuple[re.Pattern[str], ...]:
-    return tuple(re.compile(text) for text in (*WHO, *WHEN, *GRAVE))
+def _prefix_patterns() -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile(text) for text in (*WRITER_PREFIXES, *CLOCK_PREFIXES, *LEVEL_PREFIXES))
 
 
-def _behind_bar(text: str) -> str:
+def _strip_progress_bar(text: str) -> str:
     """Return what is glued to the end of progress bars; the line itself where there is none, or nothing behind."""
     if "%" not in text:
         return text
@@ -273,7 +273,7 @@ def _behind_bar(text: str) -> str:
     return rest if rest.strip() else text
 
 
-def _from_json(number: int, text: str, body: str) -> LogRow | None:
+def _parse_json_line(number: int, text: str, body: str) -> LogLine | None:
     """Return a line that is one JSON object with a message; None when it is none."""
     if not body.endswith("}"):
         return None
@@ -284,8 +284,8 @@ def _from_json(number: int, text: str, body: str) -> LogRow | None:
     if not isinstance(data, dict):
         return None
     if isinstance(log := data.get("log"), str) and "level" not in data:  # docker's json-file
-        row = read_row(number, log.rstrip("\n"))
-        return row if row.clock else replace(row, clock=str(data.get("time", ""))[:40], tagged=True)
+        row = parse_line(number, log.rstrip("\n"))
+        return row if row.clock else replace(row, clock=str(data.get("time", ""))[:40], has_prefix=True)
     message = next((data[key] for key in ("message", "msg", "event", "log") if isinstance(data.get(key), str)), None)
     level = next((data[key] for key in ("level", "levelname", "severity", "lvl") if isinstance(data.get(key), str)), "")
     if message is None or not level:
@@ -293,7 +293,13 @@ def _from_json(number: int, text: str, body: str) -> LogRow | None:
     extra = next((data[key] for key in ("exc_info", "error", "err", "exception") if isinstance(data.get(key), str)), "")
     clock = next((data[key] for key in ("time", "timestamp", "ts", "asctime") if isinstance(data.get(key), str)), "")
     said = f"{message}: {extra}" if extra and extra not in message else message
-    lane = next((str(data[key]) for key in ("rank", "actor_name", "process", "pid") if key in data), "")
-    return LogRow(
-        number, text, said.split("\n")[0], lane, level=LEVELS.get(level.upper(), UNSAID), clock=clock, tagged=True
+    writer = next((str(data[key]) for key in ("rank", "actor_name", "process", "pid") if key in data), "")
+    return LogLine(
+        number,
+        text,
+        said.split("\n")[0],
+        writer,
+        level=LEVELS.get(level.upper(), NO_LEVEL),
+        clock=clock,
+        has_prefix=True,
     )

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from rlbox.diagnose.candidates import Case
-from rlbox.diagnose.event_reader import Read
-from rlbox.diagnose.lines import LogRow, read_row
+from rlbox.diagnose.candidates import Candidate
+from rlbox.diagnose.event_reader import LogEvents
+from rlbox.diagnose.lines import LogLine, parse_line
 
 _WORK = re.compile(r"WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?(?:OpType=(?P<op>\w+))")
 _RAN = re.compile(r"ran for (?P<ms>\d+) milliseconds")
@@ -28,7 +28,7 @@ _STORE_MS = re.compile(r"(?:[tT]imed out|timeout) after (?P<n>\d+) ?(?P<unit>ms|
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class CollectiveWait:
     """What one line of a watchdog says: the rank that waited (-1: unsaid), in which call, how long, how far it was."""
 
     rank: int = -1
@@ -40,7 +40,7 @@ class Wait:
     completed: int = -1
 
 
-def wait_of(text: str, of: int = -1) -> Wait | None:
+def parse_wait(text: str, of: int = -1) -> CollectiveWait | None:
     """Return what a line, of the rank `of` where it does not say, says of a wait; None when it says nothing of one."""
     work, ran, state = _WORK.search(text), _RAN.search(text), _STATE.search(text)
     store, gloo = _STORE_MS.search(text), _GLOO_MS.search(text)
@@ -52,7 +52,7 @@ def wait_of(text: str, of: int = -1) -> Wait | None:
         waited = float(store["n"]) / (1000 if store["unit"] in ("ms", "milliseconds") else 1)
     if gloo:
         waited = float(gloo.group(1)) / 1000
-    return Wait(
+    return CollectiveWait(
         rank=int(rank["rank"] or rank["lane"]) if rank else of,
         group=(group["group"] or group["name"]) if group else "",
         operation=work["op"] if work else "",
@@ -64,34 +64,34 @@ def wait_of(text: str, of: int = -1) -> Wait | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingRanks:
     """The ranks that did not come to a call which the others waited in, and why that is known."""
 
     ranks: tuple[int, ...]
-    what: str
+    reason: str
 
 
-def absent_in(texts: Iterable[str]) -> Missing | None:
+def find_reported_missing(texts: Iterable[str]) -> MissingRanks | None:
     """Return the ranks that messages name themselves: as absent from a barrier, or in another call than most."""
     calls: dict[int, tuple[str, str]] = {}
     for text in texts:
         if found := _ABSENT.search(text):
-            return Missing(tuple(int(rank) for rank in found.group(1).split(",")), "did not come to the barrier")
-        calls |= calls_of(text)
+            return MissingRanks(tuple(int(rank) for rank in found.group(1).split(",")), "did not come to the barrier")
+        calls |= parse_rank_calls(text)
     kinds = Counter(calls.values()).most_common()
     if len(kinds) < 2 or kinds[0][1] == kinds[1][1]:
         return None
     odd = tuple(sorted(rank for rank, call in calls.items() if call != kinds[0][0]))
     own, most = calls[odd[0]], kinds[0][0]
-    return Missing(odd, f"called {' '.join(own)}, where the others called {' '.join(most)}")
+    return MissingRanks(odd, f"called {' '.join(own)}, where the others called {' '.join(most)}")
 
 
-def calls_of(text: str) -> dict[int, tuple[str, str]]:
+def parse_rank_calls(text: str) -> dict[int, tuple[str, str]]:
     """Return the collective and the shape that ranks were in, as a message tells which compares them."""
     return {int(rank): (operation, shape) for rank, operation, shape in _PRINT.findall(text)}
 
 
-def find_missing(waits: Iterable[Wait], others: Iterable[int] = ()) -> Missing | None:
+def infer_missing_ranks(waits: Iterable[CollectiveWait], others: Iterable[int] = ()) -> MissingRanks | None:
     """Return the ranks that did not come; None when nothing tells.
 
     Parameters
@@ -106,23 +106,23 @@ def find_missing(waits: Iterable[Wait], others: Iterable[int] = ()) -> Missing |
     groups = Counter(group for _, group in calls)
     for group, count in groups.most_common():
         at = {rank: wait for (rank, own), wait in calls.items() if own == group}
-        if count > 1 and (odd := _odd(at)):
+        if count > 1 and (odd := _find_odd_ranks(at)):
             return odd
     behind = {wait.rank: wait.enqueued for wait in rows if wait.enqueued >= 0}
     if len(set(behind.values())) > 1:
         least = min(behind.values())
         late = tuple(sorted(rank for rank, call in behind.items() if call == least))
-        return Missing(late, f"got as far as call {least}, the others to call {max(behind.values())}")
+        return MissingRanks(late, f"got as far as call {least}, the others to call {max(behind.values())}")
     waiting = {wait.rank for wait in rows}
     absent = tuple(sorted(set(others) - waiting))
     if absent and len(absent) <= len(waiting):
         call = next((wait for wait in rows if wait.operation), None)
         told = f"{call.operation} {call.call}" if call and call.call >= 0 else "the call"
-        return Missing(absent, f"did not come to {told}, in which the others waited")
+        return MissingRanks(absent, f"did not come to {told}, in which the others waited")
     return None
 
 
-def _odd(at: dict[int, Wait]) -> Missing | None:
+def _find_odd_ranks(at: dict[int, CollectiveWait]) -> MissingRanks | None:
     """Return the ranks that wait in another call than most."""
     places = Counter((wait.operation, wait.call) for wait in at.values())
     if len(places) < 2:
@@ -133,7 +133,7 @@ def _odd(at: dict[int, Wait]) -> Missing | None:
     if len(behind) >= most:
         behind = tuple(sorted(rank for rank, wait in at.items() if wait.call == min(w.call for w in at.values())))
         own = at[behind[0]]
-    return Missing(behind, f"waited in {own.operation} {own.call}, the others in {operation} {call}")
+    return MissingRanks(behind, f"waited in {own.operation} {own.call}, the others in {operation} {call}")
 
 
 _RANK_IN_LINE = re.compile(r"(?i)\[rank ?(\d+)\]|\brank[ =:]+(\d+)\b")
@@ -152,17 +152,17 @@ _INTERPRETER = re.compile(r"^<|/lib/python\d[\d.]*/")
 
 
 @dataclass(slots=True)
-class RankPlaces:
+class RankMap:
     """What the logs say of where ranks are: the node of each, and which rank a node's local number is."""
 
     nodes: dict[int, str] = field(default_factory=dict)
     ranks: dict[tuple[str, int], int] = field(default_factory=dict)
     pids: dict[str, tuple[int, str]] = field(default_factory=dict)
 
-    def see(self, row: LogRow, folder: str) -> None:
+    def add_line(self, row: LogLine, directory: str) -> None:
         """Take what a line's prefixes say."""
-        node, local = row.host or folder, _LOCAL.search(row.lane)
-        if local and row.lane.endswith(local.group(0)):
+        node, local = row.host or directory, _LOCAL.search(row.writer)
+        if local and row.writer.endswith(local.group(0)):
             return
         if row.rank >= 0:
             self.nodes.setdefault(row.rank, node)
@@ -171,12 +171,12 @@ class RankPlaces:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FailureLocation:
     """Where a job failed: node (empty) and rank (None) as far as known, and the ranks that others waited for."""
 
     node: str = ""
     rank: int | None = None
-    missing: Missing | None = None
+    missing: MissingRanks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +187,12 @@ class CodeLocation:
     where: str
 
 
-def find_raising_code(root: Case) -> CodeLocation | None:
+def find_raising_code(root: Candidate) -> CodeLocation | None:
     """Return the package code that raised the root's exception; None without a traceback, or when user code raised it.
 
     Frames of the interpreter are passed over: `json` raises for whoever calls it.
     """
-    frames = [frame for one in root.event.raised if one.number <= root.number for frame in one.frames]
+    frames = [frame for one in root.event.exceptions if one.number <= root.number for frame in one.frames]
     for frame in reversed(frames):
         if found := _IN_PACKAGE.search(frame.file):
             return CodeLocation(found.group(2), f"{found.group(1)}: {frame.function}")
@@ -201,57 +201,61 @@ def find_raising_code(root: Case) -> CodeLocation | None:
     return None
 
 
-def place_of(root: Case, cases: Sequence[Case], reads: Sequence[Read], names: Sequence[str]) -> Place:
+def locate_failure(
+    root: Candidate, candidates: Sequence[Candidate], reads: Sequence[LogEvents], names: Sequence[str]
+) -> FailureLocation:
     """Return where a job failed; `names` are those of its logs."""
-    folders = _folders(names)
-    places = _places(reads, cases, names, folders)
-    if missing := _missing(root, cases, places.nodes):
-        return Place(places.nodes.get(missing.ranks[0], ""), missing.ranks[0], missing)
-    own, name = folders[root.event.file], names[root.event.file]
-    node, rank = _of_process(root, places)
-    node = _late_node(root, cases, folders) or root.event.row.host or node or own
-    rank = rank if rank is not None else _rank_of(root, name, node, places)
+    directories = _list_node_directories(names)
+    places = _map_ranks(reads, candidates, names, directories)
+    if missing := _find_missing_ranks(root, candidates, places.nodes):
+        return FailureLocation(places.nodes.get(missing.ranks[0], ""), missing.ranks[0], missing)
+    own, name = directories[root.event.file], names[root.event.file]
+    node, rank = _find_process_rank(root, places)
+    node = _find_late_node(root, candidates, directories) or root.event.log_line.host or node or own
+    rank = rank if rank is not None else _find_rank(root, name, node, places)
     if rank is not None:
         node = node or places.nodes.get(rank, "")
-    return Place(node or _node_in(root, name), rank)
+    return FailureLocation(node or _parse_node(root, name), rank)
 
 
-def _missing(root: Case, cases: Sequence[Case], seen: Iterable[int]) -> Missing | None:
+def _find_missing_ranks(root: Candidate, candidates: Sequence[Candidate], seen: Iterable[int]) -> MissingRanks | None:
     """Return the ranks that did not come to a collective; None when nobody waited, or nothing tells."""
-    if root.cls != "victim" and not absent_in([root.text]):
+    if root.error_class != "victim" and not find_reported_missing([root.text]):
         return None
-    if named := absent_in(case.text for case in cases):
+    if named := find_reported_missing(candidate.text for candidate in candidates):
         return named
     waits = []
-    for case in cases:
-        for text in {case.event.text, case.text}:
-            if wait := wait_of(text, case.event.row.rank):
+    for candidate in candidates:
+        for text in {candidate.event.text, candidate.text}:
+            if wait := parse_wait(text, candidate.event.log_line.rank):
                 waits.append(wait)
-    return find_missing(waits, seen)
+    return infer_missing_ranks(waits, seen)
 
 
-def _places(reads: Sequence[Read], cases: Sequence[Case], names: Sequence[str], folders: Sequence[str]) -> RankPlaces:
-    places = RankPlaces()
+def _map_ranks(
+    reads: Sequence[LogEvents], candidates: Sequence[Candidate], names: Sequence[str], directories: Sequence[str]
+) -> RankMap:
+    places = RankMap()
     for index, read in enumerate(reads):
-        if (rank := _rank_in(names[index])) is not None:
-            places.nodes.setdefault(rank, folders[index])
-        for row in _rows(read):
-            places.see(row, folders[index])
-    for case in cases:
-        for one in case.event.raised:
+        if (rank := _parse_rank_in_name(names[index])) is not None:
+            places.nodes.setdefault(rank, directories[index])
+        for row in _iterate_lines(read):
+            places.add_line(row, directories[index])
+    for candidate in candidates:
+        for one in candidate.event.exceptions:
             if one.kind == "ChildFailedError":
-                places.pids.update(_summed(line for _, line in one.tail))
+                places.pids.update(_parse_launcher_summary(line for _, line in one.tail))
     return places
 
 
-def _rows(read: Read) -> Iterator[LogRow]:
+def _iterate_lines(read: LogEvents) -> Iterator[LogLine]:
     for event in read.events:
-        yield event.row
+        yield event.log_line
     for mark in read.marks:
-        yield read_row(mark.number, mark.text)
+        yield parse_line(mark.number, mark.text)
 
 
-def _summed(lines: Iterable[str]) -> Iterator[tuple[str, tuple[int, str]]]:
+def _parse_launcher_summary(lines: Iterable[str]) -> Iterator[tuple[str, tuple[int, str]]]:
     """Yield rank and host of each process that torchrun's summary lists, by its pid."""
     said: dict[str, str] = {}
     for line in lines:
@@ -265,57 +269,57 @@ def _summed(lines: Iterable[str]) -> Iterator[tuple[str, tuple[int, str]]]:
             said = {}
 
 
-def _late_node(root: Case, cases: Sequence[Case], folders: Sequence[str]) -> str:
+def _find_late_node(root: Candidate, candidates: Sequence[Candidate], directories: Sequence[str]) -> str:
     """Return the node that did not come while the others waited for it at the start; empty where not one is left."""
     if not _GATHERING.search(root.text):
         return ""
 
-    def node_of(case: Case) -> str:
-        return case.event.row.host or folders[case.event.file]
+    def node_of(candidate: Candidate) -> str:
+        return candidate.event.log_line.host or directories[candidate.event.file]
 
-    waited = {node_of(case) for case in cases if _GATHERING.search(case.text)}
-    others = ({node_of(case) for case in cases} | set(folders)) - waited - {""}
+    waited = {node_of(candidate) for candidate in candidates if _GATHERING.search(candidate.text)}
+    others = ({node_of(candidate) for candidate in candidates} | set(directories)) - waited - {""}
     return others.pop() if len(others) == 1 and waited - {""} else ""
 
 
-def _of_process(root: Case, places: RankPlaces) -> tuple[str, int | None]:
+def _find_process_rank(root: Candidate, places: RankMap) -> tuple[str, int | None]:
     """Return node and rank of a process that its launcher names by pid."""
-    found = _LOCAL_IN_LINE.search(root.event.row.text)
+    found = _LOCAL_IN_LINE.search(root.event.log_line.text)
     if found and found.group(2) in places.pids:
         rank, host = places.pids[found.group(2)]
         return host, rank
     return "", None
 
 
-def _rank_of(root: Case, name: str, node: str, places: RankPlaces) -> int | None:
-    row = root.event.row
-    local = _LOCAL.search(row.lane)
-    if local and row.lane.endswith(local.group(0)):
+def _find_rank(root: Candidate, name: str, node: str, places: RankMap) -> int | None:
+    row = root.event.log_line
+    local = _LOCAL.search(row.writer)
+    if local and row.writer.endswith(local.group(0)):
         return places.ranks.get((node, int(local.group(1))), int(local.group(1)))
     if row.rank >= 0:
         return row.rank
     if found := _RANK_IN_LINE.search(row.text) or _RANK_IN_LINE.search(root.text):
         return int(next(group for group in found.groups() if group))
-    if (rank := _rank_in(name)) is not None:
+    if (rank := _parse_rank_in_name(name)) is not None:
         return rank
     found = _LOCAL_IN_LINE.search(row.text)
     return places.ranks.get((node, int(found.group(1))), int(found.group(1))) if found else None
 
 
-def _rank_in(name: str) -> int | None:
+def _parse_rank_in_name(name: str) -> int | None:
     found = _RANK_IN_NAME.search(name.rpartition("/")[2])
     return int(found.group(1) or found.group(2)) if found else None
 
 
-def _node_in(root: Case, name: str) -> str:
-    for text in (root.event.row.text, root.text, *(line for _, line in root.event.tail)):
+def _parse_node(root: Candidate, name: str) -> str:
+    for text in (root.event.log_line.text, root.text, *(line for _, line in root.event.tail)):
         if found := _NODE_IN_LINE.search(text):
             return next(group for group in found.groups() if group)
     found = _NODE_IN_NAME.search("/".join(name.split("/")[-2:]))
     return found.group(1) if found else ""
 
 
-def _folders(names: Sequence[str]) -> list[str]:
+def _list_node_directories(names: Sequence[str]) -> list[str]:
     """Return the folder of each log that tells nodes apart: the first in which names differ; empty where none does."""
     parts = [name.split("/")[:-1] for name in names]
     for depth in range(max((len(one) for one in parts), default=0)):
@@ -331,21 +335,21 @@ _PEER = re.compile(r"by (?:remote )?peer \[?([\w.:]+?)\]?(?::\d+)?(?:$|[\s,])|re
 _ENGINE = re.compile(r"EngineCore|Engine core|WorkerProc|VllmWorker|[sS]cheduler|detokenizer")
 
 
-def log_to_fetch(root: Case, place: Place) -> str:
+def suggest_log_to_fetch(root: Candidate, place: FailureLocation) -> str:
     """Return what to look at next, `stderr of rank 2`; empty where the root itself is in the logs."""
-    if root.cls == "root":
+    if root.error_class == "root":
         return ""
     if place.missing:
         told = ", ".join(map(str, place.missing.ranks[:8]))
         at = f" on node {place.node}" if place.node else ""
-        return f"stderr of rank {told}{at}, which {place.missing.what}"
-    text = root.event.row.text
+        return f"stderr of rank {told}{at}, which {place.missing.reason}"
+    text = root.event.log_line.text
     if found := _CHILD.search(text):
         return f"stderr of local rank {found.group(1)} (pid {found.group(2)})"
     if found := _PEER.search(text):
         return f"stderr of the process at {found.group(1) or found.group(2)}"
-    if root.cls == "victim" and root.event.row.rank >= 0:
-        return f"stderr of the ranks other than {root.event.row.rank}, on all nodes"
+    if root.error_class == "victim" and root.event.log_line.rank >= 0:
+        return f"stderr of the ranks other than {root.event.log_line.rank}, on all nodes"
     if found := _ACTOR.search(text):
         at = f" on {found.group(2)}" if found.group(2) else ""
         return f"worker-*-{found.group(1)}.err of Ray's session folder{at}"

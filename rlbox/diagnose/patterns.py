@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rlbox.diagnose.lines import FAILED, LogRow
-from rlbox.diagnose.tracebacks import NAME
+from rlbox.diagnose.lines import LEVEL_ERROR, LogLine
+from rlbox.diagnose.tracebacks import EXCEPTION_NAME
 from rlbox.foreign import toml_table
 
 _FILE = Path(__file__).with_name("patterns.toml")
@@ -30,7 +30,7 @@ _ERRNO = (
     r"|too many open files|cannot allocate memory|resource temporarily unavailable|host key verification failed"
     r"|disk quota exceeded|transport endpoint is not connected|file exists|broken pipe|invalid argument|i/o timeout)"
 )
-_STAND_INS = {"<NAME>": NAME, "<SIGNAL>": _SIGNAL, "<CANNOT>": _CANNOT, "<ERRNO>": _ERRNO}
+_STAND_INS = {"<NAME>": EXCEPTION_NAME, "<SIGNAL>": _SIGNAL, "<CANNOT>": _CANNOT, "<ERRNO>": _ERRNO}
 
 
 @functools.cache
@@ -39,27 +39,27 @@ def _tables() -> dict[str, Any]:
 
 
 @functools.cache
-def words(table: str, key: str) -> tuple[str, ...]:
+def load_patterns(table: str, key: str) -> tuple[str, ...]:
     """Return the expressions or texts of a key of `patterns.toml`."""
     found: list[str] = _tables()[table][key]
     return tuple(_filled(text) for text in found)
 
 
 @functools.cache
-def keys(table: str) -> tuple[str, ...]:
+def list_pattern_keys(table: str) -> tuple[str, ...]:
     """Return the keys of a table of `patterns.toml`, in its order."""
     return tuple(_tables()[table])
 
 
 @functools.cache
-def any_of(table: str, key: str) -> Any:
+def compile_union(table: str, key: str) -> Any:
     """Return the expressions of a key as one of RE2's, which has `search`."""
     import re2
 
     options = re2.Options()
     options.never_capture = True
     options.max_mem = 128 << 20
-    return re2.compile("|".join(f"(?:{text})" for text in words(table, key)), options)
+    return re2.compile("|".join(f"(?:{text})" for text in load_patterns(table, key)), options)
 
 
 def _filled(text: str) -> str:
@@ -69,65 +69,65 @@ def _filled(text: str) -> str:
     return text
 
 
-Class = Literal["root", "relayed", "victim", "death", "noise"]
+ErrorClass = Literal["root", "relayed", "victim", "death", "noise"]
 
 
-def class_of(text: str, kind: str = "") -> Class:
+def classify_error(text: str, kind: str = "") -> ErrorClass:
     """Return the class of an error by its words: `text` is its line, `kind` its exception's name where it has one."""
-    if is_never_fatal(text) or (not kind and any_of("class", "noise").search(text)):
+    if is_never_fatal(text) or (not kind and compile_union("class", "noise").search(text)):
         return "noise"
-    if any_of("class", "relayed").search(text):
+    if compile_union("class", "relayed").search(text):
         return "relayed"
-    if any_of("class", "death").search(text):
+    if compile_union("class", "death").search(text):
         return "death"
-    return "victim" if any_of("class", "victim").search(text) else "root"
+    return "victim" if compile_union("class", "victim").search(text) else "root"
 
 
 def is_never_fatal(text: str) -> bool:
     """Whether a line says what nothing stops for, however it is said."""
-    return bool(any_of("class", "noise_always").search(text))
+    return bool(compile_union("class", "noise_always").search(text))
 
 
-LAST_WORD, STATED, PERHAPS = 3, 2, 1
+CERTAIN, STATED, POSSIBLE = 3, 2, 1
 
 
-def weight(row: LogRow) -> int:
+def rate_failure(row: LogLine) -> int:
     """Return how surely a line says that something failed: 0 where it does not."""
     body = row.body.strip()
     if not body:
         return 0
-    if any_of("form", "programs").search(body):
-        return LAST_WORD
-    if row.level >= FAILED or any_of("form", "named").search(body):
+    if compile_union("form", "programs").search(body):
+        return CERTAIN
+    if row.level >= LEVEL_ERROR or compile_union("form", "named").search(body):
         return STATED
-    return PERHAPS if any_of("form", "perhaps").search(body) else 0
+    return POSSIBLE if compile_union("form", "perhaps").search(body) else 0
 
 
-def goes_on(body: str) -> bool:
+def says_work_continues(body: str) -> bool:
     """Whether a line says that the work goes on after the error above it."""
-    return bool(any_of("recurring", "went_on").search(body))
+    return bool(compile_union("recurring", "went_on").search(body))
 
 
-Sign = Literal["step", "served", "bar", "ready", "ray", "quote", "saved", "done", "start", "stop"]
+ProgressSign = Literal["step", "served", "bar", "ready", "ray", "quote", "saved", "done", "start", "stop"]
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ProgressMark:
     """A sign at a line; `text` is the line's beginning, `clock` the time that it states.
 
     `lane`, `rank` (-1: it does not say) and `host` tell who wrote it, as of a `LogRow`.
     """
 
     number: int
-    sign: Sign
+    sign: ProgressSign
     text: str
     clock: str = ""
-    lane: str = ""
+    writer: str = ""
     rank: int = -1
     host: str = ""
 
 
-def sign_of(text: str) -> Sign | None:
+def find_progress_sign(text: str) -> ProgressSign | None:
     """Return what a line is a sign of; None of nothing."""
     found = _sign_pattern().search(text[:600])
     return found.lastgroup if found else None  # type: ignore[return-value]
@@ -135,18 +135,22 @@ def sign_of(text: str) -> Sign | None:
 
 @functools.cache
 def _sign_pattern() -> re.Pattern[str]:
-    return re.compile("|".join(f"(?P<{sign}>{'|'.join(words('sign', sign))})" for sign in keys("sign")))
+    return re.compile(
+        "|".join(f"(?P<{sign}>{'|'.join(load_patterns('sign', sign))})" for sign in list_pattern_keys("sign"))
+    )
 
 
 @functools.cache
-def block_pattern() -> Any:
+def compile_sign_pattern() -> Any:
     """Return the signs as one expression of RE2 over a block of bytes."""
     import re2
 
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.never_capture = True
-    text = "|".join(_behind_prefixes(part) for sign in keys("sign") for part in words("sign", sign))
+    text = "|".join(
+        _behind_prefixes(part) for sign in list_pattern_keys("sign") for part in load_patterns("sign", sign)
+    )
     return re2.compile(f"(?m)(?:{text})".encode(), options)
 
 
@@ -157,16 +161,16 @@ def _behind_prefixes(text: str) -> str:
     return rf"{text[:-1]}(?:\x1b\[[\d;]*m)*\r?$" if text.endswith("$") else text
 
 
-BEGINNING = 1 << 18
+HEAD_BYTES = 1 << 18
 """Bytes of a log that are looked at."""
 
 
-def spoken_in(data: bytes) -> frozenset[str]:
+def find_program_kinds(data: bytes) -> frozenset[str]:
     """Return the kinds of programs that bytes of a log speak of: `building`, `pip`, `serving`, `training`."""
-    return frozenset(kind for kind in keys("spoken") if _kind_pattern(kind).search(data))
+    return frozenset(kind for kind in list_pattern_keys("spoken") if _kind_pattern(kind).search(data))
 
 
-def words_of(kinds: frozenset[str]) -> str:
+def format_program_kinds(kinds: frozenset[str]) -> str:
     """Return what was spoken of as one line; a log of training with an engine in it is one of training."""
     told = kinds - {"serving"} if "training" in kinds else kinds
     return f"spoken {' '.join(sorted(told))}"
@@ -174,4 +178,4 @@ def words_of(kinds: frozenset[str]) -> str:
 
 @functools.cache
 def _kind_pattern(kind: str) -> re.Pattern[bytes]:
-    return re.compile("|".join(words("spoken", kind)).encode(), re.MULTILINE)
+    return re.compile("|".join(load_patterns("spoken", kind)).encode(), re.MULTILINE)

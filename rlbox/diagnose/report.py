@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from rlbox.diagnose.candidates import Case
-from rlbox.diagnose.diagnosis import UNKNOWN, Diagnosis, shown_text
+from rlbox.diagnose.candidates import Candidate
+from rlbox.diagnose.diagnosis import UNKNOWN, Diagnosis, get_full_line
 from rlbox.diagnose.root_cause import Link
 from rlbox.i18n import _, join
 from rlbox.secrets.masks import Masks
@@ -17,7 +17,7 @@ _FIRST_WIDTH = 320
 _CHAIN_SHOWN = 12
 _ALSO_SHOWN = 4
 _NOISE_SHOWN = 6
-WHYS = {
+LINK_REASONS = {
     "": _("it broke first"),
     "same-lane": _("same process, later"),
     "quoted": _("it repeats that line"),
@@ -25,7 +25,7 @@ WHYS = {
     "kill-order": _("it was ended after it"),
     "time": _("told later"),
 }
-REASONS = {
+BENIGN_REASONS = {
     "signature": _("known to be harmless"),
     "survived": _("the work went on after it"),
     "shutdown": _("the job was ending"),
@@ -41,7 +41,7 @@ ENDINGS = {
 }
 
 
-def report(diagnosis: Diagnosis, excerpt: str = "", *, why: bool = False) -> str:
+def format_report(diagnosis: Diagnosis, excerpt: str = "", *, why: bool = False) -> str:
     """Return the whole report.
 
     Parameters
@@ -52,103 +52,109 @@ def report(diagnosis: Diagnosis, excerpt: str = "", *, why: bool = False) -> str
         Add what was not taken for a failure.
     """
     if diagnosis.root is None:
-        parts = [_healthy(diagnosis)]
+        parts = [_format_healthy(diagnosis)]
     else:
-        parts = [join("\n", four_lines(diagnosis)), _chain(diagnosis)]
+        parts = [join("\n", format_summary(diagnosis)), _format_chain(diagnosis)]
         if excerpt:
             parts.append(excerpt)
     if why or diagnosis.root is None:
-        parts.append(_noise(diagnosis))
+        parts.append(_format_benign(diagnosis))
     return join("\n\n", (part for part in parts if part))
 
 
-def four_lines(diagnosis: Diagnosis) -> Iterator[str]:
+def format_summary(diagnosis: Diagnosis) -> Iterator[str]:
     """Yield what broke first, why, what followed, and what to do."""
     root = diagnosis.root
     if root is None:
         return
-    yield _("first: {line}").format(line=_line(diagnosis, root, _FIRST_WIDTH))
-    yield _("cause: {cause}").format(cause=_cause(diagnosis))
-    yield _("after: {consequences}").format(consequences=_followed(diagnosis))
-    yield _("next:  {step}").format(step=_next(diagnosis))
+    yield _("first: {line}").format(line=_format_line(diagnosis, root, _FIRST_WIDTH))
+    yield _("cause: {cause}").format(cause=_format_cause(diagnosis))
+    yield _("after: {consequences}").format(consequences=_format_consequences(diagnosis))
+    yield _("next:  {step}").format(step=_format_next(diagnosis))
 
 
-def _cause(diagnosis: Diagnosis) -> str:
+def _format_cause(diagnosis: Diagnosis) -> str:
     sure = f"{diagnosis.confidence:.2f}"
     if cause := diagnosis.cause if diagnosis.cause != UNKNOWN else diagnosis.fix:
         title = diagnosis.title or ""
         return _("{cause}: {title} (sure to {confidence})").format(cause=cause, title=_(title), confidence=sure)
-    if diagnosis.placed:
-        return _("unknown: raised in {place}; no signature knows it").format(place=diagnosis.placed.where)
+    if diagnosis.raised_in:
+        return _("unknown: raised in {place}; no signature knows it").format(place=diagnosis.raised_in.where)
     return _("unknown: no signature knows this line")
 
 
-def _next(diagnosis: Diagnosis) -> str:
+def _format_next(diagnosis: Diagnosis) -> str:
     remedy = diagnosis.remedy or ""
-    if diagnosis.fetch:
-        fetch = _("these are consequences; look at {log}").format(log=diagnosis.fetch)
+    if diagnosis.log_to_fetch:
+        fetch = _("these are consequences; look at {log}").format(log=diagnosis.log_to_fetch)
         has_remedy = remedy and diagnosis.cause != UNKNOWN
         return _("{fetch}. {remedy}").format(fetch=fetch, remedy=_(remedy)) if has_remedy else fetch
     return _(remedy) if remedy else _("none is known; `rlbox diagnose LOG --why` tells what else went wrong there")
 
 
-def _followed(diagnosis: Diagnosis) -> str:
+def _format_consequences(diagnosis: Diagnosis) -> str:
     rest = diagnosis.chain[1:]
     if not rest:
         return _("nothing more that failed")
-    lanes = dict.fromkeys(link.case.event.lane or diagnosis.files[link.case.event.file].name for link in rest)
+    lanes = dict.fromkeys(
+        link.candidate.event.writer or diagnosis.files[link.candidate.event.file].name for link in rest
+    )
     shown = ", ".join(list(lanes)[:3]) + (", …" if len(lanes) > 3 else "")
-    last = _cut(shown_text(rest[-1].case), WIDTH)
+    last = _limit(get_full_line(rest[-1].candidate), WIDTH)
     if len(rest) == 1:
         return _("one consequence, in {places}: {line}").format(places=shown, line=last)
     return _("{count} consequences, in {places}; the last: {line}").format(count=len(rest), places=shown, line=last)
 
 
-def _cut(text: str, width: int) -> str:
+def _limit(text: str, width: int) -> str:
     """Return a text of so many characters at most, with a sign where more of it was."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
-def _line(diagnosis: Diagnosis, case: Case, width: int = WIDTH) -> str:
+def _format_line(diagnosis: Diagnosis, candidate: Candidate, width: int = WIDTH) -> str:
     """Return where a failure stands, and its line."""
-    row = case.event.row
-    place = f"{diagnosis.files[case.event.file].name}:{case.number}"
-    where = ", ".join(part for part in (place, row.lane, row.clock) if part)
-    return f"{where}: {_cut(shown_text(case), width)}"
+    row = candidate.event.log_line
+    place = f"{diagnosis.files[candidate.event.file].name}:{candidate.number}"
+    where = ", ".join(part for part in (place, row.writer, row.clock) if part)
+    return f"{where}: {_limit(get_full_line(candidate), width)}"
 
 
-def _chain(diagnosis: Diagnosis) -> str:
+def _format_chain(diagnosis: Diagnosis) -> str:
     if len(diagnosis.chain) < 2 and not diagnosis.also:
         return ""
-    rows = [_step(diagnosis, place, link) for place, link in enumerate(diagnosis.chain[:_CHAIN_SHOWN])]
+    rows = [_format_link(diagnosis, place, link) for place, link in enumerate(diagnosis.chain[:_CHAIN_SHOWN])]
     if (left := len(diagnosis.chain) - _CHAIN_SHOWN) > 0:
         rows.append(_("  … and {count} more").format(count=left))
-    for case in diagnosis.also[:_ALSO_SHOWN]:
-        rows.append(_("  also: {line} [{cause}]").format(line=_line(diagnosis, case), cause=case.cause or UNKNOWN))
+    for candidate in diagnosis.also[:_ALSO_SHOWN]:
+        rows.append(
+            _("  also: {line} [{cause}]").format(
+                line=_format_line(diagnosis, candidate), cause=candidate.cause or UNKNOWN
+            )
+        )
     return join("\n", rows)
 
 
-def _step(diagnosis: Diagnosis, place: int, link: Link) -> str:
-    case = link.case
-    times = _(" ({count} times)").format(count=case.event.count) if case.event.count > 1 else ""
+def _format_link(diagnosis: Diagnosis, place: int, link: Link) -> str:
+    candidate = link.candidate
+    times = _(" ({count} times)").format(count=candidate.event.count) if candidate.event.count > 1 else ""
     of = f" {link.of + 1}" if link.of > 0 else ""
-    start = f"  {place + 1}. {_line(diagnosis, case)}"
-    return join("", (start, times, f" [{link.kind}, ", WHYS[link.why], of, "]"))
+    start = f"  {place + 1}. {_format_line(diagnosis, candidate)}"
+    return join("", (start, times, f" [{link.kind}, ", LINK_REASONS[link.why], of, "]"))
 
 
-def _healthy(diagnosis: Diagnosis) -> str:
+def _format_healthy(diagnosis: Diagnosis) -> str:
     ending = ENDINGS[diagnosis.ending]
     lines = sum(one.lines for one in diagnosis.files)
     return _("nothing fatal in {count} lines; {ending}").format(count=lines, ending=ending)
 
 
-def _noise(diagnosis: Diagnosis) -> str:
+def _format_benign(diagnosis: Diagnosis) -> str:
     rows: list[str] = []
     seen: Sequence[dict[str, object]] = diagnosis.as_json()["benign"]
     for row in seen[:_NOISE_SHOWN]:
-        line = f"{row['file']}:{row['line']}: {_cut(str(row['text']), WIDTH)}"
+        line = f"{row['file']}:{row['line']}: {_limit(str(row['text']), WIDTH)}"
         count = row["count"]
-        facts = (str(row["cause"] or ""), _("{count} times").format(count=count), REASONS[str(row["why"])])
+        facts = (str(row["cause"] or ""), _("{count} times").format(count=count), BENIGN_REASONS[str(row["why"])])
         listed = join(", ", (fact for fact in facts if fact))
         rows.append(_("  no failure: {line} [{facts}]").format(line=line, facts=listed))
     if (left := len(seen) - _NOISE_SHOWN) > 0:
@@ -157,8 +163,8 @@ def _noise(diagnosis: Diagnosis) -> str:
 
 
 MOST_BYTES = 8000
-_ASKED = "What is the cause of this failure, and the smallest next step? What is known so far:"
-_HIDDEN = (
+_QUESTION = "What is the cause of this failure, and the smallest next step? What is known so far:"
+_REDACTIONS = (
     (re.compile(r"\b(?:hf_|gh[pousr]_|github_pat_|sk-|xox[a-z]-|glpat-|AKIA)[A-Za-z0-9_-]{8,}"), "***"),
     (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), "***"),
     (re.compile(r"\b[0-9a-fA-F]{32,}\b"), "***"),
@@ -176,18 +182,18 @@ _HIDDEN = (
 """What is hidden, and what stands in its place: keys, people, hosts, and the folders of paths but for packages'."""
 
 
-def evidence_pack(found: Diagnosis, excerpt: str, environment: Mapping[str, str]) -> str:
+def format_redacted_report(found: Diagnosis, excerpt: str, environment: Mapping[str, str]) -> str:
     """Return what a stranger may be asked with: the question, the answer so far, and the lines around the root.
 
     `environment` holds the secrets of this process, which are masked however they are written.
     """
-    text = f"{_ASKED}\n\n{report(found, excerpt)}\n"
-    text = hidden(Masks(environment).text(text))
+    text = f"{_QUESTION}\n\n{format_report(found, excerpt)}\n"
+    text = redact(Masks(environment).text(text))
     return text.encode("utf-8", "replace")[:MOST_BYTES].decode("utf-8", "ignore")
 
 
-def hidden(text: str) -> str:
+def redact(text: str) -> str:
     """Return a text without keys, people, hosts and folders."""
-    for pattern, other in _HIDDEN:
+    for pattern, other in _REDACTIONS:
         text = pattern.sub(other, text)
     return text

@@ -9,12 +9,20 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Literal
 
-from rlbox.diagnose.candidates import Case, assess, is_last_word, survived, works_on
-from rlbox.diagnose.clock import ClockTime, in_year, moment_of
-from rlbox.diagnose.event_reader import Read
-from rlbox.diagnose.events import Event, is_logged
-from rlbox.diagnose.location import absent_in, calls_of
-from rlbox.diagnose.patterns import LAST_WORD, PERHAPS, Class, Mark, class_of, is_never_fatal, words_of
+from rlbox.diagnose.candidates import Candidate, classify_event, ends_log, find_recovery_reason, resumes_work
+from rlbox.diagnose.clock import ClockTime, parse_clock, to_unix_seconds
+from rlbox.diagnose.event_reader import LogEvents
+from rlbox.diagnose.events import Event, is_logged_exception
+from rlbox.diagnose.location import find_reported_missing, parse_rank_calls
+from rlbox.diagnose.patterns import (
+    CERTAIN,
+    POSSIBLE,
+    ErrorClass,
+    ProgressMark,
+    classify_error,
+    format_program_kinds,
+    is_never_fatal,
+)
 from rlbox.diagnose.signatures import SignatureSet
 
 SAME_S = 1.0
@@ -34,20 +42,20 @@ class Timeline:
     nothing of what came first, and another order of the same logs is to give the same root.
     """
 
-    def __init__(self, reads: Sequence[Read], names: Sequence[str] = ()) -> None:
+    def __init__(self, reads: Sequence[LogEvents], names: Sequence[str] = ()) -> None:
         self._year = _year_of(reads)
         self._reads = reads
         named = sorted(range(len(reads)), key=lambda place: _by_number(names[place])) if names else range(len(reads))
-        self.turns = dict(zip(named, range(len(reads)), strict=True))
+        self.log_orders = dict(zip(named, range(len(reads)), strict=True))
         self.skews_s = self._skews()
 
-    def time_of(self, case: Case) -> tuple[float, float] | None:
+    def get_time(self, candidate: Candidate) -> tuple[float, float] | None:
         """Return when a failure was told, in seconds of the first log's clock, and how far that may be off.
 
         A line without a clock was written after the one above it that has one; how long after is not known.
         """
-        event = case.event
-        own = next((clock for clock in (event.row.clock, *(one.clock for one in event.raised)) if clock), "")
+        event = candidate.event
+        own = next((clock for clock in (event.log_line.clock, *(one.clock for one in event.exceptions)) if clock), "")
         at = self._at(own or event.near)
         if at is None:
             return None
@@ -55,8 +63,8 @@ class Timeline:
         return at - self.skews_s[event.file], off_s
 
     def _at(self, clock: str) -> float | None:
-        moment = moment_of(clock) if clock else None
-        return in_year(moment, self._year) if moment else None
+        moment = parse_clock(clock) if clock else None
+        return to_unix_seconds(moment, self._year) if moment else None
 
     def _skews(self) -> list[float]:
         """Return how far each clock is ahead, by what several logs tell of: the same step of a training."""
@@ -73,7 +81,7 @@ class Timeline:
             skews.append(apart if abs(apart) >= _SKEW_LEAST_S else 0.0)
         return [skew - skews[0] for skew in skews]
 
-    def _steps(self, marks: Sequence[Mark]) -> dict[str, float]:
+    def _steps(self, marks: Sequence[ProgressMark]) -> dict[str, float]:
         found: dict[str, float] = {}
         for mark in marks:
             step = _STEP.search(mark.text)
@@ -83,67 +91,70 @@ class Timeline:
         return found
 
 
-def is_told(one: Case, other: Case) -> bool:
+def is_order_known(one: Candidate, other: Candidate) -> bool:
     """Whether clocks tell which of two failures came first."""
     if one.time is None or other.time is None:
         return False
     return abs(one.time[0] - other.time[0]) > max(one.time[1], other.time[1])
 
 
-def precedes(one: Case, other: Case) -> bool:
+def precedes(one: Candidate, other: Candidate) -> bool:
     """Whether a failure came before another one, as far as clocks and the order of lines tell."""
     same_file = one.event.file == other.event.file
-    if same_file and one.event.lane == other.event.lane:
-        return one.event.begun < other.event.begun
+    if same_file and one.event.writer == other.event.writer:
+        return one.event.first_number < other.event.first_number
     if one.time is not None and other.time is not None:
         apart_s, off_s = one.time[0] - other.time[0], max(one.time[1], other.time[1])
         if abs(apart_s) > off_s or (not same_file and apart_s):
             return apart_s < 0
     if same_file:
-        return one.event.begun < other.event.begun
-    return (one.turn, one.event.begun) < (other.turn, other.event.begun)
+        return one.event.first_number < other.event.first_number
+    return (one.log_order, one.event.first_number) < (other.log_order, other.event.first_number)
 
 
-def first_of(cases: Sequence[Case]) -> Case:
+def find_first(candidates: Sequence[Candidate]) -> Candidate:
     """Return the failure that came first."""
-    best = cases[0]
-    for case in cases[1:]:
-        if precedes(case, best):
-            best = case
+    best = candidates[0]
+    for candidate in candidates[1:]:
+        if precedes(candidate, best):
+            best = candidate
     return best
 
 
-def in_order(cases: Sequence[Case]) -> list[Case]:
+def sort_by_time(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return failures in the order in which they came: by clocks where there are some, else as they stand."""
-    by_file: dict[int, list[Case]] = defaultdict(list)
-    for case in cases:
-        by_file[case.event.file].append(case)
+    by_file: dict[int, list[Candidate]] = defaultdict(list)
+    for candidate in candidates:
+        by_file[candidate.event.file].append(candidate)
     if len(by_file) == 1:
-        return sorted(cases, key=lambda case: case.event.begun)
-    keys = {id(case): _key(case) for case in cases}
-    return sorted(cases, key=lambda case: keys[id(case)])
+        return sorted(candidates, key=lambda candidate: candidate.event.first_number)
+    keys = {id(candidate): _key(candidate) for candidate in candidates}
+    return sorted(candidates, key=lambda candidate: keys[id(candidate)])
 
 
-def _key(case: Case) -> tuple[float, int, int]:
-    return (case.time[0] if case.time else float("inf"), case.turn, case.event.begun)
+def _key(candidate: Candidate) -> tuple[float, int, int]:
+    return (candidate.time[0] if candidate.time else float("inf"), candidate.log_order, candidate.event.first_number)
 
 
 def _by_number(name: str) -> list[int | str]:
     return [int(part) if part.isdecimal() else part for part in _NUMBERS.split(name)]
 
 
-def _year_of(reads: Sequence[Read]) -> int:
+def _year_of(reads: Sequence[LogEvents]) -> int:
     """Return the year that clocks which tell one tell, so that the others may be held against them."""
     for read in reads:
-        for clock in (*(event.row.clock for event in read.events[:200]), *(mark.clock for mark in read.marks[:50])):
-            moment = moment_of(clock) if clock else None
-            if moment and _tells_year(moment):
+        for clock in (
+            *(event.log_line.clock for event in read.events[:200]),
+            *(mark.clock for mark in read.marks[:50]),
+        ):
+            moment = parse_clock(clock) if clock else None
+            if moment and _has_year(moment):
                 return datetime.fromtimestamp(moment.at_s, timezone.utc).year
     return 2000
 
 
-def _tells_year(moment: ClockTime) -> bool:
-    return moment.yeared and moment.dated
+def _has_year(moment: ClockTime) -> bool:
+    return moment.has_year and moment.has_date
 
 
 _NEAR = 1.5
@@ -152,198 +163,260 @@ _PENALTY = {"root": 0.0, "victim": 1.5, "death": 2.5, "relayed": 3.0}
 _QUOTED = 24
 _LAST = 2.0
 """How much more solid it is that something may have failed when nothing is said behind it."""
-_STORY = 1000
+_UNRELATED_LINES = 1000
 """Lines of a log, those of failures not counted, behind which a root is another story than a victim before it."""
-_STRUCK = re.compile(
+_CRASH_SIGNAL = re.compile(
     r"failed \(exitcode: -(?:4|7|8|9|11)\) local_rank|exits with return code = -(?:4|7|8|9|11)\b"
     r"|<Signals\.SIG(?:SEGV|BUS|ILL|FPE)"
 )
 """A launcher's notice that a process was ended by a signal which no launcher sends first."""
-_TOLD = re.compile(r"Received (?:1|2|Signals\.SIG(?:HUP|INT)) death signal")
+_STOP_REQUEST = re.compile(r"Received (?:1|2|Signals\.SIG(?:HUP|INT)) death signal")
 """A launcher's notice that somebody ended the job, or a terminal took it along."""
 _DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 @dataclass(slots=True)
-class Ruling:
+class Analysis:
     """What the judge found: the root (None: nothing was fatal), all failures, and what was none."""
 
-    root: Case | None
-    cases: list[Case] = field(default_factory=list)
-    noise: list[Case] = field(default_factory=list)
+    root: Candidate | None
+    candidates: list[Candidate] = field(default_factory=list)
+    benign: list[Candidate] = field(default_factory=list)
     skews_s: list[float] = field(default_factory=list)
 
 
-def rule(reads: Sequence[Read], catalogue: SignatureSet, names: Sequence[str] = ()) -> Ruling:
+def analyze(reads: Sequence[LogEvents], catalogue: SignatureSet, names: Sequence[str] = ()) -> Analysis:
     """Return the ruling over logs of one job; `names` are those of the logs."""
-    return RootJudge(catalogue).rule(reads, names)
+    return RootCauseAnalyzer(catalogue).analyze(reads, names)
 
 
-class RootJudge:
+class RootCauseAnalyzer:
     """Rules over logs, again and again while they grow; an event that has not changed is assessed once."""
 
     def __init__(self, catalogue: SignatureSet) -> None:
         self._catalogue = catalogue
-        self._known: dict[int, tuple[tuple[int, ...], Case]] = {}
+        self._known: dict[int, tuple[tuple[int, ...], Candidate]] = {}
 
-    def rule(self, reads: Sequence[Read], names: Sequence[str] = ()) -> Ruling:
+    def analyze(self, reads: Sequence[LogEvents], names: Sequence[str] = ()) -> Analysis:
         """Return the ruling over logs of one job; `names` are those of the logs."""
-        cases: list[Case] = []
-        noise: list[Case] = []
+        candidates: list[Candidate] = []
+        noise: list[Candidate] = []
         timeline = Timeline(reads, names)
-        kept: dict[int, tuple[tuple[int, ...], Case]] = {}
+        kept: dict[int, tuple[tuple[int, ...], Candidate]] = {}
         for read in reads:
-            words = words_of(read.spoken)
+            words = format_program_kinds(read.program_kinds)
             for event in read.events:
-                case = _at_the_end(self._assess(event, words, kept), read)
-                case.time, case.turn = timeline.time_of(case), timeline.turns[event.file]
-                if case.cls != "noise":
-                    case.why_not = survived(case, read)
-                (noise if case.cls == "noise" or case.why_not else cases).append(case)
+                candidate = _reclassify_at_end(self._assess(event, words, kept), read)
+                candidate.time, candidate.log_order = timeline.get_time(candidate), timeline.log_orders[event.file]
+                if candidate.error_class != "noise":
+                    candidate.benign_reason = find_recovery_reason(candidate, read)
+                (noise if candidate.error_class == "noise" or candidate.benign_reason else candidates).append(candidate)
         self._known = kept
-        cases, alive = _lived_with(cases, reads)
+        candidates, alive = _split_recovered(candidates, reads)
         noise += alive
-        _count_quotes(cases)
-        return Ruling(_root(cases, noise), in_order(cases), noise, timeline.skews_s)
+        _count_quotes(candidates)
+        return Analysis(_find_root(candidates, noise), sort_by_time(candidates), noise, timeline.skews_s)
 
-    def _assess(self, event: Event, words: str, kept: dict[int, tuple[tuple[int, ...], Case]]) -> Case:
+    def _assess(self, event: Event, words: str, kept: dict[int, tuple[tuple[int, ...], Candidate]]) -> Candidate:
         """Return an event assessed, as it was when nothing came to it since."""
-        size = (len(event.tail), len(event.raised), *(len(one.tail) for one in event.raised))
+        size = (len(event.tail), len(event.exceptions), *(len(one.tail) for one in event.exceptions))
         known = self._known.get(id(event))
-        case = known[1] if known and known[0] == size and known[1].event is event else None
-        if case is None:
-            case = assess(event, self._catalogue, words)
-        case.quoted, case.why_not = 0.0, case.why_not if case.cls == "noise" else ""
-        kept[id(event)] = (size, case)
-        return case
+        candidate = known[1] if known and known[0] == size and known[1].event is event else None
+        if candidate is None:
+            candidate = classify_event(event, self._catalogue, words)
+        candidate.quote_bonus, candidate.benign_reason = (
+            0.0,
+            candidate.benign_reason if candidate.error_class == "noise" else "",
+        )
+        kept[id(event)] = (size, candidate)
+        return candidate
 
 
-def _at_the_end(case: Case, read: Read) -> Case:
+def _reclassify_at_end(candidate: Candidate, read: LogEvents) -> Candidate:
     """Return an event as it counts where its log ends with it: what sounds like less was not lived with."""
-    event = case.event
-    if case.cls == "root" and event.weight == PERHAPS and not event.raised and not case.match:
-        return replace(case, score=case.score + _LAST) if is_last_word(case, read, 0) else case
-    loud = event.weight == LAST_WORD and not event.raised and not case.why_not and not is_never_fatal(case.text)
-    died = bool(event.raised) and not is_logged(event) and not event.handled and case.why_not != "declared"
-    if case.cls == "noise" and (loud or died) and is_last_word(case, read):
-        return replace(case, cls="root", match=None, why_not="", score=float(case.score > 0))
-    return case
+    event = candidate.event
+    if candidate.error_class == "root" and event.weight == POSSIBLE and not event.exceptions and not candidate.match:
+        return replace(candidate, score=candidate.score + _LAST) if ends_log(candidate, read, 0) else candidate
+    loud = (
+        event.weight == CERTAIN
+        and not event.exceptions
+        and not candidate.benign_reason
+        and not is_never_fatal(candidate.text)
+    )
+    died = (
+        bool(event.exceptions)
+        and not is_logged_exception(event)
+        and not event.is_handled
+        and candidate.benign_reason != "declared"
+    )
+    if candidate.error_class == "noise" and (loud or died) and ends_log(candidate, read):
+        return replace(candidate, error_class="root", match=None, benign_reason="", score=float(candidate.score > 0))
+    return candidate
 
 
-def _lived_with(cases: list[Case], reads: Sequence[Read]) -> tuple[list[Case], list[Case]]:
+def _split_recovered(
+    candidates: list[Candidate], reads: Sequence[LogEvents]
+) -> tuple[list[Candidate], list[Candidate]]:
     """Return the failures, and those behind which the same work goes on while nobody dies of them."""
-    dead = [case.event for case in cases if case.cls in ("victim", "death", "relayed")]
+    dead = [candidate.event for candidate in candidates if candidate.error_class in ("victim", "death", "relayed")]
 
-    def is_mourned(case: Case) -> bool:
-        return any(one.file != case.event.file or one.begun > case.event.begun for one in dead)
+    def is_mourned(candidate: Candidate) -> bool:
+        return any(one.file != candidate.event.file or one.first_number > candidate.event.first_number for one in dead)
 
-    alive = [case for case in cases if works_on(case, reads[case.event.file]) and not is_mourned(case)]
-    for case in alive:
-        case.why_not = "survived"
-    return [case for case in cases if not case.why_not], alive
+    alive = [
+        candidate
+        for candidate in candidates
+        if resumes_work(candidate, reads[candidate.event.file]) and not is_mourned(candidate)
+    ]
+    for candidate in alive:
+        candidate.benign_reason = "survived"
+    return [candidate for candidate in candidates if not candidate.benign_reason], alive
 
 
-def _count_quotes(cases: list[Case]) -> None:
+def _count_quotes(candidates: list[Candidate]) -> None:
     """Raise the score of what other events quote."""
-    for case in cases:
-        said = _message(case.text)
+    for candidate in candidates:
+        said = _normalize_message(candidate.text)
         if len(said) < _QUOTED:
             continue
-        if any(other is not case and other.number != case.number and said in _plain(other.text) for other in cases):
-            case.quoted = 1.0
+        if any(
+            other is not candidate and other.number != candidate.number and said in _mask_numbers(other.text)
+            for other in candidates
+        ):
+            candidate.quote_bonus = 1.0
 
 
-def _message(text: str) -> str:
-    return _plain(text.partition(": ")[2] or text)[:80]
+def _normalize_message(text: str) -> str:
+    return _mask_numbers(text.partition(": ")[2] or text)[:80]
 
 
-def _plain(text: str) -> str:
+def _mask_numbers(text: str) -> str:
     return _DIGITS.sub("0", text)
 
 
-def _root(cases: list[Case], noise: Sequence[Case] = ()) -> Case | None:
-    if not cases or max(case.solidity for case in cases) < 0:
+def _find_root(candidates: list[Candidate], noise: Sequence[Candidate] = ()) -> Candidate | None:
+    if not candidates or max(candidate.total_score for candidate in candidates) < 0:
         return None
-    solid = [case for case in cases if case.cls == "root" and case.solidity >= 1 and not _follows(case, cases)]
-    solid, apart = _of_one_story(solid, cases)
-    cases = [case for case in cases if case not in apart]
-    if told := next((case for case in (*cases, *noise) if _TOLD.search(case.text)), None):
-        solid = [case for case in solid if not precedes(told, case)]
+    solid = [
+        candidate
+        for candidate in candidates
+        if candidate.error_class == "root" and candidate.total_score >= 1 and not _follows_victim(candidate, candidates)
+    ]
+    solid, apart = _split_unrelated(solid, candidates)
+    candidates = [candidate for candidate in candidates if candidate not in apart]
+    if told := next((candidate for candidate in (*candidates, *noise) if _STOP_REQUEST.search(candidate.text)), None):
+        solid = [candidate for candidate in solid if not precedes(told, candidate)]
     if solid:
-        best = max(case.solidity for case in solid)
-        first = first_of([case for case in solid if case.solidity >= best - _NEAR])
-        return _first_of_its_cause(first, cases)
-    if struck := [case for case in cases if case.cls == "death" and _STRUCK.search(case.text)]:
-        return first_of(struck)
-    rest = [(case.solidity - _PENALTY[case.cls] + _named_absent(case), case) for case in cases]
+        best = max(candidate.total_score for candidate in solid)
+        first = find_first([candidate for candidate in solid if candidate.total_score >= best - _NEAR])
+        return _find_first_of_cause(first, candidates)
+    if struck := [
+        candidate
+        for candidate in candidates
+        if candidate.error_class == "death" and _CRASH_SIGNAL.search(candidate.text)
+    ]:
+        return find_first(struck)
+    rest = [
+        (candidate.total_score - _PENALTY[candidate.error_class] + _score_reported_missing(candidate), candidate)
+        for candidate in candidates
+    ]
     best = max(score for score, _ in rest)
-    return _first_of_its_cause(first_of([case for score, case in rest if score >= best - 1]), cases)
+    return _find_first_of_cause(find_first([candidate for score, candidate in rest if score >= best - 1]), candidates)
 
 
-def _named_absent(case: Case) -> int:
+def _score_reported_missing(candidate: Candidate) -> int:
     """Return how much more a victim tells that names the rank which it waited for."""
-    return 3 if absent_in([case.text]) else 0
+    return 3 if find_reported_missing([candidate.text]) else 0
 
 
-def _of_one_story(solid: list[Case], cases: list[Case]) -> tuple[list[Case], list[Case]]:
+def _split_unrelated(solid: list[Candidate], candidates: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
     """Return the roots that may be why a victim before them suffered, and those that came long after it."""
-    victims = [case for case in cases if case.cls == "victim" and case.solidity >= 1]
+    victims = [
+        candidate for candidate in candidates if candidate.error_class == "victim" and candidate.total_score >= 1
+    ]
     if not solid or not victims:
         return solid, []
-    first = first_of(victims)
-    spans = sorted((case.event.begun, case.event.last) for case in cases if case.event.file == first.event.file)
+    first = find_first(victims)
+    spans = sorted(
+        (candidate.event.first_number, candidate.event.last)
+        for candidate in candidates
+        if candidate.event.file == first.event.file
+    )
 
-    def gap(case: Case) -> int:
+    def gap(candidate: Candidate) -> int:
         """How many lines that belong to no failure stand between the victim and a root."""
-        between = case.event.begun - first.event.last
-        return between - sum(last - begun + 1 for begun, last in spans if first.event.last < begun < case.event.begun)
+        between = candidate.event.first_number - first.event.last
+        return between - sum(
+            last - begun + 1 for begun, last in spans if first.event.last < begun < candidate.event.first_number
+        )
 
-    apart = [case for case in solid if case.event.file == first.event.file and gap(case) > _STORY]
-    return [case for case in solid if case not in apart], apart
+    apart = [
+        candidate
+        for candidate in solid
+        if candidate.event.file == first.event.file and gap(candidate) > _UNRELATED_LINES
+    ]
+    return [candidate for candidate in solid if candidate not in apart], apart
 
 
-def _first_of_its_cause(chosen: Case, cases: list[Case]) -> Case:
+def _find_first_of_cause(chosen: Candidate, candidates: list[Candidate]) -> Candidate:
     """Return the first failure that shows the cause of the chosen one, though it be less solid: a line alone.
 
     Not one of another host, unless clocks tell that it came before: in which order lines of two machines arrive says
     nothing.
     """
-    if odd := _of_the_odd_rank(chosen, cases):
+    if odd := _find_odd_rank_candidate(chosen, candidates):
         return odd
     if not chosen.cause:
         return chosen
-    alike = [case for case in cases if case.cause == chosen.cause and not case.wraps and case.cls != "relayed"]
-    return first_of([chosen, *(case for case in alike if not _is_elsewhere(case, chosen) or is_told(case, chosen))])
-
-
-def _is_elsewhere(case: Case, chosen: Case) -> bool:
-    hosts = {case.event.row.host, chosen.event.row.host} - {""}
-    return len(hosts) == 2 and case.solidity < chosen.solidity
-
-
-def _of_the_odd_rank(chosen: Case, cases: list[Case]) -> Case | None:
-    """Return what the rank says that called what no other did, where the chosen failure tells of such a rank."""
-    named = absent_in(case.text for case in cases) if calls_of(chosen.text) else None
-    if named is None:
-        return None
-    own = [case for case in cases if case.event.row.rank in named.ranks and calls_of(case.text)]
-    return first_of(own) if own else None
-
-
-def _follows(case: Case, cases: list[Case]) -> bool:
-    """Whether an unknown failure came in a lane that had been a victim before."""
-    if case.match:
-        return False
-    return any(
-        other.cls in ("victim", "death", "relayed")
-        and other.match is not None
-        and other.event.lane == case.event.lane
-        and other.event.begun < case.event.begun
-        for other in cases
+    alike = [
+        candidate
+        for candidate in candidates
+        if candidate.cause == chosen.cause and not candidate.is_wrapper and candidate.error_class != "relayed"
+    ]
+    return find_first(
+        [
+            chosen,
+            *(
+                candidate
+                for candidate in alike
+                if not _is_elsewhere(candidate, chosen) or is_order_known(candidate, chosen)
+            ),
+        ]
     )
 
 
-Why = Literal["", "same-lane", "quoted", "collective", "kill-order", "time"]
+def _is_elsewhere(candidate: Candidate, chosen: Candidate) -> bool:
+    hosts = {candidate.event.log_line.host, chosen.event.log_line.host} - {""}
+    return len(hosts) == 2 and candidate.total_score < chosen.total_score
+
+
+def _find_odd_rank_candidate(chosen: Candidate, candidates: list[Candidate]) -> Candidate | None:
+    """Return what the rank says that called what no other did, where the chosen failure tells of such a rank."""
+    named = find_reported_missing(candidate.text for candidate in candidates) if parse_rank_calls(chosen.text) else None
+    if named is None:
+        return None
+    own = [
+        candidate
+        for candidate in candidates
+        if candidate.event.log_line.rank in named.ranks and parse_rank_calls(candidate.text)
+    ]
+    return find_first(own) if own else None
+
+
+def _follows_victim(candidate: Candidate, candidates: list[Candidate]) -> bool:
+    """Whether an unknown failure came in a lane that had been a victim before."""
+    if candidate.match:
+        return False
+    return any(
+        other.error_class in ("victim", "death", "relayed")
+        and other.match is not None
+        and other.event.writer == candidate.event.writer
+        and other.event.first_number < candidate.event.first_number
+        for other in candidates
+    )
+
+
+LinkReason = Literal["", "same-lane", "quoted", "collective", "kill-order", "time"]
 
 _COLLECTIVE = re.compile(
     r"NCCL|nccl|[gG]loo|collective|TCPStore|rendezvous|c10d|[wW]atchdog|monitoredBarrier|DistStore|barrier"
@@ -360,82 +433,90 @@ _BEFORE = 200
 class Link:
     """One step of the chain: a failure, why it follows, and from which step before (-1: it is the root)."""
 
-    case: Case
-    why: Why
+    candidate: Candidate
+    why: LinkReason
     of: int
 
     @property
-    def kind(self) -> Class:
+    def kind(self) -> ErrorClass:
         """The class of a step: the first is the root, whatever it would be in other logs; a wrapper is none."""
         if self.of < 0:
             return "root"
-        return "relayed" if self.case.wraps and self.case.cls == "root" else self.case.cls
+        return (
+            "relayed"
+            if self.candidate.is_wrapper and self.candidate.error_class == "root"
+            else self.candidate.error_class
+        )
 
 
-def chain_of(
-    root: Case, cases: Sequence[Case], noise: Sequence[Case] = ()
-) -> tuple[list[Link], list[Case], list[Case]]:
+def build_chain(
+    root: Candidate, candidates: Sequence[Candidate], noise: Sequence[Candidate] = ()
+) -> tuple[list[Link], list[Candidate], list[Candidate]]:
     """Return the chain, the root first; the failures that are stories of their own; and the noise of which no step is.
 
     What was said too softly to be a failure is a step all the same where it tells of an end: a launcher that ends the
     other processes says so as a warning.
     """
     chain = [Link(root, "", -1)]
-    apart: list[Case] = []
-    echoes = {id(case): echo for case in noise if (echo := _echo(case, root))}
-    for case in in_order([*cases, *echoes.values()]) if echoes else cases:
-        if case is root:
+    apart: list[Candidate] = []
+    echoes = {id(candidate): echo for candidate in noise if (echo := _find_echo(candidate, root))}
+    for candidate in sort_by_time([*candidates, *echoes.values()]) if echoes else candidates:
+        if candidate is root:
             continue
-        link = _link(case, root, chain)
+        link = _link(candidate, root, chain)
         if link:
             chain.append(link)
         else:
-            apart.append(case)
-    return chain, apart, [case for case in noise if id(case) not in echoes]
+            apart.append(candidate)
+    return chain, apart, [candidate for candidate in noise if id(candidate) not in echoes]
 
 
-def _echo(case: Case, root: Case) -> Case | None:
+def _find_echo(candidate: Candidate, root: Candidate) -> Candidate | None:
     """Return what a line of a low level tells of an end that somebody was given, or of a peer that is gone."""
-    if case.why_not != "level" or case.event.raised or (case.match and case.match.signature.role == "benign"):
+    if (
+        candidate.benign_reason != "level"
+        or candidate.event.exceptions
+        or (candidate.match and candidate.match.signature.role == "benign")
+    ):
         return None
-    if case.event.file == root.event.file and root.event.begun - case.event.last > _BEFORE:
+    if candidate.event.file == root.event.file and root.event.first_number - candidate.event.last > _BEFORE:
         return None
-    cls = class_of(case.text, case.kind)
-    if cls == "death" or (cls == "victim" and not _is_before(case, root)):
-        return replace(case, cls=cls)
+    cls = classify_error(candidate.text, candidate.kind)
+    if cls == "death" or (cls == "victim" and not _is_before(candidate, root)):
+        return replace(candidate, error_class=cls)
     return None
 
 
-def _link(case: Case, root: Case, chain: list[Link]) -> Link | None:
-    if (place := _quoted(case, chain)) >= 0:
-        return Link(case, "quoted", place)
-    if case.wraps and case.cause and case.cause == root.cause and not _is_before(case, root):
-        return Link(case, "quoted", 0)
-    own = [index for index, link in enumerate(chain) if _same_lane(link.case, case)]
-    if own and not _is_before(case, root):
-        return Link(case, "same-lane", own[-1])
-    if case.cls == "root" and case.score >= 1 and case.cause != root.cause:
-        return None if case.match or _is_before(case, root) else Link(case, "time", 0)
-    if case.cls in ("victim", "relayed", "root") and _COLLECTIVE.search(case.text):
-        return Link(case, "collective", 0)
-    if case.cls in ("death", "victim") and _KILLED.search(case.text):
-        return Link(case, "kill-order", 0)
-    return Link(case, "time", 0)
+def _link(candidate: Candidate, root: Candidate, chain: list[Link]) -> Link | None:
+    if (place := _find_quoted(candidate, chain)) >= 0:
+        return Link(candidate, "quoted", place)
+    if candidate.is_wrapper and candidate.cause and candidate.cause == root.cause and not _is_before(candidate, root):
+        return Link(candidate, "quoted", 0)
+    own = [index for index, link in enumerate(chain) if _has_same_writer(link.candidate, candidate)]
+    if own and not _is_before(candidate, root):
+        return Link(candidate, "same-lane", own[-1])
+    if candidate.error_class == "root" and candidate.score >= 1 and candidate.cause != root.cause:
+        return None if candidate.match or _is_before(candidate, root) else Link(candidate, "time", 0)
+    if candidate.error_class in ("victim", "relayed", "root") and _COLLECTIVE.search(candidate.text):
+        return Link(candidate, "collective", 0)
+    if candidate.error_class in ("death", "victim") and _KILLED.search(candidate.text):
+        return Link(candidate, "kill-order", 0)
+    return Link(candidate, "time", 0)
 
 
-def _quoted(case: Case, chain: list[Link]) -> int:
+def _find_quoted(candidate: Candidate, chain: list[Link]) -> int:
     """Return the place in the chain of what a failure repeats word by word; -1 when it repeats nothing."""
-    text = _plain(" ".join((case.event.text, case.text, *(line for _, line in case.event.tail))))
+    text = _mask_numbers(" ".join((candidate.event.text, candidate.text, *(line for _, line in candidate.event.tail))))
     for index, link in enumerate(chain):
-        said = _message(link.case.text)
+        said = _normalize_message(link.candidate.text)
         if len(said) >= _LEAST_QUOTE and said in text:
             return index
     return -1
 
 
-def _same_lane(one: Case, other: Case) -> bool:
-    return one.event.file == other.event.file and one.event.lane == other.event.lane
+def _has_same_writer(one: Candidate, other: Candidate) -> bool:
+    return one.event.file == other.event.file and one.event.writer == other.event.writer
 
 
-def _is_before(case: Case, root: Case) -> bool:
-    return precedes(case, root)
+def _is_before(candidate: Candidate, root: Candidate) -> bool:
+    return precedes(candidate, root)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from rlbox.config.pattern import check_pattern, re2_options
 from rlbox.diagnose.events import Event
-from rlbox.diagnose.patterns import words
+from rlbox.diagnose.patterns import load_patterns
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json, toml_table
 from rlbox.i18n import _
@@ -50,13 +50,13 @@ class LogSignature:
     anchor: tuple[str, ...] = ()
 
     @property
-    def exactness(self) -> tuple[int, int, int]:
+    def specificity(self) -> tuple[int, int, int]:
         """How much it asks for: its rank, whether it asks for a place, and the length of its pattern."""
         return self.rank, bool(self.near), len(self.pattern)
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class SignatureMatch:
     """A signature that an event shows, in its statement at the place `statement` of them.
 
     `tail` is the place, among the lines that the statement goes on with, of the one that alone shows it; -1 where the
@@ -94,9 +94,9 @@ class SignatureSet:
         What is harmless need not be found.
         """
         anchors = {anchor for one in self.signatures if one.role != "benign" for anchor in one.anchor}
-        return tuple(_expression(text) for text in (*words("scan", "triggers"), *sorted(anchors)))
+        return tuple(_expression(text) for text in (*load_patterns("scan", "triggers"), *sorted(anchors)))
 
-    def fitting(self, text: str) -> list[LogSignature]:
+    def find_fitting(self, text: str) -> list[LogSignature]:
         """Return the signatures whose expressions fit a text: one of its lines, or all of them joined by blanks."""
         if not self.signatures:
             return []
@@ -106,11 +106,11 @@ class SignatureSet:
         whole = "\n".join(lines)
         return [one for one in fitting if not (one.unless and compile_pattern(one.unless).fits(whole))]
 
-    def knows(self, text: str) -> bool:
+    def has_match(self, text: str) -> bool:
         """Whether any signature fits a text."""
-        return bool(self.fitting(text))
+        return bool(self.find_fitting(text))
 
-    def matches(self, event: Event, spoken: str = "") -> list[Match]:
+    def match_event(self, event: Event, spoken: str = "") -> list[SignatureMatch]:
         """Return what an event shows, the best first: a root's before a victim's, the first statement's first.
 
         `spoken` are words of the whole log that say which programs it is of.
@@ -120,14 +120,14 @@ class SignatureSet:
         for index, (_first, text, _last, tail) in enumerate(event.statements()):
             lines = [text, *(line for _number, line in tail[:_TAIL])]
             whole = "\n".join(lines)
-            for signature in self.fitting(whole):
+            for signature in self.find_fitting(whole):
                 if signature.near or signature.far:
-                    around = around or _around(event, spoken)
-                    if not _is_at_home(signature, around):
+                    around = around or _list_surroundings(event, spoken)
+                    if not _fits_surroundings(signature, around):
                         continue
                 pattern = compile_pattern(signature.pattern)
                 place = next((at for at, line in enumerate(lines) if pattern.fits(line)), 0)
-                found.append(Match(signature, index, place - 1))
+                found.append(SignatureMatch(signature, index, place - 1))
         return sorted(found, key=_precedence)
 
 
@@ -137,13 +137,13 @@ def _expression(text: str) -> str:
     return f"{begins}{re.escape(text.strip(chr(10)))}{ends}"
 
 
-def _precedence(match: Match) -> tuple[int, ...]:
+def _precedence(match: SignatureMatch) -> tuple[int, ...]:
     signature = match.signature
-    less = (-int(value) for value in signature.exactness)
+    less = (-int(value) for value in signature.specificity)
     return (_ORDER[signature.role], match.statement, not signature.cause, *less)
 
 
-def _is_at_home(signature: LogSignature, around: tuple[str, ...]) -> bool:
+def _fits_surroundings(signature: LogSignature, around: tuple[str, ...]) -> bool:
     near = compile_pattern(signature.near) if signature.near else None
     far = compile_pattern(signature.far) if signature.far else None
     if near and not any(near.fits(text) for text in around):
@@ -151,15 +151,15 @@ def _is_at_home(signature: LogSignature, around: tuple[str, ...]) -> bool:
     return not (far and any(far.fits(text) for text in around))
 
 
-def _around(event: Event, spoken: str) -> tuple[str, ...]:
+def _list_surroundings(event: Event, spoken: str) -> tuple[str, ...]:
     """Return where an event stands: each frame as `file:function`, the lane, the logger's place, its line, the log."""
-    row = event.row
+    row = event.log_line
     frames = dict.fromkeys(f"{frame.file}:{frame.function}" for frame in event.frames)
     tail = [line for __, line in event.tail if line.startswith("File ")]
-    return (*frames, *tail, f"lane {row.lane}", f"source {row.source}", row.text[:300], spoken)
+    return (*frames, *tail, f"lane {row.writer}", f"source {row.source}", row.text[:300], spoken)
 
 
-def signatures_of(fixes: Iterable[Mapping[str, Any]]) -> tuple[LogSignature, ...]:
+def extract_signatures(fixes: Iterable[Mapping[str, Any]]) -> tuple[LogSignature, ...]:
     """Return the signatures of fixes (`id`, `title`, `failure`, `remedy`, `heals`, `signature`, from TOML or JSON).
 
     The title of a signature is the failure that its fix tells of, else what the fix is called.
@@ -188,7 +188,7 @@ def signatures_of(fixes: Iterable[Mapping[str, Any]]) -> tuple[LogSignature, ...
     return tuple(found)
 
 
-def rows_of(data: object) -> tuple[LogSignature, ...]:
+def parse_signatures(data: object) -> tuple[LogSignature, ...]:
     """Return signatures that a run carries as `rows_json` wrote them; none of what is no list.
 
     Keys that this version does not know are left out: runs of earlier versions carry `needs`.
@@ -204,7 +204,7 @@ def rows_of(data: object) -> tuple[LogSignature, ...]:
         return ()
 
 
-def rows_json(signatures: Sequence[LogSignature]) -> str:
+def dump_signatures(signatures: Sequence[LogSignature]) -> str:
     """Return signatures as JSON, a row each."""
     return json.dumps([asdict(one) for one in signatures], ensure_ascii=False, separators=(",", ":"))
 
@@ -212,7 +212,7 @@ def rows_json(signatures: Sequence[LogSignature]) -> str:
 _MOST_BYTES = 4 << 20
 
 
-def load_catalogue(files: Mapping[str, Path], packs: Sequence[Path] = ()) -> SignatureSet:
+def load_signatures(files: Mapping[str, Path], packs: Sequence[Path] = ()) -> SignatureSet:
     """Return the catalogue of fixes (id to file) and of packs, folders with such files of other teams.
 
     A pack adds to the catalogue and takes no one's place: its fix of a known id keeps its own signatures beside those
@@ -223,17 +223,17 @@ def load_catalogue(files: Mapping[str, Path], packs: Sequence[Path] = ()) -> Sig
     SpecError
         A file cannot be read, or a signature of a pack is wrong; all that is wrong is named.
     """
-    rows = signatures_of(_fixes(files))
+    rows = extract_signatures(_read_fixes(files))
     for pack in packs:
-        rows = (*rows, *_pack(pack))
+        rows = (*rows, *_read_pack(pack))
     return SignatureSet(rows)
 
 
-def _fixes(files: Mapping[str, Path]) -> list[dict[str, Any]]:
-    return [{**_table(path), "id": name} for name, path in sorted(files.items())]
+def _read_fixes(files: Mapping[str, Path]) -> list[dict[str, Any]]:
+    return [{**_read_toml(path), "id": name} for name, path in sorted(files.items())]
 
 
-def _table(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return toml_table(path.read_bytes()[:_MOST_BYTES].decode("utf-8", "replace"))
     except (OSError, ValueError) as error:
@@ -242,27 +242,27 @@ def _table(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _pack(folder: Path) -> tuple[LogSignature, ...]:
+def _read_pack(directory: Path) -> tuple[LogSignature, ...]:
     """Return the signatures of a pack."""
-    files = {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    files = {path.stem: path for path in sorted(directory.glob("*.toml"))}
     if not files:
         raise SpecError(
-            _("{folder}: no signatures in it").format(folder=folder),
+            _("{folder}: no signatures in it").format(folder=directory),
             next_step=_("name a folder with files like templates/fixes/*.toml"),
         )
-    fixes = _fixes(files)
-    problems = [f"{fix['id']}: {problem}" for fix in fixes for problem in _problems_of(fix)]
+    fixes = _read_fixes(files)
+    problems = [f"{fix['id']}: {problem}" for fix in fixes for problem in _find_problems(fix)]
     if problems:
         raise SpecError(
-            _("{folder}: wrong signatures\n  {problems}").format(folder=folder, problems="\n  ".join(problems)),
+            _("{folder}: wrong signatures\n  {problems}").format(folder=directory, problems="\n  ".join(problems)),
             next_step=_("correct the pack"),
         )
-    return signatures_of(fixes)
+    return extract_signatures(fixes)
 
 
-def _problems_of(fix: Mapping[str, Any]) -> Iterator[str]:
+def _find_problems(fix: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is wrong with the signatures of a pack's fix: shipped ones are held against their model instead."""
-    for signature, row in zip(signatures_of([fix]), fix.get("signature", ()), strict=True):
+    for signature, row in zip(extract_signatures([fix]), fix.get("signature", ()), strict=True):
         example = row.get("example", "")
         try:
             check_pattern(signature.pattern)
@@ -270,15 +270,15 @@ def _problems_of(fix: Mapping[str, Any]) -> Iterator[str]:
             yield str(error)
             continue
         known = SignatureSet([signature])
-        if example and not known.knows(example):
+        if example and not known.has_match(example):
             yield f"{signature.pattern!r} does not fit its own example"
         elif example and signature.role != "benign" and not find_hits(known.scan_expressions, block_of([example])):
             yield "no scan finds its example: name a text of it as `anchor`"
 
 
-def read_run_catalogue(path: Path) -> SignatureSet:
+def read_signature_file(path: Path) -> SignatureSet:
     """Return the catalogue that a run carries beside its plan; an empty one when it carries none."""
     try:
-        return SignatureSet(rows_of(parse_json(read_bytes(path))))
+        return SignatureSet(parse_signatures(parse_json(read_bytes(path))))
     except (OSError, ValueError):
         return SignatureSet(())

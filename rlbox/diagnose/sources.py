@@ -22,7 +22,7 @@ BLOCK = 256 * 1024
 """Bytes of one read: what fits a core's cache is scanned faster, by a sixth than 1 MiB, nearly twice than 4 MiB."""
 MOST_FILES = 4096
 _DEEPEST = 8
-_PACKED = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
+_COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 _LOG = re.compile(
     r"(?i)\.(?:log|out|err|stderr|stdout|trace)(?:\.\d+)?(?:\.(?:gz|zst|zstd))?$|^(?:nohup|stdout|stderr|output|console|messages"
     r"|dmesg|syslog|log)[\w.-]*$|(?:log|logs|stderr|stdout|output|console|err|rank_?\d+|slurm-\d+)[\w.-]*\.txt$"
@@ -32,7 +32,7 @@ _ARCHIVE = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class LogSource:
     """One log: its name as it is told, and where it is; without a path it is standard input."""
 
     name: str
@@ -40,7 +40,7 @@ class Source:
     member: str = ""
 
 
-def find_sources(names: list[str]) -> list[Source]:
+def find_sources(names: list[str]) -> list[LogSource]:
     """Return the logs that the words of a command line mean, in order, each once.
 
     Raises
@@ -48,10 +48,10 @@ def find_sources(names: list[str]) -> list[Source]:
     SpecError
         There is nothing of that name, or no log in a folder; or more than `MOST_FILES`.
     """
-    found: list[Source] = []
+    found: list[LogSource] = []
     for name in names:
         if name == "-":
-            found.append(Source(name="-"))
+            found.append(LogSource(name="-"))
             continue
         path = Path(name)
         if path.is_dir():
@@ -59,7 +59,7 @@ def find_sources(names: list[str]) -> list[Source]:
         elif name.endswith(_ARCHIVE) and path.is_file():
             found += _in_archive(path)
         elif path.exists():
-            found.append(Source(name=name, path=path))
+            found.append(LogSource(name=name, path=path))
         else:
             raise SpecError(
                 _("{name}: no such file or folder").format(name=name),
@@ -73,7 +73,7 @@ def find_sources(names: list[str]) -> list[Source]:
     return list(dict.fromkeys(found))
 
 
-def run_sources(run_dir: Path) -> list[Source]:
+def find_run_sources(run_dir: Path) -> list[LogSource]:
     """Return the logs of the stages of a run of rlbox, in their order.
 
     Raises
@@ -81,7 +81,7 @@ def run_sources(run_dir: Path) -> list[Source]:
     SpecError
         No stage has begun.
     """
-    found = [Source(name=str(path.relative_to(run_dir)), path=path) for path in find_logs(run_dir, None, None)]
+    found = [LogSource(name=str(path.relative_to(run_dir)), path=path) for path in find_logs(run_dir, None, None)]
     if not found:
         raise SpecError(
             _("run {run_dir} has no log").format(run_dir=run_dir.name), where=str(run_dir), next_step="rlbox runs"
@@ -89,33 +89,34 @@ def run_sources(run_dir: Path) -> list[Source]:
     return found
 
 
-def _in_folder(folder: Path, before: str = "") -> list[Source]:
+def _in_folder(directory: Path, before: str = "") -> list[LogSource]:
     """Return the logs below a folder, named by their paths below it; `before` comes before these."""
     found = []
-    for root, folders, files in os.walk(folder):
+    for root, directories, files in os.walk(directory):
         here = Path(root)
-        depth = len(here.relative_to(folder).parts)
-        folders[:] = sorted(name for name in folders if name not in _LEFT and depth < _DEEPEST)
+        depth = len(here.relative_to(directory).parts)
+        directories[:] = sorted(name for name in directories if name not in _LEFT and depth < _DEEPEST)
         found += [
-            Source(name=str(before / (here / name).relative_to(folder)), path=here / name)
+            LogSource(name=str(before / (here / name).relative_to(directory)), path=here / name)
             for name in sorted(files)
             if _LOG.search(name) and not (here / name).is_symlink()
         ]
     if not found:
         raise SpecError(
-            _("{folder}: no log in it").format(folder=folder), next_step=_("name the log itself, whatever it is called")
+            _("{folder}: no log in it").format(folder=directory),
+            next_step=_("name the log itself, whatever it is called"),
         )
     return found
 
 
-def _in_archive(archive: Path) -> list[Source]:
+def _in_archive(archive: Path) -> list[LogSource]:
     with _opened_archive(archive) as tar:
         names = [member.name for member in tar if member.isfile() and _LOG.search(Path(member.name).name)]
     if not names:
         raise SpecError(
             _("{archive}: no log in it").format(archive=archive), next_step=_("unpack it, and name the log")
         )
-    return [Source(name=name, path=archive, member=name) for name in names if not _LEFT & set(Path(name).parts)]
+    return [LogSource(name=name, path=archive, member=name) for name in names if not _LEFT & set(Path(name).parts)]
 
 
 @contextlib.contextmanager
@@ -129,7 +130,7 @@ def _opened_archive(archive: Path) -> Iterator[tarfile.TarFile]:
         ) from error
 
 
-def read_blocks(source: Source, start: int = 0) -> Iterator[bytes]:
+def read_blocks(source: LogSource, start: int = 0) -> Iterator[bytes]:
     """Yield the bytes of a log from `start` on in blocks, unpacked; what breaks off ends it as an end would.
 
     Raises
@@ -150,7 +151,7 @@ def read_blocks(source: Source, start: int = 0) -> Iterator[bytes]:
     except OSError as error:
         raise NodeError(f"{source.name}: {error.strerror or error}", where=str(source.path)) from error
     with open(handle, "rb", buffering=0) as plain:
-        packed = _PACKED.get(source.path.suffix)
+        packed = _COMPRESSION.get(source.path.suffix)
         if packed:
             yield from _unpacked(plain, packed)
             return
@@ -159,9 +160,9 @@ def read_blocks(source: Source, start: int = 0) -> Iterator[bytes]:
         yield from _blocks(plain)
 
 
-def is_packed(path: Path) -> bool:
+def is_compressed(path: Path) -> bool:
     """Whether a log is packed, so that no place in it can be gone to."""
-    return path.suffix in _PACKED
+    return path.suffix in _COMPRESSION
 
 
 def _blocks(file: IO[bytes] | Any) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from rlbox.diagnose.lines import LogRow
+from rlbox.diagnose.lines import LogLine
 
 MOST_FRAMES = 400
 MOST_TAIL = 24
@@ -18,8 +18,8 @@ _MOST_SUMMARY = 160
 _MOST_LINES = 4000
 _BLANKS = 3
 
-HEAD = re.compile(r"Traceback \(most recent call last\)")
-FRAME = re.compile(r'^\s*File "([^"\n]{1,400})", line (\d+)(?:, in (.{1,200}))?')
+TRACEBACK_HEAD = re.compile(r"Traceback \(most recent call last\)")
+FRAME_LINE = re.compile(r'^\s*File "([^"\n]{1,400})", line (\d+)(?:, in (.{1,200}))?')
 _BOX_FRAME = re.compile(r"^\s*[│|]\s*(?:❱ *\d+ )?(/[^:\n]{1,300}\.py):(\d+) in (\S+)")
 _BOX = re.compile(r"^\s*[╭│╰├|+][─│╭╮╯╰ ]*")
 _BOX_END = re.compile(r"^\s*[╰+][─-]{5,}")
@@ -29,13 +29,13 @@ _LINKS = (
     ("The above exception was the direct cause of the following exception:", "cause"),
     ("During handling of the above exception, another exception occurred:", "context"),
 )
-NAME = (
+EXCEPTION_NAME = (
     r"(?:[A-Za-z_]\w*\.)*(?:_?[A-Z]\w*(?:Error|Exception|Failure|Failed|Interrupt|Exit|Timeout|Killed|Warning|Fault|Group|"
     r"Died|Full|Empty|Enabled|NotFound|Unavailable|Refused|Aborted|Cancelled|Resources|Conflict|Missing|Mismatch|Exists)"
     r"|Exception|KeyboardInterrupt|StopIteration|CUDAOutOfMemory|[a-z]\w*[eE]rror|[A-Z]\w*Found)"
 )
 """The name of an exception as logs show it, with the modules before it."""
-_RAISED = re.compile(rf"^({NAME})(?:\((.{{0,200}}?)\))?(?:: ?(.*))?$")
+_RAISED = re.compile(rf"^({EXCEPTION_NAME})(?:\((.{{0,200}}?)\))?(?:: ?(.*))?$")
 _ANY_RAISED = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z_]\w*)(?:: (.*)|:?)$")
 _NO_NAME = re.compile(r"^(?:INFO|WARNING|WARN|DEBUG|NOTICE|NOTE|Note|ERROR|CRITICAL|FATAL|None|True|False)\b")
 _CARETS = re.compile(r"^\s*[\^~│]+\s*$")
@@ -52,7 +52,7 @@ class StackFrame:
 
 
 @dataclass(slots=True)
-class Raised:
+class RaisedException:
     """One exception that a traceback names, at the line `number`; `tail` are the lines that its message goes on with.
 
     `link` says how it came of the one before: `cause`, `context`, or empty. `frames` are those above it, since the one
@@ -66,9 +66,9 @@ class Raised:
     link: str = ""
     tail: list[tuple[int, str]] = field(default_factory=list)
     frames: list[StackFrame] = field(default_factory=list)
-    quotes: bool = False
+    quotes_other: bool = False
     clock: str = ""
-    whole: str = ""
+    full_line: str = ""
 
     @property
     def kind(self) -> str:
@@ -76,18 +76,18 @@ class Raised:
         return self.name.rpartition(".")[2]
 
 
-class Trace:
+class TracebackParser:
     """A traceback while its lines come in; `begun` is the number of its first line, `head` its text."""
 
-    def __init__(self, row: LogRow, *, headless: bool = False) -> None:
-        self.row = row
-        self.begun = self.last = row.number
+    def __init__(self, row: LogLine, *, headless: bool = False) -> None:
+        self.log_line = row
+        self.first_number = self.last = row.number
         self.head = row
-        self.headless = headless
-        self.raised: list[Raised] = []
+        self.is_headless = headless
+        self.exceptions: list[RaisedException] = []
         self.prefixed = False
-        self.stamped = False
-        self.muted = False
+        self.has_bare_clock = False
+        self.is_muted = False
         self.closed = False
         self.lines = 0
         self._frames: list[StackFrame] = []
@@ -101,26 +101,26 @@ class Trace:
             self.take(row)
 
     @property
-    def forwarded(self) -> bool:
+    def is_forwarded(self) -> bool:
         """Whether somebody passes on what another process writes, line by line, at a level that says nothing of it."""
         return self._levelled and self.head.level in (0, 1)
 
     @property
-    def lacks(self) -> bool:
+    def lacks_exception(self) -> bool:
         """Whether it has frames that no exception is named below yet."""
         return self._within
 
     @classmethod
-    def after(cls, row: LogRow) -> Trace:
+    def after(cls, row: LogLine) -> TracebackParser:
         """Return the traceback that goes on behind a line which names an exception, and has no frames."""
         trace = cls(row)
         found = _RAISED.match(row.body.strip())
         if found:
             trace._raise(row, found.group(1), found.group(3) or "", row.body.strip())
-        trace.prefixed = row.tagged
+        trace.prefixed = row.has_prefix
         return trace
 
-    def take(self, row: LogRow) -> bool:
+    def take(self, row: LogLine) -> bool:
         """Take the next line of the lane; return whether it belongs to the traceback."""
         self.lines += 1
         if self.lines > _MOST_LINES:
@@ -131,28 +131,28 @@ class Trace:
             self._blank += 1
             self.closed = self._blank > _BLANKS and not self._within
             return not self.closed
-        taken = self._take(row, _plain(body) if body.lstrip()[:1] in "|+│╭╰├" else body)
+        taken = self._take(row, _strip_box(body) if body.lstrip()[:1] in "|+│╭╰├" else body)
         if taken:
             self.last, self._blank = row.number, 0
-            self.prefixed = self.prefixed or row.tagged
+            self.prefixed = self.prefixed or row.has_prefix
         return taken
 
-    def _take(self, row: LogRow, body: str) -> bool:
+    def _take(self, row: LogLine, body: str) -> bool:
         stripped = body.strip()
         if link := next((kind for text, kind in _LINKS if stripped.startswith(text)), ""):
             self._link, self._within = link, True
             return True
-        if found := FRAME.match(body) or _BOX_FRAME.match(row.body):
+        if found := FRAME_LINE.match(body) or _BOX_FRAME.match(row.body):
             if not self._within and not self._link and not self._goes_on():
                 self.closed = True
                 return False
-            self._within, self.stamped = True, row.stamped
+            self._within, self.has_bare_clock = True, row.has_bare_clock
             self._levelled = row.level == self.head.level
             if len(self._frames) < MOST_FRAMES:
                 self._frames.append(StackFrame(found.group(1), int(found.group(2)), (found.group(3) or "").strip()))
             self._indent = len(body) - len(body.lstrip())
             return True
-        if HEAD.search(body):
+        if TRACEBACK_HEAD.search(body):
             return self._take_head(row, stripped)
         if self._within:
             return self._take_within(row, body, stripped)
@@ -160,48 +160,52 @@ class Trace:
 
     def _goes_on(self) -> bool:
         """Whether frames may follow what was raised last: it quotes them."""
-        return bool(self.raised) and (self.raised[-1].quotes or bool(_REMOTE.search(self.raised[-1].text)))
+        return bool(self.exceptions) and (
+            self.exceptions[-1].quotes_other or bool(_REMOTE.search(self.exceptions[-1].text))
+        )
 
-    def _take_head(self, row: LogRow, stripped: str) -> bool:
+    def _take_head(self, row: LogLine, stripped: str) -> bool:
         named = _RAISED.match(stripped.partition("Traceback (most")[0].rstrip(" :") + ":")
         if self._within and named and named.group(1):
             self._raise(row, named.group(1), stripped, stripped, quotes=True)
-        elif not self._within and not self._link and not self._goes_on() and self.raised:
+        elif not self._within and not self._link and not self._goes_on() and self.exceptions:
             self.closed = True
             return False
         self._within, self._indent = True, -1
         return True
 
-    def _take_within(self, row: LogRow, body: str, stripped: str) -> bool:
+    def _take_within(self, row: LogLine, body: str, stripped: str) -> bool:
         if _BOX_END.match(row.body) or _CARETS.match(body) or _QUOTES.match(body):
             return True
         if _REMOTE.match(stripped):
             return True
         indent = len(body) - len(body.lstrip())
         found = _RAISED.match(stripped)
-        torn = self.headless and len(self._frames) == 1 and bool(found)  # the indent of its first line is lost
+        torn = self.is_headless and len(self._frames) == 1 and bool(found)  # the indent of its first line is lost
         outer = self._indent < 0 or indent < self._indent or (indent == self._indent == 0) or torn
         if not found and outer and not _NO_NAME.match(stripped):
             found = _ANY_RAISED.match(stripped) if indent < max(self._indent, 1) else None
-        if found and outer and (self._frames or not self.raised or self._link or self.raised[-1].quotes):
+        if found and outer and (self._frames or not self.exceptions or self._link or self.exceptions[-1].quotes_other):
             groups = found.groups()
             self._raise(row, groups[0], groups[-1] or "", stripped)
             return True
-        if not self._frames and self.lines > 3 and row.tagged != self.head.tagged:
+        if not self._frames and self.lines > 3 and row.has_prefix != self.head.has_prefix:
             self.closed = True
             return False
         return True
 
-    def _raise(self, row: LogRow, name: str, message: str, text: str, *, quotes: bool = False) -> None:
-        raised = Raised(row.number, name, message, text, self._link, [], self._frames, quotes, row.clock, row.text)
-        raised.quotes = quotes or bool(_REMOTE.search(text)) or stripped_ends(text)
-        self.raised.append(raised)
+    def _raise(self, row: LogLine, name: str, message: str, text: str, *, quotes: bool = False) -> None:
+        raised = RaisedException(
+            row.number, name, message, text, self._link, [], self._frames, quotes, row.clock, row.text
+        )
+        raised.quotes_other = quotes or bool(_REMOTE.search(text)) or announces_exception(text)
+        self.exceptions.append(raised)
         self._frames, self._link = [], ""
-        self._within = raised.quotes
+        self._within = raised.quotes_other
 
-    def _take_behind(self, row: LogRow, body: str, stripped: str) -> bool:
+    def _take_behind(self, row: LogLine, body: str, stripped: str) -> bool:
         """Take a line behind the one that names the exception: its message may go on."""
-        last = self.raised[-1] if self.raised else None
+        last = self.exceptions[-1] if self.exceptions else None
         if last is None or self._is_other(row):
             self.closed = True
             return False
@@ -211,38 +215,38 @@ class Trace:
         last.tail.append((row.number, stripped))
         return True
 
-    def _is_other(self, row: LogRow) -> bool:
+    def _is_other(self, row: LogLine) -> bool:
         """Whether a line behind the exception is another statement of the same process."""
-        if row.glued:
+        if row.follows_progress_bar:
             return True
-        if row.tagged and (row.clock or row.source) and not (self.stamped and row.stamped):
+        if row.has_prefix and (row.clock or row.source) and not (self.has_bare_clock and row.has_bare_clock):
             same = row.source == self.head.source and bool(row.source)
             return not (same and self.prefixed)
-        return row.tagged != self.head.tagged and bool(self._blank)
+        return row.has_prefix != self.head.has_prefix and bool(self._blank)
 
 
-def stripped_ends(text: str) -> bool:
+def announces_exception(text: str) -> bool:
     """Whether an exception's text announces another one on the next line: `… raised:`."""
     return text.endswith((" raised:", "RemoteTraceback:", "_RemoteTraceback: "))
 
 
-def raised_in(text: str) -> tuple[str, str] | None:
+def parse_exception_line(text: str) -> tuple[str, str] | None:
     """Return name and message of the exception that a line without a traceback states; None when it states none."""
     found = _RAISED.match(text.strip())
     return (found.group(1), found.group(3) or found.group(2) or "") if found else None
 
 
-def links_traces(body: str) -> bool:
+def is_chain_line(body: str) -> bool:
     """Whether a line says how the next exception came of the last one."""
     return body.strip().startswith(tuple(text for text, _ in _LINKS))
 
 
-def begins_trace(body: str) -> bool:
+def starts_traceback(body: str) -> bool:
     """Whether a line begins a traceback, or lies within one whose head is missing."""
-    return bool(HEAD.search(body)) or bool(FRAME.match(body))
+    return bool(TRACEBACK_HEAD.search(body)) or bool(FRAME_LINE.match(body))
 
 
-def _plain(body: str) -> str:
+def _strip_box(body: str) -> str:
     """Return a line without the bars of a group of exceptions or the edges of a box."""
     rest = _GROUP.sub("", body) if body.lstrip()[:1] in "|+" else _BOX.sub("", body)
     return rest.rstrip(" │|")
@@ -258,7 +262,7 @@ _QUOTE_MARKS = re.compile("[\"'{`]")
 _DIGITS = re.compile(r"\d+")
 
 
-class ForeignPrefixes:
+class LearnedPrefixes:
     """Prefixes of one log that no family knows, learnt from its tracebacks.
 
     What stands before a traceback's head stands before its frames; where the head was cut off, what stands before one
@@ -269,7 +273,7 @@ class ForeignPrefixes:
         self._known: list[re.Pattern[str]] = []
         self._guess: tuple[re.Pattern[str], int] | None = None
 
-    def without(self, row: LogRow) -> LogRow:
+    def strip_prefix(self, row: LogLine) -> LogLine:
         """Return a line without such a prefix."""
         for pattern in self._known:
             if found := pattern.match(row.body):
@@ -277,7 +281,7 @@ class ForeignPrefixes:
         if self._guess:
             pattern, last = self._guess
             found = pattern.match(row.body)
-            if found and not FRAME.match(row.body[found.end() :]):
+            if found and not FRAME_LINE.match(row.body[found.end() :]):
                 found = None
             if found or row.number > last:
                 self._guess = None
@@ -287,7 +291,7 @@ class ForeignPrefixes:
         self._learn(row)
         return row
 
-    def _learn(self, row: LogRow) -> None:
+    def _learn(self, row: LogLine) -> None:
         before, head, _ = row.body.partition(_HEAD)
         if not head and ", line " in row.body:
             before, head, _ = row.body.partition(_FRAME)

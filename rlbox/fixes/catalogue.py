@@ -12,9 +12,9 @@ from pathlib import Path
 from rlbox.config.project import Project
 from rlbox.config.schema import check_spec
 from rlbox.config.toml_files import parse_toml, read_text, shown_path, without_name
-from rlbox.diagnose.events import from_line
-from rlbox.diagnose.lines import read_row
-from rlbox.diagnose.signatures import SignatureSet, signatures_of
+from rlbox.diagnose.events import make_line_event
+from rlbox.diagnose.lines import parse_line
+from rlbox.diagnose.signatures import SignatureSet, extract_signatures
 from rlbox.errors import SpecError
 from rlbox.fixes.conditions import stack_versions
 from rlbox.fixes.fix import TEXT_KEYS, Fix
@@ -114,9 +114,9 @@ class Variable:
 def fixes_that_know(fixes: Iterable[Fix], text: str) -> tuple[Fix, ...]:
     """Return the fixes whose signature is in one of the lines of `text`, what tells more first, warnings last."""
     by_id = {fix.id: fix for fix in fixes}
-    known = SignatureSet(signatures_of(fix.model_dump(include=SIGNED) for fix in by_id.values()))
-    lines = (from_line(read_row(number, line), 1) for number, line in enumerate(text.splitlines(), start=1))
-    found = dict.fromkeys(match.signature.fix for line in lines for match in known.matches(line))
+    known = SignatureSet(extract_signatures(fix.model_dump(include=SIGNED) for fix in by_id.values()))
+    lines = (make_line_event(parse_line(number, line), 1) for number, line in enumerate(text.splitlines(), start=1))
+    found = dict.fromkeys(match.signature.fix for line in lines for match in known.match_event(line))
     return tuple(sorted((by_id[name] for name in found), key=lambda fix: fix.benign))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, StrictUndefined, Template, TemplateError
 
 from rlbox.config.schema import Frozen
-from rlbox.diagnose.signatures import rows_json, signatures_of
+from rlbox.diagnose.signatures import dump_signatures, extract_signatures
 from rlbox.errors import SpecError
 from rlbox.fixes.conditions import Versions, has_package, judge, torch_cuda
 from rlbox.fixes.fix import Bake, Fix, RayWords
@@ -321,7 +321,7 @@ def fix_manifest(chosen: Iterable[Fix], target: Target, versions: Versions, fact
 
 
 def signature_list(fixes: Iterable[Fix]) -> str:
-    return rows_json(signatures_of(fix.model_dump(include=SIGNED) for fix in fixes)) + "\n"
+    return dump_signatures(extract_signatures(fix.model_dump(include=SIGNED) for fix in fixes)) + "\n"
 
 
 def _check(fix: Fix, values: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlbox.diagnose.cause import Cause, CauseKind, ended, log_path, stage_log
+from rlbox.diagnose.cause import Cause, CauseKind, describe_exit, get_stage_log_path, resolve_log_path
 from rlbox.gate.rules import Breach, probe_text
 from rlbox.job.gate_plan import FilePlan, LinePlan, ProbePlan
 from rlbox.job.names import FileFact
@@ -13,7 +13,7 @@ def broken_rule(stage: StagePlan, breach: Breach) -> Cause:
     """A rule on lines or numbers can no longer hold."""
     why = f" ({breach.why})" if breach.why else ""
     kind: CauseKind = "within" if breach.late else "metric" if breach.kind == "metric" else "require"
-    where = log_path(stage, breach.log)
+    where = resolve_log_path(stage, breach.log)
     what = f"the rule /{breach.rule}/{why} is broken: {breach.problem}"
     if breach.kind == "metric":
         what = f"metric {breach.problem}{why}; the rule is {breach.rule}"
@@ -37,7 +37,9 @@ def failed_probe(stage: StagePlan, probe: ProbePlan, answer: str) -> Cause:
 
 def failed_exit(stage: StagePlan, code: int) -> Cause:
     """The stage's command ended with something else than 0."""
-    return Cause(kind="exit", what=f"stage {stage.name} ended with {ended(code)}", where=stage_log(stage))
+    return Cause(
+        kind="exit", what=f"stage {stage.name} ended with {describe_exit(code)}", where=get_stage_log_path(stage)
+    )
 
 
 def wrong_exit(stage: StagePlan, code: int) -> Cause:
@@ -45,8 +47,8 @@ def wrong_exit(stage: StagePlan, code: int) -> Cause:
     good = " or ".join(str(number) for number in stage.exit_codes)
     return Cause(
         kind="exit",
-        what=f"stage {stage.name} ended with {ended(code)}, not with exit code {good}",
-        where=stage_log(stage),
+        what=f"stage {stage.name} ended with {describe_exit(code)}, not with exit code {good}",
+        where=get_stage_log_path(stage),
     )
 
 
@@ -67,7 +69,7 @@ def forbidden_line(stage: StagePlan, rule: LinePlan, number: int, line: str) -> 
     return Cause(
         kind="forbid",
         what=f"stage {stage.name} was stopped: its log held the forbidden line /{rule.pattern}/{why}",
-        where=f"{log_path(stage, rule.log)}:{number}",
+        where=f"{resolve_log_path(stage, rule.log)}:{number}",
         line=line,
     )
 
@@ -79,9 +81,9 @@ def missing_line(stage: StagePlan, rule: LinePlan, count: int, last: str) -> Cau
     why = f" ({rule.why})" if rule.why else ""
     return Cause(
         kind="require",
-        what=f"stage {stage.name} exited 0, but {log_path(stage, rule.log)} {often} held a line like "
+        what=f"stage {stage.name} exited 0, but {resolve_log_path(stage, rule.log)} {often} held a line like "
         f"/{rule.pattern}/{why}{seen}",
-        where=log_path(stage, rule.log),
+        where=resolve_log_path(stage, rule.log),
         next_step="read its end: the log says how far the work came before it ended as if all were well",
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rlbox.amounts import limit_text
-from rlbox.diagnose.lines import lane_of
+from rlbox.diagnose.lines import find_writer
 from rlbox.gate.quotes import Quotes
 from rlbox.gate.rules import Breach, Broken, GateRule, RuleKind, benign_text, rule_text
 from rlbox.gate.steps import Steps
@@ -150,7 +150,7 @@ class LineRule(GateRule):
             self._break(line)
             return
         due_s = self._steps.elapsed_s + patience_s if self._steps else 0.0
-        self._doubts.setdefault((lane_of(line.text), quoted), _Doubt(line, due_s, quoted))
+        self._doubts.setdefault((find_writer(line.text), quoted), _Doubt(line, due_s, quoted))
 
     def _break(self, line: Line) -> None:
         if self.state != "broken":

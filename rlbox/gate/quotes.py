@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from rlbox.diagnose.lines import lane_of
+from rlbox.diagnose.lines import find_writer
 from rlbox.gate.watcher import Watcher
 from rlbox.job.gate_plan import SpanPlan
 from rlbox.logs.lines import Line, views
@@ -45,7 +45,7 @@ class Quotes:
 
     def is_open(self, line: Line) -> bool:
         """Return whether the line lies in a text whose end has not come yet."""
-        known = self._lanes.get(lane_of(line.text)) if self._spans else None
+        known = self._lanes.get(find_writer(line.text)) if self._spans else None
         if known is None or not known.begun:
             return False
         if line.number - known.begun > _LONGEST:
@@ -54,7 +54,7 @@ class Quotes:
 
     def holds(self, number: int, text: str) -> bool:
         """Return whether a line is what a model wrote, as far as it was seen to its end."""
-        known = self._lanes.get(lane_of(text)) if self._spans else None
+        known = self._lanes.get(find_writer(text)) if self._spans else None
         if known and any(begun <= number < ended for begun, ended in known.ended):
             return True
         return bool(self._patterns) and self.fits(views(text))
@@ -64,12 +64,12 @@ class Quotes:
         return any(compile_pattern(pattern).fits(way) for way in ways for pattern in self._patterns)
 
     def _begin(self, plan: int, line: Line, way: str) -> None:
-        if not self.is_open(line) and (len(self._lanes) < _LANES or lane_of(line.text) in self._lanes):
-            known = self._lanes.setdefault(lane_of(line.text), _Lane())
+        if not self.is_open(line) and (len(self._lanes) < _LANES or find_writer(line.text) in self._lanes):
+            known = self._lanes.setdefault(find_writer(line.text), _Lane())
             known.begun, known.plan = line.number, plan
 
     def _end(self, plan: int, line: Line, way: str) -> None:
-        known = self._lanes.get(lane_of(line.text))
+        known = self._lanes.get(find_writer(line.text))
         if known and self.is_open(line) and known.plan == plan and line.number > known.begun:
             known.ended.append((known.begun, line.number))
             known.begun = 0

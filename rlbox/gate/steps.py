@@ -9,7 +9,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from rlbox.diagnose.lines import lane_of
+from rlbox.diagnose.lines import find_writer
 from rlbox.logs.lines import Line
 from rlbox.logs.progress import read_progress
 
@@ -46,7 +46,7 @@ class Steps:
 
     def hear(self, line: Line, kind: str, step: float) -> None:
         """Take a line that tells of a step; one that is not greater than the last of its kind shows nothing."""
-        key = (lane_of(line.text), kind)
+        key = (find_writer(line.text), kind)
         known = self._steps.get(key)
         if known is None and len(self._steps) >= _LANES:
             return
@@ -71,5 +71,5 @@ class Steps:
         return max(_LEAST_S, _PATIENCE * max(one.longest_s for one in steps)) if steps else 0.0
 
     def _of(self, text: str) -> list[_Steps]:
-        mine = lane_of(text)
+        mine = find_writer(text)
         return [steps for (one, _), steps in self._steps.items() if one == mine]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rlbox.amounts import duration_text, fine_text, limit_text
-from rlbox.diagnose.cause import Cause, stage_log
+from rlbox.diagnose.cause import Cause, get_stage_log_path
 from rlbox.hang.judge import Stall, tail_of
 from rlbox.hang.phases import PhaseLine
 from rlbox.job.names import EVIDENCE_FOLDER, HANG_PAGE, STAGE_LOG
@@ -158,7 +158,7 @@ def hung(stage: StagePlan, stall: Stall, waits: str) -> Cause:
     return Cause(
         kind="silence",
         what=what,
-        where=stage_log(stage),
+        where=get_stage_log_path(stage),
         next_step="; ".join(part for part in (phase.remedy, f"if that was no hang, raise {limit}") if part),
         phase=phase.name,
         waits=waits,

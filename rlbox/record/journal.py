@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlbox.diagnose.cause import Cause, full_disk, unwritable
+from rlbox.diagnose.cause import Cause, make_disk_full_cause, make_unwritable_directory_cause
 from rlbox.record.state import PlotResult, RunState, change_service, change_stage, write_run_state
 from rlbox.secrets.masks import Masks
 from rlbox.system.clock import utc_now
@@ -119,8 +119,8 @@ class Journal:
 
 def _disk_cause(run_dir: Path, error: OSError) -> Cause:
     if is_disk_full(error):
-        return full_disk(str(run_dir), free_bytes(run_dir))
-    return unwritable(str(run_dir), error.strerror or str(error))
+        return make_disk_full_cause(str(run_dir), free_bytes(run_dir))
+    return make_unwritable_directory_cause(str(run_dir), error.strerror or str(error))
 
 
 def _inode(folder: Path) -> int:

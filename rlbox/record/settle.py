@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, Protocol
 
-from rlbox.diagnose.cause import Cause, End, ExitInfo, exit_code, interrupted, lost_cause
+from rlbox.diagnose.cause import Cause, ExitInfo, ExitKind, get_exit_code, make_interrupted_cause, make_lost_run_cause
 from rlbox.errors import LockHeld, NodeError
 from rlbox.i18n import _
 from rlbox.job.plan import RunPlan
@@ -118,7 +118,7 @@ def describe_progress(state: RunState) -> str:
 
 def _final_state(state: RunState, last: ExitInfo, asked: str) -> RunState:
     if all(stage.state in ("passed", "skipped") for stage in state.stages):
-        plot = state.plot if state.plot.state else PlotResult(state="failed", detail=last.end)
+        plot = state.plot if state.plot.state else PlotResult(state="failed", detail=last.kind)
         return dataclasses.replace(state, state="passed", ended_at=utc_now(), exit_code=0, plot=plot)
     known = run_cause(state)  # the stage had its last word, the run had not
     cause = known or _end_cause(state, last, asked)
@@ -135,15 +135,15 @@ def _final_state(state: RunState, last: ExitInfo, asked: str) -> RunState:
 
 def _run_exit_code(cause: Cause, last: ExitInfo) -> int:
     """Return the run's exit code; a supervisor that refused to go on said it itself."""
-    refused = cause.kind == "lost" and last.end == "ended" and 0 < last.exit_code <= LockHeld.exit_code
-    return last.exit_code if refused else exit_code(cause)
+    refused = cause.kind == "lost" and last.kind == "ended" and 0 < last.exit_code <= LockHeld.exit_code
+    return last.exit_code if refused else get_exit_code(cause)
 
 
 def _end_cause(state: RunState, last: ExitInfo, asked: str) -> Cause:
-    cause = lost_cause(last, describe_progress(state), state.run_id)
+    cause = make_lost_run_cause(last, describe_progress(state), state.run_id)
     if not asked:
         return cause
-    told = interrupted(asked)
+    told = make_interrupted_cause(asked)
     return dataclasses.replace(told, what=f"{told.what}; then {cause.what}")
 
 
@@ -181,7 +181,7 @@ def runtime_exit_info(
         return None
     last = carrier.exit_info() if status == "ended" else None
     if last is None and (status == "ended" or note.started or load_supervisor(run_dir) is not None):
-        return ExitInfo(end="removed", container=note.name)
+        return ExitInfo(kind="removed", container=note.name)
     return last
 
 
@@ -205,11 +205,11 @@ def finish_dead_run(
     began = facts or wrote or last is not None
     if not began:
         return None
-    word, seen = last, last is not None and last.end in ("memory", "ended", "again")
+    word, seen = last, last is not None and last.kind in ("memory", "ended", "again")
     if facts and not is_same_boot(facts, life) and not seen:
-        ended: End = "restarted" if facts.boot_id == life.boot_id else "rebooted"
-        last = ExitInfo(end="elsewhere" if elsewhere else ended, host=plan.host)
-    return write_final_state(run_dir, plan, last or ExitInfo(end="gone"), before, word)
+        ended: ExitKind = "restarted" if facts.boot_id == life.boot_id else "rebooted"
+        last = ExitInfo(kind="elsewhere" if elsewhere else ended, host=plan.host)
+    return write_final_state(run_dir, plan, last or ExitInfo(kind="gone"), before, word)
 
 
 def _is_written_to(run_dir: Path) -> bool:

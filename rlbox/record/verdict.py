@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rlbox.diagnose.cause import Cause, ExitInfo, contradiction, ended, lost_cause
+from rlbox.diagnose.cause import Cause, ExitInfo, describe_exit, make_contradiction_cause, make_lost_run_cause
 from rlbox.record.state import RunState, RunStatus, change_stage
 from rlbox.system.clock import utc_now
 
@@ -49,10 +49,10 @@ def verify_against_exit(state: RunState, last: ExitInfo, before: Iterable[str] |
     before
         Stages that had passed before this attempt and did not run again; None when nobody knows them.
     """
-    if not last.container or last.end not in _SEEN:
+    if not last.container or last.kind not in _SEEN:
         return state
     passed = [stage.name for stage in state.stages if stage.state == "passed"]
-    again = last.end == "again"
+    again = last.kind == "again"
     if last.exit_code == 0 and not again:
         if state.state == "passed":
             return state
@@ -66,10 +66,10 @@ def verify_against_exit(state: RunState, last: ExitInfo, before: Iterable[str] |
         unsaid = unsaid if state.attempt == 1 else []
     if not unsaid:
         return state
-    if last.end in ("engine", "killed", "memory"):  # the record may be right, and its end came before the word
-        cause = lost_cause(last, f"before it was seen that stage {unsaid[0]} passed", state.run_id)
+    if last.kind in ("engine", "killed", "memory"):  # the record may be right, and its end came before the word
+        cause = make_lost_run_cause(last, f"before it was seen that stage {unsaid[0]} passed", state.run_id)
         return _failed(state, cause, unsaid[0])
-    how = "was started a second time" if again else f"ended with {ended(last.exit_code)}"
+    how = "was started a second time" if again else f"ended with {describe_exit(last.exit_code)}"
     return _contradicted(state, f"it says that stage {unsaid[0]} passed, container {last.container} {how}", unsaid[0])
 
 
@@ -86,7 +86,7 @@ def verify_against_outcome(state: RunState, verdict: RunOutcome | None) -> RunSt
 
 
 def _contradicted(state: RunState, what: str, stage: str) -> RunState:
-    return _failed(state, contradiction(what, state.run_id), stage)
+    return _failed(state, make_contradiction_cause(what, state.run_id), stage)
 
 
 def _failed(state: RunState, cause: Cause, stage: str) -> RunState:

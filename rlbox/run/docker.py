@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
-from rlbox.diagnose.cause import ExitInfo, container_exit
+from rlbox.diagnose.cause import ExitInfo, make_container_exit_info
 from rlbox.doctor.gpu_choice import choose_container_gpus, parse_image_environment, require_usable_gpus
 from rlbox.engine.address import engine_address, engine_is_here, engine_place
 from rlbox.engine.connection import engine
@@ -162,9 +162,11 @@ class RunContainer:
         ended = self.engine.ended(self.note.name)
         if ended is None:
             return None
-        word = container_exit(self.note.name, ended.exit_code, out_of_memory=ended.out_of_memory, note=ended.output)
+        word = make_container_exit_info(
+            self.note.name, ended.exit_code, out_of_memory=ended.out_of_memory, note=ended.output
+        )
         again = self.note.started and self.note.started != ended.started
-        return dataclasses.replace(word, end="again") if again else word
+        return dataclasses.replace(word, kind="again") if again else word
 
     def stop(self, grace_s: int) -> None:
         """Have the engine ask it to end, and end it after `grace_s` seconds."""

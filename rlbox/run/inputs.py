@@ -17,7 +17,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from rlbox.app import App
-from rlbox.diagnose.cause import Cause, taken_port
+from rlbox.diagnose.cause import Cause, make_port_conflict_cause
 from rlbox.diagnose.first_fatal import SIGNATURES_FILE
 from rlbox.errors import NodeError, SpecError
 from rlbox.fixes.fix import Fix
@@ -135,7 +135,7 @@ def find_taken_ports(plan: RunPlan) -> Iterator[tuple[str, Cause]]:
         for service in stage.services:
             for name, number in service.ports.items():
                 if holder := find_port_holder(number):
-                    yield stage.name, taken_port(name, number, holder)
+                    yield stage.name, make_port_conflict_cause(name, number, holder)
 
 
 def _record_failure(run_dir: Path, plan: RunPlan, failed: str, cause: Cause) -> None:

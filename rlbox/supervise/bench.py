@@ -8,7 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from rlbox.diagnose.cause import Cause, CauseKind, full_disk, interrupted, removed_folder, unwritable
+from rlbox.diagnose.cause import (
+    Cause,
+    CauseKind,
+    make_disk_full_cause,
+    make_interrupted_cause,
+    make_removed_directory_cause,
+    make_unwritable_directory_cause,
+)
 from rlbox.hang.watched import Watched
 from rlbox.job.names import EVIDENCE_FOLDER
 from rlbox.job.plan import RunPlan, StagePlan
@@ -84,22 +91,22 @@ class StageContext:
         if self.interrupt.name:
             raise StageStopped(self.stop_cause())
         if not self.journal.directory_exists():
-            raise StageStopped(removed_folder(str(self.run_dir)))
+            raise StageStopped(make_removed_directory_cause(str(self.run_dir)))
         if self.journal.problem:
             there = self.journal.directory_exists(now=True)
-            raise StageStopped(self.journal.problem if there else removed_folder(str(self.run_dir)))
+            raise StageStopped(self.journal.problem if there else make_removed_directory_cause(str(self.run_dir)))
 
     def stop_cause(self) -> Cause:
         """Return the cause of a run that was asked to stop: by whom, where that is written, else by which signal."""
-        return interrupted(read_stop_request(self.run_dir) or self.interrupt.name)
+        return make_interrupted_cause(read_stop_request(self.run_dir) or self.interrupt.name)
 
     def disk_cause(self, error: OSError) -> Cause:
         """Return the cause behind a file of the run that cannot be written."""
         if not self.journal.directory_exists(now=True):
-            return removed_folder(str(self.run_dir))
+            return make_removed_directory_cause(str(self.run_dir))
         if is_disk_full(error):
-            return full_disk(str(self.run_dir), free_bytes(self.run_dir))
-        return unwritable(str(error.filename or self.run_dir), error.strerror or str(error))
+            return make_disk_full_cause(str(self.run_dir), free_bytes(self.run_dir))
+        return make_unwritable_directory_cause(str(error.filename or self.run_dir), error.strerror or str(error))
 
     def start_part(self, stage: StagePlan, part: str, argv: tuple[str, ...], start: Callable[[], T]) -> T:
         """Return what `start` did for a part of a stage; raise `StageStopped` when its program could not be started."""
@@ -113,11 +120,11 @@ class StageContext:
     def refine_cause(self, cause: Cause, kills_before: int) -> Cause:
         """Name what the stage ran into: a run directory that is gone, an exhausted memory limit, a full disk."""
         if cause.kind != "interrupted" and not self.journal.directory_exists(now=True):
-            return removed_folder(str(self.run_dir))
+            return make_removed_directory_cause(str(self.run_dir))
         memory = probe_cgroup_memory()
         if cause.kind in _BY_MEMORY and memory.kills > kills_before:
             return out_of_memory(cause, memory.limit_bytes)
         for folder in (self.run_dir, Path(self.plan.paths.data)):
             if cause.kind in _BY_DISK and folder.is_dir() and free_bytes(folder) < _FULL_BYTES:
-                return full_disk(str(folder), free_bytes(folder))
+                return make_disk_full_cause(str(folder), free_bytes(folder))
         return cause

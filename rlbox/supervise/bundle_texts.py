@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from rlbox.diagnose.first_fatal import LogFatal, excerpt_text, read_fatal_line, read_last_lines, scan_log
+from rlbox.diagnose.first_fatal import LogFailure, find_first_fatal, format_excerpt, read_fatal_line, read_last_lines
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE
 from rlbox.record.state import RunState, StageState, run_cause
 from rlbox.supervise.bundle_plan import Selection
@@ -68,8 +68,8 @@ def _error(run_dir: Path, log: str, state: RunState | None) -> str:
     stage = next((s for s in state.stages if log.startswith(f"{s.directory}/")), None) if state else None
     if stage and stage.state == "passed":
         return ""
-    spot = scan_log(run_dir / log)
-    return excerpt_text(LogFatal(log=log, line=read_fatal_line(run_dir / log, spot))) if spot else ""
+    spot = find_first_fatal(run_dir / log)
+    return format_excerpt(LogFailure(log=log, line=read_fatal_line(run_dir / log, spot))) if spot else ""
 
 
 def _summary(run_id: str, state: RunState | None, selection: Selection) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlbox.amounts import duration_text, limit_text, size_text
-from rlbox.diagnose.cause import Cause, ended, log_path, stage_log
+from rlbox.diagnose.cause import Cause, describe_exit, get_stage_log_path, resolve_log_path
 from rlbox.job.gate_plan import ReadyPlan
 from rlbox.job.plan import ClusterRun, NodePlan, RayPlan, ServicePlan, StagePlan
 
@@ -33,8 +33,8 @@ def dead_service(stage: StagePlan, service: ServicePlan, code: int, *, ready: bo
     when = f"while stage {stage.name} was {'running' if running else 'starting'}" if ready else "before it was ready"
     return Cause(
         kind="service",
-        what=f"service {service.name} ended with {ended(code)} {when}",
-        where=log_path(stage, service.name),
+        what=f"service {service.name} ended with {describe_exit(code)} {when}",
+        where=resolve_log_path(stage, service.name),
     )
 
 
@@ -45,7 +45,7 @@ def never_ready(stage: StagePlan, service: ServicePlan, answer: str, took_s: flo
     return Cause(
         kind="ready",
         what=f"service {service.name} was not ready after {took}: {_asked(service.ready)}: {answer}",
-        where=log_path(stage, service.name),
+        where=resolve_log_path(stage, service.name),
         next_step=f"read its log; if it was only slow, raise start_s of service {service.name}",
     )
 
@@ -60,8 +60,8 @@ def lost_service(stage: StagePlan, service: ServicePlan, code: int, before: str)
     """A service that was kept from an earlier stage ended before this one could use it."""
     return Cause(
         kind="service",
-        what=f"service {service.name} ended with {ended(code)} between stages {before} and {stage.name}",
-        where=log_path(stage, service.name),
+        what=f"service {service.name} ended with {describe_exit(code)} between stages {before} and {stage.name}",
+        where=resolve_log_path(stage, service.name),
     )
 
 
@@ -71,7 +71,7 @@ def mute_service(stage: StagePlan, service: ServicePlan, answer: str) -> Cause:
         kind="silence",
         what=f"service {service.name} has not answered for {limit_text(service.answer_s)} while stage {stage.name} was "
         f"running: {_asked(service.ready)}: {answer}",
-        where=log_path(stage, service.name),
+        where=resolve_log_path(stage, service.name),
         next_step=f"if it was only busy, raise answer_s of service {service.name}",
     )
 
@@ -82,20 +82,20 @@ def silent_service(stage: StagePlan, service: ServicePlan) -> Cause:
         kind="silence",
         what=f"service {service.name} wrote nothing for {limit_text(service.silence_s)} while stage {stage.name} "
         "was running",
-        where=log_path(stage, service.name),
+        where=resolve_log_path(stage, service.name),
         next_step=f"if that was no hang, raise silence_s of service {service.name}",
     )
 
 
 def failed_ray(stage: StagePlan, ray: RayPlan, status: str, code: int | None, message: str) -> Cause:
     """The Ray job did not end with SUCCEEDED."""
-    detail = "" if code is None else f" (driver {ended(code)})"
+    detail = "" if code is None else f" (driver {describe_exit(code)})"
     first = [line for line in message.strip().splitlines()[:1] if not line.startswith(_RAY_EXITED)]
     said = f": {first[0][:300]}" if first else ""
     return Cause(
         kind="ray",
         what=f"Ray job {ray.submission_id} of stage {stage.name} ended {status}{detail}{said}",
-        where=stage_log(stage),
+        where=get_stage_log_path(stage),
     )
 
 
@@ -104,7 +104,7 @@ def lost_node(stage: StagePlan, node: NodePlan, seen: str, cluster: ClusterRun, 
     return Cause(
         kind="node",
         what=f"node {node.name} of cluster {cluster.name} is gone: {seen}" + (f"; then {then}" if then else ""),
-        where=stage_log(stage),
+        where=get_stage_log_path(stage),
         next_step=f"rlbox cluster up {cluster.words} brings back what died, "
         f"rlbox run --resume {run} {cluster.options} goes on",
     )
@@ -125,7 +125,7 @@ def too_long(stage: StagePlan) -> Cause:
     return Cause(
         kind="total",
         what=f"stage {stage.name} ran longer than {limit_text(stage.total_s)} and was stopped",
-        where=stage_log(stage),
+        where=get_stage_log_path(stage),
         next_step=f"if that was no hang, raise limits.total_s of stage {stage.name}",
     )
 

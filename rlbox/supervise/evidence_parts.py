@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import size_text
-from rlbox.diagnose.first_fatal import scan_log
+from rlbox.diagnose.first_fatal import find_first_fatal
 from rlbox.doctor.limits import probe_limits
 from rlbox.doctor.ray_state import find_job_session
 from rlbox.errors import RlboxError
@@ -215,7 +215,7 @@ def ray_log_text(ray: RayPlan) -> str:
     except OSError as error:
         raise PartUnavailableError(f"{folder}: {error.strerror}") from error
     own = [path for path in files if path.name.startswith(_RAY_SPEAKERS)]
-    workers = [path for path in files if path.name.startswith("worker-") and scan_log(path)]
+    workers = [path for path in files if path.name.startswith("worker-") and find_first_fatal(path)]
     chosen = [*(path for path in own if path.suffix == ".err"), *workers, *(p for p in own if p.suffix != ".err")]
     ends = ((path.name, read_last_bytes(path, _RAY_TAIL).decode("utf-8", "replace")) for path in chosen[:_RAY_FILES])
     return "\n".join(f"==> {name} <==\n{end}" for name, end in ends)

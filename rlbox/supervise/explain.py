@@ -13,8 +13,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.diagnose.cause import EXHAUSTED, Cause, CauseKind, full_disk
-from rlbox.diagnose.first_fatal import LogFatal, culprit, excerpt_text, find_known_cause, read_fatals
+from rlbox.diagnose.cause import EXHAUSTION_KINDS, Cause, CauseKind, make_disk_full_cause
+from rlbox.diagnose.first_fatal import (
+    LogFailure,
+    find_known_cause,
+    find_responsible_line,
+    format_excerpt,
+    read_log_failures,
+)
 from rlbox.hang.page import write_hang_page
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, REPORT_PAGE
 from rlbox.secrets.masks import Masks
@@ -46,8 +52,8 @@ class FailureAnalysis:
     """A failure with its `cause`, the fatal lines of all logs by time, and which of them is the cause's."""
 
     cause: Cause
-    fatals: tuple[LogFatal, ...] = ()
-    quoted: LogFatal | None = None
+    fatals: tuple[LogFailure, ...] = ()
+    quoted: LogFailure | None = None
 
 
 def explain_failure(failure: StageFailure) -> FailureAnalysis:
@@ -57,20 +63,20 @@ def explain_failure(failure: StageFailure) -> FailureAnalysis:
     One that the fix catalogue knows gets its remedy as the next step.
     """
     cause = failure.cause
-    fatals = read_fatals(failure.run_dir, failure.fatals)
+    fatals = read_log_failures(failure.run_dir, failure.fatals)
     quoted = None
     if cause.kind in _QUOTED or (cause.kind in _STOPPED and any(fatal.grade == "fatal" for fatal in fatals)):
-        quoted = culprit(cause, fatals, failure.run_dir)
+        quoted = find_responsible_line(cause, fatals, failure.run_dir)
     if quoted is None:
         return FailureAnalysis(cause=_with_known(cause, failure.run_dir), fatals=fatals)
     if any(text in quoted.line.text for text in _NO_SPACE):
         free = failure.snapshot.free_bytes if failure.snapshot else {}
         folder = failure.plan.paths.data
-        cause = full_disk(folder, free.get(folder, 0))
+        cause = make_disk_full_cause(folder, free.get(folder, 0))
     line = failure.masks.text(quoted.line.text)[:_LINE_LIMIT]
     cause = dataclasses.replace(cause, where=f"{quoted.log}:{quoted.line.number}", line=line)
     if known := quoted.known:
-        own = cause.next_step if cause.kind in EXHAUSTED else ""
+        own = cause.next_step if cause.kind in EXHAUSTION_KINDS else ""
         cause = dataclasses.replace(cause, known=known.id, next_step=own or known.remedy)
     return FailureAnalysis(cause=cause, fatals=fatals, quoted=quoted)
 
@@ -100,7 +106,7 @@ def write_evidence(failure: StageFailure, explained: FailureAnalysis) -> Path:
     texts = {
         REPORT_PAGE: report_page(report),
         "REPORT.json": report.as_json(),
-        FATAL_FILE: "\n".join(excerpt_text(fatal) for fatal in found),
+        FATAL_FILE: "\n".join(format_excerpt(fatal) for fatal in found),
         "facts.json": json.dumps(failure_facts(failure, explained.cause, gathered), indent=1, ensure_ascii=False)
         + "\n",
         **gathered.texts,

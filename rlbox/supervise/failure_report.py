@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlbox.amounts import card_text, size_text
-from rlbox.diagnose.cause import Cause, CauseKind, ended
-from rlbox.diagnose.first_fatal import LogFatal, run_catalogue, utc_text
+from rlbox.diagnose.cause import Cause, CauseKind, describe_exit
+from rlbox.diagnose.first_fatal import LogFailure, format_utc, load_run_signatures
 from rlbox.record.rebuild import read_events
 from rlbox.secrets.masks import Masks
 from rlbox.supervise.evidence_contents import FILE_DESCRIPTIONS
@@ -88,7 +88,7 @@ class FailureReport:
 
 
 def make_report(
-    failure: StageFailure, cause: Cause, fatals: Sequence[LogFatal], gathered: CollectedTexts
+    failure: StageFailure, cause: Cause, fatals: Sequence[LogFailure], gathered: CollectedTexts
 ) -> FailureReport:
     """Return the report of a failure whose `cause` is explained and whose parts are `gathered`."""
     stage, plan, state = failure.stage, failure.plan, failure.state
@@ -122,13 +122,13 @@ def make_report(
     )
 
 
-def _row(fatal: LogFatal, masks: Masks) -> FatalEntry:
+def _row(fatal: LogFailure, masks: Masks) -> FatalEntry:
     line = fatal.line
     return FatalEntry(
         log=fatal.log,
         number=line.number,
         text=_shown(line.text, masks),
-        at=utc_text(fatal.at) if fatal.at is not None else "",
+        at=format_utc(fatal.at) if fatal.at is not None else "",
         grade=fatal.grade,
         known=fatal.known.id if fatal.known else "",
         before=tuple(_shown(text, masks) for text in line.before[-_NEAR:]),
@@ -140,7 +140,7 @@ def _shown(text: str, masks: Masks) -> str:
     return masks.text(text)[:_LINE]  # in this order: half a secret would not be masked
 
 
-def _story(failure: StageFailure, cause: Cause, fatals: Iterable[LogFatal]) -> tuple[TimelineEntry, ...]:
+def _story(failure: StageFailure, cause: Cause, fatals: Iterable[LogFailure]) -> tuple[TimelineEntry, ...]:
     """Return what the journal noted of this attempt of the stage and the fatal lines, by time."""
     stage, begun = failure.stage.name, failure.started_at
     moments = [
@@ -152,7 +152,7 @@ def _story(failure: StageFailure, cause: Cause, fatals: Iterable[LogFatal]) -> t
         if fatal.at is not None:
             where = f"{fatal.log}:{fatal.line.number}"
             moments.append(
-                TimelineEntry(at=utc_text(fatal.at), what=_shown(fatal.line.text, failure.masks), where=where)
+                TimelineEntry(at=format_utc(fatal.at), what=_shown(fatal.line.text, failure.masks), where=where)
             )
     moments.append(TimelineEntry(at=failure.ended_at, what=f"stopped: {failure.cause.what}"))
     return tuple(sorted(moments, key=lambda moment: moment.at[:19])[-_STORY:])
@@ -197,9 +197,9 @@ def _machine(snapshot: MachineSnapshot | None) -> tuple[str, ...]:
     return tuple(rows)
 
 
-def _looked_at(failure: StageFailure, fatals: Sequence[LogFatal], gathered: CollectedTexts) -> tuple[str, ...]:
+def _looked_at(failure: StageFailure, fatals: Sequence[LogFailure], gathered: CollectedTexts) -> tuple[str, ...]:
     names = [f"{service.name}.log" for service in failure.stage.services]
-    known = len(run_catalogue(failure.run_dir).signatures)
+    known = len(load_run_signatures(failure.run_dir).signatures)
     rows = [
         f"logs: {', '.join(['stage.log', *names])}; {len(fatals)} of them with a fatal line",
         f"{known} signatures of the fix catalogue against each fatal line and its traceback",
@@ -245,7 +245,7 @@ def _answer(report: FailureReport) -> Iterator[str]:
     if report.job_id:
         yield f"- **Ray job**: {report.job_id}, {report.ray_status or 'status not told'}"
     if report.exit_code is not None:
-        yield f"- **Exit**: {ended(report.exit_code)}"
+        yield f"- **Exit**: {describe_exit(report.exit_code)}"
     if cause.where:
         yield f"- **Where**: [{cause.where}](../../../{cause.where.partition(':')[0]})"
     if cause.waits:

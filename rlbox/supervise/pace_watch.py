@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from rlbox.amounts import size_text
-from rlbox.diagnose.cause import BY_TIME, Cause, CauseKind
+from rlbox.diagnose.cause import TIMEOUT_KINDS, Cause, CauseKind
 from rlbox.hang.pace import PaceClock, StartClock
 from rlbox.hang.slowness import REMEDIES, Slowness
 from rlbox.hang.watch import Probe
@@ -97,7 +97,7 @@ class StarvationMonitor:
 
     def refine_cause(self, cause: Cause) -> Cause:
         """Return `cause`, or, where something took too long because of the machine or a limit of it, that."""
-        if cause.kind not in BY_TIME:
+        if cause.kind not in TIMEOUT_KINDS:
             return cause
         self.sample(now=True)
         slow = self._clock.slowness(max(self._begun_s, self._real() - _WINDOW_S))

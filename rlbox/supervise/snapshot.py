@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.diagnose.cause import Cause
-from rlbox.diagnose.first_fatal import FatalSpot
+from rlbox.diagnose.first_fatal import FatalPosition
 from rlbox.doctor.ray_state import read_ray_state
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.record.state import StageState
@@ -89,7 +89,7 @@ class StageFailure:
     cause: Cause
     started_at: str
     ended_at: str
-    fatals: Mapping[str, FatalSpot]
+    fatals: Mapping[str, FatalPosition]
     snapshot: MachineSnapshot | None
     masks: Masks
     given: Mapping[str, str] = field(default_factory=dict)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rlbox.diagnose.cause import Cause, ended, log_path
-from rlbox.diagnose.first_fatal import FatalSpot
+from rlbox.diagnose.cause import Cause, describe_exit, resolve_log_path
+from rlbox.diagnose.first_fatal import FatalPosition
 from rlbox.gate.before import Before
 from rlbox.gate.causes import failed_exit, failed_probe, missing_file, missing_line, needed_file, wrong_exit
 from rlbox.gate.file_facts import probe_file
@@ -46,7 +46,7 @@ class StageResult:
     snapshot: MachineSnapshot | None
     started_at: str
     ended_at: str
-    fatals: Mapping[str, FatalSpot] = field(default_factory=dict)
+    fatals: Mapping[str, FatalPosition] = field(default_factory=dict)
 
 
 def run_stage(context: StageContext, stage: StagePlan) -> StageResult:
@@ -91,7 +91,7 @@ class _StageRun:
             snapshot=snapshot or (self._look_around() if cause and cause.kind != "interrupted" else None),
             started_at=started_at,
             ended_at=utc_now(),
-            fatals={log_path(self._stage, name): spot for name, spot in self._watch.fatals.items()},
+            fatals={resolve_log_path(self._stage, name): spot for name, spot in self._watch.fatals.items()},
         )
 
     def _look_around(self) -> MachineSnapshot:
@@ -195,7 +195,7 @@ class _StageRun:
         job = self._watch.main
         if isinstance(job, RayJob) and job.info.exit_code is None:
             return f"{job.info.status}, Ray tells no code"
-        return ended(code)
+        return describe_exit(code)
 
     def _probe_work(self) -> None:
         """Send the requests that must be answered while the services still run."""

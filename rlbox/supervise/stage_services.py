@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from rlbox.diagnose.cause import ended, taken_port
+from rlbox.diagnose.cause import describe_exit, make_port_conflict_cause
 from rlbox.doctor.ray_state import ray_auth_headers
 from rlbox.job.plan import ServicePlan, StagePlan
 from rlbox.supervise.bench import RetainedService, StageContext, StageStopped
@@ -46,7 +46,7 @@ class StageServices:
                 holder = "" if service.name in self._context.retained else find_port_holder(number)
                 if holder:
                     self._gate.refuse(rule, f"taken by {holder}")
-                    raise StageStopped(taken_port(name, number, holder))
+                    raise StageStopped(make_port_conflict_cause(name, number, holder))
                 self._gate.hold(rule, "free")
 
     def start(self, plan: ServicePlan) -> None:
@@ -96,7 +96,7 @@ class StageServices:
         service = kept.service
         self._watch.pump.adopt(service.plan.name, self._folder / service.plan.log, kept.output)
         if (code := service.child.poll()) is not None:
-            self._gate.refuse(self._gate.facts.services[service.plan.name], ended(code))
+            self._gate.refuse(self._gate.facts.services[service.plan.name], describe_exit(code))
             self._watch.record_service(service, state="ended", exit_code=code)
             raise StageStopped(lost_service(self._stage, service.plan, code, kept.stage))
         service.restart_probe()

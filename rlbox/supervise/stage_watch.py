@@ -8,8 +8,8 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
-from rlbox.diagnose.cause import ended
-from rlbox.diagnose.first_fatal import FatalSpot, FirstFatal, read_ahead, run_catalogue
+from rlbox.diagnose.cause import describe_exit
+from rlbox.diagnose.first_fatal import FatalPosition, FirstFatalFinder, load_run_signatures, warm_up
 from rlbox.gate.causes import broken_rule, forbidden_line
 from rlbox.gate.gate import GateJudge
 from rlbox.hang.watch import HangWatch
@@ -52,20 +52,20 @@ class StageWatch:
         self._stage = stage
         self._recorded = -1
         self._begun = time.monotonic()
-        catalogue = run_catalogue(context.run_dir)
+        catalogue = load_run_signatures(context.run_dir)
         self._scanned = catalogue.scan_expressions
-        read_ahead()
-        self._finders = {name: FirstFatal(partial(self.gate.excuses, name), catalogue) for name in names}
+        warm_up()
+        self._finders = {name: FirstFatalFinder(partial(self.gate.excuses, name), catalogue) for name in names}
         self._metric_files = MetricFiles(self.gate)
         self._command_begun: float | None = None
-        self._told: dict[str, FatalSpot] = {}
+        self._told: dict[str, FatalPosition] = {}
         self._told_lines = Counter[str]()
         self._told_breaches = 0
 
     @property
-    def fatals(self) -> dict[str, FatalSpot]:
+    def fatals(self) -> dict[str, FatalPosition]:
         """The first fatal line of each log that holds one, by the name of the log."""
-        return {name: finder.spot for name, finder in self._finders.items() if finder.spot}
+        return {name: finder.position for name, finder in self._finders.items() if finder.position}
 
     def poll(self) -> None:
         """Look once at everything that can end the stage early; wait a moment when nothing was new."""
@@ -91,7 +91,7 @@ class StageWatch:
 
     def reset_fatals(self, log: str) -> None:
         """Take nothing for fatal that was written so far: who wrote it lives with it, a service that became ready."""
-        self._finders[log].forgive()
+        self._finders[log].reset()
         self._told.pop(log, None)
 
     def record_events(self) -> None:
@@ -133,7 +133,7 @@ class StageWatch:
                 continue
             self.logs.drain()
             self.check_forbidden(service.plan.name)
-            self._refuse(service, ended(code))
+            self._refuse(service, describe_exit(code))
             self.record_service(service, state="ended", exit_code=code)
             running = self.main is not None
             raise StageStopped(dead_service(self._stage, service.plan, code, ready=service.ready, running=running))
@@ -228,7 +228,7 @@ class StageWatch:
     def _find_fatal(self, log: str, first: int, offset: int, texts: Texts) -> None:
         finder = self._finders[log]
         finder.take(first, offset, texts)
-        if finder.spot and self.gate.outlived(log, finder.spot.number, finder.spot.text):
+        if finder.position and self.gate.outlived(log, finder.position.number, finder.position.text):
             self.reset_fatals(log)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlbox.amounts import limit_text
-from rlbox.diagnose.cause import Cause, ended, exit_code
+from rlbox.diagnose.cause import Cause, describe_exit, get_exit_code
 from rlbox.doctor.fix_checks import ENGINE_PERCENT_VARIABLE, INSTALL_DIR_VARIABLE, run_fix_checks
 from rlbox.errors import NodeError
 from rlbox.job.fits.engine_memory import engine_memory_percent
@@ -99,7 +99,7 @@ def supervise_run(
     _write_end(context, cause)
     record.close()
     group.leave()
-    return exit_code(cause) if journal.saved else NodeError.exit_code
+    return get_exit_code(cause) if journal.saved else NodeError.exit_code
 
 
 def _write_end(context: StageContext, cause: Cause | None) -> None:
@@ -108,7 +108,7 @@ def _write_end(context: StageContext, cause: Cause | None) -> None:
     _keep_folder(context.plan, context.run_dir)
     journal.close()
     own = {} if cause is None or any(stage.cause for stage in journal.state.stages) else {"cause": cause}
-    journal.change_run("run", state=_run_status(cause), ended_at=utc_now(), exit_code=exit_code(cause), **own)
+    journal.change_run("run", state=_run_status(cause), ended_at=utc_now(), exit_code=get_exit_code(cause), **own)
 
 
 def _keep_folder(plan: RunPlan, run_dir: Path) -> None:
@@ -247,5 +247,5 @@ def _draw(context: StageContext) -> PlotResult:
     if code is None:
         return PlotResult(state="failed", detail=context.interrupt.name or f"not done after {limit_text(_PLOT_S)}")
     if code or not Path(plan.curves).is_file():
-        return PlotResult(state="failed", detail=f"{ended(code)}, see {PLOT_LOG}")
+        return PlotResult(state="failed", detail=f"{describe_exit(code)}, see {PLOT_LOG}")
     return PlotResult(state="drawn", path=plan.curves)

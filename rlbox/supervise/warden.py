@@ -66,7 +66,7 @@ def _stay(number: int, frame: FrameType | None) -> None:
 
 def _settle(run_dir: Path, code: int) -> None:
     """Write down how the run ended when its supervisor did not."""
-    from rlbox.diagnose.cause import process_exit
+    from rlbox.diagnose.cause import make_process_exit_info
     from rlbox.errors import RlboxError
     from rlbox.record.folder import load_plan
     from rlbox.record.settle import write_final_state
@@ -74,4 +74,4 @@ def _settle(run_dir: Path, code: int) -> None:
 
     with contextlib.suppress(OSError, RlboxError):  # a disk that is full or gone: the next verb tries again
         said = read_last_bytes(run_dir / LOG_FILE, _LAST_BYTES).decode("utf-8", "replace")
-        write_final_state(run_dir, load_plan(run_dir), process_exit(code, said))
+        write_final_state(run_dir, load_plan(run_dir), make_process_exit_info(code, said))

@@ -31,7 +31,7 @@ from rlbox.config.project import Project  # noqa: E402
 from rlbox.diagnose.diagnose import diagnose  # noqa: E402
 from rlbox.diagnose.diagnosis import Diagnosis  # noqa: E402
 from rlbox.diagnose.root_cause import Link  # noqa: E402
-from rlbox.diagnose.signatures import SignatureSet, load_catalogue  # noqa: E402
+from rlbox.diagnose.signatures import SignatureSet, load_signatures  # noqa: E402
 
 Judge = Callable[[list[Path]], Diagnosis]
 _VARYING = re.compile(r"0x[0-9a-f]+|\d+")
@@ -123,7 +123,7 @@ def victims(case: Case, found: Diagnosis) -> Iterator[tuple[str, int, bool]]:
     names = [one.name for one in found.files]
     root = {bare(_line(case, at)) for at in case.accepted}
     for file, text in case.logs.items():
-        own = [link for link in steps if names[link.case.event.file].endswith(file or "launch.log")]
+        own = [link for link in steps if names[link.candidate.event.file].endswith(file or "launch.log")]
         for number, line in enumerate(text.split("\n"), 1):
             if is_victim(case, said := bare(line)) and said not in root:
                 yield file, number, any(_holds(link, number, said) for link in own)
@@ -140,10 +140,10 @@ def _leads_home(link: Link, chain: tuple[Link, ...]) -> bool:
 
 def _holds(link: Link, number: int, text: str) -> bool:
     """Whether a line is of a step: it lies within, or it is one of those that were alike and were counted."""
-    event = link.case.event
+    event = link.candidate.event
     last = max(event.last, *(at for at, _ in event.tail), event.number)
     alike = event.count > 1 and _VARYING.sub("0", bare(event.text)) == _VARYING.sub("0", text)
-    return event.begun <= number <= last or alike
+    return event.first_number <= number <= last or alike
 
 
 def table(half: Half, judge: Judge) -> tuple[Counter[str], Counter[str], list[str]]:
@@ -174,7 +174,7 @@ def shipped_judge(paths: list[Path]) -> Diagnosis:
 @functools.cache
 def shipped_catalogue() -> SignatureSet:
     """Return the signatures of this checkout."""
-    return load_catalogue(Project(folder=Path(__file__).resolve().parents[2]).fix_files())
+    return load_signatures(Project(folder=Path(__file__).resolve().parents[2]).fix_files())
 
 
 def main() -> int:

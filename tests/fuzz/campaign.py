@@ -16,7 +16,13 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from rlbox.diagnose.first_fatal import SIGNATURES_FILE, FirstFatal, find_known_cause, run_catalogue, scan_log
+from rlbox.diagnose.first_fatal import (
+    SIGNATURES_FILE,
+    FirstFatalFinder,
+    find_first_fatal,
+    find_known_cause,
+    load_run_signatures,
+)
 from rlbox.engine.oci import parse_manifest
 from rlbox.errors import RlboxError
 from rlbox.foreign import parse_json, toml_table
@@ -225,7 +231,7 @@ class Readers:
         self._folder = folder
         (folder / "spec").mkdir(exist_ok=True)
         self._file = folder / "file"
-        self._cutter, self._fatal, self._steps = LineCutter(), FirstFatal(), StepClock()
+        self._cutter, self._fatal, self._steps = LineCutter(), FirstFatalFinder(), StepClock()
         self.all: dict[str, Callable[[Maker], str | None]] = {
             name[5:]: getattr(self, name) for name in dir(self) if name.startswith("read_")
         }
@@ -258,11 +264,11 @@ class Readers:
         self._steps.take(texts.joined, time.monotonic())
 
     def read_log(self, make: Maker) -> None:
-        scan_log(self._laid(make.bytes()))
+        find_first_fatal(self._laid(make.bytes()))
 
     def run_catalogue(self, make: Maker) -> None:
         (self._folder / SIGNATURES_FILE).write_bytes(make.record())
-        run_catalogue.cache_clear()
+        load_run_signatures.cache_clear()
         find_known_cause(make.line(), self._folder)
 
     def read_json_object(self, make: Maker) -> None:

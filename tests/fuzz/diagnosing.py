@@ -22,12 +22,12 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from rlbox.config.project import Project
-from rlbox.diagnose.diagnose import GrowingLogs, verdict_of
-from rlbox.diagnose.diagnosis import Diagnosis, LogFacts
-from rlbox.diagnose.event_reader import EventReader, LogReader, Read
-from rlbox.diagnose.report import report
-from rlbox.diagnose.signatures import SignatureSet, load_catalogue
-from rlbox.diagnose.sources import Source
+from rlbox.diagnose.diagnose import GrowingLogs, diagnose_events
+from rlbox.diagnose.diagnosis import Diagnosis, LogStats
+from rlbox.diagnose.event_reader import EventReader, LogEvents, LogReader
+from rlbox.diagnose.report import format_report
+from rlbox.diagnose.signatures import SignatureSet, load_signatures
+from rlbox.diagnose.sources import LogSource
 from rlbox.foreign import parse_json
 
 ROUND = 500
@@ -129,7 +129,7 @@ class Judged:
     """Diagnoses logs in memory, and asks of each answer that it holds together."""
 
     def __init__(self, folder: Path) -> None:
-        self.catalogue: SignatureSet = load_catalogue(Project(folder=CHECKOUT).fix_files())
+        self.catalogue: SignatureSet = load_signatures(Project(folder=CHECKOUT).fix_files())
         self.told: Counter[str] = Counter()
         self.slowest = 0.0
         self._file = folder / "train.log"
@@ -137,15 +137,15 @@ class Judged:
     def whole(self, logs: list[bytes], cuts: list[int]) -> None:
         """Read logs in pieces, judge them and tell of them."""
         begun = time.process_time()
-        reads: list[Read] = []
+        reads: list[LogEvents] = []
         for place, data in enumerate(logs):
             reader = LogReader(EventReader(self.catalogue, place, several=len(logs) > 1))
             edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
             for first, last in itertools.pairwise(edges):
                 reader.take(data[first:last])
             reads.append(reader.close())
-        facts = [LogFacts(name=str(place), lines=0, bytes=len(data)) for place, data in enumerate(logs)]
-        found = verdict_of(reads, facts, self.catalogue)
+        facts = [LogStats(name=str(place), lines=0, bytes=len(data)) for place, data in enumerate(logs)]
+        found = diagnose_events(reads, facts, self.catalogue)
         self._holds(found, logs)
         spent = time.process_time() - begun
         self.slowest = max(self.slowest, spent)
@@ -155,7 +155,7 @@ class Judged:
     def growing(self, logs: list[bytes], cuts: list[int]) -> None:
         """Follow a file that grows, is cut short, or taken away and made anew, between the pieces."""
         self._file.unlink(missing_ok=True)
-        follower = GrowingLogs([Source(name="train.log", path=self._file)], self.catalogue)
+        follower = GrowingLogs([LogSource(name="train.log", path=self._file)], self.catalogue)
         for data, cut in zip(logs, [*cuts, 0, 1, 2], strict=False):
             if cut % 5 == 0:
                 self._file.unlink(missing_ok=True)
@@ -170,7 +170,7 @@ class Judged:
     def _holds(self, found: Diagnosis, logs: list[bytes]) -> None:
         answer: dict[str, Any] = found.as_json()
         json.dumps(answer)
-        report(found, why=True).encode("utf-8", "surrogatepass")
+        format_report(found, why=True).encode("utf-8", "surrogatepass")
         assert answer["fatal"] == (answer["first_fatal"] is not None) == (answer["cause"] is not None)
         assert 0 <= answer["confidence"] <= 1
         assert all(-1 <= link["of"] < place for place, link in enumerate(answer["chain"]))

@@ -42,7 +42,7 @@ def test_a_campaign_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: py
     ("what", "broken"),
     [
         ("rlbox.diagnose.diagnosis.Diagnosis.confidence", 2.0),
-        ("rlbox.diagnose.diagnosis.shown_text", lambda case: case.text.encode("utf-8", "replace")),
+        ("rlbox.diagnose.diagnosis.get_full_line", lambda case: case.text.encode("utf-8", "replace")),
     ],
 )
 def test_what_breaks_falls(judged: Judged, monkeypatch: pytest.MonkeyPatch, what: str, broken: object) -> None:

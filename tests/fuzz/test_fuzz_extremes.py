@@ -9,12 +9,12 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.diagnose.diagnose import verdict_of
-from rlbox.diagnose.diagnosis import Diagnosis, LogFacts
+from rlbox.diagnose.diagnose import diagnose_events
+from rlbox.diagnose.diagnosis import Diagnosis, LogStats
 from rlbox.diagnose.event_reader import EventReader, LogReader
-from rlbox.diagnose.signatures import load_catalogue
+from rlbox.diagnose.signatures import load_signatures
 
-CATALOGUE = load_catalogue(Project(folder=CHECKOUT).fix_files())
+CATALOGUE = load_signatures(Project(folder=CHECKOUT).fix_files())
 PROCESSES = 100_000
 MOST_BYTES = 200e6
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
@@ -27,7 +27,7 @@ def found_in(blocks: Iterable[bytes]) -> Diagnosis:
     for block in blocks:
         reader.take(block)
     read = reader.close()
-    return verdict_of([read], [LogFacts(name="a.log", lines=read.lines)], CATALOGUE)
+    return diagnose_events([read], [LogStats(name="a.log", lines=read.lines)], CATALOGUE)
 
 
 def each(*lines: str) -> Iterator[bytes]:
@@ -46,7 +46,7 @@ def test_as_many_processes_that_work_on() -> None:
     found = found_in([*each("step:1 - loss:0.5"), f"(Worker pid=7) {OOM}\n".encode()])
     assert found.cause == "gpu-oom-training"
     assert found.root is not None
-    assert (found.root.number, found.root.event.lane) == (PROCESSES + 1, "Worker pid=7")
+    assert (found.root.number, found.root.event.writer) == (PROCESSES + 1, "Worker pid=7")
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ def test_a_line_of_a_gigabyte(piece: bytes) -> None:
     for _ in range((1 << 30) // len(block)):
         reader.take(block)
     reader.take(f"\n{OOM}\n".encode())
-    found = verdict_of([reader.close()], [LogFacts(name="a.log", lines=reader.lines)], CATALOGUE)
+    found = diagnose_events([reader.close()], [LogStats(name="a.log", lines=reader.lines)], CATALOGUE)
     assert reader.lines == 2
     assert found.fatal
     assert peak() - before < MOST_BYTES

@@ -15,7 +15,7 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.diagnose.diagnose import diagnose
-from rlbox.diagnose.signatures import SignatureSet, load_catalogue
+from rlbox.diagnose.signatures import SignatureSet, load_signatures
 
 CASES = CHECKOUT / "tests/cases/diagnose"
 LEAST_LINES = 0.96
@@ -23,7 +23,7 @@ LEAST_LINES = 0.96
 
 @pytest.fixture(scope="module")
 def catalogue() -> SignatureSet:
-    return load_catalogue(Project(folder=CHECKOUT).fix_files())
+    return load_signatures(Project(folder=CHECKOUT).fix_files())
 
 
 def cases(name: str) -> Iterator[tuple[str, str, str]]:

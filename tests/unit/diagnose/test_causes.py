@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from rlbox.diagnose.cause import Cause, CauseKind, ended, exit_code, full_disk, taken_port
+from rlbox.diagnose.cause import (
+    Cause,
+    CauseKind,
+    describe_exit,
+    get_exit_code,
+    make_disk_full_cause,
+    make_port_conflict_cause,
+)
 from rlbox.gate.causes import missing_line
 from rlbox.job.gate_plan import LinePlan, ReadyPlan
 from rlbox.job.plan import RayPlan, ServicePlan, StagePlan
@@ -42,7 +49,7 @@ STAGE = StagePlan(
     [(3, "exit code 3"), (-9, "signal 9 (SIGKILL)"), (-15, "signal 15 (SIGTERM)"), (-99, "signal 99")],
 )
 def test_ended(code: int, text: str) -> None:
-    assert ended(code) == text
+    assert describe_exit(code) == text
 
 
 @pytest.mark.parametrize(
@@ -55,11 +62,11 @@ def test_ended(code: int, text: str) -> None:
     ],
 )  # fmt: skip
 def test_exit_codes(kind: CauseKind, code: int) -> None:
-    assert exit_code(Cause(kind=kind, what="")) == code
+    assert get_exit_code(Cause(kind=kind, what="")) == code
 
 
 def test_a_passed_run_exits_0() -> None:
-    assert exit_code(None) == 0
+    assert get_exit_code(None) == 0
 
 
 def test_sentences() -> None:
@@ -71,12 +78,12 @@ def test_sentences() -> None:
         dead_service(STAGE, VLLM, 1, ready=True, running=False).what,
         never_ready(STAGE, VLLM, "HTTP 503", 91.0).what,
         never_ready(STAGE, VLLM, "HTTP 503", 400.0).what,
-        taken_port("reward", 18431, "python3 (pid 123)").what,
+        make_port_conflict_cause("reward", 18431, "python3 (pid 123)").what,
         failed_ray(STAGE, ray, "FAILED", 1, "Runtime env setup failed\nmore").what,
         failed_ray(STAGE, ray, "FAILED", 1, "Job entrypoint command failed with exit code 1\nmore").what,
         missing_line(STAGE, rule, 1, "bye").what,
         missing_line(STAGE, rule, 0, "").what,
-        full_disk("/data", 0).what,
+        make_disk_full_cause("/data", 0).what,
         out_of_memory(dead, 4 << 30).what,
     ] == [
         "service vllm ended with signal 9 (SIGKILL) while stage smoke was running",

@@ -12,8 +12,8 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.diagnose.diagnose import diagnose
-from rlbox.diagnose.first_fatal import scan_log
-from rlbox.diagnose.signatures import SignatureSet, load_catalogue
+from rlbox.diagnose.first_fatal import find_first_fatal
+from rlbox.diagnose.signatures import SignatureSet, load_signatures
 from rlbox.logs.lines import clean_text
 
 CORPUS = Path(os.environ.get("RLBOX_CORPUS") or "no-corpus").resolve()  # no log is read through a link or `..`
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason="RLBOX_CORPUS names 
 
 @pytest.fixture(scope="module")
 def catalogue() -> SignatureSet:
-    return load_catalogue(Project(folder=CHECKOUT).fix_files())
+    return load_signatures(Project(folder=CHECKOUT).fix_files())
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +61,6 @@ def test_whoever_follows_a_log_finds_the_same_line(
     answers: list[tuple[dict[str, Any], dict[str, Any]]], catalogue: SignatureSet
 ) -> None:
     for case, answer in answers:
-        spot = scan_log(log_of(case), catalogue)
+        spot = find_first_fatal(log_of(case), catalogue)
         first = answer["first_fatal"]
         assert (spot and spot.number) == (first and first["line"]), case["id"]

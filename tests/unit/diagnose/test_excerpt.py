@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from rlbox.diagnose.first_fatal import (
     CONTEXT_LINES,
     FatalLine,
-    FatalSpot,
-    last_line,
+    FatalPosition,
+    find_first_fatal,
     read_fatal_line,
+    read_last_line,
     read_last_lines,
-    scan_log,
 )
 from rlbox.logs.log_file import Times
 
 
-def spot(number: int, text: str, block_number: int, block_offset: int) -> FatalSpot:
-    return FatalSpot(number=number, text=text, block_number=block_number, block_offset=block_offset)
+def spot(number: int, text: str, block_number: int, block_offset: int) -> FatalPosition:
+    return FatalPosition(number=number, text=text, block_number=block_number, block_offset=block_offset)
 
 
 def test_a_hundred_lines_on_each_side(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_a_hundred_lines_on_each_side(tmp_path: Path) -> None:
     rows = [f"line {number}" for number in range(1, 400)]
     rows[249] = "ValueError: bad"
     log.write_text("\n".join(rows))
-    found = scan_log(log)
+    found = find_first_fatal(log)
     assert found is not None
     line = read_fatal_line(log, found)
     assert (line.number, line.text) == (250, "ValueError: bad")
@@ -64,8 +64,8 @@ def test_every_line_is_found_from_every_block(tmp_path: Path, lines: list[str], 
 def test_a_log_that_is_gone_keeps_the_line(tmp_path: Path) -> None:
     gone = read_fatal_line(tmp_path / "gone.log", spot(7, "ValueError", 1, 0))
     assert gone == FatalLine(number=7, text="ValueError")
-    assert (last_line(tmp_path / "gone.log"), read_last_lines(tmp_path / "gone.log", 3)) == (None, "")
-    assert scan_log(tmp_path / "gone.log") is None
+    assert (read_last_line(tmp_path / "gone.log"), read_last_lines(tmp_path / "gone.log", 3)) == (None, "")
+    assert find_first_fatal(tmp_path / "gone.log") is None
 
 
 @pytest.mark.parametrize(
@@ -75,14 +75,14 @@ def test_a_log_that_is_gone_keeps_the_line(tmp_path: Path) -> None:
 def test_the_last_line_that_is_not_blank(tmp_path: Path, text: str, number: int, quoted: str) -> None:
     log = tmp_path / "stage.log"
     log.write_text(text)
-    line = last_line(log)
+    line = read_last_line(log)
     assert line is not None
     assert (line.number, line.text) == (number, quoted)
 
 
 def test_an_empty_log_has_no_last_line(tmp_path: Path) -> None:
     (tmp_path / "stage.log").write_text("\n \n")
-    assert last_line(tmp_path / "stage.log") is None
+    assert read_last_line(tmp_path / "stage.log") is None
 
 
 def test_the_last_lines(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_when_a_line_was_written(tmp_path: Path) -> None:
 def test_garbage_without_line_feeds_is_bounded(tmp_path: Path) -> None:
     log = tmp_path / "stage.log"
     log.write_bytes(bytes(range(11, 256)) * 50_000 + b"\nValueError: bad\n")
-    found = scan_log(log)
+    found = find_first_fatal(log)
     assert found is not None
     line = read_fatal_line(log, found)
     assert (line.number, line.text) == (2, "ValueError: bad")

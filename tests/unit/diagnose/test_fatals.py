@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from rlbox.diagnose.cause import Cause
-from rlbox.diagnose.first_fatal import FatalLine, Grade, LogFatal, culprit, order_fatals
+from rlbox.diagnose.first_fatal import FatalLine, Grade, LogFailure, find_responsible_line, sort_failures
 
 STAGE, VLLM = "stages/1-train/stage.log", "stages/1-train/vllm.log"
 EXIT = Cause(kind="exit", what="stage train ended with exit code 1", where=STAGE)
 
 
-def fatal(log: str, at: float | None, grade: Grade = "fatal", said_at: str = "") -> LogFatal:
-    return LogFatal(log=log, line=FatalLine(number=1, text="ValueError"), at=at, grade=grade, said_at=said_at)
+def fatal(log: str, at: float | None, grade: Grade = "fatal", said_at: str = "") -> LogFailure:
+    return LogFailure(log=log, line=FatalLine(number=1, text="ValueError"), at=at, grade=grade, stated_clock=said_at)
 
 
 @pytest.mark.parametrize(
@@ -27,34 +27,34 @@ def fatal(log: str, at: float | None, grade: Grade = "fatal", said_at: str = "")
         ((fatal(STAGE, None), fatal(VLLM, None)), VLLM),
         (
             (
-                fatal(STAGE, 100.0, said_at="2026-01-02 10:00:00,100"),
-                fatal(VLLM, 100.0, said_at="2026-01-02 10:00:00,900"),
+                fatal(STAGE, 100.0, stated_clock="2026-01-02 10:00:00,100"),
+                fatal(VLLM, 100.0, stated_clock="2026-01-02 10:00:00,900"),
             ),
             STAGE,
         ),
     ],
 )
-def test_order(found: tuple[LogFatal, ...], first: str) -> None:
-    assert order_fatals(found)[0].log == first
-    assert order_fatals(tuple(reversed(found)))[0].log == first
+def test_order(found: tuple[LogFailure, ...], first: str) -> None:
+    assert sort_failures(found)[0].log == first
+    assert sort_failures(tuple(reversed(found)))[0].log == first
 
 
 def test_the_earliest_is_the_cause() -> None:
-    found = order_fatals((fatal(STAGE, 100.0), fatal(VLLM, 90.0)))
-    assert culprit(EXIT, found, Path("none")) == found[0]
+    found = sort_failures((fatal(STAGE, 100.0), fatal(VLLM, 90.0)))
+    assert find_responsible_line(EXIT, found, Path("none")) == found[0]
 
 
 @pytest.mark.parametrize("grade", ["noticed", "wrapper"])
 def test_one_that_tells_less_is_not_the_cause(grade: Grade) -> None:
-    found = order_fatals((fatal(STAGE, 100.0), fatal(VLLM, 90.0, grade)))
-    chosen = culprit(EXIT, found, Path("none"))
+    found = sort_failures((fatal(STAGE, 100.0), fatal(VLLM, 90.0, grade)))
+    chosen = find_responsible_line(EXIT, found, Path("none"))
     assert chosen is not None
     assert chosen.log == STAGE
 
 
 def test_a_line_of_long_ago_is_another_story() -> None:
-    found = order_fatals((fatal(STAGE, 10_000.0), fatal(VLLM, 90.0)))
-    chosen = culprit(EXIT, found, Path("none"))
+    found = sort_failures((fatal(STAGE, 10_000.0), fatal(VLLM, 90.0)))
+    chosen = find_responsible_line(EXIT, found, Path("none"))
     assert chosen is not None
     assert chosen.log == STAGE
 
@@ -63,11 +63,11 @@ def test_a_dead_service_is_not_explained_by_its_client(tmp_path: Path) -> None:
     cause = dataclasses.replace(EXIT, kind="service", where=VLLM)
     (tmp_path / "stages/1-train").mkdir(parents=True)
     (tmp_path / VLLM).write_text("loading\nbye\n")
-    chosen = culprit(cause, (fatal(STAGE, 100.0),), tmp_path)
+    chosen = find_responsible_line(cause, (fatal(STAGE, 100.0),), tmp_path)
     assert chosen is not None
     assert (chosen.log, chosen.line.number, chosen.line.text) == (VLLM, 2, "bye")
 
 
 def test_no_log_at_all() -> None:
-    assert culprit(dataclasses.replace(EXIT, where=""), (), Path("none")) is None
-    assert culprit(EXIT, (), Path("none")) is None
+    assert find_responsible_line(dataclasses.replace(EXIT, where=""), (), Path("none")) is None
+    assert find_responsible_line(EXIT, (), Path("none")) is None

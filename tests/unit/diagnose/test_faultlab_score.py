@@ -8,16 +8,16 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.diagnose.diagnose import verdict_of
-from rlbox.diagnose.diagnosis import LogFacts
+from rlbox.diagnose.diagnose import diagnose_events
+from rlbox.diagnose.diagnosis import LogStats
 from rlbox.diagnose.event_reader import EventReader, LogReader
-from rlbox.diagnose.signatures import load_catalogue
+from rlbox.diagnose.signatures import load_signatures
 
 ALWAYS = ("fatal", "quiet", "unknown kept", "node", "answer no victim")
 LEAST = {"cause": 0.95, "line": 0.94, "rank": 0.85, "victims linked": 0.95, **dict.fromkeys(ALWAYS, 1.0)}
 """Shares of right answers."""
 ORDERS = 3
-CATALOGUE = load_catalogue(Project(folder=CHECKOUT).fix_files())
+CATALOGUE = load_signatures(Project(folder=CHECKOUT).fix_files())
 TRACEBACK = (
     "Traceback (most recent call last):",
     '  File "/data/job/train.py", line 3, in <module>',
@@ -59,5 +59,5 @@ def test_steps_of_the_other_ranks_do_not_acquit_the_one_that_fell() -> None:
     reader = EventReader(CATALOGUE)
     reading = LogReader(reader)
     reading.take((steps + fell + behind).encode())
-    found = verdict_of([reading.close()], [LogFacts(name="a.log", lines=reading.lines)], CATALOGUE)
-    assert (found.cause, found.place.rank) == ("disk-full", 0)
+    found = diagnose_events([reading.close()], [LogStats(name="a.log", lines=reading.lines)], CATALOGUE)
+    assert (found.cause, found.location.rank) == ("disk-full", 0)

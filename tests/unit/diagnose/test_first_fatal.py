@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.diagnose.first_fatal import NOTHING, FatalSpot, FirstFatal
+from rlbox.diagnose.first_fatal import NO_SIGNATURES, FatalPosition, FirstFatalFinder
 from rlbox.logs.lines import LineCutter
 
 TRACEBACK = """\
@@ -25,9 +25,9 @@ RuntimeError: late"""
 
 
 def find(text: str) -> tuple[int, str] | None:
-    finder = FirstFatal()
+    finder = FirstFatalFinder()
     finder.take(1, 0, text.split("\n"))
-    return (finder.spot.number, finder.spot.text) if finder.spot else None
+    return (finder.position.number, finder.position.text) if finder.position else None
 
 
 @pytest.mark.parametrize(
@@ -161,9 +161,9 @@ def test_the_first_failing_rank(text: str, line: str) -> None:
 
 def test_declared_harmless_lines_do_not_count() -> None:
     texts = ["BrokenPipeError: [Errno 32]", *TRACEBACK.split("\n")]
-    finder = FirstFatal(benign=lambda number, text: number == 1 or "Traceback" in text)
+    finder = FirstFatalFinder(benign=lambda number, text: number == 1 or "Traceback" in text)
     finder.take(1, 0, texts)
-    assert finder.spot is None
+    assert finder.position is None
 
 
 def test_a_rank_that_died_while_it_wrote_is_not_waited_for() -> None:
@@ -172,19 +172,19 @@ def test_a_rank_that_died_while_it_wrote_is_not_waited_for() -> None:
         3,
         "[rank1]: ValueError: x",
     )
-    finder = FirstFatal()
+    finder = FirstFatalFinder()
     finder.take(1, 0, [cut, *["[rank0]: step"] * 12_000, "[rank3]: ValueError: late"])
-    assert finder.spot is not None
-    assert finder.spot.number == 12_002
+    assert finder.position is not None
+    assert finder.position.number == 12_002
 
 
 def test_what_a_process_lived_with_is_forgiven() -> None:
-    finder = FirstFatal()
+    finder = FirstFatalFinder()
     finder.take(1, 0, ["RuntimeError: warm-up failed", "ready"])
-    finder.forgive()
-    assert finder.spot is None
+    finder.reset()
+    assert finder.position is None
     finder.take(3, 36, ["ValueError: late"])
-    assert (finder.spot and finder.spot.number) == 3
+    assert (finder.position and finder.position.number) == 3
 
 
 NOISE = st.sampled_from(
@@ -203,26 +203,28 @@ def test_any_cut_gives_the_same_line(lines: list[str], cuts: list[int]) -> None:
         assert data[pieces.block_offset :].count(b"\n") == data.count(b"\n") - pieces.block_number + 1
 
 
-def spot_of(data: bytes, cuts: list[int]) -> FatalSpot | None:
+def spot_of(data: bytes, cuts: list[int]) -> FatalPosition | None:
     """Return the spot of a log that was read in pieces, as a follower would feed it."""
-    cutter, finder, offset = LineCutter(), FirstFatal(), 0
+    cutter, finder, offset = LineCutter(), FirstFatalFinder(), 0
     for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
         piece = data[start:end]
         texts = cutter.feed(piece)
         finder.take(cutter.number - len(texts) + 1, offset, texts)
         offset = data.rfind(b"\n", 0, max(end, start)) + 1
-    return finder.spot
+    return finder.position
 
 
 @given(st.lists(NOISE, max_size=40), st.sets(st.integers(0, 60)))
 def test_candidates_that_others_found_give_the_same_line(lines: list[str], others: set[int]) -> None:
     text = "".join(f"{line}\n" for line in lines).encode()
     block, searched = LineCutter().feed(text), LineCutter().feed(text)
-    fatal = {index for index, line in enumerate(block) if re.search("|".join(NOTHING.scan_expressions), f"\n{line}\n")}
+    fatal = {
+        index for index, line in enumerate(block) if re.search("|".join(NO_SIGNATURES.scan_expressions), f"\n{line}\n")
+    }
     searched.hits = sorted(fatal | {index for index in others if index < len(block)})
     found = []
     for texts in (block, searched):
-        finder = FirstFatal()
+        finder = FirstFatalFinder()
         finder.take(1, 0, texts)
-        found.append(finder.spot)
+        found.append(finder.position)
     assert found[0] == found[1]

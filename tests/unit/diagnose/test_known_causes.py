@@ -10,7 +10,13 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.diagnose.first_fatal import SIGNATURES_FILE, FirstFatal, KnownCause, find_known_cause, run_catalogue
+from rlbox.diagnose.first_fatal import (
+    SIGNATURES_FILE,
+    FirstFatalFinder,
+    KnownCause,
+    find_known_cause,
+    load_run_signatures,
+)
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.render import signature_list
 
@@ -28,9 +34,9 @@ def run_dir(tmp_path: Path) -> Path:
 
 def known_of(run_dir: Path, *lines: str) -> KnownCause | None:
     """Return what is known of the first fatal line of a log."""
-    finder = FirstFatal(catalogue=run_catalogue(run_dir))
+    finder = FirstFatalFinder(catalogue=load_run_signatures(run_dir))
     finder.take(1, 0, lines)
-    return finder.spot.known if finder.spot else None
+    return finder.position.known if finder.position else None
 
 
 @pytest.mark.parametrize(
@@ -101,7 +107,7 @@ def test_signatures_that_would_never_end_read_a_line_at_once(tmp_path: Path) -> 
     for pattern in (r"(\w+\s?)+!!", r"(a*)*b", r"(.*)(.*)(.*)x$"):
         row = {"pattern": pattern, "cause": "x", "fix": "x", "title": "x", "remedy": "x"}
         (tmp_path / SIGNATURES_FILE).write_text(json.dumps([row]))
-        run_catalogue.cache_clear()
+        load_run_signatures.cache_clear()
         begun = time.process_time()
         assert find_known_cause("a" * 60_000, tmp_path) is None
         assert time.process_time() - begun < 1
@@ -117,7 +123,7 @@ def test_what_is_no_list_of_signatures_knows_nothing(tmp_path: Path) -> None:
         "\0",
     ):
         (tmp_path / SIGNATURES_FILE).write_text(text)
-        run_catalogue.cache_clear()
+        load_run_signatures.cache_clear()
         assert find_known_cause("a", tmp_path) is None
 
 

@@ -10,9 +10,9 @@ from fakes import CHECKOUT
 from rlbox.config.project import Project
 from rlbox.diagnose.diagnose import diagnose
 from rlbox.diagnose.diagnosis import Diagnosis
-from rlbox.diagnose.signatures import load_catalogue
+from rlbox.diagnose.signatures import load_signatures
 
-CATALOGUE = load_catalogue(Project(folder=CHECKOUT).fix_files())
+CATALOGUE = load_signatures(Project(folder=CHECKOUT).fix_files())
 FELL = """\
 [rank1]: Traceback (most recent call last):
 [rank1]:   File "/data/job/train.py", line 3, in <module>
@@ -53,21 +53,21 @@ def said(found: Diagnosis) -> str:
 )
 def test_what_is_told_softly_of_an_end_is_a_step_of_the_chain(tmp_path: Path, line: str) -> None:
     found = answer(tmp_path, train=f"{FELL}{line}\n{line.replace('13', '14')}\n")
-    assert [(link.case.number, link.of) for link in found.chain] == [(4, -1), (5, 0)]
-    assert found.noise == ()
+    assert [(link.candidate.number, link.of) for link in found.chain] == [(4, -1), (5, 0)]
+    assert found.benign == ()
 
 
 def test_it_is_no_failure_by_itself(tmp_path: Path) -> None:
     found = answer(tmp_path, train=f"step 1 done\n{ENDS}\n")
     assert not found.fatal
-    assert [case.number for case in found.noise] == [2]
+    assert [case.number for case in found.benign] == [2]
 
 
 def test_it_is_none_long_before_the_root(tmp_path: Path) -> None:
     """An earlier attempt was ended; what fell later has nothing to do with it."""
     between = "loading\n" * 300
     found = answer(tmp_path, train=f"[launch.py:319:sigkill_handler] [INFO] Killing subprocess 13\n{between}{FELL}")
-    assert [link.case.number for link in found.chain] == [305]
+    assert [link.candidate.number for link in found.chain] == [305]
 
 
 def test_the_order_in_which_logs_are_named_changes_nothing(tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from test_cases import cases
 
 from rlbox.config.project import Project
-from rlbox.diagnose.diagnose import diagnose, verdict_of
-from rlbox.diagnose.diagnosis import LogFacts
+from rlbox.diagnose.diagnose import diagnose, diagnose_events
+from rlbox.diagnose.diagnosis import LogStats
 from rlbox.diagnose.event_reader import EventReader, LogReader
-from rlbox.diagnose.signatures import SignatureSet, load_catalogue
+from rlbox.diagnose.signatures import SignatureSet, load_signatures
 
 LEAST = 0.98
-CATALOGUE = load_catalogue(Project(folder=CHECKOUT).fix_files())
+CATALOGUE = load_signatures(Project(folder=CHECKOUT).fix_files())
 KNOWN = [(cause, log) for name in ("known", "unknown", "healthy") for cause, _, log in cases(name)]
 
 
@@ -50,8 +50,8 @@ def read(data: bytes, at: int = 1 << 20, catalogue: SignatureSet = CATALOGUE) ->
     reader = LogReader(EventReader(catalogue))
     for begin in range(0, len(data), at):
         reader.take(data[begin : begin + at])
-    facts = LogFacts(name="a.log", lines=reader.lines, bytes=len(data))
-    return verdict_of([reader.close()], [facts], catalogue).as_json()
+    facts = LogStats(name="a.log", lines=reader.lines, bytes=len(data))
+    return diagnose_events([reader.close()], [facts], catalogue).as_json()
 
 
 @pytest.fixture(scope="module")

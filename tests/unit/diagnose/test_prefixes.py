@@ -10,11 +10,11 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.diagnose.clock import moment_of
+from rlbox.diagnose.clock import parse_clock
 from rlbox.diagnose.diagnose import diagnose
-from rlbox.diagnose.lines import read_row
-from rlbox.diagnose.patterns import class_of
-from rlbox.diagnose.signatures import load_catalogue
+from rlbox.diagnose.lines import parse_line
+from rlbox.diagnose.patterns import classify_error
+from rlbox.diagnose.signatures import load_signatures
 
 ERRORS = (
     "[2024-01-02 03:04:05,678] torch.distributed.elastic.multiprocessing.api: [ERROR] boom",
@@ -46,7 +46,7 @@ TRACE = (
     "ValueError: the batch holds nothing to learn from",
     "",
 )
-CATALOGUE = load_catalogue(Project(folder=CHECKOUT).fix_files())
+CATALOGUE = load_signatures(Project(folder=CHECKOUT).fix_files())
 ENDS = (
     "Unable to shutdown process 12 via 15, forcefully exitting via 9",
     "[PG ID 0 PG GUID 0 Rank 4] Terminating the process after attempting to dump debug info, due to a timeout.",
@@ -62,14 +62,14 @@ ENDS = (
 
 @pytest.mark.parametrize("line", ERRORS)
 def test_an_error_is_one_whatever_stands_before_it(line: str) -> None:
-    row = read_row(1, line)
+    row = parse_line(1, line)
     assert (row.body, row.level) == ("boom", 3)
-    assert not row.clock or moment_of(row.clock)
+    assert not row.clock or parse_clock(row.clock)
 
 
 def test_lines_of_a_step_of_docker_that_failed_lose_their_seconds() -> None:
-    assert read_row(1, "12.34 E: Unable to locate package nothing").body == "E: Unable to locate package nothing"
-    assert read_row(1, "12.34 tokens a second").body == "12.34 tokens a second"
+    assert parse_line(1, "12.34 E: Unable to locate package nothing").body == "E: Unable to locate package nothing"
+    assert parse_line(1, "12.34 tokens a second").body == "12.34 tokens a second"
 
 
 @pytest.mark.parametrize("prefix", FOREIGN)
@@ -126,8 +126,8 @@ def test_what_stands_before_a_traceback_alone_is_no_prefix(tmp_path: Path, head:
 
 @pytest.mark.parametrize("line", ENDS)
 def test_who_tells_of_an_end_is_no_root(line: str) -> None:
-    assert class_of(line) == "death"
+    assert classify_error(line) == "death"
 
 
 def test_who_heard_of_it_is_a_victim() -> None:
-    assert class_of("[Rank 4] Observed flight recorder dump signal from another rank via TCPStore.") == "victim"
+    assert classify_error("[Rank 4] Observed flight recorder dump signal from another rank via TCPStore.") == "victim"

@@ -7,10 +7,10 @@ import re
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.diagnose.candidates import assess
-from rlbox.diagnose.events import from_line
-from rlbox.diagnose.lines import read_row
-from rlbox.diagnose.signatures import LogSignature, SignatureSet, signatures_of
+from rlbox.diagnose.candidates import classify_event
+from rlbox.diagnose.events import make_line_event
+from rlbox.diagnose.lines import parse_line
+from rlbox.diagnose.signatures import LogSignature, SignatureSet, extract_signatures
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.foreign import toml_table
 from rlbox.logs.lines import block_of
@@ -27,7 +27,7 @@ def _rows() -> list[tuple[LogSignature, str, str]]:
         rows = fix.get("signature", ())
         found += [
             (signature, row["example"], row.get("unlike", ""))
-            for signature, row in zip(signatures_of([fix]), rows, strict=True)
+            for signature, row in zip(extract_signatures([fix]), rows, strict=True)
         ]
     return found
 
@@ -68,20 +68,27 @@ def test_none_ties_with_one_of_another_cause() -> None:
         for other, _, _ in ROWS:
             is_rival = other.cause and one.cause and other.cause != one.cause and other.role == one.role
             is_apart = (other.near or other.far) and not (one.near or one.far)
-            if is_rival and not is_apart and other.exactness == one.exactness and SignatureSet([other]).knows(example):
+            if (
+                is_rival
+                and not is_apart
+                and other.specificity == one.specificity
+                and SignatureSet([other]).has_match(example)
+            ):
                 found.append((one.cause, other.cause, example))
     assert found == []
 
 
 def test_each_fits_its_example_and_not_what_it_is_unlike() -> None:
     catalogue = SignatureSet(one for one, _, _ in ROWS)
-    assert [one.fix for one, example, _ in ROWS if one not in catalogue.fitting(example)] == []
-    assert [one.fix for one, _, unlike in ROWS if unlike and one in catalogue.fitting(unlike)] == []
+    assert [one.fix for one, example, _ in ROWS if one not in catalogue.find_fitting(example)] == []
+    assert [one.fix for one, _, unlike in ROWS if unlike and one in catalogue.find_fitting(unlike)] == []
 
 
 def test_what_libraries_say_of_something_else_is_no_cause() -> None:
     catalogue = SignatureSet(one for one, _, _ in ROWS)
     rows = [row.split(" | ", 1) for row in NEAR_MISSES.read_text("utf-8").splitlines() if not row.startswith("#")]
     assert len(rows) > 40
-    found = [(cause, line, assess(from_line(read_row(1, line), 3), catalogue).cause) for cause, line in rows]
+    found = [
+        (cause, line, classify_event(make_line_event(parse_line(1, line), 3), catalogue).cause) for cause, line in rows
+    ]
     assert [row for row in found if row[0] == row[2]] == []

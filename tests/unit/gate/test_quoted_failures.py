@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from test_gates import line_rule, stage, states
 
-from rlbox.diagnose.first_fatal import FirstFatal
+from rlbox.diagnose.first_fatal import FirstFatalFinder
 from rlbox.gate.gate import GateJudge
 from rlbox.job.gate_plan import LinePlan, MetricPlan, SpanPlan
 from rlbox.logs.lines import clean_text
@@ -107,9 +107,9 @@ def test_the_steps_of_a_metric() -> None:
 
 def first_fatal(gate: GateJudge, *lines: str) -> int:
     feed(gate, *lines)
-    finder = FirstFatal(lambda number, text: gate.excuses("stage", number, text))
+    finder = FirstFatalFinder(lambda number, text: gate.excuses("stage", number, text))
     finder.take(1, 0, lines)
-    return finder.spot.number if finder.spot else 0
+    return finder.position.number if finder.position else 0
 
 
 def test_it_is_no_cause_after_two_steps() -> None:

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from rlbox.diagnose.cause import End, ExitInfo
+from rlbox.diagnose.cause import ExitInfo, ExitKind
 from rlbox.record.state import RunState, StageState, StageStatus, run_cause
 from rlbox.record.verdict import (
     BEGUN_LINE,
@@ -30,8 +30,8 @@ def run(state: str, *stages: StageStatus, attempt: int = 1) -> RunState:
     return dataclasses.replace(whole, state=state, attempt=attempt)
 
 
-def word(code: int, note: str = SAID, end: End = "ended") -> ExitInfo:
-    return ExitInfo(end=end, exit_code=code, container="c", note=note)
+def word(code: int, note: str = SAID, end: ExitKind = "ended") -> ExitInfo:
+    return ExitInfo(kind=end, exit_code=code, container="c", note=note)
 
 
 TRUE = [
@@ -40,8 +40,8 @@ TRUE = [
     (run("running", "passed", "running"), word(137, end="killed")),
     (run("running", "passed", "running"), word(5, end="again")),  # and the second start was refused
     (run("passed", "passed", "passed"), word(137, f"{SAID}\n{stage_passed_line('b')}")),  # killed over its curves
-    (run("passed", "passed", "passed"), ExitInfo(end="removed", container="c")),
-    (run("passed", "passed", "passed"), ExitInfo(end="killed", exit_code=-9)),  # in place
+    (run("passed", "passed", "passed"), ExitInfo(kind="removed", container="c")),
+    (run("passed", "passed", "passed"), ExitInfo(kind="killed", exit_code=-9)),  # in place
 ]
 
 
