@@ -27,8 +27,8 @@ def fatal(log: str, at: float | None, grade: Grade = "fatal", said_at: str = "")
         ((fatal(STAGE, None), fatal(VLLM, None)), VLLM),
         (
             (
-                fatal(STAGE, 100.0, stated_clock="2026-01-02 10:00:00,100"),
-                fatal(VLLM, 100.0, stated_clock="2026-01-02 10:00:00,900"),
+                fatal(STAGE, 100.0, said_at="2026-01-02 10:00:00,100"),
+                fatal(VLLM, 100.0, said_at="2026-01-02 10:00:00,900"),
             ),
             STAGE,
         ),

@@ -9,17 +9,17 @@ import pytest
 
 FIRST = """
 import re._compiler
-from rlbox.diagnose.first_fatal import FirstFatal, read_ahead
+from rlbox.diagnose.first_fatal import FirstFatalFinder, warm_up
 from rlbox.logs.lines import Texts
 
 def read(text):
-    finder, block = FirstFatal(), Texts(text, 2)
+    finder, block = FirstFatalFinder(), Texts(text, 2)
     block.hits = (1,)
     finder.take(1, 0, block)
-    return finder.spot.text
+    return finder.position.text
 
 if {ahead}:
-    read_ahead()
+    warm_up()
 compiled, real = [], re._compiler.compile
 re._compiler.compile = lambda *words: compiled.append(words[0]) or real(*words)
 assert read(b"step:7 - loss:0.1\\nKeyError: 'lost'") == "KeyError: 'lost'"
