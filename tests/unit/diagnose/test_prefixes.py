@@ -80,7 +80,7 @@ def test_a_traceback_is_one_behind_a_prefix_that_nobody_has_seen(tmp_path: Path,
     root = diagnose([log], CATALOGUE).root
     assert root is not None
     assert (root.text, root.number, len(root.event.frames)) == (TRACE[-2], 6, 2)
-    assert root.whole == f"{prefix.replace('7', '12')}{TRACE[-2]}".strip()
+    assert root.full_line == f"{prefix.replace('7', '12')}{TRACE[-2]}".strip()
 
 
 @pytest.mark.parametrize(
