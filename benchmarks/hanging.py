@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
 from benchmarks.watching import Supervised, bare_stage, unix
-from rlbox.hang.judge import HangJudge, Stall
+from rlbox.hang.detector import HangJudge, Stall
 from rlbox.hang.phases import load_phases, phases_of
 from rlbox.job.phase import plan_phases
 from rlbox.logs.lines import LineCutter

@@ -29,10 +29,9 @@ from rlbox.config.schema import check_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.render import known_benign
-from rlbox.gate.answers import judge_answer
-from rlbox.gate.before import Before
-from rlbox.gate.file_facts import probe_file
+from rlbox.gate.files import Before, probe_file
 from rlbox.gate.gate import GateJudge
+from rlbox.gate.http_probe import judge_answer
 from rlbox.gate.rules import RuleState
 from rlbox.job.filler import Paths
 from rlbox.job.job import Job

@@ -11,13 +11,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from rlbox.evaluation.best import best_json, best_lines, find_best
-from rlbox.evaluation.choice import look_for_regression
-from rlbox.evaluation.outputs import SUMMARY, export_of, read_results, read_summary, write_json
-from rlbox.evaluation.paired import compare_pairs
-from rlbox.evaluation.result import EvaluationResult, NotComparable
-from rlbox.evaluation.results import ACCEPTED
-from rlbox.evaluation.winner import BEST
+from rlbox.evaluation.result import ACCEPTED, EvaluationResult, NotComparable
+from rlbox.evaluation.result_files import BEST, SUMMARY, export_of, read_results, read_summary, write_json
+from rlbox.evaluation.scores import compare_pairs
+from rlbox.evaluation.selection import best_json, best_lines, find_best, look_for_regression
 from sft import eval_config
 
 # What SFT is expected to bring over the baseline, in percentage points (P191); 0: no regression.

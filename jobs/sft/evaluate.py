@@ -16,15 +16,14 @@ from typing import Any
 
 from rlbox.evaluation.export import Export
 from rlbox.evaluation.judge import Judging, WantedResult, judge_all
-from rlbox.evaluation.outputs import read_results
-from rlbox.evaluation.policy import Answering
-from rlbox.evaluation.problem import EvalProblem, ProblemError
+from rlbox.evaluation.model_client import Answering
+from rlbox.evaluation.model_server import EngineSettings, Serve, WantedEngine, engine_facts, served, serving
+from rlbox.evaluation.problems import EvalProblem, ProblemError
 from rlbox.evaluation.result import table
-from rlbox.evaluation.sandbox import Sandbox
-from rlbox.evaluation.server import EngineSettings, Serve, WantedEngine, engine_facts, served, serving
-from rlbox.evaluation.suite import Suite
-from rlbox.evaluation.suites import load_sets
-from rlbox.evaluation.winner import HISTORY
+from rlbox.evaluation.result_files import HISTORY, read_results
+from rlbox.evaluation.sandbox_client import Sandbox
+from rlbox.evaluation.suites import Suite, load_sets
+from rlbox.evaluation.view import say
 from rlbox.system.http import NoResponseError, create_loopback_client
 from sft import eval_config
 from sft.checkpoints import find_checkpoints, one_checkpoint, what_is_missing
@@ -160,7 +159,7 @@ def serve(args: argparse.Namespace, settings: dict[str, Any]) -> Serve:
     if args.engine == "vllm" or args.vllm_url:
         where = {"url": args.vllm_url, "python": args.python, "port": args.port, "servers": args.servers}
         engine = WantedEngine(settings=settings, start_s=args.start_s, **where)
-        return serving(engine, http)
+        return serving(engine, http, say)
 
     def small(export: Path, folder: Path) -> contextlib.AbstractContextManager[Answering]:
         argv = (args.python, "-m", "sft.hf_server", "--model", str(export), "--port", str(args.port))

@@ -61,8 +61,7 @@ def data(
       rlbox data check data/sft_train.parquet --val data/sft_val.parquet --rows 2020 --val-rows 200
       rlbox data tiny data/train.parquet --to data/train_tiny.parquet
     """
-    from rlbox.evaluation.data_check import DataWish
-    from rlbox.evaluation.data_here import check_data, make_tiny
+    from rlbox.evaluation.data_check import DataWish, check_data, make_tiny
 
     if action == "tiny":
         return make_tiny(app, file, to, rows or 2, python, timeout)
@@ -89,9 +88,7 @@ def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str 
       rlbox ckpt check /data/ckpts/holdem
     """
     from rlbox.errors import SpecError, WorkFailed
-    from rlbox.evaluation.ckpt import plan_series
-    from rlbox.evaluation.ckpt_files import find_checkpoints, read_tracker
-    from rlbox.evaluation.training_view import series_text
+    from rlbox.evaluation.checkpoints import find_checkpoints, plan_series, read_tracker, series_text
 
     roots = [path.absolute() for path in paths] or [open_existing_run_store(app, target, data).data_dir]
     if missing := [str(path) for path in paths if not path.is_dir()]:
@@ -125,8 +122,7 @@ def warm(app: App, paths: tuple[Path, ...]) -> int:
     """
     from rlbox.amounts import size_text
     from rlbox.errors import WorkFailed
-    from rlbox.evaluation.prefetch import find_files, look_at, warm_files
-    from rlbox.evaluation.prefetch_plan import check_room, warmed_text
+    from rlbox.evaluation.prefetch import check_room, find_files, look_at, warm_files, warmed_text
     from rlbox.system.limits import available_memory
     from rlbox.system.progress import show_byte_progress
 

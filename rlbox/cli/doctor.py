@@ -106,9 +106,7 @@ def gpus(app: App, actor: int, rollout: int, total: int, nodes: int, colocated: 
     import os
 
     from rlbox.errors import WorkFailed
-    from rlbox.evaluation.gpu_holders import probe_gpu_facts
-    from rlbox.evaluation.gpu_split import SplitWish, plan_split
-    from rlbox.evaluation.training_view import gpus_text
+    from rlbox.evaluation.gpu_split import SplitWish, gpus_text, plan_split, probe_gpu_facts
 
     wish = SplitWish(actor=actor, rollout=rollout, total=total, nodes=nodes, colocated=colocated)
     facts = probe_gpu_facts(os.environ, ray)

@@ -107,7 +107,7 @@ def show(app: App, name: str | None, schema: str | None) -> None:
     if kind == "target":
         told = [f"# {line}" for line in _proof_show(app, name)]
     else:
-        from rlbox.job.view import TOLD, job_lines
+        from rlbox.job.params import TOLD, job_lines
 
         told = job_lines(_job(app, name))
         rest = {key: value for key, value in data.items() if key not in TOLD or not value}

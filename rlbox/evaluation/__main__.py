@@ -10,19 +10,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlbox.evaluation.choosing import choose_best, compare_two
 from rlbox.evaluation.export import Export
 from rlbox.evaluation.judge import Judging, WantedResult, judge_all
-from rlbox.evaluation.outputs import read_results
-from rlbox.evaluation.policy import PolicyError
-from rlbox.evaluation.problem import EvalProblem, ProblemError
-from rlbox.evaluation.prove import prove
+from rlbox.evaluation.model_client import PolicyError
+from rlbox.evaluation.model_server import WantedEngine, engine_facts, serving, setting
+from rlbox.evaluation.problems import EvalProblem, ProblemError
 from rlbox.evaluation.result import NotComparable, table
-from rlbox.evaluation.sandbox import Sandbox
-from rlbox.evaluation.say import say
-from rlbox.evaluation.server import WantedEngine, engine_facts, serving, setting
-from rlbox.evaluation.suite import Suite
-from rlbox.evaluation.suites import load_sets
+from rlbox.evaluation.result_files import BEST, export_of, read_results, read_summary, write_json
+from rlbox.evaluation.sandbox_client import Sandbox, prove
+from rlbox.evaluation.selection import best_json, best_lines, find_best, rule_of
+from rlbox.evaluation.suites import Suite, load_sets
+from rlbox.evaluation.view import compare_results, comparison_lines, say
 from rlbox.i18n import _
 from rlbox.system.http import create_loopback_client
 
@@ -70,7 +68,7 @@ def options(words: Sequence[str]) -> argparse.Namespace:
 def main(words: Sequence[str]) -> int:
     """Carry out a verb; what is wrong is one line on standard error."""
     asked = options(words)
-    verbs = {"judge": _judge, "prove": _prove, "choose": choose_best, "compare": compare_two}
+    verbs = {"judge": _judge, "prove": _prove, "choose": _choose, "compare": _compare}
     try:
         return verbs[asked.verb](asked)
     except (ProblemError, PolicyError, ValueError) as error:
@@ -96,7 +94,7 @@ def _judge(asked: argparse.Namespace) -> int:
     engine = WantedEngine(settings=settings, start_s=asked.start_s, **where)
     judging = Judging(
         sandbox=Sandbox(asked.sandbox_url, create_loopback_client(3600.0)),
-        serve=serving(engine, create_loopback_client(_SILENT_S)),
+        serve=serving(engine, create_loopback_client(_SILENT_S), say),
         engine=engine_facts(asked.url, settings),
         out=asked.out,
         at_once=asked.at_once,
@@ -120,6 +118,25 @@ def _prove(asked: argparse.Namespace) -> int:
         say(f"[suite] {suite.name}: {count - len(failed)} of {count} own solutions are accepted")
         wrong += len(failed)
     return 1 if wrong else 0
+
+
+def _choose(asked: argparse.Namespace) -> int:
+    """Say which checkpoint is best and how it stands to the baseline; `ValueError` where there is no result."""
+    baseline = read_summary(asked.baseline) if asked.baseline else None
+    rule = rule_of(asked.by)
+    found = find_best(read_results(asked.out), baseline=baseline, guard=asked.guard, margin=asked.margin, rule=rule)
+    for line in best_lines(found):
+        say(line)
+    write_json(asked.out / BEST, best_json(found) | {"model": export_of(asked.out / found.best.name)})
+    return 0
+
+
+def _compare(asked: argparse.Namespace) -> int:
+    """Say how two results differ; `NotComparable` where their locks do."""
+    one, other = map(read_summary, asked.results)
+    for line in comparison_lines(compare_results(one, other, asked.across)):
+        say(line)
+    return 0
 
 
 def _problems(asked: argparse.Namespace, names: str) -> list[tuple[Suite, list[EvalProblem]]]:

@@ -1,12 +1,19 @@
-"""An export: a checkpoint in Hugging Face's form, found at a path as frameworks lay it."""
+"""An export: a checkpoint in Hugging Face's format, and the digests of its weights and tokenizer."""
 
 from __future__ import annotations
 
+import hashlib
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from rlbox.evaluation.lock import content_digest
+from rlbox.foreign import parse_json
 from rlbox.i18n import _
+from rlbox.system.files import sha256_file
+from rlbox.system.safe_files import walk_files
 
 PLACES = ("", "huggingface", "actor/huggingface", "hf")
 """Where a checkpoint has its export: itself, verl's trainers, slime's converter."""
@@ -34,3 +41,57 @@ def export_at(path: Path) -> Export:
         if found := _STEP.fullmatch(part):
             return Export(path=folder, name=f"step_{int(found[1])}", step=int(found[1]))
     return Export(path=folder, name=re.sub(r"[^A-Za-z0-9._-]", "_", whole.name) or "export", step=-1)
+
+
+TOKENIZER = (
+    *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json"),
+    *("special_tokens_map.json", "tokenizer_config.json", "tiktoken.model"),
+)
+TEMPLATES = ("chat_template.jinja", "chat_template.json")
+_CONFIG = "tokenizer_config.json"
+
+Marks = tuple[tuple[str, int, int, int], ...]
+"""Of each file its path, bytes, time of its last change and number: others where anything was written since."""
+
+ExportFacts = tuple[dict[str, Any], dict[str, Any]]
+"""The lock's `subject` and its part `tokenizer`."""
+
+
+def marks_of(folder: Path) -> Marks:
+    """Return what changes when anything is written below a folder."""
+    files = walk_files(folder.resolve())
+    return tuple((name, facts.st_size, facts.st_mtime_ns, facts.st_ino) for name, facts in files)
+
+
+def shards_of(folder: Path) -> list[Path]:
+    """Return the files of an export's weights, by name; `FileNotFoundError` where there are none."""
+    found = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin"))
+    if not found:
+        raise FileNotFoundError(f"{folder} holds no weights")
+    return found
+
+
+def export_facts(folder: Path) -> ExportFacts:
+    """Return the lock's `subject` and its part `tokenizer` of a Hugging Face export; `OSError` where a file is missing.
+
+    The configuration of the model counts among its weights: the same tensors under another one are another model.
+    """
+    shards = shards_of(folder)
+    with ThreadPoolExecutor(4) as pool:
+        sums = dict(zip((path.name for path in shards), pool.map(sha256_file, shards), strict=True))
+    config = sha256_file(folder / "config.json")
+    words = {name: sha256_file(folder / name) for name in TOKENIZER if (folder / name).is_file()}
+    subject = {"weights": content_digest({"shards": sums, "config": config})}
+    return subject, {"sha256": content_digest(words), "chat_template": _template(folder)}
+
+
+def _template(folder: Path) -> str:
+    """Return the digest of the chat template, which lies in a file of its own or in the tokenizer's configuration."""
+    for name in TEMPLATES:
+        if (folder / name).is_file():
+            return sha256_file(folder / name)
+    try:
+        told = parse_json((folder / _CONFIG).read_bytes()).get("chat_template", "")
+    except (OSError, ValueError, AttributeError):
+        return ""
+    return hashlib.sha256(str(told).encode("utf-8", "replace")).hexdigest() if told else ""

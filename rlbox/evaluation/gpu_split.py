@@ -1,4 +1,4 @@
-"""Does a split of GPUs between training and generation fit what is there, node by node; who holds what.
+"""GPUs of this machine and of Ray's nodes: who holds them, and whether a split between roles or engines fits.
 
 Source: notes 003, `diagnose_gpu_allocation.py --actor-gpus 2 --rollout-gpus 2 --total-gpus 8`; verl's GKD recipe gives
 the two roles GPUs of their own, an equal number on each node (`trainer.n_gpus_per_node`, `rollout.n_gpus_per_node`).
@@ -6,9 +6,19 @@ the two roles GPUs of their own, an equal number on each node (`trainer.n_gpus_p
 
 from __future__ import annotations
 
+import glob
+import math
+import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from rlbox.amounts import card_text
+from rlbox.doctor.ray_state import read_ray_nodes
+from rlbox.i18n import _
+from rlbox.system.gpu import GpuStatus, probe_gpus
+from rlbox.system.process_table import find_process_owner, probe_command_line, probe_process
 
 _BUSY = 0.1  # of its memory; engines claim 90 %
 _GIB = 1 << 30
@@ -184,3 +194,124 @@ def _shown(visible: str) -> int:
 
 def _holders(gpu: GpuState) -> str:
     return ", ".join(f"pid {row.pid} {row.who}" for row in gpu.holders) or "someone outside this container"
+
+
+SEEN = "CUDA_VISIBLE_DEVICES"
+_SPLITS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+MOST = 64
+"""Engines, at most."""
+
+
+def share_gpus(
+    wanted: int, gpus: Sequence[GpuState], visible: str | None, settings: Mapping[str, Any]
+) -> list[dict[str, str]]:
+    """Return the environment of each engine, which chooses its GPUs.
+
+    Parameters
+    ----------
+    wanted
+        How many engines; 0: as many as free GPUs allow, and one at least.
+    gpus
+        Those of this machine; without any, engines compute on the processor.
+    visible
+        `CUDA_VISIBLE_DEVICES`, where it is set: no other is used.
+    settings
+        Of the engine: over how many GPUs one is spread.
+
+    Raises
+    ------
+    ValueError
+        Too few are free.
+    """
+    if not gpus or wanted == 1:
+        return [{} for __ in range(max(1, wanted))]
+    given = {name.replace("-", "_"): value for name, value in settings.items()}
+    each = math.prod(int(given.get(name, 1)) for name in _SPLITS)
+    free = _free(gpus, visible)
+    count = wanted or min(MOST, len(free) // each)
+    if not count:  # it says itself what it lacks
+        return [{}]
+    if count * each > len(free):
+        held = ", ".join(str(gpu.index) for gpu in gpus if not gpu.free) or _("none")
+        raise ValueError(
+            _("{count} servers need {count2} free GPUs, there are {free_count} (held: {held})").format(
+                count=count, count2=count * each, free_count=len(free), held=held
+            )
+        )
+    shares = [free[at * each : (at + 1) * each] for at in range(count)]
+    return [{SEEN: ",".join(names), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} for names in shares]
+
+
+def _free(gpus: Sequence[GpuState], visible: str | None) -> list[str]:
+    """Return those that may be used and that nobody holds, as programs name them; a UUID counts as free."""
+    free = {str(gpu.index): gpu.free for gpu in gpus}
+    if visible is None:
+        return [name for name, unused in free.items() if unused]
+    return [name for name in (word.strip() for word in visible.split(",")) if name and free.get(name, "-" in name)]
+
+
+_WORDS = 60
+_DRIVER_S = 10.0  # a driver without persistence mode sets eight cards up first
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def probe_gpu_facts(environ: Mapping[str, str], dashboard: str) -> GpusHere:
+    """Return the facts; `dashboard` is the URL of a Ray head's dashboard."""
+    gpus = probe_gpu_states()
+    rows = read_ray_nodes(dashboard)
+    visible = environ.get(VISIBLE)
+    if isinstance(rows, str):
+        return GpusHere(gpus=gpus, visible=visible, why_no_ray=rows)
+    return GpusHere(gpus=gpus, visible=visible, ray=tuple(map(_node, rows)))
+
+
+def probe_gpu_states() -> tuple[GpuState, ...]:
+    """Return the GPUs of this machine and who holds them."""
+    return tuple(
+        GpuState(
+            index=gpu.index,
+            name=gpu.name,
+            used=gpu.memory_bytes,
+            total=gpu.total_bytes,
+            holders=tuple(GpuUser(pid=pid, who=_who(pid)) for pid in gpu.processes),
+        )
+        for gpu in _gpus()
+    )
+
+
+def _gpus() -> tuple[GpuStatus, ...]:
+    """Return the GPUs; where there are device files, the driver is given time to answer."""
+    end = time.monotonic() + (_DRIVER_S if glob.glob("/dev/nvidia[0-9]*") else 0)
+    while not (found := probe_gpus()) and time.monotonic() < end:
+        time.sleep(0.2)
+    return found
+
+
+def _node(row: Mapping[str, Any]) -> RayNode:
+    resources = row.get("resourcesTotal")
+    gpus = (resources.get("GPU") or resources.get("gpu") or 0) if isinstance(resources, dict) else 0
+    return RayNode(address=str(row.get("nodeManagerAddress", "")), alive=row.get("state") == "ALIVE", gpus=int(gpus))
+
+
+def _who(pid: int) -> str:
+    process = probe_process(pid)
+    if process is None:
+        return f"not visible from here (uid {os.getuid()})"
+    return f"{find_process_owner(pid)}: {(probe_command_line(pid) or process.name)[:_WORDS]}"
+
+
+def gpus_text(facts: GpusHere, split: Split) -> str:
+    """Return the GPUs, Ray's nodes, where each role is, and what is wrong."""
+    return "\n".join(_gpu_lines(facts, split))
+
+
+def _gpu_lines(facts: GpusHere, split: Split) -> Iterator[str]:
+    for gpu in facts.gpus:
+        state = "free" if gpu.free else "held"
+        yield f"GPU {gpu.index}  {state}  {gpu.name}  {card_text(gpu.used)} of {card_text(gpu.total)}"
+        yield from (f"       pid {holder.pid}  {holder.who}" for holder in gpu.holders)
+    for node in facts.ray or ():
+        yield f"Ray    {'alive' if node.alive else 'lost'}  {node.address}  {node.gpus} GPUs"
+    yield from (f"node {node}  {role}: {count} GPUs" for role, node, count in split.placed)
+    yield from (f"note: {text}" for text in split.notes)
+    yield from (f"wrong: {text}" for text in split.problems)

@@ -1,31 +1,232 @@
-"""Judge checkpoints one after the other: a result for each, whatever happened to the others (P182)."""
+"""Judge checkpoints: ask for answers, judge them meanwhile, write the lock and the result of each."""
 
 from __future__ import annotations
 
 import os
 import platform
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlbox.evaluation.bar import CountedBar
-from rlbox.evaluation.evaluate import evaluate
-from rlbox.evaluation.export import Export
-from rlbox.evaluation.kept import KeptRows, rows_keys
-from rlbox.evaluation.locking import ask_for_prompts, make_lock
-from rlbox.evaluation.outputs import append_history, make_result, write_json, write_outputs
-from rlbox.evaluation.policy import Answering, PolicyError
-from rlbox.evaluation.problem import EvalProblem
+from rlbox.evaluation.export import Export, export_facts, marks_of
+from rlbox.evaluation.lock import EvaluationLock, content_digest
+from rlbox.evaluation.model_client import Answering, PolicyError, Prompt
+from rlbox.evaluation.model_server import Serve
+from rlbox.evaluation.problems import EvalProblem
 from rlbox.evaluation.result import EvaluationResult
-from rlbox.evaluation.sandbox import Sandbox
-from rlbox.evaluation.say import say
-from rlbox.evaluation.server import Serve
-from rlbox.evaluation.suite import Suite
-from rlbox.evaluation.weights import export_facts, marks_of
+from rlbox.evaluation.result_files import (
+    KeptRows,
+    Row,
+    Rows,
+    append_history,
+    make_result,
+    rows_keys,
+    write_json,
+    write_outputs,
+)
+from rlbox.evaluation.sandbox_client import Sandbox
+from rlbox.evaluation.suites import Suite, suite_facts
+from rlbox.evaluation.verdict import EXTRACTION, SCORING
+from rlbox.evaluation.view import say
 from rlbox.i18n import _
 from rlbox.system.http import NoResponseError
+
+EVERY_S = 10.0
+"""Seconds between two lines, at least."""
+
+
+class CountedBar:
+    """Counts from its making on; `whole` is how many there are."""
+
+    def __init__(self, label: str, whole: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._label, self._whole, self._clock = label, whole, clock
+        self._began = self._told = clock()
+
+    def line(self, done: int) -> str:
+        """Return a bar as tqdm prints it, or nothing where one was told a moment ago or the end is reached."""
+        now = self._clock()
+        if now - self._told < EVERY_S or done >= self._whole:
+            return ""
+        self._told, took = now, now - self._began
+        left = clock_text(took / done * (self._whole - done))
+        percent = 100 * done // self._whole
+        return f"{self._label}: {percent}%| | {done}/{self._whole} [{clock_text(took)}<{left}]"
+
+
+def clock_text(seconds: float) -> str:
+    """Return a span as tqdm writes it: 0:01:05."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def ask_for_prompts(
+    suites: Sequence[tuple[Suite, Sequence[EvalProblem]]], policy: Answering, at_once: int
+) -> list[Chosen]:
+    """Return suites with the prompts that the server makes of their problems."""
+    found = []
+    with ThreadPoolExecutor(at_once) as pool:
+        for suite, problems in suites:
+            made = pool.map(lambda problem: policy.prompt(problem.ask), problems)
+            prompts = dict(zip((problem.id for problem in problems), made, strict=True))
+            found.append(Chosen(suite=suite, problems=problems, prompts=prompts))
+    return found
+
+
+def make_lock(
+    chosen: Sequence[Chosen],
+    engine: Mapping[str, Any],
+    sandbox: Mapping[str, Any],
+    export: tuple[Mapping[str, Any], Mapping[str, Any]],
+    judges: Mapping[str, Any],
+) -> EvaluationLock:
+    """Return the lock: `export` is the subject and the tokenizer's part of what is judged.
+
+    `judges` are the packages, with their versions, of what compares answers that are no code.
+    """
+    subject, tokenizer = export
+    facts = {one.suite.name: suite_facts(one.suite, one.problems) for one in chosen}
+    parts = {
+        "suites": {name: {key: row[key] for key in ("problems", "sha256")} for name, row in facts.items()},
+        "prompts": {one.suite.name: _prompts(one.prompts) for one in chosen},
+        "decoding": {name: row["decoding"] for name, row in facts.items()},
+        "tokenizer": dict(tokenizer),
+        "engine": dict(engine),
+        "extraction": {"version": EXTRACTION},
+        "sandbox": {**sandbox, "limits": {name: row["limits"] for name, row in facts.items()}},
+        "scoring": {"version": SCORING, **judges},
+    }
+    return EvaluationLock(parts=parts, subject=subject)
+
+
+def _prompts(prompts: Mapping[str, Prompt]) -> dict[str, Any]:
+    """Return one digest of all prompts, and whether it is of token ids or of text that the server makes them of."""
+    as_tokens = all(prompt.tokens for prompt in prompts.values())
+    asked = {name: list(prompt.tokens) if as_tokens else prompt.text for name, prompt in prompts.items()}
+    return {"as": "tokens" if as_tokens else "text", "sha256": content_digest(asked)}
+
+
+Tell = Callable[[str, int, int], None]
+"""Called with a suite's name, how many answers of it are judged, and how many there are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One answer that is wanted."""
+
+    suite: Suite
+    problem: EvalProblem
+    number: int
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Suite, problem and number."""
+        return self.suite.name, self.problem.id, self.number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """A suite with its problems and their prompts, by id."""
+
+    suite: Suite
+    problems: Sequence[EvalProblem]
+    prompts: Mapping[str, Prompt]
+
+
+def evaluate(
+    chosen: Sequence[Chosen], policy: Answering, sandbox: Sandbox, kept: KeptRows, *, at_once: int, tell: Tell
+) -> Rows:
+    """Ask for every answer, `at_once` at a time, judged as they come; return the rows of all.
+
+    Raises
+    ------
+    PolicyError
+        The server failed; what was answered and judged before is kept.
+    """
+    tasks = [
+        Task(suite=one.suite, problem=problem, number=number)
+        for one in chosen
+        for problem in one.problems
+        for number in range(one.suite.decoding.samples)
+    ]
+    prompts = {(one.suite.name, name): prompt for one in chosen for name, prompt in one.prompts.items()}
+    return _AnsweredRound(tasks, sandbox, kept, _Counts(tasks, tell)).carry_out(policy, prompts, at_once)
+
+
+class _AnsweredRound:
+    """One round over all answers that are wanted; the first failure of the server ends it.
+
+    What is answered is judged by threads of its own: the server is asked meanwhile.
+    """
+
+    def __init__(self, tasks: Sequence[Task], sandbox: Sandbox, kept: KeptRows, counts: _Counts) -> None:
+        self._tasks, self._sandbox, self._kept, self._counts = tasks, sandbox, kept, counts
+        self._judges = ThreadPoolExecutor(os.cpu_count() or 1)
+        self._found: dict[tuple[str, str, int], Row | Future[Row]] = {}
+        self._stop = threading.Event()
+
+    def carry_out(self, policy: Answering, prompts: Mapping[tuple[str, str], Prompt], at_once: int) -> Rows:
+        """Ask for what is not known; return the rows of each suite once all is judged."""
+        with self._judges, ThreadPoolExecutor(at_once) as askers:
+            try:
+                for future in as_completed(askers.submit(self._ask, policy, prompts, task) for task in self._tasks):
+                    future.result()
+            except BaseException:
+                self._stop.set()
+                raise
+        rows: Rows = {}
+        for task in self._tasks:
+            row = self._found[task.key]
+            rows.setdefault(task.suite.name, []).append(row.result() if isinstance(row, Future) else row)
+        return rows
+
+    def _ask(self, policy: Answering, prompts: Mapping[tuple[str, str], Prompt], task: Task) -> None:
+        """Have the row that is kept, or what will be one; nothing where the round has ended."""
+        known = self._kept.read(task.suite.name, task.problem.id, task.number)
+        if known and "outcome" in known:
+            self._found[task.key] = known
+            self._counts.one_more(task.suite.name)
+            return
+        if self._stop.is_set():
+            return
+        try:
+            known = known or self._answer(policy, prompts[task.suite.name, task.problem.id], task)
+        except BaseException:
+            self._stop.set()
+            raise
+        self._found[task.key] = self._judges.submit(self._judge, task, known)
+
+    def _answer(self, policy: Answering, prompt: Prompt, task: Task) -> Row:
+        answer = asdict(policy.answer(prompt, task.suite.decoding, task.number))
+        known = {"problem": task.problem.id, "number": task.number, "ask": task.problem.ask}
+        return self._kept.write(task.suite.name, {**known, **answer})
+
+    def _judge(self, task: Task, asked: Row) -> Row:
+        verdict = self._sandbox.judge(task.problem, asked["text"], task.suite.limits)
+        row = self._kept.write(task.suite.name, {**asked, **asdict(verdict), "executed": verdict.executed})
+        self._counts.one_more(task.suite.name)
+        return row
+
+
+class _Counts:
+    """Tells how far each suite is."""
+
+    def __init__(self, tasks: Sequence[Task], tell: Tell) -> None:
+        self._tell, self._lock = tell, threading.Lock()
+        self._whole: dict[str, int] = {}
+        self._done: dict[str, int] = {}
+        for task in tasks:
+            self._whole[task.suite.name] = self._whole.get(task.suite.name, 0) + 1
+
+    def one_more(self, suite: str) -> None:
+        """Count one judged answer."""
+        with self._lock:
+            self._done[suite] = self._done.get(suite, 0) + 1
+            self._tell(suite, self._done[suite], self._whole[suite])
+
 
 Suites = Sequence[tuple[Suite, Sequence[EvalProblem]]]
 

@@ -1,105 +1,155 @@
-"""Read suites, their problems and manifests from files."""
+"""Problems: HumanEval, MBPP, CodeContests and answers that are compared, read from rows as they are published."""
 
 from __future__ import annotations
 
-import gzip
-import json
-import sys
-import zlib
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlbox.amounts import size_text
-from rlbox.errors import RlboxError
-from rlbox.evaluation.problem import EvalProblem, ProblemError, read_problems
-from rlbox.evaluation.suite import MadeTasks, Suite, chosen_problems
-from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.system.command import run_command
-from rlbox.values import Command
 
-GYM_MAKE = Path(__file__).resolve().parent / "programs/gym_make.py"
-_MAKING_S = 600.0
-_MOST = 4 << 30
-"""Bytes of an unpacked set of problems; the largest of the seed's has 1.5 GB."""
+PROGRAM = (
+    "Solve the problem with a Python 3 program that reads standard input and writes standard output. "
+    "Answer with one code block.\n\n{statement}"
+)
+FUNCTION = "Write the Python 3 code that is asked for. Answer with one code block that holds all of it.\n\n{statement}"
+
+ANSWER = "Solve the problem. Think step by step, then write the answer alone in \\boxed{{}}.\n\n{statement}"
 
 
-def load_problems(
-    suite: Suite, folder: Path, packages: Path | None, manifests: Path, python: str = "", *, any_size: bool
-) -> list[EvalProblem]:
-    """Return the problems of a suite, from `folder` or from a package below `packages`.
+class ProblemError(ValueError):
+    """A row is no problem, or a set has other problems than it says."""
 
-    Parameters
+
+@dataclass(frozen=True, kw_only=True)
+class EvalProblem:
+    """One task.
+
+    Attributes
     ----------
-    manifests
-        Folder that may hold `NAME.json`, a list of ids, or `NAME_manifest.jsonl` with one `problem_id` a line.
-    python
-        Interpreter that has what makes tasks; empty: rlbox's own.
-    any_size
-        A set of another size than the suite's is taken, too.
+    ask
+        The message to the model.
+    runs
+        Pairs of standard input and expected output; without one, `check` tests what the answer defines.
+    check
+        Source that calls the answer's functions and asserts.
+    before
+        What the answer is written to stand behind, as the official harness runs it: the whole prompt of a HumanEval
+        task with its helper functions, the imports of an MBPP task.
+    names
+        The functions that are tested; empty: those that `check` calls and nobody else defines.
+    judge
+        Who compares the answer with `wanted`: `math` or `reasoning-gym`; empty: it is code, which is run.
+    wanted
+        The expression that is right, or the task of reasoning-gym as JSON.
+    solution
+        The reference solution as an answer would give it, where the set has one: the suite is proven with it first.
     """
-    path = folder / suite.file
-    if suite.package and packages is not None and not path.is_file():
-        path = packages / suite.file
-    rows = made_rows(suite.make, python) if suite.make else read_rows(path)
-    found = read_problems(rows, suite.asking)
-    return chosen_problems(suite, found, list(_manifest(suite.name, manifests)), any_size=any_size)
+
+    id: str
+    ask: str
+    runs: tuple[tuple[str, str], ...] = ()
+    check: str = ""
+    before: str = ""
+    names: tuple[str, ...] = ()
+    judge: str = ""
+    wanted: str = ""
+    solution: str = ""
+
+    @property
+    def own_answer(self) -> str:
+        """The reference solution as a model would answer; empty without one."""
+        return f"```python\n{self.solution}\n```" if self.solution and not self.judge else self.solution
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON types: what its digest is made of."""
+        return asdict(self) | {"runs": [list(run) for run in self.runs], "names": list(self.names)}
 
 
-def made_rows(make: Sequence[MadeTasks], python: str) -> Iterator[dict[str, Any]]:
-    """Yield the tasks that reasoning-gym makes; `ProblemError` where it is missing or makes none."""
-    asked = json.dumps([one.model_dump(mode="json") for one in make])
-    command = Command(argv=(python or sys.executable, "-W", "ignore", str(GYM_MAKE)), timeout_s=_MAKING_S)
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """How problems are asked, `{statement}` being theirs, and who judges answers that are no code."""
+
+    program: str = PROGRAM
+    function: str = FUNCTION
+    answer: str = ANSWER
+    judge: str = ""
+
+
+def read_problem(row: Mapping[str, Any], asking: Asking = Asking()) -> EvalProblem:
+    """Return one row of HumanEval, MBPP or CodeContests, or a question with its answer, as a problem."""
+    program, function = asking.program, asking.function
     try:
-        done = run_command(command, asked)
-    except RlboxError as error:
-        raise ProblemError(error.what) from error
-    if done.exit_code:
-        told = (done.stderr.strip().splitlines() or [""])[-1]
+        if asking.judge:
+            return _compared(row, asking)
+        if "entry_point" in row:
+            return _humaneval(row, function)
+        if "test_list" in row:
+            return _mbpp(row, function)
+        return _codecontests(row, program)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProblemError(
-            _("reasoning-gym makes no tasks with {argv}: {told}").format(argv=command.argv[0], told=told)
-        )
-    for line in done.stdout.splitlines():
-        yield _row(GYM_MAKE, 0, line.encode())
-
-
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file of JSON lines, packed by gzip or not; `ProblemError` names the line that is none."""
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
-            size = 0
-            for number, line in enumerate(stream, start=1):
-                size += len(line)
-                if size > _MOST:
-                    raise ProblemError(_("{path}: more than {most}").format(path=path, most=size_text(_MOST)))
-                if line.strip():
-                    yield _row(path, number, line)
-    except FileNotFoundError as error:
-        raise ProblemError(_("{path} is missing: bring the raw problem sets (P165)").format(path=path)) from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise ProblemError(_("{path} cannot be read: {error}").format(path=path, error=error)) from error
-
-
-def _row(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        row = parse_json(line)
-    except ValueError as error:
-        raise ProblemError(
-            _("{path}:{number}: no JSON: {error}").format(path=path, number=number, error=error)
+            _("a row with the keys {row} is no problem: {error!r}").format(row=", ".join(map(str, row)), error=error)
         ) from error
-    if not isinstance(row, dict):
-        raise ProblemError(_("{path}:{number}: a row is an object").format(path=path, number=number))
-    return row
 
 
-def _manifest(name: str, folder: Path) -> Iterator[str]:
-    whole, lines = folder / f"{name}.json", folder / f"{name}_manifest.jsonl"
-    if whole.is_file():
-        names = parse_json(whole.read_bytes())
-        if not isinstance(names, list):
-            raise ProblemError(_("{whole} is no list of ids").format(whole=whole))
-        yield from map(str, names)
-    elif lines.is_file():
-        for row in read_rows(lines):
-            yield str(row.get("problem_id") or row.get("task_id") or "")
+def read_problems(rows: Iterator[Mapping[str, Any]], asking: Asking) -> dict[str, EvalProblem]:
+    """Return problems by their id, in the order of the rows; two with one id are refused."""
+    found: dict[str, EvalProblem] = {}
+    for row in rows:
+        problem = read_problem(row, asking)
+        if problem.id in found:
+            raise ProblemError(_("two problems are called {id!r}").format(id=problem.id))
+        if not problem.runs and not problem.check.strip() and not problem.wanted:
+            raise ProblemError(_("problem {id!r} has no test").format(id=problem.id))
+        found[problem.id] = problem
+    return found
+
+
+def _humaneval(row: Mapping[str, Any], ask: str) -> EvalProblem:
+    return EvalProblem(
+        id=str(row["task_id"]),
+        ask=ask.format(statement=row["prompt"]),
+        check=f"{row['test']}\ncheck({row['entry_point']})\n",
+        before=row["prompt"],
+        names=(str(row["entry_point"]),),
+        solution=row["prompt"] + row["canonical_solution"] if row.get("canonical_solution") else "",
+    )
+
+
+def _mbpp(row: Mapping[str, Any], ask: str) -> EvalProblem:
+    tests = "\n".join(row["test_list"])
+    statement = f"{row.get('text') or row['prompt']}\n\nIt must pass:\n{tests}"
+    before = "\n".join([*row.get("test_imports", ()), row.get("test_setup_code") or ""])
+    return EvalProblem(
+        id=str(row["task_id"]),
+        ask=ask.format(statement=statement),
+        check=tests + "\n",
+        before=before,
+        solution=str(row.get("code") or ""),
+    )
+
+
+def _codecontests(row: Mapping[str, Any], ask: str) -> EvalProblem:
+    runs: list[tuple[str, str]] = []
+    for kind in ("public_tests", "private_tests", "generated_tests"):
+        part = row.get(kind) or {"input": (), "output": ()}
+        runs += zip(map(str, part["input"]), map(str, part["output"]), strict=True)
+    name = str(row.get("problem_id") or row["name"])
+    return EvalProblem(id=name, ask=ask.format(statement=row["description"]), runs=tuple(runs))
+
+
+def _compared(row: Mapping[str, Any], asking: Asking) -> EvalProblem:
+    """Read MATH's and GSM8K's rows, whose answer stands behind `####`, and tasks that were made."""
+    statement = str(row.get("problem") or row["question"])
+    right = str(row["answer"]).rpartition("####")[2].strip()
+    known = row.get("unique_id") or row.get("id") or hashlib.sha256(statement.encode()).hexdigest()[:12]
+    gym = asking.judge == "reasoning-gym"
+    return EvalProblem(
+        id=str(known),
+        ask=asking.answer.format(statement=statement),
+        judge=asking.judge,
+        wanted=str(row["wanted"]) if gym else right,
+        solution=f"<answer>{row['answer']}</answer>" if gym else f"\\boxed{{{right}}}",
+    )

@@ -1,17 +1,18 @@
-"""How results and comparisons are shown, and written as JSON types."""
+"""Results and comparisons as text and as JSON."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rlbox.amounts import columns
 from rlbox.evaluation.lock import FieldChange
-from rlbox.evaluation.paired import Paired, smallest_difference
-from rlbox.evaluation.result import EvaluationResult, compare, require_comparable
-from rlbox.evaluation.results import ACCEPTED, RUNS
+from rlbox.evaluation.result import ACCEPTED, RUNS, EvaluationResult, compare, require_comparable
+from rlbox.evaluation.scores import Paired, smallest_difference
 from rlbox.i18n import _
+from rlbox.printable import printable
 
 _SUITE_COLUMNS = ("suite", "problems", "accepted@1", "exec", "outcomes")
 _SHOWN = 12
@@ -123,3 +124,9 @@ def _share(row: Mapping[str, Any], name: str) -> str:
 def _names(names: Sequence[str]) -> str:
     rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + rest
+
+
+def say(line: str) -> None:
+    """Write a line to standard output, at once."""
+    sys.stdout.write(f"{printable(line)}\n")
+    sys.stdout.flush()

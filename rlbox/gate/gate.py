@@ -8,12 +8,10 @@ from typing import Literal
 
 from rlbox.amounts import limit_text
 from rlbox.gate.lines import BenignRules, Board, LineRule, is_echo
+from rlbox.gate.log_context import Quotes, Steps, Watcher
 from rlbox.gate.metric import MetricJudge, number_of
-from rlbox.gate.quotes import Quotes
 from rlbox.gate.rules import AT_END, GateRule, RuleState, exit_text, metric_text, probe_text
 from rlbox.gate.search import LogSearch
-from rlbox.gate.steps import Steps
-from rlbox.gate.watcher import Watcher
 from rlbox.job.gate_plan import BenignPlan, FilePlan, LinePlan, MetricPlan
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan

@@ -1,14 +1,80 @@
-"""Send a request that shows whether something does its work, and look at the answer."""
+"""Send a request that proves that a service works, and check its answer."""
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
-from rlbox.gate.answers import judge_answer
+from rlbox.foreign import parse_json
 from rlbox.job.gate_plan import ProbePlan, ReadyPlan
 from rlbox.system.http import NoResponseError, create_loopback_client, explain_no_response
 from rlbox.system.poller import Poller
+
+_PART = re.compile(r"\[(\d+)\]|([^.\[\]]+)\.?")
+_BAD_WORDS = frozenset(
+    {"error", "fail", "failed", "failure", "unhealthy", "down", "loading", "starting", "unavailable"}
+)
+_BAD_TEXT = re.compile(
+    r"(?i)^\s*(?:<[^>]*>\s*)*(?:\d{3}\s+)?(?:error\b|internal server error|bad gateway|service unavailable|not found"
+    r"|unhealthy|exception\b|traceback \(most recent)"
+)
+_SHOWN = 120
+
+
+def judge_answer(request: ReadyPlan, status: int, text: str) -> str:
+    """Return what is wrong with an answer in a few words, or an empty text when it is as told.
+
+    An answer that says itself that it is an error is wrong, whatever its status: servers send these with 200. It is
+    looked into only where a good status is asked for.
+    """
+    if status != request.status:
+        return f"HTTP {status}" + (f", not {request.status}" if request.status != 200 else "")
+    if request.contains not in text:
+        return f"HTTP {status} without {request.contains!r}"
+    try:
+        data = parse_json(text)
+    except ValueError:
+        data = None
+    if request.status < 400 and (error := _error_in(data, text)):
+        return f"HTTP {status} with an error: {error[:_SHOWN]}"
+    return _value_problem(request, data) if request.json_path else ""
+
+
+def _error_in(data: Any, text: str) -> str:
+    if data is None:
+        found = _BAD_TEXT.search(text[:500])
+        return text.strip().splitlines()[0] if found else ""
+    if not isinstance(data, dict):
+        return ""
+    for key in ("error", "errors", "exception", "traceback"):
+        if data.get(key):
+            return json.dumps(data[key], ensure_ascii=False)
+    for key in ("status", "state", "object", "type"):
+        if str(data.get(key)).lower() in _BAD_WORDS:
+            return text.strip()
+    refused = any(data.get(key) is False for key in ("ok", "success", "healthy", "ready", "alive"))
+    return text.strip() if refused or set(data) == {"detail"} else ""
+
+
+def _value_problem(request: ReadyPlan, data: Any) -> str:
+    if data is None:
+        return "the answer is no JSON"
+    value: Any = data
+    for match in _PART.finditer(request.json_path):
+        index, key = match.groups()
+        try:
+            value = value[int(index)] if index else value[key]
+        except (KeyError, IndexError, TypeError):
+            return f"the answer has no {request.json_path}"
+    wanted = request.equals
+    if wanted is not None:
+        same = value == wanted and isinstance(value, bool) == isinstance(wanted, bool)
+        return "" if same else f"{request.json_path} is {json.dumps(value)[:_SHOWN]}, not {json.dumps(wanted)}"
+    return f"{request.json_path} is empty" if value in (None, "", [], {}) else ""
+
 
 _READ_S = 30.0
 """The request may be a real one: the first generation of a model on CPU takes longer than a health check."""

@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 
 from rlbox.amounts import limit_text
 from rlbox.diagnose.lines import find_writer
-from rlbox.gate.quotes import Quotes
+from rlbox.gate.log_context import Quotes, Steps, Watcher
 from rlbox.gate.rules import Breach, Broken, GateRule, RuleKind, benign_text, rule_text
-from rlbox.gate.steps import Steps
-from rlbox.gate.watcher import Watcher
 from rlbox.job.gate_plan import BenignPlan, LinePlan
 from rlbox.logs.lines import Line, bare_text, ray_actor, ray_repeats, views
 from rlbox.logs.patterns import compile_pattern

@@ -7,9 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
-from rlbox.gate.quotes import Quotes
-from rlbox.gate.steps import Steps
-from rlbox.gate.watcher import Watcher
+from rlbox.gate.log_context import Quotes, Steps, Watcher
 from rlbox.logs.lines import Line, Texts, views
 from rlbox.logs.patterns import PatternSet, compile_pattern, pattern_set
 from rlbox.logs.progress import STEP_LINE

@@ -1,24 +1,155 @@
-"""Take down what a hung stage was doing, before anything of it is stopped."""
+"""Evidence of a hang: `hang.json`, the page `HANG.md`, stacks, NCCL's report."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from rlbox.hang.judge import Stall
+from rlbox.amounts import card_text, duration_text, fine_text, limit_text, size_text
+from rlbox.errors import page
+from rlbox.hang.context import Watched
+from rlbox.hang.detector import Stall
 from rlbox.hang.nccl import NCCL_FOLDER, collect_nccl
 from rlbox.hang.stacks import STACKS_FOLDER, add_stacks
 from rlbox.hang.wait_probe import probe_waits
 from rlbox.hang.waits import ProcessWait, order_waits, wait_sentence
-from rlbox.hang.watched import Watched
-from rlbox.job.names import HANG_FILE
+from rlbox.job.names import HANG_FILE, HANG_PAGE
 from rlbox.system.clock import utc_now
 from rlbox.system.counters import ActivityRates
 from rlbox.system.gpu import probe_gpus
+from rlbox.system.json_files import read_json_object
 from rlbox.system.safe_files import force_directories, replace_file
+
+_MOST_PROCESSES = 64
+_MOST_ROWS = 12
+_MOST_FRAMES = 12
+
+
+def write_hang_page(evidence: Path) -> Path | None:
+    """Write `HANG.md` beside the `hang.json` in a stage's evidence; None when there is no hang to tell of.
+
+    Secrets were masked when `hang.json` was written.
+
+    Raises
+    ------
+    OSError
+        The disk is full.
+    """
+    facts = read_json_object(evidence / HANG_FILE)
+    if not facts:
+        return None
+    path = evidence / HANG_PAGE
+    replace_file(path, render_hang(facts).encode("utf-8", "replace"))
+    return path
+
+
+def render_hang(facts: Mapping[str, Any]) -> str:
+    """Return the page for what `hang.json` holds."""
+    processes = facts["processes"]
+    parts = [
+        f"# Stage {facts['stage']} {_ENDS[facts['rule']]}" + (f": {facts['phase']}" if facts["phase"] else ""),
+        _since(facts),
+        "## What it waits for\n\n" + (_waits(processes) or "No process of the stage was left to look into."),
+        "## What to do next\n\n" + (facts["remedy"] or _UNKNOWN),
+        "## What its processes did in the last minute\n\n" + _activity(facts["activity"]),
+        _gpus(facts["gpus"]),
+        _nccl(facts["nccl"]),
+        "## Where each process stands\n\n" + _stacks(processes),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+_ENDS = {
+    "silence": "hung",
+    "steps": "hung",
+    "ranks": "hung",
+    "ready": "waited for a service",
+    "total": "ran out of time",
+}
+_UNKNOWN = (
+    "No phase of this stage is known, so there is no remedy to name: look at the first process above. If it was no "
+    f"hang, raise `limits.silence_s` of the stage, or describe the phase (`[[stages.phases]]`, {page('hangs')})."
+)
+
+
+def _since(facts: Mapping[str, Any]) -> str:
+    found, silent, limit = (
+        f"Found {facts['detected_at']}",
+        duration_text(facts["silent_s"]),
+        f"limit {limit_text(facts['limit_s'])}",
+    )
+    match facts["rule"]:
+        case "steps":
+            usual = f"one came every {fine_text(facts['step_s'])}"
+            return f"{found}: no step for {silent} where {usual}, and its processes did nothing ({limit})."
+        case "ranks":
+            return f"{found}: {facts['ranks']}. No rank worked for {silent} ({limit})."
+        case "ready":
+            return f"{found}: it did not answer as told within its time ({limit})."
+        case "total":
+            return f"{found}: it ran for longer than it may ({limit}); its last sign of life was {silent} ago."
+        case _:
+            return f"{found}: no sign of life for {silent} ({limit})."
+
+
+def _waits(processes: Sequence[Mapping[str, Any]]) -> str:
+    lines = [f"- {_subject(process)} {process['waits']}." for process in processes[:_MOST_PROCESSES]]
+    left = len(processes) - len(lines)
+    return "\n".join([*lines, *([f"- … and {left} more, see `{HANG_FILE}`"] if left > 0 else [])])
+
+
+def _subject(process: Mapping[str, Any]) -> str:
+    rank = f"rank {process['rank']}, " if process["rank"] else ""
+    role = f"{process['role']}, " if process["role"] not in ("", "main") else ""
+    return f"**{rank}{role}pid {process['pid']}** ({process['name']})"
+
+
+def _activity(rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows:
+        return "It was not measured: the stage was silent for too short a time."
+    head = "| seconds ago | read | written | network | memory | cpu | GPU |\n|---:|---:|---:|---:|---:|---:|---:|"
+    return "\n".join([head, *(_row(row) for row in rows[-_MOST_ROWS:])])
+
+
+def _row(row: Mapping[str, Any]) -> str:
+    rates = " | ".join(f"{size_text(row[name])}/s" for name in ("read", "write", "network", "memory"))
+    gpu = f"{row['gpu']} %, {100 * row['gpu_power']:.0f} % of its power" if row["gpu_power"] else "-"
+    return f"| {row['ago_s']:g} | {rates} | {100 * row['cpu']:.0f} % | {gpu} |"
+
+
+def _gpus(gpus: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        f"| {gpu['index']} {gpu['name']} | {gpu['utilization']} % "
+        f"| {gpu['power_w']:.0f} of {gpu['power_limit_w']:.0f} W "
+        f"| {card_text(gpu['memory_bytes'])} of {card_text(gpu['total_bytes'])} |"
+        for gpu in gpus
+    ]
+    if not rows:
+        return ""
+    note = "A GPU that shows 100 % at the power of an idle one waits for other ranks: it does not compute."
+    return "\n".join(["## GPUs", "", "| GPU | busy | power | memory |", "|---|---:|---:|---:|", *rows, "", note])
+
+
+def _nccl(nccl: Mapping[str, Any]) -> str:
+    if not nccl["files"]:
+        return ""
+    return "## NCCL\n\n" + "\n".join(f"- `nccl/{name}`" for name in nccl["files"])
+
+
+def _stacks(processes: Sequence[Mapping[str, Any]]) -> str:
+    parts = []
+    for process in processes[:_MOST_PROCESSES]:
+        frames = process["stack"][:_MOST_FRAMES]
+        stack = "\n".join(f"    {frame}" for frame in frames) or f"    no Python stack: {process['trouble']}"
+        parts.append(
+            f"{_subject(process)}: `{STACKS_FOLDER}/{process['pid']}.txt`\n\n    {process['command']}\n{stack}"
+        )
+    return "\n\n".join(parts) or "None was left."
+
 
 _STACKS_S = 25.0
 

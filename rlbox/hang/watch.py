@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from rlbox.diagnose.cause import Cause
+from rlbox.hang.context import Heard, Logs, Told, Watched, hung, report_path
+from rlbox.hang.detector import HangJudge, Stall
 from rlbox.hang.evidence import collect_hang
-from rlbox.hang.judge import HangJudge, Stall
 from rlbox.hang.phases import load_phases, phases_of
-from rlbox.hang.rank_probe import RankWatch
-from rlbox.hang.ranks import LIMIT_S, NOTICE_S
+from rlbox.hang.ranks import LIMIT_S, NOTICE_S, RankWatch
 from rlbox.hang.waits import first_waits
-from rlbox.hang.watched import Heard, Logs, Told, Watched, hung, report_path
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.phase import PhasePlan, plan_phases
 from rlbox.logs.lines import Texts

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlbox.job.filler import Filler
-from rlbox.job.gate import Gate
-from rlbox.job.gate_rule import BenignRule, FileRule, ForbidRule, MetricRule, ModelText, Probe, RequireRule
+from rlbox.job.gate_spec import BenignRule, FileRule, ForbidRule, Gate, MetricRule, ModelText, Probe, RequireRule
 from rlbox.job.job import Ready
 from rlbox.job.param import Scalar
 

@@ -19,11 +19,19 @@ from rlbox.config.units import Seconds
 from rlbox.errors import page
 from rlbox.i18n import _
 from rlbox.job.fits.table import Fits, fits_problems
-from rlbox.job.gate import Gate
-from rlbox.job.gate_rule import BenignRule, FileRule, ForbidRule, MetricRule, Probe, RequireRule
+from rlbox.job.gate_spec import BenignRule, FileRule, ForbidRule, Gate, MetricRule, Probe, RequireRule
 from rlbox.job.names import SOURCE
-from rlbox.job.param import Param, ParamName, Value, param_problems, placeholder_in
-from rlbox.job.param_sets import INCLUDE, ParamSet, profile_problems, set_problems
+from rlbox.job.param import (
+    INCLUDE,
+    Param,
+    ParamName,
+    ParamSet,
+    Value,
+    param_problems,
+    placeholder_in,
+    profile_problems,
+    set_problems,
+)
 from rlbox.job.phase import Phase
 from rlbox.job.ports import Listen, Port
 

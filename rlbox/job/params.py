@@ -1,4 +1,4 @@
-"""The parameters of one run: defaults, then the profiles in their order, then `--set`; when resumed, `[resume]` too."""
+"""The parameters of a run: profiles, `--set`, defaults, their origin, and how they are shown."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from rlbox.config.schema import suggest
 from rlbox.errors import SpecError
 from rlbox.i18n import _, join
 from rlbox.job.job import Job
-from rlbox.job.param import Param, Scalar, parse_scalar, range_problem, settle
-from rlbox.job.param_sets import lay
+from rlbox.job.param import Param, Scalar, included, lay, parse_scalar, range_problem, settle, show_scalar
 
 DEFAULT = "default"
 SET = "--set"
@@ -247,3 +246,52 @@ def describe_param(param: Param) -> str:
         high = "" if param.at_most is None else _("at most {at_most}").format(at_most=param.at_most)
         parts.append(" and ".join(filter(None, (low, high))))
     return ", ".join([*parts, *(["required"] if param.required else [])])
+
+
+TOLD = ("params", "profiles", "resume", "secrets", "optional_secrets")
+"""The keys of a job that `job_lines` tells."""
+
+
+def job_lines(job: Job) -> list[str]:
+    """Return the lines on what can be set of `job`, with the defaults."""
+    return [*_param_lines(job), *_profile_lines(job), *_resume_lines(job), *_secret_lines(job)]
+
+
+def _param_lines(job: Job) -> list[str]:
+    if not job.params:
+        return []
+    width = max(map(len, job.params))
+    lines = ["# parameters: --set NAME=VALUE"]
+    for name, param in job.params.items():
+        value = "" if param.default is None else show_scalar(param.default)
+        told = f"{name:<{width}} = {value:<10}"
+        lines.append(f"{told} # {param.help} ({describe_param(param)})")
+    return [*lines, ""]
+
+
+def _profile_lines(job: Job) -> list[str]:
+    lines = []
+    for name, table in job.profiles.items():
+        under = included(table)
+        lines.append(f"# {f'--profile {name}'}" + (f": changes profile {', '.join(under)}" if under else ""))
+        for key, (value, origin) in lay(job.profiles, [name]).items():
+            told = f"{key} = {show_scalar(value)}"
+            lines.append(told + (f"  # of profile {origin}" if origin != name else ""))
+        lines.append("")
+    return lines
+
+
+def _resume_lines(job: Job) -> list[str]:
+    if not job.resume.params and not job.resume.says:
+        return []
+    says = f": {job.resume.says}" if job.resume.says else ""
+    return [f"# --resume{says}", *(f"{name} = {show_scalar(v)}" for name, v in job.resume.params.items()), ""]
+
+
+def _secret_lines(job: Job) -> list[str]:
+    rows = [(name, "required") for name in job.secrets] + [(name, "optional") for name in job.optional_secrets]
+    if not rows:
+        return []
+    given = [(part.name, part.secrets) for part in job.services] + [(part.name, part.secrets) for part in job.stages]
+    told = (f"{name}  # {what}, for {', '.join(part for part, names in given if name in names)}" for name, what in rows)
+    return ["# secrets: from .env, --env-file or the environment", *told, ""]

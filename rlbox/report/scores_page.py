@@ -7,11 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlbox.evaluation.kept import KeptRows, rows_keys
-from rlbox.evaluation.outputs import SUMMARY, read_summary
-from rlbox.evaluation.result import EvaluationResult
-from rlbox.evaluation.results import ACCEPTED, RUNS
-from rlbox.evaluation.winner import below_disk, data_of, results_folders
+from rlbox.evaluation.result import ACCEPTED, RUNS, EvaluationResult
+from rlbox.evaluation.result_files import (
+    SUMMARY,
+    KeptRows,
+    below_disk,
+    data_of,
+    read_summary,
+    results_folders,
+    rows_keys,
+)
 from rlbox.foreign import parse_json
 from rlbox.printable import printable
 from rlbox.record.folder import PLAN_FILE

@@ -10,9 +10,7 @@ from pathlib import Path
 from rlbox.app import App
 from rlbox.doctor.stack_location import find_local_stack, find_stack
 from rlbox.errors import NodeError, TimedOut, WorkFailed
-from rlbox.evaluation.components import Part
-from rlbox.evaluation.run_components import probe_components
-from rlbox.evaluation.training_view import part_text, parts_data, parts_summary
+from rlbox.evaluation.components import Part, part_text, parts_data, parts_summary, probe_components
 from rlbox.i18n import _
 from rlbox.run.places import load_backend
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rlbox.amounts import moment
 from rlbox.app import App
 from rlbox.errors import RlboxError
-from rlbox.evaluation.ckpt_files import find_checkpoints
+from rlbox.evaluation.checkpoints import find_checkpoints
 from rlbox.planner.budget import StageMeasurement
 from rlbox.record.folder import load_plan
 from rlbox.record.ledger import ReconcileResult, RunStore

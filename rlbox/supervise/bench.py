@@ -16,7 +16,7 @@ from rlbox.diagnose.cause import (
     make_removed_directory_cause,
     make_unwritable_directory_cause,
 )
-from rlbox.hang.watched import Watched
+from rlbox.hang.context import Watched
 from rlbox.job.names import EVIDENCE_FOLDER
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.record.journal import Journal

@@ -21,7 +21,7 @@ from rlbox.diagnose.first_fatal import (
     format_excerpt,
     read_log_failures,
 )
-from rlbox.hang.page import write_hang_page
+from rlbox.hang.evidence import write_hang_page
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, REPORT_PAGE
 from rlbox.secrets.masks import Masks
 from rlbox.supervise.evidence_contents import FILE_DESCRIPTIONS, failure_facts, list_collectors

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from rlbox.amounts import size_text
 from rlbox.diagnose.cause import TIMEOUT_KINDS, Cause, CauseKind
-from rlbox.hang.pace import PaceClock, StartClock
-from rlbox.hang.slowness import REMEDIES, Slowness
+from rlbox.hang.slowness import REMEDIES, PaceClock, Slowness, StartClock
 from rlbox.hang.watch import Probe
 from rlbox.system.counters import (
     ActivitySample,

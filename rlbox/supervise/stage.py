@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from rlbox.diagnose.cause import Cause, describe_exit, resolve_log_path
 from rlbox.diagnose.first_fatal import FatalPosition
-from rlbox.gate.before import Before
 from rlbox.gate.causes import failed_exit, failed_probe, missing_file, missing_line, needed_file, wrong_exit
-from rlbox.gate.file_facts import probe_file
+from rlbox.gate.files import Before, probe_file
 from rlbox.gate.http_probe import await_answer
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan

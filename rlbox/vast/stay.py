@@ -12,7 +12,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from rlbox.errors import SpecError
-from rlbox.evaluation.ckpt import TRACKERS
+from rlbox.evaluation.checkpoints import TRACKERS
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 

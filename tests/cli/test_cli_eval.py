@@ -15,7 +15,7 @@ from following import Follow
 from playbox import Player, adding, export, playing, write_rows
 
 from rlbox.evaluation.__main__ import main
-from rlbox.evaluation.own_sandbox import sandbox_here
+from rlbox.evaluation.sandbox_client import sandbox_here
 
 pytestmark = pytest.mark.allow("processes", "sockets")
 
@@ -286,7 +286,7 @@ def test_a_sandbox_that_fails_proves_nothing(site: Path, rlbox: Rlbox) -> None:
 
 
 def test_the_sandbox_ends_with_its_block() -> None:
-    from rlbox.evaluation.sandbox import Sandbox
+    from rlbox.evaluation.sandbox_client import Sandbox
     from rlbox.system.http import NoResponseError, create_loopback_client
 
     before = threading.active_count()

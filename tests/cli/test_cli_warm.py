@@ -9,8 +9,7 @@ import pytest
 from fakes import Folder, Rlbox
 from following import Follow
 
-from rlbox.evaluation.prefetch import find_files, look_at
-from rlbox.evaluation.prefetch_plan import FileRange
+from rlbox.evaluation.prefetch import FileRange, find_files, look_at
 from rlbox.system import page_cache
 from rlbox.system.page_cache import count_cached_bytes
 

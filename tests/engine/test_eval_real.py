@@ -27,10 +27,10 @@ from typing import Any
 import pytest
 from enginebox import CHECKOUT, docker
 
-from rlbox.evaluation.outputs import read_summary
-from rlbox.evaluation.own_sandbox import sandbox_here
-from rlbox.evaluation.paired import compare_pairs
-from rlbox.evaluation.results import ACCEPTED
+from rlbox.evaluation.result import ACCEPTED
+from rlbox.evaluation.result_files import read_summary
+from rlbox.evaluation.sandbox_client import sandbox_here
+from rlbox.evaluation.scores import compare_pairs
 
 pytestmark = pytest.mark.slow
 KILLS = int(os.environ.get("RLBOX_EVAL_KILLS", "4"))

@@ -13,12 +13,9 @@ import pytest
 from playbox import Player, export, playing, write_rows
 
 from rlbox.evaluation.__main__ import main
-from rlbox.evaluation.own_sandbox import sandbox_here
-from rlbox.evaluation.problem import ProblemError
-from rlbox.evaluation.prove import prove
-from rlbox.evaluation.sandbox import Sandbox
-from rlbox.evaluation.suite import JudgingLimits
-from rlbox.evaluation.suites import load_sets
+from rlbox.evaluation.problems import ProblemError
+from rlbox.evaluation.sandbox_client import Sandbox, prove, sandbox_here
+from rlbox.evaluation.suites import JudgingLimits, load_sets
 from rlbox.system.http import NoResponseError, create_loopback_client
 
 ROWS = [

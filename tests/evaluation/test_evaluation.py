@@ -121,7 +121,7 @@ def test_a_sandbox_that_fails_is_an_error_and_no_score(site: Path, capsys: pytes
 
 
 def test_answers_are_kept_when_the_sandbox_dies_behind_them(site: Path, sandbox_url: str) -> None:
-    from rlbox.evaluation.kept import KeptRows
+    from rlbox.evaluation.result_files import KeptRows
 
     kept = KeptRows(site, {"adding": "key"})
     kept.write("adding", {"problem": "Add/1", "number": 0, "text": "x", "finish": "stop", "tokens": 1})
@@ -141,7 +141,7 @@ def test_answers_are_kept_when_the_sandbox_dies_behind_them(site: Path, sandbox_
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "", "." * 40, "x" * 300, "\ud800", "a b"])
 def test_no_name_of_a_problem_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
-    from rlbox.evaluation.kept import KeptRows
+    from rlbox.evaluation.result_files import KeptRows
 
     kept = KeptRows(tmp_path / "in", {"suite": "key"})
     kept.write("suite", {"problem": name, "number": 0, "outcome": "wrong"})
@@ -309,7 +309,7 @@ def test_the_table_says_what_was_not_measured() -> None:
 
 
 def test_how_far_a_suite_is_is_a_bar_of_the_live_view() -> None:
-    from rlbox.evaluation.bar import CountedBar
+    from rlbox.evaluation.judge import CountedBar
     from rlbox.logs.progress import ProgressBar, read_bar
 
     seconds = iter([0.0, 5.0, 10.0, 12.0, 20.0])

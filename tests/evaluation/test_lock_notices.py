@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 from playbox import Player, adding, export, playing, write_rows
 
-from rlbox.evaluation import locking
+from rlbox.evaluation import judge
 from rlbox.evaluation.__main__ import main
-from rlbox.evaluation.sandbox import Sandbox
+from rlbox.evaluation.sandbox_client import Sandbox
 
 ROWS = adding(1)
 
@@ -70,8 +70,8 @@ CHANGES: dict[str, tuple[Callable[[Site], Any], tuple[str, ...]]] = {
     "the walls": (lambda site: site.probed(strength="other"), ("sandbox.strength",)),
     "the sandbox": (lambda site: site.probed(version=99), ("sandbox.version",)),
     "the interpreter": (lambda site: site.probed(python="2.7"), ("sandbox.python",)),
-    "extraction": (lambda site: site.patch.setattr(locking, "EXTRACTION", 99), ("extraction.version",)),
-    "scoring": (lambda site: site.patch.setattr(locking, "SCORING", 99), ("scoring.version",)),
+    "extraction": (lambda site: site.patch.setattr(judge, "EXTRACTION", 99), ("extraction.version",)),
+    "scoring": (lambda site: site.patch.setattr(judge, "SCORING", 99), ("scoring.version",)),
 }
 """What is changed, how, and the fields that are named for it: those, all of them, and no other."""
 
@@ -148,7 +148,7 @@ def test_the_same_is_comparable(
 
 
 def test_variables_of_vllm_are_locked_where_it_is_started_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlbox.evaluation.server import engine_facts
+    from rlbox.evaluation.model_server import engine_facts
 
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
     monkeypatch.setenv("VLLM_API_KEY", "a secret")

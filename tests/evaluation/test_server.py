@@ -20,9 +20,9 @@ import pytest
 from freeport import free_port
 from playbox import Player, playing
 
-from rlbox.evaluation.policy import Policy, PolicyError, SharedPolicy
-from rlbox.evaluation.server import EngineSettings, WantedEngine, served, serving, setting, vllm_argv
-from rlbox.evaluation.suite import Suite
+from rlbox.evaluation.model_client import Policy, PolicyError, SharedPolicy
+from rlbox.evaluation.model_server import EngineSettings, WantedEngine, served, serving, setting, vllm_argv
+from rlbox.evaluation.suites import Suite
 from rlbox.system.http import create_loopback_client
 
 STUB = """
@@ -156,7 +156,7 @@ def test_one_of_several_servers_that_does_not_start_ends_all(tmp_path: Path) -> 
 def test_a_server_that_is_up_is_left_up(tmp_path: Path) -> None:
     http = create_loopback_client(10)
     with served([engine("m")], tmp_path, http) as policy:
-        with serving(WantedEngine(url=policy.url), http)(Path("/e"), tmp_path) as other:
+        with serving(WantedEngine(url=policy.url), http, print)(Path("/e"), tmp_path) as other:
             assert other.url == policy.url
         assert Policy(policy.url, http).name == "m"
 

@@ -26,10 +26,10 @@ from rlbox.diagnose.first_fatal import (
 from rlbox.engine.oci import parse_manifest
 from rlbox.errors import RlboxError
 from rlbox.foreign import parse_json, toml_table
-from rlbox.gate.answers import judge_answer
 from rlbox.gate.gate import GateJudge
-from rlbox.gate.tensors import tensors_problem
-from rlbox.hang.steps import StepClock
+from rlbox.gate.http_probe import judge_answer
+from rlbox.gate.safetensors_check import tensors_problem
+from rlbox.hang.detector import StepClock
 from rlbox.job.gate_plan import LinePlan, MetricPlan, ReadyPlan
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineCutter

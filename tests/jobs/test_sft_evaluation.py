@@ -16,12 +16,11 @@ from playbox import Player, playing
 from sft import choose, eval_config, evaluate, tiny
 from sft.checkpoints import find_checkpoints
 
-from rlbox.evaluation.outputs import read_results
-from rlbox.evaluation.own_sandbox import sandbox_here
-from rlbox.evaluation.policy import Policy
-from rlbox.evaluation.problem import ProblemError
+from rlbox.evaluation.model_client import Policy
+from rlbox.evaluation.problems import ProblemError
+from rlbox.evaluation.result_files import BEST, HISTORY, read_results
+from rlbox.evaluation.sandbox_client import sandbox_here
 from rlbox.evaluation.suites import load_sets, load_suites
-from rlbox.evaluation.winner import BEST, HISTORY
 from rlbox.system.http import create_loopback_client
 
 TIERS = {1: 317, 2: 817, 3: 1146}

@@ -12,8 +12,7 @@ import pytest
 from sft import checkpoints, choose, corridor, data, plan, train
 
 from rlbox.evaluation.lock import PARTS, EvaluationLock
-from rlbox.evaluation.result import EvaluationResult
-from rlbox.evaluation.results import ACCEPTED, RUNS
+from rlbox.evaluation.result import ACCEPTED, RUNS, EvaluationResult
 
 
 def test_bytes_of_a_parameter() -> None:

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 from fakes import h200
 
-from rlbox.hang.rank_probe import RankWatch, find_ranks
-from rlbox.hang.ranks import LIMIT_S, Deadlock
+from rlbox.hang.ranks import LIMIT_S, Deadlock, RankWatch, find_ranks
 from rlbox.system.counters import ActivitySample, probe_activity
 
 WAITS = "def init_process_group(): print(flush=True); time.sleep(600)\ninit_process_group()"

@@ -13,7 +13,7 @@ from supervised import Bench, file_rule
 
 from rlbox.diagnose.cause import Cause
 from rlbox.errors import SpecError
-from rlbox.gate.file_facts import probe_file
+from rlbox.gate.files import probe_file
 from rlbox.job.plan import load_run_plan
 from rlbox.record.state import RUN_FILE, change_stage, load_run_state, new_run_state, write_run_state
 from rlbox.secrets.masks import Masks

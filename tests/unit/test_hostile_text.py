@@ -36,15 +36,15 @@ OWN = ("rlbox.secrets.env_file.", "rlbox.secrets.masks._PLAIN", "rlbox.secrets.s
 """These read the user's own files and secrets."""
 WHOLE = {
     "rlbox.gate.lines._ECHO",
-    "rlbox.hang.ras._COMMUNICATOR",
-    "rlbox.hang.ras._HEADING",
-    "rlbox.hang.ras._KIND",
-    "rlbox.hang.ras._LISTED",
-    "rlbox.hang.ras._MANY",
-    "rlbox.hang.ras._MISSING",
-    "rlbox.hang.ras._ONE",
-    "rlbox.evaluation.ckpt._RANK",
-    "rlbox.evaluation.ckpt._WEIGHTS",
+    "rlbox.hang.nccl._COMMUNICATOR",
+    "rlbox.hang.nccl._HEADING",
+    "rlbox.hang.nccl._KIND",
+    "rlbox.hang.nccl._LISTED",
+    "rlbox.hang.nccl._MANY",
+    "rlbox.hang.nccl._MISSING",
+    "rlbox.hang.nccl._ONE",
+    "rlbox.evaluation.checkpoints._RANK",
+    "rlbox.evaluation.checkpoints._WEIGHTS",
 }
 """Those that are only held against the beginning of a text."""
 ROOMS = ("causes", "doctor", "evidence", "gate", "hang", "logs", "registry", "report", "secrets", "sources", "training")

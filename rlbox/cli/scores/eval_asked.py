@@ -14,9 +14,9 @@ from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 
 if TYPE_CHECKING:
-    from rlbox.evaluation.problem import EvalProblem
+    from rlbox.evaluation.problems import EvalProblem
     from rlbox.evaluation.result import EvaluationResult, NotComparable
-    from rlbox.evaluation.suite import Suite
+    from rlbox.evaluation.suites import Suite
 
 Sets = list[tuple["Suite", list["EvalProblem"]]]
 _FOLDER = click.Path(path_type=Path)
@@ -51,7 +51,7 @@ def sets_of(app: App, names: tuple[str, ...], where: dict[str, Any]) -> Sets:
     SpecError
         A suite or its problems are not there, or are none.
     """
-    from rlbox.evaluation.problem import ProblemError
+    from rlbox.evaluation.problems import ProblemError
     from rlbox.evaluation.suites import load_sets, suite_names
 
     known = suite_names(own_suites(app))
@@ -80,7 +80,7 @@ def sets_of(app: App, names: tuple[str, ...], where: dict[str, Any]) -> Sets:
 @contextlib.contextmanager
 def judged_by(where: dict[str, Any], sets: Sets) -> Iterator[str]:
     """Yield the address of the sandbox that is named, or of one that lasts as long as the block."""
-    from rlbox.evaluation.own_sandbox import sandbox_here
+    from rlbox.evaluation.sandbox_client import sandbox_here
 
     if where["sandbox_url"]:
         yield where["sandbox_url"]
@@ -99,7 +99,7 @@ def result_at(path: Path) -> EvaluationResult:
     SpecError
         There is none; the message names those below.
     """
-    from rlbox.evaluation.outputs import SUMMARY, read_summary
+    from rlbox.evaluation.result_files import SUMMARY, read_summary
 
     file = path / SUMMARY if path.is_dir() else path
     if not file.is_file():
@@ -135,7 +135,7 @@ def told() -> Iterator[None]:
         A server or the sandbox failed.
     """
     from rlbox.evaluation.judge import NotJudged
-    from rlbox.evaluation.policy import PolicyError
+    from rlbox.evaluation.model_client import PolicyError
     from rlbox.system.http import NoResponseError
 
     try:

@@ -56,8 +56,7 @@ def check(
       rlbox eval check export --against ckpts/global_step_100/actor --python /opt/venv/bin/python --logits
     """
     from rlbox.evaluation.export import export_at
-    from rlbox.evaluation.exports.check import ExportWish, NotCompared, NoTorch, check_export, own_model
-    from rlbox.evaluation.exports.faults import report_lines
+    from rlbox.evaluation.export_check import ExportWish, NotCompared, NoTorch, check_export, own_model, report_lines
 
     rules = [_rule(text) for text in rename]
     own = python or (str(_STACK) if _STACK.is_file() else sys.executable)

@@ -30,9 +30,9 @@ def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[
       rlbox eval choose outputs/phase1 --baseline outputs/phase0/step_0
       rlbox eval choose eval --by mine --guard mine
     """
-    from rlbox.evaluation.best import best_json, best_lines, find_best, rule_of
-    from rlbox.evaluation.outputs import export_of, read_results
     from rlbox.evaluation.result import NotComparable
+    from rlbox.evaluation.result_files import export_of, read_results
+    from rlbox.evaluation.selection import best_json, best_lines, find_best, rule_of
 
     try:
         with told():

@@ -98,10 +98,9 @@ def _best(
     home: DownloadDirectory, where: list[str], disk: ResultsDisk, by: tuple[str, ...]
 ) -> tuple[EvaluationResult, str]:
     """Return the best of the results that are here, and its export below the data disk."""
-    from rlbox.evaluation.best import find_best, rule_of
-    from rlbox.evaluation.outputs import SUMMARY, export_of, read_results, read_summary
     from rlbox.evaluation.result import NotComparable
-    from rlbox.evaluation.winner import BEST, below_disk, best_of
+    from rlbox.evaluation.result_files import BEST, SUMMARY, below_disk, best_of, export_of, read_results, read_summary
+    from rlbox.evaluation.selection import find_best, rule_of
     from rlbox.system.json_files import read_json_object
 
     chosen = next((folder for one in where if (folder := home.path / one).joinpath(BEST).is_file()), None)
@@ -122,7 +121,7 @@ def _best(
 
 def _proven(result: EvaluationResult, model: Path) -> Path:
     """Return the export that is here; `WorkFailed` where it is not what was judged."""
-    from rlbox.evaluation.weights import export_facts
+    from rlbox.evaluation.export import export_facts
 
     try:
         subject, __ = export_facts(model)

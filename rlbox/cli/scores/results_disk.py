@@ -54,7 +54,7 @@ class ResultsDisk:
         SpecError
             There is neither, or the run has none.
         """
-        from rlbox.evaluation.winner import below_disk, data_of, results_folders
+        from rlbox.evaluation.result_files import below_disk, data_of, results_folders
 
         names = self._ask(f"ls -1 {shlex.quote(self.disk)}/runs 2>/dev/null || true").splitlines()
         found = [name for name in names if name == run] or [name for name in names if name.startswith(run)]
@@ -100,7 +100,7 @@ class ResultsDisk:
         return len(files), len(summed)
 
     def _folder(self, run: str, names: Sequence[str]) -> str:
-        from rlbox.evaluation.winner import below_disk
+        from rlbox.evaluation.result_files import below_disk
 
         self.disks = [self.disk]
         whole = run if run.startswith("/") else f"{self.disk}/{run}"

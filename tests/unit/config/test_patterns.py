@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbox.config.pattern import check_pattern
-from rlbox.job.gate_rule import group_text
+from rlbox.job.gate_spec import group_text
 from rlbox.logs.patterns import compile_pattern, loose, pattern_set
 
 

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from rlbox.evaluation.choice import Contender, choose, look_for_regression
-from rlbox.evaluation.paired import ByProblem, compare_pairs
+from rlbox.evaluation.scores import ByProblem, compare_pairs
+from rlbox.evaluation.selection import Contender, choose, look_for_regression
 
 TRAININGS = int(os.environ.get("RLBOX_EVAL_TRAININGS", "1000"))
 PROBLEMS = 117

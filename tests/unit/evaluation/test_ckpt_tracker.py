@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlbox.evaluation.ckpt import Found, plan_series
+from rlbox.evaluation.checkpoints import Found, plan_series
 
 
 @pytest.mark.parametrize(("tracker", "unfinished"), [("2", True), ("3", False), ("²", False), ("9" * 5000, False)])

@@ -22,10 +22,11 @@ from rlbox.evaluation.components import (
     load_components,
     missing_part,
     nccl_part,
+    part_text,
+    parts_summary,
     ray_part,
     torch_parts,
 )
-from rlbox.evaluation.training_view import part_text, parts_summary
 
 PACKAGES = {"torch": "2.8.0", "triton": "3.4.0", "ray": "2.60.0", "vllm": "0.11.0", "nvidia-cuda-runtime-cu12": "12.8"}
 BARE = Ground(

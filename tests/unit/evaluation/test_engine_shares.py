@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlbox.evaluation.gpu_shares import share_gpus
-from rlbox.evaluation.gpu_split import GpuState
+from rlbox.evaluation.gpu_split import GpuState, share_gpus
 
 GIB = 1 << 30
 

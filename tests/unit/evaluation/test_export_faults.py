@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlbox.evaluation.exports.faults import config_faults, tensor_fault
-from rlbox.evaluation.exports.words import read_words, word_faults
+from rlbox.evaluation.export_check import config_faults, tensor_fault
+from rlbox.evaluation.tokenizer_diff import read_words, word_faults
 
 WHOLE: dict[str, Any] = {
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]},

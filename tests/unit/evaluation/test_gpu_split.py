@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlbox.evaluation.gpu_split import GpusHere, GpuState, GpuUser, RayNode, SplitWish, plan_split
-from rlbox.evaluation.training_view import gpus_text
+from rlbox.evaluation.gpu_split import GpusHere, GpuState, GpuUser, RayNode, SplitWish, gpus_text, plan_split
 
 GIB = 1 << 30
 FREE = tuple(GpuState(index=number, name="A800", used=GIB, total=80 * GIB) for number in range(8))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rlbox.evaluation import problem, verdict
-from rlbox.evaluation.sandbox import SCORERS, Sandbox
+from rlbox.evaluation import problems, verdict
+from rlbox.evaluation.sandbox_client import SCORERS, Sandbox
 from rlbox.sandbox import answer
 
 PROGRAMS = Path(answer.__file__).parent / "programs"
@@ -21,7 +21,7 @@ KNOWN = {
         (
             *(verdict.checked_verdict, verdict.run_outcome, verdict.same_output, verdict._lines),
             *(verdict.score_verdict, verdict.scored, *SCORERS.values()),
-            *(Sandbox.judge, Sandbox._check, Sandbox._run, problem._humaneval, problem._mbpp, problem._codecontests),
+            *(Sandbox.judge, Sandbox._check, Sandbox._run, problems._humaneval, problems._mbpp, problems._codecontests),
         ),
     ),
     "sandbox": (

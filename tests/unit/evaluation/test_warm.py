@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rlbox.errors import NodeError
-from rlbox.evaluation.prefetch_plan import (
+from rlbox.evaluation.prefetch import (
     PIECE,
     FileRange,
     Warmed,

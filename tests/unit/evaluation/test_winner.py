@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlbox.evaluation.export import _STEP
-from rlbox.evaluation.winner import below_disk, best_of, data_of, results_folders
+from rlbox.evaluation.result_files import below_disk, best_of, data_of, results_folders
 
 
 def test_the_folders_in_which_gates_ask_for_results() -> None:

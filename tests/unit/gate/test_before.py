@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.gate import before as module
-from rlbox.gate.before import Before
-from rlbox.gate.file_facts import probe_file
+from rlbox.gate import files as module
+from rlbox.gate.files import Before, probe_file
 from rlbox.job.gate_plan import FilePlan
 from rlbox.system import origin
 

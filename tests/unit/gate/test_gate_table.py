@@ -16,7 +16,7 @@ from gatebox import CASES, fed, judge, load_case, plan_case, whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlbox.gate import answers
+from rlbox.gate import http_probe
 from rlbox.job.plan import StagePlan
 
 Change = Callable[[StagePlan], StagePlan]
@@ -146,7 +146,7 @@ def test_a_rule_that_is_dropped_is_noticed(name: str, planned: dict[str, tuple[P
 
 
 def test_an_unseen_error_in_an_answer_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "_error_in", lambda data, text: "")
+    monkeypatch.setattr(http_probe, "_error_in", lambda data, text: "")
     assert judge(cases()["probe-200-with-error"], tmp_path / "a").passed
     assert judge(cases()["probe-unhealthy"], tmp_path / "b").passed
 

@@ -146,7 +146,7 @@ def test_a_text_without_an_end_is_none(rest: list[str]) -> None:
 @pytest.mark.parametrize("at", [0, 2500, 4998])
 def test_in_a_flood_of_steps_a_lane_that_goes_on_is_noted(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    monkeypatch.setattr("rlbox.gate.steps.read_progress", lambda way: read.append(way) or read_progress(way))
+    monkeypatch.setattr("rlbox.gate.log_context.read_progress", lambda way: read.append(way) or read_progress(way))
     gate = judge()
     steps = [f"(W pid=1) step {number} loss 1" for number in range(15_000)]
     assert feed(gate, *steps[:5000]) == []

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.gate.before import Before
-from rlbox.gate.file_facts import probe_file
-from rlbox.gate.fitting import fitting
+from rlbox.gate.files import Before, fitting, probe_file
 from rlbox.gate.metric import number_of
 from rlbox.job.gate_plan import FilePlan
 from rlbox.system.safe_files import remove_tree

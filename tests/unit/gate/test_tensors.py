@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.gate.tensors import tensors_problem
+from rlbox.gate.safetensors_check import tensors_problem
 
 BYTES = 1 << 20
 

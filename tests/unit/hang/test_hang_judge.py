@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.hanging import LOGS, replay
-from rlbox.hang.judge import HangJudge, Stall
+from rlbox.hang.detector import HangJudge, Stall
 from rlbox.hang.phases import load_phases, phases_of
 from rlbox.job.phase import PhasePlan, plan_phases
 from rlbox.system.counters import ActivityRates

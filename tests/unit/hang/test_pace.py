@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlbox.hang.pace import PaceClock, StartClock
-from rlbox.hang.slowness import find_slowness
+from rlbox.hang.slowness import PaceClock, StartClock, find_slowness
 from rlbox.system.counters import ActivityRates, ActivitySample, CpuUsage, ProcessCounters, compute_cpu_usage
 from rlbox.system.limits import CpuLimit
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from fakes import h200
 
+from rlbox.hang.nccl import ANY, Communicator, read_communicators
 from rlbox.hang.ranks import LIMIT_S, Look, Rank, RankJudge, doing_of, find_deadlock
-from rlbox.hang.ras import ANY, Communicator, read_communicators
 from rlbox.system.counters import ActivityRates
 from rlbox.system.gpu import GpuStatus
 

@@ -11,7 +11,7 @@ from rlbox.errors import SpecError
 from rlbox.job.filler import Paths
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
-from rlbox.job.param_sets import lay
+from rlbox.job.param import lay
 from rlbox.job.params import Values, default_params, override_entry, param_lines, parse_settings, plan_values, units_of
 from rlbox.job.plan import RunPlan, plan_run
 from rlbox.job.resume import plan_resume

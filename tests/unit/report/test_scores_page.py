@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.evaluation.kept import KeptRows, rows_keys
 from rlbox.evaluation.lock import PARTS, EvaluationLock
-from rlbox.evaluation.outputs import make_result, write_outputs
+from rlbox.evaluation.result_files import KeptRows, make_result, rows_keys, write_outputs
 from rlbox.report.html import MOST_BYTES
 from rlbox.report.scores_page import MOST_TEXT, cut, default_name, read_answers, render_scores, results_at
 from rlbox.secrets.masks import Masks

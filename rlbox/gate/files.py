@@ -1,35 +1,167 @@
-"""Look at the files that a stage needs or must leave: there, large enough, new, and whole."""
+"""Check the files that a stage needs or must leave: present, large enough, new, complete.
+
+No time stamp decides what is new: they can be set, and clocks of machines differ. What was there before is known by
+inode, size and digest; whether an inode was made since, by the file system's own clock, asked at start and end.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fnmatch
+import glob
 import hashlib
 import os
 import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rlbox.amounts import size_text
 from rlbox.foreign import parse_json
-from rlbox.gate.before import Before
-from rlbox.gate.fitting import files_at, fitting
-from rlbox.gate.tensors import tensors_problem
+from rlbox.gate.safetensors_check import tensors_problem
 from rlbox.job.gate_plan import FilePlan
-from rlbox.job.gate_rule import WILD
+from rlbox.job.gate_spec import WILD
 from rlbox.job.names import FileFact
-from rlbox.system.safe_files import open_regular_file, read_bytes
+from rlbox.system.origin import Inode, WriteWatcher, read_file_system_clock, read_inode
+from rlbox.system.safe_files import open_regular_file, read_bytes, walk_files
+
+_DEEP = "**"
+
+
+def fitting(path: str) -> list[Path]:
+    """Return what fits a path with wild cards, sorted; `**` enters no link, nor folders nested deeper than 32."""
+    parts = Path(path).parts
+    if _DEEP not in parts:
+        return [Path(found) for found in sorted(glob.glob(path))]
+    first = parts.index(_DEEP)
+    base, wanted = str(Path(*parts[:first])) if first else ".", parts[first:]
+    bases = sorted(glob.glob(base)) if WILD.search(base) else [base]
+    found = (Path(one, *below) for one in bases for below in _below(Path(one)) if _fits(below, wanted))
+    return sorted(set(found))
+
+
+def files_at(path: Path) -> Iterator[Path]:
+    """Yield the regular file at `path`, or all of them below the folder there; links to folders are not followed."""
+    if path.is_dir():
+        below = (path / name for name, _ in walk_files(path.resolve()))
+        yield from (file for file in below if _is_regular(file))
+    elif _is_regular(path):
+        yield path
+
+
+def _below(folder: Path) -> Iterator[tuple[str, ...]]:
+    """Yield the paths below a folder, its own, which is empty, and those of folders too."""
+    if folder.is_dir():
+        yield ()
+        yield from (tuple(name.split("/")) for name, _ in walk_files(folder.resolve(), folders=True))
+
+
+def _fits(parts: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Whether a path fits; names that begin with a dot fit only what begins with one, as a shell has it."""
+    if not wanted:
+        return not parts
+    if wanted[0] == _DEEP:
+        open_parts = next((n for n, part in enumerate(parts) if part.startswith(".")), len(parts))
+        return any(_fits(parts[n:], wanted[1:]) for n in range(open_parts + 1))
+    if not parts or parts[0].startswith(".") > wanted[0].startswith("."):
+        return False
+    return fnmatch.fnmatchcase(parts[0], wanted[0]) and _fits(parts[1:], wanted[1:])
+
+
+def _is_regular(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+_BLOCK = 1 << 20
+_WHOLE_BYTES = 64 * _BLOCK
+_PIECES = 64
+"""Of a larger file so many blocks count, spread evenly: whoever writes weights anew changes all of them."""
+
+OnBlock = Callable[[], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Seen:
+    size: int
+    digest: str
+
+
+class Before:
+    """The files that fitted some paths at one moment, and what became of them since.
+
+    Parameters
+    ----------
+    paths
+        As file rules name them, wild cards included.
+    on_block
+        Called while files are read; what it raises ends the look.
+    """
+
+    def __init__(self, paths: Iterable[str], on_block: OnBlock) -> None:
+        self._on_block = on_block
+        self._writes = WriteWatcher()
+        self._seen: dict[Inode, _Seen] = {}
+        self._began: dict[int, tuple[Path, int]] = {}
+        for path in paths:
+            self._start_clock(Path(path))
+            for found in [Path(path), *(fitting(path) if WILD.search(path) else [])]:
+                for file in files_at(found):
+                    self._see(file)
+
+    def problem(self, path: Path) -> str:
+        """Return why the file at `path` was not written since, or an empty text; raises `OSError`."""
+        inode, facts = read_inode(path), path.stat()
+        if seen := self._seen.get(inode):
+            same = facts.st_size == seen.size and inode not in self._writes.written()
+            same = same and self._digest(path, facts.st_size) == seen.digest
+            return "is as it was before the stage, which has not written it" if same else ""
+        if inode[0] not in self._began:
+            return "lies on another disk, where nothing was looked at before the stage"
+        born, (folder, began) = inode[2], self._began[inode[0]]
+        ends = read_file_system_clock(folder)[1] if began else 0
+        if (born and ends < began) or not began:  # a clock that was set back meanwhile, or none
+            return "has another name, by which it may be older than the stage" if facts.st_nlink > 1 else ""
+        return "" if began <= born <= ends else "was made before the stage, which has not written it"
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._writes.close()
+
+    def _start_clock(self, path: Path) -> None:
+        folder = next((parent for parent in path.parents if parent.is_dir()), Path("/"))
+        device, now = read_file_system_clock(folder)
+        self._began.setdefault(device, (folder, now))
+
+    def _see(self, path: Path) -> None:
+        try:
+            inode, size = read_inode(path), path.stat().st_size
+            if inode not in self._seen:
+                self._writes.watch(path, inode)
+                self._seen[inode] = _Seen(size=size, digest=self._digest(path, size))
+        except OSError:
+            return  # it goes, or cannot be read: then it is no file that fulfils a rule either
+
+    def _digest(self, path: Path, size: int) -> str:
+        digest = hashlib.sha256()
+        step = max(_BLOCK, (size - _BLOCK) // (_PIECES - 1)) if size > _WHOLE_BYTES else _BLOCK
+        with open_regular_file(path, links=True) as file:
+            for start in range(0, size, step):
+                digest.update(os.pread(file.fileno(), _BLOCK, start))
+                self._on_block()
+        return digest.hexdigest()
+
 
 _LOOK_S = 0.05
 
 MANIFEST_SCHEMA = 1
-_BLOCK = 1 << 20
 _JSON_LIMIT = 64 << 20
 """Bytes of JSON that are read at once: as values it takes twenty times as many."""
-
-OnBlock = Callable[[], None]
 
 
 def probe_file(rule: FilePlan, on_block: OnBlock, *, before: Before | None = None) -> FileFact:

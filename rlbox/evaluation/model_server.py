@@ -15,10 +15,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rlbox.amounts import limit_text
-from rlbox.evaluation.gpu_holders import probe_gpu_states
-from rlbox.evaluation.gpu_shares import SEEN, share_gpus
-from rlbox.evaluation.policy import Answering, Policy, PolicyError, SharedPolicy
-from rlbox.evaluation.say import say
+from rlbox.evaluation.gpu_split import SEEN, probe_gpu_states, share_gpus
+from rlbox.evaluation.model_client import Answering, Policy, PolicyError, SharedPolicy
 from rlbox.i18n import _
 from rlbox.system.command import STDOUT, ProcessHandle, start_command
 from rlbox.system.http import HttpClient
@@ -94,7 +92,7 @@ class WantedEngine:
     servers: int = 1
 
 
-def serving(wanted: WantedEngine, http: HttpClient, say: Callable[[str], None] = say) -> Serve:
+def serving(wanted: WantedEngine, http: HttpClient, say: Callable[[str], None]) -> Serve:
     """Return what serves exports; `ValueError` where too few GPUs are free."""
     if wanted.url:
         return lambda export, folder: contextlib.nullcontext(Policy(wanted.url, http))

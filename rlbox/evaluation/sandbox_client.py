@@ -1,17 +1,25 @@
-"""Judge answers in rlbox's sandbox; nothing that a model wrote runs anywhere else."""
+"""Run and judge answers in rlbox's sandbox: code that a model wrote runs nowhere else."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rlbox.evaluation.problem import EvalProblem
-from rlbox.evaluation.suite import JudgingLimits
+from rlbox.evaluation.problems import EvalProblem
+from rlbox.evaluation.suites import JudgingLimits, Suite
 from rlbox.evaluation.verdict import AnswerVerdict, checked_verdict, code_of, run_outcome, score_verdict, scored
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
+from rlbox.system.command import PIPE, ProcessHandle, start_command, wait_for_exit
 from rlbox.system.http import HttpClient, NoResponseError
+from rlbox.values import Command
 
 _PROGRAMS = Path(__file__).resolve().parent / "programs"
 SCORERS = {"math": _PROGRAMS / "math_score.py", "reasoning-gym": _PROGRAMS / "gym_score.py"}
@@ -104,3 +112,73 @@ class Sandbox:
                 "message": f"status {answer.status}: {text[:200].decode(errors='replace')}",
             }
         return found
+
+
+_PATIENCE_S = 30.0
+
+
+@contextlib.contextmanager
+def sandbox_here(python: str, cpu_s: float, memory_mb: int) -> Iterator[str]:
+    """Yield the address of a sandbox that is started on loopback, and ended behind the block.
+
+    Parameters
+    ----------
+    python
+        Interpreter of the programs; empty: rlbox's own.
+    cpu_s, memory_mb
+        What a program may take at most, in seconds of a processor and MB; a request may ask for less.
+
+    Raises
+    ------
+    NoResponseError
+        Programs have no wall here, or it did not start; the text says why.
+    """
+    own = [sys.executable, "-m", "rlbox.sandbox", "serve", "--port", "0", "--python", python or sys.executable]
+    with tempfile.TemporaryDirectory(prefix="rlbox-sandbox-") as scratch:
+        limits = ["--cpu-s", f"{cpu_s:g}", "--memory-mb", str(memory_mb), "--scratch", scratch]
+        process = start_command(Command(argv=(*own, *limits)), stdout=PIPE, dies_with_us=True)
+        try:
+            strength, listens = _lines(process)
+            port = listens.rpartition(b":")[2].strip()
+            if not port.isdigit():
+                raise NoResponseError(_why(strength), "unreached")
+            yield f"http://127.0.0.1:{int(port)}"
+        finally:
+            process.terminate()
+            if wait_for_exit(process, _PATIENCE_S) is None:
+                process.kill()
+                process.wait()
+            if process.stdout:
+                process.stdout.close()
+
+
+def _lines(process: ProcessHandle) -> tuple[bytes, bytes]:
+    """Return what the sandbox says first: its strength, and where it listens; empty where it has ended."""
+    said = process.stdout
+    return (said.readline(), said.readline()) if said else (b"", b"")
+
+
+def _why(strength: bytes) -> str:
+    """Return what the sandbox says that is wrong."""
+    try:
+        wrong = str(parse_json(strength).get("wrong") or "")
+    except (ValueError, AttributeError):
+        wrong = ""
+    return wrong or _("the code sandbox did not start")
+
+
+def prove(suite: Suite, problems: Sequence[EvalProblem], sandbox: Sandbox) -> tuple[int, dict[str, AnswerVerdict]]:
+    """Return how many reference solutions there are, and the verdicts on those that are not accepted here.
+
+    `NoResponseError` where the sandbox itself fails.
+    """
+    own = [problem for problem in problems if problem.own_answer]
+
+    def one(problem: EvalProblem) -> AnswerVerdict:
+        return sandbox.judge(problem, problem.own_answer, suite.limits)
+
+    with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
+        verdicts = dict(zip((problem.id for problem in own), pool.map(one, own), strict=True))
+    if broken := [one.detail for one in verdicts.values() if one.outcome == "sandbox"]:
+        raise NoResponseError(broken[0], "unreached")
+    return len(own), {name: verdict for name, verdict in verdicts.items() if not verdict.accepted}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rlbox.amounts import size_text
-from rlbox.evaluation.suite import Decoding
+from rlbox.evaluation.suites import Decoding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.http import HttpClient, NoResponseError

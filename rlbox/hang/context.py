@@ -1,4 +1,4 @@
-"""What the watch over hangs asks of the stage that it watches, hears in its log, and tells of it."""
+"""What the watch for hangs needs of a stage: its context, its log, the sink of its events, the cause of its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from rlbox.amounts import duration_text, fine_text, limit_text
 from rlbox.diagnose.cause import Cause, get_stage_log_path
-from rlbox.hang.judge import Stall, tail_of
+from rlbox.hang.detector import Stall, tail_of
 from rlbox.hang.phases import PhaseLine
 from rlbox.job.names import EVIDENCE_FOLDER, HANG_PAGE, STAGE_LOG
 from rlbox.job.phase import PhasePlan
