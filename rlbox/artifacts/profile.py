@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from rlbox.config.check import Problems
 from rlbox.config.project import Project
-from rlbox.config.schema import EnvName, Frozen, Line, Name, check_spec, suggest
+from rlbox.config.schema import EnvName, Frozen, Line, Name, Problems, check_spec, suggest
 from rlbox.config.toml_files import load_toml, shown_path, without_name
 from rlbox.errors import SpecError
 from rlbox.i18n import _
@@ -122,7 +121,7 @@ class Profile(Frozen):
         for number, rule in enumerate(self.rule):
             first = seen.setdefault((rule.kind, rule.base, rule.match), number)
             if first != number:
-                problems.append(f"rule[{number}]: the same place as rule[{first}]")
+                problems.append(_("rule[{number}]: the same place as rule[{first}]").format(number=number, first=first))
         if problems:
             raise Problems(problems)
         return self

@@ -286,7 +286,7 @@ def best_wheel(names: Iterable[str], python: str, platform: str) -> str | None:
 
 def _rank(name: str, order: dict[Tag, int]) -> tuple[int, tuple[int, str]]:
     try:
-        __, __, build, tags = parse_wheel_filename(name)
+        _name, _version, build, tags = parse_wheel_filename(name)
     except InvalidWheelFilename:
         return len(order), (0, "")
     number, suffix = build or (0, "")

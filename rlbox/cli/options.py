@@ -71,7 +71,7 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _read_fix_translations(project: Project) -> dict[str, str]:
-    from rlbox.fixes.load import read_translations
+    from rlbox.fixes.catalogue import read_translations
 
     return read_translations(project.fix_files().values())
 

@@ -8,9 +8,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from rlbox.config.check import Problems
 from rlbox.config.pattern import fits_but
-from rlbox.config.schema import AbsolutePath, AptPackage, Cover, EnvName, Frozen, Line, MaybePattern, Name, PatternText
+from rlbox.config.schema import (
+    AbsolutePath,
+    AptPackage,
+    Cover,
+    EnvName,
+    Frozen,
+    Line,
+    MaybePattern,
+    Name,
+    PatternText,
+    Problems,
+)
 from rlbox.i18n import _
 from rlbox.target.target import PatchFacts
 

@@ -65,7 +65,7 @@ def plan_bootstrap(base: str, debs: Sequence[Deb], epoch: int, archive: str, hoo
     hooks
         mmdebstrap's own hooks for a system whose /bin, /lib and /sbin are links from the start.
     """
-    _, _, suite = base.partition(":")
+    __, __, suite = base.partition(":")
     excludes = tuple(f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT)
     removals = tuple(f'--customize-hook=rm -rf "$1/{path}"' for path in _REMOVED)
     source = f"--customize-hook=echo '{_SOURCES_LIST}' >\"$1/etc/apt/sources.list\""

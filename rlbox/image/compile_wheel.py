@@ -30,10 +30,10 @@ def archs_in(data: bytes) -> frozenset[str]:
 def _archs(data: bytes) -> Iterator[int]:
     at = data.find(_MAGIC)
     while at >= 0 and at + _FAT.size <= len(data):
-        _, _, header, size = _FAT.unpack_from(data, at)
+        __, __, header, size = _FAT.unpack_from(data, at)
         entry, end = at + header, min(at + header + size, len(data))
         while entry + _ENTRY.size <= end:
-            kind, _, head, body, arch = _ENTRY.unpack_from(data, entry)
+            kind, __, head, body, arch = _ENTRY.unpack_from(data, entry)
             if kind == _KERNELS:
                 yield arch
             if head + body <= 0:

@@ -273,7 +273,7 @@ def write_wheel(folder: Path) -> Path:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, (data, executable) in sorted(files.items()):
             archive.writestr(_member(name, executable), data)
-        record = "".join(f"{name},{_digest(data)},{len(data)}\n" for name, (data, _) in sorted(files.items()))
+        record = "".join(f"{name},{_digest(data)},{len(data)}\n" for name, (data, __) in sorted(files.items()))
         archive.writestr(_member(f"{_INFO}/RECORD", 0), f"{record}{_INFO}/RECORD,,\n")
     return path
 

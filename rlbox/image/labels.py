@@ -91,7 +91,7 @@ def _of_spec(file: str, key: str, before: str | None, now: str | None) -> str:
 
 
 def _other(key: str, before: bool, now: bool, target: str) -> str:
-    kind, _, name = key.partition(":")
+    kind, __, name = key.partition(":")
     if key == LOCK:
         return f"images/{target}/lock.json pins other files"
     if kind == "fix":

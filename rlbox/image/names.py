@@ -93,7 +93,7 @@ def tag_of(project: Project, target: str) -> str:
 
 def own_tag(project: Project, tag: str) -> str:
     """Return the name that an image gets here which is called `tag` in an archive; another's keeps its name."""
-    target, _ = split_tag(tag)
+    target, __ = split_tag(tag)
     return tag_of(project, target) if target else tag
 
 

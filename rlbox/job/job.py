@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from rlbox.config.check import Problems
-from rlbox.config.schema import EnvName, Frozen, MaybePattern, Name, suggest
+from rlbox.config.schema import EnvName, Frozen, MaybePattern, Name, Problems, suggest
 from rlbox.config.units import Seconds
 from rlbox.errors import page
 from rlbox.i18n import _

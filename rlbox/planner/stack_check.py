@@ -157,11 +157,11 @@ def _change(problem: Problem, names: tuple[str, ...], absent: bool) -> WayOut | 
         return None
     if "nvcc" in names and free["cuda"] in domains["nvcc"]:
         domains["nvcc"] = (free["cuda"],)  # of the versions that would do, that of torch
-    ways = sorted(product(*(enumerate(domains[name]) for name in names)), key=lambda way: sum(at for at, _ in way))
+    ways = sorted(product(*(enumerate(domains[name]) for name in names)), key=lambda way: sum(at for at, __ in way))
     for way in ways[:_MOST_TRIED]:
-        fixed = {name: (version,) for name, (_, version) in zip(names, way, strict=True)}
+        fixed = {name: (version,) for name, (__, version) in zip(names, way, strict=True)}
         if values := solve({**domains, **fixed}, problem.rules):
-            return WayOut(to=_to(names, values), far=sum(at for at, _ in way))
+            return WayOut(to=_to(names, values), far=sum(at for at, __ in way))
     return None
 
 

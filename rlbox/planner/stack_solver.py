@@ -106,7 +106,7 @@ class _Rule:
         self.when = [(one.name, _holding(one, domains[one.name])) for one in fact.when]
         self.rows = [_merged((one.name, _holding(one, domains[one.name])) for one in row) for row in fact.rows]
         self.common = sorted(set.intersection(*(set(row) for row in self.rows)))
-        self.names = dict.fromkeys([name for name, _ in self.when] + [name for row in self.rows for name in row])
+        self.names = dict.fromkeys([name for name, __ in self.when] + [name for row in self.rows for name in row])
 
     def is_kept(self, values: _Masks) -> bool:
         """Return whether it holds for one version of each name."""

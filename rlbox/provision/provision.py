@@ -92,7 +92,7 @@ def look_for_supplies(app: App, prepared: Prepared, plan: ApplyPlan, wish: Apply
     groups |= {"git", "http"} if "part" in plan.kinds else set()
     missing: list[Artifact] = []
     with app.checking("store"):
-        _, missing = _files(lock, groups, store, wish)
+        __, missing = _files(lock, groups, store, wish)
     if missing or "packages" in plan.kinds:
         app.not_checked("a dry run asks no network", f"sources {wish.sources or prepared.image.sources}")
 
@@ -109,7 +109,7 @@ def _supply(app: App, prepared: Prepared, store: Store, wish: ApplyWish) -> Supp
     site, profile = read_network_settings(), wish.sources or prepared.image.sources
     if own := [file for file in files if file.kind in ("compiled", "http")]:
         ensure(own, locator(app, profile, own), store, site=site, target=lock.target)
-    _, choice = live_sources(app, profile, site, files)
+    __, choice = live_sources(app, profile, site, files)
     sources = plan_sources(prepared.image.torch_groups, site, choice)
     trust = {"SSL_CERT_FILE": site.ca_bundle} if site.ca_bundle else {}
     folders = tuple(sorted({wheel.rpartition("/")[0] for wheel in sources.wheels}))
@@ -120,7 +120,7 @@ def _supply(app: App, prepared: Prepared, store: Store, wish: ApplyWish) -> Supp
 
 def _fetch_parts(app: App, prepared: Prepared, store: Store, wish: ApplyWish) -> None:
     """Bring the git trees and files of the target into the store."""
-    _, missing = _files(prepared.lock, {"git", "http"}, store, wish)
+    __, missing = _files(prepared.lock, {"git", "http"}, store, wish)
     if missing:
         sources = wish.sources or prepared.image.sources
         ensure(missing, locator(app, sources, artifacts(prepared.lock)), store, target=prepared.lock.target)

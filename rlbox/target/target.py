@@ -14,9 +14,19 @@ from packaging.requirements import Requirement as Asked
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from rlbox.config.check import Problems
 from rlbox.config.project import Project
-from rlbox.config.schema import NAME, AbsolutePath, AptPackage, EnvName, Frozen, Line, Name, check_spec, suggest
+from rlbox.config.schema import (
+    NAME,
+    AbsolutePath,
+    AptPackage,
+    EnvName,
+    Frozen,
+    Line,
+    Name,
+    Problems,
+    check_spec,
+    suggest,
+)
 from rlbox.config.toml_files import dotted, load_toml, merge, shown_path, without_name
 from rlbox.errors import SpecError
 from rlbox.i18n import _
