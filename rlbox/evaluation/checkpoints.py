@@ -135,7 +135,7 @@ def _ranks(entries: Sequence[Entry]) -> Iterator[str]:
             name = f"{_join(folder, what)}_world_size_{world}_rank_*.pt"
             yield f"{name}: ranks missing: {_numbers(missing)} (of {world})"
     for folder in sorted({group[0] for group in groups}):
-        worlds = sorted({world for name, _, world in groups if name == folder})
+        worlds = sorted({world for name, __, world in groups if name == folder})
         if len(worlds) > 1:
             some, last = ", ".join(map(str, worlds[:-1])), worlds[-1]
             whose = f"files of {folder} are of {some} and of {last} ranks"

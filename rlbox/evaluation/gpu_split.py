@@ -93,7 +93,7 @@ class SplitWish:
     @property
     def needed(self) -> int:
         """GPUs that all roles take together."""
-        return sum(count for _, count in self.roles)
+        return sum(count for __, count in self.roles)
 
 
 @dataclass(frozen=True, kw_only=True)
