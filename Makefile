@@ -1,6 +1,6 @@
 # `make smoke`: the main job on the `local` target, from a bare machine. `make test`: what every change must pass.
 # `make nightly`: everything else, part by part.
-.PHONY: smoke test nightly lint render docs site messages compat relock fresh bench gpu-check gpu-proof-pack gpu-hangs gpu-fits
+.PHONY: smoke test nightly lint size render docs site messages compat relock fresh bench gpu-check gpu-proof-pack gpu-hangs gpu-fits
 
 # a user's Python compiles a module once, and so does that of the tests
 unexport PYTHONDONTWRITEBYTECODE
@@ -41,6 +41,9 @@ lint: .venv/rlbox.stamp
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+
+size: .venv/rlbox.stamp
+	$(PY) scripts/size.py
 
 # What package metadata says of the stacks, out of this machine's index (1,200 releases, some minutes the first time).
 compat: .venv/rlbox.stamp
