@@ -16,7 +16,7 @@ from rlbox.diagnose.first_fatal import FatalPosition, find_first_fatal
 from rlbox.gate.causes import failed_exit
 from rlbox.record.folder import write_plan
 from rlbox.record.state import StageState
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.explain import explain_failure, write_evidence
 from rlbox.supervise.snapshot import StageFailure
 from rlbox.system.clock import utc_now
@@ -85,7 +85,7 @@ def _failed_run(place: Place) -> _Failed:
     state = StageState(name="train", title="", directory=stage.directory, state="failed", exit_code=1)
     failure = StageFailure(
         run_dir=run_dir, plan=plan, stage=stage, state=state, cause=cause, started_at=now, ended_at=now,
-        fatals={_LOG: spot}, snapshot=None, masks=Masks({}),
+        fatals={_LOG: spot}, snapshot=None, masks=SecretMasker({}),
     )  # fmt: skip
     return _Failed(failure=failure, data=data)
 

@@ -24,7 +24,7 @@ from rlbox.record.state import RunState, load_run_state  # noqa: E402
 from rlbox.report.html import render_report  # noqa: E402
 from rlbox.report.live import LivePage  # noqa: E402
 from rlbox.report.read import RunRecord, load_run_record  # noqa: E402
-from rlbox.secrets.masks import Masks  # noqa: E402
+from rlbox.secrets.masks import SecretMasker  # noqa: E402
 from rlbox.system.clock import utc_now  # noqa: E402
 
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run")
@@ -77,7 +77,7 @@ def runs(disk: str) -> list[Path]:
 
 def read(run: Path) -> RunRecord:
     """Return the record of a run."""
-    return load_run_record(run, Masks({}), points=400)
+    return load_run_record(run, SecretMasker({}), points=400)
 
 
 def report(run: RunRecord, other: RunRecord) -> None:

@@ -15,7 +15,7 @@ from rlbox.gate.rules import RuleState
 from rlbox.job.filler import Paths
 from rlbox.job.plan import RunPlan
 from rlbox.record.state import RunState, ServiceState, StageState, write_run_state
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 
 BEGAN = datetime(2026, 11, 20, 8, 0, tzinfo=timezone.utc)
 FATAL = "torch.OutOfMemoryError: CUDA out of memory <script>alert(1)</script>"
@@ -49,7 +49,7 @@ def write_run(run_dir: Path, *, samples: int = 400, steps: int = 200) -> RunStat
         state="failed", started_at=iso(0), ended_at=iso(20010), exit_code=1,
         stages=tuple(_stage(number, *facts) for number, facts in enumerate(STAGES, start=1)),
     )  # fmt: skip
-    write_run_state(run_dir, state, Masks({}))
+    write_run_state(run_dir, state, SecretMasker({}))
     rows = [row for facts in STAGES for row in _events(*facts)]
     (run_dir / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"t": "torn')
     used = [_sample(20000 * n / samples, chance) for n in range(samples)]
@@ -80,7 +80,7 @@ def write_wide_run(run_dir: Path, stages: int) -> RunState:
         run_id=run_dir.name, job="sft", target="vast-5090", place="here", profile="", supervisor_pid=7, state="passed",
         started_at=iso(0), ended_at=iso(600 * stages), exit_code=0, stages=tuple(made),
     )  # fmt: skip
-    write_run_state(run_dir, state, Masks({}))
+    write_run_state(run_dir, state, SecretMasker({}))
     (run_dir / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return state
 

@@ -41,11 +41,11 @@ def onstart(app: App, name: str, added: str | None, options: str | None) -> None
       rlbox onstart vast-5090 --json
     """
     from rlbox.image.forms.onstart import LIMIT
-    from rlbox.vast.options import parse_options
+    from rlbox.vast.request import parse_container_options
 
     require_rented(app, name)
     target, made = make_onstart(app, name, read_added(added))
-    flags = parse_options(target, options).as_flags()
+    flags = parse_container_options(target, options).as_flags()
     facts = {"target": name, "form": made.form, "characters": made.characters, "bytes": made.size, "limit": LIMIT}
     template = {"options": flags, "mode": target.vast.mode, "disk_gb": target.disk.need_gib}
     app.result({**facts, **template, "script": made.text}, made.text.rstrip("\n"))

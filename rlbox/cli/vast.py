@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from rlbox.ssh.connection import SshConnection
     from rlbox.ssh.download import DownloadDirectory
     from rlbox.ssh.files import RemoteFile
+    from rlbox.vast.quote import Quote
+    from rlbox.vast.remote_job import RemoteJob
     from rlbox.vast.request import Instance
-    from rlbox.vast.stay import Stay
-    from rlbox.vast.view import Deal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,20 +80,20 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     from rlbox.ssh.connection import SshConnection
     from rlbox.ssh.files import list_files
     from rlbox.system.files import require_writable_directory
-    from rlbox.vast.account import read_own
-    from rlbox.vast.instance import address_of, wanted_files
-    from rlbox.vast.stay import below
+    from rlbox.vast.api import find_own_instance
+    from rlbox.vast.instance import list_result_files, ssh_address
+    from rlbox.vast.remote_job import path_below_disk
 
     if only and not paths:
         raise click.UsageError(_("--only brings what is named: add a PATH on the instance's data disk."))
-    one = read_own(number)
+    one = find_own_instance(number)
     disk = disk_of(app, one)
-    more = [below(path, disk) for path in paths]
+    more = [path_below_disk(path, disk) for path in paths]
     home = choose_home(number, folder)
     with app.checking("folder"):
         require_writable_directory(home.path, "another with --to")
-    with SshConnection(address_of(one)) as connection:
-        files, troubles = list_files(connection, disk, more) if only else wanted_files(connection, disk, more)
+    with SshConnection(ssh_address(one)) as connection:
+        files, troubles = list_files(connection, disk, more) if only else list_result_files(connection, disk, more)
         if app.dry_run:
             return _would_fetch(app, home, files)
         done = fetch_files(app, connection, disk, home, files, troubles)
@@ -105,11 +105,11 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
 
 def choose_home(number: int, folder: Path | None = None) -> DownloadDirectory:
     """Return where what is fetched of an instance goes: the folder that is named, else the one used before."""
-    from rlbox.vast.instance import home_of
+    from rlbox.vast.instance import download_directory
 
-    home = home_of(number, folder.absolute() if folder else None)
+    home = download_directory(number, folder.absolute() if folder else None)
     if not home.was_used and folder is None:
-        home = home_of(number, Path(f"vast-{number}").absolute())
+        home = download_directory(number, Path(f"vast-{number}").absolute())
     return home
 
 
@@ -160,7 +160,7 @@ class RentedRun:
     """What is done on instance `number`; `onstart` is its on-start script, `timeout` in seconds."""
 
     number: int
-    stay: Stay
+    stay: RemoteJob
     data: Sequence[tuple[Path, str]]
     env_file: Path | None
     onstart: str
@@ -225,20 +225,20 @@ def up(
     from rlbox.cli.onstart import require_rented
     from rlbox.job.load import load_job
     from rlbox.planner.stack_check import require_stack
-    from rlbox.vast.instance import project_files
-    from rlbox.vast.stay import Stay, check_notice
+    from rlbox.vast.instance import find_project_files
+    from rlbox.vast.remote_job import RemoteJob, require_valid_notice
 
     name = target or load_job(app.project, job).target
     disk = require_rented(app, name, job).disk.mount
     words = _run_words(profiles, settings, target, force=force)
     require_stack(app, name, force=force)
     with app.checking("notice"):
-        check_notice(notify)
-    stay = Stay(job=job, disk=disk, words=words, then="stop" if then == "stop" else "keep", notify=notify)
+        require_valid_notice(notify)
+    stay = RemoteJob(job=job, disk=disk, words=words, then="stop" if then == "stop" else "keep", notify=notify)
     brought = _brought(data)
     with app.checking("job"):
         _require_fit(app, job, profiles, settings, target or "", force=force)
-        project_files(app.project)  # that they are more than specs is told before anything costs money
+        find_project_files(app.project)  # that they are more than specs is told before anything costs money
     with app.checking("secrets"):
         _require_secrets(app, job, env_file)
     if number is None:
@@ -257,7 +257,7 @@ def up(
     return _carry_out(app, rented)
 
 
-def _would(deal: Deal, terms: Terms, job: str, detach: bool) -> str:
+def _would(deal: Quote, terms: Terms, job: str, detach: bool) -> str:
     """Return what a real run would do, for the verdict of a dry run."""
     if detach:
         return f"{would_rent(deal, terms)}, and run {job} there"
@@ -281,14 +281,14 @@ def _carry_out(app: App, rented: RentedRun) -> int:
     """
     from rlbox.errors import Interrupted
     from rlbox.ssh.connection import ConnectionLost, SshConnection
-    from rlbox.vast.instance import address_of
+    from rlbox.vast.instance import ssh_address
 
     number, run, breaks = rented.number, "", 0
     try:
         instance = wait_for(app, number, rented.timeout)
         while True:
             with ExitStack() as stack:
-                connection = stack.enter_context(SshConnection(address_of(instance), rented.timeout))
+                connection = stack.enter_context(SshConnection(ssh_address(instance), rented.timeout))
                 opened = time.monotonic()
                 try:
                     run = run or _start(app, connection, rented)
@@ -314,16 +314,16 @@ def _carry_out(app: App, rented: RentedRun) -> int:
 def _start(app: App, connection: SshConnection, rented: RentedRun) -> str:
     """Bring all that the job needs, and start it, unless all that was done before; return its run."""
     from rlbox.system.progress import show_byte_progress
-    from rlbox.vast.instance import bring_data, bring_rlbox, bring_stay, start_keeper, wait_ready
+    from rlbox.vast.instance import install_rlbox, start_agent, upload_data, upload_job, wait_for_onstart
 
     number, stay = rented.number, rented.stay
-    bring_rlbox(connection, stay, app.project, rented.onstart, number, app.say)
-    wait_ready(connection, stay.disk, number, rented.timeout, app.say)
+    install_rlbox(connection, stay, app.project, rented.onstart, number, app.say)
+    wait_for_onstart(connection, stay.disk, number, rented.timeout, app.say)
     total = sum(one.stat().st_size for path, __ in rented.data for one in _files(path))
     with show_byte_progress(app, "upload", total) as tell:
-        bring_data(connection, stay, rented.data, tell)
-    bring_stay(connection, stay, app.project, rented.env_file, number)
-    return start_keeper(connection, stay, number)
+        upload_data(connection, stay, rented.data, tell)
+    upload_job(connection, stay, app.project, rented.env_file, number)
+    return start_agent(connection, stay, number)
 
 
 def _left(app: App, instance: Instance, rented: RentedRun, run: str) -> int:
@@ -335,15 +335,17 @@ def _left(app: App, instance: Instance, rented: RentedRun, run: str) -> int:
 
 def _finish(app: App, connection: SshConnection, rented: RentedRun, run: str) -> int:
     """Follow the run to its end, fetch what it made, and return its exit code."""
-    from rlbox.vast.instance import follow_run, followed, wait_ready, wanted_files
+    from rlbox.vast.instance import delay_stop, list_result_files, wait_for_onstart, wait_for_run
 
     number, stay = rented.number, rented.stay
-    wait_ready(connection, stay.disk, number, rented.timeout, app.say)  # after a stop of the instance it takes a while
+    wait_for_onstart(
+        connection, stay.disk, number, rented.timeout, app.say
+    )  # after a stop of the instance it takes a while
     app.say(f"run {run} goes on when this command ends; its logs: rlbox vast logs {number} -f")
-    end = follow_run(connection, stay, run, app.say)
-    with followed(connection, stay):
+    end = wait_for_run(connection, stay, run, app.say)
+    with delay_stop(connection, stay):
         home = choose_home(number)
-        files, troubles = wanted_files(connection, stay.disk)
+        files, troubles = list_result_files(connection, stay.disk)
         done = fetch_files(app, connection, stay.disk, home, files, troubles)
     state, cause, code = str(end.get("state", "")), str(end.get("cause", "")), int(end.get("exit_code") or 0)
     if cause:
@@ -364,12 +366,12 @@ def _wait_again(app: App, number: int, timeout: float) -> Instance:
         Somebody stopped it.
     """
     from rlbox.errors import NodeError, WorkFailed
-    from rlbox.vast.account import read_own
+    from rlbox.vast.api import find_own_instance
 
     end = time.monotonic() + timeout
     while True:
         try:
-            if read_own(number).wanted == "stopped":
+            if find_own_instance(number).wanted == "stopped":
                 step = f"rlbox vast start {number}, rlbox vast fetch {number}"
                 raise WorkFailed(_("instance {number} was stopped").format(number=number), next_step=step)
             return wait_for(app, number, timeout, started=True)
@@ -383,7 +385,7 @@ def _wait_again(app: App, number: int, timeout: float) -> Instance:
 def _brought(data: Sequence[str]) -> list[tuple[Path, str]]:
     """Return files and folders of this machine with their places below the data disk."""
     from rlbox.errors import SpecError
-    from rlbox.vast.stay import below
+    from rlbox.vast.remote_job import path_below_disk
 
     found = []
     for text in data:
@@ -394,7 +396,7 @@ def _brought(data: Sequence[str]) -> list[tuple[Path, str]]:
                 _("--data {text}: there is no {source}").format(text=text, source=source),
                 next_step=_("name a file or a folder of this machine"),
             )
-        found.append((path, below(goal or path.resolve().name, "/")))
+        found.append((path, path_below_disk(goal or path.resolve().name, "/")))
     return found
 
 

@@ -20,9 +20,9 @@ from rlbox.i18n import _
 if TYPE_CHECKING:
     from rlbox.image.forms.onstart import OnStart
     from rlbox.target.target import Target
-    from rlbox.vast.offers import Needs, Offer
+    from rlbox.vast.offers import Offer, OfferFilter
+    from rlbox.vast.quote import Quote
     from rlbox.vast.request import Instance
-    from rlbox.vast.view import Deal
 
 
 def require_published(app: App, image: str) -> None:
@@ -71,37 +71,37 @@ def search(app: App, name: str, price: float, disk: float) -> int:
     """
     from rlbox.cli.onstart import require_rented
     from rlbox.target.target import cuda12_variant
-    from rlbox.vast.account import SEARCH_PATH, platform_url, require_key
-    from rlbox.vast.offers import offer_needs
-    from rlbox.vast.options import parse_options
-    from rlbox.vast.view import offer_row, offer_table, search_line
+    from rlbox.vast.api import SEARCH_PATH, platform_url, require_api_key
+    from rlbox.vast.offers import make_offer_filter
+    from rlbox.vast.quote import format_offers, format_search_command, offer_as_json
+    from rlbox.vast.request import parse_container_options
 
     target = require_rented(app, name)
-    needs = offer_needs(target, price=price, disk=disk, ports=len(parse_options(target).ports))
+    needs = make_offer_filter(target, price=price, disk=disk, ports=len(parse_container_options(target).ports))
     if app.dry_run:
         with app.checking("API key"):
-            require_key()
+            require_api_key()
         told = {"target": name, "query": needs.query(), "request": needs.body(), "offers": []}
-        asked = search_line(f"{platform_url()}{SEARCH_PATH}", needs)
+        asked = format_search_command(f"{platform_url()}{SEARCH_PATH}", needs)
         return app.planned(told, f"# offers with {needs.query()}\n{asked}", "ask vast.ai for its offers")
     fitting = fitting_offers(needs, cuda12_variant(app.project, name))
-    rows = [offer_row(offer) for offer in fitting]
-    app.result({"target": name, "query": needs.query(), "offers": rows}, offer_table(fitting))
+    rows = [offer_as_json(offer) for offer in fitting]
+    app.result({"target": name, "query": needs.query(), "offers": rows}, format_offers(fitting))
     app.say(f"next: rlbox vast create {name} --offer {fitting[0].id} --image IMAGE")
     return 0
 
 
-def fitting_offers(needs: Needs, variant: str = "") -> tuple[Offer, ...]:
+def fitting_offers(needs: OfferFilter, variant: str = "") -> tuple[Offer, ...]:
     """Ask the platform, and return the offers that fit; `WorkFailed` names what the others lack.
 
     `variant` is the target of the same stack for older drivers, where there is one.
     """
     from rlbox.errors import WorkFailed
-    from rlbox.vast.account import search_offers
-    from rlbox.vast.offers import rank, read_offer
+    from rlbox.vast.api import search_offers
+    from rlbox.vast.offers import parse_offer, rank_offers
 
     rows = search_offers(needs)
-    fitting, lacks = rank((read_offer(row, needs.disk, needs.bid) for row in rows), needs)
+    fitting, lacks = rank_offers((parse_offer(row, needs.disk, needs.bid) for row in rows), needs)
     if fitting:
         return fitting
     shown = [f"  offer {number}: {'; '.join(missing)}" for number, missing in list(lacks.items())[:5]]
@@ -112,7 +112,7 @@ def fitting_offers(needs: Needs, variant: str = "") -> tuple[Offer, ...]:
     )
 
 
-def choose_offer(needs: Needs, number: int | None) -> Offer:
+def choose_offer(needs: OfferFilter, number: int | None) -> Offer:
     """Ask the platform, and return the cheapest offer that fits, or the one with `number` if it fits."""
     from rlbox.errors import WorkFailed
 
@@ -212,41 +212,40 @@ def create(app: App, name: str, terms: Terms, added: str | None) -> int:
     return 0
 
 
-def plan_deal(app: App, name: str, terms: Terms, added: str = "", job: str = "", *, force: bool = False) -> Deal:
+def plan_deal(app: App, name: str, terms: Terms, added: str = "", job: str = "", *, force: bool = False) -> Quote:
     """Return what would be rented for a target, from whom; a dry run keeps why there is no offer.
 
     Every start of the instance carries out `added`, and then takes up again what `vast up` began there. For a `job` and
     without an image of the target's own it is a plain CUDA image, to which rlbox is sent.
     """
-    from rlbox.vast.offers import offer_needs
-    from rlbox.vast.options import parse_options
-    from rlbox.vast.request import plain_image, plan_request
-    from rlbox.vast.view import Deal
+    from rlbox.vast.offers import make_offer_filter
+    from rlbox.vast.quote import Quote
+    from rlbox.vast.request import choose_plain_image, make_create_request, parse_container_options
 
     target, onstart = rented_onstart(app, name, added, sent=bool(job), force=force)
     image, setup = terms.image or target.vast.image, ""
     if job and not image and not target.base.holds:  # what a base image holds, no index has
-        image, setup = plain_image(target.hardware.cuda_driver), _setup_line(app, name)
-    given = parse_options(target, terms.options, image)
-    needs = offer_needs(target, price=terms.price, disk=terms.disk, ports=len(given.ports), bid=terms.bid)
-    request = plan_request(target, needs, given, onstart, image=image, job=job)
+        image, setup = choose_plain_image(target.hardware.cuda_driver), _setup_line(app, name)
+    given = parse_container_options(target, terms.options, image)
+    needs = make_offer_filter(target, price=terms.price, disk=terms.disk, ports=len(given.ports), bid=terms.bid)
+    request = make_create_request(target, needs, given, onstart, image=image, job=job)
     with app.checking("image"):
         require_published(app, request.image)
     offer = None
     with app.checking("offers"):
         offer = choose_offer(needs, terms.offer)
-    return Deal(request=request, needs=needs, offer=offer, hours=terms.hours, setup=setup)
+    return Quote(request=request, needs=needs, offer=offer, hours=terms.hours, setup=setup)
 
 
 def rented_onstart(app: App, name: str, added: str = "", *, sent: bool, force: bool = False) -> tuple[Target, OnStart]:
     """Return a target and the on-start script of its instances, to which rlbox may be `sent`."""
     from rlbox.cli.onstart import make_onstart
     from rlbox.target.target import load_target
-    from rlbox.vast.stay import FOLDER, keep_text
+    from rlbox.vast.remote_job import JOB_DIRECTORY, start_agent_script
 
     disk = load_target(app.project, name).target.disk.mount
-    text = f"{added.rstrip()}\n{keep_text(disk)}".lstrip()
-    return make_onstart(app, name, text, f"{disk}/{FOLDER}" if sent else "", force=force)
+    text = f"{added.rstrip()}\n{start_agent_script(disk)}".lstrip()
+    return make_onstart(app, name, text, f"{disk}/{JOB_DIRECTORY}" if sent else "", force=force)
 
 
 def _setup_line(app: App, name: str) -> str:
@@ -263,7 +262,7 @@ def _setup_line(app: App, name: str) -> str:
     return f"rlbox is sent over ssh; it installs {counted(len(files), 'package', 'packages')} of the lock, {size}"
 
 
-def would_rent(deal: Deal, terms: Terms) -> str:
+def would_rent(deal: Quote, terms: Terms) -> str:
     """Return what a real run would do, for the verdict of a dry run."""
     return (
         f"rent offer {deal.offer.id}, {'without asking' if terms.yes else 'once you said yes'}"
@@ -272,9 +271,9 @@ def would_rent(deal: Deal, terms: Terms) -> str:
     )
 
 
-def rent(app: App, deal: Deal, offer: Offer, terms: Terms) -> int:
+def rent(app: App, deal: Quote, offer: Offer, terms: Terms) -> int:
     """Say what it costs, ask, and rent; return the number of the instance."""
-    from rlbox.vast.account import create_instance
+    from rlbox.vast.api import create_instance
 
     for line in deal.cost_lines():
         app.say(line)
@@ -287,10 +286,10 @@ def rent(app: App, deal: Deal, offer: Offer, terms: Terms) -> int:
 def wait_for(app: App, number: int, timeout: float, *, started: bool = False) -> Instance:
     """Wait until an instance runs; Ctrl-C leaves it."""
     from rlbox.errors import Interrupted
-    from rlbox.vast.account import wait_running
+    from rlbox.vast.api import wait_until_running
 
     try:
-        return wait_running(number, timeout, app.say, started=started)
+        return wait_until_running(number, timeout, app.say, started=started)
     except KeyboardInterrupt:
         unseen = "" if started else " --unfetched"  # nothing is on its disk yet
         step = f"rlbox vast destroy {number}{unseen}"
@@ -312,7 +311,7 @@ def list_them(app: App) -> None:
       rlbox vast ls --help
     """
     from rlbox.amounts import columns
-    from rlbox.vast.account import list_instances
+    from rlbox.vast.api import list_instances
 
     own = [one for one in list_instances().values() if one.own]
     rows = [(str(one.id), one.label, one.status or "created", f"{one.price:.3f}", one.ssh) for one in own]
@@ -333,10 +332,10 @@ def ssh(app: App, number: int, words: tuple[str, ...]) -> int:
       rlbox vast ssh --help
     """
     from rlbox.ssh.connection import run_terminal
-    from rlbox.vast.account import read_own
-    from rlbox.vast.instance import address_of
+    from rlbox.vast.api import find_own_instance
+    from rlbox.vast.instance import ssh_address
 
-    return run_terminal(address_of(read_own(number)), words[0] if len(words) == 1 else shlex.join(words))
+    return run_terminal(ssh_address(find_own_instance(number)), words[0] if len(words) == 1 else shlex.join(words))
 
 
 @click.command()
@@ -351,14 +350,16 @@ def logs(app: App, number: int, follow: bool) -> int:
       rlbox vast logs --help
     """
     from rlbox.ssh.connection import run_terminal
-    from rlbox.vast.account import read_own
-    from rlbox.vast.instance import address_of
-    from rlbox.vast.stay import find_tool
+    from rlbox.vast.api import find_own_instance
+    from rlbox.vast.instance import ssh_address
+    from rlbox.vast.remote_job import find_rlbox_script
 
-    one = read_own(number)
+    one = find_own_instance(number)
     disk = disk_of(app, one)
-    command = f"{find_tool(disk)}; exec $tool/bin/rlbox logs --data {shlex.quote(disk)}" + (" -f" if follow else "")
-    return run_terminal(address_of(one), command)
+    command = f"{find_rlbox_script(disk)}; exec $tool/bin/rlbox logs --data {shlex.quote(disk)}" + (
+        " -f" if follow else ""
+    )
+    return run_terminal(ssh_address(one), command)
 
 
 @click.command()
@@ -372,12 +373,12 @@ def stop(app: App, number: int) -> int:
     Example:
       rlbox vast stop --help
     """
-    from rlbox.vast.account import read_own, set_instance
+    from rlbox.vast.api import find_own_instance, set_instance_state
 
-    one = read_own(number)
+    one = find_own_instance(number)
     if app.dry_run:
         return app.planned({"instance": number}, f"{one.id}  {one.label}  {one.status}", f"stop instance {number}")
-    set_instance(number, "stopped")
+    set_instance_state(number, "stopped")
     app.result({"instance": number, "state": "stopped"}, f"{number}  stops")
     app.say(f"next: rlbox vast start {number}, or rlbox vast destroy {number}: its disk is billed until then")
     return 0
@@ -403,16 +404,16 @@ def start(app: App, number: int, timeout: float) -> int:
       rlbox vast start --help
     """
     from rlbox.ssh.connection import SshConnection
-    from rlbox.vast.account import read_own, set_instance
-    from rlbox.vast.instance import address_of, wait_ready
+    from rlbox.vast.api import find_own_instance, set_instance_state
+    from rlbox.vast.instance import ssh_address, wait_for_onstart
 
-    one = read_own(number)
+    one = find_own_instance(number)
     if app.dry_run:
         return app.planned({"instance": number}, f"{one.id}  {one.label}  {one.status}", f"start instance {number}")
-    set_instance(number, "running")
+    set_instance_state(number, "running")
     ready = wait_for(app, number, timeout, started=True)
-    with SshConnection(address_of(ready), timeout) as connection:
-        wait_ready(connection, disk_of(app, one), number, timeout, app.say)
+    with SshConnection(ssh_address(ready), timeout) as connection:
+        wait_for_onstart(connection, disk_of(app, one), number, timeout, app.say)
     app.result({"instance": number, "state": "running", "ssh": ready.ssh}, f"{number}  {ready.ssh}")
     app.say(f"next: rlbox vast logs {number} -f")
     return 0
@@ -440,10 +441,10 @@ def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
     Example:
       rlbox vast destroy --help
     """
-    from rlbox.vast.account import destroy_instance, list_instances
-    from rlbox.vast.request import own_instances
+    from rlbox.vast.api import destroy_instance, list_instances
+    from rlbox.vast.request import select_own_instances
 
-    chosen = own_instances(list_instances(), tuple(dict.fromkeys(ids)))
+    chosen = select_own_instances(list_instances(), tuple(dict.fromkeys(ids)))
     for one in chosen if not unfetched else ():
         with app.checking("what is on the disk"):
             _require_fetched(app, one)
@@ -468,7 +469,7 @@ def _require_fetched(app: App, one: Instance) -> None:
     from rlbox.errors import NodeError
     from rlbox.ssh.connection import SshConnection
     from rlbox.ssh.files import total_bytes
-    from rlbox.vast.instance import address_of, home_of, wanted_files
+    from rlbox.vast.instance import download_directory, list_result_files, ssh_address
 
     step = _("rlbox vast fetch {id}, or --unfetched to lose it").format(id=one.id)
     if one.status != "running":
@@ -478,9 +479,9 @@ def _require_fetched(app: App, one: Instance) -> None:
             ),
             next_step=_("rlbox vast start {id}, {step}").format(id=one.id, step=step),
         )
-    with SshConnection(address_of(one)) as connection:
-        files, __ = wanted_files(connection, disk_of(app, one))
-    if lacking := home_of(one.id).find_missing(files):
+    with SshConnection(ssh_address(one)) as connection:
+        files, __ = list_result_files(connection, disk_of(app, one))
+    if lacking := download_directory(one.id).find_missing(files):
         shown = ", ".join(file.path for file in lacking[:3]) + (" …" if len(lacking) > 3 else "")
         raise NodeError(
             _("instance {id} has {count} files ({size}) not at home: {shown}").format(
@@ -492,7 +493,7 @@ def _require_fetched(app: App, one: Instance) -> None:
 
 def _require_gone(chosen: Sequence[Instance]) -> None:
     from rlbox.errors import WorkFailed
-    from rlbox.vast.account import list_instances
+    from rlbox.vast.api import list_instances
 
     if left := sorted(set(list_instances()) & {one.id for one in chosen}):
         raise WorkFailed(

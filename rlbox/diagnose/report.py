@@ -9,7 +9,7 @@ from rlbox.diagnose.candidates import Candidate
 from rlbox.diagnose.diagnosis import UNKNOWN, Diagnosis, get_full_line
 from rlbox.diagnose.root_cause import Link
 from rlbox.i18n import _, join
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 
 WIDTH = 160
 _FIRST_WIDTH = 320
@@ -188,7 +188,7 @@ def format_redacted_report(found: Diagnosis, excerpt: str, environment: Mapping[
     `environment` holds the secrets of this process, which are masked however they are written.
     """
     text = f"{_QUESTION}\n\n{format_report(found, excerpt)}\n"
-    text = redact(Masks(environment).text(text))
+    text = redact(SecretMasker(environment).text(text))
     return text.encode("utf-8", "replace")[:MOST_BYTES].decode("utf-8", "ignore")
 
 

@@ -34,7 +34,7 @@ from rlbox.engine.reference import Reference
 from rlbox.errors import EngineError, TimedOut
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
-from rlbox.secrets.hand_over import send_secrets
+from rlbox.secrets.handover import send_secrets
 from rlbox.values import Command, Outcome, Secret
 
 _MADE_LABEL = "rlbox.made"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rlbox.config.toml_files import dotted
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.secrets.masks import is_secret
+from rlbox.secrets.masks import looks_like_secret
 
 if TYPE_CHECKING:
     from rlbox.fixes.patches import PatchRow
@@ -104,7 +104,7 @@ def _other(key: str, before: bool, now: bool, target: str) -> str:
 def _shown(key: str, value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     plain = len(text) <= _LONGEST and "://" not in text and key not in _OF_THE_MACHINE
-    return text if plain and not is_secret(key.rpartition(".")[2], str(value)) else _sum(value)
+    return text if plain and not looks_like_secret(key.rpartition(".")[2], str(value)) else _sum(value)
 
 
 def _sum(value: Any) -> str:

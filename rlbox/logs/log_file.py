@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from rlbox.foreign import whole_number
-from rlbox.secrets.credentials import CredentialStream
 from rlbox.secrets.mask_stream import MaskStream
+from rlbox.secrets.url_credentials import CredentialMaskStream
 from rlbox.system.safe_files import open_new_file, open_regular_file, remove_file, rename_path
 from rlbox.system.tail import BLOCK
 
@@ -35,7 +35,7 @@ class LogFile:
         self.taken = 0
         self.cuts = 0
         self._masks = masks
-        self._credentials = CredentialStream()
+        self._credentials = CredentialMaskStream()
         self._lock = threading.Lock()
         self._handle = open_new_file(path)
         self._times = open_new_file(path.with_name(f"{path.name}{TIMES_SUFFIX}"))

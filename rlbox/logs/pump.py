@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rlbox.logs.lines import LineCutter, Texts
 from rlbox.logs.log_file import LogFile
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 from rlbox.system.tail import FileFollower
 
 _PIPE_BYTES = 1 << 20
@@ -51,7 +51,7 @@ class LogPump:
     `problem` is the first error in writing one; from then on output is thrown away, so that processes can end.
     """
 
-    def __init__(self, masks: Masks) -> None:
+    def __init__(self, masks: SecretMasker) -> None:
         self.logs: dict[str, LogFile] = {}
         self.problem: OSError | None = None
         self._masks = masks

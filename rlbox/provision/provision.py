@@ -35,7 +35,7 @@ from rlbox.provision.plan import ApplyPlan, PathChange, choose_venv, plan_apply
 from rlbox.provision.probe import check_layout, installed_debs, probe_apply, read_record, there
 from rlbox.provision.shell_environment import handed_on
 from rlbox.provision.venv import Supply
-from rlbox.secrets.masks import is_secret
+from rlbox.secrets.masks import looks_like_secret
 from rlbox.system.files import free_bytes
 from rlbox.system.json_files import read_json_object
 from rlbox.system.network_settings import read_network_settings
@@ -299,7 +299,7 @@ def _of_image(layout: Layout) -> dict[str, str]:
         return {}
     first = read_environment(1)
     told = first if _LIMITS in first else os.environ
-    return {name: text for name, text in told.items() if not is_secret(name, text)}
+    return {name: text for name, text in told.items() if not looks_like_secret(name, text)}
 
 
 def bring_target(

@@ -13,7 +13,7 @@ from typing import Any
 
 from rlbox.diagnose.cause import Cause, make_disk_full_cause, make_unwritable_directory_cause
 from rlbox.record.state import PlotResult, RunState, change_service, change_stage, write_run_state
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 from rlbox.system.clock import utc_now
 from rlbox.system.files import free_bytes, is_disk_full
 from rlbox.system.json_files import LineAppender
@@ -35,7 +35,7 @@ class Journal:
     given up, so that the last state can still be written. `saved` tells whether `run.json` holds the present state.
     """
 
-    def __init__(self, run_dir: Path, state: RunState, masks: Masks, on_event: Callable[[Event], None]) -> None:
+    def __init__(self, run_dir: Path, state: RunState, masks: SecretMasker, on_event: Callable[[Event], None]) -> None:
         self.run_dir = run_dir
         self.state = state
         self.problem: Cause | None = None

@@ -34,7 +34,7 @@ from rlbox.record.state import (
 )
 from rlbox.record.supervisor_file import is_same_boot, kill_leftover_processes, load_supervisor, read_stop_request
 from rlbox.record.verdict import verify_against_exit
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 from rlbox.system.clock import utc_now
 from rlbox.system.identity import read_boot_identity
 from rlbox.system.json_files import read_json_object
@@ -96,10 +96,10 @@ def write_final_state(
     true = verify_against_exit(state, word or last, before)
     if true.state != "running":
         if true != state or not read_json_object(run_dir / RUN_FILE):
-            write_run_state(run_dir, true, Masks({}))
+            write_run_state(run_dir, true, SecretMasker({}))
         return true
     ended = _final_state(true, last, read_stop_request(run_dir))
-    write_run_state(run_dir, ended, Masks({}))
+    write_run_state(run_dir, ended, SecretMasker({}))
     _append_end_event(run_dir, ended)
     return ended
 

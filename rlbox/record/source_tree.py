@@ -21,7 +21,7 @@ from packaging.version import InvalidVersion, Version
 from rlbox.amounts import counted
 from rlbox.errors import TimedOut, WorkFailed
 from rlbox.foreign import toml_table
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 from rlbox.system.command import run_command
 from rlbox.system.safe_files import read_bytes
 from rlbox.values import Command
@@ -59,7 +59,7 @@ class SourceTree:
         diff = f"source-{self.digest[:12]}.diff" if self.diff else ""
         return {**{name: getattr(self, name) for name in names}, "diff": diff}
 
-    def files(self, masks: Masks) -> dict[str, str]:
+    def files(self, masks: SecretMasker) -> dict[str, str]:
         """Return what a run directory holds of it, by name; secrets in the diff are masked, a long one is cut."""
         record = self.record
         lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in record.items()]

@@ -18,7 +18,7 @@ from rlbox.gate.rules import RuleState
 from rlbox.i18n import _
 from rlbox.job.plan import RunPlan
 from rlbox.record.kinds import type_adapter
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 from rlbox.system.clock import utc_now
 from rlbox.system.safe_files import read_bytes, replace_file
 
@@ -147,7 +147,7 @@ def change_service(run: RunState, stage: str, service: str, **changes: Any) -> R
     return change_stage(run, stage, services=services)
 
 
-def write_run_state(run_dir: Path, run: RunState, masks: Masks, *, durable: bool = True) -> None:
+def write_run_state(run_dir: Path, run: RunState, masks: SecretMasker, *, durable: bool = True) -> None:
     """Write `run.json` whole or not at all, secrets masked; `durable`: have it on the disk before returning.
 
     Raises

@@ -23,7 +23,7 @@ from rlbox.record.state import RUN_FILE, RunState, load_run_state, new_run_state
 from rlbox.record.verdict import verify_against_outcome
 from rlbox.report.metrics import Metric, read_metrics
 from rlbox.report.plots import merge_samples
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 from rlbox.system.json_files import parse_json_lines, read_lines
 from rlbox.system.safe_files import find_files, list_names, open_regular_file, read_bytes, walk_files
 from rlbox.system.tail import read_last_bytes
@@ -97,7 +97,7 @@ class RunRecord:
         return found
 
 
-def load_run_record(run_dir: Path, masks: Masks, *, points: int) -> RunRecord:
+def load_run_record(run_dir: Path, masks: SecretMasker, *, points: int) -> RunRecord:
     """Read the directory of a run that is going on, ended, or was broken off anywhere.
 
     Parameters
@@ -132,7 +132,7 @@ def load_run_record(run_dir: Path, masks: Masks, *, points: int) -> RunRecord:
 class _Files:
     """The files of one run directory, masked; `gaps` grows with what cannot be read."""
 
-    def __init__(self, run_dir: Path, masks: Masks) -> None:
+    def __init__(self, run_dir: Path, masks: SecretMasker) -> None:
         self.run_dir = run_dir
         self.masks = masks
         self.gaps: list[str] = []
@@ -195,7 +195,7 @@ def _state(files: _Files, plan: Mapping[str, Any]) -> tuple[bool, RunState]:
     return last is not None, _masked(last or new_run_state(known, supervisor_pid=0), files.masks)
 
 
-def _masked(state: RunState, masks: Masks) -> RunState:
+def _masked(state: RunState, masks: SecretMasker) -> RunState:
     return type_adapter(RunState).validate_python(masks.tree(dataclasses.asdict(state)))
 
 

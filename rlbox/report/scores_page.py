@@ -21,7 +21,7 @@ from rlbox.foreign import parse_json
 from rlbox.printable import printable
 from rlbox.record.folder import PLAN_FILE
 from rlbox.report.html import MOST_BYTES, page_template, page_words
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 from rlbox.system.safe_files import read_bytes
 
 MOST_TEXT = 24_000
@@ -62,7 +62,7 @@ class ShownProblem:
 
 
 def read_answers(
-    found: Sequence[tuple[Path, EvaluationResult]], masks: Masks, wanted: str = ""
+    found: Sequence[tuple[Path, EvaluationResult]], masks: SecretMasker, wanted: str = ""
 ) -> Iterator[ShownProblem]:
     """Yield the problems that results were judged on, suite by suite, or those of the name `wanted`.
 
@@ -103,7 +103,9 @@ def results_of_run(folder: Path) -> list[tuple[Path, EvaluationResult]]:
     return found
 
 
-def _problem(suite: str, name: str, kept: Sequence[tuple[EvaluationResult, KeptRows]], masks: Masks) -> ShownProblem:
+def _problem(
+    suite: str, name: str, kept: Sequence[tuple[EvaluationResult, KeptRows]], masks: SecretMasker
+) -> ShownProblem:
     ask, answers = "", []
     for result, rows in kept:
         for number in range(len(result.figure(suite, ACCEPTED).get(name, ()))):
@@ -113,7 +115,7 @@ def _problem(suite: str, name: str, kept: Sequence[tuple[EvaluationResult, KeptR
     return ShownProblem(suite=suite, name=printable(name), ask=ask, answers=tuple(answers))
 
 
-def _answer(checkpoint: str, number: int, row: Mapping[str, Any], masks: Masks) -> ShownAnswer:
+def _answer(checkpoint: str, number: int, row: Mapping[str, Any], masks: SecretMasker) -> ShownAnswer:
     return ShownAnswer(
         checkpoint=printable(checkpoint),
         number=number + 1,
@@ -125,7 +127,7 @@ def _answer(checkpoint: str, number: int, row: Mapping[str, Any], masks: Masks) 
     )
 
 
-def _text(row: Mapping[str, Any], name: str, masks: Masks) -> str:
+def _text(row: Mapping[str, Any], name: str, masks: SecretMasker) -> str:
     return printable(masks.text(cut(str(row.get(name) or ""), MOST_TEXT)))
 
 

@@ -17,7 +17,7 @@ from rlbox.i18n import _
 from rlbox.image.plans import image_plan
 from rlbox.job.plan import RunPlan
 from rlbox.secrets.env_file import parse_env_file
-from rlbox.secrets.find import ENV_FILE
+from rlbox.secrets.lookup import ENV_FILE
 from rlbox.system.safe_files import read_bytes
 from rlbox.target.lock import load_lock
 from rlbox.target.target import load_target

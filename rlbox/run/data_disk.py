@@ -25,9 +25,8 @@ from rlbox.record.folder import load_plan
 from rlbox.record.ledger import ReconcileResult, RunStore
 from rlbox.run.places import find_container, open_runtime
 from rlbox.secrets.env_file import parse_env_file
-from rlbox.secrets.find import ENV_FILE
-from rlbox.secrets.masks import SECRETS_VARIABLE, Masks
-from rlbox.secrets.strength import weakness
+from rlbox.secrets.lookup import ENV_FILE, find_weakness
+from rlbox.secrets.masks import SECRETS_VARIABLE, SecretMasker
 from rlbox.system.identity import user_name
 from rlbox.values import Secret
 
@@ -88,7 +87,7 @@ def reconcile_runs(app: App, run_store: RunStore) -> ReconcileResult:
     return found
 
 
-def load_run_masks(app: App, run_dir: Path) -> Masks:
+def load_run_masks(app: App, run_dir: Path) -> SecretMasker:
     """Return masks for what the environment and `.env` say now, and what the run names as its secrets."""
     try:
         named = load_plan(run_dir).secrets
@@ -97,15 +96,16 @@ def load_run_masks(app: App, run_dir: Path) -> Masks:
     return load_project_masks(app, named, {})
 
 
-def load_project_masks(app: App, named: Sequence[str], secrets: Mapping[str, Secret]) -> Masks:
+def load_project_masks(app: App, named: Sequence[str], secrets: Mapping[str, Secret]) -> SecretMasker:
     """Return masks for what the environment and `.env` say now, for the variables `named`, and for `secrets`."""
     values: dict[str, str] = {}
     with contextlib.suppress(OSError):  # most projects have none
         values = dict(parse_env_file((app.project.folder / ENV_FILE).read_bytes()).values)
-    strong = (name for name, value in values.items() if not weakness(value))  # what is weak would eat ordinary text
+    # A weak value would be masked wherever ordinary text says the same.
+    strong = (name for name, value in values.items() if not find_weakness(value))
     names = ",".join((*named, *secrets, *strong, os.environ.get(SECRETS_VARIABLE, "")))
     given = {name: secret.reveal() for name, secret in secrets.items()}
-    return Masks({**values, **os.environ, **given, SECRETS_VARIABLE: names})
+    return SecretMasker({**values, **os.environ, **given, SECRETS_VARIABLE: names})
 
 
 def run_on_remote_engine(app: App, target: str, data: str | None, env: Mapping[str, str] | None = None) -> None:

@@ -31,7 +31,7 @@ from rlbox.record.ledger import RunStore
 from rlbox.record.settle import RuntimeHandle
 from rlbox.run.data_disk import open_local_run_store, resolve_data_dir
 from rlbox.run.place import Backend, PreparedRun, SingleMachineBackend
-from rlbox.secrets.hand_over import send_secrets
+from rlbox.secrets.handover import send_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.supervise.warden import LOG_FILE
 from rlbox.system.command import DEVNULL, PIPE, run_in_foreground, start_command

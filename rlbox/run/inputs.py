@@ -34,7 +34,7 @@ from rlbox.record.state import change_stage, load_run_state, new_run_state, writ
 from rlbox.report.run_view import summary_text
 from rlbox.run.data_disk import resolve_data_dir
 from rlbox.run.places import rerun_command_line
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 from rlbox.system.clock import utc_now
 from rlbox.system.identity import user_name
 from rlbox.system.ports import find_port_holder
@@ -79,7 +79,7 @@ def load_job_secrets(
         return {}
     from rlbox.fixes.catalogue import load_fixes
     from rlbox.fixes.render import secret_aliases
-    from rlbox.secrets.find import find_secrets
+    from rlbox.secrets.lookup import find_secrets
 
     folders = (app.project.folder, resolve_data_dir(app, target, data))
     with app.checking("secrets"):
@@ -146,7 +146,7 @@ def _record_failure(run_dir: Path, plan: RunPlan, failed: str, cause: Cause) -> 
         else:
             state = change_stage(state, stage.name, state="not started")
     ended = dataclasses.replace(state, state="failed", ended_at=utc_now(), exit_code=NodeError.exit_code)
-    write_run_state(run_dir, ended, Masks({}))
+    write_run_state(run_dir, ended, SecretMasker({}))
 
 
 def check_source(app: App, job: Job, values: Values, *, here: bool, force: bool) -> tuple[Values, SourceTree | None]:

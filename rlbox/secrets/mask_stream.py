@@ -1,18 +1,76 @@
-"""Mask secrets in a stream of bytes that is cut anywhere, holding back as little as possible."""
+"""Mask secrets in a stream of bytes that is cut anywhere, holding back as little as possible.
+
+What wraps a text, folds base64, prints a value as source or colours a part of it leaves the secret's own characters in
+their order. So a secret is searched for without blanks, quotes, backslashes and colours, in a text without them.
+"""
 
 from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from rlbox.secrets.squeeze import SqueezedPlaces, squeeze
+_BETWEEN = bytes((*range(33), 127)) + b"\\'\""
+_CODE = rb"\[[0-?]*[ -/]*(?:[@-~]|\Z)"
+_MARKED = re.compile(
+    rb"\x1b(?:" + _CODE + rb"|[()][0-9AB])?"  # colours, cursors, character sets
+    rb"|\\(?:[nrt]|(?:u001[bB]|x1[bB]|033)" + _CODE + rb")?"  # the same, and line ends, as source or JSON has them
+)
+_FILLED = re.compile(_MARKED.pattern + rb"|[" + re.escape(bytes(set(_BETWEEN) - set(b"\x1b\\"))) + rb"]+")
+
+
+def remove_separators(data: bytes) -> bytes:
+    """Return `data` without what may stand between the characters of a secret."""
+    if b"\x1b" in data or b"\\" in data:
+        data = _MARKED.sub(b"", data)
+    return data.translate(None, _BETWEEN)
+
+
+class OriginalOffsets:
+    """Where the bytes of `squeeze(data)` stand in `data`."""
+
+    def __init__(self, data: bytes) -> None:
+        rows = list(_kept(data))
+        self._data = data
+        self._view = [view for view, _ in rows]
+        self._at = [at for _, at in rows]
+        self._size = self._view[-1] + len(remove_separators(data[self._at[-1] :])) if rows else 0
+
+    def begin(self, index: int) -> int:
+        """Return where the byte `index` of the squeezed text stands."""
+        row = bisect.bisect_right(self._view, index) - 1
+        return self._at[row] + index - self._view[row]
+
+    def end(self, index: int) -> int:
+        """Return where the squeezed text's first `index` bytes end."""
+        return self.begin(index - 1) + 1
+
+    def on_line(self, index: int) -> int:
+        """Return how many bytes of the squeezed text, from `index` on, stand on the same line; a large number: all."""
+        feed = self._data.find(b"\n", self.begin(index))
+        if feed < 0:
+            return len(self._data) + 1
+        row = bisect.bisect_right(self._at, feed)
+        return (self._view[row] if row < len(self._view) else self._size) - index
+
+
+def _kept(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield, for each piece that is kept, where it begins in the squeezed text and in `data`."""
+    view = at = 0
+    for filled in _FILLED.finditer(data):
+        if filled.start() > at:
+            yield view, at
+            view += filled.start() - at
+        at = filled.end()
+    if at < len(data):
+        yield view, at
+
 
 MASK = "***"
 """What is written in place of a secret."""
 
-SHORTEST = 4
+MIN_SECRET_LENGTH = 4
 """Characters that a secret must have to be masked: shorter ones would eat ordinary text."""
 
 _MASK = MASK.encode()
@@ -39,10 +97,10 @@ class MaskPatterns:
     def __init__(self, forms: Iterable[str]) -> None:
         import re2  # only a run with secrets pays for the import
 
-        squeezed = {squeeze(form.encode("utf-8", "surrogateescape")) for form in forms}
+        squeezed = {remove_separators(form.encode("utf-8", "surrogateescape")) for form in forms}
         # `squeeze` reads a first n, r or t behind a backslash as the end of an escape.
         squeezed |= {form[1:] for form in squeezed if form[:1] in (b"n", b"r", b"t")}
-        self._forms = sorted(form for form in squeezed if len(form) >= SHORTEST)
+        self._forms = sorted(form for form in squeezed if len(form) >= MIN_SECRET_LENGTH)
         self.longest = max(map(len, self._forms), default=0)
         options = re2.Options()
         options.encoding = re2.Options.Encoding.LATIN1  # a log holds bytes that are no UTF-8
@@ -109,8 +167,8 @@ class MaskStream:
 
 def _found(patterns: MaskPatterns, data: bytes) -> list[_Span]:
     """Return the secrets in `data`, the earliest first."""
-    matches = list(patterns.regex.finditer(squeeze(data)))
-    places = SqueezedPlaces(data) if matches else None
+    matches = list(patterns.regex.finditer(remove_separators(data)))
+    places = OriginalOffsets(data) if matches else None
     return [_span(places, match.start(), match.end()) for match in matches] if places else []
 
 
@@ -118,14 +176,14 @@ def _open_ends(patterns: MaskPatterns, data: bytes) -> list[_Span]:
     """Return the beginnings of secrets at the end of `data`, the earliest first."""
     skipped = max(len(data) - 2 * patterns.longest - _HELD, 0)
     data = data[skipped:]
-    view = squeeze(data)
+    view = remove_separators(data)
     starts = patterns.find_beginnings(view)
-    places = SqueezedPlaces(data) if starts else None
+    places = OriginalOffsets(data) if starts else None
     spans = [_span(places, start, len(view), len(data)) for start in starts] if places else []
     return [_Span(*(skipped + at for at in span)) for span in spans]
 
 
-def _span(places: SqueezedPlaces, start: int, end: int, until: int = -1) -> _Span:
+def _span(places: OriginalOffsets, start: int, end: int, until: int = -1) -> _Span:
     """Return where the squeezed bytes from `start` to `end` stand; the beginning of a secret goes up to `until`."""
     begin = places.begin(start)
     behind = start + places.on_line(start)

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from rlbox.secrets.credentials import mask_credentials
-from rlbox.secrets.mask_stream import MASK, SHORTEST, MaskPatterns, MaskStream
+from rlbox.secrets.mask_stream import MASK, MIN_SECRET_LENGTH, MaskPatterns, MaskStream
+from rlbox.secrets.url_credentials import mask_credentials
 
 SECRETS_VARIABLE = "RLBOX_SECRETS"
 """Environment variable that names, comma separated, the variables that were passed on as secrets."""
@@ -33,7 +33,7 @@ _TOKEN = re.compile(
 )
 
 
-class Masks:
+class SecretMasker:
     """Replaces the values of secrets, however they are written, and credentials in URLs and headers.
 
     Secrets are the variables that `RLBOX_SECRETS` names, and those whose names sound like one and whose values do too.
@@ -44,7 +44,7 @@ class Masks:
         self._named = named - {""}
         values = {environment.get(name, "") for name in self._named}
         values |= {value for name, value in environment.items() if self._hides(name) and _looks_secret(value)}
-        self.values: tuple[str, ...] = tuple(sorted({value for value in values if len(value) >= SHORTEST}))
+        self.values: tuple[str, ...] = tuple(sorted({value for value in values if len(value) >= MIN_SECRET_LENGTH}))
         """The secrets that are masked."""
 
     @functools.cached_property
@@ -99,19 +99,19 @@ def _whole(text: str) -> bool:
     return True
 
 
-def secret_lines(text: str) -> tuple[int, ...]:
+def find_secret_lines(text: str) -> tuple[int, ...]:
     """Return the numbers of the lines of shell text that hold what looks like a secret; the first line is 1."""
     return tuple(number for number, line in enumerate(text.splitlines(), start=1) if _holds_secret(line))
 
 
-def is_secret(name: str, value: str) -> bool:
+def looks_like_secret(name: str, value: str) -> bool:
     """Whether the value of a variable looks like a secret; one that refers to another variable is none."""
     value = value.strip("\"'")
-    return "$" not in value and (bool(_TOKEN.search(value)) or bool(Masks({name: value}).values))
+    return "$" not in value and (bool(_TOKEN.search(value)) or bool(SecretMasker({name: value}).values))
 
 
 def _holds_secret(line: str) -> bool:
-    assigned = any(is_secret(name, value) for name, value in _ASSIGNED.findall(line))
+    assigned = any(looks_like_secret(name, value) for name, value in _ASSIGNED.findall(line))
     return assigned or bool(_TOKEN.search(line)) or mask_credentials(line) != line
 
 

@@ -48,9 +48,8 @@ def main(argv: list[str]) -> int:
 
 def _supervise(argv: list[str], interrupt: StopSignal) -> int:
     from rlbox.record.folder import load_plan
-    from rlbox.secrets.grants import Grants
-    from rlbox.secrets.hand_over import keep_apart, receive_secrets
-    from rlbox.secrets.masks import Masks
+    from rlbox.secrets.handover import SecretGrants, receive_secrets, remove_from_environment
+    from rlbox.secrets.masks import SecretMasker
     from rlbox.supervise.supervisor import supervise_run
 
     if not argv or argv[1:2] not in ([], ["--hold"]):
@@ -60,13 +59,13 @@ def _supervise(argv: list[str], interrupt: StopSignal) -> int:
     _check_patterns(plan)
     _begin(plan, run_dir, interrupt, inherited=len(argv) > 1)
     secrets = receive_secrets(plan.secrets, stopped=lambda: bool(interrupt.name))
-    keep_apart(os.environ, secrets)
+    remove_from_environment(os.environ, secrets)
     return supervise_run(
         plan,
         run_dir,
         interrupt=interrupt,
-        masks=Masks({**os.environ, **secrets}),
-        grants=Grants(secrets, plan.aliases),
+        masks=SecretMasker({**os.environ, **secrets}),
+        grants=SecretGrants(secrets, plan.aliases),
         on_failure=collect_evidence,
         on_event=_tell_event,
     )

@@ -21,7 +21,7 @@ from rlbox.job.names import EVIDENCE_FOLDER
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.record.journal import Journal
 from rlbox.record.supervisor_file import read_stop_request
-from rlbox.secrets.grants import Grants
+from rlbox.secrets.handover import SecretGrants
 from rlbox.supervise.causes import missing_program, out_of_memory
 from rlbox.supervise.nodes import NodeMonitor
 from rlbox.supervise.pace_watch import StarvationMonitor
@@ -69,7 +69,7 @@ class StageContext:
     journal: Journal
     processes: RunProcesses
     interrupt: StopSignal
-    grants: Grants
+    grants: SecretGrants
     starvation: StarvationMonitor
     nodes: NodeMonitor
     retained: dict[str, RetainedService] = field(default_factory=dict)

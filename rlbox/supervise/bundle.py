@@ -19,8 +19,8 @@ from typing import IO
 
 from rlbox.errors import SpecError
 from rlbox.i18n import _
-from rlbox.secrets.credentials import mask_credentials
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
+from rlbox.secrets.url_credentials import mask_credentials
 from rlbox.supervise.bundle_plan import RunFile, SelectedFile, Selection, SkippedFile
 from rlbox.system.files import open_atomic, require_writable_file
 from rlbox.system.safe_files import open_regular_file, walk_files
@@ -78,7 +78,7 @@ def check_output_path(run_dir: Path, out: Path) -> None:
 
 
 def write_bundle(
-    run_dir: Path, selection: Selection, texts: Mapping[str, str], out: Path, masks: Masks, on_bytes: OnBytes
+    run_dir: Path, selection: Selection, texts: Mapping[str, str], out: Path, masks: SecretMasker, on_bytes: OnBytes
 ) -> Bundle:
     """Write the archive `out` and return what is in it, secrets masked in names as in contents.
 
@@ -111,13 +111,13 @@ def write_bundle(
     return Bundle(files=tuple(rows), left=left)
 
 
-def mask_names(left: Iterable[SkippedFile], masks: Masks) -> tuple[SkippedFile, ...]:
+def mask_names(left: Iterable[SkippedFile], masks: SecretMasker) -> tuple[SkippedFile, ...]:
     """Return files that are left out, with secrets masked in their names."""
     return tuple(dataclasses.replace(each, name=masks.text(each.name)) for each in left)
 
 
 class _Writer:
-    def __init__(self, archive: tarfile.TarFile, folder: str, masks: Masks, draft_folder: Path) -> None:
+    def __init__(self, archive: tarfile.TarFile, folder: str, masks: SecretMasker, draft_folder: Path) -> None:
         self._archive = archive
         self._folder = folder
         self._masks = masks

@@ -23,7 +23,7 @@ from rlbox.diagnose.first_fatal import (
 )
 from rlbox.hang.evidence import write_hang_page
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, REPORT_PAGE
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.evidence_contents import FILE_DESCRIPTIONS, failure_facts, list_collectors
 from rlbox.supervise.failure_report import make_report, report_page
 from rlbox.supervise.gather import collect_texts
@@ -145,7 +145,7 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
     return problems
 
 
-def write_manifest(folder: Path, what: Mapping[str, str], missing: Mapping[str, str], masks: Masks) -> None:
+def write_manifest(folder: Path, what: Mapping[str, str], missing: Mapping[str, str], masks: SecretMasker) -> None:
     """Write `manifest.json`: `files` (name, bytes, sha256, what it is) and `missing` (name to why it is not there).
 
     Every file of the folder is named, also those that others put there, with secrets masked; of what is larger than

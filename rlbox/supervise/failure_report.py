@@ -12,7 +12,7 @@ from rlbox.amounts import card_text, size_text
 from rlbox.diagnose.cause import Cause, CauseKind, describe_exit
 from rlbox.diagnose.first_fatal import LogFailure, format_utc, load_run_signatures
 from rlbox.record.rebuild import read_events
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.evidence_contents import FILE_DESCRIPTIONS
 from rlbox.supervise.gather import CollectedTexts
 from rlbox.supervise.snapshot import MachineSnapshot, StageFailure
@@ -122,7 +122,7 @@ def make_report(
     )
 
 
-def _row(fatal: LogFailure, masks: Masks) -> FatalEntry:
+def _row(fatal: LogFailure, masks: SecretMasker) -> FatalEntry:
     line = fatal.line
     return FatalEntry(
         log=fatal.log,
@@ -136,7 +136,7 @@ def _row(fatal: LogFailure, masks: Masks) -> FatalEntry:
     )
 
 
-def _shown(text: str, masks: Masks) -> str:
+def _shown(text: str, masks: SecretMasker) -> str:
     return masks.text(text)[:_LINE]  # in this order: half a secret would not be masked
 
 

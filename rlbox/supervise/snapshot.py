@@ -12,7 +12,7 @@ from rlbox.diagnose.first_fatal import FatalPosition
 from rlbox.doctor.ray_state import read_ray_state
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.record.state import StageState
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 from rlbox.system.clock import utc_now
 from rlbox.system.files import free_bytes
 from rlbox.system.gpu import GpuStatus, probe_gpus
@@ -91,5 +91,5 @@ class StageFailure:
     ended_at: str
     fatals: Mapping[str, FatalPosition]
     snapshot: MachineSnapshot | None
-    masks: Masks
+    masks: SecretMasker
     given: Mapping[str, str] = field(default_factory=dict)

@@ -22,8 +22,8 @@ from rlbox.record.journal import Event, Journal
 from rlbox.record.rebuild import begin_attempt
 from rlbox.record.state import PlotResult, RunStatus, StageStatus
 from rlbox.record.supervisor_file import ProcessRecorder
-from rlbox.secrets.grants import Grants
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.handover import SecretGrants
+from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.bench import StageContext
 from rlbox.supervise.causes import absent_fix, supervisor_bug
 from rlbox.supervise.nodes import NodeMonitor
@@ -50,8 +50,8 @@ def supervise_run(
     run_dir: Path,
     *,
     interrupt: StopSignal,
-    masks: Masks,
-    grants: Grants,
+    masks: SecretMasker,
+    grants: SecretGrants,
     on_failure: Callable[[StageFailure], Cause],
     on_event: Callable[[Event], None],
 ) -> int:
@@ -119,7 +119,9 @@ def _keep_folder(plan: RunPlan, run_dir: Path) -> None:
             write_plan(run_dir, plan)
 
 
-def _end_all_after(context: StageContext, on_failure: Callable[[StageFailure], Cause], masks: Masks) -> Cause | None:
+def _end_all_after(
+    context: StageContext, on_failure: Callable[[StageFailure], Cause], masks: SecretMasker
+) -> Cause | None:
     """Carry out the stages; a bug must not leave processes behind, nor a run that looks alive."""
     try:
         return _carry_out_stages(context, on_failure)
@@ -218,7 +220,7 @@ def _run_status(cause: Cause | None) -> RunStatus:
     return "interrupted" if cause.kind == "interrupted" else "failed"
 
 
-def _write_bug(run_dir: Path, masks: Masks) -> str:
+def _write_bug(run_dir: Path, masks: SecretMasker) -> str:
     try:
         replace_file(run_dir / BUG_FILE, masks.text(traceback.format_exc()).encode("utf-8", "replace"))
     except OSError:

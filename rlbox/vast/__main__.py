@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rlbox.vast.keeper import keep
+from rlbox.vast.job_agent import run_agent
 
 if __name__ == "__main__":
-    raise SystemExit(keep(Path(sys.argv[1])))
+    raise SystemExit(run_agent(Path(sys.argv[1])))

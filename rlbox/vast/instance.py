@@ -22,21 +22,21 @@ from rlbox.ssh.download import DownloadDirectory
 from rlbox.ssh.files import RemoteFile, ReportBytes, list_files, replace_tree, send_file
 from rlbox.system.command import DEVNULL
 from rlbox.system.files import sha256_file, state_path
-from rlbox.vast.request import Instance
-from rlbox.vast.stay import (
-    ENDED,
+from rlbox.vast.remote_job import (
+    ENDED_FILE,
     ENV_FILE,
-    FOLLOWED,
-    LOG,
-    PROJECT,
-    REFUSED,
-    RUN,
-    STAY,
-    Stay,
-    find_tool,
-    keep_text,
-    wanted_paths,
+    FOLLOWED_FILE,
+    JOB_FILE,
+    LOG_FILE,
+    PROJECT_DIRECTORY,
+    REFUSED_FILE,
+    RUN_FILE,
+    RemoteJob,
+    find_rlbox_script,
+    select_result_paths,
+    start_agent_script,
 )
+from rlbox.vast.request import Instance
 
 _POLL_S = 5.0
 _STARTED_S = 180.0
@@ -47,10 +47,10 @@ _SENT = "sent.sha256"
 _HAS_IMAGE = "[ -e /opt/rlbox/share/lock.json ] && [ ! -e /opt/rlbox/share/applied.json ]"
 """Whether the instance was started from an image of rlbox: `apply` leaves a record beside its lock."""
 
-Say = Callable[[str], None]
+ReportLine = Callable[[str], None]
 
 
-def address_of(instance: Instance) -> SshAddress:
+def ssh_address(instance: Instance) -> SshAddress:
     """Return how an instance is reached; `NodeError` while it has no address."""
     if not instance.ssh:
         raise NodeError(
@@ -63,7 +63,7 @@ def address_of(instance: Instance) -> SshAddress:
     return SshAddress(host=instance.host, user="root", port=instance.port, known_hosts=hosts)
 
 
-def wait_ready(connection: SshConnection, disk: str, number: int, timeout_s: float, say: Say) -> None:
+def wait_for_onstart(connection: SshConnection, disk: str, number: int, timeout_s: float, say: ReportLine) -> None:
     """Wait until the on-start script has ended well; `say` hears each change of its last word.
 
     Raises
@@ -96,7 +96,9 @@ def wait_ready(connection: SshConnection, disk: str, number: int, timeout_s: flo
         time.sleep(_POLL_S)
 
 
-def bring_rlbox(connection: SshConnection, stay: Stay, project: Project, onstart: str, number: int, say: Say) -> bool:
+def install_rlbox(
+    connection: SshConnection, job: RemoteJob, project: Project, onstart: str, number: int, say: ReportLine
+) -> bool:
     """Bring rlbox and the user's specs to an instance whose image has no rlbox; return whether it is such a one.
 
     Its on-start script waits for them the first time. It is started again where it failed, or where they changed.
@@ -109,12 +111,12 @@ def bring_rlbox(connection: SshConnection, stay: Stay, project: Project, onstart
     Raises
     ------
     LockHeld
-        The instance carries out a run of another stay.
+        The instance carries out a run of another job.
     """
     if connection.run(_HAS_IMAGE).ok:
         return False
-    _require_free(connection, stay, number)
-    names, folder = project_files(project), stay.folder
+    _require_free(connection, job, number)
+    names, folder = find_project_files(project), job.folder
     with tempfile.TemporaryDirectory(prefix="rlbox-wheel-") as made:
         wheel = write_wheel(Path(made))
         total = hashlib.sha256(wheel.read_bytes())
@@ -122,27 +124,27 @@ def bring_rlbox(connection: SshConnection, stay: Stay, project: Project, onstart
             total.update(f"{name}\0{sha256_file(project.folder / name)}\n".encode())
         digest = total.hexdigest()
         if connection.run(f"cat {folder}/{_SENT}").stdout.strip() == digest:
-            if connection.run(f"cat {stay.disk}/onstart.status").stdout.startswith("failed"):
-                _start_again(connection, stay, onstart)
+            if connection.run(f"cat {job.disk}/onstart.status").stdout.startswith("failed"):
+                _start_again(connection, job, onstart)
             return True
         say(f"instance {number}: sending rlbox ({size_text(wheel.stat().st_size)})")
         if names:
-            replace_tree(connection, project.folder, names, f"{folder}/{PROJECT}")
+            replace_tree(connection, project.folder, names, f"{folder}/{PROJECT_DIRECTORY}")
         connection.check_output(f"mkdir -p {folder}; cd {folder} && rm -f rlbox-*.whl", "rlbox cannot be sent")
         send_file(connection, wheel, f"{folder}/{wheel.name}", lambda size: None)
-    status = connection.run(f"cat {stay.disk}/onstart.status").stdout
+    status = connection.run(f"cat {job.disk}/onstart.status").stdout
     if status.startswith(("failed", "ready")):
         connection.check_output("rm -f /opt/rlbox-cli/whole", "rlbox cannot be replaced")
-        _start_again(connection, stay, onstart)
+        _start_again(connection, job, onstart)
     connection.check_output(f"echo {digest} >{folder}/{_SENT}", "rlbox cannot be sent")
     return True
 
 
-def _start_again(connection: SshConnection, stay: Stay, onstart: str) -> None:
+def _start_again(connection: SshConnection, job: RemoteJob, onstart: str) -> None:
     """Start the on-start script as the platform does at a start of the instance: with the container's environment."""
-    path = f"{stay.folder}/onstart.sh"
+    path = f"{job.folder}/onstart.sh"
     connection.check_output(
-        f"cat >{path} && echo again >{stay.disk}/onstart.status", "the on-start script cannot be sent", onstart
+        f"cat >{path} && echo again >{job.disk}/onstart.status", "the on-start script cannot be sent", onstart
     )
     begin = f'exec setsid env "$@" sh {path} </dev/null >/dev/null 2>&1 &'
     connection.check_output(
@@ -150,86 +152,87 @@ def _start_again(connection: SshConnection, stay: Stay, onstart: str) -> None:
     )
 
 
-def _require_free(connection: SshConnection, stay: Stay, number: int) -> str:
-    """Return the text of the stay that is on the instance; `LockHeld` when it is another one whose run goes on."""
-    before = connection.run(f"cat {shlex.quote(stay.folder)}/{STAY}").stdout
-    rows = remote_rlbox(connection, stay.disk, ("runs",))["runs"] if before not in ("", stay.text()) else ()
+def _require_free(connection: SshConnection, job: RemoteJob, number: int) -> str:
+    """Return the text of the job that is on the instance; `LockHeld` when it is another one whose run goes on."""
+    before = connection.run(f"cat {shlex.quote(job.folder)}/{JOB_FILE}").stdout
+    rows = run_remote_rlbox(connection, job.disk, ("runs",))["runs"] if before not in ("", job.text()) else ()
     if going := [str(row["run"]) for row in rows if row["state"] in ("starting", "running")]:
-        tool = connection.run(f"{find_tool(stay.disk)}; echo $tool").stdout.strip()
+        tool = connection.run(f"{find_rlbox_script(job.disk)}; echo $tool").stdout.strip()
         raise LockHeld(
             _("the instance carries out run {going}").format(going=going[0]),
             where=connection.name,
             next_step=_(
                 "wait for its end, or end it: rlbox vast ssh {number} '{tool}/bin/rlbox stop {going} --data {disk}'"
-            ).format(number=number, tool=tool, going=going[0], disk=stay.disk),
+            ).format(number=number, tool=tool, going=going[0], disk=job.disk),
         )
     return before
 
 
-def bring_stay(connection: SshConnection, stay: Stay, project: Project, env_file: Path | None, number: int) -> None:
-    """Bring to instance `number` the user's specs, the secrets' file and the stay; one that is the same keeps its run.
+def upload_job(connection: SshConnection, job: RemoteJob, project: Project, env_file: Path | None, number: int) -> None:
+    """Bring to instance `number` the user's specs, the secrets' file and the job; one that is the same keeps its run.
 
     Raises
     ------
     LockHeld
-        The instance carries out a run of another stay.
+        The instance carries out a run of another job.
     """
-    folder, text = shlex.quote(stay.folder), stay.text()
-    before = _require_free(connection, stay, number)
-    if names := project_files(project):
-        replace_tree(connection, project.folder, names, f"{stay.folder}/{PROJECT}")
+    folder, text = shlex.quote(job.folder), job.text()
+    before = _require_free(connection, job, number)
+    if names := find_project_files(project):
+        replace_tree(connection, project.folder, names, f"{job.folder}/{PROJECT_DIRECTORY}")
     if env_file:
-        command = f"umask 077; cat >{shlex.quote(stay.disk)}/{ENV_FILE}"
+        command = f"umask 077; cat >{shlex.quote(job.disk)}/{ENV_FILE}"
         connection.check_output(command, "the secrets cannot be sent", env_file.read_text("utf-8"))
     if before != text:
-        write = f"mkdir -p {folder} && rm -f {folder}/{RUN} {folder}/{ENDED} && cat >{folder}/{STAY}.new && cd {folder}"
-        connection.check_output(f"{write} && mv {STAY}.new {STAY}", "the stay cannot be written", text)
+        forget = f"rm -f {folder}/{RUN_FILE} {folder}/{ENDED_FILE}"
+        write = f"cat >{folder}/{JOB_FILE}.new && mv {folder}/{JOB_FILE}.new {folder}/{JOB_FILE}"
+        connection.check_output(f"mkdir -p {folder} && {forget} && {write}", _("the job cannot be written"), text)
 
 
-def bring_data(connection: SshConnection, stay: Stay, data: Sequence[tuple[Path, str]], tell: ReportBytes) -> None:
+def upload_data(connection: SshConnection, job: RemoteJob, data: Sequence[tuple[Path, str]], tell: ReportBytes) -> None:
     """Bring files and folders of this machine to their places below the data disk."""
     for path, goal in data:
         if path.is_dir():
             for file in sorted(one for one in path.rglob("*") if one.is_file()):
-                send_file(connection, file, f"{stay.disk}/{goal}/{file.relative_to(path)}", tell)
+                send_file(connection, file, f"{job.disk}/{goal}/{file.relative_to(path)}", tell)
         else:
-            send_file(connection, path, f"{stay.disk}/{goal}", tell)
+            send_file(connection, path, f"{job.disk}/{goal}", tell)
 
 
-def start_keeper(connection: SshConnection, stay: Stay, number: int) -> str:
+def start_agent(connection: SshConnection, job: RemoteJob, number: int) -> str:
     """Start what keeps the job going on instance `number`, unless it is there; return its run once there is one."""
-    end, folder = time.monotonic() + _STARTED_S, shlex.quote(stay.folder)
-    connection.check_output(f"rm -f {folder}/{REFUSED}", "the job cannot be started")
+    end, folder = time.monotonic() + _STARTED_S, shlex.quote(job.folder)
+    connection.check_output(f"rm -f {folder}/{REFUSED_FILE}", "the job cannot be started")
     while time.monotonic() < end:
-        if run := connection.run(f"cat {folder}/{RUN}").stdout.strip():
+        if run := connection.run(f"cat {folder}/{RUN_FILE}").stdout.strip():
             return run
-        if refused := connection.run(f"cat {folder}/{REFUSED}").stdout.strip():
+        if refused := connection.run(f"cat {folder}/{REFUSED_FILE}").stdout.strip():
             raise WorkFailed(
                 _("the job does not start there: {refused}").format(refused=refused),
                 next_step=_("mend it, then type the same with --instance {number}").format(number=number),
             )
         connection.check_output(
-            keep_text(stay.disk), "the job cannot be started"
-        )  # one that ends a stay may still be there
+            start_agent_script(job.disk), "the job cannot be started"
+        )  # one that ends a job may still be there
         time.sleep(_POLL_S)
     raise TimedOut(
         _("no run began within {started_s}").format(started_s=limit_text(_STARTED_S)),
-        next_step=f"rlbox vast ssh {number} 'tail -n 40 {stay.folder}/{LOG}'",
+        next_step=f"rlbox vast ssh {number} 'tail -n 40 {job.folder}/{LOG_FILE}'",
     )
 
 
-def follow_run(connection: SshConnection, stay: Stay, run: str, say: Say) -> Mapping[str, Any]:
+def wait_for_run(connection: SshConnection, job: RemoteJob, run: str, say: ReportLine) -> Mapping[str, Any]:
     """Wait until the keeper says that a run has ended, and return what it says; `say` hears each new stage.
 
     While that goes on, and 2 minutes longer, the keeper does not stop the instance.
     """
     connection.check_output(
-        keep_text(stay.disk), "the run cannot be followed"
+        start_agent_script(job.disk), "the run cannot be followed"
     )  # where it was killed; it runs once at a time
-    folder, record = shlex.quote(stay.folder), shlex.quote(f"{stay.disk}/runs/{run}/run.json")
+    folder, record = shlex.quote(job.folder), shlex.quote(f"{job.disk}/runs/{run}/run.json")
     told = ""
     while True:
-        look = f"cd {folder} && : >{FOLLOWED} && {{ cat {ENDED} 2>/dev/null || {{ echo; cat {record}; }}; }}"
+        look = f"cd {folder} && : >{FOLLOWED_FILE} && {{ cat {ENDED_FILE} 2>/dev/null || {{ echo; cat {record}; }}; }}"
         text = connection.run(look).stdout
         row = _object(text)
         if not text.startswith("\n") and row.get("run") == run:
@@ -251,9 +254,9 @@ def _object(text: str) -> Mapping[str, Any]:
 
 
 @contextmanager
-def followed(connection: SshConnection, stay: Stay) -> Iterator[None]:
+def delay_stop(connection: SshConnection, job: RemoteJob) -> Iterator[None]:
     """Have the keeper wait with the stop of the instance while the block runs, and no longer."""
-    touched = f"{shlex.quote(stay.folder)}/{FOLLOWED}"
+    touched = f"{shlex.quote(job.folder)}/{FOLLOWED_FILE}"
     process = connection.start(f"while : >{touched} && echo; do sleep 10; done", stdin=DEVNULL, stdout=DEVNULL)
     try:
         yield
@@ -263,7 +266,7 @@ def followed(connection: SshConnection, stay: Stay) -> Iterator[None]:
     connection.run(f"rm -f {touched}")
 
 
-def project_files(project: Project) -> list[str]:
+def find_project_files(project: Project) -> list[str]:
     """Return the user's own specs, as paths below the project; `SpecError` when they are more than specs."""
     if project.folder == project.roots[-1]:
         return []
@@ -284,23 +287,23 @@ def project_files(project: Project) -> list[str]:
     return [str(path.relative_to(project.folder)) for path in found]
 
 
-def remote_rlbox(connection: SshConnection, disk: str, words: Sequence[str]) -> Mapping[str, Any]:
+def run_remote_rlbox(connection: SshConnection, disk: str, words: Sequence[str]) -> Mapping[str, Any]:
     """Return what a command line of rlbox says there as JSON."""
-    command = f"{find_tool(disk)}; $tool/bin/rlbox {shlex.join(words)} --data {shlex.quote(disk)} --json"
+    command = f"{find_rlbox_script(disk)}; $tool/bin/rlbox {shlex.join(words)} --data {shlex.quote(disk)} --json"
     told = parse_json(connection.check_output(command, f"rlbox {words[0]} fails there"))
     return told if isinstance(told, dict) else {}
 
 
-def wanted_files(
+def list_result_files(
     connection: SshConnection, disk: str, more: Iterable[str] = ()
 ) -> tuple[tuple[RemoteFile, ...], tuple[str, ...]]:
     """Return the files of an instance that come home, without their sums, and what of them cannot be read."""
-    runs = remote_rlbox(connection, disk, ("runs",))["runs"]
-    series = remote_rlbox(connection, disk, ("ckpt", "ls"))["series"]
-    return list_files(connection, disk, sorted({*wanted_paths(runs, series, disk), *more}))
+    runs = run_remote_rlbox(connection, disk, ("runs",))["runs"]
+    series = run_remote_rlbox(connection, disk, ("ckpt", "ls"))["series"]
+    return list_files(connection, disk, sorted({*select_result_paths(runs, series, disk), *more}))
 
 
-def home_of(number: int, folder: Path | None = None) -> DownloadDirectory:
+def download_directory(number: int, folder: Path | None = None) -> DownloadDirectory:
     """Return what of an instance is on this machine; without a folder, in the one that was used before."""
     return DownloadDirectory(_home(number) / _MANIFEST, folder)
 

@@ -23,7 +23,7 @@ _SIGNS = {"=": "eq", ">=": "gte", "<=": "lte"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Needs:
+class OfferFilter:
     """What an offer must have. Memory in GB of 10^9 as the platform's filter counts; 0 and an empty text ask nothing.
 
     `gpu_ram` is memory of one card; `ports` direct ports; `price` the most an hour may cost in dollars, with the disk;
@@ -109,7 +109,9 @@ class Offer:
     least_bid: float
 
 
-def offer_needs(target: Target, *, disk: float = 0.0, price: float = 0.0, ports: int = 0, bid: float = 0.0) -> Needs:
+def make_offer_filter(
+    target: Target, *, disk: float = 0.0, price: float = 0.0, ports: int = 0, bid: float = 0.0
+) -> OfferFilter:
     """Return what a target needs of an offer; `disk` (GB), `price` and the number of `ports` override its own.
 
     Raises
@@ -127,12 +129,12 @@ def offer_needs(target: Target, *, disk: float = 0.0, price: float = 0.0, ports:
     if 0 < disk < target.disk.need_gib:
         raise SpecError(
             _("--disk {disk:g}: the target needs {gb_text}, and no disk ever grows").format(
-                disk=disk, gb_text=gb_text(target.disk.need_gib)
+                disk=disk, gb_text=format_gb(target.disk.need_gib)
             ),
             where=f"images/{target.name}/target.toml: disk.need_gib",
             next_step=f"--disk {target.disk.need_gib:g} or more",
         )
-    return Needs(
+    return OfferFilter(
         gpu_name=name,
         gpus=target.hardware.gpus,
         gpu_ram=int(target.hardware.gpu_memory_gib * _REPORTED),
@@ -153,7 +155,7 @@ def platform_gpu_name(name: str) -> str:
     return " ".join(words.split())
 
 
-def read_offer(row: Mapping[str, Any], disk: float, bid: float = 0.0) -> Offer:
+def parse_offer(row: Mapping[str, Any], disk: float, bid: float = 0.0) -> Offer:
     """Return an offer of the platform's answer, priced with a disk of `disk` GB; what it does not say counts as 0.
 
     With a `bid` that is the price, beside the disk. An instance gets its share of the machine's memory, and what it
@@ -184,17 +186,17 @@ def read_offer(row: Mapping[str, Any], disk: float, bid: float = 0.0) -> Offer:
     )
 
 
-def misses(offer: Offer, needs: Needs) -> tuple[str, ...]:
+def explain_mismatches(offer: Offer, needs: OfferFilter) -> tuple[str, ...]:
     """Return what an offer lacks, in words; nothing when it fits."""
     version = float(needs.cuda or 0)
     rows = (
         (offer.gpu_name != needs.gpu_name, f"the GPU is {offer.gpu_name}, not {needs.gpu_name}"),
         (offer.gpus != needs.gpus, f"{offer.gpus} GPUs, not {needs.gpus}"),
-        (offer.gpu_ram < needs.gpu_ram, f"{gb_text(offer.gpu_ram)} a card, {gb_text(needs.gpu_ram)} needed"),
+        (offer.gpu_ram < needs.gpu_ram, f"{format_gb(offer.gpu_ram)} a card, {format_gb(needs.gpu_ram)} needed"),
         (offer.cuda + _RESERVE < version, f"its driver takes CUDA {offer.cuda:g}, {needs.cuda} needed"),
-        (offer.disk < needs.disk, f"{gb_text(offer.disk)} of disk, {gb_text(needs.disk)} needed"),
+        (offer.disk < needs.disk, f"{format_gb(offer.disk)} of disk, {format_gb(needs.disk)} needed"),
         (offer.cores < needs.cores, f"{offer.cores:g} cores, {needs.cores} needed"),
-        (offer.ram < needs.ram, f"{gb_text(offer.ram)} of memory in its share, {gb_text(needs.ram)} needed"),
+        (offer.ram < needs.ram, f"{format_gb(offer.ram)} of memory in its share, {format_gb(needs.ram)} needed"),
         (offer.reliability < needs.reliability, f"reliability {offer.reliability:.3f}, {needs.reliability:g} needed"),
         (offer.ports < needs.ports, f"{offer.ports} direct ports, {needs.ports} needed"),
         (0 < needs.bid < offer.least_bid, f"a bid of ${offer.least_bid:.3f} an hour at least, not ${needs.bid:g}"),
@@ -203,17 +205,17 @@ def misses(offer: Offer, needs: Needs) -> tuple[str, ...]:
     return tuple(text for wrong, text in rows if wrong)
 
 
-def gb_text(size: float) -> str:
+def format_gb(size: float) -> str:
     """Return a size of the platform's, which counts in GB of 10^9, a card's memory too."""
     return size_text(size * 1e9)
 
 
-def rank(offers: Iterable[Offer], needs: Needs) -> tuple[tuple[Offer, ...], dict[int, tuple[str, ...]]]:
+def rank_offers(offers: Iterable[Offer], needs: OfferFilter) -> tuple[tuple[Offer, ...], dict[int, tuple[str, ...]]]:
     """Return the offers that fit, the cheapest first, and what each of the others lacks, by id.
 
     The platform's answer is judged again: its filter knows neither shares of memory nor the price with this disk.
     """
     found = tuple(offers)
-    lacks = {offer.id: missing for offer in found if (missing := misses(offer, needs))}
+    lacks = {offer.id: missing for offer in found if (missing := explain_mismatches(offer, needs))}
     fitting = [offer for offer in found if offer.id not in lacks]
     return tuple(sorted(fitting, key=lambda offer: (offer.price, -offer.reliability, offer.id))), lacks

@@ -1,23 +1,154 @@
-"""An instance of vast.ai to be created or destroyed: the request within the platform's limits, and whose it is."""
+"""An instance of vast.ai to be created or destroyed: its options and request, within the platform's limits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rlbox.errors import SpecError, page
 from rlbox.i18n import _
 from rlbox.image.forms.onstart import LIMIT
-from rlbox.vast.offers import gb_text
+from rlbox.secrets.masks import looks_like_secret
+from rlbox.vast.offers import format_gb
 
 if TYPE_CHECKING:
     from rlbox.image.forms.onstart import OnStart
     from rlbox.target.target import Target
-    from rlbox.vast.offers import Needs
-    from rlbox.vast.options import VastOptions
+    from rlbox.vast.offers import OfferFilter
 
-LABEL = "rlbox-"
+
+# vast-ai/docs guides/instances/docker-environment.mdx, networking.mdx; create_instance.yaml, x-input-validation.
+MAX_PORTS, MAX_ENV_VALUE, MAX_ENV = 64, 256, 32768
+_TAKEN = {"ssh": (22,), "jupyter": (22, 8080)}
+_PORTAL = (1111, 6006, 8080, 8384, 11111, 16006, 18080, 18384)
+"""Ports of the portal in the platform's own images. Source: vast-ai/base-image README."""
+
+_HONOURED = {"-e": "-e", "--env": "-e", "-p": "-p", "--publish": "-p", "-h": "-h", "--hostname": "-h", "-n": "-n"}
+_SHARE = "it is handed out in proportion to the share of GPUs: choose an offer whose share is large enough"
+_NO_RIGHTS = "instances are unprivileged containers: do without, or rent a VM instance"
+_INSTEAD = {
+    **dict.fromkeys(("--shm-size", "--ipc"), f"{_SHARE}, or set NCCL_SHM_DISABLE=1"),
+    **dict.fromkeys(("-m", "--memory", "--cpus", "--cpuset-cpus", "--memory-swap", "--pids-limit"), _SHARE),
+    **dict.fromkeys(("--privileged", "--cap-add", "--security-opt", "--device", "--sysctl", "--pid"), _NO_RIGHTS),
+    "--ulimit": "soft limits are raised in the instance, by rlbox-init; hard ones are the platform's",
+    "--gpus": "GPUs come with the offer",
+    "--runtime": "GPUs come with the offer",
+    **dict.fromkeys(("-v", "--volume", "--mount", "--tmpfs"), "a volume is rented, and linked at creation"),
+    **dict.fromkeys(("--network", "--net"), "-p maps ports; -n NAME joins an overlay network of yours"),
+    "--entrypoint": "ssh and Jupyter mode replace it: the on-start script does its work",
+    "--env-file": "name each variable with -e, and put secrets into .env on the data disk",
+}
+_SWITCH = re.compile(r"--(?:privileged|rm|detach|init|read-only|publish-all)|-(?:d|i|t|it|P)")
+_PORT = re.compile(r"(\d{1,5}):(\d{1,5})(/(?:tcp|udp))?")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerOptions:
+    """What an instance is started with; `ports` as `-p` takes them, `overlay` an overlay network."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    ports: tuple[str, ...] = ()
+    hostname: str = ""
+    overlay: str = ""
+
+    def as_flags(self) -> str:
+        """Return them as a template takes them: docker's own words."""
+        words = [word for name, value in self.env.items() for word in ("-e", f"{name}={value}")]
+        words += [word for port in self.ports for word in ("-p", port)]
+        words += ["-h", self.hostname] if self.hostname else []
+        return shlex.join([*words, *(["-n", self.overlay] if self.overlay else [])])
+
+    def as_env(self) -> dict[str, str]:
+        """Return them as the call that creates an instance takes them: an object, ports and networks as keys.
+
+        Source: vast-ai/docs api-reference/creating-instances-with-api.mdx, "Common Pitfalls"; `parse_env` of vastai.
+        """
+        found = {**self.env, **{f"-p {port}": "1" for port in self.ports}}
+        found |= {"-h": self.hostname} if self.hostname else {}
+        return found | ({f"-n {self.overlay}": "1"} if self.overlay else {})
+
+
+def parse_container_options(target: Target, text: str | None = None, image: str = "") -> ContainerOptions:
+    """Return the docker options of a target's instances, or `text` in their place.
+
+    Raises
+    ------
+    SpecError
+        There is an option that the platform ignores, a port that it has itself, a value that it does not take or that
+        looks like a secret; all of them are named, each with what to do instead.
+    """
+    written = target.vast.options if text is None else text
+    where = f"images/{target.name}/target.toml: vast.options" if text is None else "--options"
+    found: dict[str, list[str]] = {"-e": [], "-p": [], "-h": [], "-n": []}
+    problems = []
+    for option, value in _split(written, where):
+        if kept := _HONOURED.get(option):
+            found[kept].append(value)
+        else:
+            problems.append(f"{option} is ignored by vast.ai: {_INSTEAD.get(option, 'it takes -e, -p and -h alone')}")
+    env = dict(row.split("=", 1) for row in found["-e"] if "=" in row)
+    problems += [f"-e {row}: a value is needed, NAME=VALUE" for row in found["-e"] if "=" not in row]
+    problems += _env_problems(env)
+    problems += _port_problems(found["-p"], target.vast.mode, image or target.vast.image)
+    if problems:
+        raise SpecError(
+            "\n  ".join(problems),
+            where=where,
+            next_step=_("rlbox onstart --help; {page} says more").format(page=page("vast")),
+        )
+    last = {name: (found[name] or [""])[-1] for name in ("-h", "-n")}
+    return ContainerOptions(env=env, ports=tuple(found["-p"]), hostname=last["-h"], overlay=last["-n"])
+
+
+def _split(text: str, where: str) -> Iterator[tuple[str, str]]:
+    """Yield the options of a line with their values; docker writes `--name value`, `--name=value` and `-pvalue`."""
+    try:
+        words = iter(shlex.split(text))
+    except ValueError as error:
+        raise SpecError(
+            _("{text!r}: {error}").format(text=text, error=error), where=where, next_step=_("close the quotes")
+        ) from error
+    for word in words:
+        if word.startswith("--"):
+            option, equals, value = word.partition("=")
+            yield option, value if equals or _SWITCH.fullmatch(option) else next(words, "")
+        elif _SWITCH.fullmatch(word):
+            yield word, ""
+        elif word.startswith("-") and len(word) > 1:
+            yield word[:2], word[2:].removeprefix("=") or next(words, "")
+        else:
+            yield word, ""
+
+
+def _env_problems(env: Mapping[str, str]) -> Iterator[str]:
+    for name, value in env.items():
+        if not _NAME.fullmatch(name):
+            yield f"-e {name}=...: not the name of a variable"
+        if looks_like_secret(name, value):
+            yield f"-e {name}=...: looks like a secret: it belongs into .env on the data disk, or the account"
+        if len(name) + len(value) > MAX_ENV_VALUE:
+            yield f"-e {name}=...: {len(name) + len(value)} characters, and {MAX_ENV_VALUE} are taken"
+    if (count := sum(len(name) + len(value) for name, value in env.items())) > MAX_ENV:
+        yield f"all variables have {count} characters, and {MAX_ENV} are taken"
+
+
+def _port_problems(ports: list[str], mode: str, image: str) -> Iterator[str]:
+    taken = {*_TAKEN[mode], *(_PORTAL if image.startswith("vastai/") else ())}
+    for port in ports:
+        match = _PORT.fullmatch(port)
+        if not match:
+            yield f"-p {port}: PORT:PORT is taken, or PORT:PORT/udp (from 70000 on: one number on both sides)"
+        elif int(match[2]) in taken:
+            yield f"-p {port}: {match[2]} is the platform's own in {mode} mode"
+    if (count := len(set(ports)) + len(_TAKEN[mode])) > MAX_PORTS:
+        yield f"{count} ports with those of {mode} mode, and {MAX_PORTS} can be had"
+
+
+LABEL_PREFIX = "rlbox-"
 """What the label of every instance begins with that rlbox created; it destroys no other."""
 # Source: vast-ai/docs api-reference/openapi/yaml/create_instance.yaml, x-input-validation.
 _MOST_IMAGE, _LEAST_DISK, _PRICES = 1024, 8.0, (0.001, 128.0)
@@ -34,7 +165,7 @@ _PLAIN_IMAGES = (
 )
 
 
-def plain_image(cuda_driver: str) -> str:
+def choose_plain_image(cuda_driver: str) -> str:
     """Return the CUDA image for an instance that gets the target's lock over ssh.
 
     It is the newest that a driver for `cuda_driver` starts; without a version, the oldest.
@@ -45,7 +176,7 @@ def plain_image(cuda_driver: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class CreateRequest:
     """What `create` sends. `env` is the platform's object (variables, ports), `disk` in GB.
 
     `bid` is what an hour of an instance is worth that the platform may stop for who pays more; 0: it may not.
@@ -61,9 +192,9 @@ class Request:
     bid: float = 0.0
 
 
-def plan_request(
-    target: Target, needs: Needs, options: VastOptions, onstart: OnStart, *, image: str = "", job: str = ""
-) -> Request:
+def make_create_request(
+    target: Target, needs: OfferFilter, options: ContainerOptions, onstart: OnStart, *, image: str = "", job: str = ""
+) -> CreateRequest:
     """Return the request for an instance of a target; `image` overrides the target's own, `job` is what it is for.
 
     Raises
@@ -82,7 +213,7 @@ def plan_request(
     elif not _PRICES[0] <= needs.price <= _PRICES[1]:
         problems.append(f"a price of ${needs.price:g} an hour is not between ${_PRICES[0]:g} and ${_PRICES[1]:g}")
     if needs.disk < _LEAST_DISK:
-        problems.append(f"a disk of {gb_text(needs.disk)}: the platform's smallest has {gb_text(_LEAST_DISK)}")
+        problems.append(f"a disk of {format_gb(needs.disk)}: the platform's smallest has {format_gb(_LEAST_DISK)}")
     if max(onstart.characters, onstart.size) > LIMIT:
         problems.append(f"the on-start script has {onstart.size} bytes, and {LIMIT} are taken")
     if problems:
@@ -93,11 +224,11 @@ def plan_request(
                 target=target.name, page=page("vast")
             ),
         )
-    return Request(
+    return CreateRequest(
         target=target.name,
         image=image,
         disk=needs.disk,
-        label=f"{LABEL}{target.name}" + (f" {job}" if job else ""),
+        label=f"{LABEL_PREFIX}{target.name}" + (f" {job}" if job else ""),
         env=options.as_env(),
         onstart=onstart.text,
         mode=target.vast.mode,
@@ -125,7 +256,7 @@ class Instance:
     @property
     def target(self) -> str:
         """The target that it was created for."""
-        return self.label.removeprefix(LABEL).partition(" ")[0]
+        return self.label.removeprefix(LABEL_PREFIX).partition(" ")[0]
 
     @property
     def ssh(self) -> str:
@@ -135,10 +266,10 @@ class Instance:
     @property
     def own(self) -> bool:
         """Whether rlbox created it."""
-        return self.label.startswith(LABEL)
+        return self.label.startswith(LABEL_PREFIX)
 
 
-def read_instance(row: Mapping[str, Any]) -> Instance:
+def parse_instance(row: Mapping[str, Any]) -> Instance:
     """Return an instance of the platform's answer."""
     return Instance(
         id=int(row["id"]),
@@ -153,11 +284,11 @@ def read_instance(row: Mapping[str, Any]) -> Instance:
     )
 
 
-DEAD = frozenset({"exited", "unknown", "offline"})
+DEAD_STATES = frozenset({"exited", "unknown", "offline"})
 """States from which an instance never comes to run. Source: vast-ai/docs, instance states."""
 
 
-def own_instances(instances: Mapping[int, Instance], ids: tuple[int, ...]) -> tuple[Instance, ...]:
+def select_own_instances(instances: Mapping[int, Instance], ids: tuple[int, ...]) -> tuple[Instance, ...]:
     """Return the instances of these ids.
 
     Raises

@@ -80,7 +80,7 @@ def as_declared(no_engine: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 def unasked(as_declared: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `egress` and `mirrors probe` ask the network, `show` and `components` the engine, is not asked here."""
     monkeypatch.setattr("rlbox.engine.setup.bring_engine", lambda say: None)
-    monkeypatch.setattr("rlbox.vast.account.api_key", str)  # that client takes seconds to import
+    monkeypatch.setattr("rlbox.vast.api.find_api_key", str)  # that client takes seconds to import
     monkeypatch.setattr("rlbox.image.show.find_image", lambda name: None)
     monkeypatch.setattr("rlbox.artifacts.mirror_probe.probe_machine", lambda site: Machine(site=site))
     monkeypatch.setattr("rlbox.artifacts.mirror_probe.probe_mirrors", lambda *asked: ())

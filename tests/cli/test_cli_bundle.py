@@ -18,7 +18,7 @@ from rlbox.diagnose.cause import Cause
 from rlbox.job.filler import Paths
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.record.state import new_run_state, write_run_state
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 from rlbox.system.files import write_atomic
 from rlbox.system.safe_files import open_regular_file
 
@@ -65,7 +65,7 @@ def run(disk: Path, name: str = "smoke-1", *, failed: bool = True, log: str = "s
     state = dataclasses.replace(
         state, state="failed" if failed else "passed", ended_at=state.started_at, exit_code=1, stages=(begun,)
     )
-    write_run_state(path, state, Masks({}))
+    write_run_state(path, state, SecretMasker({}))
     return path
 
 
@@ -205,7 +205,7 @@ def test_a_full_disk_leaves_nothing(rlbox: Rlbox, disk: Path, tmp_path: Path, mo
 
     run(disk)
     (tmp_path / "smoke-1.tar.gz").write_text("the one before")
-    monkeypatch.setattr(Masks, "stream", full)
+    monkeypatch.setattr(SecretMasker, "stream", full)
     said = rlbox("bundle")
     assert (said.code, said.out) == (5, "")
     assert "No space left on device" in said.err

@@ -17,7 +17,7 @@ from rlbox.job.plan import plan_run
 from rlbox.record.ledger import RunStore
 from rlbox.record.state import change_stage, new_run_state, write_run_state
 from rlbox.run.places import open_runtime
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 from rlbox.system.gpu import GpuStatus
 
 JOB = """
@@ -110,7 +110,7 @@ def passed_run(one: Folder, data: Path, run_id: str) -> None:
     run_store = RunStore(data_dir=data, open_runtime=open_runtime)
     run_store.create_run(plan, None, {})
     state = change_stage(new_run_state(plan, 1), "train", state="passed", seconds=5400.0)
-    write_run_state(run_store.run_dir(run_id), dataclasses.replace(state, state="passed"), Masks({}))
+    write_run_state(run_store.run_dir(run_id), dataclasses.replace(state, state="passed"), SecretMasker({}))
 
 
 def test_as_json(rlbox: Rlbox, one: Folder) -> None:

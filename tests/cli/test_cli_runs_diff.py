@@ -18,7 +18,7 @@ from rlbox.job.plan import RunPlan, plan_run
 from rlbox.record.ledger import RunStore
 from rlbox.record.state import RunState, change_stage, new_run_state, write_run_state
 from rlbox.run.places import open_runtime
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 
 JOB = """
 title = "learns"
@@ -68,7 +68,7 @@ def make_run(
     run_dir = RunStore(data_dir=disk, open_runtime=open_runtime).create_run(plan, None, files)
     lines = [{"stage": "train", "step": 1, "loss": 9.0}, {"stage": "train", "step": 2, "loss": loss}]
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"torn')
-    write_run_state(run_dir, passed(plan, seconds), Masks({}))
+    write_run_state(run_dir, passed(plan, seconds), SecretMasker({}))
     return run_dir
 
 
@@ -100,7 +100,7 @@ def test_different(rlbox: Rlbox, folder: Folder, disk: Path) -> None:
     make_run(folder, disk, plan_of(folder, disk, "two-a"), loss=0.25)
     other = dataclasses.replace(plan_of(folder, disk, "two-b", "full", {"wait": "1min"}), secrets=("HF_TOKEN",))
     run_dir = make_run(folder, disk, other)
-    write_run_state(run_dir, passed(other, 10.0, "broken"), Masks({}))
+    write_run_state(run_dir, passed(other, 10.0, "broken"), SecretMasker({}))
     (run_dir / "spec/job.toml").write_text(JOB.replace("patience", "how long"))
     words = ("runs", "diff", "two-a", "two-b", "--target", "mine", "--data", str(disk))
     said = rlbox(*words)

@@ -16,7 +16,7 @@ from rlbox.job.params import plan_values
 from rlbox.job.plan import plan_run
 from rlbox.record.folder import write_run_dir
 from rlbox.record.state import change_stage, new_run_state, write_run_state
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 from rlbox.system.files import write_atomic
 
 JOB = """
@@ -51,7 +51,7 @@ def ended(folder: Folder, data: Path, name: str, state: str, number: int) -> Non
     made = change_stage(new_run_state(plan, 1), "train", state=state)
     when = f"2025-01-0{number + 1}T00:00:00+00:00"
     ended_run: Any = dataclasses.replace(made, started_at=when, ended_at=when, exit_code=0)
-    write_run_state(run, dataclasses.replace(ended_run, state=state), Masks({}))
+    write_run_state(run, dataclasses.replace(ended_run, state=state), SecretMasker({}))
     os.utime(run / "plan.json", (number, number))
 
 

@@ -22,7 +22,7 @@ from rlbox.lint.rules import lint_text
 from rlbox.record.folder import write_plan
 from rlbox.record.state import RunState, StageState, StageStatus, write_run_state
 from rlbox.run.inputs import collect_run_files, plan_container_run, specs_digest
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 from rlbox.target.lock import load_lock
 from rlbox.target.target import load_target
 from scripts.docs.seed_docs import SeedRow, load_seeds
@@ -97,7 +97,7 @@ def write_run(run_dir: Path, job_name: str, states: tuple[StageStatus, ...], at:
         run_id=run_dir.name, job=job.name, target=job.target, place="docker", profile="", supervisor_pid=7,
         state="failed", started_at=at, ended_at=at, exit_code=1, stages=stages,
     )  # fmt: skip
-    write_run_state(run_dir, state, Masks({}))
+    write_run_state(run_dir, state, SecretMasker({}))
 
 
 def of(row: SeedRow) -> str:

@@ -23,7 +23,7 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     with serving(Platform()) as served:
         monkeypatch.setenv("VAST_API_KEY", KEY)
         monkeypatch.setenv("VAST_URL", served.url)
-        monkeypatch.setattr("rlbox.vast.account._POLL_S", 0.01)
+        monkeypatch.setattr("rlbox.vast.api._POLL_S", 0.01)
         monkeypatch.setattr(
             "rlbox.fixes.catalogue.load_fixes", lambda project: ()
         )  # what they refuse is tried elsewhere

@@ -20,7 +20,7 @@ from rlbox.record.folder import lock_owner, write_plan
 from rlbox.record.state import load_run_state, new_run_state, write_run_state
 from rlbox.record.supervisor_file import is_supervisor_alive, load_supervisor, write_supervisor
 from rlbox.run.stop import stop_run
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 from rlbox.system.identity import read_boot_identity
 from rlbox.system.process_table import probe_process
 
@@ -72,7 +72,7 @@ def test_an_attempt_that_is_started_a_second_time_is_refused(disk: Disk) -> None
 def test_lists_on_the_disk_end_no_process(disk: Disk, bystander: subprocess.Popen[bytes]) -> None:
     plan = disk.make(("only", COUNTS))
     run_dir, facts = disk.run_dirs[-1], facts_of(bystander.pid)
-    write_run_state(run_dir, dataclasses.replace(new_run_state(plan, supervisor_pid=bystander.pid)), Masks({}))
+    write_run_state(run_dir, dataclasses.replace(new_run_state(plan, supervisor_pid=bystander.pid)), SecretMasker({}))
     (run_dir / "supervisor.json").write_text(json.dumps(facts))
     lists = {"boot_id": facts["boot_id"], "init": facts["init"], "processes": [[facts["pid"], facts["started"]]]}
     (run_dir / "processes.json").write_text(json.dumps(lists))
@@ -97,7 +97,7 @@ def test_a_directory_of_the_same_name_on_another_disk_ends_nothing(disk: Disk, t
     forged = other.make(("only", STAYS))
     assert forged.run_id == plan.run_id
     write_plan(other.run_dirs[-1], forged)
-    write_run_state(other.run_dirs[-1], new_run_state(forged, supervisor_pid=1), Masks({}))
+    write_run_state(other.run_dirs[-1], new_run_state(forged, supervisor_pid=1), SecretMasker({}))
     other.reconcile()
     assert load_run_state(other.run_dirs[-1]).state == "failed"
     assert living <= set(disk.marked())

@@ -19,8 +19,8 @@ from rlbox.job.plan import load_run_plan
 from rlbox.logs.lines import block_of
 from rlbox.record.journal import Journal
 from rlbox.record.state import new_run_state
-from rlbox.secrets.grants import Grants
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.handover import SecretGrants
+from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.bench import StageContext
 from rlbox.supervise.nodes import NodeMonitor
 from rlbox.supervise.pace_watch import StarvationMonitor
@@ -50,7 +50,7 @@ class Machine:
         made.stage("train", python(""), **limits)
         made.write_plan()
         plan = load_run_plan(json.loads((run_dir / "plan.json").read_text()))
-        self.journal = Journal(run_dir, new_run_state(plan, 1), Masks({}), lambda event: None)
+        self.journal = Journal(run_dir, new_run_state(plan, 1), SecretMasker({}), lambda event: None)
         processes = NoProcesses(run_dir / "nobody", StopSignal())
         bench = StageContext(
             plan=plan,
@@ -58,7 +58,7 @@ class Machine:
             journal=self.journal,
             processes=processes,
             interrupt=StopSignal(),
-            grants=Grants({}, ()),
+            grants=SecretGrants({}, ()),
             starvation=StarvationMonitor(processes),
             nodes=NodeMonitor(plan.run_id, plan.cluster),
         )

@@ -17,7 +17,7 @@ from test_ray_stage import HEAD
 
 from rlbox.job.plan import RayPlan
 from rlbox.logs.pump import LogPump
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 
 SECRET = "planted-5ecret"
 SECRETS = {"RLBOX_SECRETS": "WANDB", "WANDB": SECRET}
@@ -209,7 +209,7 @@ def test_times_beside_the_log(bench: Bench) -> None:
 
 def test_a_slow_reader_makes_the_writer_wait(tmp_path: Path) -> None:
     size, ahead = 80 << 20, 32 << 20
-    pump = LogPump(Masks({}))
+    pump = LogPump(SecretMasker({}))
     with pump.pipe("stage", tmp_path / "x.log") as output:
         writer = subprocess.Popen(["head", "-c", str(size), "/dev/zero"], stdout=output)
     log = pump.logs["stage"]

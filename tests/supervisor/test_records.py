@@ -16,7 +16,7 @@ from rlbox.errors import SpecError
 from rlbox.gate.files import probe_file
 from rlbox.job.plan import load_run_plan
 from rlbox.record.state import RUN_FILE, change_stage, load_run_state, new_run_state, write_run_state
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 from rlbox.system.tail import FileFollower
 
 
@@ -29,10 +29,10 @@ def test_state_survives_writing(bench: Bench) -> None:
     bench.write_plan()
     plan = load_run_plan(json.loads((bench.run_dir / "plan.json").read_text()))
     state = change_stage(new_run_state(plan, 7), "train", state="failed", cause=Cause(kind="exit", what="x"))
-    write_run_state(bench.run_dir, state, Masks({}))
+    write_run_state(bench.run_dir, state, SecretMasker({}))
     assert load_run_state(bench.run_dir) == state
     assert {path.name for path in bench.run_dir.iterdir()} == {"plan.json", "run.json"}
-    write_run_state(bench.run_dir, dataclasses.replace(state, state="failed"), Masks({}))
+    write_run_state(bench.run_dir, dataclasses.replace(state, state="failed"), SecretMasker({}))
     assert load_run_state(bench.run_dir).state == "failed"
 
 

@@ -26,7 +26,7 @@ from rlbox.record.folder import load_plan
 from rlbox.record.ledger import RunStore
 from rlbox.run.here import PreparedHost
 from rlbox.run.places import open_runtime
-from rlbox.secrets.hand_over import secrets_line
+from rlbox.secrets.handover import encode_secrets
 from rlbox.system.interrupt import StopSignal
 from rlbox.system.processes import RunProcesses
 from rlbox.values import Secret
@@ -208,7 +208,7 @@ def test_a_resumed_run_gets_them_again(planted: Bench) -> None:
     plan["attempt"], plan["stages"][0]["argv"][2] = 2, says
     (planted.run_dir / "plan.json").write_text(json.dumps(plan))
     (planted.run_dir / "supervisor.json").unlink()  # as resuming does
-    line = secrets_line({name: Secret(value) for name, value in planted.secrets.items()})
+    line = encode_secrets({name: Secret(value) for name, value in planted.secrets.items()})
     planted.supervisor = Supervisor(planted.run_dir, {}, line)
     assert planted.finish()[0] == 0
     assert planted.log("1-asks/stage.log") == planted.log("1-asks/attempt-1/stage.log") == f"{len(TOKEN)}\n"

@@ -32,7 +32,7 @@ PIECES = (
     "authorization: ", "token=",
     "bearer ", "\x1b[", "\x1b]", "\x1b", "No module named '", "http://[",
 )  # fmt: skip
-OWN = ("rlbox.secrets.env_file.", "rlbox.secrets.masks._PLAIN", "rlbox.secrets.strength.")
+OWN = ("rlbox.secrets.env_file.", "rlbox.secrets.masks._PLAIN", "rlbox.secrets.lookup.")
 """These read the user's own files and secrets."""
 WHOLE = {
     "rlbox.gate.lines._ECHO",

@@ -38,13 +38,13 @@ class ResultsDisk:
     def home(self, folder: Path | None, name: str) -> DownloadDirectory:
         """Return where files come to: `folder`, the one used before for an instance, or one called `name`."""
         from rlbox.ssh.download import DownloadDirectory
-        from rlbox.vast.instance import home_of
+        from rlbox.vast.instance import download_directory
 
         if self.instance is None:
             whole = (folder or Path(name)).absolute()
             return DownloadDirectory(whole / _RECORD, whole)
-        home = home_of(self.instance, folder.absolute() if folder else None)
-        return home if home.was_used or folder else home_of(self.instance, Path(name).absolute())
+        home = download_directory(self.instance, folder.absolute() if folder else None)
+        return home if home.was_used or folder else download_directory(self.instance, Path(name).absolute())
 
     def results(self, run: str) -> list[str]:
         """Return the folders of results below the disk: those that a run of this name has, or the one it is.
@@ -141,11 +141,11 @@ def disk_with_results(app: App, instance: int | None, target: str, data: str | N
 
     if instance is not None:
         from rlbox.cli.vast_instances import disk_of
-        from rlbox.vast.account import read_own
-        from rlbox.vast.instance import address_of
+        from rlbox.vast.api import find_own_instance
+        from rlbox.vast.instance import ssh_address
 
-        one = read_own(instance)
-        with SshConnection(address_of(one)) as connection:
+        one = find_own_instance(instance)
+        with SshConnection(ssh_address(one)) as connection:
             yield ResultsDisk(way=connection, disk=disk_of(app, one), instance=instance)
     elif engine_place().startswith("ssh://"):
         with SshConnection(parse_ssh_url(engine_place())) as connection:

@@ -19,7 +19,7 @@ from rlbox.cluster.work.jobs import require_head
 from rlbox.cluster.work.vigil import LINES_FILE, Vigil, evidence_folder, lay, vigil
 from rlbox.errors import EngineError, NodeError
 from rlbox.i18n import _
-from rlbox.secrets.masks import SECRETS_VARIABLE, Masks
+from rlbox.secrets.masks import SECRETS_VARIABLE, SecretMasker
 from rlbox.values import Secret
 
 BESIDE = "RLBOX_BESIDE_HEAD"
@@ -71,7 +71,7 @@ def carry_out_beside(app: App, wish: ClusterWish, work: BesideWish) -> int:
         _require_healthy(story, survey, standing)
         app.say(f"the run is on node {head.name}; from here: {there(standing.plan, 'logs', work.run)}")
         values = {name: secret.reveal() for name, secret in work.secrets.items()}
-        masks = Masks({**values, SECRETS_VARIABLE: ",".join(values)})
+        masks = SecretMasker({**values, SECRETS_VARIABLE: ",".join(values)})
         with vigil(story, survey, standing, masks) as watch:
             code = _carry_out(app, head, standing, work, values, watch)
             if code:

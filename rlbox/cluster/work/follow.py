@@ -18,7 +18,7 @@ from rlbox.cluster.work.logs import start_logs
 from rlbox.cluster.work.watch import WatchedNodes
 from rlbox.errors import RlboxError
 from rlbox.printable import PrintableStream
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 
 _ASK_S = 0.5
 _LAST_S = 5.0
@@ -69,7 +69,7 @@ class JobFollower:
 
 @contextmanager
 def following(
-    story: Story, survey: Survey, standing: StandingCluster, head: NodeLink, id_: str, masks: Masks
+    story: Story, survey: Survey, standing: StandingCluster, head: NodeLink, id_: str, masks: SecretMasker
 ) -> Iterator[JobFollower]:
     """Yield what follows a job, the nodes being watched while the block runs."""
     going = start_logs(story, standing, head.name, [f"job-driver-{id_}.log"], follow=True, most=_MOST)
@@ -83,7 +83,7 @@ def following(
 class _Shown:
     """What a driver writes, on stdout, without secrets and control sequences."""
 
-    def __init__(self, masks: Masks, *, quiet: bool) -> None:
+    def __init__(self, masks: SecretMasker, *, quiet: bool) -> None:
         self._masked, self._printable, self._quiet = masks.stream(), PrintableStream(), quiet
 
     def write(self, text: str) -> None:

@@ -21,7 +21,7 @@ from rlbox.cluster.wish import ClusterWish
 from rlbox.cluster.work.jobs import JobsApi, require_head
 from rlbox.errors import NodeError, RlboxError
 from rlbox.i18n import _
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 
 EVERYTHING = ("job-driver-*.log", "worker-*.out", "worker-*.err", "raylet.*", "gcs_server.*", "dashboard.err")
 _MOST = 1 << 21
@@ -46,7 +46,7 @@ def read_logs(app: App, wish: LogsWish, show: Callable[[LogLine], None]) -> None
     NodeError
         There is no such cluster, or the connection to a node broke while it was followed.
     """
-    masks = Masks(os.environ)
+    masks = SecretMasker(os.environ)
     with story_of(app, wish) as story:
         for one in story.fleet.unreached:
             app.say(f"{one.where}: {one.title}: {one.seen}")
@@ -169,6 +169,6 @@ def _come(parts: queue.Queue[NodePart]) -> Iterator[NodePart]:
         return
 
 
-def masked(masks: Masks, line: LogLine) -> LogLine:
+def masked(masks: SecretMasker, line: LogLine) -> LogLine:
     """Return a line without secrets."""
     return LogLine(at=line.at, node=line.node, file=line.file, text=masks.text(line.text))

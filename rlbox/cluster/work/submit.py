@@ -24,8 +24,8 @@ from rlbox.cluster.work.package import WorkFiles, find_files, packed
 from rlbox.errors import Interrupted, NodeError, SpecError
 from rlbox.findings import Finding
 from rlbox.i18n import _
-from rlbox.secrets.find import find_secrets
-from rlbox.secrets.masks import SECRETS_VARIABLE, Masks
+from rlbox.secrets.lookup import find_secrets
+from rlbox.secrets.masks import SECRETS_VARIABLE, SecretMasker
 from rlbox.values import Secret
 
 
@@ -48,9 +48,9 @@ class _Ready:
     files: WorkFiles | None
     secrets: Mapping[str, Secret]
 
-    def masks(self) -> Masks:
+    def masks(self) -> SecretMasker:
         values = {name: secret.reveal() for name, secret in self.secrets.items()}
-        return Masks({**values, SECRETS_VARIABLE: ",".join(values)})
+        return SecretMasker({**values, SECRETS_VARIABLE: ",".join(values)})
 
 
 @dataclass(frozen=True, kw_only=True)

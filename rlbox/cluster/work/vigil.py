@@ -20,7 +20,7 @@ from rlbox.cluster.work.watch import WatchedNodes
 from rlbox.errors import RlboxError
 from rlbox.findings import Finding
 from rlbox.foreign import parse_json
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 
 LINES_FILE, STATUS_FILE = "nodes.txt", "nodes.json"
 _KEPT, _MOST = 1000, 1 << 16
@@ -33,7 +33,7 @@ _LAST_S = 1.5
 class Vigil:
     """The last lines of every node, those too that answer no more, and what is told of nodes while the block runs."""
 
-    def __init__(self, story: Story, survey: Survey, standing: StandingCluster, masks: Masks) -> None:
+    def __init__(self, story: Story, survey: Survey, standing: StandingCluster, masks: SecretMasker) -> None:
         self._story, self._standing, self._masks = story, standing, masks
         self._began = time.time()
         self._lines: dict[tuple[str, str], deque[LogLine]] = {}
@@ -70,7 +70,7 @@ class Vigil:
 
 
 @contextmanager
-def vigil(story: Story, survey: Survey, standing: StandingCluster, masks: Masks) -> Iterator[Vigil]:
+def vigil(story: Story, survey: Survey, standing: StandingCluster, masks: SecretMasker) -> Iterator[Vigil]:
     """Yield the watch over the nodes of a cluster, which ends with the block."""
     found = Vigil(story, survey, standing, masks)
     try:

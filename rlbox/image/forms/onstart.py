@@ -12,7 +12,7 @@ from typing import Literal
 from rlbox.errors import SpecError, page
 from rlbox.i18n import _
 from rlbox.image.templates import render
-from rlbox.secrets.masks import secret_lines
+from rlbox.secrets.masks import find_secret_lines
 from rlbox.target.target import Target
 
 LIMIT = 4048
@@ -79,7 +79,7 @@ def plan_onstart(
         The target is not for vast.ai, `added` holds what looks like a secret, or the script is too large even packed.
     """
     check_platform(target)
-    if found := secret_lines(added):
+    if found := find_secret_lines(added):
         raise SpecError(
             _("line {found} of the added text looks like a secret, and the platform keeps the script").format(
                 found=found[0]

@@ -22,7 +22,7 @@ from rlbox.record.ledger import RunStore
 from rlbox.record.settle import RuntimeStatus
 from rlbox.record.state import StageState, load_run_state, new_run_state, run_cause, write_run_state
 from rlbox.run.places import PLACES, open_runtime
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 
 ME = LockOwner(what="a test")
 NOTE = ContainerRef(run="r-1", name="job-7", engine="there", started="t0", place="there")
@@ -67,7 +67,7 @@ def ledger_with(data: Path, fake: Fake, *, begun: bool = True) -> RunStore:
     run_store = RunStore(data_dir=data, open_runtime=lambda note: fake)
     run_dir = run_store.create_run(PLAN, None, {"told.txt": "x"})
     if begun:
-        write_run_state(run_dir, new_run_state(PLAN, supervisor_pid=1), Masks({}))
+        write_run_state(run_dir, new_run_state(PLAN, supervisor_pid=1), SecretMasker({}))
     run_store.write_ref(NOTE, PLAN)
     return run_store
 
@@ -133,11 +133,13 @@ def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:
     last = ExitInfo(kind="ended", exit_code=1, container="job-7", note="rlbox: run running")
     run_store = ledger_with(tmp_path, Fake("ended", last))
     run_dir = run_store.find_run("r-1")
-    write_run_state(run_dir, dataclasses.replace(new_run_state(PLAN, supervisor_pid=1), state="failed"), Masks({}))
+    write_run_state(
+        run_dir, dataclasses.replace(new_run_state(PLAN, supervisor_pid=1), state="failed"), SecretMasker({})
+    )
     assert run_store.reconcile(ME).unresolved == {}
     write_plan(run_dir, dataclasses.replace(PLAN, digest="forged"))
     assert run_store.load_plan(run_dir) == PLAN
-    write_run_state(run_dir, dataclasses.replace(load_run_state(run_dir), state="passed"), Masks({}))
+    write_run_state(run_dir, dataclasses.replace(load_run_state(run_dir), state="passed"), SecretMasker({}))
     state = run_store.load_state(run_dir, PLAN)
     assert state
     assert (state.state, state.cause and state.cause.kind) == ("failed", "contradiction")
@@ -152,7 +154,7 @@ def test_a_forged_boot_hides_no_word_of_the_carrier(tmp_path: Path) -> None:
     run_store = ledger_with(tmp_path, Fake("ended", last))
     run_dir, stage = run_store.find_run("r-1"), StageState(name="a", title="a", directory="stages/1-a", state="passed")
     state = dataclasses.replace(new_run_state(PLAN, supervisor_pid=1), state="passed", stages=(stage,))
-    write_run_state(run_dir, state, Masks({}))
+    write_run_state(run_dir, state, SecretMasker({}))
     facts = {"pid": 1, "started": 1, "boot_id": "another", "init": 1, "uid": 0, "host": "", "place": "there"}
     (run_dir / "supervisor.json").write_text(json.dumps(facts))
     run_store.reconcile(ME)

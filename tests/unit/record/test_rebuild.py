@@ -14,7 +14,7 @@ from rlbox.job.plan import StagePlan
 from rlbox.record.journal import EVENTS_FILE
 from rlbox.record.rebuild import rebuild_state
 from rlbox.record.state import load_run_state, write_run_state
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 
 STAGE = StagePlan(
     name="a", title="a", directory="stages/1-a", argv=("a",), env={}, services=(), needs=(), ray=None, total_s=1,
@@ -40,7 +40,7 @@ def test_what_is_of_another_kind_is_left_out(
 ) -> None:
     (tmp_path / EVENTS_FILE).write_text(json.dumps(event) + "\n")
     state = rebuild_state(tmp_path, dataclasses.replace(PLAN, stages=(STAGE,)))
-    write_run_state(tmp_path, state, Masks({}))
+    write_run_state(tmp_path, state, SecretMasker({}))
     assert load_run_state(tmp_path) == state
     (stage,) = state.stages
     assert (state.exit_code, stage.cause.what if stage.cause else None) == (code, cause)

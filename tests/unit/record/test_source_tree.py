@@ -9,11 +9,11 @@ import pytest
 
 from rlbox.foreign import toml_table
 from rlbox.record.source_tree import RECORD, describe_source, load_source_record, probe_source, read_tree_version
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 
 pytestmark = pytest.mark.allow("processes")
 
-MASKS = Masks({})
+MASKS = SecretMasker({})
 
 
 def git(folder: Path, *words: str) -> str:
@@ -84,7 +84,7 @@ def test_files_masks_secrets_and_cuts_a_long_diff(tree: Path) -> None:
     token = "hunter2-quite-long-1234"
     (tree / "verl/__init__.py").write_text(f"KEY = '{token}'\n" + "# line\n" * 200_000)
     found = probe_source(tree, "verl")
-    text = found.files(Masks({"MY_TOKEN": token}))[found.record["diff"]]
+    text = found.files(SecretMasker({"MY_TOKEN": token}))[found.record["diff"]]
     assert token not in text
     assert "+KEY = '***'" in text
     assert text.endswith("characters in all]\n")

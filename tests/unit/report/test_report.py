@@ -18,10 +18,10 @@ from rlbox.errors import SpecError
 from rlbox.record.state import RunState, write_run_state
 from rlbox.report.html import MOST_BYTES, make_timeline, render_report, time_range
 from rlbox.report.read import load_run_record
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 
 NOW = iso(30000)
-NO_MASKS = Masks({})
+NO_MASKS = SecretMasker({})
 VOID = ("meta", "link", "br", "input", "line", "rect", "polyline", "circle")
 
 
@@ -60,7 +60,7 @@ class Page(HTMLParser):
         return (attributes for name, attributes in self.tags if name == tag)
 
 
-def report(run_dir: Path, masks: Masks = NO_MASKS) -> str:
+def report(run_dir: Path, masks: SecretMasker = NO_MASKS) -> str:
     return render_report(load_run_record(run_dir, masks, points=400), made_at=NOW)
 
 
@@ -169,7 +169,7 @@ def test_secrets_are_masked(tmp_path: Path) -> None:
     plan = json.loads((folder / "plan.json").read_text()) | {"params": {"key": secret}}
     (folder / "plan.json").write_text(json.dumps(plan))
     assert secret in report(folder)
-    assert secret not in report(folder, masks=Masks({"RLBOX_SECRETS": "WANDB_API_KEY", "WANDB_API_KEY": secret}))
+    assert secret not in report(folder, masks=SecretMasker({"RLBOX_SECRETS": "WANDB_API_KEY", "WANDB_API_KEY": secret}))
 
 
 OTHER = b"""{"stages": 3, "params": [], "origins": 1, "units": "x", "env": [1], "secrets": 7, "notes": {"a": 1},

@@ -25,7 +25,7 @@ from rlbox.record.resources import RESOURCES_FILE
 from rlbox.record.state import RunState, ServiceState, StageState, write_run_state
 from rlbox.report.activity import RunWatch
 from rlbox.report.run_view import Painter, StatusView, run_frame, run_view, status_view, summary_text
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 
 pytestmark = pytest.mark.allow("processes")
 
@@ -321,7 +321,7 @@ with run_view(folder, live=sys.stderr.isatty(), quiet=False) as show:
 
 
 def test_a_real_terminal(run_dir: Path) -> None:
-    write_run_state(run_dir, STATE, Masks({}))
+    write_run_state(run_dir, STATE, SecretMasker({}))
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     env = {"PATH": os.defpath, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path), "LANG": "C.UTF-8"}
@@ -334,7 +334,7 @@ def test_a_real_terminal(run_dir: Path) -> None:
     try:
         received += _read_until(ours, "held")
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 40, 0, 0))
-        write_run_state(run_dir, dataclasses.replace(STATE, target="moved"), Masks({}))
+        write_run_state(run_dir, dataclasses.replace(STATE, target="moved"), SecretMasker({}))
         received += _read_until(ours, "moved")
         (run_dir / "end").touch()
         assert follower.wait(60) == 0
@@ -358,7 +358,7 @@ def _read_until(terminal: int, text: str) -> str:
 
 
 def test_the_status_stands_below_the_logs_and_leaves_nothing(run_dir: Path, terminal: Terminal) -> None:
-    write_run_state(run_dir, STATE, Masks({}))
+    write_run_state(run_dir, STATE, SecretMasker({}))
     screen, view = Screen(80, 24), StatusView(run_dir, Painter(terminal), quiet=False)
     terminal.write("a line\r\n")
     view.show(after_line=True)
@@ -381,7 +381,7 @@ def test_off_a_terminal_the_status_is_a_line_for_every_change(
     run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlbox.report.run_view._LOOK_S", 0.0)
-    write_run_state(run_dir, STATE, Masks({}))
+    write_run_state(run_dir, STATE, SecretMasker({}))
     with status_view(run_dir, live=False, quiet=False) as view:
         for _ in range(3):
             view.show(after_line=False)

@@ -12,9 +12,9 @@ from rlbox.evaluation.lock import PARTS, EvaluationLock
 from rlbox.evaluation.result_files import KeptRows, make_result, rows_keys, write_outputs
 from rlbox.report.html import MOST_BYTES
 from rlbox.report.scores_page import MOST_TEXT, cut, default_name, read_answers, render_scores, results_at
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 
-NO_MASKS = Masks({})
+NO_MASKS = SecretMasker({})
 MADE = "2026-11-26T06:00:00Z"
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[2J\"'&\u202e\ud800"
 
@@ -40,7 +40,7 @@ def write_results(
     return out
 
 
-def page(out: Path, problem: str = "", masks: Masks = NO_MASKS) -> str:
+def page(out: Path, problem: str = "", masks: SecretMasker = NO_MASKS) -> str:
     found = results_at(out)
     results, problems = [result for _, result in found], list(read_answers(found, masks, problem))
     return render_scores(out.name, results, problems, made_at=MADE)
@@ -91,7 +91,7 @@ def test_what_a_model_wrote_steers_nothing(tmp_path: Path) -> None:
 
 def test_secrets_are_masked(tmp_path: Path) -> None:
     write_results(tmp_path / "eval", text="my key is hunter2-hunter2-hunter2")
-    html = page(tmp_path / "eval", masks=Masks({"API_KEY": "hunter2-hunter2-hunter2"}))
+    html = page(tmp_path / "eval", masks=SecretMasker({"API_KEY": "hunter2-hunter2-hunter2"}))
     assert "hunter2" not in html
 
 

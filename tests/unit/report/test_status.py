@@ -23,7 +23,7 @@ from rlbox.record.state import RunState, change_stage, new_run_state, write_run_
 from rlbox.report.status import write_status
 from rlbox.run.launch import report_result
 from rlbox.run.places import open_runtime
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 
 PROJECT = Project(folder=CHECKOUT)
 
@@ -77,7 +77,7 @@ def test_a_run_that_passed_leaves_the_page(tmp_path: Path, status: str) -> None:
     plan, state = passed(tmp_path / "runs/h-1")
     run_dir = run_store.create_run(plan, None, {})
     code = 0 if status == "passed" else 1
-    write_run_state(run_dir, dataclasses.replace(state, state=status, exit_code=code), Masks({}))
+    write_run_state(run_dir, dataclasses.replace(state, state=status, exit_code=code), SecretMasker({}))
     app = App(project=PROJECT)
     assert report_result(app, run_store, run_dir, plan, LockOwner(what="a test")) == code
     assert (run_dir / "STATUS.md").is_file() == (status == "passed")
@@ -92,7 +92,7 @@ def test_a_disk_that_is_full_costs_the_page_alone(
     run_store = RunStore(data_dir=tmp_path, open_runtime=open_runtime)
     plan, state = passed(tmp_path / "runs/h-1")
     run_dir = run_store.create_run(plan, None, {})
-    write_run_state(run_dir, state, Masks({}))
+    write_run_state(run_dir, state, SecretMasker({}))
     monkeypatch.setattr("rlbox.report.status.replace_file", full)
     assert report_result(App(project=PROJECT), run_store, run_dir, plan, LockOwner(what="a test")) == 0
     assert "status: not written: No space left on device\n" in capsys.readouterr().err

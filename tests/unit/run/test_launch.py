@@ -18,7 +18,7 @@ from rlbox.record.ledger import RunStore
 from rlbox.record.state import RunState, StageState, new_run_state, write_run_state
 from rlbox.run.launch import report_result
 from rlbox.run.places import open_runtime
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 
 PLAN = RunPlan(
     run_id="r-1",
@@ -56,8 +56,8 @@ def test_a_run_that_did_not_pass_never_ends_with_0(tmp_path: Path, changes: dict
     run_dir = run_store.create_run(PLAN, None, {})
     stages = (StageState(name="a", title="a", directory="stages/1-a"),)
     state: RunState = dataclasses.replace(new_run_state(PLAN, supervisor_pid=1), stages=stages, **changes)
-    write_run_state(run_dir, state, Masks({}))
+    write_run_state(run_dir, state, SecretMasker({}))
     app = App(project=Project(folder=CHECKOUT))
     assert report_result(app, run_store, run_dir, PLAN, LockOwner(what="a test")) == code
-    write_run_state(run_dir, dataclasses.replace(state, stages=()), Masks({}))
+    write_run_state(run_dir, dataclasses.replace(state, stages=()), SecretMasker({}))
     assert report_result(app, run_store, run_dir, PLAN, LockOwner(what="a test")) == code

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.secrets.credentials import CredentialStream, mask_credentials
+from rlbox.secrets.url_credentials import CredentialMaskStream, mask_credentials
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ CUTS = st.lists(st.integers(0, 160), max_size=12)
 
 def streamed(text: str, cuts: list[int]) -> str:
     data = text.encode()
-    stream, found, place = CredentialStream(), b"", 0
+    stream, found, place = CredentialMaskStream(), b"", 0
     for cut in sorted({min(cut, len(data)) for cut in cuts} | {len(data)}):
         found += stream.feed(data[place:cut])
         place = cut
@@ -96,7 +96,7 @@ def test_nothing_is_shown_that_was_hidden_uncut(text: str, cuts: list[int]) -> N
 
 
 def test_an_ended_line_is_never_held_back_and_an_open_one_not_for_long() -> None:
-    stream = CredentialStream()
+    stream = CredentialMaskStream()
     assert stream.feed(b"see http://\n") == b"see http://\n"
     assert stream.feed(b"at http://user") == b"at "
     assert stream.feed(b"x" * 4096)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbox.secrets.mask_stream import MaskPatterns, MaskStream
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 
 # few letters, so that secrets overlap themselves and each other
 WORDS = st.text("ab\n\u00df", min_size=4, max_size=7)
@@ -78,7 +78,7 @@ def test_the_first_letters_on_a_line_of_their_own_are_shown_and_the_rest_is_not(
     ],
 )
 def test_the_time_grows_with_the_bytes_alone(line: bytes) -> None:
-    masks = Masks({"RLBOX_SECRETS": "A", "A": "hx_AbCdEfGhIjKlMnOpQrStUvWxYz012345"})
+    masks = SecretMasker({"RLBOX_SECRETS": "A", "A": "hx_AbCdEfGhIjKlMnOpQrStUvWxYz012345"})
     took = []
     for size in (1 << 17, 1 << 20):
         data = line * (size // len(line))

@@ -15,9 +15,8 @@ from rlbox.config.project import Project
 from rlbox.errors import Interrupted, SpecError, TimedOut
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.render import secret_aliases
-from rlbox.secrets.find import find_secrets
-from rlbox.secrets.grants import Grants
-from rlbox.secrets.hand_over import keep_apart, receive_secrets, secrets_line, send_secrets
+from rlbox.secrets.handover import SecretGrants, encode_secrets, receive_secrets, remove_from_environment, send_secrets
+from rlbox.secrets.lookup import find_secrets
 from rlbox.values import Secret
 
 ALIASES = secret_aliases(load_fixes(Project(folder=CHECKOUT)))
@@ -184,23 +183,23 @@ def test_a_line_that_is_none(pipe: tuple[int, int], line: bytes) -> None:
 
 
 def test_a_name_that_did_not_come(pipe: tuple[int, int]) -> None:
-    os.write(pipe[1], secrets_line({"A": Secret("planted")}))
+    os.write(pipe[1], encode_secrets({"A": Secret("planted")}))
     with pytest.raises(SpecError, match="secrets that did not come over standard input: B"):
         receive_secrets(("A", "B"), pipe[0])
 
 
 def test_they_are_named_where_programs_start_and_are_not_there() -> None:
     environment = {"PATH": "/bin", "RLBOX_SECRETS": "OLD,A", "A": "of the user's own shell"}
-    keep_apart(environment, {"A": "planted", "B": "x"})
+    remove_from_environment(environment, {"A": "planted", "B": "x"})
     assert environment == {"PATH": "/bin", "RLBOX_SECRETS": "OLD,A,B"}
     untouched: dict[str, str] = {}
-    keep_apart(untouched, {})
+    remove_from_environment(untouched, {})
     assert untouched == {}
 
 
 def test_who_names_a_secret_gets_it_under_all_its_names_and_nobody_else() -> None:
     secrets = {"WANDB_API_KEY": "planted1", "WANDB_KEY": "planted1", "HF_TOKEN": "planted2"}
-    grants = Grants(secrets, ALIASES)
+    grants = SecretGrants(secrets, ALIASES)
     assert grants.environment(["WANDB_KEY", "ABSENT"]) == {
         "WANDB_API_KEY": "planted1",
         "WANDB_KEY": "planted1",
@@ -208,4 +207,4 @@ def test_who_names_a_secret_gets_it_under_all_its_names_and_nobody_else() -> Non
     }
     assert grants.environment([]) == {"RLBOX_SECRETS": ""}
     assert grants.hidden(["HF_TOKEN"]) == {"HF_TOKEN": "***", "RLBOX_SECRETS": "HF_TOKEN"}
-    assert Grants({}).environment(["HF_TOKEN"]) == {}
+    assert SecretGrants({}).environment(["HF_TOKEN"]) == {}

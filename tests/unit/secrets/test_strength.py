@@ -7,7 +7,7 @@ import string
 
 import pytest
 
-from rlbox.secrets.strength import weakness
+from rlbox.secrets.lookup import find_weakness
 
 WORD = "a common word or name, or like one"
 
@@ -42,7 +42,7 @@ WORD = "a common word or name, or like one"
     ],
 )
 def test_too_weak(value: str, why: str) -> None:
-    assert weakness(value) == why
+    assert find_weakness(value) == why
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,12 @@ def test_too_weak(value: str, why: str) -> None:
     ],
 )
 def test_strong_enough(value: str) -> None:
-    assert weakness(value) == ""
+    assert find_weakness(value) == ""
 
 
 @pytest.mark.parametrize(("letters", "size"), [(string.hexdigits[:16], 32), (string.ascii_letters + string.digits, 20)])
 def test_what_services_make_is_strong(letters: str, size: int) -> None:
     drawn = random.Random(7)
-    assert [value for value in ("".join(drawn.choices(letters, k=size)) for _ in range(2000)) if weakness(value)] == []
+    assert [
+        value for value in ("".join(drawn.choices(letters, k=size)) for _ in range(2000)) if find_weakness(value)
+    ] == []

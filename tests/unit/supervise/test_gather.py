@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.secrets.masks import Masks
+from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.explain import write_manifest, write_texts
 from rlbox.supervise.gather import PART_BYTES, PartUnavailableError, collect_texts
 
@@ -46,7 +46,7 @@ def test_the_manifest_names_what_others_wrote(tmp_path: Path) -> None:
     (tmp_path / "stacks/12.txt").write_text("frames")
     assert write_texts(tmp_path, {"REPORT.md": "page", "empty.txt": ""}) == {}
     write_manifest(
-        tmp_path, {"stacks": "stack of a process", "REPORT.md": "one page"}, {"gpu.txt": "no driver"}, Masks({})
+        tmp_path, {"stacks": "stack of a process", "REPORT.md": "one page"}, {"gpu.txt": "no driver"}, SecretMasker({})
     )
     found = json.loads((tmp_path / "manifest.json").read_text())
     assert [(row["name"], row["bytes"], row["what"]) for row in found["files"]] == [

@@ -8,27 +8,27 @@ from pathlib import Path
 import pytest
 
 from rlbox.errors import SpecError
-from rlbox.vast.stay import Stay, below, keep_text, read_stay, wanted_paths
+from rlbox.vast.remote_job import RemoteJob, parse_remote_job, path_below_disk, select_result_paths, start_agent_script
 
 pytestmark = pytest.mark.allow("processes")
-STAY = Stay(job="sft", disk="/workspace", words=("--set", "a=b c"), then="stop", notify="https://hooks.example/x")
+STAY = RemoteJob(job="sft", disk="/workspace", words=("--set", "a=b c"), then="stop", notify="https://hooks.example/x")
 
 
 def test_a_stay_is_read_as_it_was_written() -> None:
-    assert read_stay(STAY.text()) == STAY
+    assert parse_remote_job(STAY.text()) == STAY
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"job": "sft"}', '{"job": 1, "disk": 2, "words": 3}'])
 def test_what_is_no_stay(text: str) -> None:
     with pytest.raises(SpecError, match="is not what `rlbox vast up` writes"):
-        read_stay(text)
+        parse_remote_job(text)
 
 
 def test_whole_checkpoints_and_all_runs_come_home() -> None:
     rows = [{"path": "/workspace/ckpts/global_step_10", "whole": True}, {"path": "/workspace/ckpts/x", "whole": False}]
     inside = {"path": "/workspace/runs/a/out", "checkpoints": [{"path": "/workspace/runs/a/out/c", "whole": True}]}
     series = [{"path": "/workspace/ckpts", "checkpoints": rows}, inside]
-    assert wanted_paths([{"run": "a"}], series, "/workspace") == (
+    assert select_result_paths([{"run": "a"}], series, "/workspace") == (
         "ckpts/global_step_10",
         "ckpts/latest",
         "ckpts/latest_checkpointed_iteration.txt",
@@ -39,17 +39,17 @@ def test_whole_checkpoints_and_all_runs_come_home() -> None:
 @pytest.mark.parametrize("path", ["../etc/passwd", "/etc/passwd", "a/../../b"])
 def test_nothing_beside_the_disk_is_brought(path: str) -> None:
     with pytest.raises(SpecError, match="is not on the data disk /workspace"):
-        below(path, "/workspace")
+        path_below_disk(path, "/workspace")
 
 
 def test_every_start_of_an_instance_without_a_stay_does_nothing(tmp_path: Path) -> None:
-    done = subprocess.run(["sh", "-c", keep_text(str(tmp_path))], capture_output=True, text=True)
+    done = subprocess.run(["sh", "-c", start_agent_script(str(tmp_path))], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_instance_without_rlbox_says_so(tmp_path: Path) -> None:
     (tmp_path / ".rlbox-up").mkdir()
     (tmp_path / ".rlbox-up/stay.json").write_text(STAY.text())
-    text = keep_text(str(tmp_path)).replace("/opt/rlbox", f"{tmp_path}/nowhere")
+    text = start_agent_script(str(tmp_path)).replace("/opt/rlbox", f"{tmp_path}/nowhere")
     done = subprocess.run(["sh", "-c", text], capture_output=True, text=True)
     assert (done.returncode, "this instance has no rlbox" in done.stderr) == (1, True)

@@ -19,14 +19,21 @@ from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.render import bake_fixes
 from rlbox.image.forms.onstart import LIMIT, SANDBOX_PORT, plan_onstart
-from rlbox.secrets.masks import is_secret, secret_lines
+from rlbox.secrets.masks import find_secret_lines, looks_like_secret
 from rlbox.target.target import Target, load_target
-from rlbox.vast.offers import Needs, misses, offer_needs, platform_gpu_name, rank, read_offer
-from rlbox.vast.options import VastOptions, parse_options
+from rlbox.vast.offers import (
+    OfferFilter,
+    explain_mismatches,
+    make_offer_filter,
+    parse_offer,
+    platform_gpu_name,
+    rank_offers,
+)
+from rlbox.vast.request import ContainerOptions, parse_container_options
 
 TEMPLATES = [CHECKOUT / "templates"]
 SHIPPED = Project(folder=CHECKOUT)
-NEEDS = Needs(
+NEEDS = OfferFilter(
     gpu_name="RTX 5090",
     gpus=4,
     gpu_ram=31,
@@ -100,7 +107,7 @@ def test_no_secret_gets_into_a_script(line: str) -> None:
 
 def test_what_is_no_secret() -> None:
     fine = ['export HF_TOKEN="$MY_TOKEN"', "git checkout 469de0845cb7d665bc68044d541aa3aa28c5b30a", "KEYS=/data/keys"]
-    assert secret_lines("\n".join(fine)) == ()
+    assert find_secret_lines("\n".join(fine)) == ()
 
 
 def test_another_platform_has_no_such_field() -> None:
@@ -109,18 +116,22 @@ def test_another_platform_has_no_such_field() -> None:
 
 
 def test_both_forms_of_options() -> None:
-    options = parse_options(target(), "-e A=1 --env=B='x y' -p 8000:8000 -p70000:70000/udp -h box -n mine -eC=a=b")
-    assert options == VastOptions(
+    options = parse_container_options(
+        target(), "-e A=1 --env=B='x y' -p 8000:8000 -p70000:70000/udp -h box -n mine -eC=a=b"
+    )
+    assert options == ContainerOptions(
         env={"A": "1", "B": "x y", "C": "a=b"}, ports=("8000:8000", "70000:70000/udp"), hostname="box", overlay="mine"
     )
     assert options.as_env() == {
         "A": "1", "B": "x y", "C": "a=b", "-p 8000:8000": "1", "-p 70000:70000/udp": "1", "-h": "box", "-n mine": "1"
     }  # fmt: skip
-    assert parse_options(target(), options.as_flags()) == options
+    assert parse_container_options(target(), options.as_flags()) == options
 
 
 TARGET = target()
-NAMES = st.from_regex(r"[A-Z][A-Z0-9_]{0,9}", fullmatch=True).filter(lambda name: not secret_lines(f"{name}=aaaaaaaa1"))
+NAMES = st.from_regex(r"[A-Z][A-Z0-9_]{0,9}", fullmatch=True).filter(
+    lambda name: not find_secret_lines(f"{name}=aaaaaaaa1")
+)
 VALUES = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), max_size=20)
 
 
@@ -128,9 +139,9 @@ VALUES = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), max_size=
     st.dictionaries(NAMES, VALUES, max_size=5), st.sets(st.integers(1024, 8000).map(lambda n: f"{n}:{n}"), max_size=9)
 )
 def test_options_survive_a_round_trip(env: dict[str, str], ports: set[str]) -> None:
-    options = VastOptions(env=env, ports=tuple(sorted(ports)))
-    assume(not any(is_secret(name, value) for name, value in env.items()))
-    assert parse_options(TARGET, options.as_flags()) == options
+    options = ContainerOptions(env=env, ports=tuple(sorted(ports)))
+    assume(not any(looks_like_secret(name, value) for name, value in env.items()))
+    assert parse_container_options(TARGET, options.as_flags()) == options
 
 
 @pytest.mark.parametrize(
@@ -159,34 +170,34 @@ def test_options_survive_a_round_trip(env: dict[str, str], ports: set[str]) -> N
 )
 def test_options_that_the_platform_ignores_are_refused(text: str, told: str) -> None:
     with pytest.raises(SpecError) as caught:
-        parse_options(target(), text)
+        parse_container_options(target(), text)
     assert told in str(caught.value)
 
 
 def test_every_wrong_option_is_named_at_once() -> None:
     with pytest.raises(SpecError) as caught:
-        parse_options(target(vast={"options": "--rm -it --ulimit=nofile=1 -p 8080:8080", "mode": "jupyter"}))
+        parse_container_options(target(vast={"options": "--rm -it --ulimit=nofile=1 -p 8080:8080", "mode": "jupyter"}))
     assert [line.split()[0] for line in caught.value.what.splitlines()] == ["--rm", "-it", "--ulimit", "-p"]
     assert caught.value.where == "images/vast-5090/target.toml: vast.options"
 
 
 def test_jupyter_and_the_platforms_own_images_have_more_ports() -> None:
-    assert parse_options(target(), "-p 8080:8080").ports == ("8080:8080",)
+    assert parse_container_options(target(), "-p 8080:8080").ports == ("8080:8080",)
     for changed, image in ((target(vast={"mode": "jupyter"}), ""), (target(), "vastai/pytorch:1")):
         with pytest.raises(SpecError, match="8080 is the platform's own"):
-            parse_options(changed, "-p 8080:8080", image)
+            parse_container_options(changed, "-p 8080:8080", image)
 
 
 def test_needs_follow_from_the_target() -> None:
-    assert offer_needs(target(vast={"max_price": 2.5})) == NEEDS
-    assert offer_needs(target(), disk=400, price=1.5, ports=2).query() == (
+    assert make_offer_filter(target(vast={"max_price": 2.5})) == NEEDS
+    assert make_offer_filter(target(), disk=400, price=1.5, ports=2).query() == (
         "num_gpus=4 gpu_name=RTX_5090 gpu_ram>=31 cuda_max_good>=13.0 disk_space>=400 cpu_cores_effective>=16"
         " cpu_ram>=240 reliability>=0.95 direct_port_count>=3 dph_total<=1.5"
     )
     with pytest.raises(SpecError, match=r"--disk 100: the target needs 350\.0 GB"):
-        offer_needs(target(), disk=100)
+        make_offer_filter(target(), disk=100)
     with pytest.raises(SpecError, match="names no GPU"):
-        offer_needs(target(hardware={"gpu": ""}))
+        make_offer_filter(target(hardware={"gpu": ""}))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +214,7 @@ def test_names_of_gpus(name: str, told: str) -> None:
 
 
 def test_each_recorded_offer_is_judged() -> None:
-    fitting, lacks = rank((read_offer(row, 350) for row in recorded("offers")), NEEDS)
+    fitting, lacks = rank_offers((parse_offer(row, 350) for row in recorded("offers")), NEEDS)
     assert [(offer.id, round(offer.price, 3)) for offer in fitting] == [(4100002, 1.797), (4100001, 1.997)]
     assert lacks == {
         4100003: ("48.0 GB of memory in its share, 240.0 GB needed",),
@@ -218,10 +229,10 @@ def test_each_recorded_offer_is_judged() -> None:
 
 
 def test_an_offer_that_says_little_fits_nothing() -> None:
-    assert len(misses(read_offer({"id": 1}, 200), NEEDS)) == 9
+    assert len(explain_mismatches(parse_offer({"id": 1}, 200), NEEDS)) == 9
 
 
 def test_a_price_is_that_of_the_disk_that_is_rented() -> None:
     row = {"id": 1, "dph_total": 2.0, "storage_total_cost": 0.01, "storage_cost": 0.36}
-    assert read_offer(row, 400).price == pytest.approx(2.19)
-    assert read_offer(row, 400).storage == pytest.approx(0.2)
+    assert parse_offer(row, 400).price == pytest.approx(2.19)
+    assert parse_offer(row, 400).storage == pytest.approx(0.2)

@@ -7,15 +7,16 @@ import json
 import os
 import selectors
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 
 from rlbox.errors import Interrupted, SpecError, TimedOut
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
+from rlbox.secrets.mask_stream import MASK
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.values import Secret
 
-LIMIT_S = 60.0
+RECEIVE_TIMEOUT_S = 60.0
 """How long a supervisor waits for its secrets."""
 
 _MOST_BYTES = 1 << 20
@@ -23,7 +24,7 @@ _CHUNK = 1 << 16
 _LOOK_S = 0.2
 
 
-def secrets_line(secrets: Mapping[str, Secret]) -> bytes:
+def encode_secrets(secrets: Mapping[str, Secret]) -> bytes:
     """Return the line that carries `secrets` (name to value); whoever sends it lets nobody see it."""
     return json.dumps({name: secret.reveal() for name, secret in secrets.items()}).encode("ascii") + b"\n"
 
@@ -36,10 +37,10 @@ def send_secrets(write: Callable[[bytes], object], secrets: Mapping[str, Secret]
     """
     if secrets:
         with contextlib.suppress(BrokenPipeError, ConnectionError):
-            write(secrets_line(secrets))
+            write(encode_secrets(secrets))
 
 
-def keep_apart(environment: MutableMapping[str, str], secrets: Mapping[str, str]) -> None:
+def remove_from_environment(environment: MutableMapping[str, str], secrets: Mapping[str, str]) -> None:
     """Take `secrets` out of the environment that processes inherit, wherever they came from, and name them there."""
     for name in secrets:
         environment.pop(name, None)
@@ -49,7 +50,7 @@ def keep_apart(environment: MutableMapping[str, str], secrets: Mapping[str, str]
 
 
 def receive_secrets(
-    names: tuple[str, ...], handle: int = 0, limit_s: float = LIMIT_S, stopped: Callable[[], bool] = bool
+    names: tuple[str, ...], handle: int = 0, limit_s: float = RECEIVE_TIMEOUT_S, stopped: Callable[[], bool] = bool
 ) -> dict[str, str]:
     """Return the secrets that come as one line on the file `handle`; nothing is read when `names` is empty.
 
@@ -118,3 +119,28 @@ def _parse(line: bytes, names: tuple[str, ...]) -> dict[str, str]:
             _("secrets that did not come over standard input: {missing}").format(missing=", ".join(missing))
         )
     return data
+
+
+class SecretGrants:
+    """The secrets of a run, name to value, and what a part of it that names some of them finds in its environment.
+
+    `aliases` are groups of names that mean the same secret: who names one of them gets all.
+    """
+
+    def __init__(self, secrets: Mapping[str, str], aliases: Iterable[tuple[str, ...]] = ()) -> None:
+        self._secrets = dict(secrets)
+        self._aliases = tuple(aliases)
+
+    def environment(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the variables for a part that names these secrets; an optional one that is not there is left out.
+
+        In a run with secrets, `RLBOX_SECRETS` names those of the part, be it none.
+        """
+        asked = set(names)
+        asked |= {name for group in self._aliases if asked & set(group) for name in group}
+        given = {name: value for name, value in self._secrets.items() if name in asked}
+        return {**given, SECRETS_VARIABLE: ",".join(given)} if self._secrets else {}
+
+    def hidden(self, names: Iterable[str]) -> dict[str, str]:
+        """Return what `environment` does, with `***` for the values."""
+        return {name: text if name == SECRETS_VARIABLE else MASK for name, text in self.environment(names).items()}

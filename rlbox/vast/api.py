@@ -25,8 +25,8 @@ from rlbox.system.http import (
     retry,
 )
 from rlbox.system.network_settings import find_ca_bundle
-from rlbox.vast.offers import Needs
-from rlbox.vast.request import DEAD, Instance, Request, own_instances, read_instance
+from rlbox.vast.offers import OfferFilter
+from rlbox.vast.request import DEAD_STATES, CreateRequest, Instance, parse_instance, select_own_instances
 
 _POLL_S = 10.0
 _SILENT_S = 120.0
@@ -38,12 +38,12 @@ _BUSY = (429, 502, 503, 504)
 _RUN_TYPES = {"ssh": "ssh_direc ssh_proxy", "jupyter": "jupyter_direc ssh_direc ssh_proxy"}
 
 
-def search_offers(needs: Needs) -> list[dict[str, Any]]:
+def search_offers(needs: OfferFilter) -> list[dict[str, Any]]:
     """Return the platform's rows for what is needed, priced with its disk, the cheapest first."""
     return list(_ask("the search", "POST", SEARCH_PATH, needs.body()).get("offers") or ())
 
 
-def create_instance(offer: int, request: Request) -> int:
+def create_instance(offer: int, request: CreateRequest) -> int:
     """Accept an offer and return the id of the instance that it becomes.
 
     The request is sent once: what is not answered may have been carried out, so it is not repeated.
@@ -68,12 +68,12 @@ def create_instance(offer: int, request: Request) -> int:
 
 def list_instances() -> dict[int, Instance]:
     """Return the account's instances by id."""
-    return {one.id: one for one in map(read_instance, _pages())}
+    return {one.id: one for one in map(parse_instance, _pages())}
 
 
-def read_own(number: int) -> Instance:
+def find_own_instance(number: int) -> Instance:
     """Return an instance that rlbox created; `SpecError` where there is none of that number."""
-    return own_instances(list_instances(), (number,))[0]
+    return select_own_instances(list_instances(), (number,))[0]
 
 
 def _pages() -> Iterator[Mapping[str, Any]]:
@@ -96,7 +96,7 @@ def destroy_instance(number: int) -> None:
         raise _refused(what, answer)
 
 
-def set_instance(number: int, state: Literal["running", "stopped"], *, key: str = "") -> None:
+def set_instance_state(number: int, state: Literal["running", "stopped"], *, key: str = "") -> None:
     """Ask for an instance to run, or to stop; it keeps its disk. `key` is another than the account's."""
     what = f"that instance {number} be {state}"
     answer = _ask(what, "PUT", f"/api/v0/instances/{number}/", {"state": state}, key=key)
@@ -104,7 +104,7 @@ def set_instance(number: int, state: Literal["running", "stopped"], *, key: str 
         raise _refused(what, answer)
 
 
-def wait_running(number: int, timeout_s: float, say: Callable[[str], None], *, started: bool = False) -> Instance:
+def wait_until_running(number: int, timeout_s: float, say: Callable[[str], None], *, started: bool = False) -> Instance:
     """Wait until an instance runs and return it; `say` hears each change of its state.
 
     One that was `started` again is `exited` until it gets its GPUs back, which others may have meanwhile.
@@ -126,13 +126,13 @@ def wait_running(number: int, timeout_s: float, say: Callable[[str], None], *, s
         row = _ask(f"the state of instance {number}", "GET", f"/api/v0/instances/{number}/?owner=me").get("instances")
         if row is None:
             raise WorkFailed(_("instance {number} is gone").format(number=number), next_step=_SEARCH)
-        one = read_instance({"id": number, **row})
+        one = parse_instance({"id": number, **row})
         if (state := f"{one.status or 'created'} {one.message}".strip()) != told:
             told = state
             say(f"instance {number}: {state}")
         if one.status == "running":
             return one
-        if one.status in DEAD and not started:
+        if one.status in DEAD_STATES and not started:
             raise WorkFailed(
                 _("instance {number} is {status}: {message}").format(
                     number=number, status=one.status, message=one.message or _("no reason given")
@@ -149,7 +149,7 @@ def wait_running(number: int, timeout_s: float, say: Callable[[str], None], *, s
         time.sleep(_POLL_S)
 
 
-def api_key() -> str:
+def find_api_key() -> str:
     """Return the API key, from the environment or the file of the platform's own client; empty when there is none."""
     if key := os.environ.get("VAST_API_KEY", ""):
         return key
@@ -159,9 +159,9 @@ def api_key() -> str:
     return ""
 
 
-def require_key() -> str:
+def require_api_key() -> str:
     """Return the API key; `SpecError` when there is none."""
-    if key := api_key():
+    if key := find_api_key():
         return key
     raise SpecError(
         _("no API key of vast.ai is set"), next_step=_("export VAST_API_KEY=KEY: {keys}").format(keys=_KEYS)
@@ -187,7 +187,7 @@ def _ask(
 
     One that may have been carried out is sent once, and `sent` is the step that follows when it is not answered.
     """
-    key, url = key or require_key(), platform_url()
+    key, url = key or require_api_key(), platform_url()
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     data = b"" if body is None else json.dumps(body).encode()
 

@@ -25,8 +25,18 @@ from rlbox.system.http import HttpClient, NoResponseError, make_tls_context_fact
 from rlbox.system.lock import open_locked_file
 from rlbox.system.network_settings import find_ca_bundle
 from rlbox.values import Command
-from rlbox.vast.account import set_instance
-from rlbox.vast.stay import ENDED, FOLLOWED, FOLLOWED_S, PROJECT, REFUSED, RUN, STAY, Stay, read_stay
+from rlbox.vast.api import set_instance_state
+from rlbox.vast.remote_job import (
+    ENDED_FILE,
+    FOLLOWED_FILE,
+    FOLLOWER_TIMEOUT_S,
+    JOB_FILE,
+    PROJECT_DIRECTORY,
+    REFUSED_FILE,
+    RUN_FILE,
+    RemoteJob,
+    parse_remote_job,
+)
 
 _POLL_S = 2.0
 _NOTICE_S = 60.0
@@ -35,66 +45,68 @@ _KEY, _ID = "CONTAINER_API_KEY", "CONTAINER_ID"
 """What the platform gives each instance: a key for itself alone, and its number. Source: vast-ai/docs, environment."""
 
 
-def keep(folder: Path) -> int:
-    """Carry out the stay of `folder` until its run has ended; return the run's exit code, 0 where another one keeps."""
+def run_agent(folder: Path) -> int:
+    """Carry out the job of `folder` until its run has ended; return the run's exit code, 0 where another one keeps."""
     handle = open_locked_file(folder / "lock", create=True)  # held until this process ends
     if handle is None:
         return 0
     try:
-        stay = read_stay((folder / STAY).read_text("utf-8"))
+        job = parse_remote_job((folder / JOB_FILE).read_text("utf-8"))
     except RlboxError as error:
         _say(str(error))
         return error.exit_code
     told = folder / "told"
-    (folder / ENDED).unlink(missing_ok=True)
+    (folder / ENDED_FILE).unlink(missing_ok=True)
     try:
-        run_dir = _run_dir(folder, stay)
-        state = _follow(run_dir, stay)
+        run_dir = _run_dir(folder, job)
+        state = _follow(run_dir, job)
         cause = run_cause(state)
         facts = {**_facts(state), "cause": cause.what if cause else ""}
-        write_atomic(folder / ENDED, json.dumps(facts))
+        write_atomic(folder / ENDED_FILE, json.dumps(facts))
         end = f"{state.run_id} {state.attempt}\n"
         if told.exists() and told.read_text("utf-8") == end:  # the instance was started again to look at it
             return state.exit_code or 0
         write_atomic(told, end)
     except RlboxError as error:
         _say(str(error))
-        _notify(stay, {"event": "refused", "job": stay.job, "what": error.what, "next": error.next_step})
-        if not (folder / RUN).exists():  # it never ran: who types `vast up` is told, and mends it
-            write_atomic(folder / REFUSED, f"{error}\n")
+        _notify(job, {"event": "refused", "job": job.job, "what": error.what, "next": error.next_step})
+        if not (folder / RUN_FILE).exists():  # it never ran: who types `vast up` is told, and mends it
+            write_atomic(folder / REFUSED_FILE, f"{error}\n")
             return error.exit_code
         code = error.exit_code
-        refused = {"job": stay.job, "state": "refused", "exit_code": code, "cause": error.what}
-        write_atomic(folder / ENDED, json.dumps({"run": (folder / RUN).read_text("utf-8").strip(), **refused}))
+        refused = {"job": job.job, "state": "refused", "exit_code": code, "cause": error.what}
+        write_atomic(
+            folder / ENDED_FILE, json.dumps({"run": (folder / RUN_FILE).read_text("utf-8").strip(), **refused})
+        )
     else:
-        _notify(stay, {"event": "ended", **facts})
+        _notify(job, {"event": "ended", **facts})
         code = state.exit_code or 0
-    if stay.then == "stop":
-        _wait_followers(folder / FOLLOWED)
+    if job.then == "stop":
+        _wait_followers(folder / FOLLOWED_FILE)
         _stop()
     return code
 
 
 def _wait_followers(touched: Path) -> None:
     """Wait while a client that follows the run still fetches what it made."""
-    while touched.exists() and time.time() - touched.stat().st_mtime < FOLLOWED_S:
+    while touched.exists() and time.time() - touched.stat().st_mtime < FOLLOWER_TIMEOUT_S:
         time.sleep(_POLL_S)
 
 
-def _run_dir(folder: Path, stay: Stay) -> Path:
+def _run_dir(folder: Path, job: RemoteJob) -> Path:
     """Return the directory of the run, which goes on, has ended by itself, or is started now."""
-    noted = folder / RUN
-    runs = [str(row["run"]) for row in _rlbox("runs", "--data", stay.disk)["runs"]]  # which settles dead ones
-    if not noted.exists() and (begun := [run for run in runs if _is_of(Path(stay.disk) / "runs" / run, folder, stay)]):
+    noted = folder / RUN_FILE
+    runs = [str(row["run"]) for row in _rlbox("runs", "--data", job.disk)["runs"]]  # which settles dead ones
+    if not noted.exists() and (begun := [run for run in runs if _is_of(Path(job.disk) / "runs" / run, folder, job)]):
         write_atomic(noted, f"{begun[0]}\n")  # killed before it was noted
-    run_dir = Path(stay.disk) / "runs" / noted.read_text("utf-8").strip() if noted.exists() else None
-    project = ("--project", str(folder / PROJECT)) if (folder / PROJECT).is_dir() else ()
-    beside = ("--data", stay.disk, "--detach", *project)
+    run_dir = Path(job.disk) / "runs" / noted.read_text("utf-8").strip() if noted.exists() else None
+    project = ("--project", str(folder / PROJECT_DIRECTORY)) if (folder / PROJECT_DIRECTORY).is_dir() else ()
+    beside = ("--data", job.disk, "--detach", *project)
     if run_dir is None or run_dir.name not in runs:
-        told = _rlbox("run", stay.job, "--place", "here", *beside, *stay.words)
+        told = _rlbox("run", job.job, "--place", "here", *beside, *job.words)
         write_atomic(noted, f"{told['run']}\n")
         _say(f"run {told['run']} is started")
-        return Path(stay.disk) / "runs" / str(told["run"])
+        return Path(job.disk) / "runs" / str(told["run"])
     state = load_run_state(run_dir)
     cause = run_cause(state)
     if state.state == "failed" and cause and cause.kind == "lost":
@@ -103,9 +115,9 @@ def _run_dir(folder: Path, stay: Stay) -> Path:
     return run_dir
 
 
-def _is_of(run_dir: Path, folder: Path, stay: Stay) -> bool:
-    """Whether a run was started for this stay."""
-    return run_dir.name.startswith(f"{stay.job}-") and run_dir.stat().st_ctime >= (folder / STAY).stat().st_mtime
+def _is_of(run_dir: Path, folder: Path, job: RemoteJob) -> bool:
+    """Whether a run was started for this job."""
+    return run_dir.name.startswith(f"{job.job}-") and run_dir.stat().st_ctime >= (folder / JOB_FILE).stat().st_mtime
 
 
 def _rlbox(*words: str) -> Mapping[str, Any]:
@@ -123,7 +135,7 @@ def _rlbox(*words: str) -> Mapping[str, Any]:
     return told
 
 
-def _follow(run_dir: Path, stay: Stay) -> RunState:
+def _follow(run_dir: Path, job: RemoteJob) -> RunState:
     """Return the state of the run at its end; what may be a hang is told once each time that it begins."""
     told = 0
     while True:
@@ -133,7 +145,7 @@ def _follow(run_dir: Path, stay: Stay) -> RunState:
         rows = list(read_events(run_dir))
         for row in rows[told:]:
             if row.get("event") == "stalled":
-                _notify(stay, {**_facts(state), **row})
+                _notify(job, {**_facts(state), **row})
         told = len(rows)
         time.sleep(_POLL_S)
 
@@ -142,24 +154,24 @@ def _facts(state: RunState) -> dict[str, Any]:
     return {"run": state.run_id, "job": state.job, "state": state.state, "exit_code": state.exit_code}
 
 
-def _notify(stay: Stay, facts: Mapping[str, Any]) -> None:
+def _notify(job: RemoteJob, facts: Mapping[str, Any]) -> None:
     """Tell whoever asked to be told; who does not listen ends nothing."""
     facts = {"instance": os.environ.get(_ID, ""), **facts}
     _say(json.dumps(facts))
-    if not stay.notify:
+    if not job.notify:
         return
-    if stay.notify.startswith(("https://", "http://")):
+    if job.notify.startswith(("https://", "http://")):
         headers, body = {"Content-Type": "application/json"}, json.dumps(facts).encode()
         with HttpClient(make_tls_context_factory(find_ca_bundle())) as http:
             try:
-                answer = retry(lambda: http.whole("POST", stay.notify, headers=headers, body=body), (NoResponseError,))
+                answer = retry(lambda: http.whole("POST", job.notify, headers=headers, body=body), (NoResponseError,))
             except NoResponseError as error:
                 _say(f"nobody answers the notice: {error}")
             else:
                 _say(f"notice: {answer.status}")
         return
     told = {f"RLBOX_{name.upper()}": str(value) for name, value in facts.items()}
-    process = start_command(Command(argv=("sh", "-c", stay.notify), env=told), stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    process = start_command(Command(argv=("sh", "-c", job.notify), env=told), stdin=PIPE, stdout=PIPE, stderr=PIPE)
     if communicate(process, b"", _NOTICE_S) is None:
         process.kill()
         process.wait()
@@ -175,7 +187,7 @@ def _stop() -> None:
         _say(f"this instance is not stopped: {_ID} is not its number")
         return
     try:
-        set_instance(int(number), "stopped", key=os.environ.get(_KEY, ""))
+        set_instance_state(int(number), "stopped", key=os.environ.get(_KEY, ""))
     except RlboxError as error:
         _say(f"this instance is not stopped: {error}")
     else:

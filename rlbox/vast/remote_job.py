@@ -16,14 +16,14 @@ from rlbox.evaluation.checkpoints import TRACKERS
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 
-Then = Literal["keep", "stop"]
+RunEndAction = Literal["keep", "stop"]
 
-FOLDER = ".rlbox-up"
+JOB_DIRECTORY = ".rlbox-up"
 """Folder of the data disk that holds the stay, its keeper's log and the user's project."""
-STAY, RUN, LOG, PROJECT, REFUSED = "stay.json", "run", "keeper.log", "project", "refused"
-ENDED, FOLLOWED = "ended.json", "followed"
+JOB_FILE, RUN_FILE, LOG_FILE, PROJECT_DIRECTORY, REFUSED_FILE = "stay.json", "run", "keeper.log", "project", "refused"
+ENDED_FILE, FOLLOWED_FILE = "ended.json", "followed"
 """What the keeper writes when the run has ended, and what a client touches that follows it."""
-FOLLOWED_S = 120.0
+FOLLOWER_TIMEOUT_S = 120.0
 """How long after the last touch a client still counts: the instance is stopped only after it has fetched."""
 ENV_FILE = ".env"
 _TOOLS = ("/opt/rlbox", "/opt/rlbox-cli")
@@ -31,7 +31,7 @@ _TOOLS = ("/opt/rlbox", "/opt/rlbox-cli")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stay:
+class RemoteJob:
     """What an instance is for: a job with the words that follow it, and what is done when its run ends.
 
     `notify` is told when the run stalls and when it ends: a shell command there, or an address that gets JSON.
@@ -40,20 +40,20 @@ class Stay:
     job: str
     disk: str
     words: tuple[str, ...] = ()
-    then: Then = "keep"
+    then: RunEndAction = "keep"
     notify: str = ""
 
     @property
     def folder(self) -> str:
         """Where it lies on the instance."""
-        return f"{self.disk}/{FOLDER}"
+        return f"{self.disk}/{JOB_DIRECTORY}"
 
     def text(self) -> str:
         """Return it as the file that the keeper reads."""
         return json.dumps({"schema": 1, **asdict(self)}, indent=1) + "\n"
 
 
-def check_notice(notify: str) -> None:
+def require_valid_notice(notify: str) -> None:
     """Refuse what is to be told of a run and is neither an address that is told nor a command of a shell.
 
     Raises
@@ -80,11 +80,11 @@ def check_notice(notify: str) -> None:
         )
 
 
-def read_stay(text: str) -> Stay:
+def parse_remote_job(text: str) -> RemoteJob:
     """Return the stay of a file; `SpecError` when it is none."""
     try:
         row = parse_json(text)
-        return Stay(
+        return RemoteJob(
             job=str(row["job"]),
             disk=str(row["disk"]),
             words=tuple(map(str, row["words"])),
@@ -93,42 +93,44 @@ def read_stay(text: str) -> Stay:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise SpecError(
-            _("{stay} is not what `rlbox vast up` writes: {error}").format(stay=STAY, error=error),
+            _("{stay} is not what `rlbox vast up` writes: {error}").format(stay=JOB_FILE, error=error),
             next_step="rlbox vast up JOB --instance NUMBER",
         ) from None
 
 
-def find_tool(disk: str) -> str:
+def find_rlbox_script(disk: str) -> str:
     """Return shell text that sets `tool` to the folder of rlbox on an instance, empty where there is none."""
     places = " ".join((*_TOOLS, f"{disk}{_TOOLS[0]}"))
     return f"tool=; for p in {places}; do [ -x $p/bin/rlbox ] && [ -x $p/bin/python ] && tool=$p && break; done"
 
 
-def keep_text(disk: str) -> str:
+def start_agent_script(disk: str) -> str:
     """Return the shell text that starts the keeper, unless it is there; every start of the instance carries it out."""
-    folder = f"{disk}/{FOLDER}"
+    folder = f"{disk}/{JOB_DIRECTORY}"
     return (
-        f"[ -e {folder}/{STAY} ] || exit 0\n{find_tool(disk)}\n"
+        f"[ -e {folder}/{JOB_FILE} ] || exit 0\n{find_rlbox_script(disk)}\n"
         f'[ -n "$tool" ] || {{ echo "this instance has no rlbox" >&2; exit 1; }}\n'
-        f"setsid $tool/bin/python -m rlbox.vast {folder} </dev/null >>{folder}/{LOG} 2>&1 9>&- &\n"
+        f"setsid $tool/bin/python -m rlbox.vast {folder} </dev/null >>{folder}/{LOG_FILE} 2>&1 9>&- &\n"
     )
 
 
-def wanted_paths(runs: Sequence[Mapping[str, Any]], series: Sequence[Mapping[str, Any]], disk: str) -> tuple[str, ...]:
+def select_result_paths(
+    runs: Sequence[Mapping[str, Any]], series: Sequence[Mapping[str, Any]], disk: str
+) -> tuple[str, ...]:
     """Return the folders below the disk that come home: every run, and every checkpoint that is whole.
 
     `runs` and `series` are what `rlbox runs` and `rlbox ckpt ls` say there as JSON.
     """
     found = [f"runs/{row['run']}" for row in runs]
     for one in series:
-        whole = [below(str(row["path"]), disk) for row in one["checkpoints"] if row["whole"]]
-        trackers = [f"{below(str(one['path']), disk)}/{name}" for name in TRACKERS] if whole else []
+        whole = [path_below_disk(str(row["path"]), disk) for row in one["checkpoints"] if row["whole"]]
+        trackers = [f"{path_below_disk(str(one['path']), disk)}/{name}" for name in TRACKERS] if whole else []
         found += [*whole, *trackers]
     kept = sorted(set(found))
     return tuple(path for path in kept if not any(path.startswith(f"{other}/") for other in kept))
 
 
-def below(path: str, disk: str) -> str:
+def path_below_disk(path: str, disk: str) -> str:
     """Return a path of an instance as it is below its disk; `SpecError` when it is not."""
     whole = PurePosixPath(disk) / path
     if ".." in whole.parts or not whole.is_relative_to(disk):

@@ -8,19 +8,19 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlbox.amounts import columns
-from rlbox.vast.offers import Needs, Offer, gb_text
-from rlbox.vast.request import Request
+from rlbox.vast.offers import Offer, OfferFilter, format_gb
+from rlbox.vast.request import CreateRequest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deal:
+class Quote:
     """What is rented, from whom, and what it is reckoned to cost; no offer: none was asked for.
 
     `setup` is what is done there before the job, empty for an image of the target's own.
     """
 
-    request: Request
-    needs: Needs
+    request: CreateRequest
+    needs: OfferFilter
     offer: Offer | None
     hours: float
     setup: str = ""
@@ -30,7 +30,7 @@ class Deal:
         return [
             f"image    {self.request.image}",
             *([f"setup    {self.setup}"] if self.setup else []),
-            f"disk     {gb_text(self.request.disk)}",
+            f"disk     {format_gb(self.request.disk)}",
             f"label    {self.request.label}",
             f"mode     {self.request.mode}",
             *(f"env      {f'{name}={value}'}" for name, value in self.request.env.items()),
@@ -54,7 +54,7 @@ class Deal:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON types."""
-        row = offer_row(self.offer) if self.offer else None
+        row = offer_as_json(self.offer) if self.offer else None
         cost = {"hour": self.needs.price, "assumed": True}
         if row:
             cost = {"hour": row["price"], "stopped_hour": row["storage"], "traffic_gb": row["traffic"]}
@@ -69,18 +69,18 @@ class Deal:
         }
 
 
-def search_line(url: str, needs: Needs) -> str:
+def format_search_command(url: str, needs: OfferFilter) -> str:
     """Return a search as a line for a shell that knows the API key."""
     heads = ('-H "Authorization: Bearer $VAST_API_KEY"', "-H 'Content-Type: application/json'")
     return f"curl -sS {url} {' '.join(heads)} -d {shlex.quote(json.dumps(needs.body()))}"
 
 
-def offer_row(offer: Offer) -> dict[str, Any]:
+def offer_as_json(offer: Offer) -> dict[str, Any]:
     """Return an offer as JSON types."""
     return {name: round(part, 4) if isinstance(part, float) else part for name, part in asdict(offer).items()}
 
 
-def offer_table(offers: tuple[Offer, ...]) -> str:
+def format_offers(offers: tuple[Offer, ...]) -> str:
     """Return offers as a table."""
     head = ("offer", "$/h", "GPUs", "cores", "GB", "disk GB", "CUDA", "reliable", "Mbit/s", "where")
     rows = [

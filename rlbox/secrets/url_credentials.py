@@ -41,7 +41,7 @@ _STARTED = re.compile(
 )
 
 
-def compile_bytes(expression: bytes) -> re.Pattern[bytes]:
+def compile_bytes_regex(expression: bytes) -> re.Pattern[bytes]:
     """Return an expression of RE2, which searches bytes at memory speed where Python's own looks at each of them."""
     import re2  # who has no log and no secret does not pay for it
 
@@ -51,7 +51,7 @@ def compile_bytes(expression: bytes) -> re.Pattern[bytes]:
     return compiled
 
 
-class CredentialStream:
+class CredentialMaskStream:
     """`mask_credentials` for bytes that are cut anywhere: what may be the beginning of a credential waits for the rest.
 
     At most 2 KiB are held back, and never a line that has ended. Of the ways to write `authorization` those are found
@@ -59,7 +59,7 @@ class CredentialStream:
     """
 
     def __init__(self) -> None:
-        self._in_url = compile_bytes(_IN_URL)
+        self._in_url = compile_bytes_regex(_IN_URL)
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
