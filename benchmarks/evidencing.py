@@ -14,11 +14,11 @@ from benchmarks.place import Place
 from benchmarks.watching import bare_run, bare_stage
 from rlbox.diagnose.first_fatal import FatalPosition, find_first_fatal
 from rlbox.gate.causes import failed_exit
-from rlbox.record.folder import write_plan
+from rlbox.record.run_dir import write_plan
 from rlbox.record.state import StageState
 from rlbox.secrets.masks import SecretMasker
-from rlbox.supervise.explain import explain_failure, write_evidence
-from rlbox.supervise.snapshot import StageFailure
+from rlbox.supervise.evidence import StageFailure
+from rlbox.supervise.failure_report import explain_failure, write_evidence
 from rlbox.system.clock import utc_now
 from rlbox.system.files import write_atomic
 

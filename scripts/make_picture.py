@@ -9,8 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from rlbox.record.journal import EVENTS_FILE
-from rlbox.record.state import load_run_state
+from rlbox.record.state import EVENTS_FILE, load_run_state
 from rlbox.report.run_view import summary_text
 
 SHOWN = ("Final collected", "[holdem][rollout", "weights of step")

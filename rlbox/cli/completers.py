@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 from rlbox.app import App, project_of
 from rlbox.config.project import Project
 from rlbox.errors import RlboxError
-from rlbox.run.places import DEFAULT_TARGET
+from rlbox.run.backend import DEFAULT_TARGET
 
 if TYPE_CHECKING:
     from rlbox.job.job import Job

@@ -39,7 +39,7 @@ def doctor(
       rlbox doctor --json
     """
     from rlbox.doctor.examine import run_doctor
-    from rlbox.run.examined import examine_place, find_place_to_examine
+    from rlbox.run.exec import examine_place, find_place_to_examine
 
     if app.dry_run and not fix:
         raise click.UsageError(_("--dry-run goes with --fix: without it nothing is changed."))
@@ -155,7 +155,7 @@ def components(
       rlbox shell local -- rlbox components
       rlbox components --python /usr/bin/python3
     """
-    from rlbox.run.components import is_inside_target, run_component_tests, run_component_tests_at
+    from rlbox.run.exec import is_inside_target, run_component_tests, run_component_tests_at
 
     if not name or python or is_inside_target(name):
         return run_component_tests(app, python, files, timeout)

@@ -307,7 +307,7 @@ def shell(app: App, name: str, command: tuple[str, ...], data: str | None, gpus:
       rlbox shell local -- python -c 'import torch; print(torch.__version__)'
     """
     from rlbox.planner.stack_check import require_stack
-    from rlbox.run.shell import open_shell
+    from rlbox.run.exec import open_shell
 
     require_stack(app, name, force=force)
     return open_shell(app, name, command, data, gpus)

@@ -21,7 +21,7 @@ from rlbox.printable import PrintableStream
 from rlbox.run.data_disk import load_run_masks, open_existing_run_store, reconcile_runs
 
 if TYPE_CHECKING:
-    from rlbox.record.ledger import RunStore
+    from rlbox.record.run_store import RunStore
 
 
 _PAUSE_S = 0.1

@@ -18,7 +18,7 @@ from rlbox.cli.terminal import interruptible
 from rlbox.config.project import Project
 from rlbox.errors import NotAnswered, RlboxError, SpecError
 from rlbox.i18n import LANGUAGES, _, set_fallback
-from rlbox.run.places import CLUSTER, DEFAULT_PLACE, DEFAULT_TARGET, PLACES, SINGLE_MACHINE_PLACES
+from rlbox.run.backend import CLUSTER, DEFAULT_PLACE, DEFAULT_TARGET, PLACES, SINGLE_MACHINE_PLACES
 
 
 def lang_option(function: Callable[..., Any]) -> Callable[..., Any]:

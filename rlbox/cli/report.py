@@ -16,9 +16,9 @@ from rlbox.i18n import _
 from rlbox.run.data_disk import load_run_masks, open_existing_run_store, reconcile_runs
 
 if TYPE_CHECKING:
-    from rlbox.record.ledger import RunStore
+    from rlbox.record.run_store import RunStore
     from rlbox.record.state import RunState
-    from rlbox.supervise.bundle_plan import Selection
+    from rlbox.supervise.bundle import Selection
 
 
 POINTS = 400
@@ -135,9 +135,7 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
       rlbox bundle smoke-20260101 --out /tmp/smoke.tar.gz --full
     """
     from rlbox.amounts import size_text
-    from rlbox.supervise.bundle import check_output_path, list_files, write_bundle
-    from rlbox.supervise.bundle_plan import select_files
-    from rlbox.supervise.bundle_texts import bundle_texts
+    from rlbox.supervise.bundle import bundle_texts, check_output_path, list_files, select_files, write_bundle
     from rlbox.system.progress import show_byte_progress
 
     run_store = open_existing_run_store(app, target, data)
@@ -167,7 +165,7 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
 
 
 def _state(run_store: RunStore, run_dir: Path) -> RunState | None:
-    from rlbox.record.folder import load_plan
+    from rlbox.record.run_dir import load_plan
     from rlbox.record.state import load_run_state
 
     try:

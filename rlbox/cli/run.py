@@ -15,7 +15,7 @@ from rlbox.i18n import _
 from rlbox.run.data_disk import current_lock_owner, open_existing_run_store, reconcile_runs
 
 if TYPE_CHECKING:
-    from rlbox.run.place import RunOptions
+    from rlbox.run.backend import RunOptions
 
 
 @click.command()
@@ -98,8 +98,7 @@ def run(
       rlbox run xdan --place cluster --nodes gpu005,gpu006
     """
     from rlbox.job.params import parse_settings
-    from rlbox.run.place import RunOptions
-    from rlbox.run.places import CLUSTER
+    from rlbox.run.backend import CLUSTER, RunOptions
 
     if (nodes or cluster) and place != CLUSTER:
         raise click.UsageError(_("--nodes and --cluster are for --place cluster."))
@@ -192,7 +191,7 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
       rlbox stop smoke-20260101 --grace 60
     """
     from rlbox.cli.runs import run_row
-    from rlbox.run.stop import stop_run
+    from rlbox.run.launch import stop_run
     from rlbox.system.identity import user_name
 
     run_store = open_existing_run_store(app, target, data)
@@ -263,7 +262,7 @@ def plan(
     from rlbox.job.params import parse_settings
     from rlbox.planner.fit import BudgetOptions, plan_job
     from rlbox.planner.suggest import Asked
-    from rlbox.run.known_runs import load_run_measurements, load_stage_measurements
+    from rlbox.run.history import load_run_measurements, load_stage_measurements
 
     wish = Asked(profiles=profiles, settings=parse_settings(settings))
     place = target or load_job(app.project, name).target

@@ -20,8 +20,8 @@ from rlbox.i18n import _
 from rlbox.run.data_disk import open_existing_run_store, reconcile_runs
 
 if TYPE_CHECKING:
-    from rlbox.record.ledger import ReconcileResult, RunStore
     from rlbox.record.removal import RemovalDecision
+    from rlbox.record.run_store import ReconcileResult, RunStore
     from rlbox.record.state import RunState, StageState
 
 
@@ -31,7 +31,7 @@ _GOING = ("starting", "running")
 def run_row(run_store: RunStore, run_dir: Path, found: ReconcileResult) -> dict[str, Any]:
     """Return what `rlbox runs` says of one run; its `state` is never a guess."""
     from rlbox.errors import RlboxError
-    from rlbox.record.folder import load_plan
+    from rlbox.record.run_dir import load_plan
     from rlbox.record.state import run_cause
 
     row: dict[str, Any] = dict.fromkeys(("run", "state", "stage", "phase", "time", "cause", "started_at"), "")
@@ -88,7 +88,7 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
       rlbox runs show smoke-20250101 --json
     """
     from rlbox.record.source_tree import describe_source, load_source_record
-    from rlbox.run.known_runs import list_removal_candidates
+    from rlbox.run.history import list_removal_candidates
 
     run_store = open_existing_run_store(app, target, data)
     folder = run_store.find_run(name)
@@ -114,7 +114,7 @@ def _shown(key: str, value: Any) -> str:
 
 def _stages(run_store: Any, folder: Any) -> list[dict[str, str]]:
     from rlbox.errors import RlboxError
-    from rlbox.record.folder import load_plan
+    from rlbox.record.run_dir import load_plan
 
     try:
         state = run_store.load_state(folder, load_plan(folder))
@@ -172,7 +172,7 @@ def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str |
     """
     from rlbox.errors import LockHeld
     from rlbox.record.removal import decide_named_removals
-    from rlbox.run.known_runs import list_removal_candidates
+    from rlbox.run.history import list_removal_candidates
 
     run_store = open_existing_run_store(app, target, data)
     folders = list(dict.fromkeys(run_store.find_run(name) for name in names))
@@ -206,7 +206,7 @@ def prune(app: App, older: float, checkpoints: bool, yes: bool, target: str, dat
       rlbox runs prune --older 7d --yes
     """
     from rlbox.record.removal import decide_unused_removals
-    from rlbox.run.known_runs import list_removal_candidates
+    from rlbox.run.history import list_removal_candidates
 
     before = time.time() - older
     run_store = open_existing_run_store(app, target, data)
@@ -219,7 +219,7 @@ def prune(app: App, older: float, checkpoints: bool, yes: bool, target: str, dat
 def _carry_out(app: App, run_store: RunStore, rows: Sequence[RemovalDecision], *, yes: bool) -> int:
     from rlbox.amounts import counted, size_text
     from rlbox.record.removal import format_removals
-    from rlbox.record.removing import remove_run
+    from rlbox.record.run_store import remove_run
     from rlbox.run.data_disk import current_lock_owner
 
     going = [row for row in rows if not row.kept_because]

@@ -29,7 +29,7 @@ from rlbox.doctor.stack_location import find_install_dir, make_bytecode_director
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.findings import Finding
 from rlbox.i18n import _
-from rlbox.record.disk_hold import find_lock_owner
+from rlbox.record.disk_lock import find_lock_owner
 from rlbox.system.gpu import probe_driver
 from rlbox.system.json_files import read_json_object
 

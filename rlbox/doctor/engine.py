@@ -22,7 +22,7 @@ from rlbox.errors import EngineError, NodeError
 from rlbox.findings import Finding, listed
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
-from rlbox.record.disk_hold import LOCK_FILE, find_lock_owner
+from rlbox.record.disk_lock import LOCK_FILE, find_lock_owner
 from rlbox.system.files import free_bytes
 from rlbox.system.gpu import GpuDriver, GpuModel
 from rlbox.system.identity import is_in_image

@@ -162,7 +162,7 @@ check_processes = CheckGroup(checks=(_live, _stale, _zombies))
 """What earlier runs left behind, with owners; nothing is ended."""
 
 
-_SUPERVISOR = re.compile(r"\0-m\0rlbox\.supervise\0(?:--warden\0)?([^\0]+)")
+_SUPERVISOR = re.compile(r"\0-m\0rlbox\.supervise\0(?:--watchdog\0)?([^\0]+)")
 # The id that container engines name their control groups after.
 _CONTAINER = re.compile(r"\b([0-9a-f]{64})\b")
 _REAPERS = ("systemd", "init", "tini", "docker-init", "dumb-init", "catatonit", "containerd-shim", "conmon")

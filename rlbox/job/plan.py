@@ -182,7 +182,7 @@ def plan_run(
     values
         Parameters after profile and `--set`, from `plan_values`.
     place
-        Where it takes place, by its name in `rlbox/run/places.py`.
+        Where it takes place, by its name in `rlbox/run/backend.py`.
     secrets
         Names of the secrets that the supervisor gets.
 

@@ -1,7 +1,9 @@
 """What this host knows of the runs that it started, where no program of a run can write: a file a run, by data disk.
 
 A data disk is seen by the programs of its runs, so what lies there is for people and for reports. What rlbox does on
-this host follows from these files alone: which container carries a run, by its engine, and how the run ended.
+this host follows from these files alone: which container carries a run, by its engine, and how the run ended. A record
+in the run directory that says more than the supervisor said on its container's output, which only the engine keeps, or
+than this host kept, is not believed.
 """
 
 from __future__ import annotations
@@ -9,17 +11,105 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlbox.diagnose.cause import Cause, ExitInfo, describe_exit, make_contradiction_cause, make_lost_run_cause
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.job.plan import RunPlan, load_run_plan
-from rlbox.record.kinds import parse_as
-from rlbox.record.verdict import RunOutcome
+from rlbox.record.state import RunState, RunStatus, change_stage, parse_as
+from rlbox.system.clock import utc_now
 from rlbox.system.files import state_path, write_atomic
 from rlbox.system.json_files import read_json_object
+
+BEGUN_LINE = "rlbox: run running"
+"""What a supervisor says first of all, once per start that was not refused."""
+
+_SEEN = ("ended", "killed", "memory", "engine", "again")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutcome:
+    """How an attempt of a run ended, and the stages that had passed by then."""
+
+    attempt: int
+    state: RunStatus
+    passed: tuple[str, ...] = ()
+
+
+def stage_passed_line(stage: str) -> str:
+    """Return the line by which a supervisor says that a stage passed."""
+    return f"rlbox: {stage}: passed"
+
+
+def run_outcome(state: RunState) -> RunOutcome:
+    """Return what is kept of a run that ended, once its state is believed."""
+    passed = tuple(stage.name for stage in state.stages if stage.state == "passed")
+    return RunOutcome(attempt=state.attempt, state=state.state, passed=passed)
+
+
+def verify_against_exit(state: RunState, last: ExitInfo, before: Iterable[str] | None) -> RunState:
+    """Return the state, ended as failed where it says more than the supervisor said and the engine saw.
+
+    Parameters
+    ----------
+    before
+        Stages that had passed before this attempt and did not run again; None when nobody knows them.
+    """
+    if not last.container or last.kind not in _SEEN:
+        return state
+    passed = [stage.name for stage in state.stages if stage.state == "passed"]
+    again = last.kind == "again"
+    if last.exit_code == 0 and not again:
+        if state.state == "passed":
+            return state
+        return _contradicted(state, f"it says {state.state}, container {last.container} ended with exit code 0", "")
+    lines = last.note.splitlines()
+    if again and lines.count(BEGUN_LINE) != 1:  # a start that was refused has said nothing of a stage
+        lines, before = [], ()
+    said = {name for name in passed if stage_passed_line(name) in lines}
+    unsaid = [name for name in passed if name not in said and (before is None or name not in before)]
+    if before is None:  # the record of an earlier attempt is not on this host
+        unsaid = unsaid if state.attempt == 1 else []
+    if not unsaid:
+        return state
+    if last.kind in ("engine", "killed", "memory"):  # the record may be right, and its end came before the word
+        cause = make_lost_run_cause(last, f"before it was seen that stage {unsaid[0]} passed", state.run_id)
+        return _failed(state, cause, unsaid[0])
+    how = "was started a second time" if again else f"ended with {describe_exit(last.exit_code)}"
+    return _contradicted(state, f"it says that stage {unsaid[0]} passed, container {last.container} {how}", unsaid[0])
+
+
+def verify_against_outcome(state: RunState, verdict: RunOutcome | None) -> RunState:
+    """Return the state of a run, as failed where its record was changed after the run had ended."""
+    if verdict is None or state.attempt > verdict.attempt:
+        return state
+    unknown = [s.name for s in state.stages if s.state == "passed" and s.name not in verdict.passed]
+    if state.state != verdict.state or unknown or state.attempt < verdict.attempt:
+        now = f"{state.state}, {unknown[0]} passed" if unknown else state.state
+        told = f"it says {now} of attempt {state.attempt}, attempt {verdict.attempt} had {verdict.state}"
+        return _contradicted(state, told, unknown[0] if unknown else "")
+    return state
+
+
+def _contradicted(state: RunState, what: str, stage: str) -> RunState:
+    return _failed(state, make_contradiction_cause(what, state.run_id), stage)
+
+
+def _failed(state: RunState, cause: Cause, stage: str) -> RunState:
+    names = [each.name for each in state.stages]
+    for name in names[names.index(stage) :] if stage else []:
+        if name == stage:
+            state = change_stage(state, name, state="failed", cause=cause)
+        else:
+            state = change_stage(state, name, state="not started", cause=None)
+    own = None if stage else cause
+    ended_at = state.ended_at or utc_now()
+    return dataclasses.replace(state, state="failed", exit_code=1, cause=own, ended_at=ended_at)
+
 
 _RUNS = "runs"
 

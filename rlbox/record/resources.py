@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from rlbox.record.kinds import parse_as
+from rlbox.record.state import parse_as
 from rlbox.system.counters import ActivitySample, Pressure, ProcessCounters, compute_cpu_usage, compute_rates
 
 RESOURCES_FILE = "resources.jsonl"

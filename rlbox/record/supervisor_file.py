@@ -22,7 +22,7 @@ from pathlib import Path
 from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.record.host_record import HostRecordStore
-from rlbox.record.kinds import parse_as
+from rlbox.record.state import parse_as
 from rlbox.system.clock import utc_now
 from rlbox.system.files import write_atomic
 from rlbox.system.identity import BootIdentity, read_boot_identity
@@ -47,7 +47,7 @@ _FIRST_S = 0.5
 class SupervisorInfo:
     """The supervisor of a run; `pid` and `started` are those of its own process table (the container's, in one).
 
-    `warden` is 0 in a container, where the engine watches over it.
+    `warden` (the watchdog) is 0 in a container, where the engine watches over it.
     """
 
     pid: int

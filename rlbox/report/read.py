@@ -13,14 +13,18 @@ from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
 from rlbox.job.names import ATTEMPT, EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE, METRICS_FILE
 from rlbox.job.plan import load_run_plan
-from rlbox.record.folder import PLAN_FILE
-from rlbox.record.host_record import load_run_outcome
-from rlbox.record.journal import EVENTS_FILE
-from rlbox.record.kinds import type_adapter
-from rlbox.record.rebuild import load_last_state
+from rlbox.record.host_record import load_run_outcome, verify_against_outcome
 from rlbox.record.resources import RESOURCES_FILE, Sample, parse_sample
-from rlbox.record.state import RUN_FILE, RunState, load_run_state, new_run_state
-from rlbox.record.verdict import verify_against_outcome
+from rlbox.record.run_dir import PLAN_FILE
+from rlbox.record.state import (
+    EVENTS_FILE,
+    RUN_FILE,
+    RunState,
+    load_last_state,
+    load_run_state,
+    new_run_state,
+    type_adapter,
+)
 from rlbox.report.metrics import Metric, read_metrics
 from rlbox.report.plots import merge_samples
 from rlbox.secrets.masks import SecretMasker

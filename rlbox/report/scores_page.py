@@ -19,7 +19,7 @@ from rlbox.evaluation.result_files import (
 )
 from rlbox.foreign import parse_json
 from rlbox.printable import printable
-from rlbox.record.folder import PLAN_FILE
+from rlbox.record.run_dir import PLAN_FILE
 from rlbox.report.html import MOST_BYTES, page_template, page_words
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.safe_files import read_bytes

@@ -11,8 +11,7 @@ from rlbox.amounts import duration_text
 from rlbox.job.names import STATUS_PAGE
 from rlbox.job.plan import RunPlan
 from rlbox.printable import printable
-from rlbox.record.journal import EVENTS_FILE
-from rlbox.record.state import RunState
+from rlbox.record.state import EVENTS_FILE, RunState
 from rlbox.system.json_files import parse_json_lines
 from rlbox.system.safe_files import read_bytes, replace_file
 

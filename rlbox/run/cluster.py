@@ -37,13 +37,12 @@ from rlbox.job.clustered import ClusterGives, on_cluster
 from rlbox.job.job import Job
 from rlbox.job.params import Values
 from rlbox.job.plan import ClusterRun, NodePlan, RunPlan
-from rlbox.record.folder import new_run_id
 from rlbox.record.host_record import ContainerRef
-from rlbox.record.ledger import RunStore
+from rlbox.record.run_dir import new_run_id
+from rlbox.record.run_store import RunStore
+from rlbox.run.backend import CLUSTER, Backend, ResolvedJob, RunOptions, find_container, open_runtime
 from rlbox.run.data_disk import LOCAL_FILE_OPTIONS, drop_options, open_local_run_store
 from rlbox.run.docker import DockerBackend, PreparedDocker, RunContainer
-from rlbox.run.place import Backend, ResolvedJob, RunOptions
-from rlbox.run.places import CLUSTER, find_container, open_runtime
 from rlbox.target.target import load_target
 from rlbox.values import Secret
 

@@ -20,10 +20,10 @@ from rlbox.engine.data_disk import data_folder
 from rlbox.errors import EngineError, NodeError, NotAnswered, RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.image.plans import image_plan
-from rlbox.record.disk_hold import LockOwner
-from rlbox.record.folder import load_plan
-from rlbox.record.ledger import ReconcileResult, RunStore
-from rlbox.run.places import find_container, open_runtime
+from rlbox.record.disk_lock import LockOwner
+from rlbox.record.run_dir import load_plan
+from rlbox.record.run_store import ReconcileResult, RunStore
+from rlbox.run.backend import find_container, open_runtime
 from rlbox.secrets.env_file import parse_env_file
 from rlbox.secrets.lookup import ENV_FILE, find_weakness
 from rlbox.secrets.masks import SECRETS_VARIABLE, SecretMasker

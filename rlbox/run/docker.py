@@ -35,15 +35,15 @@ from rlbox.job.job import Job
 from rlbox.job.names import SOURCE
 from rlbox.job.params import Values
 from rlbox.job.plan import RunPlan
-from rlbox.record.folder import write_plan
 from rlbox.record.host_record import ContainerRef
-from rlbox.record.ledger import RunStore
-from rlbox.record.settle import RuntimeStatus
-from rlbox.run.closed import drop_taken_ports
+from rlbox.record.reconcile import RuntimeStatus
+from rlbox.record.run_dir import write_plan
+from rlbox.record.run_store import RunStore
+from rlbox.run.backend import Backend, PreparedRun, SingleMachineBackend
 from rlbox.run.data_disk import open_local_run_store, run_on_remote_engine
+from rlbox.run.exec import open_shell
+from rlbox.run.exposure import drop_taken_ports
 from rlbox.run.inputs import plan_container_run
-from rlbox.run.place import Backend, PreparedRun, SingleMachineBackend
-from rlbox.run.shell import open_shell
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.system.identity import format_user_ids
 from rlbox.system.network_settings import find_ca_bundle

@@ -25,15 +25,15 @@ from rlbox.provision.layout import Layout
 from rlbox.provision.locations import find_layout
 from rlbox.provision.probe import read_record
 from rlbox.provision.provision import BroughtPlace, place_at, prepare_place
-from rlbox.record.disk_hold import DiskLock
+from rlbox.record.disk_lock import DiskLock
 from rlbox.record.host_record import ContainerRef
-from rlbox.record.ledger import RunStore
-from rlbox.record.settle import RuntimeHandle
+from rlbox.record.reconcile import RuntimeHandle
+from rlbox.record.run_store import RunStore
+from rlbox.run.backend import Backend, PreparedRun, SingleMachineBackend
 from rlbox.run.data_disk import open_local_run_store, resolve_data_dir
-from rlbox.run.place import Backend, PreparedRun, SingleMachineBackend
 from rlbox.secrets.handover import send_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE
-from rlbox.supervise.warden import LOG_FILE
+from rlbox.supervise.watchdog import LOG_FILE
 from rlbox.system.command import DEVNULL, PIPE, run_in_foreground, start_command
 from rlbox.system.safe_files import open_regular_fd
 from rlbox.values import Command, Secret
@@ -126,17 +126,17 @@ class PreparedHost:
         return PreparedRun(plan=plan, run_dir=run_dir, start=lambda hold: self._begin(run_dir, secrets, hold))
 
     def _begin(self, run_dir: Path, secrets: Mapping[str, Secret], hold: DiskLock) -> Callable[[], bool]:
-        """Start the warden, which inherits the hold of the data disk and starts the supervisor.
+        """Start the watchdog, which inherits the hold of the data disk and starts the supervisor.
 
         It has a session of its own that no terminal and no command line can take down.
         """
         known = self.place.env.get(SECRETS_VARIABLE, "")
         names = ",".join([*([known] if known else []), *secrets])  # told, so that no hook takes them for missing
         handles = ",".join(map(str, hold.handles))
-        argv = (sys.executable, "-m", "rlbox.supervise", "--warden", str(run_dir), "--hold", handles)
+        argv = (sys.executable, "-m", "rlbox.supervise", "--watchdog", str(run_dir), "--hold", handles)
         inherited = {name: value for name, value in self.place.env.items() if name not in secrets}
         with os.fdopen(open_regular_fd(run_dir / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log:
-            warden = start_command(
+            watchdog = start_command(
                 Command(argv=(*self.place.words, *argv), cwd="/"),  # where Python looks for modules first
                 environ={**inherited, **({SECRETS_VARIABLE: names} if names else {})},
                 stdin=PIPE if secrets else DEVNULL,
@@ -144,7 +144,7 @@ class PreparedHost:
                 stderr=log,
                 keep=hold.handles,
             )
-        if warden.stdin:
-            with contextlib.suppress(BrokenPipeError), warden.stdin as pipe:  # a warden that died tells why
+        if watchdog.stdin:
+            with contextlib.suppress(BrokenPipeError), watchdog.stdin as pipe:  # a watchdog that died tells why
                 send_secrets(pipe.write, secrets)
-        return lambda: warden.poll() is None
+        return lambda: watchdog.poll() is None

@@ -32,8 +32,8 @@ from rlbox.job.plan import RunPlan, plan_run
 from rlbox.record.source_tree import SourceTree, describe_source, probe_source
 from rlbox.record.state import change_stage, load_run_state, new_run_state, write_run_state
 from rlbox.report.run_view import summary_text
+from rlbox.run.backend import rerun_command_line
 from rlbox.run.data_disk import resolve_data_dir
-from rlbox.run.places import rerun_command_line
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.clock import utc_now
 from rlbox.system.identity import user_name

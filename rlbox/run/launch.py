@@ -1,8 +1,10 @@
-"""Start a run at its place, follow it or leave it alone, and say how it ended."""
+"""Start a run on its backend, follow it or leave it alone, say how it ended, and stop it from any process."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -16,21 +18,78 @@ from rlbox.errors import EngineError, Interrupted, NodeError, SpecError, WorkFai
 from rlbox.i18n import _
 from rlbox.job.names import EVIDENCE_FOLDER, REPORT_PAGE
 from rlbox.job.plan import RunPlan
-from rlbox.record.disk_hold import LockOwner, lock_held_error
-from rlbox.record.ledger import RunStore
+from rlbox.record.disk_lock import LockOwner, lock_held_error
+from rlbox.record.run_store import RunStore
 from rlbox.record.state import RunState, load_run_state, run_cause
+from rlbox.record.supervisor_file import SupervisorInfo, is_supervisor_alive, load_supervisor, request_stop
 from rlbox.report.run_view import run_view, summary_text
 from rlbox.report.status import write_status
-from rlbox.run.place import PreparedRun
-from rlbox.run.places import resume_command_line
-from rlbox.run.stop import stop_run
+from rlbox.run.backend import PreparedRun, resume_command_line
 from rlbox.system.identity import user_name
 from rlbox.system.interrupt import StopSignal, handle_stop_signals
 from rlbox.target.target import load_target
 
+GRACE_S = 20
+"""Seconds between asking and killing: a supervisor ends a stage and its services within 12 s."""
+
+_SETTLE_S = 20.0
+_PAUSE_S = 0.05
+
+
+def stop_run(
+    run_store: RunStore, run_dir: Path, plan: RunPlan, *, user: str, by: str, grace_s: float = GRACE_S
+) -> None:
+    """Ask the run to stop, wait for its end, and kill its supervisor after `grace_s` seconds.
+
+    It may be called again and at the same time by others: the first one who asked is remembered. `Ledger.settle`
+    then settles what was killed.
+
+    Raises
+    ------
+    NodeError
+        The run belongs to another user, who alone may end it.
+    EngineError
+        Its engine does not answer.
+    """
+    with contextlib.suppress(OSError):  # a full or removed run directory: the signal itself is enough
+        request_stop(run_dir, user, by)
+    carrier = run_store.find_runtime(plan.run_id)
+    if carrier:
+        carrier.stop(int(grace_s))
+        return
+    _stop_here(run_store, run_dir, plan, grace_s)
+
+
+def _stop_here(run_store: RunStore, run_dir: Path, plan: RunPlan, grace_s: float) -> None:
+    asked = killed = 0.0
+    begun = time.monotonic()
+    while run_store.is_locked_by(plan.run_id):
+        now, facts = time.monotonic(), load_supervisor(run_dir)
+        if facts and not asked and is_supervisor_alive(run_dir, facts):
+            asked = now
+            _signal(facts, signal.SIGTERM)
+        if facts and not killed and now > (asked or begun) + grace_s and is_supervisor_alive(run_dir, facts):
+            killed = now
+            _signal(facts, signal.SIGKILL)  # its watchdog ends the rest
+        if now > (asked or begun) + grace_s + _SETTLE_S:
+            return
+        time.sleep(_PAUSE_S)
+
+
+def _signal(facts: SupervisorInfo, number: signal.Signals) -> None:
+    try:
+        os.kill(facts.pid, number)
+    except ProcessLookupError:
+        return
+    except PermissionError as error:
+        raise NodeError(
+            _("the run belongs to another user (uid {uid})").format(uid=facts.uid),
+            next_step=_("ask that user, or stop it as root"),
+        ) from error
+
+
 _ENGINE_S = 60.0
 """How long an engine may be away, as when it is restarted, before nobody can tell how its container is."""
-_PAUSE_S = 0.05
 
 POLL_S = 0.2
 

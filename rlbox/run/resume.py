@@ -19,18 +19,25 @@ from rlbox.job.params import Values, override_entry
 from rlbox.job.plan import RunPlan
 from rlbox.job.resume import plan_resume
 from rlbox.planner.fit import require_again, require_paths
-from rlbox.record.folder import lock_owner, write_override, write_plan
-from rlbox.record.ledger import RunStore
-from rlbox.record.rebuild import first_unpassed_stage, plan_attempts
-from rlbox.record.settle import FINISHED_STATES
-from rlbox.record.state import RunState
+from rlbox.record.reconcile import FINISHED_STATES
+from rlbox.record.run_dir import lock_owner, write_override, write_plan
+from rlbox.record.run_store import RunStore
+from rlbox.record.state import RunState, first_unpassed_stage, plan_attempts
 from rlbox.record.supervisor_file import STOP_FILE, SUPERVISOR_FILE
-from rlbox.run.closed import resolve_exposure
+from rlbox.run.backend import (
+    CLUSTER,
+    DEFAULT_TARGET,
+    PreparedBackend,
+    PreparedRun,
+    ResolvedJob,
+    RunOptions,
+    load_backend,
+    rerun_command_line,
+)
 from rlbox.run.data_disk import load_project_masks, open_existing_run_store
+from rlbox.run.exposure import resolve_exposure
 from rlbox.run.inputs import SPEC, check_ports, check_resumed_source, collect_run_files, load_job_secrets, specs_digest
 from rlbox.run.launch import start_and_follow
-from rlbox.run.place import PreparedBackend, PreparedRun, ResolvedJob, RunOptions
-from rlbox.run.places import CLUSTER, DEFAULT_TARGET, load_backend, rerun_command_line
 from rlbox.run.start import DONE, check_ports_dry, stages_before, unpassed_stages
 from rlbox.system.safe_files import (
     is_file,

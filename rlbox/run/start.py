@@ -33,11 +33,21 @@ from rlbox.planner.fit import (
 )
 from rlbox.planner.stack_check import require_stack
 from rlbox.planner.suggest import Asked
-from rlbox.record.folder import OVERRIDES_FILE, append_override, load_plan, lock_owner, new_run_id
-from rlbox.record.ledger import RunStore
+from rlbox.record.run_dir import OVERRIDES_FILE, append_override, load_plan, lock_owner, new_run_id
+from rlbox.record.run_store import RunStore
 from rlbox.record.state import RunState
-from rlbox.run.closed import resolve_exposure
+from rlbox.run.backend import (
+    CLUSTER,
+    DEFAULT_PLACE,
+    Backend,
+    PreparedBackend,
+    PreparedRun,
+    RunOptions,
+    load_backend,
+    rerun_command_line,
+)
 from rlbox.run.data_disk import load_project_masks
+from rlbox.run.exposure import resolve_exposure
 from rlbox.run.inputs import (
     check_ports,
     check_source,
@@ -48,8 +58,6 @@ from rlbox.run.inputs import (
     specs_digest,
 )
 from rlbox.run.launch import start_and_follow
-from rlbox.run.place import Backend, PreparedBackend, PreparedRun, RunOptions
-from rlbox.run.places import CLUSTER, DEFAULT_PLACE, load_backend, rerun_command_line
 from rlbox.system.identity import user_name
 
 DONE = ("passed", "skipped")

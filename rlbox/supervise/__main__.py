@@ -1,6 +1,6 @@
 """`python -m rlbox.supervise RUN_DIR`: carry out the plan of a run directory. Started by rlbox, not by people.
 
-With `--warden` it watches over another process that does (`warden.py`). `--hold N,M` hands over the held data disk
+With `--watchdog` it watches over another process that does (`watchdog.py`). `--hold N,M` hands over the held data disk
 as open files; without it (in a container) the supervisor takes the disk itself.
 """
 
@@ -20,7 +20,7 @@ from rlbox.system.processes import INIT_PID, forbid_ptrace
 if TYPE_CHECKING:
     from rlbox.diagnose.cause import Cause
     from rlbox.job.plan import RunPlan
-    from rlbox.supervise.snapshot import StageFailure
+    from rlbox.supervise.evidence import StageFailure
 
 _START_S = 30.0
 """How long the command line that started this process may still have the disk."""
@@ -31,8 +31,8 @@ def main(argv: list[str]) -> int:
 
     Standard error gets one line per change of state; everything else is in the directory.
     """
-    if argv[:1] == ["--warden"]:
-        from rlbox.supervise.warden import run_watchdog
+    if argv[:1] == ["--watchdog"]:
+        from rlbox.supervise.watchdog import run_watchdog
 
         return run_watchdog(Path(argv[1]), argv[3])
     interrupt = StopSignal()
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
 
 
 def _supervise(argv: list[str], interrupt: StopSignal) -> int:
-    from rlbox.record.folder import load_plan
+    from rlbox.record.run_dir import load_plan
     from rlbox.secrets.handover import SecretGrants, receive_secrets, remove_from_environment
     from rlbox.secrets.masks import SecretMasker
     from rlbox.supervise.supervisor import supervise_run
@@ -73,7 +73,7 @@ def _supervise(argv: list[str], interrupt: StopSignal) -> int:
 
 def collect_evidence(failure: StageFailure) -> Cause:
     """Quote the first fatal line and write the evidence; a disk that is too full for it does not hide the cause."""
-    from rlbox.supervise.explain import explain_failure, write_evidence
+    from rlbox.supervise.failure_report import explain_failure, write_evidence
 
     explained = explain_failure(failure)
     try:
@@ -91,8 +91,8 @@ def _begin(plan: RunPlan, run_dir: Path, interrupt: StopSignal, *, inherited: bo
     """
     import contextlib
 
-    from rlbox.record.disk_hold import lock_disk
-    from rlbox.record.folder import lock_owner
+    from rlbox.record.disk_lock import lock_disk
+    from rlbox.record.run_dir import lock_owner
     from rlbox.record.supervisor_file import read_stop_request, write_supervisor
 
     if not inherited:

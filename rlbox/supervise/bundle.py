@@ -1,4 +1,4 @@
-"""Write the bundle of a run: one archive with all that explains it, masked once more, whole or not there."""
+"""The bundle of a run: which files it takes, what it says before them, and one archive, masked once more."""
 
 from __future__ import annotations
 
@@ -14,16 +14,206 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO
 
+from rlbox.diagnose.first_fatal import LogFailure, find_first_fatal, format_excerpt, read_fatal_line, read_last_lines
 from rlbox.errors import SpecError
 from rlbox.i18n import _
+from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE
+from rlbox.record.state import RunState, StageState, run_cause
 from rlbox.secrets.masks import SecretMasker
 from rlbox.secrets.url_credentials import mask_credentials
-from rlbox.supervise.bundle_plan import RunFile, SelectedFile, Selection, SkippedFile
+from rlbox.supervise.evidence import Collector, collect_texts, disk_text, gpu_text, limits_text, system_text
 from rlbox.system.files import open_atomic, require_writable_file
-from rlbox.system.safe_files import open_regular_file, walk_files
+from rlbox.system.safe_files import find_files, is_file, open_regular_file, read_bytes, walk_files
+
+LOG_TAIL_BYTES = 20 * 1000 * 1000
+"""What is kept of a longer log: its end; the part around its first fatal line is kept in a file of its own."""
+
+_FILE_BYTES = 8 * 1000 * 1000
+_COUNT = 2000
+_TEXTS = frozenset({
+    ".cfg", ".csv", ".err", ".html", ".ini", ".json", ".jsonl", ".lock", ".log", ".md", ".out", ".png", ".py", ".sh",
+    ".svg", ".times", ".toml", ".txt", ".yaml", ".yml",
+})  # fmt: skip
+_LOGS = frozenset({".log", ".err", ".out"})
+_SECRETS = frozenset({".env", ".netrc", ".git-credentials", "auth_token", "id_rsa", "id_ed25519"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFile:
+    """A file below a run directory: its path there with `/`, and its bytes; `plain` is False for links and pipes."""
+
+    name: str
+    bytes: int
+    plain: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectedFile:
+    """A file that is taken: its last `keep` bytes of `bytes`."""
+
+    name: str
+    bytes: int
+    keep: int
+
+    @property
+    def is_log(self) -> bool:
+        """Whether it is a log, in which fatal lines are looked for."""
+        return is_log(self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedFile:
+    """A file that is left out, and why."""
+
+    name: str
+    bytes: int
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What a bundle takes and leaves out, both in order of their names."""
+
+    taken: tuple[SelectedFile, ...]
+    left: tuple[SkippedFile, ...]
+
+
+def select_files(files: Iterable[RunFile], *, full: bool) -> Selection:
+    """Return what a bundle takes of a run's `files`: what it is about and can be read, never models or checkpoints.
+
+    Parameters
+    ----------
+    full
+        Take logs whole, however long they are.
+    """
+    taken: list[SelectedFile] = []
+    left: list[SkippedFile] = []
+    for file in sorted(files, key=lambda file: file.name):
+        why = _refusal(file) or ("more than 2000 files" if len(taken) >= _COUNT else "")
+        if why:
+            left.append(SkippedFile(name=file.name, bytes=file.bytes, why=why))
+            continue
+        keep = file.bytes if full or not is_log(file.name) else min(file.bytes, LOG_TAIL_BYTES)
+        taken.append(SelectedFile(name=file.name, bytes=file.bytes, keep=keep))
+    return Selection(taken=tuple(taken), left=tuple(left))
+
+
+def is_log(name: str) -> bool:
+    """Whether a file is a log by its name."""
+    return PurePosixPath(name).suffix in _LOGS
+
+
+def _refusal(file: RunFile) -> str:
+    path = PurePosixPath(file.name)
+    if not file.plain:
+        return "a link or a special file"
+    if path.name in _SECRETS:
+        return "may hold secrets"
+    if path.name.startswith("."):
+        return "a file of rlbox's own, or hidden"
+    if path.suffix not in _TEXTS and EVIDENCE_FOLDER not in path.parts:
+        return "no text of a known kind: perhaps a model, a checkpoint or data"
+    if file.bytes > _FILE_BYTES and not is_log(file.name):
+        return "larger than 8 MB"
+    return ""
+
+
+SUMMARY = "SUMMARY.md"
+LAST_LINES = 500
+"""Lines of each log of the last stage that a helper asks for first (seed 003, "when asking for help")."""
+
+_GATHER_S = 8.0
+_LEFT = 20
+
+
+def bundle_texts(run_dir: Path, run_id: str, state: RunState | None, selection: Selection) -> dict[str, str]:
+    """Return the texts of a bundle (name to text): the summary, then what it rests on."""
+    logs = [taken.name for taken in selection.taken if taken.is_log]
+    last = _last_stage(state)
+    errors = [text for log in logs if (text := _error(run_dir, log, state))]
+    errors += [text for path in find_files(run_dir, f"{EVIDENCE_FOLDER}/{FATAL_FILE}") if (text := _text(path))]
+    tails = {log: read_last_lines(run_dir / log, LAST_LINES) for log in logs if last and log.startswith(f"{last}/")}
+    now = collect_texts(_parts(run_dir), _GATHER_S)
+    absent = "".join(f"{name}: {why}\n" for name, why in now.missing.items())
+    return {
+        SUMMARY: "\n".join(_summary(run_id, state, selection)) + "\n",
+        "errors.txt": "\n".join(errors) or "no log holds a line that looks fatal\n",
+        "last-lines.txt": "\n".join(f"==> {log} <==\n{text}" for log, text in tails.items()) or "no stage has begun\n",
+        **now.texts,
+        **({"now/missing.txt": absent} if absent else {}),
+    }
+
+
+def _parts(run_dir: Path) -> dict[str, Collector]:
+    return {
+        "now/gpu.txt": gpu_text,
+        "now/system.json": system_text,
+        "now/disks.txt": lambda: disk_text((run_dir, Path("/"))),
+        "now/limits.json": limits_text,
+    }
+
+
+def _last_stage(state: RunState | None) -> str:
+    """Return the directory of the stage that the run ended in, or is at."""
+    begun = [stage.directory for stage in state.stages if stage.started_at] if state else []
+    return begun[-1] if begun else ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_bytes(path).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _error(run_dir: Path, log: str, state: RunState | None) -> str:
+    """Return the first fatal line of a log with its context; not of a stage that passed, or has its evidence."""
+    if is_file((run_dir / log).parent.joinpath(EVIDENCE_FOLDER, FATAL_FILE)):
+        return ""
+    stage = next((s for s in state.stages if log.startswith(f"{s.directory}/")), None) if state else None
+    if stage and stage.state == "passed":
+        return ""
+    spot = find_first_fatal(run_dir / log)
+    return format_excerpt(LogFailure(log=log, line=read_fatal_line(run_dir / log, spot))) if spot else ""
+
+
+def _summary(run_id: str, state: RunState | None, selection: Selection) -> Iterator[str]:
+    yield f"# Bundle of run {run_id}"
+    yield ""
+    if state is None:
+        yield "The run never began, or its state cannot be read: see run.json and events.jsonl."
+    else:
+        yield f"Job {state.job}, target {state.target}, profile {state.profile or 'none'}: **{state.state}**"
+        yield ""
+        yield from (_stage_row(stage) for stage in state.stages)
+        yield from _cause_rows(state)
+    yield ""
+    yield "- [errors.txt](errors.txt): the first fatal line of each log, 100 lines around it"
+    yield f"- [last-lines.txt](last-lines.txt): the last {LAST_LINES} lines of each log of the last stage"
+    yield "- now/: GPUs, machine, disks and limits when this was made; stages/: logs and evidence"
+    if selection.left:
+        yield ""
+        yield f"Left out: {len(selection.left)} files"
+        yield from (f"- {left.name} ({left.bytes} bytes): {left.why}" for left in selection.left[:_LEFT])
+
+
+def _stage_row(stage: StageState) -> str:
+    page = f", see [REPORT.md]({stage.directory}/evidence/REPORT.md)" if stage.state == "failed" else ""
+    return f"- stage {stage.name}: {stage.state}{page}"
+
+
+def _cause_rows(state: RunState) -> Iterator[str]:
+    cause = run_cause(state)
+    rows: Mapping[str, str] = (
+        {"Cause": cause.what, "Where": cause.where, "Line": cause.line, "Next step": cause.next_step} if cause else {}
+    )
+    if rows:
+        yield ""
+    yield from (f"- **{title}**: {text}" for title, text in rows.items() if text)
+
 
 MANIFEST = "manifest.json"
 _BLOCK = 1 << 20

@@ -1,10 +1,11 @@
-"""Start a service beside a stage, find out when it really does its work, and whether it goes on doing it."""
+"""A service beside a stage: start it, find out when it really does its work, and whether it goes on doing it."""
 
 from __future__ import annotations
 
+import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from rlbox.gate.http_probe import REFUSED, probe_http
 from rlbox.job.gate_plan import ReadyPlan
@@ -14,6 +15,42 @@ from rlbox.logs.patterns import compile_pattern, pattern_set
 from rlbox.system.poller import Poller
 from rlbox.system.processes import ChildProcess, RunProcesses
 from rlbox.values import Command
+
+_KINDS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_MOST_FILES = 10_000
+
+
+def weights_bytes(argv: Iterable[str]) -> int:
+    """Return the size of the weights below the folders that a command names, and of the files; 0 without any.
+
+    A folder with weights in two forms counts once, as the form that loaders prefer.
+    """
+    named = {os.path.realpath(path) for word in argv for path in (word, word.partition("=")[2]) if path[:1] == "/"}
+    return sum(map(_size, sorted(named)))
+
+
+def _size(path: str) -> int:
+    sizes: dict[str, int] = {}
+    try:
+        for name, size in _files(path):
+            kind = os.path.splitext(name)[1]
+            sizes[kind] = sizes.get(kind, 0) + size
+    except OSError:  # it is not there yet, or nobody's to look into
+        return 0
+    return next((sizes[kind] for kind in _KINDS if kind in sizes), 0)
+
+
+def _files(path: str) -> Iterator[tuple[str, int]]:
+    if not os.path.isdir(path):
+        yield path, os.stat(path).st_size
+        return
+    with os.scandir(path) as entries:
+        for count, entry in enumerate(entries):
+            if count == _MOST_FILES:
+                return
+            if entry.is_file():
+                yield entry.name, entry.stat().st_size
+
 
 _PAUSE_S = 0.2
 _CONNECT_S = 2.0

@@ -18,10 +18,10 @@ from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import Texts
 from rlbox.logs.patterns import find_hits
 from rlbox.logs.pump import LogPump, LogWatch
-from rlbox.supervise.bench import StageContext, StageStopped
 from rlbox.supervise.causes import dead_service, mute_service, silent_service, too_long
 from rlbox.supervise.ray_jobs import RayJob
 from rlbox.supervise.services import RunningService
+from rlbox.supervise.stage_context import StageContext, StageStopped
 from rlbox.system.processes import ChildProcess
 from rlbox.system.tail import FileFollower
 

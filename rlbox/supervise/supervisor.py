@@ -17,22 +17,19 @@ from rlbox.job.fits.engine_memory import engine_memory_percent
 from rlbox.job.names import METRICS_FILE
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.logs.pump import LogPump
-from rlbox.record.folder import PLAN_FILE, write_plan
 from rlbox.record.journal import Event, Journal
-from rlbox.record.rebuild import begin_attempt
-from rlbox.record.state import PlotResult, RunStatus, StageStatus
+from rlbox.record.run_dir import PLAN_FILE, write_plan
+from rlbox.record.state import PlotResult, RunStatus, StageStatus, begin_attempt
 from rlbox.record.supervisor_file import ProcessRecorder
 from rlbox.secrets.handover import SecretGrants
 from rlbox.secrets.masks import SecretMasker
-from rlbox.supervise.bench import StageContext
 from rlbox.supervise.causes import absent_fix, supervisor_bug
-from rlbox.supervise.nodes import NodeMonitor
-from rlbox.supervise.pace_watch import StarvationMonitor
+from rlbox.supervise.evidence import StageFailure
 from rlbox.supervise.ray_jobs import RaySessionCleaner
 from rlbox.supervise.sampler import Sampler
-from rlbox.supervise.snapshot import StageFailure
-from rlbox.supervise.stage import StageResult, run_stage
-from rlbox.supervise.stage_services import stop_retained_services
+from rlbox.supervise.stage import StageResult, run_stage, stop_retained_services
+from rlbox.supervise.stage_context import NodeMonitor, StageContext
+from rlbox.supervise.starvation import StarvationMonitor
 from rlbox.system.cgroup import RunCgroup
 from rlbox.system.clock import utc_now
 from rlbox.system.interrupt import StopSignal

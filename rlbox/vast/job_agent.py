@@ -17,8 +17,7 @@ from rlbox.amounts import limit_text
 from rlbox.errors import RlboxError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.record.rebuild import read_events
-from rlbox.record.state import RunState, load_run_state, run_cause
+from rlbox.record.state import RunState, load_run_state, read_events, run_cause
 from rlbox.system.command import PIPE, communicate, run_command, start_command
 from rlbox.system.files import write_atomic
 from rlbox.system.http import HttpClient, NoResponseError, make_tls_context_factory, retry

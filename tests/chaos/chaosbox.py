@@ -19,10 +19,10 @@ from fcntl import ioctl
 from pathlib import Path
 from typing import Any
 
-from rlbox.record.disk_hold import find_lock_owner
-from rlbox.record.ledger import RunStore
+from rlbox.record.disk_lock import find_lock_owner
+from rlbox.record.run_store import RunStore
 from rlbox.record.supervisor_file import SupervisorInfo, load_supervisor
-from rlbox.run.places import open_runtime
+from rlbox.run.backend import open_runtime
 from rlbox.system.process_table import has_environment, probe_process, probe_processes
 
 PATIENCE_S = 90.0

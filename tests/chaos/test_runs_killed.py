@@ -212,7 +212,7 @@ def wait_until_over(round: Round, log: Path) -> None:
 
 
 def still_there(round: Round) -> bool:
-    from rlbox.record.disk_hold import find_lock_owner
+    from rlbox.record.disk_lock import find_lock_owner
 
     if find_lock_owner(round.data):
         return True

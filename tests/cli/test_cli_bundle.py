@@ -132,7 +132,7 @@ def test_what_became_a_secret_since_is_masked(rlbox: Rlbox, folder: Folder, disk
 def test_long_logs_keep_their_end_and_the_fatal_line(
     rlbox: Rlbox, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlbox.supervise.bundle_plan.LOG_TAIL_BYTES", 500_000)
+    monkeypatch.setattr("rlbox.supervise.bundle.LOG_TAIL_BYTES", 500_000)
     count = 7000
     run(disk, log="ValueError: early\n" + ("x" * 99 + "\n") * count)
     assert rlbox("bundle").code == 0

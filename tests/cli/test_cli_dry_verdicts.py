@@ -14,7 +14,7 @@ from test_cli_dry_run import ready, two, verdict
 from vastbox import KEY
 
 from rlbox.cli.root import COMMANDS, root
-from rlbox.run.places import DEFAULT_PLACE
+from rlbox.run.backend import DEFAULT_PLACE
 
 pytestmark = pytest.mark.allow("sockets", "processes")
 __all__ = ["ready", "two"]

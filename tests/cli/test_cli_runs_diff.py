@@ -15,9 +15,9 @@ from rlbox.job.filler import Paths
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.job.plan import RunPlan, plan_run
-from rlbox.record.ledger import RunStore
+from rlbox.record.run_store import RunStore
 from rlbox.record.state import RunState, change_stage, new_run_state, write_run_state
-from rlbox.run.places import open_runtime
+from rlbox.run.backend import open_runtime
 from rlbox.secrets.masks import SecretMasker
 
 JOB = """

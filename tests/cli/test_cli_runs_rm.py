@@ -14,7 +14,7 @@ from rlbox.job.filler import Paths
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.job.plan import plan_run
-from rlbox.record.folder import write_run_dir
+from rlbox.record.run_dir import write_run_dir
 from rlbox.record.state import change_stage, new_run_state, write_run_state
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.files import write_atomic

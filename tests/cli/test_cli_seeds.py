@@ -19,7 +19,7 @@ from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.lint.drift import load_drift
 from rlbox.lint.rules import lint_text
-from rlbox.record.folder import write_plan
+from rlbox.record.run_dir import write_plan
 from rlbox.record.state import RunState, StageState, StageStatus, write_run_state
 from rlbox.run.inputs import collect_run_files, plan_container_run, specs_digest
 from rlbox.secrets.masks import SecretMasker

@@ -21,13 +21,13 @@ from rlbox.diagnose.cause import Cause
 from rlbox.errors import SpecError
 from rlbox.job.plan import RunPlan
 from rlbox.provision.provision import BroughtPlace
-from rlbox.record.disk_hold import LockOwner, find_lock_owner, lock_disk
-from rlbox.record.folder import load_plan, lock_owner, write_plan
-from rlbox.record.ledger import ReconcileResult, RunStore
+from rlbox.record.disk_lock import LockOwner, find_lock_owner, lock_disk
+from rlbox.record.run_dir import load_plan, lock_owner, write_plan
+from rlbox.record.run_store import ReconcileResult, RunStore
 from rlbox.record.state import RunState, load_run_state, run_cause
 from rlbox.record.supervisor_file import SupervisorInfo, is_supervisor_alive, load_supervisor
+from rlbox.run.backend import open_runtime
 from rlbox.run.here import PreparedHost
-from rlbox.run.places import open_runtime
 from rlbox.system.process_table import has_environment, probe_process, probe_processes
 
 # `rlbox`, with this interpreter as the place of all targets

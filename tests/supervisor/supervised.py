@@ -15,7 +15,7 @@ from typing import Any
 from copied import enter
 from freeport import free_port as free_port
 
-import rlbox.supervise.explain  # noqa: F401
+import rlbox.supervise.failure_report  # noqa: F401
 from rlbox.job.filler import Paths
 from rlbox.job.gate_plan import FilePlan, LinePlan, ReadyPlan
 from rlbox.job.plan import ClusterRun, RayPlan, RunPlan, ServicePlan, StagePlan
@@ -189,7 +189,7 @@ class Bench:
         self.run_dir.mkdir(parents=True, exist_ok=True)
         (self.run_dir / "plan.json").write_text(json.dumps(plan.as_json()))
 
-    def start_part(self) -> Supervisor:
+    def start(self) -> Supervisor:
         """Write the plan and start the supervisor."""
         self.write_plan()
         stdin = json.dumps(self.secrets).encode() + b"\n" if self.secrets and self.stdin is None else self.stdin
@@ -206,7 +206,7 @@ class Bench:
 
     def run(self) -> int:
         """Carry the run out and return the exit code."""
-        self.start_part()
+        self.start()
         return self.finish()[0]
 
     def state(self) -> RunState:

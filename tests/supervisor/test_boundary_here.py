@@ -15,11 +15,11 @@ from launched import Disk
 from supervised import wait_for
 
 from rlbox.errors import NodeError
-from rlbox.record.disk_hold import find_lock_owner, lock_disk
-from rlbox.record.folder import lock_owner, write_plan
+from rlbox.record.disk_lock import find_lock_owner, lock_disk
+from rlbox.record.run_dir import lock_owner, write_plan
 from rlbox.record.state import load_run_state, new_run_state, write_run_state
 from rlbox.record.supervisor_file import is_supervisor_alive, load_supervisor, write_supervisor
-from rlbox.run.stop import stop_run
+from rlbox.run.launch import stop_run
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.identity import read_boot_identity
 from rlbox.system.process_table import probe_process

@@ -74,7 +74,7 @@ def test_process_whose_first_thread_ended_is_not_taken_for_dead(bench: Bench) ->
 
 def test_deaf_process_is_killed_after_its_grace(bench: Bench) -> None:
     bench.stage("train", python(STUBBORN), require=(line_rule("deaf"),))
-    supervisor = bench.start_part()
+    supervisor = bench.start()
     wait_for(lambda: (bench.run_dir / "stages/1-train/stage.log").exists() and "deaf" in bench.log("1-train/stage.log"))
     supervisor.send_signal(signal.SIGTERM)
     assert bench.finish()[0] == 130
@@ -86,7 +86,7 @@ def test_interrupt(bench: Bench, number: signal.Signals) -> None:
     port = free_port()
     bench.stage("first", python(SLEEPER), services=(service("reward", port),))
     bench.stage("second", ("true",))
-    supervisor = bench.start_part()
+    supervisor = bench.start()
     wait_for(lambda: (bench.run_dir / "run.json").exists() and bench.last("first").state == "running")
     supervisor.send_signal(number)
     assert bench.finish()[0] == 130
@@ -101,7 +101,7 @@ def test_interrupt_at_a_random_moment(bench: Bench, seed: int) -> None:
     work = "import time\nfor i in range(8): print(i, flush=True); time.sleep(0.05)"
     bench.stage("first", python(work), services=(service("reward", port),))
     bench.stage("second", python(work), services=(service("reward", port),))
-    supervisor = bench.start_part()
+    supervisor = bench.start()
     wait_for(lambda: (bench.run_dir / "run.json").exists())
     time.sleep(random.Random(seed).uniform(0, 2.5))
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -115,7 +115,7 @@ def test_interrupt_at_a_random_moment(bench: Bench, seed: int) -> None:
 
 def test_hang_up_is_no_reason_to_stop(bench: Bench) -> None:
     bench.stage("train", python("import time; print('up', flush=True); time.sleep(1); print('done')"))
-    supervisor = bench.start_part()
+    supervisor = bench.start()
     wait_for(lambda: (bench.run_dir / "run.json").exists() and bench.last("train").state == "running")
     supervisor.send_signal(signal.SIGHUP)
     assert bench.finish()[0] == 0
@@ -142,7 +142,7 @@ def test_bug_leaves_nothing_behind(bench: Bench) -> None:
     """A command without words passes no spec check; here it stands for any error inside."""
     bench.stage("train", (), services=(service("reward", free_port()),))
     bench.stage("later", ("true",))
-    bench.start_part()
+    bench.start()
     code, err = bench.finish()
     assert code == 3, err
     assert bench.states() == ["failed", "not started"]
@@ -152,7 +152,7 @@ def test_bug_leaves_nothing_behind(bench: Bench) -> None:
 
 def test_pattern_that_does_not_compile(bench: Bench) -> None:
     bench.stage("train", ("true",), require=(line_rule("loss ("),))
-    bench.start_part()
+    bench.start()
     code, err = bench.finish()
     assert code == 2
     assert err.splitlines()[0] == (

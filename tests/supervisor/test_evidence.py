@@ -204,9 +204,9 @@ def test_parts_that_hang_or_break_are_named(bench: Bench, monkeypatch: pytest.Mo
     def broken() -> str:
         raise RuntimeError("driver is gone")
 
-    monkeypatch.setattr("rlbox.supervise.evidence_contents.gpu_text", broken)
-    monkeypatch.setattr("rlbox.supervise.evidence_contents.limit_text", lambda: __import__("time").sleep(600))
-    monkeypatch.setattr("rlbox.supervise.explain.GATHER_S", 1.0)
+    monkeypatch.setattr("rlbox.supervise.evidence.gpu_text", broken)
+    monkeypatch.setattr("rlbox.supervise.evidence.limit_text", lambda: __import__("time").sleep(600))
+    monkeypatch.setattr("rlbox.supervise.failure_report.GATHER_S", 1.0)
     bench.stage("train", python(NOISY))
     assert bench.run() == 1
     missing = manifest(bench)["missing"]
@@ -216,9 +216,9 @@ def test_parts_that_hang_or_break_are_named(bench: Bench, monkeypatch: pytest.Mo
 
 
 def test_a_mistake_in_the_evidence_does_not_lose_the_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.supervise.explain.make_report", lambda *facts: 1 / 0)
+    monkeypatch.setattr("rlbox.supervise.failure_report.make_report", lambda *facts: 1 / 0)
     bench.stage("train", python(NOISY))
-    bench.start_part()
+    bench.start()
     code, told = bench.finish()
     assert (code, bench.cause().line) == (1, "ValueError: no data")
     assert "evidence was not written: ZeroDivisionError: division by zero" in told

@@ -21,9 +21,8 @@ from rlbox.record.journal import Journal
 from rlbox.record.state import new_run_state
 from rlbox.secrets.handover import SecretGrants
 from rlbox.secrets.masks import SecretMasker
-from rlbox.supervise.bench import StageContext
-from rlbox.supervise.nodes import NodeMonitor
-from rlbox.supervise.pace_watch import StarvationMonitor
+from rlbox.supervise.stage_context import NodeMonitor, StageContext
+from rlbox.supervise.starvation import StarvationMonitor
 from rlbox.system.counters import ActivitySample, ProcessCounters
 from rlbox.system.interrupt import StopSignal
 from rlbox.system.process_table import Process

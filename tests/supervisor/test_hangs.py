@@ -73,7 +73,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Planted
     found = {name: planted(name, folder) for name in TABLE}
     try:
         for one in found.values():
-            one.bench.start_part()
+            one.bench.start()
         for one in found.values():
             one.code = one.bench.finish()[0]
         yield found

@@ -96,7 +96,7 @@ def test_memory_limit_is_the_cause(bench: Bench, small_memory: Path) -> None:
     own = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if ":memory:" in line).split(":")[2]
     (small_memory / "cgroup.procs").write_text(str(before))
     try:
-        bench.start_part()
+        bench.start()
     finally:
         (CGROUP_1 / own.lstrip("/") / "cgroup.procs").write_text(str(before))
     assert bench.finish()[0] == 1

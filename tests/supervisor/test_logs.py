@@ -99,7 +99,7 @@ def test_logs_that_fill_the_disk(tiny_disk: Path) -> None:
 
 def test_removed_log_directory(bench: Bench) -> None:
     bench.stage("train", python("import time\nfor i in range(6000): print(i, flush=True); time.sleep(0.01)"))
-    bench.start_part()
+    bench.start()
     folder = bench.run_dir / "stages/1-train"
     wait_for(lambda: (folder / "stage.log").exists() and (folder / "stage.log").read_text())
     shutil.rmtree(folder)
@@ -115,7 +115,7 @@ def test_a_log_that_is_taken_away_is_there_again(bench: Bench, tmp_path: Path, h
     wait = f"while not os.path.exists({str(go)!r}): time.sleep(0.01)"
     code = f"import os, time\nprint('one', flush=True)\n{wait}\nprint('two')"
     bench.stage("train", python(code), require=(line_rule("one"), line_rule("two")))
-    bench.start_part()
+    bench.start()
     log = bench.run_dir / "stages/1-train/stage.log"
     wait_for(lambda: log.exists() and log.read_text() == "one\n")
     log.rename(log.with_suffix(".1")) if how != "remove" else log.unlink()
@@ -134,7 +134,7 @@ def test_a_log_that_is_emptied_goes_on(bench: Bench, tmp_path: Path) -> None:
         f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\nprint('two')"
     )
     bench.stage("train", python(code), require=(line_rule("one"), line_rule("^two")))
-    bench.start_part()
+    bench.start()
     log = bench.run_dir / "stages/1-train/stage.log"
     wait_for(lambda: (bench.run_dir / "run.json").exists() and bench.last("train").gate[0].state == "held")
     os.truncate(log, 0)
@@ -229,7 +229,7 @@ def test_a_slow_reader_makes_the_writer_wait(tmp_path: Path) -> None:
 
 def test_the_end_of_the_supervisor_ends_who_writes(bench: Bench) -> None:
     bench.stage("train", python("import time\nwhile True: print('step', flush=True); time.sleep(0.05)"))
-    supervisor = bench.start_part()
+    supervisor = bench.start()
     wait_for(lambda: (bench.run_dir / "run.json").exists() and bench.last("train").state == "running")
     supervisor.send_signal(signal.SIGKILL)
     supervisor.finish()

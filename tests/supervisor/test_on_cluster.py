@@ -46,7 +46,7 @@ def takes(port: int) -> bool:
 def test_a_node_that_ends_stops_the_run(bench: Bench) -> None:
     bench.stage("train", python("import time; print('step 1', flush=True); time.sleep(600)"))
     with nodes(bench, "a", "b") as running:
-        bench.start_part()
+        bench.start()
         wait_for(lambda: (bench.run_dir / "stages/1-train/stage.log").exists() and bench.log("1-train/stage.log"))
         running["b"].kill()
         assert bench.finish()[0] == 5

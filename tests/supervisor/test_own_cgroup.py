@@ -93,7 +93,7 @@ def test_what_hides_is_known_even_when_the_supervisor_was_killed(bench: Bench, w
     if not may_make_groups():
         pytest.skip("this machine lets nobody make a control group")
     bench.stage("train", python(HIDDEN, f"of-{word}"))
-    supervisor = bench.start_part()
+    supervisor = bench.start()
     wait_for(lambda: processes_with(word))
     supervisor.send_signal(signal.SIGKILL)
     wait_for(lambda: supervisor.poll() is not None)

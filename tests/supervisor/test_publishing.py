@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 from supervised import free_port, service
 
-from rlbox.supervise.published import PortForwarder
+from rlbox.supervise.ports import PortForwarder
 
 GATEWAY, ADDRESS, STRANGER = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 

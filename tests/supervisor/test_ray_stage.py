@@ -150,7 +150,7 @@ def test_silent_job_is_stopped(bench: Bench, tmp_path: Path) -> None:
 
 def test_interrupted_job(bench: Bench, tmp_path: Path) -> None:
     ray_stage(bench, tmp_path, "import time; print('up'); time.sleep(600)")
-    supervisor = bench.start_part()
+    supervisor = bench.start()
     log = bench.run_dir / "stages/1-smoke/stage.log"
     wait_for(lambda: log.exists() and "up" in log.read_text())
     supervisor.send_signal(signal.SIGTERM)

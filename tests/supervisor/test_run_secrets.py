@@ -21,11 +21,11 @@ from test_ray_stage import HEAD
 
 from rlbox.job.plan import RayPlan
 from rlbox.provision.provision import BroughtPlace
-from rlbox.record.disk_hold import LockOwner, lock_disk
-from rlbox.record.folder import load_plan
-from rlbox.record.ledger import RunStore
+from rlbox.record.disk_lock import LockOwner, lock_disk
+from rlbox.record.run_dir import load_plan
+from rlbox.record.run_store import RunStore
+from rlbox.run.backend import open_runtime
 from rlbox.run.here import PreparedHost
-from rlbox.run.places import open_runtime
 from rlbox.secrets.handover import encode_secrets
 from rlbox.system.interrupt import StopSignal
 from rlbox.system.processes import RunProcesses

@@ -48,7 +48,7 @@ def test_pass(bench: Bench, tmp_path: Path) -> None:
         files=(file_rule(out),),
     )
     bench.plot = python(f"open({str(bench.run_dir / 'curves.png')!r}, 'w').write('x')")
-    bench.start_part()
+    bench.start()
     code, err = bench.finish()
     assert (code, bench.states(), bench.state().state) == (0, ["passed", "passed"], "passed")
     second = bench.last("second")
@@ -309,7 +309,7 @@ def test_killed_by_hand_is_named(bench: Bench) -> None:
 
 def test_state_is_live(bench: Bench) -> None:
     bench.stage("train", ("sh", "-c", "echo ready; sleep 100"), require=(line_rule("ready"), line_rule("done")))
-    supervisor = bench.start_part()
+    supervisor = bench.start()
 
     def first_holds() -> bool:
         if not (bench.run_dir / "run.json").exists():

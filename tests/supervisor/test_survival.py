@@ -17,13 +17,12 @@ from launched import Disk
 from supervised import wait_for
 
 from rlbox.errors import LockHeld, NodeError
-from rlbox.record.disk_hold import LOCK_FILE, LockOwner, find_lock_owner, lock_disk
-from rlbox.record.folder import load_plan, write_plan
+from rlbox.record.disk_lock import LOCK_FILE, LockOwner, find_lock_owner, lock_disk
 from rlbox.record.host_record import HostRecordStore
-from rlbox.record.rebuild import begin_attempt, load_last_state
-from rlbox.record.state import RUN_FILE
+from rlbox.record.run_dir import load_plan, write_plan
+from rlbox.record.state import RUN_FILE, begin_attempt, load_last_state
 from rlbox.record.supervisor_file import SUPERVISOR_FILE
-from rlbox.run.stop import stop_run
+from rlbox.run.launch import stop_run
 from rlbox.system.process_table import probe_process
 
 MAKES = "echo one > {run}/made-first"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.errors import LockHeld, NodeError
-from rlbox.record.disk_hold import LOCK_FILE, UNKNOWN_OWNER, LockOwner, find_lock_owner, lock_disk
+from rlbox.record.disk_lock import LOCK_FILE, UNKNOWN_OWNER, LockOwner, find_lock_owner, lock_disk
 
 REPLACED: dict[str, Callable[[Path], object]] = {
     "removed": lambda path: path.unlink(),
@@ -43,7 +43,7 @@ def test_who_inherited_one_of_its_files_holds_it_too(tmp_path: Path) -> None:
 
 
 def test_where_folders_cannot_be_locked_the_file_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlbox.record import disk_hold
+    from rlbox.record import disk_lock as disk_hold
 
     real = disk_hold.try_lock
 

@@ -15,13 +15,13 @@ from rlbox.diagnose.cause import ExitInfo
 from rlbox.errors import EngineError, SpecError
 from rlbox.job.filler import Paths
 from rlbox.job.plan import RunPlan
-from rlbox.record.disk_hold import LockOwner
-from rlbox.record.folder import write_plan
+from rlbox.record.disk_lock import LockOwner
 from rlbox.record.host_record import ContainerRef, HostRecordStore
-from rlbox.record.ledger import RunStore
-from rlbox.record.settle import RuntimeStatus
+from rlbox.record.reconcile import RuntimeStatus
+from rlbox.record.run_dir import write_plan
+from rlbox.record.run_store import RunStore
 from rlbox.record.state import StageState, load_run_state, new_run_state, run_cause, write_run_state
-from rlbox.run.places import PLACES, open_runtime
+from rlbox.run.backend import PLACES, open_runtime
 from rlbox.secrets.masks import SecretMasker
 
 ME = LockOwner(what="a test")

@@ -11,9 +11,7 @@ import pytest
 from test_ledger import PLAN
 
 from rlbox.job.plan import StagePlan
-from rlbox.record.journal import EVENTS_FILE
-from rlbox.record.rebuild import rebuild_state
-from rlbox.record.state import load_run_state, write_run_state
+from rlbox.record.state import EVENTS_FILE, load_run_state, rebuild_state, write_run_state
 from rlbox.secrets.masks import SecretMasker
 
 STAGE = StagePlan(

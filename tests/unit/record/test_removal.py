@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from rlbox.errors import NodeError
-from rlbox.record import removing
-from rlbox.record.ledger import RunStore
+from rlbox.record import run_store as removing
 from rlbox.record.removal import RemovalCandidate, decide_named_removals, decide_unused_removals, format_removals
-from rlbox.record.removing import directory_bytes, remove_run
-from rlbox.run.places import open_runtime
+from rlbox.record.run_store import RunStore, directory_bytes, remove_run
+from rlbox.run.backend import open_runtime
 from rlbox.system.files import write_atomic
 
 

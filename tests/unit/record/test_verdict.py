@@ -8,8 +8,7 @@ from typing import get_args
 import pytest
 
 from rlbox.diagnose.cause import ExitInfo, ExitKind
-from rlbox.record.state import RunState, StageState, StageStatus, run_cause
-from rlbox.record.verdict import (
+from rlbox.record.host_record import (
     BEGUN_LINE,
     RunOutcome,
     run_outcome,
@@ -17,6 +16,7 @@ from rlbox.record.verdict import (
     verify_against_exit,
     verify_against_outcome,
 )
+from rlbox.record.state import RunState, StageState, StageStatus, run_cause
 
 SAID = "\n".join((BEGUN_LINE, "rlbox: a: running", stage_passed_line("a"), "rlbox: b: running"))
 

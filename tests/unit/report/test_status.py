@@ -16,13 +16,12 @@ from rlbox.job.filler import Paths
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.job.plan import RunPlan, plan_run
-from rlbox.record.disk_hold import LockOwner
-from rlbox.record.journal import EVENTS_FILE
-from rlbox.record.ledger import RunStore
-from rlbox.record.state import RunState, change_stage, new_run_state, write_run_state
+from rlbox.record.disk_lock import LockOwner
+from rlbox.record.run_store import RunStore
+from rlbox.record.state import EVENTS_FILE, RunState, change_stage, new_run_state, write_run_state
 from rlbox.report.status import write_status
+from rlbox.run.backend import open_runtime
 from rlbox.run.launch import report_result
-from rlbox.run.places import open_runtime
 from rlbox.secrets.masks import SecretMasker
 
 PROJECT = Project(folder=CHECKOUT)

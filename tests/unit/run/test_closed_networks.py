@@ -12,7 +12,7 @@ from rlbox.errors import SpecError
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
 from rlbox.job.plan import RunPlan
-from rlbox.run.closed import drop_taken_ports, resolve_exposure
+from rlbox.run.exposure import drop_taken_ports, resolve_exposure
 from rlbox.run.inputs import plan_container_run
 
 JOB = """

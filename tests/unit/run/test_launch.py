@@ -13,11 +13,11 @@ from rlbox.app import App
 from rlbox.config.project import Project
 from rlbox.job.filler import Paths
 from rlbox.job.plan import RunPlan
-from rlbox.record.disk_hold import LockOwner
-from rlbox.record.ledger import RunStore
+from rlbox.record.disk_lock import LockOwner
+from rlbox.record.run_store import RunStore
 from rlbox.record.state import RunState, StageState, new_run_state, write_run_state
+from rlbox.run.backend import open_runtime
 from rlbox.run.launch import report_result
-from rlbox.run.places import open_runtime
 from rlbox.secrets.masks import SecretMasker
 
 PLAN = RunPlan(

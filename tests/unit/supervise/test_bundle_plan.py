@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlbox.supervise.bundle_plan import LOG_TAIL_BYTES, RunFile, select_files
+from rlbox.supervise.bundle import LOG_TAIL_BYTES, RunFile, select_files
 
 
 def chosen(*files: RunFile, full: bool = False) -> tuple[list[tuple[str, int]], list[str]]:

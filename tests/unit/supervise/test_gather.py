@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rlbox.secrets.masks import SecretMasker
-from rlbox.supervise.explain import write_manifest, write_texts
-from rlbox.supervise.gather import PART_BYTES, PartUnavailableError, collect_texts
+from rlbox.supervise.evidence import PART_BYTES, PartUnavailableError, collect_texts
+from rlbox.supervise.failure_report import write_manifest, write_texts
 
 
 def test_what_hangs_or_fails_is_named_and_the_rest_is_there() -> None:
@@ -64,7 +64,7 @@ def test_a_full_disk_keeps_what_came_first(tmp_path: Path, monkeypatch: pytest.M
             raise OSError(errno.ENOSPC, "No space left on device")
         written.append(path.name)
 
-    monkeypatch.setattr("rlbox.supervise.explain.replace_file", write)
+    monkeypatch.setattr("rlbox.supervise.failure_report.replace_file", write)
     assert write_texts(tmp_path, {"REPORT.md": "a", "b": "b", "c": "c"}) == dict.fromkeys(
         ("b", "c"), "No space left on device"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.supervise.weights import weights_bytes
+from rlbox.supervise.services import weights_bytes
 
 
 @pytest.fixture

@@ -10,10 +10,9 @@ from rlbox.app import App
 from rlbox.errors import RlboxError
 from rlbox.evaluation.checkpoints import find_checkpoints
 from rlbox.planner.budget import StageMeasurement
-from rlbox.record.folder import load_plan
-from rlbox.record.ledger import ReconcileResult, RunStore
 from rlbox.record.removal import RemovalCandidate
-from rlbox.record.removing import directory_bytes
+from rlbox.record.run_dir import load_plan
+from rlbox.record.run_store import ReconcileResult, RunStore, directory_bytes
 from rlbox.record.state import RunState
 from rlbox.run.data_disk import open_local_run_store, reconcile_runs
 

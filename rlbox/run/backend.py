@@ -1,10 +1,18 @@
-"""What a place of runs is: what the rest of rlbox asks of one, and what is said of a run that is to start there."""
+"""The backends of runs, a line for each: what rlbox asks of one, and the command line for a run of one.
+
+A backend is the module of its name in `rlbox/run/`, as `BACKEND`. It is imported when a run takes place there, or is
+looked at; this module is read by every command, so it imports and makes next to nothing.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+
+from rlbox.errors import SpecError
+from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,11 +23,59 @@ if TYPE_CHECKING:
     from rlbox.job.job import Job
     from rlbox.job.params import Values
     from rlbox.job.plan import ClusterRun, RunPlan
-    from rlbox.record.disk_hold import DiskLock
+    from rlbox.record.disk_lock import DiskLock
     from rlbox.record.host_record import ContainerRef
-    from rlbox.record.ledger import RunStore
-    from rlbox.record.settle import RuntimeHandle
+    from rlbox.record.reconcile import RuntimeHandle
+    from rlbox.record.run_store import RunStore
     from rlbox.values import Secret
+
+
+CLUSTER = "cluster"
+PLACES = {
+    "docker": "in a container of the target's image",
+    "here": "on this machine, brought to the target's lock",
+    CLUSTER: "on a cluster that stands, beside its head",
+}
+SINGLE_MACHINE_PLACES = tuple(name for name in PLACES if name != CLUSTER)
+"""Those that are one machine."""
+
+DEFAULT_PLACE = next(iter(PLACES))
+
+DEFAULT_TARGET = "local"
+"""The target whose data disk a verb about runs looks at when none is named."""
+
+
+def load_backend(name: str) -> Backend:
+    """Return the place `name`; `SpecError` when there is none: a run's record was written by an rlbox that has more."""
+    if name not in PLACES:
+        raise SpecError(
+            _("unknown place {name!r}").format(name=name), next_step=_("use the newer rlbox that started it")
+        )
+    place: Backend = importlib.import_module(f"rlbox.run.{name}").BACKEND
+    return place
+
+
+def rerun_command_line(plan: RunPlan) -> str:
+    """Return the command line that starts the job of a run anew at its place."""
+    if plan.cluster:
+        return f"rlbox run {plan.job} {plan.cluster.options}"
+    return f"rlbox run {plan.job}" + (f" --place {plan.place}" if plan.place != DEFAULT_PLACE else "")
+
+
+def resume_command_line(plan: RunPlan) -> str:
+    """Return the command line that takes a run up again."""
+    options = f" {plan.cluster.options}" if plan.cluster else ""
+    return f"rlbox run --resume {plan.run_id}{options}"
+
+
+def open_runtime(note: ContainerRef) -> RuntimeHandle:
+    """Return the carrier that a note names, as the place of its run knows it."""
+    return load_backend(note.place or DEFAULT_PLACE).open_runtime(note)
+
+
+def find_container(plan: RunPlan, data: Path) -> ContainerRef | None:
+    """Return the note of what carries a run of the data disk `data` that this host has no record of; None: nothing."""
+    return load_backend(plan.place).find_container(plan, data)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,13 @@
-"""The ledger of a data disk: its runs, who holds it, what carries them out, and how the dead ones ended.
+"""The runs of a data disk: who has the lock, what carries them out, how the dead ones ended, and their removal.
 
-Every verb about runs settles them first. It holds the disk meanwhile, so that no run can start and no other can
-settle; a disk that a run holds has nothing to settle but that run's predecessors, and those were settled before
-it started.
+Every command about runs reconciles them first. It holds the lock meanwhile, so that no run can start and no other can
+reconcile; a disk that a run has locked has nothing to reconcile but that run's predecessors, which was done before it
+started.
 
-What carries a run is known from this host's own records (`host_record.py`), so that a carrier is found again though
-its run directory was removed, from a shell that speaks to another engine, without asking any engine when there is
-nothing to find. A run without such a record was started by another user, on another machine or by an older rlbox: its
-place is asked for a carrier of ours, and its end is written down; nothing that its own files name is ended or removed.
+What carries a run is known from this host's own records (`host_record.py`): so a container is found though its run
+directory was removed, from a shell that speaks to another engine, without asking any engine when there is nothing to
+find. A run without such a record was started by another user, on another machine or by an older rlbox: its backend is
+asked for a container of ours, and its end is written down; nothing that its own files name is ended or removed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+import stat
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from pathlib import Path
 from rlbox.errors import LockHeld, NodeError, RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.job.plan import RunPlan
-from rlbox.record.disk_hold import (
+from rlbox.record.disk_lock import (
     LOCK_FILE,
     UNKNOWN_OWNER,
     DiskLock,
@@ -32,14 +33,19 @@ from rlbox.record.disk_hold import (
     lock_disk,
     lock_held_error,
 )
-from rlbox.record.folder import PLAN_FILE, load_plan, write_run_dir
-from rlbox.record.host_record import ContainerRef, HostRecord, HostRecordStore, load_run_outcome
-from rlbox.record.rebuild import load_last_state
-from rlbox.record.settle import RuntimeHandle, finish_dead_run, has_finished, runtime_exit_info
-from rlbox.record.state import RUN_FILE, RunState, load_run_state
+from rlbox.record.host_record import (
+    ContainerRef,
+    HostRecord,
+    HostRecordStore,
+    load_run_outcome,
+    run_outcome,
+    verify_against_outcome,
+)
+from rlbox.record.reconcile import RuntimeHandle, finish_dead_run, has_finished, runtime_exit_info
+from rlbox.record.run_dir import PLAN_FILE, load_plan, write_run_dir
+from rlbox.record.state import RUN_FILE, RunState, load_last_state, load_run_state
 from rlbox.record.supervisor_file import SUPERVISOR_FILE, is_supervisor_alive, load_supervisor
-from rlbox.record.verdict import run_outcome, verify_against_outcome
-from rlbox.system.safe_files import is_file, list_names, make_directory, read_stat, remove_tree, rename_path
+from rlbox.system.safe_files import is_file, list_names, make_directory, read_stat, remove_tree, rename_path, walk_files
 
 _RUNS = "runs"
 _OWN = ".rlbox"
@@ -351,3 +357,40 @@ def _unreadable(what: str, error: OSError) -> NodeError:
         _("{what} cannot be looked at: {strerror}").format(what=what, strerror=error.strerror),
         where=str(error.filename or ""),
     )
+
+
+def directory_bytes(folder: Path) -> int:
+    """Return the bytes of all files of a folder; links are not followed, and not counted."""
+    return sum(facts.st_size for __, facts in walk_files(folder) if stat.S_ISREG(facts.st_mode))
+
+
+def remove_run(run_store: RunStore, run: str) -> None:
+    """Remove one run that has ended; whoever calls holds the disk.
+
+    It is moved out of the list of runs first, so that one which is removed in part looks like no run; what a kill left
+    is removed by the next verb that settles runs.
+
+    Raises
+    ------
+    NodeError
+        Its files belong to somebody else, or the disk refuses.
+    """
+    gone = run_store.trash_dir / run
+    try:
+        for folder in (gone.parent.parent, gone.parent):
+            make_directory(folder)
+        if read_stat(gone):  # a run of this name that a kill left here
+            remove_tree(gone)
+        rename_path(run_store.run_dir(run), gone)
+        HostRecordStore(run_store.data_dir).delete(run)
+        remove_tree(gone)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            whole = read_stat(run_store.run_dir(run)) is not None
+            raise NodeError(
+                _("run {run} cannot be removed: {strerror}").format(run=run, strerror=error.strerror)
+                if whole
+                else _("run {run} cannot be removed whole: {strerror}").format(run=run, strerror=error.strerror),
+                where=str(error.filename or run_store.run_dir(run)),
+                next_step=_("do it as the user whose files they are, or as root"),
+            ) from error

@@ -1,4 +1,4 @@
-"""Who reaches what a run listens on: a Ray head that takes commands of strangers is refused unless the user says so.
+"""Who reaches what a run listens on: a Ray head that takes commands of strangers is refused unless the user allows it.
 
 Ports that a run publishes are on the loopback of the engine's machine.
 """

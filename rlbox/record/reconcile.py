@@ -1,8 +1,8 @@
 """Give a run whose supervisor is gone the end that the facts tell, once.
 
-A place whose runs are carried by something apart from the processes of this machine, as by a container, writes a note
-on this host before it makes that, and says how such a carrier is asked about and ended: so the runs of a data disk are
-settled without knowing any place.
+A backend whose runs are carried by something apart from the processes of this machine, as by a container, writes a
+`ContainerRef` on this host before it makes that, and returns a `RuntimeHandle` that asks about it and ends it: so the
+runs of a data disk are reconciled without knowing any backend.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from rlbox.diagnose.cause import Cause, ExitInfo, ExitKind, get_exit_code, make_
 from rlbox.errors import LockHeld, NodeError
 from rlbox.i18n import _
 from rlbox.job.plan import RunPlan
-from rlbox.record.host_record import ContainerRef
-from rlbox.record.journal import EVENTS_FILE
-from rlbox.record.rebuild import load_last_state
+from rlbox.record.host_record import ContainerRef, verify_against_exit
 from rlbox.record.state import (
+    EVENTS_FILE,
     RUN_FILE,
     PlotResult,
     RunState,
     change_stage,
+    load_last_state,
     new_run_state,
     run_cause,
     write_run_state,
 )
 from rlbox.record.supervisor_file import is_same_boot, kill_leftover_processes, load_supervisor, read_stop_request
-from rlbox.record.verdict import verify_against_exit
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.clock import utc_now
 from rlbox.system.identity import read_boot_identity

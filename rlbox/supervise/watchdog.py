@@ -1,8 +1,9 @@
 """The process above a supervisor that runs in place: it sees the supervisor die, ends the run and writes it down.
 
-In a container the engine does this. The warden does nothing else, so that little can go wrong with it: it imports
-what it needs for the end only then, hands signals on, and holds the data disk until nothing of the run is left.
-When the warden itself is killed the supervisor goes on; when both are, the next verb about runs does what is left.
+In a container the engine does this. The watchdog does nothing else, so that little can go wrong with it: it imports
+what it needs for the end only then, hands signals on, and holds the lock of the data disk until nothing of the run is
+left. When the watchdog itself is killed the supervisor goes on; when both are, the next command about runs does what is
+left.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ def _settle(run_dir: Path, code: int) -> None:
     """Write down how the run ended when its supervisor did not."""
     from rlbox.diagnose.cause import make_process_exit_info
     from rlbox.errors import RlboxError
-    from rlbox.record.folder import load_plan
-    from rlbox.record.settle import write_final_state
+    from rlbox.record.reconcile import write_final_state
+    from rlbox.record.run_dir import load_plan
     from rlbox.system.tail import read_last_bytes
 
     with contextlib.suppress(OSError, RlboxError):  # a disk that is full or gone: the next verb tries again

@@ -1,9 +1,9 @@
-"""The hold of a data disk: one run at a time has it. The kernel drops it when its holders die, so none is ever stale.
+"""The lock of a data disk: one run at a time has it. The kernel drops it when its holders die, so none is ever stale.
 
 The supervisor of a run holds it, in a container through the mount of the data disk: locks are on inodes. A command line
-holds it for the moments in which it starts a run or settles dead ones. Two things are locked: the folder that is the
-disk, in whose place no program of a run can put another, and a file in it, for that file systems of several machines
-lock files at most. What the file says (who, since when, what) counts only while somebody holds the disk.
+holds it while it starts a run or reconciles dead ones. Two things are locked: the folder that is the disk, because no
+program of a run can put another in its place, and a file in it, because file systems that several machines share lock
+at most files. What the file says (who, since when, what) counts only while somebody holds the lock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from rlbox.errors import LockHeld, NodeError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.record.kinds import parse_as
+from rlbox.record.state import parse_as
 from rlbox.system.lock import try_lock
 from rlbox.system.safe_files import open_regular_fd
 

@@ -1,4 +1,4 @@
-"""The run directory on the data disk: made whole before anything starts, with its plan and what was asked for."""
+"""The run directory on the data disk: complete before anything starts, with its plan and what was asked for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.job.plan import RunPlan, load_run_plan
-from rlbox.record.disk_hold import LockOwner
+from rlbox.record.disk_lock import LockOwner
 from rlbox.record.journal import reserve_space
 from rlbox.system.clock import utc_now
 from rlbox.system.safe_files import copy_tree, make_directory, read_bytes, replace_file

@@ -1,4 +1,4 @@
-"""Look at what a run's processes get of this machine: by it limits are counted, and slowness is called by its name."""
+"""Measure what a run's processes get of this machine: limits are counted by it, and slowness gets its name."""
 
 from __future__ import annotations
 

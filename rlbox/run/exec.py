@@ -1,0 +1,193 @@
+"""Carry out a command beside a target's stack: `rlbox shell`, `components`, and `doctor` where a target was applied."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlbox.app import App
+from rlbox.doctor.stack_location import find_install_dir, find_local_stack, find_stack
+from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
+from rlbox.evaluation.components import Part, part_text, parts_data, parts_summary, probe_components
+from rlbox.i18n import _
+from rlbox.image.plans import image_plan
+from rlbox.provision.layout import Layout
+from rlbox.provision.probe import read_record
+from rlbox.run.backend import load_backend
+from rlbox.run.here import find_applied_layout, run_rlbox_in_place
+from rlbox.values import OWN
+
+if TYPE_CHECKING:
+    from rlbox.engine.container import ContainerDefaults, ContainerPlan
+    from rlbox.image.plan import ImagePlan
+
+
+def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, gpus: str = "") -> int:
+    """Run `command`, or a shell, in a container of the target's image and return its exit code.
+
+    Parameters
+    ----------
+    data, gpus
+        `--data` and `--gpus`, if they were given.
+    """
+    from rlbox.engine.address import engine_is_here
+    from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, client_words, plan_container
+    from rlbox.engine.data_disk import check_devices, check_disk, data_folder
+    from rlbox.engine.gpu_access import GPUS_VARIABLE, NO_GPUS
+    from rlbox.system.network_settings import find_ca_bundle
+
+    image = image_plan(app.project, name)
+    folder = data_folder(image.container.host, data)
+    check_disk(app, folder, image.container, 0.0)
+    with app.checking("devices"):
+        check_devices(app, image.container)
+    access = NO_GPUS
+    if gpus or image.container.gpus or GPUS_VARIABLE in os.environ:
+        from rlbox.doctor.gpu_choice import choose_container_gpus
+
+        access = choose_container_gpus(app, image, gpus)
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    plan = plan_container(
+        image.tag,
+        _limits(app, image),
+        name=f"rlbox-shell-{name}-{os.getpid()}",
+        argv=command or ("bash",),
+        env={},
+        labels={TARGET_LABEL: name, OWNER_LABEL: str(os.getuid())},
+        data=str(folder),
+        caller=f"{os.getuid()}:{os.getgid()}",
+        ca_bundle=find_ca_bundle() if engine_is_here() else "",
+        gpus=access,
+    )
+    words = ("docker", *client_words(plan, interactive=terminal or not sys.stdin.isatty(), terminal=terminal))
+    _require_image(app, image)
+    if app.dry_run:
+        return _show(app, name, plan, words)
+    return _run(plan, words)
+
+
+def _require_image(app: App, image: ImagePlan) -> None:
+    """Refuse what the docker client would refuse in its own words, or could not: there is no image, or no client."""
+    import shutil
+
+    from rlbox.engine.address import no_client
+    from rlbox.image.check import own_image
+
+    with app.checking("docker client"):
+        if shutil.which("docker") is None:
+            raise no_client()
+    with app.checking("image"):
+        own_image(app, image)
+
+
+def _limits(app: App, image: ImagePlan) -> ContainerDefaults:
+    """Return the limits of the target with a network that the engine has; what opens the shell is said."""
+    from rlbox.engine.connection import engine
+
+    limits = image.container
+    with app.checking("network"):
+        limits = engine().reachable(limits)
+    if limits.network != image.container.network:
+        from rlbox.run.exposure import no_bridge_message
+
+        app.say(no_bridge_message("shell", limits.network))
+    return limits
+
+
+def _show(app: App, name: str, plan: ContainerPlan, words: tuple[str, ...]) -> int:
+    """Print the lines that do the same by hand, and whether it would be done."""
+    import shlex
+
+    from rlbox.engine.container import network_words
+
+    before, after = network_words(plan)
+    silent = [f"{shlex.join(part)} >/dev/null" if part else "" for part in (before, after)]
+    text = "\n".join(line for line in (silent[0], shlex.join(words), silent[1]) if line)
+    data = {"target": name, "command": words, "before": before, "after": after}
+    return app.planned(data, text, f"start a container of {plan.image}")
+
+
+def _run(plan: ContainerPlan, words: tuple[str, ...]) -> int:
+    """Run the docker client in the foreground, with the container's network, and return the container's exit code."""
+    from rlbox.engine.address import engine_address
+    from rlbox.engine.connection import engine
+    from rlbox.system.command import run_in_foreground
+    from rlbox.values import Command
+
+    with engine().network(plan):
+        code = run_in_foreground(Command(argv=words, env={"DOCKER_HOST": engine_address()}))
+    return code if code >= 0 else 128 - code
+
+
+def run_component_tests(app: App, python: str, files: Sequence[str], timeout_s: float) -> int:
+    """Test the stack that is here, show each part as it is known, and return rlbox's exit code."""
+    began = time.monotonic()
+    stack = find_stack(python, "rlbox components TARGET, or rlbox components --python FILE")
+    parts: list[Part] = []
+    for part in probe_components(stack, dict(os.environ), [Path(file) for file in files], timeout_s):
+        parts.append(part)
+        if not app.as_json and (part.state != "absent" or app.verbosity > 0):
+            app.show(part_text(part))
+    seconds = time.monotonic() - began
+    app.result(parts_data(parts, stack.python, seconds), "")
+    app.say(parts_summary(parts, seconds))
+    states = {part.state for part in parts}
+    return WorkFailed.exit_code if "failed" in states else TimedOut.exit_code if "late" in states else 0
+
+
+def is_inside_target(name: str) -> bool:
+    """Return whether this process is in a target's image, or place; `NodeError` when it is in another one's."""
+    here = find_local_stack()
+    if here and here.requirements.target != name:
+        raise NodeError(
+            _("the stack here is that of target {target!r}").format(target=here.requirements.target), where=here.python,
+            next_step=_("rlbox components, or rlbox components {name} outside of this container").format(name=name),
+        )  # fmt: skip
+    return here is not None
+
+
+def run_component_tests_at(
+    app: App, place: str, name: str, data: str | None, gpus: str, files: Sequence[str], timeout_s: float
+) -> int:
+    """Test the stack of a target at a place where runs take place."""
+    return load_backend(place).run_rlbox(app, name, _words(app, files, timeout_s), data, gpus)
+
+
+def _words(app: App, files: Sequence[str], timeout_s: float) -> tuple[str, ...]:
+    return ("components", *(f"--file={file}" for file in files), f"--timeout={timeout_s:g}", *app.words)
+
+
+def find_place_to_examine(app: App, name: str | None, place: str, data: str | None) -> Layout | None:
+    """Return where the place is that is meant: the one around this shell, or TARGET's with `--place here`; else None.
+
+    Raises
+    ------
+    SpecError, NodeError
+        `--place here` names no target, or one that was not applied here; another target is around this shell.
+    """
+    if place == "here":
+        if not name:
+            raise SpecError(_("--place here wants a target"), next_step="rlbox doctor TARGET --place here")
+        return find_applied_layout(app, name, data)
+    layout = Layout(prefix=find_install_dir(os.environ).removesuffix(OWN), data="/")
+    if (record := read_record(layout)) is None:
+        return None
+    if name and name != record.target:
+        raise NodeError(
+            _("target {target} was applied here").format(target=record.target),
+            where=layout.own,
+            next_step=f"rlbox doctor {record.target}",
+        )
+    return replace(layout, data=record.data, venv=record.venv)
+
+
+def examine_place(app: App, layout: Layout, gpus: str, *, fix: bool, budget_s: float) -> int:
+    """Examine a place in the environment that its runs have; return rlbox's exit code."""
+    words = ["doctor", "--around", *["--fix"] * fix, *["--dry-run"] * app.dry_run, *app.words]
+    words += [f"--budget={budget_s:g}"] if budget_s else []
+    return run_rlbox_in_place(app, layout, tuple(words), gpus)

@@ -1,0 +1,480 @@
+"""What an evidence folder holds, and how its parts are collected: each bounded in time and size."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import re
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from rlbox.amounts import limit_text, size_text
+from rlbox.diagnose.cause import Cause
+from rlbox.diagnose.first_fatal import FatalPosition, find_first_fatal
+from rlbox.doctor.limits import probe_limits
+from rlbox.doctor.ray_state import find_job_session, read_ray_state
+from rlbox.errors import RlboxError
+from rlbox.i18n import _
+from rlbox.job.plan import RayPlan, RunPlan, StagePlan
+from rlbox.record.resources import RESOURCES_FILE
+from rlbox.record.state import StageState
+from rlbox.secrets.masks import SecretMasker
+from rlbox.system.clock import utc_now
+from rlbox.system.command import run_command
+from rlbox.system.files import free_bytes
+from rlbox.system.gpu import GpuStatus, probe_gpus
+from rlbox.system.identity import user_name
+from rlbox.system.json_files import read_lines
+from rlbox.system.limits import CgroupMemory, probe_cgroup_memory
+from rlbox.system.ports import find_port_holder
+from rlbox.system.process_table import (
+    Process,
+    find_process_owner,
+    probe_command_line,
+    probe_processes,
+    probe_resident_bytes,
+)
+from rlbox.system.safe_files import read_bytes
+from rlbox.system.tail import read_last_bytes
+from rlbox.values import Command
+
+_SHARED_MEMORY = Path("/dev", "shm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSnapshot:
+    """One process of the run; `command` is its whole command line."""
+
+    pid: int
+    parent: int
+    state: str
+    resident_bytes: int
+    command: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineSnapshot:
+    """The facts of one moment; `ports` maps `name number` to who listens (empty: nobody).
+
+    `ray` is what the head of the stage's Ray job says, empty for a stage without one.
+    """
+
+    taken_at: str
+    processes: tuple[ProcessSnapshot, ...]
+    memory: CgroupMemory
+    free_bytes: Mapping[str, int]
+    ports: Mapping[str, str]
+    gpus: tuple[GpuStatus, ...] = ()
+    ray: Mapping[str, Any] = field(default_factory=dict)
+
+
+def probe_snapshot(plan: RunPlan, stage: StagePlan, run_dir: Path, processes: Iterable[Process]) -> MachineSnapshot:
+    """Look at everything that is quick to look at; the stage may still be running."""
+    ports = {name: number for service in stage.services for name, number in service.ports.items()}
+    return MachineSnapshot(
+        taken_at=utc_now(),
+        processes=tuple(_process_snapshot(process) for process in processes),
+        memory=probe_cgroup_memory(),
+        free_bytes={str(folder): free_bytes(folder) for folder in (run_dir, Path(plan.paths.data), _SHARED_MEMORY)},
+        ports={f"{name} {number}": find_port_holder(number) for name, number in ports.items()},
+        gpus=probe_gpus(),
+        ray=read_ray_state(stage.ray) if stage.ray else {},
+    )
+
+
+def _process_snapshot(process: Process) -> ProcessSnapshot:
+    return ProcessSnapshot(
+        pid=process.pid,
+        parent=process.parent,
+        state=process.state,
+        resident_bytes=probe_resident_bytes(process.pid),
+        command=probe_command_line(process.pid) or process.name,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageFailure:
+    """A stage that failed, nothing of it being left; `state` is what `run.json` says of it.
+
+    `fatals` has the first fatal line of each log that holds one, by the log's path below the run directory. `snapshot`
+    is from the moment at which it failed, `given` the variables of its secrets, without their values.
+    """
+
+    run_dir: Path
+    plan: RunPlan
+    stage: StagePlan
+    state: StageState
+    cause: Cause
+    started_at: str
+    ended_at: str
+    fatals: Mapping[str, FatalPosition]
+    snapshot: MachineSnapshot | None
+    masks: SecretMasker
+    given: Mapping[str, str] = field(default_factory=dict)
+
+
+PART_BYTES = 1 << 20
+"""The most that one part may hold; the rest of a longer one is cut, and the cut is said."""
+
+
+Collector = Callable[[], str]
+"""How the text of one file of the evidence is come by."""
+
+
+class PartUnavailableError(Exception):
+    """What a part would hold is not on this machine, or may not be read; the message says which."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectedTexts:
+    """`texts` by name, in the order of the parts; `missing` says by name why a part is not there."""
+
+    texts: Mapping[str, str]
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+def collect_texts(parts: Mapping[str, Collector], limit_s: float) -> CollectedTexts:
+    """Return what all `parts`, by name, gave within `limit_s` seconds.
+
+    They run in daemon threads: one that hangs in the kernel is left behind and named.
+    """
+    found, why = dict[str, str](), dict[str, str]()
+
+    def run(name: str, collect: Collector) -> None:
+        try:
+            found[name] = _bounded(collect())
+        except Exception as error:  # whatever a collector runs into, the others and the cause go on
+            why[name] = str(error) if isinstance(error, PartUnavailableError) else f"{type(error).__name__}: {error}"
+
+    threads = [threading.Thread(target=run, args=part, daemon=True) for part in parts.items()]
+    until = time.monotonic() + limit_s
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    late = f"not done after {limit_text(limit_s)}"
+    texts, missing = dict(found), dict(why)
+    return CollectedTexts(
+        texts={name: texts[name] for name in parts if name in texts},
+        missing={name: missing.get(name, late) for name in parts if name not in texts},
+    )
+
+
+def _bounded(text: str) -> str:
+    if len(text) <= PART_BYTES:
+        return text
+    kept = text[: text.rfind("\n", 0, PART_BYTES) + 1]  # at a line's end: half a secret would not be masked
+    return f"{kept}... cut here: {len(text) - len(kept)} more characters\n"
+
+
+_TOOL_S = 5.0
+_KERNEL = re.compile(
+    r"Xid|NVRM|nvidia|oom|Out of memory|Killed process|blocked for more than|I/O error|EXT4-fs|XFS|nvme|segfault|MCE",
+    re.IGNORECASE,
+)
+_KERNEL_ROWS = 200
+_SAMPLES = 120
+_RAY_SPEAKERS = ("raylet", "gcs_server", "monitor", "dashboard")
+_RAY_FILES = 24
+_RAY_TAIL = 32 * 1024
+_WORDS = 1000
+_PACKAGES_S = 10.0
+_LIST_PACKAGES = (
+    "import importlib.metadata as m\n"
+    "print('\\n'.join(sorted({f\"{d.metadata['Name']}=={d.version}\" for d in m.distributions()})))"
+)
+
+
+def gpu_text() -> str:
+    """Return what `nvidia-smi` prints, and every process that computes on a GPU.
+
+    Raises
+    ------
+    NotHere
+        There is no driver, or it does not answer.
+    """
+    users = "--query-compute-apps=gpu_uuid,pid,process_name,used_memory"
+    shown = [_tool("nvidia-smi"), _tool("nvidia-smi", users, "--format=csv")]
+    return "\n".join(shown)
+
+
+def kernel_text(since: str) -> str:
+    """Return the kernel's messages since the time `since` (ISO 8601) about GPUs (Xid), memory, disks and crashes.
+
+    Raises
+    ------
+    NotHere
+        They may not be read from here.
+    """
+    begin = datetime.fromisoformat(since) - timedelta(seconds=5)
+    rows = [row for row in _tool("dmesg", "--time-format", "iso").splitlines() if _KERNEL.search(row)]
+    rows = [row for row in rows if _is_since(row, begin)][-_KERNEL_ROWS:]
+    return "\n".join(rows) + "\n" if rows else "no message about GPUs, memory, disks or crashes in this time\n"
+
+
+def _is_since(row: str, begin: datetime) -> bool:
+    try:
+        return datetime.fromisoformat(row.split(" ", 1)[0].replace(",", ".")) >= begin
+    except (ValueError, TypeError):
+        return False
+
+
+def process_text() -> str:
+    """Return every process that is visible from here, the largest first; of other users' their names alone."""
+    rows = sorted((_process_row(process) for process in probe_processes().values()), reverse=True)
+    return (
+        "\n".join([f"{'memory':>9} {'pid':>8} {'parent':>8} {'user':<12} state command", *(text for __, text in rows)])
+        + "\n"
+    )
+
+
+def _process_row(process: Process) -> tuple[int, str]:
+    owner = find_process_owner(process.pid)
+    size = probe_resident_bytes(process.pid)
+    words = _cut(probe_command_line(process.pid)) if owner == user_name() else ""
+    shown = f"{process.state:5} {words or f'[{process.name}]'}"
+    return size, f"{size_text(size):>9} {process.pid:8d} {process.parent:8d} {owner:<12} {shown}"
+
+
+def _cut(words: str) -> str:
+    """Return the beginning of a command line, cut between two words: half a secret would not be masked."""
+    return words if len(words) <= _WORDS else f"{words[:_WORDS].rpartition(' ')[0]} ..."
+
+
+def disk_text(folders: Iterable[Path]) -> str:
+    """Return free and total space and inodes of the disks that hold `folders`."""
+    lines = [f"{'free':>9} {'of':>9} {'free inodes':>12} folder"]
+    for folder in dict.fromkeys(folders):
+        try:
+            facts = os.statvfs(folder)
+        except OSError as error:
+            lines.append(f"{'':9} {'':9} {'':12} {folder}: {error.strerror}")
+            continue
+        free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
+        lines.append(f"{size_text(free):>9} {size_text(total):>9} {facts.f_favail:12d} {folder}")
+    return "\n".join(lines) + "\n"
+
+
+def limits_text() -> str:
+    """Return the limits of memory, shared memory, processes and files as JSON."""
+    facts = {"memory": dataclasses.asdict(probe_cgroup_memory()), "limits": dataclasses.asdict(probe_limits())}
+    return _json(facts)
+
+
+def system_text() -> str:
+    """Return kernel, machine, boot time and load as JSON."""
+    name = platform.uname()
+    release = platform.freedesktop_os_release() if Path("/etc/os-release").exists() else {}
+    return _json(
+        {
+            "uname": " ".join((name.system, name.node, name.release, name.version, name.machine)),
+            "os": release.get("PRETTY_NAME", ""),
+            "cpus": os.cpu_count(),
+            "load": list(os.getloadavg()),
+            "uptime_s": float(Path("/proc/uptime").read_text().split()[0]),
+        }
+    )
+
+
+def package_text(python: str) -> str:
+    """Return `name==version` of everything installed for the interpreter `python`, sorted, one a line.
+
+    Of a virtual environment the names of its folders tell, a hundred times faster than the interpreter would.
+
+    Raises
+    ------
+    NotHere
+        There is no package, or the interpreter does not tell.
+    """
+    names = [path.name.removesuffix(".dist-info") for path in _own_packages(Path(python).parent.parent)]
+    rows = sorted({"==".join(name.rpartition("-")[::2]) for name in names}) or _told_packages(python)
+    if not rows:
+        raise PartUnavailableError(_("{python} lists no packages").format(python=python))
+    return "\n".join(rows) + "\n"
+
+
+def _own_packages(prefix: Path) -> list[Path]:
+    """Return the folders that describe the packages of a virtual environment which sees no others."""
+    try:
+        config = (prefix / "pyvenv.cfg").read_text("utf-8", "replace").replace(" ", "").lower()
+    except OSError:
+        return []
+    shared = "include-system-site-packages=true" in config
+    return [] if shared else list(prefix.glob("lib/python3*/site-packages/*.dist-info"))
+
+
+def _told_packages(python: str) -> list[str]:
+    try:
+        outcome = run_command(Command(argv=(python, "-c", _LIST_PACKAGES), timeout_s=_PACKAGES_S))
+    except (RlboxError, OSError):
+        return []
+    return outcome.stdout.split() if outcome.ok else []
+
+
+def resource_text(run_dir: Path, stage: str) -> str:
+    """Return the last samples of what the stage used, one JSON object a line.
+
+    Raises
+    ------
+    NotHere
+        None was taken.
+    """
+    mark = f'"stage": {json.dumps(stage)}'
+    rows: deque[str] = deque(maxlen=_SAMPLES)
+    try:
+        lines = (row.decode("utf-8", "replace") for row in read_lines(run_dir / RESOURCES_FILE))
+        rows.extend(row for row in lines if mark in row or mark.replace(": ", ":") in row)
+    except OSError as error:
+        raise PartUnavailableError(f"{RESOURCES_FILE}: {error.strerror}") from error
+    if not rows:
+        raise PartUnavailableError(_("the stage ended before its first sample"))
+    return "".join(rows)
+
+
+def ray_log_text(ray: RayPlan) -> str:
+    """Return the ends of the logs of Ray's own processes, and of those workers that met a fatal line.
+
+    Raises
+    ------
+    NotHere
+        There is no session.
+    """
+    folder = (find_job_session(ray) / "logs").resolve()
+    try:
+        files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.stat().st_size]
+    except OSError as error:
+        raise PartUnavailableError(f"{folder}: {error.strerror}") from error
+    own = [path for path in files if path.name.startswith(_RAY_SPEAKERS)]
+    workers = [path for path in files if path.name.startswith("worker-") and find_first_fatal(path)]
+    chosen = [*(path for path in own if path.suffix == ".err"), *workers, *(p for p in own if p.suffix != ".err")]
+    ends = ((path.name, read_last_bytes(path, _RAY_TAIL).decode("utf-8", "replace")) for path in chosen[:_RAY_FILES])
+    return "\n".join(f"==> {name} <==\n{end}" for name, end in ends)
+
+
+def _tool(*words: str) -> str:
+    if not shutil.which(words[0]):
+        raise PartUnavailableError(_("no {word} here").format(word=words[0]))
+    try:
+        outcome = run_command(Command(argv=words, timeout_s=_TOOL_S))
+    except (RlboxError, OSError) as error:
+        raise PartUnavailableError(str(error)) from error
+    if not outcome.ok:
+        last = (outcome.stderr or outcome.stdout).strip().splitlines()[-1:]
+        raise PartUnavailableError(
+            _("{word}: exit code {exit_code}: {last}").format(
+                word=words[0], exit_code=outcome.exit_code, last=" ".join(last)
+            )
+        )
+    return outcome.stdout
+
+
+def _json(data: dict[str, Any]) -> str:
+    return json.dumps(data, indent=1, ensure_ascii=False, default=str) + "\n"
+
+
+FILE_DESCRIPTIONS = {
+    "REPORT.md": "one page: the cause, what happened in order, the next step",
+    "REPORT.json": "the same for programs",
+    "first_fatal.txt": "the first fatal line of every log, with 100 lines before and after",
+    "facts.json": "job, stage, times, exit codes, gate, command, processes and memory when it failed",
+    "packages.txt": "the packages of the stack",
+    "environment.txt": "the stage's environment, secrets masked",
+    "plan.json": "the effective configuration",
+    "overrides.json": "what was changed on the command line",
+    "resources.jsonl": "the last samples of what the stage used",
+    "gpu.txt": "the GPUs, and who uses them",
+    "kernel.txt": "kernel messages since the stage began",
+    "processes.txt": "what ran on this machine once the stage was stopped",
+    "disks.txt": "free space and inodes",
+    "limits.json": "limits of memory, shared memory, processes and files",
+    "system.json": "the machine",
+    "ray/status.json": "what Ray's head said before it was stopped: jobs, nodes, dead actors",
+    "ray/logs.txt": "ends of the logs of Ray's own processes and of its failed workers",
+    "hang.json": "what every process waited for",
+    "HANG.md": "the hang explained: phase, who waits for what, next step",
+    "stacks": "stack of a process when it hung",
+    "nccl": "what NCCL recorded of its collectives",
+}
+"""File, or folder of files, to what it is."""
+
+
+def list_collectors(failure: StageFailure) -> dict[str, Collector]:
+    """Return the parts that are gathered once the stage is stopped, what matters most first."""
+    plan, stage, run_dir = failure.plan, failure.stage, failure.run_dir
+    folders = (run_dir, Path(plan.paths.data), Path("/dev", "shm"), Path("/tmp"), Path("/"))  # noqa: S108 - only looked at
+    parts: dict[str, Collector] = {
+        "environment.txt": lambda: _environment(failure),
+        "plan.json": lambda: _read(run_dir / "plan.json"),
+        "overrides.json": lambda: _read(run_dir / "overrides.json"),
+        "packages.txt": lambda: package_text(plan.paths.python),
+        "resources.jsonl": lambda: resource_text(run_dir, stage.name),
+        "gpu.txt": gpu_text,
+        "kernel.txt": lambda: kernel_text(failure.started_at),
+        "disks.txt": lambda: disk_text(folders),
+        "limits.json": limits_text,
+        "system.json": system_text,
+        "processes.txt": process_text,
+    }
+    if ray := stage.ray:
+        parts["ray/status.json"] = lambda: _ray(failure)
+        parts["ray/logs.txt"] = lambda: ray_log_text(ray)
+    return parts
+
+
+def failure_facts(failure: StageFailure, cause: Cause, gathered: CollectedTexts) -> dict[str, Any]:
+    """Return `facts.json`."""
+    stage, state, plan = failure.stage, failure.state, failure.plan
+    return {
+        "schema": 1,
+        "run_id": plan.run_id,
+        "job": plan.job,
+        "target": plan.target,
+        "profile": plan.profile,
+        "params": dict(plan.params),
+        "attempt": plan.attempt,
+        "stage": stage.name,
+        "job_id": stage.ray.submission_id if stage.ray else "",
+        "started_at": failure.started_at,
+        "ended_at": failure.ended_at,
+        "exit_code": state.exit_code,
+        "ray_status": state.ray_status,
+        "cause": dataclasses.asdict(cause),
+        "services": [dataclasses.asdict(service) for service in state.services],
+        "gate": [dataclasses.asdict(rule) for rule in state.gate],
+        "command": list(stage.argv),
+        "machine": dataclasses.asdict(failure.snapshot) if failure.snapshot else {},
+        "packages": gathered.texts.get("packages.txt", "").split(),
+        "environment": dict(failure.masks.environment(_variables(failure))),
+    }
+
+
+def _variables(failure: StageFailure) -> dict[str, str]:
+    return {**os.environ, **failure.plan.env, **failure.stage.env, **failure.given}
+
+
+def _environment(failure: StageFailure) -> str:
+    rows = failure.masks.environment(_variables(failure))
+    return "".join(f"{name}={json.dumps(value, ensure_ascii=False)}\n" for name, value in rows.items())
+
+
+def _read(path: Path) -> str:
+    try:
+        return read_bytes(path).decode("utf-8", "replace")
+    except OSError as error:
+        raise PartUnavailableError(f"{path.name}: {error.strerror}") from error
+
+
+def _ray(failure: StageFailure) -> str:
+    snapshot = failure.snapshot
+    if not snapshot or not snapshot.ray:
+        raise PartUnavailableError(_("the head was not asked"))
+    return json.dumps(snapshot.ray, indent=1, ensure_ascii=False, default=str) + "\n"
