@@ -205,7 +205,7 @@ def check_image_files(names: Sequence[str]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-PROGRAMS_DIR = Path(__file__).resolve().parents[1] / "programs"
+PROGRAMS_DIR = Path(__file__).resolve().parent / "programs"
 _JIT = ("triton", "flashinfer-python", "sglang", "deepspeed")
 # What a shell's settings for a cluster would make of a Ray of one task.
 _NOT_FOR_RAY = ("RAY_ADDRESS", "RAY_TMPDIR", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_RUNTIME_ENV_HOOK")
