@@ -14,7 +14,7 @@ from rlbox.config.project import Project
 from rlbox.errors import NotAnswered, RlboxError, SpecError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _, get_language, translate
-from rlbox.printable import printable
+from rlbox.terminal import remove_controls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class App:
 
     def say(self, text: str) -> None:
         if self.verbosity >= 0:
-            sys.stderr.write(printable(translate(text)) + "\n")
+            sys.stderr.write(remove_controls(translate(text)) + "\n")
             sys.stderr.flush()
 
     @contextmanager
@@ -128,7 +128,7 @@ class App:
             self.show(text)
 
     def show(self, text: str) -> None:
-        sys.stdout.write(printable(translate(text)) + "\n")
+        sys.stdout.write(remove_controls(translate(text)) + "\n")
         sys.stdout.flush()
 
 
@@ -137,7 +137,7 @@ def write_json(data: Mapping[str, Any]) -> None:
     import json
 
     escaped = not sys.stdout.encoding.lower().startswith("utf")
-    text = printable(json.dumps({"schema": 1, **data}, indent=2, ensure_ascii=False))
+    text = remove_controls(json.dumps({"schema": 1, **data}, indent=2, ensure_ascii=False))
     sys.stdout.write((json.dumps(parse_json(text), indent=2) if escaped else text) + "\n")
     sys.stdout.flush()
 

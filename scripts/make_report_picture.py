@@ -81,10 +81,9 @@ def read(run: Path) -> RunRecord:
 
 
 def report(run: RunRecord, other: RunRecord) -> None:
-    """Take the report beside another run wide, dark and in Chinese, and alone on a phone."""
+    """Take the report beside another run wide and dark, and alone on a phone."""
     shot("report", render_report(run, made_at=utc_now(), other=other), WIDE)
     shot("report-dark", render_report(run, made_at=utc_now()), WIDE, DARK)
-    shot("report-zh", render_report(run, made_at=utc_now(), language="zh", other=other), WIDE)
     shape = f'width="{PHONE[0]}" height="{PHONE[1]}" style="border: 0; background: #fff"'
     frame = f'<iframe {shape} srcdoc="{escape(render_report(run, made_at=utc_now()))}"></iframe>'
     around = "margin: 0; background: #9aa3af; display: flex; justify-content: center"
@@ -92,8 +91,8 @@ def report(run: RunRecord, other: RunRecord) -> None:
 
 
 def live(run: Path) -> None:
-    """Take the live page, dark and in Chinese."""
-    with LivePage(run, lambda: render_report(read(run), made_at=utc_now(), language="zh", live=True)) as server:
+    """Take the live page, dark."""
+    with LivePage(run, lambda: render_report(read(run), made_at=utc_now(), live=True)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         shot("report-live", f"http://127.0.0.1:{server.port}/", LIVE, DARK)
         server.shutdown()

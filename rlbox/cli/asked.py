@@ -8,7 +8,7 @@ import click
 
 from rlbox.app import App
 from rlbox.i18n import _
-from rlbox.printable import printable
+from rlbox.terminal import remove_controls
 
 
 def confirm(app: App, yes: bool, what: str) -> None:
@@ -17,5 +17,5 @@ def confirm(app: App, yes: bool, what: str) -> None:
         return
     if app.as_json or not sys.stdin.isatty():
         raise click.UsageError(_("there is no terminal to ask on: pass --yes to {what}").format(what=what))
-    told = printable(what)
+    told = remove_controls(what)
     click.confirm(f"{told[0].upper()}{told[1:]}?", abort=True, err=True)

@@ -17,7 +17,7 @@ from rlbox.cli.help import usage_error_text
 from rlbox.cli.terminal import NO_READER, OutputLost, discard_output
 from rlbox.errors import ISSUES, NodeError, RlboxError, SpecError
 from rlbox.i18n import _, join, translate
-from rlbox.printable import printable
+from rlbox.terminal import remove_controls
 
 _OTHER, _ROOM = _("name another"), _("free space there, or name another place")
 _OF_THE_MACHINE = {
@@ -113,7 +113,7 @@ def _report_dry(dry: DryRun, words: Sequence[str]) -> int:
             write_json({"error": error.as_json(), "verdict": dry.as_json("")})
         return dry.exit_code
     lines = replace(dry, refused=dry.refused[:-1]).lines("")[:-1] + dry.lines("")[-1:]
-    sys.stdout.write(printable(translate(join("\n", lines))) + "\n")
+    sys.stdout.write(remove_controls(translate(join("\n", lines))) + "\n")
     sys.stdout.flush()
     return dry.exit_code
 
@@ -123,7 +123,7 @@ def _print_error(error: RlboxError) -> None:
 
 
 def _print(text: str) -> None:
-    sys.stderr.write(printable(translate(text)) + "\n")
+    sys.stderr.write(remove_controls(translate(text)) + "\n")
 
 
 def _report_usage(error: click.UsageError, words: Sequence[str]) -> int:
@@ -173,7 +173,7 @@ def _report_bug(error: Exception) -> int:
         write_atomic(path, f"rlbox {__version__}\n{text}", mode=0o600)
         step = _("  where: {path}\n  next:  report it with that file: {page}").format(path=path, page=ISSUES)
     except OSError:
-        sys.stderr.write(printable(text))
+        sys.stderr.write(remove_controls(text))
         step = _("  next:  report it with the lines above: {page}").format(page=ISSUES)
     _print(join("\n", [what, step]))
     return 3

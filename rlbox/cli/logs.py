@@ -17,8 +17,8 @@ from rlbox.cli.completers import complete_log_of_run, complete_run, complete_sta
 from rlbox.cli.options import disk_options, open_browser, open_option, shared
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
-from rlbox.printable import PrintableStream
 from rlbox.run.data_disk import load_run_masks, open_existing_run_store, reconcile_runs
+from rlbox.terminal import ControlFilter
 
 if TYPE_CHECKING:
     from rlbox.record.run_store import RunStore
@@ -118,7 +118,7 @@ def _print(app: App, run_dir: Path, paths: Sequence[Path], lines: int | None) ->
     ended = True
     for path in paths:
         _head(app, run_dir, path, several=len(paths) > 1, ended=ended)
-        stream = PrintableStream()
+        stream = ControlFilter()
         try:
             tail = FileFollower(
                 path, 0 if lines is None else find_last_lines(path, lines)
@@ -157,7 +157,7 @@ def _follow(app: App, run_store: RunStore, run_dir: Path, stage: str | None, log
     reconcile_runs(app, run_store)
     follower, shown, asked, over = LogFollower(run_dir, stage, log, lines), None, 0.0, False
     ended = True
-    streams: dict[Path, PrintableStream] = {}
+    streams: dict[Path, ControlFilter] = {}
     with (
         contextlib.closing(follower),
         status_view(run_dir, live=app.interactive and sys.stdout.isatty(), quiet=app.verbosity < 0) as status,
@@ -171,7 +171,7 @@ def _follow(app: App, run_store: RunStore, run_dir: Path, stage: str | None, log
                     _head(app, run_dir, path, several=not (stage and log), ended=ended)
                     shown = path
                 ended = data.endswith(b"\n")
-                sys.stdout.buffer.write(streams.setdefault(path, PrintableStream()).feed(data))
+                sys.stdout.buffer.write(streams.setdefault(path, ControlFilter()).feed(data))
                 sys.stdout.flush()
             if not quiet:
                 continue

@@ -18,9 +18,9 @@ from urllib.parse import parse_qs, urlsplit
 from rlbox.engine.oci import sha256_of
 from rlbox.errors import EngineError
 from rlbox.i18n import _
-from rlbox.printable import printable
 from rlbox.system.compression import DigestCounter
 from rlbox.system.files import cache_path
+from rlbox.terminal import remove_controls
 
 _BLOCK = 1 << 20
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -241,7 +241,7 @@ class _Takes(http.server.BaseHTTPRequestHandler):
     def _answer(self, status: int, body: bytes = b"", head: dict[str, str] | None = None, size: int = -1) -> None:
         self.send_response(status)
         for name, value in (head or {}).items():
-            self.send_header(name, printable(value))
+            self.send_header(name, remove_controls(value))
         self.send_header("Content-Length", str(len(body) if size < 0 else size))
         self.end_headers()
         self.wfile.write(body)

@@ -12,7 +12,7 @@ from rlbox.evaluation.lock import FieldChange
 from rlbox.evaluation.result import ACCEPTED, RUNS, EvaluationResult, compare, require_comparable
 from rlbox.evaluation.scores import Paired, smallest_difference
 from rlbox.i18n import _
-from rlbox.printable import printable
+from rlbox.terminal import remove_controls
 
 _SUITE_COLUMNS = ("suite", "problems", "accepted@1", "exec", "outcomes")
 _SHOWN = 12
@@ -128,5 +128,5 @@ def _names(names: Sequence[str]) -> str:
 
 def say(line: str) -> None:
     """Write a line to standard output, at once."""
-    sys.stdout.write(f"{printable(line)}\n")
+    sys.stdout.write(f"{remove_controls(line)}\n")
     sys.stdout.flush()

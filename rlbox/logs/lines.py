@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
-from rlbox.printable import SEQUENCE
+from rlbox.terminal import ESCAPE_SEQUENCE
 
 _ANSI = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # CSI: colours, the cursor, modes
@@ -89,7 +89,7 @@ def odd_lines(body: bytes) -> Iterator[tuple[int, bytes]]:
     for index, line in enumerate(body.split(b"\n")):
         if _is_odd(line):
             text = line.decode("utf-8", "replace")
-            ways = dict.fromkeys(_bare(way) for way in (text, SEQUENCE.sub("", text)))
+            ways = dict.fromkeys(_bare(way) for way in (text, ESCAPE_SEQUENCE.sub("", text)))
             yield from ((index, way.encode()) for way in ways)
 
 

@@ -15,12 +15,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rlbox.amounts import duration_text, moment
 from rlbox.config.toml_files import load_toml
 from rlbox.logs.progress import REST, metric_rank
-from rlbox.printable import printable
 from rlbox.record.state import RunState, ServiceState, StageState, run_cause
 from rlbox.report.metrics import Metric
 from rlbox.report.plots import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Plot, Series, draw_plot, resource_plots
 from rlbox.report.read import RunRecord, listed, table, tables
 from rlbox.report.run_diff import diff_runs, different
+from rlbox.terminal import remove_controls
 
 _ENDS = ("passed", "failed", "interrupted", "not started", "skipped")
 _SERVICE_ENDS = ("ended", "stopped")
@@ -409,7 +409,7 @@ def page_template(name: str) -> Any:
     environment.filters |= {
         "utc": _utc,
         "seconds": moment,
-        "printable": printable,
+        "remove_controls": remove_controls,
     }
     return environment.get_template(name)
 

@@ -23,10 +23,10 @@ from rlbox.amounts import card_text, duration_text, fine_text, moment, padded, s
 from rlbox.errors import SpecError
 from rlbox.gate.rules import AT_END
 from rlbox.logs.progress import eta_s, main_metrics
-from rlbox.printable import printable
 from rlbox.record.resources import Sample
 from rlbox.record.state import RunState, StageState, load_run_state
 from rlbox.report.activity import RunFacts, RunWatch, doing_text
+from rlbox.terminal import remove_controls
 
 STYLES = {
     "passed": "green",
@@ -317,7 +317,7 @@ class _Lines:
         """Say something, and what a log says, which is nobody's to translate."""
         cut = f"{quoted[:_QUOTED]}…" if len(quoted) > _QUOTED else quoted
         behind = f" | {cut}" if cut else ""
-        sys.stderr.write(f"{datetime.now(timezone.utc):%H:%M:%S} {printable(text + behind)}\n")
+        sys.stderr.write(f"{datetime.now(timezone.utc):%H:%M:%S} {remove_controls(text + behind)}\n")
         sys.stderr.flush()
         self._told_s = self._clock()
 
@@ -407,7 +407,7 @@ class StatusView:
             return
         self._told = now
         for line in status_lines(facts, time.time(), 10_000):
-            sys.stderr.write(f"-- {printable(line.plain.strip('─ '))}\n")
+            sys.stderr.write(f"-- {remove_controls(line.plain.strip('─ '))}\n")
         sys.stderr.flush()
 
 
@@ -475,7 +475,7 @@ def _fit_line(line: Text, width: int) -> Text:
     ends = sorted({0, len(line), *(edge for span in line.spans for edge in (span.start, span.end))})
     parts = [line[begin:end] for begin, end in pairwise(ends)]
     text = Text.assemble(
-        *((printable(part.plain), part.spans[0].style if part.spans else "") for part in parts), style=line.style
+        *((remove_controls(part.plain), part.spans[0].style if part.spans else "") for part in parts), style=line.style
     )
     text.truncate(width, overflow="ellipsis")
     return text

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rlbox.printable import printable
+from rlbox.terminal import remove_controls
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -67,7 +67,7 @@ def _printer() -> Callable[[ProgressItem], None]:
     def show(row: ProgressItem) -> None:
         if row.mark and (row.key, row.mark) not in told:
             told.add((row.key, row.mark))
-            sys.stderr.write(f"{row.mark} {printable(row.title)}  {printable(row.told)}".rstrip() + "\n")
+            sys.stderr.write(f"{row.mark} {remove_controls(row.title)}  {remove_controls(row.told)}".rstrip() + "\n")
             sys.stderr.flush()
 
     return show
@@ -99,10 +99,10 @@ class _Live:
             bars.advance(self._all, row.done - self._done.get(row.key, 0))
             self._done[row.key] = row.done
         if row.key not in self._tasks:
-            self._tasks[row.key] = bars.add_task(printable(row.title), total=row.total or None, mark="")
+            self._tasks[row.key] = bars.add_task(remove_controls(row.title), total=row.total or None, mark="")
         sign, style = _STYLES[row.mark]
         task = self._tasks[row.key]
-        bars.update(task, description=printable(row.title), completed=row.done, mark=f"[{style}]{sign}[/]")
+        bars.update(task, description=remove_controls(row.title), completed=row.done, mark=f"[{style}]{sign}[/]")
         if row.total:
             bars.update(task, total=row.total)
         if row.mark:

@@ -34,10 +34,10 @@ from rlbox.job.gate_plan import LinePlan, MetricPlan, ReadyPlan
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineCutter
 from rlbox.logs.progress import find_candidates, read_progress, read_record
-from rlbox.printable import PrintableStream, printable
 from rlbox.record.state import load_run_state
 from rlbox.system.json_files import read_json_lines, read_json_object
 from rlbox.target.lock import parse_lock
+from rlbox.terminal import ControlFilter, remove_controls
 
 MOST_S = 1.0
 NONCE = "b1946ac92492d2347c6235b4d2611184"
@@ -312,8 +312,8 @@ class Readers:
         return None if tensors_problem(path) else f"a checkpoint passed: {head[:200]!r}"
 
     def read_terminal(self, make: Maker) -> str | None:
-        stream, data = PrintableStream(), make.bytes()
-        shown = (stream.feed(data[:7]) + stream.feed(data[7:]) + stream.close()).decode() + printable(make.line())
+        stream, data = ControlFilter(), make.bytes()
+        shown = (stream.feed(data[:7]) + stream.feed(data[7:]) + stream.close()).decode() + remove_controls(make.line())
         found = any(sign in shown for sign in "\x1b\x9b\x07\r\x00")
         return f"a control sequence is shown: {shown[:200]!r}" if found else None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import re
 
-SEQUENCE = re.compile(
+ESCAPE_SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, the cursor, modes
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\r\n]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS, SOS, PM, APC
     r"|\x1b[ -/]*[0-~]?"
@@ -22,18 +22,18 @@ _HELD = 4096
 """Characters of a line that wait for the end of a sequence; a longer one loses its beginning alone."""
 
 
-def printable(text: str) -> str:
+def remove_controls(text: str) -> str:
     """Return a text without control sequences, control characters (but tab and line feed) and signs that turn it round.
 
     A carriage return becomes a line feed: what it would overwrite stays to be seen. Half a character becomes U+FFFD.
     """
     if text.isascii() and text.isprintable():
         return text
-    return _HALF.sub("\ufffd", _UNSEEN.sub("", _RETURN.sub("\n", SEQUENCE.sub("", text))))
+    return _HALF.sub("\ufffd", _UNSEEN.sub("", _RETURN.sub("\n", ESCAPE_SEQUENCE.sub("", text))))
 
 
-class PrintableStream:
-    """`printable` for bytes that are cut anywhere: what may be the beginning of a sequence waits for the rest."""
+class ControlFilter:
+    """`remove_controls` for bytes that are cut anywhere: what may be the beginning of a sequence waits for the rest."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -44,12 +44,12 @@ class PrintableStream:
         text = self._held + self._decoder.decode(data)
         cut = self._open(text)
         self._held = text[cut:]
-        return printable(text[:cut]).encode()
+        return remove_controls(text[:cut]).encode()
 
     def close(self) -> bytes:
         """Return what was held back."""
         held, self._held = self._held + self._decoder.decode(b"", final=True), ""
-        return printable(held).encode()
+        return remove_controls(held).encode()
 
     def _open(self, text: str) -> int:
         """Return where the line that has not ended may begin a sequence, or ends with a carriage return."""
