@@ -18,11 +18,11 @@ from rlbox.evaluation.result_files import (
     rows_keys,
 )
 from rlbox.foreign import parse_json
-from rlbox.printable import printable
 from rlbox.record.run_dir import PLAN_FILE
 from rlbox.report.html import MOST_BYTES, page_template, page_words
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.safe_files import read_bytes
+from rlbox.terminal import remove_controls
 
 MOST_TEXT = 24_000
 """Characters of a text that are kept of it; an answer may have megabytes."""
@@ -112,23 +112,23 @@ def _problem(
             row = rows.read(suite, name, number) or {}
             ask = ask or _text(row, "ask", masks)
             answers.append(_answer(result.name, number, row, masks))
-    return ShownProblem(suite=suite, name=printable(name), ask=ask, answers=tuple(answers))
+    return ShownProblem(suite=suite, name=remove_controls(name), ask=ask, answers=tuple(answers))
 
 
 def _answer(checkpoint: str, number: int, row: Mapping[str, Any], masks: SecretMasker) -> ShownAnswer:
     return ShownAnswer(
-        checkpoint=printable(checkpoint),
+        checkpoint=remove_controls(checkpoint),
         number=number + 1,
-        outcome=printable(str(row.get("outcome", "")))[:40],
+        outcome=remove_controls(str(row.get("outcome", "")))[:40],
         detail=_text(row, "detail", masks),
         text=_text(row, "text", masks),
-        finish=printable(str(row.get("finish", "")))[:40],
+        finish=remove_controls(str(row.get("finish", "")))[:40],
         **{name: row[name] for name in ("tokens", "runs", "passed") if isinstance(row.get(name), int)},
     )
 
 
 def _text(row: Mapping[str, Any], name: str, masks: SecretMasker) -> str:
-    return printable(masks.text(cut(str(row.get(name) or ""), MOST_TEXT)))
+    return remove_controls(masks.text(cut(str(row.get(name) or ""), MOST_TEXT)))
 
 
 def cut(text: str, most: int) -> str:
@@ -160,7 +160,7 @@ def render_scores(
     """
     words = page_words()
     template, text = page_template("scores.html.j2"), ""
-    known = {"w": words, "title": printable(title), "made_at": made_at, "alone": len(problems) == 1}
+    known = {"w": words, "title": remove_controls(title), "made_at": made_at, "alone": len(problems) == 1}
     rows = [_row(one, suite) for one in results for suite in one.scores]
     locks = sorted({one.lock.digest for one in results})
     for most, count in _LEVELS:
@@ -201,7 +201,7 @@ def _short(answer: ShownAnswer, most: int) -> ShownAnswer:
 def _row(result: EvaluationResult, suite: str) -> dict[str, Any]:
     row = result.scores[suite]
     return {
-        "checkpoint": printable(result.name),
+        "checkpoint": remove_controls(result.name),
         "step": result.step if result.step >= 0 else "",
         "suite": suite,
         "problems": row.get("problems", ""),

@@ -10,10 +10,10 @@ from pathlib import Path
 from rlbox.amounts import duration_text
 from rlbox.job.names import STATUS_PAGE
 from rlbox.job.plan import RunPlan
-from rlbox.printable import printable
 from rlbox.record.state import EVENTS_FILE, RunState
 from rlbox.system.json_files import parse_json_lines
 from rlbox.system.safe_files import read_bytes, replace_file
+from rlbox.terminal import remove_controls
 
 _MOST, _LONGEST = 20, 300
 
@@ -61,4 +61,4 @@ def _met(run_dir: Path) -> Iterator[str]:
     with contextlib.suppress(OSError):
         for event in parse_json_lines(read_bytes(run_dir / EVENTS_FILE).splitlines()):
             if event.get("cause"):
-                yield printable(f"{event.get('stage', 'run')}: {event['cause']}")[:_LONGEST]
+                yield remove_controls(f"{event.get('stage', 'run')}: {event['cause']}")[:_LONGEST]

@@ -17,8 +17,8 @@ from rlbox.cluster.work.jobs import JobsApi
 from rlbox.cluster.work.logs import start_logs
 from rlbox.cluster.work.watch import WatchedNodes
 from rlbox.errors import RlboxError
-from rlbox.printable import PrintableStream
 from rlbox.secrets.masks import SecretMasker
+from rlbox.terminal import ControlFilter
 
 _ASK_S = 0.5
 _LAST_S = 5.0
@@ -84,7 +84,7 @@ class _Shown:
     """What a driver writes, on stdout, without secrets and control sequences."""
 
     def __init__(self, masks: SecretMasker, *, quiet: bool) -> None:
-        self._masked, self._printable, self._quiet = masks.stream(), PrintableStream(), quiet
+        self._masked, self._printable, self._quiet = masks.stream(), ControlFilter(), quiet
 
     def write(self, text: str) -> None:
         self._put(self._printable.feed(self._masked.feed(text.encode())))

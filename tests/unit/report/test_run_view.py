@@ -20,12 +20,12 @@ import pytest
 
 from rlbox.amounts import duration_text
 from rlbox.gate.rules import RuleState
-from rlbox.printable import printable
 from rlbox.record.resources import RESOURCES_FILE
 from rlbox.record.state import RunState, ServiceState, StageState, write_run_state
 from rlbox.report.activity import RunWatch
 from rlbox.report.run_view import Painter, StatusView, run_frame, run_view, status_view, summary_text
 from rlbox.secrets.masks import SecretMasker
+from rlbox.terminal import remove_controls
 
 pytestmark = pytest.mark.allow("processes")
 
@@ -83,7 +83,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 def shown(run_dir: Path, width: int = 79, height: int = 23, state: RunState = STATE) -> list[str]:
     lines = run_frame(RunWatch(run_dir).look(state), NOW, width=width, height=height)
-    return [printable(line.plain) for line in lines]
+    return [remove_controls(line.plain) for line in lines]
 
 
 def test_a_run_that_others_slow_is_told_so(run_dir: Path) -> None:
@@ -183,7 +183,7 @@ def test_spans(seconds: float, text: str) -> None:
 
 
 def test_the_summary_is_a_table_of_stages() -> None:
-    assert printable(summary_text(STATE)).splitlines()[2] == "eval   WAITING                    0/0 held"
+    assert remove_controls(summary_text(STATE)).splitlines()[2] == "eval   WAITING                    0/0 held"
 
 
 class Screen:
