@@ -1,6 +1,6 @@
 """Judge a case of the gate table: the job's own gate TOML, planned as a run plans it, fed with logs, files and facts.
 
-A case is a file of `tests/cases/gate`:
+A case is a table of `tests/cases/gate.toml`:
 
     source   where it comes from: numbers of the inventory, a log of the corpus
     expect   "pass" or "fail"; `rule` is the kind of the rule that decides a failure, `shows` part of what it says
@@ -39,7 +39,7 @@ from rlbox.job.names import STAGE_LOG
 from rlbox.job.params import plan_values
 from rlbox.job.plan import StagePlan, plan_run
 
-CASES = sorted((CHECKOUT / "tests/cases/gate").glob("*.toml"))
+CASES: dict[str, dict[str, Any]] = load_toml(CHECKOUT / "tests/cases/gate.toml")
 KNOWN = known_benign(load_fixes(Project(folder=CHECKOUT)))
 Cut = Callable[[bytes], Iterable[bytes]]
 
@@ -57,11 +57,6 @@ class Verdict:
 def whole(data: bytes) -> Iterable[bytes]:
     """Feed a log at once."""
     return (data,)
-
-
-def load_case(path: Path) -> dict[str, Any]:
-    """Return a case."""
-    return load_toml(path)
 
 
 def plan_case(case: dict[str, Any], run: Path) -> StagePlan:

@@ -68,8 +68,9 @@ def recorded_logs(lab: Path) -> tuple[RecordedLog, ...]:
     """Return what the labels of the fault lab tell; no log is read."""
     found = []
     for path in sorted(lab.glob("*/labels.json")):
+        recipes = load_toml(path.with_name("recipes.toml"))
         for name, labels in parse_json(path.read_bytes()).items():
-            recipe = load_toml(path.with_name(f"{name}.toml"))
+            recipe = recipes[name]
             causes = tuple(one for one in (recipe["cause"], *recipe.get("benign", ())) if one != "none")
             for label in labels.values():
                 versions = label.get("versions", {}).items()

@@ -17,6 +17,7 @@ else:
 LAB = Path(__file__).resolve().parent
 Half = Literal["open", "held"]
 HALVES: tuple[Half, ...] = ("open", "held")
+RECIPES = "recipes.toml"
 LABELS = "labels.json"
 KEYS = {
     "title", "cause", "also", "on", "root", "nth", "file", "versions", "options", "memory", "shm", "network",
@@ -73,19 +74,14 @@ class Recipe:
         return half_of(self.name)
 
     @property
-    def path(self) -> Path:
-        """Where it lies."""
-        return LAB / self.half / f"{self.name}.toml"
+    def labels(self) -> Path:
+        """The labels of its half."""
+        return LAB / self.half / LABELS
 
 
 def half_of(name: str) -> Half:
     """Return the half of a recipe by the hash of its name."""
     return "held" if hashlib.sha256(name.encode()).digest()[0] & 1 else "open"
-
-
-def load_recipe(path: Path) -> Recipe:
-    """Read one recipe."""
-    return make_recipe(path.stem, tomllib.loads(path.read_text(encoding="utf-8")))
 
 
 def make_recipe(name: str, data: Mapping[str, Any]) -> Recipe:
@@ -109,4 +105,5 @@ def make_recipe(name: str, data: Mapping[str, Any]) -> Recipe:
 def recipes(half: Half | None = None) -> list[Recipe]:
     """Return every recipe, of one half or of both, by name."""
     halves = HALVES if half is None else (half,)
-    return [load_recipe(path) for part in halves for path in sorted((LAB / part).glob("*.toml"))]
+    tables = [tomllib.loads((LAB / part / RECIPES).read_text(encoding="utf-8")) for part in halves]
+    return [make_recipe(name, data) for table in tables for name, data in sorted(table.items())]

@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]  # also tests/
 
-from faultrecipe import LAB, LABELS, Recipe, recipes  # noqa: E402
+from faultrecipe import LAB, Recipe, recipes  # noqa: E402
 from labbox import Ran, make_base, make_environment, run_recipe, state_folder  # noqa: E402
 from packed import read_packed, write_packed  # noqa: E402
 
@@ -118,7 +118,7 @@ def relabel(recipe: Recipe) -> None:
 
 
 def _write_labels(recipe: Recipe, labels: dict[str, Any]) -> None:
-    path = recipe.path.with_name(LABELS)
+    path = recipe.labels
     kept = json.loads(path.read_text("utf-8"))
     kept[recipe.name] = {**labels_of(recipe), **labels}
     path.write_text(_text_of_labels(kept), "utf-8")
@@ -138,7 +138,7 @@ def _text_of_labels(kept: dict[str, dict[str, Any]]) -> str:
 
 def labels_of(recipe: Recipe) -> dict[str, Any]:
     """Return the labels of a recipe's logs by environment."""
-    return dict(json.loads(recipe.path.with_name(LABELS).read_text("utf-8")).get(recipe.name, {}))
+    return dict(json.loads(recipe.labels.read_text("utf-8")).get(recipe.name, {}))
 
 
 def _misses() -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import random
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -12,7 +11,7 @@ from typing import Any
 
 import gatebox
 import pytest
-from gatebox import CASES, fed, judge, load_case, plan_case, whole
+from gatebox import CASES, fed, judge, plan_case, whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,27 +22,22 @@ Change = Callable[[StagePlan], StagePlan]
 RUN = Path("/nowhere/run")
 
 
-@functools.cache
-def cases() -> dict[str, dict[str, Any]]:
-    return {path.stem: load_case(path) for path in CASES}
-
-
-@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_verdict(path: Path, tmp_path: Path) -> None:
-    case = cases()[path.stem]
+@pytest.mark.parametrize("name", CASES)
+def test_verdict(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
     found = judge(case, tmp_path)
     assert (found.passed, found.kind) == (case["expect"] == "pass", case.get("rule", "")), found
     assert case.get("shows", "") in found.text
 
 
 def test_the_table_is_large_and_every_kind_of_rule_passes_and_fails() -> None:
-    assert len(cases()) >= 60
-    fields = dataclasses.fields(plan_case(cases()["p035-one-step"], RUN))
+    assert len(CASES) >= 60
+    fields = dataclasses.fields(plan_case(CASES["p035-one-step"], RUN))
     kinds = {"require", "forbid", "benign", "files", "metrics", "probes", "exit_codes", "ordered"}
     assert kinds <= {field.name for field in fields}
     for kind in kinds:
-        assert {case["expect"] for case in cases().values() if kind in case["gate"]} == {"pass", "fail"}, kind
-    decided = {case.get("rule", "") for case in cases().values()}
+        assert {case["expect"] for case in CASES.values() if kind in case["gate"]} == {"pass", "fail"}, kind
+    decided = {case.get("rule", "") for case in CASES.values()}
     assert decided == {"", "require", "forbid", "within", "metric", "exit", "ray", "file", "probe"}
 
 
@@ -56,7 +50,7 @@ def test_chunks_do_not_matter(seed: int) -> None:
         bounds = sorted({0, len(data), *(dice.randrange(len(data) + 1) for _ in range(dice.randrange(9)))})
         return (data[a:b] for a, b in pairwise(bounds))
 
-    for name, case in dice.sample(sorted(cases().items()), 40):
+    for name, case in dice.sample(sorted(CASES.items()), 40):
         stage = plan_case(case, RUN)
         assert fed(case, stage, RUN, cut) == fed(case, stage, RUN, whole), name
 
@@ -65,7 +59,7 @@ def test_chunks_do_not_matter(seed: int) -> None:
     "name", ["bar-loss-nan-overwritten", "two-actors-in-one-line", "crlf-log", "p033-after-success"]
 )
 def test_bytes_one_by_one(name: str) -> None:
-    case = cases()[name]
+    case = CASES[name]
     stage = plan_case(case, RUN)
     assert fed(case, stage, RUN, lambda data: (data[i : i + 1] for i in range(len(data)))) == fed(
         case, stage, RUN, whole
@@ -131,7 +125,7 @@ MUTANTS: dict[str, Change] = {
 def planned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, StagePlan]]:
     """All cases, planned once, each with a run directory of its own."""
     folder = tmp_path_factory.mktemp("gates")
-    return {name: (folder / name, plan_case(case, folder / name)) for name, case in cases().items()}
+    return {name: (folder / name, plan_case(case, folder / name)) for name, case in CASES.items()}
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -139,7 +133,7 @@ def test_a_rule_that_is_dropped_is_noticed(name: str, planned: dict[str, tuple[P
     for case, (run, stage) in planned.items():
         changed = MUTANTS[name](stage)
         if changed != stage:
-            found, due = judge(cases()[case], run, stage=changed), cases()[case]
+            found, due = judge(CASES[case], run, stage=changed), CASES[case]
             if (found.passed, found.kind) != (due["expect"] == "pass", due.get("rule", "")):
                 return
     pytest.fail(f"no case notices that {name} is gone")
@@ -147,12 +141,12 @@ def test_a_rule_that_is_dropped_is_noticed(name: str, planned: dict[str, tuple[P
 
 def test_an_unseen_error_in_an_answer_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_probe, "_error_in", lambda data, text: "")
-    assert judge(cases()["probe-200-with-error"], tmp_path / "a").passed
-    assert judge(cases()["probe-unhealthy"], tmp_path / "b").passed
+    assert judge(CASES["probe-200-with-error"], tmp_path / "a").passed
+    assert judge(CASES["probe-unhealthy"], tmp_path / "b").passed
 
 
 def test_an_unseen_ray_status_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    changed = {**cases()["p040-ray-failed"], "ray": {"status": "SUCCEEDED", "code": 0}}
+    changed = {**CASES["p040-ray-failed"], "ray": {"status": "SUCCEEDED", "code": 0}}
     assert judge(changed, tmp_path).passed
     monkeypatch.setattr(gatebox, "KNOWN", ())
-    assert not judge(cases()["known-benign-line"], tmp_path / "b").passed
+    assert not judge(CASES["known-benign-line"], tmp_path / "b").passed

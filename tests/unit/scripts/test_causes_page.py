@@ -35,8 +35,8 @@ def test_every_cause_and_every_log_is_on_it(catalogue: Catalogue, rows: tuple[Ca
     logs = recorded_logs(CHECKOUT / "tests/faultlab")
     text = (CHECKOUT / PAGE).read_text("utf-8")
     shown = {log.recipe for log in logs if log.half == "open" and log.causes}
-    assert [name for name in sorted(shown) if f"[{name}](" not in text] == []
-    assert [log.recipe for log in logs if log.half == "held" and f"[{log.recipe}](" in text] == []
+    assert [name for name in sorted(shown) if f"`{name}`" not in text] == []
+    assert [log.recipe for log in logs if log.half == "held" and f"`{log.recipe}`" in text] == []
     counted = {cause for log in logs for cause in log.causes} - {"unknown"}
     assert sorted(counted - set(known)) == []
 
@@ -50,7 +50,7 @@ def test_every_cause_was_recorded_or_says_why_not(rows: tuple[CauseRow, ...]) ->
 def test_a_label_that_changes_makes_it_stale(rows: tuple[CauseRow, ...], tmp_path: Path) -> None:
     folder = tmp_path / "open"
     folder.mkdir(parents=True)
-    (folder / "one.toml").write_text('cause = "disk-full"\n')
+    (folder / "recipes.toml").write_text('[one]\ncause = "disk-full"\n')
     (folder / "labels.json").write_text('{"one": {"a": {"versions": {"torch": "9.9", "x": "raise E(name)"}}, "b": {}}}')
     assert [(log.causes, log.versions, log.recipe, log.half) for log in recorded_logs(tmp_path)] == [
         (("disk-full",), "torch 9.9", "one", "open"),
