@@ -199,9 +199,9 @@ class Downloader:
         headers = {"Range": f"bytes={draft.size}-"} if draft.size else {}
         began = False
         try:
-            with self._http.ask("GET", link.url, headers=headers) as answer:
+            with self._http.stream("GET", link.url, headers=headers) as answer:
                 _check_answer(artifact, draft, answer)
-                for block in answer.blocks():
+                for block in answer.iter_bytes():
                     began = True
                     yield block
         except NoResponseError as error:
@@ -236,7 +236,7 @@ def _check_answer(artifact: Artifact, draft: Draft, answer: HttpResponse) -> Non
         raise _Restart("answers with another range than was asked for")
     if status == 416 and draft.size:
         raise _Restart("has no such range")
-    size = None if "content-encoding" in answer.headers else answer.length
+    size = None if "content-encoding" in answer.headers else answer.content_length
     if why := refusal(status, answer.headers.get("content-type", ""), size, artifact):
         raise _LinkFailed(why, status=status, transient=status in RETRYABLE_STATUSES)
     if draft.size:

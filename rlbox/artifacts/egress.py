@@ -245,10 +245,10 @@ def _behind(http: HttpClient, address: Address) -> tuple[str, ...] | None:
 def _redirects(http: HttpClient, url: str) -> tuple[str, ...] | None:
     """Return the hosts that a request for `url` ends at, on the way or at last; None when nobody answers."""
     try:
-        answer = http.whole("HEAD", url)
+        answer = http.request("HEAD", url)
     except NoResponseError:
         return None
-    return _unique(map(host_of, answer.asked))
+    return _unique(map(host_of, answer.urls))
 
 
 def _unique(hosts: Iterable[str]) -> tuple[str, ...]:

@@ -121,11 +121,11 @@ def _read_http(http: HttpClient, url: str) -> tuple[str, str, str]:
     """Return text, content type and final address of a page; a page that trickles in is given up after 30 s."""
     end = time.monotonic() + _PAGE_S
     try:
-        with http.ask("GET", url, headers=_HEADERS) as answer:
+        with http.stream("GET", url, headers=_HEADERS) as answer:
             if answer.status != 200:
                 raise Unusable(_("answered {status} for {path}").format(status=answer.status, path=urlsplit(url).path))
             body = bytearray()
-            for piece in answer.blocks(decode=True):
+            for piece in answer.iter_bytes(decode=True):
                 body += piece
                 if time.monotonic() > end or len(body) > _PAGE_BYTES:
                     raise Unusable(

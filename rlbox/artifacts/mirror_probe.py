@@ -190,16 +190,18 @@ def _measure(blank: Probed, artifact: Artifact, link: FileAddress, http: HttpCli
     digest, count, first = hashlib.sha256(), 0, 0.0
     began = time.monotonic()
     try:
-        with http.ask("GET", link.url, headers=headers) as answer:
-            if reason := refusal(answer.status, answer.headers.get("content-type", ""), answer.length, artifact):
+        with http.stream("GET", link.url, headers=headers) as answer:
+            if reason := refusal(
+                answer.status, answer.headers.get("content-type", ""), answer.content_length, artifact
+            ):
                 raise Unusable(reason)
-            for piece in answer.blocks():
+            for piece in answer.iter_bytes():
                 first = first or time.monotonic()
                 digest.update(piece)
                 count += len(piece)
                 if count >= (_PART_BYTES if part else artifact.size + 1):
                     break
-            total = answer.headers.get("content-range", "").rpartition("/")[2] or str(answer.length)
+            total = answer.headers.get("content-range", "").rpartition("/")[2] or str(answer.content_length)
     except NoResponseError as error:
         raise Unusable(explain_no_response(error)) from error
     spent = max(time.monotonic() - first, 1e-6)

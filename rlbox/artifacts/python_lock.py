@@ -361,7 +361,7 @@ def _size(http: HttpClient, url: str) -> int:
     if parts.scheme in ("", "file"):
         return Path(unquote(parts.path)).stat().st_size
     try:
-        answer = retry(lambda: http.whole("HEAD", url), attempts=3)
+        answer = retry(lambda: http.request("HEAD", url), attempts=3)
     except NoResponseError as error:
         raise WorkFailed(
             _("{url}: {explain_no_response}").format(url=url, explain_no_response=explain_no_response(error)),
@@ -371,6 +371,6 @@ def _size(http: HttpClient, url: str) -> int:
         raise WorkFailed(
             _("{url}: the server answered {status}").format(url=url, status=answer.status), next_step=_OTHER
         )
-    if answer.length is None:
+    if answer.content_length is None:
         raise WorkFailed(_("{url}: the server does not say how large the file is").format(url=url), next_step=_OTHER)
-    return answer.length
+    return answer.content_length

@@ -92,9 +92,9 @@ def _http(source: HttpSource, before: Lock | None, upgrade: Upgrade, places: Pla
     for link in places.locator.http_urls(source.url):
         digest, size = hashlib.sha256(), 0
         try:
-            with create_client(places.site) as http, http.ask("GET", link.url) as answer:
+            with create_client(places.site) as http, http.stream("GET", link.url) as answer:
                 if answer.status == 200:
-                    for block in answer.blocks():
+                    for block in answer.iter_bytes():
                         digest.update(block)
                         size += len(block)
                     return HttpFile(name=source.name, url=source.url, sha256=digest.hexdigest(), size=size)

@@ -84,10 +84,10 @@ def _look(rule: Rule, artifact: Artifact | None, profile: Profile, http: HttpCli
 def _head(http: HttpClient, url: str, artifact: Artifact | None) -> str:
     """Return why an address is of no use, or nothing; without a file, any answer but a server's failure will do."""
     try:
-        with http.ask("GET", url) as answer:
+        with http.stream("GET", url) as answer:
             if artifact is None:
                 return f"answered {answer.status}" if answer.status >= 500 else ""
-            return refusal(answer.status, answer.headers.get("content-type", ""), answer.length, artifact)
+            return refusal(answer.status, answer.headers.get("content-type", ""), answer.content_length, artifact)
     except NoResponseError as error:
         return explain_no_response(error)
 

@@ -15,7 +15,7 @@ from rlbox.amounts import GIB, duration_text, size_text
 from rlbox.doctor.check_group import CheckGroup
 from rlbox.doctor.processes import describe_running_runs
 from rlbox.doctor.requirements import Requirements
-from rlbox.engine.address import engine_address, engine_is_here
+from rlbox.engine.address import engine_is_here, open_engine_address
 from rlbox.engine.container import GOING, OWNER_LABEL, RUN_LABEL, TARGET_LABEL
 from rlbox.engine.gpu_access import probe_offer
 from rlbox.errors import EngineError, NodeError
@@ -280,9 +280,9 @@ def probe_engine() -> EngineFacts:
         return EngineFacts(error=error.what, where=error.where, remedy=error.next_step)
     root = str(info.get("DockerRootDir", ""))
     return EngineFacts(
-        where=engine_address(),
+        where=open_engine_address(),
         version=_numbers(str(info.get("ServerVersion", ""))),
-        gpu_ways=probe_offer(info, engine_address(), here=engine_is_here() and not is_in_image()).ways,
+        gpu_ways=probe_offer(info, open_engine_address(), here=engine_is_here() and not is_in_image()).ways,
         root=root,
         room=free_bytes(Path(root)) if root and engine_is_here() and Path(root).is_dir() else None,
         containers=tuple(map(_container, containers)),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlbox.app import App
 from rlbox.doctor.engine import OLDEST_DRIVERS, DriverNeeds, check_driver, check_gpu_models, find_stack_cuda
 from rlbox.doctor.requirements import Requirements, override_gpus
-from rlbox.engine.address import engine_is_here, engine_place
+from rlbox.engine.address import engine_is_here, engine_url
 from rlbox.engine.connection import engine
 from rlbox.engine.gpu_access import (
     GPUS_VARIABLE,
@@ -39,7 +39,7 @@ def read_gpus_option(text: str) -> str:
 
 def probe_gpu_offer() -> GpuOffer:
     """Return which ways to a GPU the engine offers; `EngineError` when none answers."""
-    return probe_offer(engine().info(), engine_place(), here=engine_is_here() and not is_in_image())
+    return probe_offer(engine().info(), engine_url(), here=engine_is_here() and not is_in_image())
 
 
 def choose_container_gpus(app: App, image: ImagePlan, text: str) -> GpuAccess:

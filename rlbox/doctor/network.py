@@ -311,7 +311,7 @@ def _request(row: Endpoint) -> Endpoint:
     try:
         with (
             HttpClient(make_tls_context_factory(find_ca_bundle()), silent_s=REQUEST_TIMEOUT_S) as http,
-            http.ask("GET", row.url) as answer,
+            http.stream("GET", row.url) as answer,
         ):
             error = _("answered {status}").format(status=answer.status) if answer.status >= 500 else ""
             return replace(row, error=error, skew_s=_skew(answer.headers.get("date", "")))

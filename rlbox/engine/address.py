@@ -14,9 +14,9 @@ ELSEWHERE = _("start that engine, or correct DOCKER_HOST (or the docker context)
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 
 
-def engine_address() -> str:
-    """Return the address to speak to: that of `engine_place`, or of a socket here that leads to it over SSH."""
-    place = engine_place()
+def open_engine_address() -> str:
+    """Return the address to speak to: that of `engine_url`, or of a socket here that leads to it over SSH."""
+    place = engine_url()
     if not place.startswith("ssh://"):
         return place
     from rlbox.ssh.tunnel import open_engine_tunnel
@@ -24,7 +24,7 @@ def engine_address() -> str:
     return open_engine_tunnel(place).address
 
 
-def engine_place() -> str:
+def engine_url() -> str:
     """Return where the engine is: `DOCKER_HOST`, else the docker client's current context, else the usual socket."""
     if address := os.environ.get("DOCKER_HOST"):
         return address
@@ -45,7 +45,7 @@ def engine_place() -> str:
 
 
 def engine_is_here() -> bool:
-    return engine_place().startswith("unix:")
+    return engine_url().startswith("unix:")
 
 
 def _config_folder() -> Path:

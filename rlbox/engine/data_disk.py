@@ -60,8 +60,8 @@ def _is_systems(folder: Path) -> bool:
     return below or path in _SHARED
 
 
-def check_disk(app: App, folder: Path, limits: ContainerDefaults, need_gib: float | None = None) -> None:
-    """Make a target's own data disk where the target says so, and refuse one that will not do.
+def prepare_data_disk(app: App, folder: Path, limits: ContainerDefaults, need_gib: float | None = None) -> None:
+    """Create a target's own data disk if it is missing, and refuse one that is not usable.
 
     One that somebody named is not made: it may be a slip, and the disk that was meant another.
 

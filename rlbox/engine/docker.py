@@ -19,7 +19,7 @@ from requests.exceptions import ConnectionError as BrokenOff
 from requests.exceptions import JSONDecodeError, ReadTimeout
 
 from rlbox.amounts import limit_text
-from rlbox.engine.address import engine_address, engine_unreachable
+from rlbox.engine.address import engine_unreachable, open_engine_address
 from rlbox.engine.container import (
     GOING,
     LOOPBACK,
@@ -142,8 +142,8 @@ class DockerEngine:
 
     @classmethod
     def connect(cls, address: str = "") -> DockerEngine:
-        """Return the engine at `address`, by default `engine_address`; `EngineError` when it does not answer."""
-        address = address or engine_address()
+        """Return the engine at `address`, by default `open_engine_address`; `EngineError` when it does not answer."""
+        address = address or open_engine_address()
         try:
             return cls(_client(address), address)
         except (DockerException, OSError) as error:

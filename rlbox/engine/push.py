@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from rlbox.amounts import size_text
 from rlbox.app import App
-from rlbox.engine.address import engine_is_here, engine_place
+from rlbox.engine.address import engine_is_here, engine_url
 from rlbox.engine.connection import engine
 from rlbox.engine.oci import (
     EMPTY,
@@ -249,7 +249,7 @@ def _check_route(destination: Destination) -> None:
     if is_loopback(host) and not engine_is_here():
         raise RegistryError(
             _("{host} is another machine for the engine than for rlbox").format(host=host),
-            where=engine_place(),
+            where=engine_url(),
             next_step=_("name the registry by an address that means the same on both"),
         )
     destination.registry.ping()

@@ -171,11 +171,11 @@ class Authorizer:
         if login and login.stands_for_both:
             form = {"grant_type": "refresh_token", "refresh_token": login.password.reveal(), **asked}
             body = urlencode({**form, "client_id": _CLIENT_ID}).encode()
-            return self._http.whole(
+            return self._http.request(
                 "POST", realm, headers={"Content-Type": "application/x-www-form-urlencoded"}, body=body
             )
         headers = {"Authorization": login.basic()} if login else {}
-        return self._http.whole("GET", realm + ("&" if "?" in realm else "?") + urlencode(asked), headers=headers)
+        return self._http.request("GET", realm + ("&" if "?" in realm else "?") + urlencode(asked), headers=headers)
 
 
 def may_send_login(url: str, plain_host: str = "") -> bool:

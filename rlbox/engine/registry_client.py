@@ -184,7 +184,7 @@ class Wire:
         def asked() -> AbstractContextManager[HttpResponse]:
             body = FileBody(path=content) if isinstance(content, Path) else content
             silent_s = _SILENCE_S + size / _SETTLED_PER_S
-            return self._http.ask(method, url, headers={**headers, **self._login(url)}, body=body, silent_s=silent_s)
+            return self._http.stream(method, url, headers={**headers, **self._login(url)}, body=body, silent_s=silent_s)
 
         sent = self._login(url).get("Authorization", "")
         with ExitStack() as stack:
@@ -359,7 +359,7 @@ class Registry(Wire):
         path = f"/v2/{repository}/blobs/{digest}"
         headers = {"Range": f"bytes={start}-"} if start else {}
         with self.once("GET", path, repository, headers, expect=(200, 206)) as response:
-            yield _starts_at(response), response.blocks()
+            yield _starts_at(response), response.iter_bytes()
 
     def put_blob(self, repository: str, blob: Descriptor, source: Content) -> bool:
         """Upload a blob unless the repository has it; return whether it was sent.

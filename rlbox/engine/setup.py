@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import size_text
-from rlbox.engine.address import ELSEWHERE, engine_is_here, engine_place
+from rlbox.engine.address import ELSEWHERE, engine_is_here, engine_url
 from rlbox.engine.connection import engine
 from rlbox.errors import EngineError
 from rlbox.i18n import _
@@ -126,7 +126,7 @@ def _script_error(words: str) -> EngineError | None:
 
 def probe_status() -> EngineStatus:
     """Return how the engine stands; nothing is changed."""
-    place = engine_place()
+    place = engine_url()
     left = tuple(
         check_command(Command(argv=("bash", _SCRIPT, "--check")), "the engine cannot be looked for").stdout.splitlines()
     )

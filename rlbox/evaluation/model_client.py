@@ -181,8 +181,8 @@ class Policy:
 
     def _once(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         headers = {"Content-Type": "application/json"} if body else {}
-        with self._http.ask(method, self.url + path, headers=headers, body=body) as answer:
-            return answer.status, b"".join(_bounded(answer.blocks()))
+        with self._http.stream(method, self.url + path, headers=headers, body=body) as answer:
+            return answer.status, b"".join(_bounded(answer.iter_bytes()))
 
 
 def _bounded(blocks: Any) -> Sequence[bytes]:

@@ -101,7 +101,7 @@ class Sandbox:
         most = {"run_timeout": limits.run_s, "memory_limit_MB": limits.memory_mb}
         body = json.dumps({"language": "python", **what, **most}).encode()
         try:
-            with self._http.ask("POST", self.url + path, body=body, silent_s=_WAIT_S) as answer:
+            with self._http.stream("POST", self.url + path, body=body, silent_s=_WAIT_S) as answer:
                 text = answer.read()
             found = parse_json(text)
         except (NoResponseError, ValueError) as error:

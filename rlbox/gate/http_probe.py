@@ -98,9 +98,9 @@ def probe_http(request: ReadyPlan, limit_s: float = _READ_S, headers: Mapping[st
     try:
         with (
             create_loopback_client(limit_s) as http,
-            http.ask(request.method, request.url, body=request.body.encode(), headers=told) as answer,
+            http.stream(request.method, request.url, body=request.body.encode(), headers=told) as answer,
         ):
-            for part in answer.blocks(decode=True):
+            for part in answer.iter_bytes(decode=True):
                 body += part
                 if len(body) > _LIMIT:
                     break

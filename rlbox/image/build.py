@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rlbox.amounts import duration_text
-from rlbox.engine.address import engine_address
+from rlbox.engine.address import open_engine_address
 from rlbox.engine.connection import engine, engine_version, find_image
 from rlbox.errors import EngineError, NotAnswered, WorkFailed
 from rlbox.i18n import _
@@ -200,7 +200,9 @@ class ImageBuild:
             version=".".join(map(str, version))
         )
         if self._wish.verify:
-            raise EngineError(told, where=engine_address(), next_step=_("build without --verify, or on another engine"))
+            raise EngineError(
+                told, where=open_engine_address(), next_step=_("build without --verify, or on another engine")
+            )
         self._app.say(told)
 
     def _look(self, why: str) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rlbox.amounts import duration_text
 from rlbox.app import App
-from rlbox.engine.address import engine_address, no_client
+from rlbox.engine.address import no_client, open_engine_address
 from rlbox.engine.connection import engine
 from rlbox.errors import EngineError, Interrupted, WorkFailed
 from rlbox.foreign import parse_json, whole_number
@@ -290,7 +290,7 @@ def build_image(
         settings.write_text("".join(f"{name}={shlex.quote(value)}\n" for name, value in sorted(run.env.items())))
         settings.chmod(0o600)
         command = run.command(plan, builder, str(settings), str(metadata))
-        command = replace(command, env={**command.env, "DOCKER_HOST": engine_address()})
+        command = replace(command, env={**command.env, "DOCKER_HOST": open_engine_address()})
         _build(command, run.tag or plan.tag, log_path, on_step, say)
         return log_path, _built_digest(metadata)
 

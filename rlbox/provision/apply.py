@@ -19,8 +19,8 @@ from rlbox.provision.files import (
     BACKUPS,
     clear_drafts,
     disk_errors,
+    find_backup_path,
     lay,
-    move_aside,
     new_folders,
     note_files,
     remove_folders,
@@ -187,7 +187,7 @@ def _packages(layout: Layout, record: Record, names: list[str]) -> Record:
 def _environment(plan: ApplyPlan, record: Record, supply: Supply) -> Record:
     layout = plan.wanted.layout
     step = next(step for step in plan.steps if step.kind == "environment")
-    part = record.environment or PartRecord(before=move_aside(Path(step.path)) if step.keep else "")
+    part = record.environment or PartRecord(before=find_backup_path(Path(step.path)) if step.keep else "")
     patches = "" if plan.fresh else record.patches
     record = _saved(layout, replace(record, environment=part, patches=patches))
     sync_environment(plan.wanted, supply, part, fresh=plan.fresh)
@@ -197,7 +197,7 @@ def _environment(plan: ApplyPlan, record: Record, supply: Supply) -> Record:
 def _part(wanted: Wanted, record: Record, path: str, store: Store) -> Record:
     part = next(part for part in wanted.parts if part.path == path)
     known = record.parts.get(path)
-    before = known.before if known else move_aside(Path(path)) if Path(path).exists() else ""
+    before = known.before if known else find_backup_path(Path(path)) if Path(path).exists() else ""
     folders = (*record.folders, *new_folders(Path(path)))
     parts = {**record.parts, path: PartRecord(before=before)}  # no checksum: it is not whole yet
     record = _saved(wanted.layout, replace(record, parts=parts, folders=tuple(dict.fromkeys(folders))))

@@ -117,7 +117,7 @@ def _restore(path: Path, before: PathFact, backup: str) -> None:
             path.unlink(missing_ok=True)
 
 
-def move_aside(path: Path) -> str:
+def find_backup_path(path: Path) -> str:
     """Return a free name under which what is at `path` is kept while something of rlbox's takes its place."""
     names = (f"{path}{_BEFORE}", *(f"{path}{_BEFORE}-{number}" for number in range(2, 1000)))
     return next(name for name in names if not os.path.lexists(name))

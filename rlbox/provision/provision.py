@@ -17,7 +17,7 @@ from rlbox.artifacts.object_store import Store, store_folder
 from rlbox.artifacts.source_selection import live_sources, locator
 from rlbox.config.project import PACKAGE, Project
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE, run_fix_checks, select_fix_checks
-from rlbox.engine.data_disk import check_disk
+from rlbox.engine.data_disk import prepare_data_disk
 from rlbox.errors import NodeError, SpecError
 from rlbox.findings import Finding
 from rlbox.fixes.catalogue import load_fixed_target
@@ -326,7 +326,7 @@ def bring_target(
         app.say(f"{layout.at('/opt')} is on a small disk: the environment goes to {roomy.venv}")
         prepared = prepare(app, image, roomy, wish)
     if not only_look or app.dry_run:
-        check_disk(app, Path(layout.data), image.container, 0.0)
+        prepare_data_disk(app, Path(layout.data), image.container, 0.0)
     if only_look:
         plan = look(prepared, wish.why_no_packages)
         if app.dry_run:

@@ -27,7 +27,7 @@ from rlbox.cluster.wish import ClusterWish
 from rlbox.cluster.work.beside import BESIDE, BesideWish, carry_out_beside, look_beside
 from rlbox.doctor.gpu_choice import choose_container_gpus, parse_image_environment, require_usable_gpus
 from rlbox.engine.connection import engine
-from rlbox.engine.data_disk import check_devices, check_disk
+from rlbox.engine.data_disk import check_devices, prepare_data_disk
 from rlbox.errors import EngineError, NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.image.context import outdated
@@ -178,7 +178,7 @@ class ClusterBackend:
         )
         if head is None or not head.image:  # a dry run from elsewhere
             return dataclasses.replace(ready, place=CLUSTER, is_local=False)
-        check_disk(app, run_store.data_dir, image.container, need_gib)
+        prepare_data_disk(app, run_store.data_dir, image.container, need_gib)
         found: Mapping[str, Any] = {}
         with app.checking("image"):
             found = _require_same(engine().find_image(head.image) or {}, image, head.plan)

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from rlbox.app import App
-from rlbox.engine.address import engine_is_here, engine_place
+from rlbox.engine.address import engine_is_here, engine_url
 from rlbox.engine.data_disk import data_folder
 from rlbox.errors import EngineError, NodeError, NotAnswered, RlboxError, SpecError
 from rlbox.i18n import _
@@ -118,15 +118,15 @@ def run_on_remote_engine(app: App, target: str, data: str | None, env: Mapping[s
     """
     if engine_is_here():
         return
-    if not engine_place().startswith("ssh://"):
+    if not engine_url().startswith("ssh://"):
         raise EngineError(
             _("runs need an engine on this machine, or one that is reached over ssh"),
-            where=engine_place(),
+            where=engine_url(),
             next_step="DOCKER_HOST=ssh://USER@HOST",
         )
     if app.dry_run:
         raise NotAnswered(
-            _("the engine is at {engine_place}, where a dry run starts nothing").format(engine_place=engine_place())
+            _("the engine is at {engine_place}, where a dry run starts nothing").format(engine_place=engine_url())
         )
     words = click.get_current_context().find_root().obj
     raise click.exceptions.Exit(run_in_remote_container(app, target, data, words, env or {}))
@@ -141,7 +141,7 @@ def run_in_remote_container(
     from rlbox.image.names import VARIABLE, split_tag
     from rlbox.ssh.tunnel import open_engine_tunnel
 
-    tunnel = open_engine_tunnel(engine_place())
+    tunnel = open_engine_tunnel(engine_url())
     image = image_plan(app.project, target)
     own_image(app, image)
     named = data or os.environ.get("RLBOX_DATA")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rlbox.app import App
 from rlbox.diagnose.cause import ExitInfo, make_container_exit_info
 from rlbox.doctor.gpu_choice import choose_container_gpus, parse_image_environment, require_usable_gpus
-from rlbox.engine.address import engine_address, engine_is_here, engine_place
+from rlbox.engine.address import engine_is_here, engine_url, open_engine_address
 from rlbox.engine.connection import engine
 from rlbox.engine.container import (
     GOING,
@@ -23,7 +23,7 @@ from rlbox.engine.container import (
     ContainerPlan,
     plan_container,
 )
-from rlbox.engine.data_disk import check_devices, check_disk
+from rlbox.engine.data_disk import check_devices, prepare_data_disk
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError, NodeError, NotAnswered, SpecError
 from rlbox.i18n import _
@@ -80,7 +80,7 @@ class DockerBackend(SingleMachineBackend):
 
         if not self.is_local:
             what = _("--build is for an engine on this machine: this one is at {engine_place}").format(
-                engine_place=engine_place()
+                engine_place=engine_url()
             )
             raise SpecError(
                 what, next_step=_("rlbox build {target}, then the run without --build").format(target=target)
@@ -101,7 +101,7 @@ class DockerBackend(SingleMachineBackend):
         """Return the engine, the image and the GPUs, all checked, and the data disk."""
         image = image_plan(app.project, target)
         if self.is_local:
-            check_disk(app, run_store.data_dir, image.container, need_gib)
+            prepare_data_disk(app, run_store.data_dir, image.container, need_gib)
         found: Mapping[str, Any] = {"Id": "IMAGE"}
         with app.checking("image"):
             found = found if image.tag in app.dry.made else _check_image(app, image)
@@ -135,7 +135,7 @@ class DockerBackend(SingleMachineBackend):
             names = found.get("Names") or ()  # null for a container that is just being made or removed
             if names and any(mount.get("Source") == str(data) for mount in found.get("Mounts") or ()):
                 name = names[0].removeprefix("/")
-                return ContainerRef(run=plan.run_id, name=name, engine=engine_address(), place=_NAME)
+                return ContainerRef(run=plan.run_id, name=name, engine=open_engine_address(), place=_NAME)
         return None
 
 
@@ -269,7 +269,7 @@ class PreparedDocker:
 
         It stays after its end until somebody has settled it.
         """
-        note = ContainerRef(run=plan.run_id, name=plan.container, engine=engine_address(), place=self.place)
+        note = ContainerRef(run=plan.run_id, name=plan.container, engine=open_engine_address(), place=self.place)
         asked = engine()
         self._start(asked, note, plan, run_dir, container, secrets)
         # it runs: a disk that is full is for its supervisor to tell, and an engine that is gone for who follows

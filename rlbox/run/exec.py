@@ -37,13 +37,13 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
     """
     from rlbox.engine.address import engine_is_here
     from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, client_words, plan_container
-    from rlbox.engine.data_disk import check_devices, check_disk, data_folder
+    from rlbox.engine.data_disk import check_devices, data_folder, prepare_data_disk
     from rlbox.engine.gpu_access import GPUS_VARIABLE, NO_GPUS
     from rlbox.system.network_settings import find_ca_bundle
 
     image = image_plan(app.project, name)
     folder = data_folder(image.container.host, data)
-    check_disk(app, folder, image.container, 0.0)
+    prepare_data_disk(app, folder, image.container, 0.0)
     with app.checking("devices"):
         check_devices(app, image.container)
     access = NO_GPUS
@@ -114,13 +114,13 @@ def _show(app: App, name: str, plan: ContainerPlan, words: tuple[str, ...]) -> i
 
 def _run(plan: ContainerPlan, words: tuple[str, ...]) -> int:
     """Run the docker client in the foreground, with the container's network, and return the container's exit code."""
-    from rlbox.engine.address import engine_address
+    from rlbox.engine.address import open_engine_address
     from rlbox.engine.connection import engine
     from rlbox.system.command import run_in_foreground
     from rlbox.values import Command
 
     with engine().network(plan):
-        code = run_in_foreground(Command(argv=words, env={"DOCKER_HOST": engine_address()}))
+        code = run_in_foreground(Command(argv=words, env={"DOCKER_HOST": open_engine_address()}))
     return code if code >= 0 else 128 - code
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlbox.app import App
 from rlbox.doctor.gpu_choice import choose_visible_gpus
-from rlbox.engine.data_disk import check_disk
+from rlbox.engine.data_disk import prepare_data_disk
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.image.plans import image_plan
@@ -58,7 +58,7 @@ class HostBackend(SingleMachineBackend):
         image = image_plan(app.project, target)
         with app.checking("lock"):
             image.require_lock()
-        check_disk(app, run_store.data_dir, image.container, need_gib)
+        prepare_data_disk(app, run_store.data_dir, image.container, need_gib)
         chosen = choose_visible_gpus(app, gpus)
         app.say("no container: the stages run in place on this machine, as you: they can change the run's own record")
         place = prepare_place(app, image, run_store.data_dir, chosen)

@@ -85,7 +85,7 @@ def probe_snapshot(plan: RunPlan, stage: StagePlan, run_dir: Path, processes: It
         processes=tuple(_process_snapshot(process) for process in processes),
         memory=probe_cgroup_memory(),
         free_bytes={str(folder): free_bytes(folder) for folder in (run_dir, Path(plan.paths.data), _SHARED_MEMORY)},
-        ports={f"{name} {number}": find_port_holder(number) for name, number in ports.items()},
+        ports={f"{name} {number}": find_port_holder(number) or "" for name, number in ports.items()},
         gpus=probe_gpus(),
         ray=read_ray_state(stage.ray) if stage.ray else {},
     )

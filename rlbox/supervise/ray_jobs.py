@@ -87,7 +87,7 @@ class RayJob:
         if self.info.status in _ENDED:
             return
         with contextlib.suppress(NoResponseError), create_ray_client(_STOP_S) as http:
-            http.whole("POST", f"{_jobs(self._plan)}{self._plan.submission_id}/stop")
+            http.request("POST", f"{_jobs(self._plan)}{self._plan.submission_id}/stop")
             until = time.monotonic() + _STOP_S
             while time.monotonic() < until and probe_job(self._plan, _STOP_S).status not in _ENDED:
                 time.sleep(_PAUSE_S)
@@ -121,7 +121,7 @@ def probe_job(plan: RayPlan, timeout_s: float = _TIMEOUT_S) -> RayJobInfo:
     """Ask once how the job is; `UNREACHABLE` when the dashboard does not answer."""
     try:
         with create_ray_client(timeout_s) as http:
-            answer = http.whole("GET", _jobs(plan) + plan.submission_id)
+            answer = http.request("GET", _jobs(plan) + plan.submission_id)
             data: dict[str, Any] = answer.json()
     except (NoResponseError, ValueError) as error:
         return RayJobInfo(status=UNREACHABLE, message=explain_no_response(error))
@@ -139,7 +139,7 @@ def _submit(plan: RayPlan, body: Mapping[str, Any]) -> RayJobInfo:
     headers = {"Content-Type": "application/json"}
     try:
         with create_ray_client(_SUBMIT_S) as http:
-            answer = http.whole("POST", _jobs(plan), headers=headers, body=json.dumps(body).encode())
+            answer = http.request("POST", _jobs(plan), headers=headers, body=json.dumps(body).encode())
     except NoResponseError as error:
         return RayJobInfo(status=REFUSED, message=explain_no_response(error))
     if answer.status != 200:

@@ -91,28 +91,28 @@ Body = bytes | FileBody
 class HttpResponse:
     """An answer, its body still to be read; reading raises `NoAnswer`.
 
-    `asked` are the addresses on the way to it, redirects followed; the last one answered.
+    `urls` are the addresses on the way to it, redirects followed; the last one answered.
     """
 
-    def __init__(self, response: BaseHTTPResponse, asked: tuple[str, ...]) -> None:
+    def __init__(self, response: BaseHTTPResponse, urls: tuple[str, ...]) -> None:
         self.status: int = response.status
         self.reason: str = response.reason or ""
         self.headers: HTTPHeaderDict = response.headers
-        self.asked = asked
+        self.urls = urls
         self._response = response
         self._whole: bytes | None = None
 
     @property
     def url(self) -> str:
         """The address that answered."""
-        return self.asked[-1]
+        return self.urls[-1]
 
     @property
-    def length(self) -> int | None:
+    def content_length(self) -> int | None:
         """The bytes of the body as its head says; None when it does not."""
         return whole_number(self.headers.get("Content-Length", ""))
 
-    def blocks(self, *, decode: bool = False) -> Iterator[bytes]:
+    def iter_bytes(self, *, decode: bool = False) -> Iterator[bytes]:
         """Yield the body as it comes, once; with `decode`, what its `Content-Encoding` packed."""
         with _told(self.url):
             while block := self._response.read1(_BLOCK, decode_content=decode):
@@ -185,7 +185,7 @@ class HttpClient:
                 pools.clear()
 
     @contextmanager
-    def ask(
+    def stream(
         self,
         method: str,
         url: str,
@@ -224,11 +224,11 @@ class HttpClient:
         finally:
             _leave(response)
 
-    def whole(
+    def request(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Body = b""
     ) -> HttpResponse:
-        """As `ask`; return the answer with its body read."""
-        with self.ask(method, url, headers=headers, body=body) as answer:
+        """As `stream`; return the answer with its body read."""
+        with self.stream(method, url, headers=headers, body=body) as answer:
             answer.read()
             return answer
 

@@ -53,8 +53,8 @@ class TcpSocket:
         return next((pid for pid in pids if self.link in list_open_files(pid)), 0)
 
 
-def find_port_holder(number: int) -> str:
-    """Return who listens on a port of this machine, `python3 (pid 123)`; empty when it is free.
+def find_port_holder(number: int) -> str | None:
+    """Return who listens on a port of this machine, `python3 (pid 123)`; None when it is free.
 
     Connections that linger after their server ended (TIME_WAIT) do not count: a server that starts now gets the port.
     """
@@ -64,7 +64,7 @@ def find_port_holder(number: int) -> str:
             test.bind((LOOPBACK, number))
         except OSError:
             return _holder(number)
-    return ""
+    return None
 
 
 def list_tcp_sockets() -> Iterator[TcpSocket]:

@@ -192,7 +192,7 @@ def _ask(
     data = b"" if body is None else json.dumps(body).encode()
 
     def ask() -> HttpResponse:
-        answer = http.whole(method, url + path, headers=headers, body=data)
+        answer = http.request(method, url + path, headers=headers, body=data)
         if answer.status in _BUSY:
             raise _Busy(answer)
         return answer

@@ -163,7 +163,7 @@ def _notify(job: RemoteJob, facts: Mapping[str, Any]) -> None:
         headers, body = {"Content-Type": "application/json"}, json.dumps(facts).encode()
         with HttpClient(make_tls_context_factory(find_ca_bundle())) as http:
             try:
-                answer = retry(lambda: http.whole("POST", job.notify, headers=headers, body=body), (NoResponseError,))
+                answer = retry(lambda: http.request("POST", job.notify, headers=headers, body=body), (NoResponseError,))
             except NoResponseError as error:
                 _say(f"nobody answers the notice: {error}")
             else:

@@ -55,6 +55,6 @@ def platform(disk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
         for name in ("account", "instance"):
             monkeypatch.setattr(f"rlbox.vast.{name}._POLL_S", 0.01)
         monkeypatch.setattr("rlbox.vast.instance._HAS_IMAGE", "true")  # this machine gets no other rlbox
-        monkeypatch.setattr("rlbox.fixes.load.load_fixes", lambda project: ())
+        monkeypatch.setattr("rlbox.fixes.catalogue.load_fixes", lambda project: ())
         monkeypatch.setattr("rlbox.cli.vast_instances.require_published", lambda app, image: None)
         yield served

@@ -160,7 +160,7 @@ def test_an_address_that_means_two_machines(
     rlbox: Rlbox, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlbox.engine.push.engine_is_here", lambda: False)
-    monkeypatch.setattr("rlbox.engine.push.engine_place", lambda: "ssh://gpu001")
+    monkeypatch.setattr("rlbox.engine.push.engine_url", lambda: "ssh://gpu001")
     engine.images[TAG] = {"Id": "sha256:1"}
     assert rlbox("push", "mine", "--to", "127.0.0.1:5000/x") == Said(
         code=6,

@@ -8,7 +8,7 @@ import pytest
 
 from rlbox.cli import main
 from rlbox.config.project import Project
-from rlbox.engine.address import engine_is_here, engine_place
+from rlbox.engine.address import engine_is_here, engine_url
 from rlbox.engine.remote_helper import Helper, archive_for
 from rlbox.errors import EngineError
 from rlbox.run.data_disk import drop_options
@@ -77,7 +77,7 @@ def test_an_engine_elsewhere_without_ssh_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://far:2375")
-    assert (engine_place(), engine_is_here()) == ("tcp://far:2375", False)
+    assert (engine_url(), engine_is_here()) == ("tcp://far:2375", False)
     assert main(["runs"]) == EngineError.exit_code
     assert "DOCKER_HOST=ssh://USER@HOST" in capsys.readouterr().err
 

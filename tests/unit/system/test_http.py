@@ -126,14 +126,14 @@ def once(text: bytes) -> Callable[[Talk, socket.socket], None]:
 
 def failure(url: str, http: HttpClient | None = None, **more: object) -> NoResponseError:
     with pytest.raises(NoResponseError) as caught, http or HttpClient(proxies=False, silent_s=0.3) as asking:
-        asking.whole("GET", url, **more)  # type: ignore[arg-type]
+        asking.request("GET", url, **more)  # type: ignore[arg-type]
     return caught.value
 
 
 def test_a_connection_is_kept() -> None:
     with answering(always(OK)) as server, HttpClient() as http:
         for _ in range(3):
-            assert http.whole("GET", server.url).read() == b"ok"
+            assert http.request("GET", server.url).read() == b"ok"
     assert server.connections == 1
     assert server.heads[0].startswith("GET / HTTP/1.1\r\n")
     assert "User-Agent: rlbox/" in server.heads[0]
@@ -149,8 +149,8 @@ def test_an_unread_body_costs_the_connection_and_no_wait() -> None:
     with answering(half) as server, HttpClient(connections=1, silent_s=60) as http:
         began = time.monotonic()
         for _ in range(3):
-            with http.ask("GET", server.url) as answer:
-                assert (answer.status, answer.length) == (200, 9)
+            with http.stream("GET", server.url) as answer:
+                assert (answer.status, answer.content_length) == (200, 9)
     assert server.connections == 3
     assert time.monotonic() - began < 60
 
@@ -158,7 +158,7 @@ def test_an_unread_body_costs_the_connection_and_no_wait() -> None:
 def test_a_connection_that_the_other_side_closed_is_not_used_again() -> None:
     with answering(once(OK)) as server, HttpClient() as http:
         for _ in range(3):
-            assert http.whole("GET", server.url).read() == b"ok"
+            assert http.request("GET", server.url).read() == b"ok"
             time.sleep(0.05)
     assert server.connections == 3
 
@@ -176,7 +176,7 @@ def test_one_host_gets_so_many_requests_at_once_and_no_more() -> None:
             connection.sendall(OK)
 
     with answering(slow) as server, HttpClient(connections=2) as http:
-        threads = [threading.Thread(target=http.whole, args=("GET", server.url)) for _ in range(8)]
+        threads = [threading.Thread(target=http.request, args=("GET", server.url)) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -188,11 +188,11 @@ def test_an_answer_packed_and_unpacked() -> None:
     body = gzip.compress(b"much " * 1000)
     text = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     with answering(always(text)) as server, HttpClient() as http:
-        with http.ask("GET", server.url) as answer:
-            assert b"".join(answer.blocks()) == body
-        with http.ask("GET", server.url, headers={"Accept-Encoding": "gzip"}) as answer:
-            assert b"".join(answer.blocks(decode=True)) == b"much " * 1000
-        assert http.whole("GET", server.url).read() == b"much " * 1000
+        with http.stream("GET", server.url) as answer:
+            assert b"".join(answer.iter_bytes()) == body
+        with http.stream("GET", server.url, headers={"Accept-Encoding": "gzip"}) as answer:
+            assert b"".join(answer.iter_bytes(decode=True)) == b"much " * 1000
+        assert http.request("GET", server.url).read() == b"much " * 1000
     assert "Accept-Encoding: gzip" in server.heads[1]
     assert server.connections == 1
 
@@ -204,8 +204,8 @@ def test_a_block_comes_as_soon_as_its_bytes_do() -> None:
         talk.end.wait(20)
         connection.sendall(b"two")
 
-    with answering(slowly) as server, HttpClient().ask("GET", server.url) as answer:
-        blocks = answer.blocks()
+    with answering(slowly) as server, HttpClient().stream("GET", server.url) as answer:
+        blocks = answer.iter_bytes()
         assert next(blocks) == b"one"
         server.end.set()
         assert list(blocks) == [b"two"]
@@ -213,8 +213,8 @@ def test_a_block_comes_as_soon_as_its_bytes_do() -> None:
 
 def test_json_and_bodies() -> None:
     with answering(once(b'HTTP/1.1 201 Made\r\nConnection: close\r\n\r\n{"a": [1]}')) as server, HttpClient() as http:
-        answer = http.whole("POST", server.url + "/x?y=1", headers={"Content-Type": "application/json"}, body=b"{}")
-    assert (answer.status, answer.reason, answer.json(), answer.length) == (201, "Made", {"a": [1]}, None)
+        answer = http.request("POST", server.url + "/x?y=1", headers={"Content-Type": "application/json"}, body=b"{}")
+    assert (answer.status, answer.reason, answer.json(), answer.content_length) == (201, "Made", {"a": [1]}, None)
     head = server.heads[0]
     assert head.startswith("POST /x?y=1 HTTP/1.1\r\n")
     assert "Content-Length: 2\r\n" in head
@@ -232,7 +232,7 @@ def test_a_file_is_sent(tmp_path: Path) -> None:
         connection.sendall(OK)
 
     with answering(take) as server, HttpClient() as http:
-        http.whole("PATCH", server.url, body=FileBody(path=tmp_path / "blob"))
+        http.request("PATCH", server.url, body=FileBody(path=tmp_path / "blob"))
     assert f"Content-Length: {256 * 4096}\r\n" in server.heads[0]
     assert bytes(got) == bytes(range(256)) * 4096
 
@@ -248,7 +248,7 @@ def test_a_refusal_in_the_middle_of_a_file_is_read(tmp_path: Path) -> None:
             pass
 
     with answering(refuse) as server, HttpClient() as http:
-        answer = http.whole("PUT", server.url, body=FileBody(path=tmp_path / "blob"))
+        answer = http.request("PUT", server.url, body=FileBody(path=tmp_path / "blob"))
     assert (answer.status, answer.reason) == (413, "Too Large")
 
 
@@ -260,13 +260,13 @@ def test_silence_in_the_middle_of_a_file(tmp_path: Path) -> None:
         talk.end.wait(20)
 
     with answering(silent) as server, pytest.raises(NoResponseError) as caught, HttpClient(silent_s=0.2) as http:
-        http.whole("PUT", server.url, body=FileBody(path=tmp_path / "blob"))
+        http.request("PUT", server.url, body=FileBody(path=tmp_path / "blob"))
     assert caught.value.kind == "silent"
 
 
 def test_a_file_that_is_not_there_is_no_failure_of_the_host(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), HttpClient() as http:
-        http.whole("PUT", "http://127.0.0.1:1/", body=FileBody(path=tmp_path / "none"))
+        http.request("PUT", "http://127.0.0.1:1/", body=FileBody(path=tmp_path / "none"))
 
 
 @pytest.mark.parametrize(
@@ -288,8 +288,8 @@ def test_answers_that_are_cut(text: bytes, kind: NoResponseKind, said: str, word
         error = failure(server.url)
         assert (error.kind, explain_no_response(error), error.host) == (kind, said, "127.0.0.1")
         assert words in str(error)
-        with pytest.raises(NoResponseError), HttpClient() as http, http.ask("GET", server.url) as answer:
-            list(answer.blocks())
+        with pytest.raises(NoResponseError), HttpClient() as http, http.stream("GET", server.url) as answer:
+            list(answer.iter_bytes())
 
 
 def test_silence() -> None:
@@ -350,16 +350,16 @@ def test_redirects_are_followed_to_their_end() -> None:
         answering(once(moved.format(other.url).encode())) as one,
         HttpClient(headers={"Authorization": "Bearer mine"}) as http,
     ):
-        answer = http.whole("GET", f"{one.url}/a")
-        assert (answer.status, answer.asked, answer.url) == (
+        answer = http.request("GET", f"{one.url}/a")
+        assert (answer.status, answer.urls, answer.url) == (
             200,
             (f"{one.url}/a", f"{other.url}/b?c"),
             f"{other.url}/b?c",
         )
         assert "Authorization: Bearer mine" in one.heads[0]
         assert "Authorization" not in other.heads[0]
-        assert http.whole("POST", one.url, body=b"x").status == 302
-        assert create_loopback_client(1).whole("GET", one.url).status == 302
+        assert http.request("POST", one.url, body=b"x").status == 302
+        assert create_loopback_client(1).request("GET", one.url).status == 302
 
 
 def test_redirects_have_an_end() -> None:
@@ -376,8 +376,8 @@ def test_logins_of_the_address_and_of_netrc(monkeypatch: pytest.MonkeyPatch, tmp
         named = server.url.replace("//", "//bob:a%20b@")
         for http in (create_client(NetworkSettings()), HttpClient(), create_loopback_client(1)):
             with http:
-                assert http.whole("GET", server.url).status == 200
-                assert http.whole("GET", named).status == 200
+                assert http.request("GET", server.url).status == 200
+                assert http.request("GET", named).status == 200
     sent = [next((line for line in head.splitlines() if line.startswith("Auth")), "") for head in server.heads]
     own = "Authorization: Basic Ym9iOmEgYg=="
     assert sent == ["Authorization: Basic bWlyYTpzZXNhbWU=", own, "", own, "", own]
@@ -390,7 +390,7 @@ def test_a_netrc_that_is_of_no_use(text: str | None, monkeypatch: pytest.MonkeyP
         (tmp_path / "netrc").write_bytes(text.encode("latin-1"))
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     with answering(always(OK)) as server, create_client(NetworkSettings()) as http:
-        assert http.whole("GET", server.url).status == 200
+        assert http.request("GET", server.url).status == 200
     assert "Authorization" not in server.heads[0]
 
 
@@ -400,11 +400,11 @@ def test_a_proxy_is_asked_for_the_whole_address(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("https_proxy", proxy.url.replace("http:", "socks5:"))
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         with HttpClient() as http:
-            assert http.whole("GET", "http://registry.example/v2/?x=1").read() == b"ok"
-            assert http.whole("GET", here.url).read() == b"ok"
+            assert http.request("GET", "http://registry.example/v2/?x=1").read() == b"ok"
+            assert http.request("GET", here.url).read() == b"ok"
         error = failure("https://registry.example/", HttpClient())
         monkeypatch.setenv("no_proxy", "other.example")
-        assert create_loopback_client(1).whole("GET", here.url).read() == b"ok"
+        assert create_loopback_client(1).request("GET", here.url).read() == b"ok"
     first = proxy.heads[0].splitlines()
     assert (first[0], len(proxy.heads), len(here.heads)) == ("GET http://registry.example/v2/?x=1 HTTP/1.1", 1, 2)
     assert "Host: registry.example" in first
@@ -437,7 +437,7 @@ def test_what_is_trusted(tmp_path: Path) -> None:
         return ssl.create_default_context()
 
     with answering(always(OK)) as server, HttpClient(never) as http:
-        http.whole("GET", server.url)
+        http.request("GET", server.url)
     assert asked == []
 
 
