@@ -102,10 +102,7 @@ class Diagnosis:
             "ending": self.ending,
             "first_fatal": self._place(root) if root else None,
             "chain": [self._step(link) for link in self.chain],
-            "also": [
-                {"cause": candidate.cause or UNKNOWN, **self._place(candidate), "why": candidate.error_class}
-                for candidate in self.also
-            ],
+            "also": [{"cause": one.cause or UNKNOWN, **self._place(one), "why": one.error_class} for one in self.also],
             "benign": [self._benign(candidate, count) for candidate, count in self._grouped()],
             "remedy": self.remedy,
             "fetch": self.log_to_fetch,
@@ -203,7 +200,7 @@ def build_diagnosis(
 def _ending(analysis: Analysis, reads: Sequence[LogEvents]) -> Ending:
     if analysis.root:
         return "failed"
-    if any(candidate.benign_reason == "survived" for candidate in analysis.benign):
+    if any(one.benign_reason == "survived" for one in analysis.benign):
         return "survived"
     return "clean" if _has_ended(reads) else "unseen"
 

@@ -222,7 +222,7 @@ def _find_missing_ranks(root: Candidate, candidates: Sequence[Candidate], seen: 
     """Return the ranks that did not come to a collective; None when nobody waited, or nothing tells."""
     if root.error_class != "victim" and not find_reported_missing([root.text]):
         return None
-    if named := find_reported_missing(candidate.text for candidate in candidates):
+    if named := find_reported_missing(one.text for one in candidates):
         return named
     waits = []
     for candidate in candidates:
@@ -277,8 +277,8 @@ def _find_late_node(root: Candidate, candidates: Sequence[Candidate], directorie
     def node_of(candidate: Candidate) -> str:
         return candidate.event.log_line.host or directories[candidate.event.file]
 
-    waited = {node_of(candidate) for candidate in candidates if _GATHERING.search(candidate.text)}
-    others = ({node_of(candidate) for candidate in candidates} | set(directories)) - waited - {""}
+    waited = {node_of(one) for one in candidates if _GATHERING.search(one.text)}
+    others = ({node_of(one) for one in candidates} | set(directories)) - waited - {""}
     return others.pop() if len(others) == 1 and waited - {""} else ""
 
 

@@ -128,7 +128,7 @@ def sort_by_time(candidates: Sequence[Candidate]) -> list[Candidate]:
         by_file[candidate.event.file].append(candidate)
     if len(by_file) == 1:
         return sorted(candidates, key=lambda candidate: candidate.event.first_number)
-    keys = {id(candidate): _key(candidate) for candidate in candidates}
+    keys = {id(one): _key(one) for one in candidates}
     return sorted(candidates, key=lambda candidate: keys[id(candidate)])
 
 
@@ -258,19 +258,15 @@ def _split_recovered(
     candidates: list[Candidate], reads: Sequence[LogEvents]
 ) -> tuple[list[Candidate], list[Candidate]]:
     """Return the failures, and those behind which the same work goes on while nobody dies of them."""
-    dead = [candidate.event for candidate in candidates if candidate.error_class in ("victim", "death", "relayed")]
+    dead = [one.event for one in candidates if one.error_class in ("victim", "death", "relayed")]
 
     def is_mourned(candidate: Candidate) -> bool:
         return any(one.file != candidate.event.file or one.first_number > candidate.event.first_number for one in dead)
 
-    alive = [
-        candidate
-        for candidate in candidates
-        if resumes_work(candidate, reads[candidate.event.file]) and not is_mourned(candidate)
-    ]
+    alive = [one for one in candidates if resumes_work(one, reads[one.event.file]) and not is_mourned(one)]
     for candidate in alive:
         candidate.benign_reason = "survived"
-    return [candidate for candidate in candidates if not candidate.benign_reason], alive
+    return [one for one in candidates if not one.benign_reason], alive
 
 
 def _count_quotes(candidates: list[Candidate]) -> None:
@@ -295,31 +291,24 @@ def _mask_numbers(text: str) -> str:
 
 
 def _find_root(candidates: list[Candidate], noise: Sequence[Candidate] = ()) -> Candidate | None:
-    if not candidates or max(candidate.total_score for candidate in candidates) < 0:
+    if not candidates or max(one.total_score for one in candidates) < 0:
         return None
     solid = [
-        candidate
-        for candidate in candidates
-        if candidate.error_class == "root" and candidate.total_score >= 1 and not _follows_victim(candidate, candidates)
+        one
+        for one in candidates
+        if one.error_class == "root" and one.total_score >= 1 and not _follows_victim(one, candidates)
     ]
     solid, apart = _split_unrelated(solid, candidates)
-    candidates = [candidate for candidate in candidates if candidate not in apart]
-    if told := next((candidate for candidate in (*candidates, *noise) if _STOP_REQUEST.search(candidate.text)), None):
-        solid = [candidate for candidate in solid if not precedes(told, candidate)]
+    candidates = [one for one in candidates if one not in apart]
+    if told := next((one for one in (*candidates, *noise) if _STOP_REQUEST.search(one.text)), None):
+        solid = [one for one in solid if not precedes(told, one)]
     if solid:
-        best = max(candidate.total_score for candidate in solid)
-        first = find_first([candidate for candidate in solid if candidate.total_score >= best - _NEAR])
+        best = max(one.total_score for one in solid)
+        first = find_first([one for one in solid if one.total_score >= best - _NEAR])
         return _find_first_of_cause(first, candidates)
-    if struck := [
-        candidate
-        for candidate in candidates
-        if candidate.error_class == "death" and _CRASH_SIGNAL.search(candidate.text)
-    ]:
+    if struck := [one for one in candidates if one.error_class == "death" and _CRASH_SIGNAL.search(one.text)]:
         return find_first(struck)
-    rest = [
-        (candidate.total_score - _PENALTY[candidate.error_class] + _score_reported_missing(candidate), candidate)
-        for candidate in candidates
-    ]
+    rest = [(one.total_score - _PENALTY[one.error_class] + _score_reported_missing(one), one) for one in candidates]
     best = max(score for score, _ in rest)
     return _find_first_of_cause(find_first([candidate for score, candidate in rest if score >= best - 1]), candidates)
 
@@ -331,17 +320,11 @@ def _score_reported_missing(candidate: Candidate) -> int:
 
 def _split_unrelated(solid: list[Candidate], candidates: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
     """Return the roots that may be why a victim before them suffered, and those that came long after it."""
-    victims = [
-        candidate for candidate in candidates if candidate.error_class == "victim" and candidate.total_score >= 1
-    ]
+    victims = [one for one in candidates if one.error_class == "victim" and one.total_score >= 1]
     if not solid or not victims:
         return solid, []
     first = find_first(victims)
-    spans = sorted(
-        (candidate.event.first_number, candidate.event.last)
-        for candidate in candidates
-        if candidate.event.file == first.event.file
-    )
+    spans = sorted((one.event.first_number, one.event.last) for one in candidates if one.event.file == first.event.file)
 
     def gap(candidate: Candidate) -> int:
         """How many lines that belong to no failure stand between the victim and a root."""
@@ -350,12 +333,8 @@ def _split_unrelated(solid: list[Candidate], candidates: list[Candidate]) -> tup
             last - begun + 1 for begun, last in spans if first.event.last < begun < candidate.event.first_number
         )
 
-    apart = [
-        candidate
-        for candidate in solid
-        if candidate.event.file == first.event.file and gap(candidate) > _UNRELATED_LINES
-    ]
-    return [candidate for candidate in solid if candidate not in apart], apart
+    apart = [one for one in solid if one.event.file == first.event.file and gap(one) > _UNRELATED_LINES]
+    return [one for one in solid if one not in apart], apart
 
 
 def _find_first_of_cause(chosen: Candidate, candidates: list[Candidate]) -> Candidate:
@@ -369,18 +348,12 @@ def _find_first_of_cause(chosen: Candidate, candidates: list[Candidate]) -> Cand
     if not chosen.cause:
         return chosen
     alike = [
-        candidate
-        for candidate in candidates
-        if candidate.cause == chosen.cause and not candidate.is_wrapper and candidate.error_class != "relayed"
+        one for one in candidates if one.cause == chosen.cause and not one.is_wrapper and one.error_class != "relayed"
     ]
     return find_first(
         [
             chosen,
-            *(
-                candidate
-                for candidate in alike
-                if not _is_elsewhere(candidate, chosen) or is_order_known(candidate, chosen)
-            ),
+            *(one for one in alike if not _is_elsewhere(one, chosen) or is_order_known(one, chosen)),
         ]
     )
 
@@ -392,14 +365,10 @@ def _is_elsewhere(candidate: Candidate, chosen: Candidate) -> bool:
 
 def _find_odd_rank_candidate(chosen: Candidate, candidates: list[Candidate]) -> Candidate | None:
     """Return what the rank says that called what no other did, where the chosen failure tells of such a rank."""
-    named = find_reported_missing(candidate.text for candidate in candidates) if parse_rank_calls(chosen.text) else None
+    named = find_reported_missing(one.text for one in candidates) if parse_rank_calls(chosen.text) else None
     if named is None:
         return None
-    own = [
-        candidate
-        for candidate in candidates
-        if candidate.event.log_line.rank in named.ranks and parse_rank_calls(candidate.text)
-    ]
+    own = [one for one in candidates if one.event.log_line.rank in named.ranks and parse_rank_calls(one.text)]
     return find_first(own) if own else None
 
 
@@ -459,7 +428,7 @@ def build_chain(
     """
     chain = [Link(root, "", -1)]
     apart: list[Candidate] = []
-    echoes = {id(candidate): echo for candidate in noise if (echo := _find_echo(candidate, root))}
+    echoes = {id(one): echo for one in noise if (echo := _find_echo(one, root))}
     for candidate in sort_by_time([*candidates, *echoes.values()]) if echoes else candidates:
         if candidate is root:
             continue
@@ -468,7 +437,7 @@ def build_chain(
             chain.append(link)
         else:
             apart.append(candidate)
-    return chain, apart, [candidate for candidate in noise if id(candidate) not in echoes]
+    return chain, apart, [one for one in noise if id(one) not in echoes]
 
 
 def _find_echo(candidate: Candidate, root: Candidate) -> Candidate | None:
