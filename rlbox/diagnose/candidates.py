@@ -60,17 +60,15 @@ class Candidate:
 
     @property
     def total_score(self) -> float:
-        """How solid a failure it is; one that others repeat is more so."""
         return self.score + self.quote_bonus
 
     @property
     def cause(self) -> str:
-        """The id of its cause; empty when the catalogue knows none."""
+        """The id of its cause; empty when no signature knows it."""
         return self.match.signature.cause if self.match else ""
 
 
 def classify_event(event: Event, catalogue: SignatureSet, spoken: str = "") -> Candidate:
-    """Return an event with its class and telling line."""
     if event.is_excused:
         return Candidate(event, "noise", None, event.number, event.text, benign_reason="declared")
     matches = catalogue.match_event(event, spoken)
@@ -138,7 +136,7 @@ def _classify_unknown(event: Event, statements: list[Statement]) -> Candidate:
 
 
 def _find_certain_line(statements: list[Statement]) -> tuple[int, str] | None:
-    """Return the first line of the messages that is a program's last word: the linker's in a failed build's."""
+    """Return the first line of the messages that certainly says it failed: the linker's in a failed build's."""
     for number, text in (line for *_, tail in statements for line in tail):
         if rate_failure(parse_line(number, text)) == CERTAIN and classify_error(text) == "root":
             return number, text
@@ -151,7 +149,7 @@ def _is_incidental(event: Event, at: int) -> bool:
 
 
 def _matters_at_low_level(event: Event) -> bool:
-    """Whether a line of a low level tells of a failure all the same: NCCL only warns of what ends it."""
+    """Whether a line of a low level states a failure all the same: NCCL only warns of what ends it."""
     return bool(_SPEAKS.search(event.text))
 
 
@@ -188,7 +186,7 @@ _LINES = re.compile(r"The last (\d+) lines")
 
 
 def find_recovery_reason(candidate: Candidate, read: LogEvents) -> str:
-    """Return why an error is none: `survived`, `shutdown`; empty when nothing acquits it."""
+    """Return why an error is harmless: `survived` or `shutdown`; empty when nothing shows that."""
     after = _marks_after(candidate, read)
     counts = Counter(mark.sign for mark in after)
     steps = len({mark.text for mark in after if mark.sign == "step"})
@@ -230,7 +228,7 @@ def _marks_after(candidate: Candidate, read: LogEvents) -> list[ProgressMark]:
 
 
 def _select_relevant_marks(candidate: Candidate, after: list[ProgressMark], read: LogEvents) -> list[ProgressMark]:
-    """Return the signs that tell of an error's fate: a rank's own where it gives any, as no other stands in for it."""
+    """Return the marks that count: a rank's own where it gives any, as no other rank stands in for it."""
     row = candidate.event.log_line
     if row.rank >= 0 and any(_has_same_writer(mark, row) for mark in read.marks):
         return [mark for mark in after if _has_same_writer(mark, row)]
@@ -254,14 +252,14 @@ def _is_earlier(mark: ProgressMark, clock: str) -> bool:
 
 
 def _is_quote(candidate: Candidate, read: LogEvents) -> bool:
-    """Whether an error stands in the end of a helper's log that its owner quotes."""
+    """Whether an error is in the tail of a helper's log that its owner quotes."""
     begun = candidate.event.first_number
     quotes = (mark for mark in read.marks if mark.sign == "quote" and mark.number < begun)
     return any(begun - mark.number <= int(_LINES.findall(mark.text)[0]) for mark in quotes)
 
 
 def _is_shutdown(candidate: Candidate, read: LogEvents) -> bool:
-    """Whether the job had been told to end before, or had said that it is through."""
+    """Whether the job had been told to stop before, or had said that it finished."""
     before = [mark for mark in read.marks[-20:] if mark.number < candidate.event.first_number]
     if candidate.error_class != "root":
         return any(mark.sign == "stop" for mark in before)
@@ -277,7 +275,7 @@ def _is_shutdown(candidate: Candidate, read: LogEvents) -> bool:
 
 
 def is_followed_by_continuation(candidate: Candidate) -> bool:
-    """Whether what stands behind an error, which came once, says that the work goes on."""
+    """Whether the text behind an error, which came once, says that the work continues."""
     event = candidate.event
     if event.count > 1 and not event.exceptions:
         return False
@@ -286,7 +284,7 @@ def is_followed_by_continuation(candidate: Candidate) -> bool:
 
 
 def resumes_work(candidate: Candidate, read: LogEvents) -> bool:
-    """Whether lines that came with growing numbers before an error, as those of work do, came again behind it."""
+    """Whether lines with growing numbers before an error, as of steps, came again behind it."""
     event = candidate.event
     if not event.exceptions or candidate.match or candidate.error_class != "root":
         return False
@@ -295,7 +293,7 @@ def resumes_work(candidate: Candidate, read: LogEvents) -> bool:
 
 
 def ends_log(candidate: Candidate, read: LogEvents, behind: int = _END) -> bool:
-    """Whether a log ends with an error, `behind` lines apart, and not as it should before it."""
+    """Whether at most `behind` lines follow an error in its log, and no orderly end."""
     if read.lines - candidate.event.last > behind:
         return False
     return not read.marks or read.marks[-1].sign not in ("done", "saved", "stop")

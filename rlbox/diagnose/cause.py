@@ -89,7 +89,6 @@ def resolve_log_path(stage: StagePlan, log: str) -> str:
 
 
 def make_port_conflict_cause(port: str, number: int, holder: str) -> Cause:
-    """A port that a service listens on is held by another process."""
     return Cause(
         kind="port",
         what=f"port {number} ({port}) is taken by {holder}",
@@ -98,7 +97,6 @@ def make_port_conflict_cause(port: str, number: int, holder: str) -> Cause:
 
 
 def make_disk_full_cause(path: str, free_bytes: int) -> Cause:
-    """Nothing more can be written."""
     return Cause(
         kind="disk",
         what=f"data disk full: {size_text(free_bytes)} free at {path}",
@@ -113,7 +111,6 @@ def make_unwritable_directory_cause(path: str, reason: str) -> Cause:
 
 
 def make_interrupted_cause(signal_name: str) -> Cause:
-    """The user or the engine asked the supervisor to stop."""
     return Cause(kind="interrupted", what=f"interrupted by {signal_name}")
 
 
@@ -145,7 +142,6 @@ def make_container_exit_info(container: str, exit_code: int, *, out_of_memory: b
 
 
 def make_process_exit_info(exit_code: int, note: str, container: str = "") -> ExitInfo:
-    """Return what the exit code of the supervisor says."""
     killed = exit_code < 0 or exit_code == _KILLED
     return ExitInfo(kind="killed" if killed else "ended", exit_code=exit_code, container=container, note=note)
 
@@ -176,7 +172,7 @@ def make_lost_run_cause(last: ExitInfo, when: str, run_id: str) -> Cause:
 
 
 def make_contradiction_cause(what: str, run_id: str) -> Cause:
-    """The record of a run says something that the supervisor, or the engine of its container, does not."""
+    """The record of a run contradicts the supervisor, or the engine of its container."""
     return Cause(
         kind="contradiction",
         what=f"the record is not the supervisor's: {what}",
@@ -186,7 +182,6 @@ def make_contradiction_cause(what: str, run_id: str) -> Cause:
 
 
 def make_removed_directory_cause(path: str) -> Cause:
-    """Somebody removed the run directory while the run went on."""
     return Cause(
         kind="disk", what="the run directory was removed while the run went on; its logs went with it", where=path
     )

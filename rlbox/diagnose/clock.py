@@ -34,7 +34,7 @@ class ClockTime:
 
 
 def parse_clock(text: str) -> ClockTime | None:
-    """Return the time that a clock shows as it is written in a line; None of what is none."""
+    """Return the time that a clock shows as it is written in a line; None when it is not one."""
     try:
         return _moment(text.strip())
     except (ValueError, OverflowError):
@@ -89,7 +89,7 @@ def _zone(text: str | None) -> timezone | None:
 
 
 def to_unix_seconds(moment: ClockTime, year: int) -> float:
-    """Return seconds of a moment that tells no year, as of that year."""
+    """Return seconds since 1970; `year` is assumed for a clock without one."""
     if moment.has_year or not moment.has_date:
         return moment.at_s
     base = datetime.fromtimestamp(moment.at_s, timezone.utc)

@@ -29,7 +29,6 @@ def diagnose(paths: Sequence[Path | str], catalogue: SignatureSet) -> Diagnosis:
 
 
 def diagnose_sources(sources: Sequence[LogSource], catalogue: SignatureSet) -> Diagnosis:
-    """Return what logs say."""
     reads: list[LogEvents] = []
     facts: list[LogStats] = []
     for place, source in enumerate(sources):
@@ -42,7 +41,6 @@ def diagnose_sources(sources: Sequence[LogSource], catalogue: SignatureSet) -> D
 
 
 def diagnose_events(reads: Sequence[LogEvents], facts: Sequence[LogStats], catalogue: SignatureSet) -> Diagnosis:
-    """Return the diagnosis of logs that were read."""
     return build_diagnosis(
         analyze(reads, catalogue, [one.name for one in facts]), reads, facts, len(catalogue.signatures)
     )
@@ -53,7 +51,7 @@ _MOST_BLOCKS = 256
 
 
 class _GrowingLog:
-    """One log that grows: one that was cut short or taken away begins anew, with the file that has its name now."""
+    """One log that grows; when it is truncated or replaced, reading starts again."""
 
     def __init__(self, source: LogSource, place: int, catalogue: SignatureSet) -> None:
         self.source, self.place = source, place
@@ -65,7 +63,7 @@ class _GrowingLog:
         self.reader, self._file = LogReader(events), (0, 0)
 
     def read(self) -> int:
-        """Read what is new, and return how many bytes that were; 0 of a log that is not there."""
+        """Read what is new; return how many bytes that were."""
         count = 0
         with (
             contextlib.suppress(OSError),
@@ -86,7 +84,7 @@ class _GrowingLog:
 
 
 class GrowingLogs:
-    """Logs of one job that grow; `diagnosis` is what they say so far."""
+    """Logs of one job that grow."""
 
     def __init__(self, sources: Sequence[LogSource], catalogue: SignatureSet) -> None:
         self._catalogue = catalogue
@@ -95,12 +93,12 @@ class GrowingLogs:
         self._known: tuple[tuple[object, ...], Diagnosis] | None = None
 
     def read(self) -> int:
-        """Read what is new, and return how many bytes that were."""
+        """Read what is new; return how many bytes that were."""
         return sum(log.read() for log in self._logs)
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """What the lines say that have ended; the same object as long as nothing came that may be judged otherwise."""
+        """What the complete lines say; the same object while nothing relevant was added."""
         state = tuple((id(log.reader), *log.reader.events.state) for log in self._logs)
         if self._known is None or self._known[0] != state:
             reads = [log.reader.events.snapshot() for log in self._logs]

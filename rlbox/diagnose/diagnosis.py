@@ -26,7 +26,7 @@ _CHAIN_MOST = 200
 
 @dataclass(frozen=True, kw_only=True)
 class LogStats:
-    """One log that was read: its name, lines and bytes, and how far its clock is ahead of the first one's."""
+    """One log that was read; `skew_s` is how far its clock is ahead of the first log's."""
 
     name: str
     lines: int
@@ -55,7 +55,6 @@ class Diagnosis:
 
     @property
     def fatal(self) -> bool:
-        """Whether something was not survived."""
         return self.root is not None
 
     @property
@@ -65,22 +64,20 @@ class Diagnosis:
 
     @property
     def fix(self) -> str:
-        """The id of the fix that tells of it; it may know more than the list of causes."""
+        """The id of the fix that has the signature; fixes know more than the list of causes."""
         return self.root.match.signature.fix if self.root and self.root.match else ""
 
     @property
     def title(self) -> str:
-        """What the cause is called; empty without one."""
         return self.root.match.signature.title if self.root and self.root.match else ""
 
     @property
     def remedy(self) -> str | None:
-        """The smallest next step; None where none is known."""
         return (self.root.match.signature.remedy or None) if self.root and self.root.match else None
 
     @property
     def confidence(self) -> float:
-        """How sure the answer is, from 0 to 1."""
+        """From 0 to 1."""
         if self.root is None:
             return {"clean": 0.95, "survived": 0.85}.get(self.ending, 0.6)
         sure = 0.5 + 0.08 * max(0.0, min(self.root.score, 4.0))
@@ -90,7 +87,7 @@ class Diagnosis:
         return round(max(0.05, min(sure, 0.97)), 2)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the object of schema 1: `fatal`, `cause`, `first_fatal`, `chain`, `also`, `benign`, `remedy`, …"""
+        """Return the object of schema 1; docs/diagnose.md lists its keys."""
         root = self.root
         return {
             "schema": 1,
@@ -150,7 +147,7 @@ class Diagnosis:
         }
 
     def _grouped(self) -> list[tuple[Candidate, int]]:
-        """Return what was none, alike ones once with their count."""
+        """Return harmless errors, equal ones once with their count."""
         counts: Counter[tuple[str, str]] = Counter()
         first: dict[tuple[str, str], Candidate] = {}
         for candidate in self.benign:
@@ -161,7 +158,7 @@ class Diagnosis:
 
 
 def get_full_line(candidate: Candidate) -> str:
-    """Return the telling line whole, as it stands in its log, without terminal codes and outer blanks."""
+    """Return the complete line of a candidate as it is in the log, without terminal codes and outer blanks."""
     event = candidate.event
     whole = candidate.full_line or (
         event.log_line.text.strip() if event.log_line.number == candidate.number else candidate.text
@@ -172,7 +169,6 @@ def get_full_line(candidate: Candidate) -> str:
 def build_diagnosis(
     analysis: Analysis, reads: Sequence[LogEvents], files: Sequence[LogStats], signatures: int
 ) -> Diagnosis:
-    """Return the diagnosis that a ruling amounts to."""
     chain, apart, noise = (
         build_chain(analysis.root, analysis.candidates, analysis.benign) if analysis.root else ([], [], analysis.benign)
     )
@@ -206,5 +202,4 @@ def _ending(analysis: Analysis, reads: Sequence[LogEvents]) -> Ending:
 
 
 def _has_ended(reads: Sequence[LogEvents]) -> bool:
-    """Whether the last sign of work in a log is that of an end."""
     return any(read.marks[-1].sign in ("done", "saved", "stop") for read in reads if read.marks)

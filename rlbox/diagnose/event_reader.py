@@ -156,7 +156,6 @@ class EventReader:
             self._unmarked = first, block
 
     def close(self) -> LogEvents:
-        """End all tracebacks, and return what was read."""
         for writer in list(self._open):
             self._end(writer)
         if self._unmarked:
@@ -167,19 +166,18 @@ class EventReader:
 
     @property
     def state(self) -> tuple[int, ...]:
-        """What changes whenever anything may be judged otherwise than before."""
+        """A value that changes whenever the analysis may change."""
         tails = sum(len(event.tail) for event in self._tails.values())
         open_lines = sum(trace.lines for trace in self._open.values() if trace.exceptions)
         lines = self.read.lines if self.read.events else 0
         return len(self.read.events), self.read.dropped, len(self.read.marks), self._last_mark, tails, open_lines, lines
 
     def snapshot(self) -> LogEvents:
-        """Return what was read so far, tracebacks included that have not ended but name an exception already."""
+        """Return the events so far, with those of open tracebacks that name an exception already."""
         ends = [self._dressed(event) for trace in self._open.values() if (event := make_traceback_event(trace, 3))]
         return replace(self.read, events=[*self.read.events, *ends], below=self._around.below(self.read.lines))
 
     def _see(self, number: int, text: str, hit: bool) -> None:
-        """Look at a line: one that was found, or one that may belong to what is open."""
         if hit:
             self._until = number + _GOES_ON
         for row in _split_lines(number, text):
@@ -211,7 +209,6 @@ class EventReader:
             self._state(row)
 
     def _hear(self, row: LogLine) -> None:
-        """Listen whether a line says that the work goes on after the error above it."""
         last = self.read.events[-1] if self.read.events else None
         if last and last.writer == row.writer and row.number - last.last <= _BEHIND and says_work_continues(row.body):
             last.work_continued = True
@@ -248,7 +245,7 @@ class EventReader:
         self._open[row.writer].is_muted = row.number - self._muted <= 2
 
     def _goes_on(self, row: LogLine) -> bool:
-        """Make a traceback of a line that named an exception, when another one is said to have come of it."""
+        """Start a traceback at an exception's line when a link to another exception follows it."""
         last = self.read.events[-1] if self.read.events else None
         if (
             last is None
@@ -280,7 +277,7 @@ class EventReader:
             self._tails.clear()
 
     def _add_tail(self, row: LogLine) -> bool:
-        """Give a line to the statement above it; return whether it is no statement of its own."""
+        """Add a line to the statement above it; return whether it is not a statement of its own."""
         event = self._tails.get(row.writer)
         if event is None:
             return False
@@ -295,7 +292,6 @@ class EventReader:
         return event.names_exception and parse_exception_line(row.body) is None
 
     def _state(self, row: LogLine) -> None:
-        """Keep a single line when it states a failure."""
         panic, self._panic = self._panic, None
         if _MUTED.search(row.body):
             self._muted = row.number
@@ -322,7 +318,6 @@ class EventReader:
         return self._catalogue.has_match(row.body)
 
     def _dressed(self, event: Event) -> Event:
-        """Return an event with what is around it: its log, its block, the time, and whether somebody excuses it."""
         event.file, event.offset = self._file, self._block
         event.near = "" if event.log_line.clock else self._clock
         event.above = self._around.above(event.first_number)
@@ -391,12 +386,12 @@ class EventReader:
 
 
 def _count_patience_lines(trace: TracebackParser) -> int:
-    """Return how many lines, those of other lanes counted, may go by before a traceback is given up."""
+    """Return after how many lines, those of other writers counted, an open traceback is given up."""
     return _LATE if trace.lacks_exception else _GOES_ON
 
 
 def _split_lines(number: int, text: str) -> list[LogLine]:
-    """Return the states of a line that was rewritten, or the lines that are written as one; mostly it is one."""
+    """Return the line, or the lines written as one with `\\n`, or the states of a rewritten line."""
     if "\\n" not in text or _WRITTEN not in text:
         return [parse_line(number, part) for part in _split_states(text)]
     whole = parse_line(number, text)
@@ -406,17 +401,13 @@ def _split_lines(number: int, text: str) -> list[LogLine]:
 
 
 def _split_states(text: str) -> list[str]:
-    """Return the states of a line that was rewritten, each of which may hold an error; mostly it is one."""
     if "\r" not in text:
         return [text]
     return [part for part in text.split("\r") if part.strip()] or [text]
 
 
 class LogReader:
-    """Takes bytes as they come, and hands whole lines to an `EventReader`.
-
-    `offset` is how many bytes were taken, `lines` how many lines have ended.
-    """
+    """Feeds the lines of bytes to an `EventReader`; `offset` and `lines` say how much was read."""
 
     def __init__(self, events: EventReader) -> None:
         self.events = events
@@ -425,7 +416,6 @@ class LogReader:
         self._begun = 0
 
     def take(self, data: bytes) -> None:
-        """Take the next bytes."""
         end = data.rfind(b"\n") + 1
         begin = 0
         if end and self._rest:
@@ -442,20 +432,19 @@ class LogReader:
         self._keep(data[end:])
 
     def close(self) -> LogEvents:
-        """Take the last line, which has no line feed, and return what was read."""
+        """Read the last line, which has no line feed; return all events."""
         if self._rest:
             self._hand_over(bytes(self._rest))
             self._rest.clear()
         return self.events.close()
 
     def _hand_over(self, lines: bytes) -> None:
-        """Hand over whole lines, of which the last has lost its line feed."""
         count = lines.count(b"\n") + 1
         self.events.take(self.lines + 1, self._begun, Texts(lines, count))
         self.lines += count
 
     def _keep(self, data: bytes) -> None:
-        """Keep the beginning of a line that goes on; what stands behind `LINE_LIMIT` of it is payload."""
+        """Keep an unfinished line; bytes beyond `LINE_LIMIT` are payload."""
         room = LINE_LIMIT - len(self._rest)
         if room > 0:
             self._rest += data[:room]

@@ -49,39 +49,35 @@ class Event:
 
     @property
     def writer(self) -> str:
-        """The process or worker that wrote it, as written."""
         return self.log_line.writer
 
     @property
     def level(self) -> int:
-        """The level that its line, or the head of its traceback, states."""
         return self.log_line.level
 
     @property
     def frames(self) -> list[StackFrame]:
-        """The frames above all of its exceptions, outermost first."""
+        """The frames of all its exceptions, outermost first."""
         return [frame for raised in self.exceptions for frame in raised.frames]
 
     @property
     def ended(self) -> int:
-        """The number of the line that names its last exception; what its message goes on with may be others' lines."""
+        """The number of the line that names its last exception; the lines of its message may be others'."""
         return max((one.number for one in self.exceptions), default=self.number)
 
     @property
     def kind(self) -> str:
-        """The name, without modules, of the exception that a single line states; empty where it states none."""
+        """The exception, without modules, that a single line names; empty when it names none."""
         found = parse_exception_line(self.body) if self.names_exception else None
         return found[0].rpartition(".")[2] if found else ""
 
     def statements(self) -> Iterator[Statement]:
-        """Yield the lines that say what went wrong."""
         if not self.exceptions:
             yield self.number, self.body, self.kind, self.tail
         for raised in self.exceptions:
             yield raised.number, raised.text, raised.kind, raised.tail
 
     def class_at(self, text: str, kind: str) -> ErrorClass:
-        """Return the class of one of its statements by level and words."""
         if self.level in (0, 1, LEVEL_WARNING) and not self.exceptions:
             return "noise"
         if any(one.quotes_other and one.text == text for one in self.exceptions):
@@ -90,12 +86,11 @@ class Event:
 
 
 def make_line_event(row: LogLine, weight: int, *, named: bool = False) -> Event:
-    """Return the event that a single line states."""
     return Event(row.number, row.text, row.body.strip(), row, row.number, row.number, weight, names_exception=named)
 
 
 def make_traceback_event(trace: TracebackParser, weight: int) -> Event | None:
-    """Return the event of a traceback that has ended; None when it names no exception."""
+    """Return the event of a finished traceback; None when it names no exception."""
     if not trace.exceptions:
         return None
     first = trace.exceptions[0]
@@ -134,7 +129,7 @@ _OTHER = re.compile(r"^\s|^File |^Traceback|^[\w.]+(?:Error|Exception)\b|^[=+*#~
 
 @dataclass(frozen=True, slots=True)
 class RecurringLine:
-    """A line that may come again: `lane` wrote it, `form` is its text without numbers."""
+    """A line that may come again; `shape` is its text without numbers."""
 
     number: int
     writer: str
@@ -143,34 +138,31 @@ class RecurringLine:
 
 
 def find_recurring_lines(lines: Iterable[tuple[int, str]]) -> list[RecurringLine]:
-    """Return the lines, each with its number, that may come again with other numbers: none that waits or warns."""
+    """Return lines that may come again with other numbers, as steps do; not those that wait or warn."""
     return [found for number, text in lines if (found := _parse_recurring_line(number, text))]
 
 
 class RecentLines:
-    """Keeps the last blocks of a log, in which the lines above its next error lie, and what stood above errors."""
+    """The last blocks of a log, and the lines above each error."""
 
     def __init__(self) -> None:
         self._blocks: list[tuple[int, Texts]] = []
         self._above: dict[int, tuple[RecurringLine, ...]] = {}
 
     def take(self, first: int, block: Texts) -> None:
-        """Keep a block whose first line has the number `first`."""
         while self._blocks and first - (self._blocks[0][0] + len(self._blocks[0][1])) >= COMPARED_LINES:
             self._blocks.pop(0)
         self._blocks.append((first, block))
 
     def remember_above(self, number: int) -> None:
-        """Keep what stands above an error that begins at a line."""
         if number not in self._above and len(self._above) < _COMPARED:
             self._above[number] = tuple(find_recurring_lines(self._lines(number - COMPARED_LINES, number)))
 
     def above(self, number: int) -> tuple[RecurringLine, ...]:
-        """Return what stood above the error that begins at a line."""
         return self._above.get(number, ())
 
     def below(self, lines: int) -> tuple[RecurringLine, ...]:
-        """Return what stands at the end of a log of so many lines; nothing where it is not compared."""
+        """Return the last lines of a log; empty when no error needs them."""
         if not any(self._above.values()):
             return ()
         return tuple(find_recurring_lines(self._lines(lines + 1 - COMPARED_LINES, lines + 1)))
@@ -184,7 +176,7 @@ class RecentLines:
 
 
 def count_recurrences(above: Sequence[RecurringLine], below: Sequence[RecurringLine], writer: str) -> int:
-    """Return how many lines of a lane stand below an error that also stood above it, with other numbers."""
+    """Return how many lines of a writer come again below an error with other numbers."""
     forms = {one.shape for one in above if one.writer == writer}
     texts = {one.text for one in above}
     return len({one.text for one in below if one.writer == writer and one.shape in forms and one.text not in texts})

@@ -37,7 +37,7 @@ NO_SIGNATURES = SignatureSet(())
 
 @dataclass(frozen=True, kw_only=True)
 class KnownCause:
-    """A cause that the catalogue knows: the id of its fix, its title, and the smallest next step."""
+    """A cause that a signature knows; `id` is that of its fix."""
 
     id: str
     title: str
@@ -79,7 +79,7 @@ class FirstFatalFinder:
 
     @property
     def position(self) -> FatalPosition | None:
-        """The first fatal line of all that was taken, None when nothing looks fatal."""
+        """None when nothing looks fatal so far."""
         state = self._reader.state
         if state != self._seen:
             root = self._judge.analyze([self._reader.snapshot()]).root
@@ -87,11 +87,11 @@ class FirstFatalFinder:
         return self._found
 
     def take(self, first: int, offset: int, texts: Sequence[str]) -> None:
-        """Look at the next lines, the first of which has the number `first` and begins at byte `offset` of the log."""
+        """Read lines; `first` is the number of the first one, `offset` the byte at which it begins."""
         self._reader.take(first, offset, texts)
 
     def reset(self) -> None:
-        """Forget what was met so far: the process has shown that it lives with it."""
+        """Forget all failures so far: the process has recovered from them."""
         self._begin()
 
     def _begin(self) -> None:
@@ -101,7 +101,7 @@ class FirstFatalFinder:
 
 @functools.cache
 def warm_up() -> None:
-    """Have made what the first failure of a process's logs is read with: 50 to 100 ms that its report need not wait."""
+    """Compile all patterns now: 50 to 100 ms that the first failure's report need not wait."""
     finder, block = FirstFatalFinder(), Texts(b"step:1 - loss:0.5\nValueError: read ahead", 2)
     block.hits = (1,)
     finder.take(1, 0, block)
@@ -109,7 +109,6 @@ def warm_up() -> None:
 
 
 def get_position(candidate: Candidate) -> FatalPosition:
-    """Return where a failure is, and what is known of it."""
     event = candidate.event
     signature = candidate.match.signature if candidate.match else None
     known = KnownCause(id=signature.fix, title=signature.title, remedy=signature.remedy) if signature else None
@@ -144,7 +143,7 @@ class FatalLine:
 
 
 def read_fatal_line(log: Path, spot: FatalPosition, *, links: bool = False) -> FatalLine:
-    """Return the line at `spot` with those around it; without them when the log cannot be read any more."""
+    """Return the line with those around it; alone when the log cannot be read any more."""
     try:
         with open(open_regular_fd(log, links=links), "rb") as file:
             offset = find_line_below(file, spot.block_offset, spot.number - spot.block_number)
@@ -162,7 +161,7 @@ def read_fatal_line(log: Path, spot: FatalPosition, *, links: bool = False) -> F
 
 
 def find_first_fatal(log: Path, catalogue: SignatureSet = NO_SIGNATURES) -> FatalPosition | None:
-    """Return the first fatal line of a log that nobody followed; None when it holds none or is not there."""
+    """Return the first fatal line of a log that nobody followed; None when it has none or is missing."""
     finder, cutter, begun, offset = FirstFatalFinder(catalogue=catalogue), LineCutter(), 0, 0
     for block in read_log_blocks(log):
         first, texts = cutter.number + 1, cutter.feed(block)
@@ -175,7 +174,7 @@ def find_first_fatal(log: Path, catalogue: SignatureSet = NO_SIGNATURES) -> Fata
 
 
 def read_last_line(log: Path) -> FatalLine | None:
-    """Return the last line that is not blank, with those above it; None when there is none."""
+    """Return the last line that is not blank with those above it."""
     start, texts = _last_texts(log, 2 * CONTEXT_LINES)
     while texts and not texts[-1].strip():
         texts.pop()
@@ -186,12 +185,10 @@ def read_last_line(log: Path) -> FatalLine | None:
 
 
 def read_last_lines(log: Path, lines: int) -> str:
-    """Return the last lines of a log as text; empty when it cannot be read."""
     return "".join(f"{text}\n" for text in _last_texts(log, lines)[1][-lines:])
 
 
 def _last_texts(log: Path, lines: int) -> tuple[int, list[str]]:
-    """Return where the last lines of a log begin, and their texts; none when it cannot be read."""
     try:
         with open_regular_file(log) as file:
             start, _ = find_line_above(file, file.seek(0, os.SEEK_END), lines)
@@ -213,7 +210,7 @@ def _texts(file: BinaryIO, start: int, lines: int) -> list[str]:
 
 
 def read_log_blocks(path: Path, end: int = sys.maxsize) -> Iterator[bytes]:
-    """Return the bytes of a log, those before `end`, in pieces of at most 1 MiB; nothing when it cannot be read."""
+    """Yield the bytes before `end` in blocks of 1 MiB; nothing when the log cannot be read."""
     with contextlib.suppress(OSError), open_regular_file(path) as file:
         while block := file.read(min(_BLOCK, end)):
             end -= len(block)
@@ -221,7 +218,7 @@ def read_log_blocks(path: Path, end: int = sys.maxsize) -> Iterator[bytes]:
 
 
 def read_excerpt(found: Diagnosis, sources: Sequence[LogSource], lines: int = 5) -> str:
-    """Return the lines around the root as text, the root marked `>`; empty where its log cannot be read again."""
+    """Return the lines around the root, it marked `>`; empty when its log cannot be read again."""
     if found.root is None:
         return ""
     source, event = sources[found.root.event.file], found.root.event
@@ -247,7 +244,7 @@ _OWN_LOG: frozenset[CauseKind] = frozenset({"service", "ready"})
 
 @dataclass(frozen=True, kw_only=True)
 class LogFailure:
-    """The first fatal line of one log; `log` is below the run directory, `at` Unix seconds, None when not noted."""
+    """The first fatal line of one log, a path below the run directory; `at` in Unix seconds."""
 
     log: str
     line: FatalLine
@@ -258,7 +255,7 @@ class LogFailure:
 
 
 def read_log_failures(run_dir: Path, spots: Mapping[str, FatalPosition]) -> tuple[LogFailure, ...]:
-    """Return the fatal lines at `spots` (log to spot) with their contexts and times, the earliest first."""
+    """Return the fatal lines at `spots` (log to position), the earliest first."""
     found = []
     for log, spot in spots.items():
         line = read_fatal_line(run_dir / log, spot)
@@ -315,7 +312,7 @@ def _is_related(fatal: LogFailure, own: LogFailure | None) -> bool:
 
 
 def format_excerpt(fatal: LogFailure) -> str:
-    """Return a fatal line with its context as text: a head, then the numbered lines, the line itself marked `>`."""
+    """Return a head and the numbered lines around a fatal line, which is marked `>`."""
     line = fatal.line
     rows = [(number, " ", text) for number, text in enumerate(line.before, start=line.number - len(line.before))]
     rows.append((line.number, ">", line.text))
@@ -326,7 +323,6 @@ def format_excerpt(fatal: LogFailure) -> str:
 
 
 def format_utc(moment: float) -> str:
-    """Return Unix seconds as UTC in ISO 8601, to a second."""
     return datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="seconds")
 
 
@@ -335,12 +331,11 @@ SIGNATURES_FILE = "spec/signatures.json"
 
 @functools.lru_cache(maxsize=4)
 def load_run_signatures(run_dir: Path) -> SignatureSet:
-    """Return the signatures that a run carries beside its plan; none when it carries none, or they cannot be read."""
+    """Return the signatures stored with a run's plan; none when they are missing or unreadable."""
     return read_signature_file(run_dir / SIGNATURES_FILE)
 
 
 def find_known_cause(text: str, run_dir: Path) -> KnownCause | None:
-    """Return what the catalogue of a run knows of a line; None when it knows nothing."""
     candidate = classify_event(make_line_event(parse_line(1, text), 1), load_run_signatures(run_dir))
     if candidate.match is None or candidate.match.signature.role == "benign":
         return None
@@ -349,7 +344,6 @@ def find_known_cause(text: str, run_dir: Path) -> KnownCause | None:
 
 
 def _is_earlier(one: str, other: str) -> bool:
-    """Whether of two times as lines state them the first is before the other; False when they do not compare."""
     first, second = parse_clock(one), parse_clock(other)
     if first is None or second is None or (first.has_year, first.has_date) != (second.has_year, second.has_date):
         return False

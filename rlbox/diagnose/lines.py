@@ -186,12 +186,12 @@ class LogLine:
 
     @property
     def has_bare_clock(self) -> bool:
-        """Whether one clock alone stands before it, as a container puts it before every line of a program."""
+        """Whether nothing but one clock is in front of it, as containers write it."""
         return self.clock_count == 1 and not self.source and self.level == NO_LEVEL
 
 
 def parse_line(number: int, text: str) -> LogLine:
-    """Return a line taken apart; never fails, whatever the line holds."""
+    """Split a line into prefixes and body; never fails."""
     text = clean_text(text[:_LONGEST_LINE]).rstrip()
     plain = _CODES.sub("", text) if "[0" in text else text
     body = _strip_progress_bar(plain)
@@ -224,7 +224,7 @@ def find_writer(text: str) -> str:
 
 
 class _PrefixFields:
-    """What the prefixes of one line say, gathered while they are taken off."""
+    """The fields of a line's prefixes, collected while these are stripped."""
 
     def __init__(self) -> None:
         self.writer = self.host = self.clock = self.source = ""
@@ -232,7 +232,6 @@ class _PrefixFields:
         self.clock_count = 0
 
     def strip(self, body: str) -> str:
-        """Return what is left of a line."""
         for _ in range(_STACKED):
             found = next((hit for pattern in _prefix_patterns() if (hit := pattern.match(body))), None)
             if found is None or found.end() == 0:
@@ -263,7 +262,7 @@ def _prefix_patterns() -> tuple[re.Pattern[str], ...]:
 
 
 def _strip_progress_bar(text: str) -> str:
-    """Return what is glued to the end of progress bars; the line itself where there is none, or nothing behind."""
+    """Return what follows progress bars on their line; the line itself when nothing does."""
     if "%" not in text:
         return text
     at = 0
@@ -274,7 +273,7 @@ def _strip_progress_bar(text: str) -> str:
 
 
 def _parse_json_line(number: int, text: str, body: str) -> LogLine | None:
-    """Return a line that is one JSON object with a message; None when it is none."""
+    """Return a line that is one JSON object with a message; else None."""
     if not body.endswith("}"):
         return None
     try:

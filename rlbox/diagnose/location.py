@@ -29,7 +29,7 @@ _STORE_MS = re.compile(r"(?:[tT]imed out|timeout) after (?P<n>\d+) ?(?P<unit>ms|
 
 @dataclass(frozen=True, slots=True)
 class CollectiveWait:
-    """What one line of a watchdog says: the rank that waited (-1: unsaid), in which call, how long, how far it was."""
+    """One message of a watchdog; -1 where it does not say a number."""
 
     rank: int = -1
     group: str = ""
@@ -41,7 +41,7 @@ class CollectiveWait:
 
 
 def parse_wait(text: str, of: int = -1) -> CollectiveWait | None:
-    """Return what a line, of the rank `of` where it does not say, says of a wait; None when it says nothing of one."""
+    """Return what a line says of a wait; `of` is the rank when the line does not name one."""
     work, ran, state = _WORK.search(text), _RAN.search(text), _STATE.search(text)
     store, gloo = _STORE_MS.search(text), _GLOO_MS.search(text)
     if not (work or ran or state or store or gloo):
@@ -65,14 +65,14 @@ def parse_wait(text: str, of: int = -1) -> CollectiveWait | None:
 
 @dataclass(frozen=True, slots=True)
 class MissingRanks:
-    """The ranks that did not come to a call which the others waited in, and why that is known."""
+    """The ranks that did not join a collective in which others waited, and how that is known."""
 
     ranks: tuple[int, ...]
     reason: str
 
 
 def find_reported_missing(texts: Iterable[str]) -> MissingRanks | None:
-    """Return the ranks that messages name themselves: as absent from a barrier, or in another call than most."""
+    """Return ranks that messages report as missing at a barrier, or in another collective than most."""
     calls: dict[int, tuple[str, str]] = {}
     for text in texts:
         if found := _ABSENT.search(text):
@@ -87,7 +87,7 @@ def find_reported_missing(texts: Iterable[str]) -> MissingRanks | None:
 
 
 def parse_rank_calls(text: str) -> dict[int, tuple[str, str]]:
-    """Return the collective and the shape that ranks were in, as a message tells which compares them."""
+    """Return the collective and shape of each rank that a message compares."""
     return {int(rank): (operation, shape) for rank, operation, shape in _PRINT.findall(text)}
 
 
@@ -123,7 +123,6 @@ def infer_missing_ranks(waits: Iterable[CollectiveWait], others: Iterable[int] =
 
 
 def _find_odd_ranks(at: dict[int, CollectiveWait]) -> MissingRanks | None:
-    """Return the ranks that wait in another call than most."""
     places = Counter((wait.operation, wait.call) for wait in at.values())
     if len(places) < 2:
         return None
@@ -153,14 +152,13 @@ _INTERPRETER = re.compile(r"^<|/lib/python\d[\d.]*/")
 
 @dataclass(slots=True)
 class RankMap:
-    """What the logs say of where ranks are: the node of each, and which rank a node's local number is."""
+    """The node of each rank, and the rank of each node's local number."""
 
     nodes: dict[int, str] = field(default_factory=dict)
     ranks: dict[tuple[str, int], int] = field(default_factory=dict)
     pids: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def add_line(self, row: LogLine, directory: str) -> None:
-        """Take what a line's prefixes say."""
         node, local = row.host or directory, _LOCAL.search(row.writer)
         if local and row.writer.endswith(local.group(0)):
             return
@@ -172,7 +170,7 @@ class RankMap:
 
 @dataclass(frozen=True, slots=True)
 class FailureLocation:
-    """Where a job failed: node (empty) and rank (None) as far as known, and the ranks that others waited for."""
+    """Node and rank of a failure as far as known, and the ranks that others waited for."""
 
     node: str = ""
     rank: int | None = None
@@ -181,7 +179,7 @@ class FailureLocation:
 
 @dataclass(frozen=True, slots=True)
 class CodeLocation:
-    """The code that raised an exception: the package as it is imported, and `file.py: function` below its parent."""
+    """The code that raised an exception; `where` is `file.py: function` with the package's directory."""
 
     package: str
     where: str
@@ -204,7 +202,6 @@ def find_raising_code(root: Candidate) -> CodeLocation | None:
 def locate_failure(
     root: Candidate, candidates: Sequence[Candidate], reads: Sequence[LogEvents], names: Sequence[str]
 ) -> FailureLocation:
-    """Return where a job failed; `names` are those of its logs."""
     directories = _list_node_directories(names)
     places = _map_ranks(reads, candidates, names, directories)
     if missing := _find_missing_ranks(root, candidates, places.nodes):
@@ -219,7 +216,6 @@ def locate_failure(
 
 
 def _find_missing_ranks(root: Candidate, candidates: Sequence[Candidate], seen: Iterable[int]) -> MissingRanks | None:
-    """Return the ranks that did not come to a collective; None when nobody waited, or nothing tells."""
     if root.error_class != "victim" and not find_reported_missing([root.text]):
         return None
     if named := find_reported_missing(one.text for one in candidates):
@@ -256,7 +252,7 @@ def _iterate_lines(read: LogEvents) -> Iterator[LogLine]:
 
 
 def _parse_launcher_summary(lines: Iterable[str]) -> Iterator[tuple[str, tuple[int, str]]]:
-    """Yield rank and host of each process that torchrun's summary lists, by its pid."""
+    """Yield rank and host by pid from torchrun's summary."""
     said: dict[str, str] = {}
     for line in lines:
         if found := _SUMMED.match(line):
@@ -270,7 +266,7 @@ def _parse_launcher_summary(lines: Iterable[str]) -> Iterator[tuple[str, tuple[i
 
 
 def _find_late_node(root: Candidate, candidates: Sequence[Candidate], directories: Sequence[str]) -> str:
-    """Return the node that did not come while the others waited for it at the start; empty where not one is left."""
+    """Return the one node that did not join while the others waited at the start."""
     if not _GATHERING.search(root.text):
         return ""
 
@@ -283,7 +279,6 @@ def _find_late_node(root: Candidate, candidates: Sequence[Candidate], directorie
 
 
 def _find_process_rank(root: Candidate, places: RankMap) -> tuple[str, int | None]:
-    """Return node and rank of a process that its launcher names by pid."""
     found = _LOCAL_IN_LINE.search(root.event.log_line.text)
     if found and found.group(2) in places.pids:
         rank, host = places.pids[found.group(2)]
@@ -320,7 +315,7 @@ def _parse_node(root: Candidate, name: str) -> str:
 
 
 def _list_node_directories(names: Sequence[str]) -> list[str]:
-    """Return the folder of each log that tells nodes apart: the first in which names differ; empty where none does."""
+    """Return for each log the first directory in which the names differ; empty when none does."""
     parts = [name.split("/")[:-1] for name in names]
     for depth in range(max((len(one) for one in parts), default=0)):
         here = [one[depth] if len(one) > depth else "" for one in parts]
@@ -336,7 +331,7 @@ _ENGINE = re.compile(r"EngineCore|Engine core|WorkerProc|VllmWorker|[sS]cheduler
 
 
 def suggest_log_to_fetch(root: Candidate, place: FailureLocation) -> str:
-    """Return what to look at next, `stderr of rank 2`; empty where the root itself is in the logs."""
+    """Return for example `stderr of rank 2`; empty when the root cause itself is in the logs."""
     if root.error_class == "root":
         return ""
     if place.missing:

@@ -40,20 +40,19 @@ def _tables() -> dict[str, Any]:
 
 @functools.cache
 def load_patterns(table: str, key: str) -> tuple[str, ...]:
-    """Return the expressions or texts of a key of `patterns.toml`."""
+    """Return the patterns or texts of a key of `patterns.toml`."""
     found: list[str] = _tables()[table][key]
     return tuple(_filled(text) for text in found)
 
 
 @functools.cache
 def list_pattern_keys(table: str) -> tuple[str, ...]:
-    """Return the keys of a table of `patterns.toml`, in its order."""
     return tuple(_tables()[table])
 
 
 @functools.cache
 def compile_union(table: str, key: str) -> Any:
-    """Return the expressions of a key as one of RE2's, which has `search`."""
+    """Return the patterns of a key as one RE2 pattern."""
     import re2
 
     options = re2.Options()
@@ -73,7 +72,7 @@ ErrorClass = Literal["root", "relayed", "victim", "death", "noise"]
 
 
 def classify_error(text: str, kind: str = "") -> ErrorClass:
-    """Return the class of an error by its words: `text` is its line, `kind` its exception's name where it has one."""
+    """Classify an error by its text; `kind` is its exception's name where it has one."""
     if is_never_fatal(text) or (not kind and compile_union("class", "noise").search(text)):
         return "noise"
     if compile_union("class", "relayed").search(text):
@@ -84,7 +83,6 @@ def classify_error(text: str, kind: str = "") -> ErrorClass:
 
 
 def is_never_fatal(text: str) -> bool:
-    """Whether a line says what nothing stops for, however it is said."""
     return bool(compile_union("class", "noise_always").search(text))
 
 
@@ -92,7 +90,7 @@ CERTAIN, STATED, POSSIBLE = 3, 2, 1
 
 
 def rate_failure(row: LogLine) -> int:
-    """Return how surely a line says that something failed: 0 where it does not."""
+    """Return CERTAIN, STATED, POSSIBLE, or 0 for a line that states no failure."""
     body = row.body.strip()
     if not body:
         return 0
@@ -104,7 +102,6 @@ def rate_failure(row: LogLine) -> int:
 
 
 def says_work_continues(body: str) -> bool:
-    """Whether a line says that the work goes on after the error above it."""
     return bool(compile_union("recurring", "went_on").search(body))
 
 
@@ -128,7 +125,6 @@ class ProgressMark:
 
 
 def find_progress_sign(text: str) -> ProgressSign | None:
-    """Return what a line is a sign of; None of nothing."""
     found = _sign_pattern().search(text[:600])
     return found.lastgroup if found else None  # type: ignore[return-value]
 
@@ -142,7 +138,7 @@ def _sign_pattern() -> re.Pattern[str]:
 
 @functools.cache
 def compile_sign_pattern() -> Any:
-    """Return the signs as one expression of RE2 over a block of bytes."""
+    """Return all signs as one RE2 pattern over a block of bytes."""
     import re2
 
     options = re2.Options()
@@ -155,7 +151,7 @@ def compile_sign_pattern() -> Any:
 
 
 def _behind_prefixes(text: str) -> str:
-    """Return an expression that also finds what stands behind a prefix, and before codes of a terminal."""
+    """Return a pattern that also matches behind a prefix, and in front of terminal codes."""
     if text.startswith("^"):
         text = rf"(?:^|[ \]):|m]){text[1:]}"
     return rf"{text[:-1]}(?:\x1b\[[\d;]*m)*\r?$" if text.endswith("$") else text
@@ -166,12 +162,12 @@ HEAD_BYTES = 1 << 18
 
 
 def find_program_kinds(data: bytes) -> frozenset[str]:
-    """Return the kinds of programs that bytes of a log speak of: `building`, `pip`, `serving`, `training`."""
+    """Return which of `building`, `pip`, `serving`, `training` a log is about."""
     return frozenset(kind for kind in list_pattern_keys("spoken") if _kind_pattern(kind).search(data))
 
 
 def format_program_kinds(kinds: frozenset[str]) -> str:
-    """Return what was spoken of as one line; a log of training with an engine in it is one of training."""
+    """Return the text that signatures' `near` is matched with; training counts more than serving."""
     told = kinds - {"serving"} if "training" in kinds else kinds
     return f"spoken {' '.join(sorted(told))}"
 

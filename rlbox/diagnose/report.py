@@ -63,7 +63,6 @@ def format_report(diagnosis: Diagnosis, excerpt: str = "", *, why: bool = False)
 
 
 def format_summary(diagnosis: Diagnosis) -> Iterator[str]:
-    """Yield what broke first, why, what followed, and what to do."""
     root = diagnosis.root
     if root is None:
         return
@@ -107,12 +106,10 @@ def _format_consequences(diagnosis: Diagnosis) -> str:
 
 
 def _limit(text: str, width: int) -> str:
-    """Return a text of so many characters at most, with a sign where more of it was."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _format_line(diagnosis: Diagnosis, candidate: Candidate, width: int = WIDTH) -> str:
-    """Return where a failure stands, and its line."""
     row = candidate.event.log_line
     place = f"{diagnosis.files[candidate.event.file].name}:{candidate.number}"
     where = ", ".join(part for part in (place, row.writer, row.clock) if part)
@@ -193,7 +190,7 @@ def format_redacted_report(found: Diagnosis, excerpt: str, environment: Mapping[
 
 
 def redact(text: str) -> str:
-    """Return a text without keys, people, hosts and folders."""
+    """Return a text without keys, people, hosts and directories."""
     for pattern, other in _REDACTIONS:
         text = pattern.sub(other, text)
     return text

@@ -50,7 +50,7 @@ class Timeline:
         self.skews_s = self._skews()
 
     def get_time(self, candidate: Candidate) -> tuple[float, float] | None:
-        """Return when a failure was told, in seconds of the first log's clock, and how far that may be off.
+        """Return seconds on the first log's clock, and how far they may be off.
 
         A line without a clock was written after the one above it that has one; how long after is not known.
         """
@@ -67,7 +67,7 @@ class Timeline:
         return to_unix_seconds(moment, self._year) if moment else None
 
     def _skews(self) -> list[float]:
-        """Return how far each clock is ahead, by what several logs tell of: the same step of a training."""
+        """Return how far each clock is ahead, by training steps that several logs report."""
         if len(self._reads) < 2:
             return [0.0] * len(self._reads)
         from statistics import median  # 10 ms of modules, which who reads one log need not wait for
@@ -92,14 +92,13 @@ class Timeline:
 
 
 def is_order_known(one: Candidate, other: Candidate) -> bool:
-    """Whether clocks tell which of two failures came first."""
     if one.time is None or other.time is None:
         return False
     return abs(one.time[0] - other.time[0]) > max(one.time[1], other.time[1])
 
 
 def precedes(one: Candidate, other: Candidate) -> bool:
-    """Whether a failure came before another one, as far as clocks and the order of lines tell."""
+    """Whether a failure came before another one, by clocks, else by the order of lines."""
     same_file = one.event.file == other.event.file
     if same_file and one.event.writer == other.event.writer:
         return one.event.first_number < other.event.first_number
@@ -113,7 +112,6 @@ def precedes(one: Candidate, other: Candidate) -> bool:
 
 
 def find_first(candidates: Sequence[Candidate]) -> Candidate:
-    """Return the failure that came first."""
     best = candidates[0]
     for candidate in candidates[1:]:
         if precedes(candidate, best):
@@ -122,7 +120,7 @@ def find_first(candidates: Sequence[Candidate]) -> Candidate:
 
 
 def sort_by_time(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return failures in the order in which they came: by clocks where there are some, else as they stand."""
+    """Sort by clocks where there are any, else by position."""
     by_file: dict[int, list[Candidate]] = defaultdict(list)
     for candidate in candidates:
         by_file[candidate.event.file].append(candidate)
@@ -141,7 +139,7 @@ def _by_number(name: str) -> list[int | str]:
 
 
 def _year_of(reads: Sequence[LogEvents]) -> int:
-    """Return the year that clocks which tell one tell, so that the others may be held against them."""
+    """Return the year of the first clock that has one: other clocks leave it out."""
     for read in reads:
         for clock in (
             *(event.log_line.clock for event in read.events[:200]),
@@ -177,7 +175,7 @@ _DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 @dataclass(slots=True)
 class Analysis:
-    """What the judge found: the root (None: nothing was fatal), all failures, and what was none."""
+    """The root cause (None: nothing was fatal), all failures, and harmless errors."""
 
     root: Candidate | None
     candidates: list[Candidate] = field(default_factory=list)
@@ -186,19 +184,18 @@ class Analysis:
 
 
 def analyze(reads: Sequence[LogEvents], catalogue: SignatureSet, names: Sequence[str] = ()) -> Analysis:
-    """Return the ruling over logs of one job; `names` are those of the logs."""
+    """Analyze the logs of one job; `names` are those of the logs."""
     return RootCauseAnalyzer(catalogue).analyze(reads, names)
 
 
 class RootCauseAnalyzer:
-    """Rules over logs, again and again while they grow; an event that has not changed is assessed once."""
+    """Analyzes logs again while they grow; an unchanged event is classified once."""
 
     def __init__(self, catalogue: SignatureSet) -> None:
         self._catalogue = catalogue
         self._known: dict[int, tuple[tuple[int, ...], Candidate]] = {}
 
     def analyze(self, reads: Sequence[LogEvents], names: Sequence[str] = ()) -> Analysis:
-        """Return the ruling over logs of one job; `names` are those of the logs."""
         candidates: list[Candidate] = []
         noise: list[Candidate] = []
         timeline = Timeline(reads, names)
@@ -218,7 +215,6 @@ class RootCauseAnalyzer:
         return Analysis(_find_root(candidates, noise), sort_by_time(candidates), noise, timeline.skews_s)
 
     def _assess(self, event: Event, words: str, kept: dict[int, tuple[tuple[int, ...], Candidate]]) -> Candidate:
-        """Return an event assessed, as it was when nothing came to it since."""
         size = (len(event.tail), len(event.exceptions), *(len(one.tail) for one in event.exceptions))
         known = self._known.get(id(event))
         candidate = known[1] if known and known[0] == size and known[1].event is event else None
@@ -233,7 +229,7 @@ class RootCauseAnalyzer:
 
 
 def _reclassify_at_end(candidate: Candidate, read: LogEvents) -> Candidate:
-    """Return an event as it counts where its log ends with it: what sounds like less was not lived with."""
+    """Return a minor error at the end of a log as a failure: nothing shows that the job recovered."""
     event = candidate.event
     if candidate.error_class == "root" and event.weight == POSSIBLE and not event.exceptions and not candidate.match:
         return replace(candidate, score=candidate.score + _LAST) if ends_log(candidate, read, 0) else candidate
@@ -257,7 +253,7 @@ def _reclassify_at_end(candidate: Candidate, read: LogEvents) -> Candidate:
 def _split_recovered(
     candidates: list[Candidate], reads: Sequence[LogEvents]
 ) -> tuple[list[Candidate], list[Candidate]]:
-    """Return the failures, and those behind which the same work goes on while nobody dies of them."""
+    """Return failures, and those after which the same work goes on while no process dies of them."""
     dead = [one.event for one in candidates if one.error_class in ("victim", "death", "relayed")]
 
     def is_mourned(candidate: Candidate) -> bool:
@@ -270,7 +266,6 @@ def _split_recovered(
 
 
 def _count_quotes(candidates: list[Candidate]) -> None:
-    """Raise the score of what other events quote."""
     for candidate in candidates:
         said = _normalize_message(candidate.text)
         if len(said) < _QUOTED:
@@ -314,12 +309,12 @@ def _find_root(candidates: list[Candidate], noise: Sequence[Candidate] = ()) -> 
 
 
 def _score_reported_missing(candidate: Candidate) -> int:
-    """Return how much more a victim tells that names the rank which it waited for."""
+    """A victim that names the rank which it waited for says more."""
     return 3 if find_reported_missing([candidate.text]) else 0
 
 
 def _split_unrelated(solid: list[Candidate], candidates: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
-    """Return the roots that may be why a victim before them suffered, and those that came long after it."""
+    """Return roots that may be the cause of an earlier victim, and those that came long after it."""
     victims = [one for one in candidates if one.error_class == "victim" and one.total_score >= 1]
     if not solid or not victims:
         return solid, []
@@ -327,7 +322,7 @@ def _split_unrelated(solid: list[Candidate], candidates: list[Candidate]) -> tup
     spans = sorted((one.event.first_number, one.event.last) for one in candidates if one.event.file == first.event.file)
 
     def gap(candidate: Candidate) -> int:
-        """How many lines that belong to no failure stand between the victim and a root."""
+        """Count lines between the victim and a root that belong to no failure."""
         between = candidate.event.first_number - first.event.last
         return between - sum(
             last - begun + 1 for begun, last in spans if first.event.last < begun < candidate.event.first_number
@@ -364,7 +359,7 @@ def _is_elsewhere(candidate: Candidate, chosen: Candidate) -> bool:
 
 
 def _find_odd_rank_candidate(chosen: Candidate, candidates: list[Candidate]) -> Candidate | None:
-    """Return what the rank says that called what no other did, where the chosen failure tells of such a rank."""
+    """Return the message of the rank that called another collective than the others."""
     named = find_reported_missing(one.text for one in candidates) if parse_rank_calls(chosen.text) else None
     if named is None:
         return None
@@ -373,7 +368,7 @@ def _find_odd_rank_candidate(chosen: Candidate, candidates: list[Candidate]) -> 
 
 
 def _follows_victim(candidate: Candidate, candidates: list[Candidate]) -> bool:
-    """Whether an unknown failure came in a lane that had been a victim before."""
+    """Whether an unknown failure has the same writer as an earlier victim."""
     if candidate.match:
         return False
     return any(
@@ -400,7 +395,7 @@ _BEFORE = 200
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One step of the chain: a failure, why it follows, and from which step before (-1: it is the root)."""
+    """One link of the chain: a failure, why it follows, and the index of its parent (-1: the root)."""
 
     candidate: Candidate
     why: LinkReason
@@ -408,7 +403,7 @@ class Link:
 
     @property
     def kind(self) -> ErrorClass:
-        """The class of a step: the first is the root, whatever it would be in other logs; a wrapper is none."""
+        """The class in this chain: the first is the root; a wrapper of the root's cause is relayed."""
         if self.of < 0:
             return "root"
         return (
@@ -441,7 +436,7 @@ def build_chain(
 
 
 def _find_echo(candidate: Candidate, root: Candidate) -> Candidate | None:
-    """Return what a line of a low level tells of an end that somebody was given, or of a peer that is gone."""
+    """Return a warning that a process was stopped or a peer is gone as a consequence; else None."""
     if (
         candidate.benign_reason != "level"
         or candidate.event.exceptions
@@ -474,7 +469,7 @@ def _link(candidate: Candidate, root: Candidate, chain: list[Link]) -> Link | No
 
 
 def _find_quoted(candidate: Candidate, chain: list[Link]) -> int:
-    """Return the place in the chain of what a failure repeats word by word; -1 when it repeats nothing."""
+    """Return the index of the link whose message a failure repeats; -1: none."""
     text = _mask_numbers(" ".join((candidate.event.text, candidate.text, *(line for _, line in candidate.event.tail))))
     for index, link in enumerate(chain):
         said = _normalize_message(link.candidate.text)

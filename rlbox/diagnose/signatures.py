@@ -51,7 +51,6 @@ class LogSignature:
 
     @property
     def specificity(self) -> tuple[int, int, int]:
-        """How much it asks for: its rank, whether it asks for a place, and the length of its pattern."""
         return self.rank, bool(self.near), len(self.pattern)
 
 
@@ -69,14 +68,12 @@ class SignatureMatch:
 
 
 class SignatureSet:
-    """Signatures, all of which are looked for at once."""
-
     def __init__(self, signatures: Iterable[LogSignature]) -> None:
         self.signatures = tuple(signatures)
 
     @functools.cached_property
     def _set(self) -> Any:
-        """The patterns as one set of RE2; 70 ms for the 450 shipped ones, which a log without errors never needs."""
+        """The patterns as one RE2 set: 70 ms for the 450 shipped ones, which a log without errors never needs."""
         import re2
 
         options = re2_options(capture=False)
@@ -97,7 +94,7 @@ class SignatureSet:
         return tuple(_expression(text) for text in (*load_patterns("scan", "triggers"), *sorted(anchors)))
 
     def find_fitting(self, text: str) -> list[LogSignature]:
-        """Return the signatures whose expressions fit a text: one of its lines, or all of them joined by blanks."""
+        """Return signatures that match one line of a text, or all its lines joined by blanks."""
         if not self.signatures:
             return []
         lines = [*text.split("\n"), text.replace("\n", " ")] if "\n" in text else [text]
@@ -107,7 +104,6 @@ class SignatureSet:
         return [one for one in fitting if not (one.unless and compile_pattern(one.unless).fits(whole))]
 
     def has_match(self, text: str) -> bool:
-        """Whether any signature fits a text."""
         return bool(self.find_fitting(text))
 
     def match_event(self, event: Event, spoken: str = "") -> list[SignatureMatch]:
@@ -132,7 +128,7 @@ class SignatureSet:
 
 
 def _expression(text: str) -> str:
-    """Return a text as an expression; a line feed at one of its ends stands for that end of a line."""
+    """Return a text as a pattern; a line feed at an end stands for that end of a line."""
     begins, ends = "^" * text.startswith("\n"), "$" * text.endswith("\n")
     return f"{begins}{re.escape(text.strip(chr(10)))}{ends}"
 
@@ -152,7 +148,7 @@ def _fits_surroundings(signature: LogSignature, around: tuple[str, ...]) -> bool
 
 
 def _list_surroundings(event: Event, spoken: str) -> tuple[str, ...]:
-    """Return where an event stands: each frame as `file:function`, the lane, the logger's place, its line, the log."""
+    """Return what `near` and `far` are matched with: frames, writer, source, line and kinds of programs."""
     row = event.log_line
     frames = dict.fromkeys(f"{frame.file}:{frame.function}" for frame in event.frames)
     tail = [line for __, line in event.tail if line.startswith("File ")]
@@ -205,7 +201,6 @@ def parse_signatures(data: object) -> tuple[LogSignature, ...]:
 
 
 def dump_signatures(signatures: Sequence[LogSignature]) -> str:
-    """Return signatures as JSON, a row each."""
     return json.dumps([asdict(one) for one in signatures], ensure_ascii=False, separators=(",", ":"))
 
 
@@ -243,7 +238,6 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _read_pack(directory: Path) -> tuple[LogSignature, ...]:
-    """Return the signatures of a pack."""
     files = {path.stem: path for path in sorted(directory.glob("*.toml"))}
     if not files:
         raise SpecError(
@@ -261,7 +255,7 @@ def _read_pack(directory: Path) -> tuple[LogSignature, ...]:
 
 
 def _find_problems(fix: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with the signatures of a pack's fix: shipped ones are held against their model instead."""
+    """Yield problems of a pack's signatures; shipped ones are validated by the fix schema and tests."""
     for signature, row in zip(extract_signatures([fix]), fix.get("signature", ()), strict=True):
         example = row.get("example", "")
         try:
@@ -277,7 +271,7 @@ def _find_problems(fix: Mapping[str, Any]) -> Iterator[str]:
 
 
 def read_signature_file(path: Path) -> SignatureSet:
-    """Return the catalogue that a run carries beside its plan; an empty one when it carries none."""
+    """Return the signatures stored with a run; none when they are missing or unreadable."""
     try:
         return SignatureSet(parse_signatures(parse_json(read_bytes(path))))
     except (OSError, ValueError):

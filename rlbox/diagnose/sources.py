@@ -33,7 +33,7 @@ _ARCHIVE = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 
 @dataclass(frozen=True, kw_only=True)
 class LogSource:
-    """One log: its name as it is told, and where it is; without a path it is standard input."""
+    """One log and its shown name; without a path it is standard input."""
 
     name: str
     path: Path | None = None
@@ -90,7 +90,6 @@ def find_run_sources(run_dir: Path) -> list[LogSource]:
 
 
 def _in_folder(directory: Path, before: str = "") -> list[LogSource]:
-    """Return the logs below a folder, named by their paths below it; `before` comes before these."""
     found = []
     for root, directories, files in os.walk(directory):
         here = Path(root)
@@ -161,7 +160,7 @@ def read_blocks(source: LogSource, start: int = 0) -> Iterator[bytes]:
 
 
 def is_compressed(path: Path) -> bool:
-    """Whether a log is packed, so that no place in it can be gone to."""
+    """Whether a log is compressed, so that no offset in it can be sought."""
     return path.suffix in _COMPRESSION
 
 

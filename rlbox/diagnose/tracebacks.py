@@ -44,8 +44,6 @@ _QUOTES = re.compile(r"^\s*(?:\"\"\"|''')\s*$")
 
 @dataclass(frozen=True, slots=True)
 class StackFrame:
-    """One frame of a traceback; `function` is empty where the line does not name it."""
-
     file: str
     line: int
     function: str
@@ -72,12 +70,12 @@ class RaisedException:
 
     @property
     def kind(self) -> str:
-        """The name of the exception without its modules."""
+        """The exception's name without modules."""
         return self.name.rpartition(".")[2]
 
 
 class TracebackParser:
-    """A traceback while its lines come in; `begun` is the number of its first line, `head` its text."""
+    """Parses a traceback line by line."""
 
     def __init__(self, row: LogLine, *, headless: bool = False) -> None:
         self.log_line = row
@@ -102,17 +100,17 @@ class TracebackParser:
 
     @property
     def is_forwarded(self) -> bool:
-        """Whether somebody passes on what another process writes, line by line, at a level that says nothing of it."""
+        """Whether another process's output is logged line by line, at a level that says nothing of it."""
         return self._levelled and self.head.level in (0, 1)
 
     @property
     def lacks_exception(self) -> bool:
-        """Whether it has frames that no exception is named below yet."""
+        """Whether no exception is named below its last frames yet."""
         return self._within
 
     @classmethod
     def after(cls, row: LogLine) -> TracebackParser:
-        """Return the traceback that goes on behind a line which names an exception, and has no frames."""
+        """Return a traceback that continues behind a line which names an exception, without frames."""
         trace = cls(row)
         found = _RAISED.match(row.body.strip())
         if found:
@@ -121,7 +119,7 @@ class TracebackParser:
         return trace
 
     def take(self, row: LogLine) -> bool:
-        """Take the next line of the lane; return whether it belongs to the traceback."""
+        """Add the writer's next line; return whether it belongs to the traceback."""
         self.lines += 1
         if self.lines > _MOST_LINES:
             self.closed = True
@@ -159,7 +157,6 @@ class TracebackParser:
         return self._take_behind(row, body, stripped)
 
     def _goes_on(self) -> bool:
-        """Whether frames may follow what was raised last: it quotes them."""
         return bool(self.exceptions) and (
             self.exceptions[-1].quotes_other or bool(_REMOTE.search(self.exceptions[-1].text))
         )
@@ -204,7 +201,6 @@ class TracebackParser:
         self._within = raised.quotes_other
 
     def _take_behind(self, row: LogLine, body: str, stripped: str) -> bool:
-        """Take a line behind the one that names the exception: its message may go on."""
         last = self.exceptions[-1] if self.exceptions else None
         if last is None or self._is_other(row):
             self.closed = True
@@ -231,23 +227,22 @@ def announces_exception(text: str) -> bool:
 
 
 def parse_exception_line(text: str) -> tuple[str, str] | None:
-    """Return name and message of the exception that a line without a traceback states; None when it states none."""
+    """Return name and message of the exception that a single line names; None when it names none."""
     found = _RAISED.match(text.strip())
     return (found.group(1), found.group(3) or found.group(2) or "") if found else None
 
 
 def is_chain_line(body: str) -> bool:
-    """Whether a line says how the next exception came of the last one."""
+    """Whether a line links two exceptions (`The above exception was the direct cause …`)."""
     return body.strip().startswith(tuple(text for text, _ in _LINKS))
 
 
 def starts_traceback(body: str) -> bool:
-    """Whether a line begins a traceback, or lies within one whose head is missing."""
+    """Whether a line is a traceback's head, or a frame of one whose head is missing."""
     return bool(TRACEBACK_HEAD.search(body)) or bool(FRAME_LINE.match(body))
 
 
 def _strip_box(body: str) -> str:
-    """Return a line without the bars of a group of exceptions or the edges of a box."""
     rest = _GROUP.sub("", body) if body.lstrip()[:1] in "|+" else _BOX.sub("", body)
     return rest.rstrip(" │|")
 
@@ -274,7 +269,6 @@ class LearnedPrefixes:
         self._guess: tuple[re.Pattern[str], int] | None = None
 
     def strip_prefix(self, row: LogLine) -> LogLine:
-        """Return a line without such a prefix."""
         for pattern in self._known:
             if found := pattern.match(row.body):
                 return replace(row, body=row.body[found.end() :])
@@ -300,7 +294,7 @@ class LearnedPrefixes:
 
 
 def _prefix_pattern(prefix: str) -> re.Pattern[str]:
-    """Return the expression of a prefix whose numbers change, and whose last blanks an empty line lacks."""
+    """Return the pattern of a prefix whose numbers change, and whose last blanks an empty line lacks."""
     told = r"\d+".join(re.escape(part) for part in _DIGITS.split(prefix.strip()))
     blanks = re.escape(prefix[len(prefix.rstrip()) :])
     return re.compile(rf"\s*{told}(?:{blanks}|$)")
