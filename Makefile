@@ -59,7 +59,7 @@ bench: .venv/rlbox.stamp
 render: .venv/rlbox.stamp
 	$(RLBOX) render
 
-# docs/fixes and docs/coverage.md, from the fix catalogue.
+# docs/fixes and docs/internal, from the fix catalogue.
 docs: .venv/rlbox.stamp
 	$(PY) scripts/make_docs.py
 

@@ -1,5 +1,4 @@
-"""Write the pages that are made from tables: docs/fixes/*.md, docs/coverage.md, docs/causes.md, docs/seeds.md
-and docs/reader.md.
+"""Write the pages that are made from tables: docs/fixes/*.md and docs/internal/*.md.
 
 `python scripts/make_docs.py` (`make docs`); with `--check` it writes nothing and exits 1 when a page is stale.
 """

@@ -14,7 +14,7 @@ from rlbox.foreign import parse_json
 from rlbox.image.templates import page_environment
 from scripts.docs.fix_docs import Catalogue
 
-PAGE = "docs/causes.md"
+PAGE = "docs/internal/causes.md"
 LAB = "tests/faultlab"
 SHORT = "tests/cases/diagnose/known.txt"
 OUTSIDE = "outside the list"

@@ -20,7 +20,7 @@ from scripts.docs.coverage import Causes, CoverageRow, Demand, DemandTable, cove
 DEMANDS = Path(__file__).with_name("demands.toml")
 CAUSES = Path(__file__).with_name("causes.toml")
 INDEX = "docs/fixes/README.md"
-COVERAGE = "docs/coverage.md"
+COVERAGE = "docs/internal/coverage.md"
 NO_FAMILY = "prevention"
 # What templates of fixes see, as `rlbox.fixes.render.template_values` gives it.
 NAMES = {

@@ -14,7 +14,7 @@ from rlbox.image.templates import page_environment
 from scripts.docs.fix_docs import fence
 
 TABLE = "tests/faultlab/reader.toml"
-PAGES = {"en": "docs/reader.md", "zh": "docs/zh/reader.md"}
+PAGES = {"en": "docs/internal/reader.md", "zh": "docs/internal/reader.zh.md"}
 Language = Literal["en", "zh"]
 
 

@@ -13,7 +13,7 @@ from rlbox.config.schema import Frozen, Line, Name, check_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.image.templates import page_environment
 
-TABLE, PAGE = "docs/seeds.toml", "docs/seeds.md"
+TABLE, PAGE = "docs/internal/seeds.toml", "docs/internal/seeds.md"
 _COMMAND = re.compile(r"((?:\d+ )*\d+): (.+)")
 Number = Annotated[str, StringConstraints(pattern=r"^\d{3}$")]
 

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-TABLE = Path(__file__).with_name("RESULTS.md")
+TABLE = Path(__file__).resolve().parents[2] / "docs/internal/compile.md"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rlbox"
 LANE = CACHE / "lanes/compile"
 TWELVE = 'units = ["flash_*_hdim64_bf16_*", "flash_*_hdim128_bf16_*"]'

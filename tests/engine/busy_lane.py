@@ -1,7 +1,7 @@
 """`make nightly ARGS=busy`: the smoke, and ten faults, while sixteen more processes want to compute.
 
 The smoke passes or says that the machine is busy; a fault is told as itself. The burners end by themselves, too. Writes
-`tests/engine/BUSY.md`; nothing is resumed, since the load is the thing that is tried.
+`docs/internal/busy.md`; nothing is resumed, since the load is the thing that is tried.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lanes import CHECKOUT, provenance  # noqa: E402
 
 from rlbox.amounts import duration_text  # noqa: E402
 
-RESULTS = HERE / "BUSY.md"
+RESULTS = HERE.parents[1] / "docs/internal/busy.md"
 BURNERS = 16
 BURN = "import signal\nsignal.alarm({seconds})\nwhile True: pass"
 LONGEST_S = 3000

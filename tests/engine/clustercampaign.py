@@ -1,6 +1,6 @@
 """`make nightly ARGS=cluster-campaign/chaos`: many rounds of trouble on a cluster; it goes on where it ended.
 
-`clusterrounds.py` has what is done and what must hold; the table is `tests/engine/CLUSTER_CHAOS.md`.
+`clusterrounds.py` has what is done and what must hold; the table is `docs/internal/cluster-chaos.md`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from clusterbox import ENGINES  # noqa: E402
 from clusterrounds import WEIGHTS, Played, Rounds, drawn  # noqa: E402
 from clusterstand import built  # noqa: E402
 
-TABLE = Path(__file__).with_name("CLUSTER_CHAOS.md")
+TABLE = Path(__file__).resolve().parents[2] / "docs/internal/cluster-chaos.md"
 STATE = Path.home() / ".cache/rlbox/lanes/cluster-chaos.jsonl"
 LIMITS = {"container": 2.0, "power": 15.0, "cable": 15.0}
 Kept = dict[str, Any]

@@ -1,6 +1,6 @@
 """`make nightly ARGS=cluster-campaign/speed`: a cluster's start and a look at many hosts, beside what is typed.
 
-It writes `tests/engine/CLUSTER_SPEED.md`; nothing else may use the machine meanwhile.
+It writes `docs/internal/cluster-speed.md`; nothing else may use the machine meanwhile.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from clusterbox import LAB, Hosts  # noqa: E402
 from clusterstand import built  # noqa: E402
 from manynodes import COUNT, NODES, bare, dropped, many_up, through_the_gate  # noqa: E402
 
-TABLE = Path(__file__).with_name("CLUSTER_SPEED.md")
+TABLE = Path(__file__).resolve().parents[2] / "docs/internal/cluster-speed.md"
 RUN = "docker run -d --name by-hand --network=host --shm-size=512m --entrypoint=sleep {image} infinity >/dev/null"
 RAY = "docker exec by-hand /opt/venv/bin/ray start {words} --disable-usage-stats"
 

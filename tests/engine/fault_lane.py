@@ -1,8 +1,8 @@
 """`make nightly ARGS=mutants/fixes`: every fault test, and each thing that a fix bakes deleted, which it must notice.
 
 What held is kept in a file of the cache by a digest of all that decides it: a lane that was killed goes on where it
-stood. A full result is written to `tests/faults/RESULTS.md`, with a digest of each fix; a fix that differs from it, or
-is not in it, runs in `make test`.
+stood. A full result is written to `docs/internal/fault-tests.md`, with a digest of each fix;
+a fix that differs from it, or is not in it, runs with the part `faults` of `make nightly`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lanes import (  # noqa: E402
 
 from rlbox.system.files import cache_path  # noqa: E402
 
-RESULTS = FAULTS / "RESULTS.md"
+RESULTS = FAULTS.parents[1] / "docs/internal/fault-tests.md"
 SAID = re.compile(rb"(?m)^failure(?:_zh)? = .*\n")
 PATCHING = ("apply_patches.py", "unified_diff.py")
 HEAD = """# Faults, and the mutants of fixes

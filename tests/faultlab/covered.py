@@ -1,4 +1,4 @@
-"""Write COVERAGE.md: which cause was recorded, with which versions, in how many logs."""
+"""Write docs/internal/faultlab.md: which cause was recorded, with which versions, in how many logs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from faultrecipe import LAB, Recipe, recipes
 from record import labels_of
 
-PAGE = LAB / "COVERAGE.md"
+PAGE = LAB.parents[1] / "docs/internal/faultlab.md"
 HEAD = """# What the fault lab has recorded
 
 Made by `python tests/faultlab/covered.py`. Versions are those that printed the logs; a log counts for the half of its

@@ -5,7 +5,7 @@
 Draws twelve recorded runs by the lot: twelve layers of the taxonomy of causes (a file with `## layer` and `### cause`),
 six recipes of either half, one run of each; nobody chooses. Writes below FOLDER `lines.md` and `lines.zh.md`, which are
 for readers, `key.md` for who judges their answers, and `reader.toml`, to be completed by the answers and the verdicts
-and kept beside this file: `make docs` makes docs/reader.md of it.
+and kept beside this file: `make docs` makes docs/internal/reader.md of it.
 """
 
 from __future__ import annotations

@@ -46,7 +46,11 @@ def test_check_names_stale_pages(
 
 def test_every_fix_has_a_page_with_all_of_it(pages: dict[str, str]) -> None:
     fixes = load_catalogue(SHIPPED, CHECKOUT / "tests/faults").fixes
-    assert set(pages) == {"docs/coverage.md", "docs/fixes/README.md", *(f"docs/fixes/{fix.id}.md" for fix in fixes)}
+    assert set(pages) == {
+        "docs/internal/coverage.md",
+        "docs/fixes/README.md",
+        *(f"docs/fixes/{fix.id}.md" for fix in fixes),
+    }
     for fix in fixes:
         page = pages[f"docs/fixes/{fix.id}.md"]
         wanted = [fix.title, fix.title_zh, fix.why.strip(), fix.remedy.strip(), fix.remedy_zh.strip(), *fix.source]
@@ -57,16 +61,16 @@ def test_every_fix_has_a_page_with_all_of_it(pages: dict[str, str]) -> None:
 
 
 def test_links_of_the_pages_lead_somewhere(pages: dict[str, str]) -> None:
-    for name in ("docs/fixes/README.md", "docs/coverage.md"):
+    for name in ("docs/fixes/README.md", "docs/internal/coverage.md"):
         targets = re.findall(r"\]\(([^)#:]+)\)", pages[name])
         found = {Path(name).parent.joinpath(link).as_posix() for link in targets}
         there = {link for link in found if link in pages or (CHECKOUT / link).resolve().exists()}
-        assert sorted(found - there - {"docs/fixes/../coverage.md"}) == []
+        assert sorted(found - there - {"docs/fixes/../internal/coverage.md"}) == []
 
 
 def test_tables_are_whole(pages: dict[str, str]) -> None:
     """A row with an unescaped bar has more cells than its head."""
-    for name in ("docs/fixes/README.md", "docs/coverage.md"):
+    for name in ("docs/fixes/README.md", "docs/internal/coverage.md"):
         for table in re.findall(r"(?:^\|.*\n)+", pages[name], re.MULTILINE):
             counts = {len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}
             assert len(counts) == 1, f"{name}: {table[:200]}"

@@ -1,7 +1,7 @@
 """`make nightly ARGS=mutants/jobs`: every job with one thing changed, which the fast tests of that job must notice.
 
 What was noticed is kept in a file of the cache by a digest of the mutant, its job and its tests: a lane that was killed
-goes on where it stood. A full result is written to `tests/jobs/MUTANTS.md`.
+goes on where it stood. A full result is written to `docs/internal/job-mutants.md`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from mutants import JOBS, UNREACHED, Mutant, every_mutant  # noqa: E402
 
 from rlbox.system.files import cache_path  # noqa: E402
 
-RESULTS = HERE / "MUTANTS.md"
+RESULTS = HERE.parents[1] / "docs/internal/job-mutants.md"
 ROOMS = ("spec", "job", "gate")
 """Rooms of rlbox that read a job and judge by its gates."""
 HEAD = """# Mutants of jobs
