@@ -22,7 +22,6 @@ class CheckGroup(Generic[P]):
     first: Callable[P, Iterable[Finding]] | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> list[Finding]:
-        """Return the findings, in the order of the checks."""
         found = [] if self.first is None else list(self.first(*args, **kwargs))
         return found or [finding for check in self.checks for finding in check(*args, **kwargs)]
 

@@ -54,7 +54,6 @@ class CheckFamily:
 
 
 def select_families(where: Where, context: CheckContext, known: Sequence[Finding] = ()) -> list[CheckFamily]:
-    """Return the families that run there, in the order of `CHECKS`; `known` are earlier findings."""
     families = [family for family in CHECKS if family.where in (where, "both") and family.applies(context)]
     return [family for family in families if not (family.cause and is_explained(family.cause, known))]
 

@@ -91,7 +91,6 @@ def _make_context(environ: Mapping[str, str], end: float) -> CheckContext:
 
 
 def _image_files(environ: Mapping[str, str]) -> tuple[Path, Path]:
-    """Return where lock and fixes of what this runs in are written."""
     own = find_install_dir(environ)
     return Path(own, "share/lock.json"), Path(own, "share/fixes.json")
 
@@ -108,7 +107,6 @@ def _stack_probe(context: CheckContext, early: Sequence[Finding], directory: str
 
 
 def _needs(environ: Mapping[str, str], requirements: Requirements) -> DriverNeeds:
-    """Return what the image asks of a driver."""
     require = environ.get("NVIDIA_REQUIRE_CUDA", "")
     compat = bool(glob.glob("/usr/local/cuda*/compat/libcuda.so.1"))
     return DriverNeeds(require=require, torch_cuda=find_stack_cuda(requirements.packages), compat=compat)
@@ -152,7 +150,6 @@ class ProbeThreads:
     _ended: set[str] = field(default_factory=set)
 
     def start(self, probes: Mapping[str, Probe]) -> None:
-        """Start each probe in a thread of its own."""
         for name, probe in probes.items():
             self._threads[name] = threading.Thread(target=self._run, args=(name, probe), daemon=True)
             self._threads[name].start()

@@ -44,12 +44,10 @@ class CheckContext:
 
     @property
     def user(self) -> str:
-        """The user that writes, in words."""
         return _("uid {getuid}").format(getuid=os.getuid())
 
     @property
     def gpus(self) -> int:
-        """How many GPUs the target's programs would use here."""
         return min(self.driver.devices, self.requirements.gpus or self.driver.devices)
 
     def extensions(self, timeout_s: float = 0.0) -> tuple[str, ...]:

@@ -327,6 +327,5 @@ def _write(folder: str) -> tuple[str, str]:
 
 
 def _kind(error: OSError) -> str:
-    """Return what an error says of a folder."""
     kinds = {errno.EROFS: "read-only", errno.ENOSPC: "full", errno.EDQUOT: "full", errno.EIO: "broken"}
     return kinds.get(error.errno or 0, "denied")

@@ -36,7 +36,7 @@ class TorchSymbols:
 
 
 def check_elf(path: str) -> None:
-    """Raise `BrokenElf` when a file is cut short, is no ELF file, or is for another processor."""
+    """Raise `DamagedElfError` when a file is cut short, is no ELF file, or is for another processor."""
     with open(path, "rb") as file:
         _sections(file.read(_HEADER.size), os.fstat(file.fileno()).st_size, file.fileno())
 

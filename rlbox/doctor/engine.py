@@ -198,7 +198,6 @@ def _gpus_enough(driver: GpuDriver, __: DriverNeeds, requirements: Requirements)
 
 
 def check_gpu_count(count: int, requirements: Requirements) -> Iterator[Finding]:
-    """Yield a finding when `count` GPUs are fewer than the target uses."""
     if count < requirements.gpus:
         yield Finding(
             id="gpu-count", title=_("there are fewer GPUs than the target uses"),
@@ -271,7 +270,6 @@ check_image_state = CheckGroup(checks=(_image,))
 
 
 def probe_engine() -> EngineFacts:
-    """Return the state of the engine and of rlbox's containers."""
     from rlbox.engine.connection import engine
 
     try:

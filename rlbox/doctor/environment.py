@@ -38,14 +38,11 @@ class DotEnvFile:
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentFacts:
-    """The environment and the `.env` files beside it."""
-
     environ: Mapping[str, str]
     files: tuple[DotEnvFile, ...] = ()
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether a variable's name says that its value is a token."""
     return name != SECRETS_VARIABLE and bool(_TOKEN.search(name))
 
 

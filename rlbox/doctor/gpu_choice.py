@@ -118,7 +118,6 @@ def require_usable_gpus(app: App, image: ImagePlan, text: str, access: GpuAccess
 
 
 def parse_image_environment(found: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment of an image by what the engine says of it."""
     lines = (found.get("Config") or {}).get("Env") or ()
     return {name: value for name, _, value in (str(line).partition("=") for line in lines)}
 

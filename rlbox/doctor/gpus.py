@@ -110,7 +110,6 @@ check_gpus = CheckGroup(checks=(_starts, _all_there, _managed, _memory))
 
 
 def check_gpu_kernels(facts: ProgramFacts, requirements: Requirements) -> Iterator[Finding]:
-    """Yield what torch could not do on a GPU."""
     for row in facts.steps:
         if row["step"] == "triton" and not row.get("ok"):
             yield Finding(

@@ -210,7 +210,6 @@ _NAMES = ("nofile", "fsize", "as", "data", "stack", "cpu", "nproc")
 
 
 def probe_limits() -> LimitFacts:
-    """Return the limits that hold for a process started from here."""
     total, free, error, largest = _shm()
     return LimitFacts(
         shm_total=total,

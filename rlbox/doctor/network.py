@@ -49,8 +49,6 @@ class Endpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class PortConflict:
-    """A port that somebody listens on."""
-
     name: str
     number: int
     holder: str

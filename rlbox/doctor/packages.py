@@ -38,8 +38,6 @@ class FileDamage:
 
 @dataclass(frozen=True, kw_only=True)
 class AbiMismatch:
-    """An extension that wants symbols of torch which the installed torch does not have."""
-
     path: str
     count: int
     example: str
@@ -153,7 +151,6 @@ _HASHED_BYTES = 64 << 20  # a changed file of more is called changed by its time
 
 
 def site_packages_path(version: str, venv: str = VENV) -> str:
-    """Return the folder of the packages of the environment `venv` for a Python version."""
     return f"{venv}/lib/python{version}/site-packages"
 
 

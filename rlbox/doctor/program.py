@@ -36,7 +36,7 @@ class ProgramResult:
 
 
 class Program:
-    """One program; `start` it, `feed` it, then `end` it at the latest at its deadline."""
+    """A running program; `wait` or `end` ends it with everything that it started."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, *, token: str) -> None:
         self._mark = {PROCESS_MARK: token}

@@ -28,7 +28,6 @@ class Report:
 
     @property
     def failed(self) -> bool:
-        """Whether there is an error among the findings."""
         return any(finding.level == "error" for finding in self.findings)
 
     def as_json(self) -> dict[str, Any]:
@@ -38,7 +37,6 @@ class Report:
 
 
 def load_report(data: dict[str, Any]) -> Report:
-    """Return the report that `Report.as_json` wrote."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(Report).validate_python(data)
@@ -71,7 +69,6 @@ def resolve_findings(
 
 
 def is_explained(name: str, causes: Iterable[Finding]) -> bool:
-    """Return whether one of `causes` explains a finding of that id."""
     return any(fnmatchcase(name, pattern) for cause in causes for pattern in cause.breaks)
 
 

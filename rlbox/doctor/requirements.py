@@ -45,12 +45,10 @@ class Requirements:
     packages: Mapping[str, str] = field(default_factory=dict)
 
     def has(self, *names: str) -> bool:
-        """Return whether one of the packages is in the stack."""
         return any(name in self.packages for name in names)
 
     @property
     def wants_gpu(self) -> bool:
-        """Whether the target's programs run on GPUs."""
         return bool(self.gpu) or self.gpus > 0
 
 

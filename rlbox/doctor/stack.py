@@ -197,7 +197,6 @@ _LINK_CAUSES = {"cudart": "lcudart-link", "cuda": "lcuda-link"}
 
 
 def check_image_files(names: Sequence[str]) -> Iterator[Finding]:
-    """Yield a note for an image without the files that doctor reads."""
     if names:
         yield Finding(
             id="image-older", title=_("the image was built by an older rlbox"), level="note",
@@ -232,7 +231,6 @@ class StackProbe:
 
     @property
     def usable(self) -> bool:
-        """Whether there is a folder in which its programs can write."""
         return bool(self._folder)
 
     def torch(self, extensions: Callable[[], Sequence[str]], deadline: float, arch: str = "") -> ProgramFacts:
@@ -250,7 +248,6 @@ class StackProbe:
         return self._run("probe_ray.py", [f"{self._folder}/r"], environ, tuple, deadline)
 
     def gpu(self, deadline: float) -> ProgramFacts:
-        """Return what driver and management library say of the GPUs."""
         return self._run("probe_gpu.py", [], self._environ, tuple, deadline)
 
     def all_reduce(self, count: int, deadline: float) -> ProgramFacts:
@@ -258,7 +255,6 @@ class StackProbe:
         return self._run("probe_allreduce.py", [str(count)], self._environ, tuple, deadline)
 
     def installed(self, modules: Sequence[str], deadline: float) -> ProgramFacts:
-        """Return which packages there are, and which of `modules` can be found."""
         return self._run("probe_installed.py", list(modules), self._environ, tuple, deadline)
 
     def imports(self, names: Sequence[str], kernel: str, deadline: float) -> ProgramFacts:

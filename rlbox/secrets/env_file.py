@@ -36,7 +36,6 @@ class _BadLine(Exception):
 
 
 def parse_env_file(data: bytes) -> EnvFile:
-    """Return what the bytes of a `.env` file say."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

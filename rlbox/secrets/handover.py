@@ -25,7 +25,6 @@ _LOOK_S = 0.2
 
 
 def encode_secrets(secrets: Mapping[str, Secret]) -> bytes:
-    """Return the line that carries `secrets` (name to value); whoever sends it lets nobody see it."""
     return json.dumps({name: secret.reveal() for name, secret in secrets.items()}).encode("ascii") + b"\n"
 
 

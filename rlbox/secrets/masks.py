@@ -57,7 +57,6 @@ class SecretMasker:
         return MaskStream(self._patterns if self.values else None)
 
     def text(self, text: str) -> str:
-        """Return `text` with every secret value replaced by `***`."""
         if self.values:
             lone = "surrogateescape" if _whole(text) else "surrogatepass"
             stream, data = self.stream(), text.encode("utf-8", lone)
@@ -65,7 +64,6 @@ class SecretMasker:
         return mask_credentials(text)
 
     def tree(self, value: Any) -> Any:
-        """Return JSON types with every text in them masked."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):

@@ -88,7 +88,6 @@ def _mounts(text: str) -> Iterator[tuple[set[str], str, Path]]:
 
 
 def _at(top: Path, root: str, path: str) -> Iterator[Path]:
-    """Yield the folder of a group below its mount point."""
     below = path.removeprefix(root.rstrip("/")) if path.startswith(root) else path
     folder = top / below.strip("/")
     if folder.is_dir():

@@ -25,8 +25,6 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class Readable(Protocol):
-    """What bytes are read from."""
-
     def read(self, amount: int, /) -> bytes:
         """Return up to `amount` bytes; none at the end."""
 
@@ -62,8 +60,6 @@ def decompress_layer(source: Readable, media_type: str) -> Iterator[bytes]:
 
 
 class ChunkReader:
-    """A file over chunks as they come."""
-
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
         self._rest = b""
@@ -84,14 +80,12 @@ class DigestCounter:
         self.size = 0
 
     def take(self, chunk: bytes) -> bytes:
-        """Take up a chunk and return it."""
         self._hasher.update(chunk)
         self.size += len(chunk)
         return chunk
 
     @property
     def digest(self) -> str:
-        """The digest of what passed."""
         return f"sha256:{self._hasher.hexdigest()}"
 
 

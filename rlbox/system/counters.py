@@ -51,7 +51,6 @@ class ProcessCounters:
 
     @property
     def key(self) -> tuple[int, int]:
-        """What no other process has."""
         return self.pid, self.started
 
 
@@ -200,7 +199,6 @@ def compute_cpu_usage(before: ActivitySample, after: ActivitySample, cores: floa
 
 
 def _passed(process: ProcessCounters) -> int:
-    """Return what a disk moved for a process, bytes."""
     return process.read_bytes + process.write_bytes
 
 

@@ -87,7 +87,6 @@ def describe_special_file(path: Path) -> str:
 
 
 def write_if_changed(path: Path, text: str) -> bool:
-    """Write `text` unless the file holds it already; return whether it was written."""
     data = text.encode()
     try:
         if path.read_bytes() == data:
@@ -112,7 +111,6 @@ def free_bytes(path: Path) -> int:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether a write failed because the disk, or the user's part of it, is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -120,7 +118,6 @@ _BLOCK = 1 << 20
 
 
 def sha256_file(path: Path) -> str:
-    """Return the sha256 of a file, hex."""
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
         while block := file.read(_BLOCK):
@@ -215,7 +212,7 @@ def require_writable_file(path: Path, other: str) -> None:
 
 
 def require_writable_directory(folder: Path, other: str) -> None:
-    """Refuse a folder that can neither be made, in one that is there, nor be written in; as `check_output`."""
+    """Refuse a folder that can neither be made, in one that is there, nor be written in; as `require_writable_file`."""
     if not os.path.lexists(folder):
         _check_parent(folder, other)
     elif not folder.is_dir():

@@ -36,7 +36,7 @@ that is none, redirects without end)."""
 
 
 class NoResponseError(Exception):
-    """No answer came, or only a part of one: the cause in its own words, for a sentence see `explain`."""
+    """No answer came, or only a part of one; `explain_no_response` makes a sentence of the cause."""
 
     def __init__(self, words: str, kind: NoResponseKind, host: str = "") -> None:
         super().__init__(words)
@@ -44,7 +44,6 @@ class NoResponseError(Exception):
 
 
 def explain_no_response(error: Exception) -> str:
-    """Return what went wrong on the way, in the words of a person."""
     match error:
         case NoResponseError(kind="late"):
             return _("does not take the connection")
@@ -79,8 +78,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class FileBody:
-    """A file to send."""
-
     path: Path
 
 
@@ -89,7 +86,7 @@ Body = bytes | FileBody
 
 
 class HttpResponse:
-    """An answer, its body still to be read; reading raises `NoAnswer`.
+    """An answer, its body still to be read; reading raises `NoResponseError`.
 
     `urls` are the addresses on the way to it, redirects followed; the last one answered.
     """
@@ -104,7 +101,6 @@ class HttpResponse:
 
     @property
     def url(self) -> str:
-        """The address that answered."""
         return self.urls[-1]
 
     @property
@@ -126,7 +122,6 @@ class HttpResponse:
         return self._whole
 
     def json(self) -> Any:
-        """Return what the whole body says as JSON; `ValueError` when it is none."""
         return parse_json(self.read())
 
 
@@ -177,7 +172,6 @@ class HttpClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connections that are not in use."""
         with self._lock:
             for pools in self._pools.values():
                 for key in pools.pools.keys():  # noqa: SIM118 -- it cannot be iterated over
@@ -198,7 +192,7 @@ class HttpClient:
 
         Raises
         ------
-        NoAnswer
+        NoResponseError
             None came; the cause is chained.
         OSError
             The file to send cannot be opened.
@@ -401,7 +395,6 @@ def _leave(response: BaseHTTPResponse, drained: int = 0) -> None:
 
 @contextmanager
 def _told(url: str) -> Iterator[None]:
-    """Turn what urllib3 and the layers below it raise into `NoAnswer`."""
     from urllib3.exceptions import HTTPError
 
     try:

@@ -39,7 +39,6 @@ def read_boot_identity() -> BootIdentity:
 
 
 def user_name() -> str:
-    """Return the name of this process' user, or its number where it has none."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

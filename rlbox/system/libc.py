@@ -21,23 +21,23 @@ def check_result(name: str, result: int) -> int:
 
 
 def syscall(name: str, number: int, *args: object) -> int:
-    """Return what a system call returned, called by its number; raises as `checked`."""
+    """Return what a system call returned, called by its number; raises as `check_result`."""
     words = [ctypes.c_long(one) if isinstance(one, int) else one for one in args]
     return check_result(name, int(LIBC.syscall(ctypes.c_long(number), *words)))
 
 
 def prctl(name: str, *args: int) -> None:
-    """Change what the kernel does with this process; raises as `checked`."""
+    """Change what the kernel does with this process; raises as `check_result`."""
     check_result(name, int(LIBC.prctl(*(ctypes.c_ulong(one) for one in (*args, 0, 0, 0, 0)[:5]))))
 
 
 def set_child_subreaper() -> None:
-    """Make this process the parent of all below it that lose theirs; raises as `checked`."""
+    """Make this process the parent of all below it that lose theirs; raises as `check_result`."""
     prctl("adopt orphans", _SUBREAPER, 1)
 
 
 def set_parent_death_signal(parent: int) -> None:
-    """Have this process told to end when the thread of process `parent` that started it ends; raises as `checked`.
+    """Have this process told to end when the thread of process `parent` that started it ends; raises as `check_result`.
 
     The kernel tells of what ends from now on alone: where `parent` has ended already, so does this process.
     """

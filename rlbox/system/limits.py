@@ -70,7 +70,6 @@ def available_memory() -> int:
 
 
 def total_memory() -> int:
-    """Return how many bytes of memory the machine has."""
     return _read_meminfo("MemTotal")
 
 
@@ -87,7 +86,6 @@ def usable_cores() -> float:
 
 
 def cpu_quota() -> float | None:
-    """Return how many cores the container may use; None for all."""
     limit = CpuLimitReader().read()
     return limit.cores if limit else None
 

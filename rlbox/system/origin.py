@@ -25,7 +25,6 @@ _EVENTS_BYTES = 1 << 16
 
 
 def read_inode(path: Path) -> Inode:
-    """Return which file is at `path`, links followed; raises `OSError`."""
     facts = path.stat()
     return facts.st_dev, facts.st_ino, read_birth_ns(path)
 
@@ -71,7 +70,6 @@ class WriteWatcher:
                 self._watched[number] = inode
 
     def written(self) -> set[Inode]:
-        """Return the watched files that were written into by now."""
         while self._queue >= 0:
             try:
                 events = os.read(self._queue, _EVENTS_BYTES)
@@ -88,7 +86,6 @@ class WriteWatcher:
         return self._written
 
     def close(self) -> None:
-        """Watch no more."""
         if self._queue >= 0:
             os.close(self._queue)
             self._queue = -1

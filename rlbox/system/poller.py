@@ -34,7 +34,6 @@ class Poller(Generic[T]):
         return 0.0 if began is None else time.monotonic() - began
 
     def close(self) -> None:
-        """Ask no more; a question that is under way is left to end by itself."""
         self._closed.set()
 
     def _ask(self) -> None:

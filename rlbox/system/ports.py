@@ -17,8 +17,6 @@ _LISTEN = 10
 
 @dataclass(frozen=True, kw_only=True)
 class TcpSocket:
-    """One TCP socket of this network namespace; addresses are `HOST:PORT`."""
-
     inode: int
     local: str
     remote: str
@@ -26,7 +24,6 @@ class TcpSocket:
 
     @property
     def listens(self) -> bool:
-        """Whether it waits for connections."""
         return self.state == _LISTEN
 
     @property
@@ -36,7 +33,6 @@ class TcpSocket:
 
     @property
     def port(self) -> int:
-        """The port on this side."""
         return int(self.local.rpartition(":")[2])
 
     @property
@@ -45,7 +41,6 @@ class TcpSocket:
         return ip_address(self.local.rpartition(":")[0].strip("[]")).is_loopback
 
     def is_at(self, port: str) -> bool:
-        """Whether it listens on a port, at whichever address."""
         return self.listens and self.local.rpartition(":")[2] == port
 
     def holder(self, pids: Iterable[int]) -> int:
@@ -68,7 +63,6 @@ def find_port_holder(number: int) -> str | None:
 
 
 def list_tcp_sockets() -> Iterator[TcpSocket]:
-    """Return all TCP sockets of this network namespace."""
     for name in ("tcp", "tcp6"):
         for line in read_text(f"/proc/net/{name}").splitlines()[1:]:
             fields = line.split()

@@ -24,7 +24,6 @@ class Process:
 
     @property
     def key(self) -> tuple[int, int]:
-        """What no other process has, not even a later one with the same id."""
         return self.pid, self.started
 
     @property
@@ -43,7 +42,6 @@ def probe_processes() -> dict[int, Process]:
 
 
 def probe_process(pid: int) -> Process | None:
-    """Return one process, or None when there is none."""
     name, fields = read_stat_fields(pid)
     if not fields:
         return None
@@ -104,7 +102,6 @@ def has_environment(pid: int, marks: Mapping[str, str]) -> bool:
 
 
 def find_by_environment(table: Mapping[int, Process], marks: Mapping[str, str]) -> set[int]:
-    """Return the ids of the living processes that carry every one of `marks`."""
     return {process.pid for process in table.values() if not process.gone and has_environment(process.pid, marks)}
 
 
@@ -141,7 +138,6 @@ def find_process_family(table: Mapping[int, Process], roots: set[int]) -> set[in
 
 
 def find_ancestors(table: Mapping[int, Process], pid: int) -> set[int]:
-    """Return the ids of `pid` and all processes above it."""
     found: set[int] = set()
     while pid in table and pid not in found:
         found.add(pid)

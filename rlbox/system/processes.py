@@ -69,8 +69,6 @@ def forbid_ptrace() -> None:
 
 
 class ChildProcess:
-    """A process that was started here, the leader of its own session."""
-
     def __init__(self, popen: ProcessHandle, stage: str, part: str) -> None:
         self._popen = popen
         self._born = probe_process(popen.pid)
@@ -106,7 +104,6 @@ class RunProcesses:
         self._strangers = {p.key for p in table.values() if p.parent == os.getpid()}
 
     def marks(self, stage: str) -> dict[str, str]:
-        """Return the variables that processes of a stage carry."""
         return {**self._marks, STAGE_MARK: stage}
 
     def start(self, command: Command, output: int, *, stage: str, part: str) -> ChildProcess:
@@ -137,7 +134,6 @@ class RunProcesses:
         return self._end(lambda table: self._members(table).difference(*(self._of(table, c) for c in sparing)))
 
     def members(self) -> tuple[Process, ...]:
-        """Return the living processes of the run."""
         table = probe_processes()
         return self._alive(table, self._members(table))
 

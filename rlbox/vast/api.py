@@ -39,7 +39,6 @@ _RUN_TYPES = {"ssh": "ssh_direc ssh_proxy", "jupyter": "jupyter_direc ssh_direc 
 
 
 def search_offers(needs: OfferFilter) -> list[dict[str, Any]]:
-    """Return the platform's rows for what is needed, priced with its disk, the cheapest first."""
     return list(_ask("the search", "POST", SEARCH_PATH, needs.body()).get("offers") or ())
 
 
@@ -67,7 +66,6 @@ def create_instance(offer: int, request: CreateRequest) -> int:
 
 
 def list_instances() -> dict[int, Instance]:
-    """Return the account's instances by id."""
     return {one.id: one for one in map(parse_instance, _pages())}
 
 
@@ -87,7 +85,6 @@ def _pages() -> Iterator[Mapping[str, Any]]:
 
 
 def destroy_instance(number: int) -> None:
-    """Destroy an instance with everything on its disk."""
     what = f"the end of instance {number}"
     answer = _ask(
         what, "DELETE", f"/api/v0/instances/{number}/", {}, sent="rlbox vast ls tells whether it is still there"
@@ -160,7 +157,6 @@ def find_api_key() -> str:
 
 
 def require_api_key() -> str:
-    """Return the API key; `SpecError` when there is none."""
     if key := find_api_key():
         return key
     raise SpecError(
@@ -169,7 +165,6 @@ def require_api_key() -> str:
 
 
 def platform_url() -> str:
-    """Return where the platform answers."""
     return os.environ.get("VAST_URL") or "https://console.vast.ai"
 
 

@@ -26,7 +26,6 @@ class Quote:
     setup: str = ""
 
     def lines(self) -> list[str]:
-        """Return the request and its cost in words."""
         return [
             f"image    {self.request.image}",
             *([f"setup    {self.setup}"] if self.setup else []),
@@ -40,7 +39,6 @@ class Quote:
         ]
 
     def cost_lines(self) -> list[str]:
-        """Return what it costs in words."""
         most, hours, one = self.needs.price, self.hours, self.offer
         if one is None:
             return [f"at most ${most:g} an hour, ${most * hours:.2f} for {hours:g} hours (assumed: the ceiling)"]
@@ -53,7 +51,6 @@ class Quote:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON types."""
         row = offer_as_json(self.offer) if self.offer else None
         cost = {"hour": self.needs.price, "assumed": True}
         if row:
@@ -76,12 +73,10 @@ def format_search_command(url: str, needs: OfferFilter) -> str:
 
 
 def offer_as_json(offer: Offer) -> dict[str, Any]:
-    """Return an offer as JSON types."""
     return {name: round(part, 4) if isinstance(part, float) else part for name, part in asdict(offer).items()}
 
 
 def format_offers(offers: tuple[Offer, ...]) -> str:
-    """Return offers as a table."""
     head = ("offer", "$/h", "GPUs", "cores", "GB", "disk GB", "CUDA", "reliable", "Mbit/s", "where")
     rows = [
         (

@@ -45,7 +45,6 @@ class RemoteJob:
 
     @property
     def folder(self) -> str:
-        """Where it lies on the instance."""
         return f"{self.disk}/{JOB_DIRECTORY}"
 
     def text(self) -> str:

@@ -255,7 +255,6 @@ class Instance:
 
     @property
     def target(self) -> str:
-        """The target that it was created for."""
         return self.label.removeprefix(LABEL_PREFIX).partition(" ")[0]
 
     @property
@@ -265,12 +264,10 @@ class Instance:
 
     @property
     def own(self) -> bool:
-        """Whether rlbox created it."""
         return self.label.startswith(LABEL_PREFIX)
 
 
 def parse_instance(row: Mapping[str, Any]) -> Instance:
-    """Return an instance of the platform's answer."""
     return Instance(
         id=int(row["id"]),
         label=str(row.get("label") or ""),
