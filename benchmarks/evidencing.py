@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
 from benchmarks.watching import bare_run, bare_stage
+from rlbox.amounts import utc_now
 from rlbox.diagnose.first_fatal import FatalPosition, find_first_fatal
 from rlbox.gate.causes import failed_exit
 from rlbox.record.run_dir import write_plan
@@ -19,7 +20,6 @@ from rlbox.record.state import StageState
 from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.evidence import StageFailure
 from rlbox.supervise.failure_report import explain_failure, write_evidence
-from rlbox.system.clock import utc_now
 from rlbox.system.files import write_atomic
 
 LOG_BYTES, FEW_BYTES = 1 << 30, 4 << 20

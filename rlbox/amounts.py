@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -97,3 +97,8 @@ def columns(rows: Iterable[Sequence[str]]) -> list[str]:
 def padded(text: str, width: int) -> str:
     """Return a text with spaces behind it up to a width, in which marks of others' words do not count."""
     return text + " " * (width - len(text))
+
+
+def utc_now() -> str:
+    """Return the time in UTC, ISO 8601 with milliseconds."""
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")

@@ -20,12 +20,12 @@ sys.path[:0] = [str(CHECKOUT), str(CHECKOUT / "tests")]
 
 from browserbox import find_chromium  # noqa: E402
 
+from rlbox.amounts import utc_now  # noqa: E402
 from rlbox.record.state import RunState, load_run_state  # noqa: E402
 from rlbox.report.html import render_report  # noqa: E402
 from rlbox.report.live import LivePage  # noqa: E402
 from rlbox.report.read import RunRecord, load_run_record  # noqa: E402
 from rlbox.secrets.masks import SecretMasker  # noqa: E402
-from rlbox.system.clock import utc_now  # noqa: E402
 
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run")
 DARK = "--blink-settings=preferredColorScheme=0"

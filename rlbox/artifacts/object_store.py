@@ -16,8 +16,8 @@ from pathlib import Path
 
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _
+from rlbox.system.file_lock import open_locked_file
 from rlbox.system.files import cache_path, link_or_copy, sha256_file
-from rlbox.system.lock import open_locked_file
 
 _BLOCK = 1 << 20
 _NAME = re.compile(r"[0-9a-f]{64}")

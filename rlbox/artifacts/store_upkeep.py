@@ -18,8 +18,8 @@ from rlbox.artifacts.object_store import Store, not_writable
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
+from rlbox.system.file_lock import open_locked_file, require_unlocked
 from rlbox.system.files import cache_path, sha256_file, write_atomic
-from rlbox.system.lock import open_locked_file, require_unlocked
 from rlbox.system.safe_files import remove_tree, walk_files
 from rlbox.target.artifact import Artifact, named_files
 from rlbox.target.lock import Lock, load_lock

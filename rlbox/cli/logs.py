@@ -217,10 +217,10 @@ def watch(app: App, name: str | None, port: int, opened: str, target: str, data:
       rlbox watch
       rlbox watch smoke-20260101 --port 8300 --open no
     """
+    from rlbox.amounts import utc_now
     from rlbox.report.html import render_report
     from rlbox.report.live import LivePage
     from rlbox.report.read import load_run_record
-    from rlbox.system.clock import utc_now
 
     folder = open_existing_run_store(app, target, data).find_run(name)
 

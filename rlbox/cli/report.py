@@ -55,9 +55,9 @@ def report(
       rlbox report smoke-20260102 smoke-20260101
       rlbox report sft-20260101 --scores
     """
+    from rlbox.amounts import utc_now
     from rlbox.report.html import render_report
     from rlbox.report.read import load_run_record
-    from rlbox.system.clock import utc_now
 
     folder = _run_folder(app, name, target, data)
     record = load_run_record(folder, load_run_masks(app, folder), points=POINTS)
@@ -84,8 +84,8 @@ def _scores_page(app: App, folder: Path, beside: str) -> Path:
     SpecError
         It judged none, or the page is to go to standard output.
     """
+    from rlbox.amounts import utc_now
     from rlbox.report.scores_page import read_answers, render_scores, results_of_run
-    from rlbox.system.clock import utc_now
     from rlbox.system.files import require_writable_file, write_atomic
 
     if beside in ("-", "/dev/stdout"):

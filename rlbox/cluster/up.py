@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlbox.amounts import columns
+from rlbox.amounts import columns, utc_now
 from rlbox.app import App
 from rlbox.cluster.audit import require_audit
 from rlbox.cluster.carry import Started
@@ -42,7 +42,6 @@ from rlbox.engine.connection import require_image
 from rlbox.errors import NodeError, SpecError
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
-from rlbox.system.clock import utc_now
 from rlbox.values import Secret
 
 START_S = 300.0

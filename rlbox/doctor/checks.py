@@ -11,10 +11,10 @@ from typing import Any, Literal
 from rlbox.doctor.check_group import CheckGroup
 from rlbox.doctor.context import CheckContext
 from rlbox.doctor.disks import check_data_disk, check_directories, check_directory, probe_directories
-from rlbox.doctor.engine import check_driver, check_engine, probe_engine
+from rlbox.doctor.engine import check_engine, probe_engine
 from rlbox.doctor.environment import check_environment, check_tokens, probe_environment
 from rlbox.doctor.fix_checks import check_fix, run_fix_checks, select_fix_checks
-from rlbox.doctor.gpus import check_all_reduce, check_gpu_kernels, check_gpus
+from rlbox.doctor.gpus import check_all_reduce, check_driver, check_gpu_kernels, check_gpus
 from rlbox.doctor.limits import check_limits, probe_limits
 from rlbox.doctor.network import check_network, probe_network
 from rlbox.doctor.packages import check_packages, probe_packages, site_packages_path

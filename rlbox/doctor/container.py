@@ -18,8 +18,8 @@ from pathlib import Path
 from rlbox.doctor.checks import FIXES, CheckFamily, select_families
 from rlbox.doctor.context import CheckContext
 from rlbox.doctor.disks import find_directories
-from rlbox.doctor.engine import DriverNeeds, find_stack_cuda
 from rlbox.doctor.fix_checks import add_broken_fix_checks, select_fix_checks
+from rlbox.doctor.gpus import DriverNeeds, find_stack_cuda
 from rlbox.doctor.network import read_ray_ports
 from rlbox.doctor.processes import list_processes
 from rlbox.doctor.report import Report, resolve_findings

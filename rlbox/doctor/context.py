@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlbox.amounts import duration_text
-from rlbox.doctor.engine import DriverNeeds
+from rlbox.doctor.gpus import DriverNeeds
 from rlbox.doctor.network import Endpoint
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import ProgramFacts, StackProbe, was_too_slow

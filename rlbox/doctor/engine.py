@@ -1,10 +1,9 @@
-"""The engine of a host, what rlbox left on it, and its GPU driver beside what an image asks for."""
+"""The engine of a host, what rlbox left on it, and whether the image of a target is current."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from rlbox.foreign import whole_number
 from rlbox.i18n import _
 from rlbox.record.disk_lock import LOCK_FILE, find_lock_owner
 from rlbox.system.files import free_bytes
-from rlbox.system.gpu import GpuDriver, GpuModel
 from rlbox.system.identity import is_in_image
 from rlbox.system.safe_files import is_file
 
@@ -128,130 +126,6 @@ check_engine = CheckGroup(first=_answers, checks=(_new_enough, _gives_gpus, _roo
 
 def _dotted(version: Sequence[int]) -> str:
     return ".".join(map(str, version))
-
-
-@dataclass(frozen=True, kw_only=True)
-class DriverNeeds:
-    """What an image asks of a driver: `NVIDIA_REQUIRE_CUDA` as it stands, and the CUDA that its torch is built for.
-
-    `compat` says that it holds CUDA's forward compatibility library, which data-centre cards alone can use. `variant`
-    is the target of the same stack for older drivers, where there is one.
-    """
-
-    require: str = ""
-    torch_cuda: str = ""
-    compat: bool = False
-    variant: str = ""
-
-
-def _driver_there(driver: GpuDriver, __: DriverNeeds, requirements: Requirements) -> Iterator[Finding]:
-    if requirements.wants_gpu and not driver.present:
-        yield Finding(
-            id="gpu-driver-missing", title=_("there is no NVIDIA driver, and the target wants GPUs"),
-            seen=_("wanted: {gpus} x {gpu}").format(gpus=requirements.gpus or 1, gpu=requirements.gpu or 'GPU'),
-            where="/dev/nvidia*",
-            remedy=_("run it on a machine with the GPU; inside a container: start it with --gpus all"),
-            breaks=("gpu-*",), covers=("libcuda-missing", "no-gpu-visible"),
-        )  # fmt: skip
-
-
-def _driver_answers(driver: GpuDriver, __: DriverNeeds, requirements: Requirements) -> Iterator[Finding]:
-    if requirements.wants_gpu and driver.error:
-        yield Finding(
-            id="gpu-driver-broken", title=_("the NVIDIA driver does not answer"), seen=driver.error,
-            where="libcuda.so.1",
-            remedy=_("restart the container; if the host's nvidia-smi fails too, reload the driver or reboot"),
-            breaks=("gpu-*",),
-        )  # fmt: skip
-
-
-def _driver_new_enough(driver: GpuDriver, needs: DriverNeeds, requirements: Requirements) -> Iterator[Finding]:
-    if not requirements.wants_gpu:
-        return
-    wanted = parse_required_cuda(needs.require) or _version(needs.torch_cuda)[:1]
-    if driver.cuda and wanted and driver.cuda < wanted and not (needs.compat and requirements.grade == "datacenter"):
-        package = f"cuda-compat-{wanted[0]}-{(*wanted, 0)[1]}"
-        forward = {
-            "datacenter": f"take a base of NVIDIA's with its compatibility library ({package}; this card can use it), ",
-            "workstation": "(a workstation card has no forward compatibility), ",
-            "consumer": "(a consumer card has no forward compatibility), ",
-        }.get(requirements.grade, "")
-        variant = _("take the target {variant}, ").format(variant=needs.variant) if needs.variant else ""
-        branch = (
-            "" if len(wanted) > 1 else OLDEST_DRIVERS.get(wanted[0], "")
-        )  # a minor version is NVIDIA_REQUIRE_CUDA's
-        least = _(" to {branch} or newer").format(branch=branch) if branch else ""
-        yield Finding(
-            id="cuda-driver-old", title=_("the image needs a newer NVIDIA driver"),
-            seen=_("the driver takes CUDA {dotted}, the image wants {dotted2}").format
-                (dotted=_dotted(driver.cuda), dotted2=_dotted(wanted)), where="driver",
-            remedy=_("update the host's driver{least}, {variant}{forward}or take a machine with a newer one").format
-                (least=least, variant=variant, forward=forward),
-            breaks=("gpu-*",),
-            covers=("driver-too-old",),
-        )  # fmt: skip
-
-
-def _gpus_enough(driver: GpuDriver, __: DriverNeeds, requirements: Requirements) -> Iterator[Finding]:
-    if driver.devices:
-        yield from check_gpu_count(driver.devices, requirements)
-
-
-def check_gpu_count(count: int, requirements: Requirements) -> Iterator[Finding]:
-    if count < requirements.gpus:
-        yield Finding(
-            id="gpu-count", title=_("there are fewer GPUs than the target uses"),
-            seen=_("{count} of {gpus}").format(count=count, gpus=requirements.gpus),
-            where="/dev/nvidia*",
-            remedy=_("start the container with all of them, unset CUDA_VISIBLE_DEVICES, or lower hardware.gpus"),
-            covers=("invalid-device-ordinal",),
-        )  # fmt: skip
-
-
-check_driver = CheckGroup(first=_driver_there, checks=(_driver_answers, _driver_new_enough, _gpus_enough))
-"""What is wrong with the driver for a target with GPUs."""
-
-
-def check_gpu_models(cards: Sequence[GpuModel], requirements: Requirements) -> Iterator[Finding]:
-    """Yield what a user must know of GPUs that are not those of the target."""
-    others = [card for card in cards if requirements.arch and card.arch and card.arch != requirements.arch]
-    if others:
-        yield Finding(
-            id="gpu-other-arch", title=_("the GPU is not the one that the target is made for"), level="warning",
-            seen=_("{name} is {arch}, the target {demands_arch}").format
-                (name=others[0].name, arch=others[0].arch, demands_arch=requirements.arch), where="hardware.arch",
-            remedy=_("choose the target of this GPU, or set hardware.gpu and hardware.arch and build it again"),
-        )  # fmt: skip
-
-
-OLDEST_DRIVERS = {11: "450", 12: "525", 13: "580"}
-"""The oldest branch of the driver that runs a major version of CUDA, every minor one of it.
-
-Source: NVIDIA CUDA compatibility guide, minor version compatibility.
-"""
-
-
-def find_stack_cuda(packages: Mapping[str, str]) -> str:
-    """Return the CUDA that a stack's torch is built for, as `12.8`; empty when it is built for none.
-
-    The local part of torch's version says it (`2.11.0+cu130`), else the version of the CUDA runtime that torch's wheel
-    of PyPI wants.
-    """
-    torch = packages.get("torch", "").partition("+")[2]
-    if torch.startswith("cu") and whole_number(torch[2:]) is not None:
-        return f"{torch[2:-1]}.{torch[-1]}"
-    runtime = next((version for name, version in packages.items() if name.startswith("nvidia-cuda-runtime")), "")
-    return "" if torch else ".".join(runtime.split(".")[:2])
-
-
-def parse_required_cuda(text: str) -> tuple[int, ...]:
-    """Return the least CUDA of `NVIDIA_REQUIRE_CUDA`: `cuda>=12.8 brand=tesla,driver>=470` is (12, 8)."""
-    found = re.search(r"\bcuda>=(\d+(?:\.\d+)*)", text)
-    return _version(found.group(1)) if found else ()
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(number for part in text.split(".") if (number := whole_number(part)) is not None)
 
 
 def _image(state: str, target: str) -> Iterator[Finding]:

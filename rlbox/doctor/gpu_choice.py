@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
-from rlbox.doctor.engine import OLDEST_DRIVERS, DriverNeeds, check_driver, check_gpu_models, find_stack_cuda
+from rlbox.doctor.gpus import OLDEST_DRIVERS, DriverNeeds, check_driver, check_gpu_models, find_stack_cuda
 from rlbox.doctor.requirements import Requirements, override_gpus
 from rlbox.engine.address import engine_is_here, engine_url
 from rlbox.engine.connection import engine

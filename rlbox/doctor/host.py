@@ -17,8 +17,9 @@ from rlbox.doctor.checks import select_families
 from rlbox.doctor.container import ProbeThreads
 from rlbox.doctor.context import CheckContext
 from rlbox.doctor.disks import is_responsive
-from rlbox.doctor.engine import DriverNeeds, check_image_state
+from rlbox.doctor.engine import check_image_state
 from rlbox.doctor.gpu_choice import choose_container_gpus, read_driver_requirements, read_gpus_option
+from rlbox.doctor.gpus import DriverNeeds
 from rlbox.doctor.network import Endpoint
 from rlbox.doctor.report import Report, load_report, merge_reports, resolve_findings
 from rlbox.doctor.requirements import Requirements, override_gpus, parse_requirements

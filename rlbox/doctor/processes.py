@@ -23,7 +23,7 @@ from rlbox.system.process_table import (
     read_environment,
     read_text,
 )
-from rlbox.system.processes import FOLDER_MARK
+from rlbox.system.run_processes import FOLDER_MARK
 from rlbox.values import VENV
 
 # Programs of a run, by name or command line; Ray's workers and engines set such titles.

@@ -25,7 +25,7 @@ from rlbox.gate.safetensors_check import tensors_problem
 from rlbox.job.gate_plan import FilePlan
 from rlbox.job.gate_spec import WILD
 from rlbox.job.names import FileFact
-from rlbox.system.origin import Inode, WriteWatcher, read_file_system_clock, read_inode
+from rlbox.system.file_origin import Inode, WriteWatcher, read_file_system_clock, read_inode
 from rlbox.system.safe_files import open_regular_file, read_bytes, walk_files
 
 _DEEP = "**"

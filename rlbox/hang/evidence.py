@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import card_text, duration_text, fine_text, limit_text, size_text
+from rlbox.amounts import card_text, duration_text, fine_text, limit_text, size_text, utc_now
 from rlbox.errors import page
 from rlbox.hang.context import Watched
 from rlbox.hang.detector import Stall
@@ -18,7 +18,6 @@ from rlbox.hang.stacks import STACKS_FOLDER, add_stacks
 from rlbox.hang.wait_probe import probe_waits
 from rlbox.hang.waits import ProcessWait, order_waits, wait_sentence
 from rlbox.job.names import HANG_FILE, HANG_PAGE
-from rlbox.system.clock import utc_now
 from rlbox.system.counters import ActivityRates
 from rlbox.system.gpu import probe_gpus
 from rlbox.system.json_files import read_json_object

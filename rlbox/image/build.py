@@ -101,7 +101,7 @@ class ImageBuild:
         from rlbox.artifacts.source_selection import unreached_explained
         from rlbox.image.buildkit import find_builder
         from rlbox.image.check import check_image, describe_image
-        from rlbox.system.lock import hold_lock
+        from rlbox.system.file_lock import hold_lock
 
         app, plan, wish = self._app, self._plan, self._wish
         began = time.monotonic()
@@ -211,7 +211,7 @@ class ImageBuild:
 
         from rlbox.image.buildkit import find_builder
         from rlbox.image.inputs import BuildInputs
-        from rlbox.system.lock import require_unlocked
+        from rlbox.system.file_lock import require_unlocked
 
         app, plan = self._app, self._plan
         data: dict[str, Any] = {"target": plan.target, "image": plan.tag, "why": why}

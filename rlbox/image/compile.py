@@ -27,8 +27,8 @@ from rlbox.image.compile_env import build_folders, build_site, build_system, mak
 from rlbox.image.compile_run import BuiltWheel, probe_room, run_build
 from rlbox.image.compile_wheel import check_archs, differing, write_plain_wheel
 from rlbox.image.plans import Recipe, image_plan
+from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path, sha256_file, write_atomic
-from rlbox.system.lock import hold_lock
 from rlbox.system.safe_files import remove_tree
 from rlbox.target.artifact import compile_inputs, named_files
 from rlbox.target.compiled import Compile

@@ -15,9 +15,9 @@ from rlbox.engine.data_disk import data_folder
 from rlbox.image.plan import ImagePlan
 from rlbox.provision.layout import Layout, check_prefix
 from rlbox.provision.probe import read_record
+from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.system.json_files import read_json_object
-from rlbox.system.lock import hold_lock
 from rlbox.values import LOCK_IN_IMAGE
 
 

@@ -22,7 +22,7 @@ from rlbox.errors import LockHeld, NodeError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.record.state import parse_as
-from rlbox.system.lock import try_lock
+from rlbox.system.file_lock import try_lock
 from rlbox.system.safe_files import open_regular_fd
 
 LOCK_FILE = ".rlbox-run.lock"

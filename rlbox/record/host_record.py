@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause, ExitInfo, describe_exit, make_contradiction_cause, make_lost_run_cause
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.job.plan import RunPlan, load_run_plan
 from rlbox.record.state import RunState, RunStatus, change_stage, parse_as
-from rlbox.system.clock import utc_now
 from rlbox.system.files import state_path, write_atomic
 from rlbox.system.json_files import read_json_object
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause, make_disk_full_cause, make_unwritable_directory_cause
 from rlbox.record.state import EVENTS_FILE, PlotResult, RunState, change_service, change_stage, write_run_state
 from rlbox.secrets.masks import SecretMasker
-from rlbox.system.clock import utc_now
 from rlbox.system.files import free_bytes, is_disk_full
 from rlbox.system.json_files import LineAppender
 from rlbox.system.safe_files import read_stat, remove_file, replace_file

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, Protocol
 
+from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause, ExitInfo, ExitKind, get_exit_code, make_interrupted_cause, make_lost_run_cause
 from rlbox.errors import LockHeld, NodeError
 from rlbox.i18n import _
@@ -34,7 +35,6 @@ from rlbox.record.state import (
 )
 from rlbox.record.supervisor_file import is_same_boot, kill_leftover_processes, load_supervisor, read_stop_request
 from rlbox.secrets.masks import SecretMasker
-from rlbox.system.clock import utc_now
 from rlbox.system.identity import read_boot_identity
 from rlbox.system.json_files import read_json_object
 from rlbox.system.safe_files import list_names, open_regular_fd, read_stat, remove_file, replace_file

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rlbox.amounts import utc_now
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.job.plan import RunPlan, load_run_plan
 from rlbox.record.disk_lock import LockOwner
 from rlbox.record.journal import reserve_space
-from rlbox.system.clock import utc_now
 from rlbox.system.safe_files import copy_tree, make_directory, read_bytes, replace_file
 
 PLAN_FILE = "plan.json"

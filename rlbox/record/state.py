@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
+from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
@@ -26,7 +27,6 @@ from rlbox.i18n import _
 from rlbox.job.names import ATTEMPT
 from rlbox.job.plan import RunPlan
 from rlbox.secrets.masks import SecretMasker
-from rlbox.system.clock import utc_now
 from rlbox.system.json_files import read_json_lines
 from rlbox.system.safe_files import list_names, make_directory, read_bytes, read_stat, rename_path, replace_file
 

@@ -19,18 +19,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlbox.amounts import utc_now
 from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.record.host_record import HostRecordStore
 from rlbox.record.state import parse_as
-from rlbox.system.clock import utc_now
 from rlbox.system.files import write_atomic
 from rlbox.system.identity import BootIdentity, read_boot_identity
-from rlbox.system.interrupt import StopSignal
 from rlbox.system.json_files import read_json_object
 from rlbox.system.process_table import Process, probe_command_line, probe_process
-from rlbox.system.processes import RunProcesses
+from rlbox.system.run_processes import RunProcesses
 from rlbox.system.safe_files import create_file
+from rlbox.system.stop_signal import StopSignal
 
 SUPERVISOR_FILE = "supervisor.json"
 STOP_FILE = "stop.json"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from rlbox.amounts import utc_now
 from rlbox.app import App
 from rlbox.diagnose.cause import Cause, make_port_conflict_cause
 from rlbox.diagnose.first_fatal import SIGNATURES_FILE
@@ -35,7 +36,6 @@ from rlbox.report.run_view import summary_text
 from rlbox.run.backend import rerun_command_line
 from rlbox.run.data_disk import resolve_data_dir
 from rlbox.secrets.masks import SecretMasker
-from rlbox.system.clock import utc_now
 from rlbox.system.identity import user_name
 from rlbox.system.ports import find_port_holder
 from rlbox.values import VENV, Secret

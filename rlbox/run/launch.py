@@ -26,7 +26,7 @@ from rlbox.report.run_view import run_view, summary_text
 from rlbox.report.status import write_status
 from rlbox.run.backend import PreparedRun, resume_command_line
 from rlbox.system.identity import user_name
-from rlbox.system.interrupt import StopSignal, handle_stop_signals
+from rlbox.system.stop_signal import StopSignal, handle_stop_signals
 from rlbox.target.target import load_target
 
 GRACE_S = 20

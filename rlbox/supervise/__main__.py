@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
-from rlbox.system.interrupt import StopSignal
-from rlbox.system.processes import INIT_PID, forbid_ptrace
+from rlbox.system.run_processes import INIT_PID, forbid_ptrace
+from rlbox.system.stop_signal import StopSignal
 
 if TYPE_CHECKING:
     from rlbox.diagnose.cause import Cause

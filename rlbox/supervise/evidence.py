@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import limit_text, size_text
+from rlbox.amounts import limit_text, size_text, utc_now
 from rlbox.diagnose.cause import Cause
 from rlbox.diagnose.first_fatal import FatalPosition, find_first_fatal
 from rlbox.doctor.limits import probe_limits
@@ -28,7 +28,6 @@ from rlbox.job.plan import RayPlan, RunPlan, StagePlan
 from rlbox.record.resources import RESOURCES_FILE
 from rlbox.record.state import StageState
 from rlbox.secrets.masks import SecretMasker
-from rlbox.system.clock import utc_now
 from rlbox.system.command import run_command
 from rlbox.system.files import free_bytes
 from rlbox.system.gpu import GpuStatus, probe_gpus

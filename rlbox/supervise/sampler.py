@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlbox.amounts import utc_now
 from rlbox.record.resources import RESOURCES_FILE, make_sample
 from rlbox.record.state import RunState
-from rlbox.system.clock import utc_now
 from rlbox.system.counters import ActivitySample, CgroupCounters, probe_activity, probe_pressure
 from rlbox.system.files import free_bytes
 from rlbox.system.json_files import LineAppender

@@ -13,7 +13,7 @@ from rlbox.job.plan import ServicePlan
 from rlbox.logs.lines import Texts, views
 from rlbox.logs.patterns import compile_pattern, pattern_set
 from rlbox.system.poller import Poller
-from rlbox.system.processes import ChildProcess, RunProcesses
+from rlbox.system.run_processes import ChildProcess, RunProcesses
 from rlbox.values import Command
 
 _KINDS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")

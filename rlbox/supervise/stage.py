@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause, describe_exit, make_port_conflict_cause, resolve_log_path
 from rlbox.diagnose.first_fatal import FatalPosition
 from rlbox.doctor.ray_state import ray_auth_headers
@@ -22,10 +23,9 @@ from rlbox.supervise.ray_jobs import SUCCEEDED, RayJob, driver_log_path, write_s
 from rlbox.supervise.services import RunningService, weights_bytes
 from rlbox.supervise.stage_context import RetainedService, StageContext, StageStopped
 from rlbox.supervise.stage_watch import TOLD_TO_STOP, StageWatch
-from rlbox.system.clock import utc_now
 from rlbox.system.limits import probe_cgroup_memory
 from rlbox.system.ports import find_port_holder
-from rlbox.system.processes import ChildProcess
+from rlbox.system.run_processes import ChildProcess
 from rlbox.system.safe_files import force_directories, remove_file
 from rlbox.values import Command
 

@@ -28,10 +28,10 @@ from rlbox.secrets.handover import SecretGrants
 from rlbox.supervise.causes import lost_node, missing_program, out_of_memory
 from rlbox.supervise.starvation import StarvationMonitor
 from rlbox.system.files import free_bytes, is_disk_full
-from rlbox.system.interrupt import StopSignal
 from rlbox.system.limits import probe_cgroup_memory
 from rlbox.system.poller import Poller
-from rlbox.system.processes import RunProcesses
+from rlbox.system.run_processes import RunProcesses
+from rlbox.system.stop_signal import StopSignal
 
 if TYPE_CHECKING:
     from rlbox.supervise.services import RunningService

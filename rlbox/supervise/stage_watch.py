@@ -22,7 +22,7 @@ from rlbox.supervise.causes import dead_service, mute_service, silent_service, t
 from rlbox.supervise.ray_jobs import RayJob
 from rlbox.supervise.services import RunningService
 from rlbox.supervise.stage_context import StageContext, StageStopped
-from rlbox.system.processes import ChildProcess
+from rlbox.system.run_processes import ChildProcess
 from rlbox.system.tail import FileFollower
 
 _LOOK_S = 0.05

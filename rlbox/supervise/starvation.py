@@ -24,7 +24,7 @@ from rlbox.system.counters import (
 )
 from rlbox.system.limits import usable_cores
 from rlbox.system.process_table import probe_processes
-from rlbox.system.processes import ChildProcess, RunProcesses
+from rlbox.system.run_processes import ChildProcess, RunProcesses
 
 _EVERY_S = 1.0
 _CPU_SHARE = 0.002

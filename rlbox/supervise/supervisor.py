@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from rlbox.amounts import limit_text
+from rlbox.amounts import limit_text, utc_now
 from rlbox.diagnose.cause import Cause, describe_exit, get_exit_code
 from rlbox.doctor.fix_checks import ENGINE_PERCENT_VARIABLE, INSTALL_DIR_VARIABLE, run_fix_checks
 from rlbox.errors import NodeError
@@ -31,10 +31,9 @@ from rlbox.supervise.stage import StageResult, run_stage, stop_retained_services
 from rlbox.supervise.stage_context import NodeMonitor, StageContext
 from rlbox.supervise.starvation import StarvationMonitor
 from rlbox.system.cgroup import RunCgroup
-from rlbox.system.clock import utc_now
-from rlbox.system.interrupt import StopSignal
-from rlbox.system.processes import RunProcesses, become_subreaper
+from rlbox.system.run_processes import RunProcesses, become_subreaper
 from rlbox.system.safe_files import find_files, replace_file
+from rlbox.system.stop_signal import StopSignal
 from rlbox.values import Command
 
 BUG_FILE = "supervisor-error.log"

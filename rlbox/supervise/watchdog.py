@@ -16,8 +16,8 @@ from pathlib import Path
 from types import FrameType
 
 from rlbox.system.command import ProcessHandle, start_command
-from rlbox.system.interrupt import StopSignal
-from rlbox.system.processes import RunProcesses, become_subreaper
+from rlbox.system.run_processes import RunProcesses, become_subreaper
+from rlbox.system.stop_signal import StopSignal
 from rlbox.values import Command
 
 _LAST_BYTES = 2000

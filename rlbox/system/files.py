@@ -16,7 +16,7 @@ from typing import BinaryIO
 from rlbox.amounts import size_text
 from rlbox.errors import LockHeld, NodeError
 from rlbox.i18n import _
-from rlbox.system.lock import describe_lock_holder, open_locked_file
+from rlbox.system.file_lock import describe_lock_holder, open_locked_file
 from rlbox.system.safe_files import NEW_FILE_FLAGS
 
 

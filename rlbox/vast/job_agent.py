@@ -19,9 +19,9 @@ from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.record.state import RunState, load_run_state, read_events, run_cause
 from rlbox.system.command import PIPE, communicate, run_command, start_command
+from rlbox.system.file_lock import open_locked_file
 from rlbox.system.files import write_atomic
 from rlbox.system.http import HttpClient, NoResponseError, make_tls_context_factory, retry
-from rlbox.system.lock import open_locked_file
 from rlbox.system.network_settings import find_ca_bundle
 from rlbox.values import Command
 from rlbox.vast.api import set_instance_state

@@ -479,7 +479,7 @@ def test_a_build_that_made_nothing(
 
 @pytest.mark.allow("sockets")
 def test_two_builds_at_once(rlbox: Rlbox, mine: Folder, engine: EngineSocket) -> None:
-    from rlbox.system.lock import hold_lock
+    from rlbox.system.file_lock import hold_lock
 
     with hold_lock(cache_path("locks", "build-mine.tests.lock"), "build of mine"):
         said = rlbox("build", "mine")

@@ -17,8 +17,8 @@ from test_cli_run import JOB, PORT, current_image
 from rlbox.artifacts.object_store import store_folder
 from rlbox.provision.provision import BroughtPlace
 from rlbox.record.disk_lock import LockOwner, lock_disk
+from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path
-from rlbox.system.lock import hold_lock
 
 pytestmark = pytest.mark.allow("sockets", "processes")
 TAG = "rlbox/mine:tests"

@@ -14,8 +14,8 @@ from mirror import artifact_of
 
 from rlbox.artifacts.object_store import Store
 from rlbox.artifacts.store_upkeep import remember
+from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path
-from rlbox.system.lock import hold_lock
 from rlbox.target.lock import HttpFile, Lock, LockedGroup
 
 ONE, TWO, LOST = b"one", b"two" * 1000, b"lost"

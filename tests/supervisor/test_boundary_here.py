@@ -113,9 +113,9 @@ def test_a_plan_that_is_another_runs_is_told(disk: Disk) -> None:
 
 ORPHANS = """
 import os, pathlib, time
-from rlbox.system.interrupt import StopSignal
+from rlbox.system.stop_signal import StopSignal
 from rlbox.system.process_table import probe_processes
-from rlbox.system.processes import RunProcesses, become_subreaper
+from rlbox.system.run_processes import RunProcesses, become_subreaper
 from rlbox.values import Command
 become_subreaper()
 processes = RunProcesses(pathlib.Path("/d/runs/r"), StopSignal())

@@ -24,9 +24,9 @@ from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.stage_context import NodeMonitor, StageContext
 from rlbox.supervise.starvation import StarvationMonitor
 from rlbox.system.counters import ActivitySample, ProcessCounters
-from rlbox.system.interrupt import StopSignal
 from rlbox.system.process_table import Process
-from rlbox.system.processes import RunProcesses
+from rlbox.system.run_processes import RunProcesses
+from rlbox.system.stop_signal import StopSignal
 
 MIB = 1 << 20
 PROCESS = ProcessCounters(

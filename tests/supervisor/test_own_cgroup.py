@@ -17,9 +17,9 @@ from supervised import PATIENCE_S, Bench, free_port, python, wait_for
 from rlbox.job.plan import RayPlan, load_run_plan
 from rlbox.supervise.ray_jobs import RaySessionCleaner
 from rlbox.system.cgroup import RunCgroup
-from rlbox.system.interrupt import StopSignal
 from rlbox.system.process_table import has_environment
-from rlbox.system.processes import RunProcesses
+from rlbox.system.run_processes import RunProcesses
+from rlbox.system.stop_signal import StopSignal
 
 # A process that has left tree, session and environment behind: only the control group still knows it.
 HIDDEN = """

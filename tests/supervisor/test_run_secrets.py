@@ -27,8 +27,8 @@ from rlbox.record.run_store import RunStore
 from rlbox.run.backend import open_runtime
 from rlbox.run.here import PreparedHost
 from rlbox.secrets.handover import encode_secrets
-from rlbox.system.interrupt import StopSignal
-from rlbox.system.processes import RunProcesses
+from rlbox.system.run_processes import RunProcesses
+from rlbox.system.stop_signal import StopSignal
 from rlbox.values import Secret
 
 TOKEN = "wk+9/pl4nted=Q7zR'x"

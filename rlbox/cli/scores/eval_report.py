@@ -32,9 +32,9 @@ def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -
       rlbox eval report eval
       rlbox eval report eval --problem HumanEval/32 --lang zh
     """
+    from rlbox.amounts import utc_now
     from rlbox.report.scores_page import default_name, read_answers, render_scores, results_at
     from rlbox.run.data_disk import load_run_masks
-    from rlbox.system.clock import utc_now
 
     try:
         found = results_at(folder)

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from rlbox.system.lock import try_lock
+from rlbox.system.file_lock import try_lock
 
 _PREFIX = "rlbox-node-"
 

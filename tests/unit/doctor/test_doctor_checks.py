@@ -13,7 +13,7 @@ import rlbox.doctor
 from rlbox.doctor.check_group import CheckGroup
 from rlbox.doctor.checks import CHECKS, Where, select_families
 from rlbox.doctor.context import CheckContext
-from rlbox.doctor.engine import DriverNeeds
+from rlbox.doctor.gpus import DriverNeeds
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import StackProbe
 from rlbox.findings import Finding

@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 
-from rlbox.doctor.engine import (
+from rlbox.doctor.engine import EngineContainer, EngineFacts, check_engine, check_image_state
+from rlbox.doctor.fix_checks import TIMEOUT_CODE, add_broken_fix_checks, parse_failed_checks, select_fix_checks
+from rlbox.doctor.gpus import (
     DriverNeeds,
-    EngineContainer,
-    EngineFacts,
+    check_all_reduce,
     check_driver,
-    check_engine,
-    check_image_state,
+    check_gpu_kernels,
+    check_gpus,
     parse_required_cuda,
 )
-from rlbox.doctor.fix_checks import TIMEOUT_CODE, add_broken_fix_checks, parse_failed_checks, select_fix_checks
-from rlbox.doctor.gpus import check_all_reduce, check_gpu_kernels, check_gpus
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
     LinkerFacts,

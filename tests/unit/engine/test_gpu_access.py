@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fakes import LIMITS
 
-from rlbox.doctor.engine import DriverNeeds, check_driver, check_gpu_models, find_stack_cuda
+from rlbox.doctor.gpus import DriverNeeds, check_driver, check_gpu_models, find_stack_cuda
 from rlbox.doctor.requirements import Requirements, override_gpus
 from rlbox.engine.container import client_words, engine_options, plan_container
 from rlbox.engine.gpu_access import (

@@ -13,7 +13,7 @@ import pytest
 from rlbox.gate import files as module
 from rlbox.gate.files import Before, probe_file
 from rlbox.job.gate_plan import FilePlan
-from rlbox.system import origin
+from rlbox.system import file_origin as origin
 
 AS_IT_WAS = "is as it was before the stage, which has not written it"
 TOMORROW = time.time() + 86400
@@ -99,12 +99,12 @@ def test_a_clock_that_is_set_back_makes_no_file_old(old: Path, monkeypatch: pyte
     born = 10**18
     clock = [born + 10, born - 10]  # before the stage, and after it
     monkeypatch.setattr(module, "read_file_system_clock", lambda folder: (folder.stat().st_dev, clock.pop(0)))
-    monkeypatch.setattr("rlbox.system.origin.read_birth_ns", lambda path: born)
+    monkeypatch.setattr("rlbox.system.file_origin.read_birth_ns", lambda path: born)
     assert problem(old.with_name("fresh"), lambda: old.with_name("fresh").write_bytes(b"x")) == ""
 
 
 def test_without_births_a_second_name_is_no_proof(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.system.origin.read_birth_ns", lambda path: 0)
+    monkeypatch.setattr("rlbox.system.file_origin.read_birth_ns", lambda path: 0)
     fresh, link = old.with_name("fresh"), old.with_name("link")
     assert problem(fresh, lambda: fresh.write_bytes(b"x")) == ""
     assert problem(link, lambda: os.link(old, link)) == "has another name, by which it may be older than the stage"

@@ -21,8 +21,8 @@ from rlbox.config.project import Project
 from rlbox.engine.data_disk import data_folder, prepare_data_disk
 from rlbox.errors import LockHeld, NodeError, TimedOut, WorkFailed
 from rlbox.system.command import PIPE, check_command, communicate, run_command, run_in_foreground, start_command
+from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path, make_writable_directory, write_atomic, write_if_changed
-from rlbox.system.lock import hold_lock
 from rlbox.values import Command, Outcome
 
 

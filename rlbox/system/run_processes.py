@@ -19,7 +19,6 @@ from pathlib import Path
 
 from rlbox.system.cgroup import RunCgroup
 from rlbox.system.command import ProcessHandle, start_command
-from rlbox.system.interrupt import StopSignal
 from rlbox.system.libc import prctl, set_child_subreaper
 from rlbox.system.process_table import (
     Process,
@@ -29,6 +28,7 @@ from rlbox.system.process_table import (
     probe_process,
     probe_processes,
 )
+from rlbox.system.stop_signal import StopSignal
 from rlbox.values import Command
 
 RUN_MARK = "RLBOX_RUN"
