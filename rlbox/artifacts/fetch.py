@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from rlbox.amounts import counted, padded, size_text
+from rlbox.amounts import padded, size_text
 from rlbox.app import App
 from rlbox.artifacts.download import STALL_S, Downloader, Links, Try, Unfetched
 from rlbox.artifacts.git_tree import fill_from_git
 from rlbox.artifacts.object_store import Draft, Store
 from rlbox.errors import NodeError, WorkFailed
-from rlbox.i18n import _
+from rlbox.i18n import _, join, ngettext
 from rlbox.system.files import free_bytes, is_disk_full
 from rlbox.system.http import create_client
 from rlbox.system.network_settings import NetworkSettings, read_network_settings
@@ -272,12 +272,14 @@ def fetch_failed(failures: Mapping[Artifact, tuple[Try, ...]], target: str) -> W
     for tries, files in alike.items():
         names = ", ".join(artifact.file.rpartition("/")[2] for artifact in files)
         gone = all(one.status in (404, 410) for one in tries)
-        lines.append(f"no source offers {names} any more (yanked or superseded)" if gone else names)
+        lost = _("no source offers {files} any more (yanked or superseded)").format(files=names)
+        lines.append(lost if gone else names)
         lines += [f"  {one.mirror}: {one.why}" for one in tries]
         outdated += [f"rlbox lock {target} --upgrade {artifact.name}" for artifact in files if gone]
+    count = len(failures)
     return WorkFailed(
-        _("{files} cannot be fetched\n{lines}").format(
-            files=counted(len(failures), "file", "files"), lines="\n".join(f"  {line}" for line in lines)
+        ngettext("{count} file cannot be fetched\n{lines}", "{count} files cannot be fetched\n{lines}", count).format(
+            count=count, lines=join("\n", (join("", ("  ", line)) for line in lines))
         ),
         next_step=" && ".join(outdated)
         or _("rlbox fetch {target} goes on where this one stopped").format(target=target),

@@ -12,9 +12,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from rlbox.amounts import counted
 from rlbox.fixes.fix import Applies, Fix
-from rlbox.i18n import _, join
+from rlbox.i18n import _, join, ngettext
 from rlbox.target.lock import Lock
 from rlbox.target.target import GitSource, Target
 
@@ -143,9 +142,11 @@ def _hardware_facts(applies: Applies, target: Target) -> Iterator[tuple[bool, st
     if applies.grade:
         yield _one_of(hardware.grade, (applies.grade,), "GPU grade")
     if applies.gpus is not None:
-        yield _counted(hardware.gpus, applies.gpus, ("GPU a node", "GPUs a node"))
+        yield _counted(
+            hardware.gpus, applies.gpus, ngettext("{count} GPU a node", "{count} GPUs a node", hardware.gpus)
+        )
     if applies.nodes is not None:
-        yield _counted(hardware.nodes, applies.nodes, ("node", "nodes"))
+        yield _counted(hardware.nodes, applies.nodes, ngettext("{count} node", "{count} nodes", hardware.nodes))
     if applies.pids_per_core_below is not None:
         yield _tight(target, applies.pids_per_core_below)
 
@@ -174,14 +175,14 @@ def _one_of(value: str, wanted: tuple[str, ...], what: str) -> tuple[bool, str]:
     return holds, fact if holds else _("{fact}, not {wanted}").format(fact=fact, wanted=" or ".join(wanted))
 
 
-def _counted(value: int, wanted: str, what: tuple[str, str]) -> tuple[bool, str]:
+def _counted(value: int, wanted: str, text: str) -> tuple[bool, str]:
     match = _COUNT.match(wanted)
     assert match  # noqa: S101 - the spec's own pattern
     number = int(match[2])
     holds = {
         ">=": value >= number, "<=": value <= number, "==": value == number, "<": value < number, ">": value > number,
     }[match[1]]  # fmt: skip
-    fact = counted(value, *what)
+    fact = text.format(count=value)
     return holds, fact if holds else _("{fact}, not {wanted}").format(fact=fact, wanted=wanted)
 
 
