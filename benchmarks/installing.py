@@ -9,7 +9,7 @@ from uv import find_uv_bin
 from benchmarks.pairs import Case, Sample
 from benchmarks.place import Place, run
 from benchmarks.stack import Stack
-from rlbox.image.names import file_word
+from rlbox.image.names import tag_to_file_name
 
 TOOLS = "/opt/tools"
 INSTALL = f"SOURCE_DATE_EPOCH=1 sh {TOOLS}/install.sh layers /usr/bin/python3"
@@ -63,7 +63,7 @@ def _container(place: Place, stack: Stack) -> str:
     """Start a container of the operating system alone with rlbox's script, uv and the lock in it."""
     tools = place.folder / "tools"
     tools.mkdir()
-    context = stack.place.cache / "rlbox/contexts" / file_word(stack.image)
+    context = stack.place.cache / "rlbox/contexts" / tag_to_file_name(stack.image)
     locked = (context / "wheels").glob("*/*/requirements.txt")  # STAGE/LAYER
     (tools / "wheels/all").mkdir(parents=True)
     (tools / "wheels/all/requirements.txt").write_text("".join(path.read_text() for path in sorted(locked)))

@@ -20,7 +20,7 @@ from benchmarks.registry import Registry, running_registry
 from benchmarks.wheels import BOTTOM, LEAF, group_pins, spec_file, stack_text, wheel_digests, wheel_folder
 from rlbox.artifacts.object_store import store_folder
 from rlbox.config.project import Project
-from rlbox.image.names import file_word
+from rlbox.image.names import tag_to_file_name
 
 NEED_GIB, FEW_GIB = 10, 2
 PROFILE = """\
@@ -133,7 +133,7 @@ class Stack:
         if not folder.exists():
             folder.mkdir()
             (folder / "rootfs.tar").hardlink_to(
-                self.place.cache / "rlbox/contexts" / file_word(self.image) / "rootfs.tar"
+                self.place.cache / "rlbox/contexts" / tag_to_file_name(self.image) / "rootfs.tar"
             )
         return folder
 

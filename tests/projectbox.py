@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlbox.image.names import image_tag, unique_name
+from rlbox.image.names import image_tag, make_unique_name
 
-PROJECT = unique_name("tests", str(Path(__file__).resolve()))
+PROJECT = make_unique_name("tests", str(Path(__file__).resolve()))
 
 
 def own(target: str) -> str:

@@ -17,12 +17,12 @@ from rlbox.cli.completers import complete_target
 from rlbox.cli.options import dry_run, shared, sources_option, stack_option
 from rlbox.errors import EngineError
 from rlbox.i18n import _
-from rlbox.image.plans import image_plan
+from rlbox.image.plans import load_image_plan
 
 if TYPE_CHECKING:
     from rlbox.image.plan import ImagePlan
     from rlbox.provision.layout import Layout
-    from rlbox.provision.provision import ApplyWish
+    from rlbox.provision.provision import ApplyOptions
 
 
 def _here_it_is_remove(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
@@ -76,19 +76,19 @@ def apply(
       rlbox apply local --dry-run
       rlbox apply local --prefix /root/autodl-tmp/rlbox --dry-run
     """
-    from rlbox.provision.locations import chosen_layout
-    from rlbox.provision.provision import ApplyWish
+    from rlbox.provision.locations import choose_layout
+    from rlbox.provision.provision import ApplyOptions
 
     if check and remove:
         raise click.UsageError(_("--check and --remove exclude each other."))
-    image = image_plan(app.project, name)
-    layout = chosen_layout(image, prefix, data)
+    image = load_image_plan(app.project, name)
+    layout = choose_layout(image, prefix, data)
     if remove:
         return _remove(app, name, layout)
-    from rlbox.planner.stack_check import require_stack
+    from rlbox.planner.stack_check import require_consistent_stack
 
-    wish = ApplyWish(
-        forced=require_stack(app, name, force=force),
+    wish = ApplyOptions(
+        forced=require_consistent_stack(app, name, force=force),
         sources=sources,
         offline=offline,
         packages=packages,
@@ -113,10 +113,10 @@ def _accepted(rows: tuple[str, ...]) -> dict[str, str]:
     return {canonicalize_name(name.strip()): version.strip() for name, __, version in split}
 
 
-def _apply(app: App, image: ImagePlan, layout: Layout, wish: ApplyWish, *, check: bool, yes: bool) -> int:
+def _apply(app: App, image: ImagePlan, layout: Layout, wish: ApplyOptions, *, check: bool, yes: bool) -> int:
     """Say what differs, or was brought; a machine that is at the lock is at it only if its checks pass."""
-    from rlbox.provision.plan import brought, compared
-    from rlbox.provision.provision import bring_target, check_place
+    from rlbox.provision.plan import apply_result, compare_result
+    from rlbox.provision.provision import check_fixes, provision_target
 
     def consent(changes: int) -> None:
         if not layout.prefix:
@@ -124,16 +124,16 @@ def _apply(app: App, image: ImagePlan, layout: Layout, wish: ApplyWish, *, check
             confirm(app, yes, f"make {counted(changes, 'change', 'changes')} at / for target {image.target}")
 
     only_look = check or app.dry_run
-    prepared, plan, done = bring_target(app, image, layout, wish, only_look=only_look, consent=consent)
+    prepared, plan, done = provision_target(app, image, layout, wish, only_look=only_look, consent=consent)
     if only_look and (plan.steps or not check):
-        told = compared(prepared.wanted, plan, differences=app.dry_run)
+        told = compare_result(prepared.wanted, plan, differences=app.dry_run)
         if not check:
             return app.planned(*told, _would(app, layout, image.target, len(plan.steps), yes=yes))
         app.result(*told)
         return 1 if plan.steps else 0
     layout = prepared.wanted.layout
-    checks = check_place(layout)
-    app.result(*brought(prepared.wanted, plan.left, done.steps, done.kept, checks))
+    checks = check_fixes(layout)
+    app.result(*apply_result(prepared.wanted, plan.left, done.steps, done.kept, checks))
     app.say(f"next: . {layout.own}/libexec/init.sh, or rlbox run JOB --place here")
     partial = {row.origin for row in plan.left}
     return 1 if any(row.level == "error" and row.id not in partial for row in checks[1]) else 0
@@ -164,9 +164,9 @@ def _warn(app: App, target: str) -> None:
 
 
 def _remove(app: App, name: str, layout: Layout) -> int:
-    from rlbox.provision.provision import take_away
+    from rlbox.provision.provision import remove_target
 
-    state, paths, notes = take_away(app, name, layout)
+    state, paths, notes = remove_target(app, name, layout)
     lines = [f"{name}  {state}: {counted(len(paths), 'thing', 'things')} laid back", *notes]
     if app.dry_run:
         lines = [f"remove      {path}" for path in paths]

@@ -34,13 +34,13 @@ def build(
     """
     from rlbox.doctor.gpu_choice import find_oldest_driver
     from rlbox.image.build import build_target
-    from rlbox.image.buildkit import BuildWish
-    from rlbox.planner.stack_check import require_stack
+    from rlbox.image.buildkit import BuildOptions
+    from rlbox.planner.stack_check import require_consistent_stack
 
     if app.dry_run and (driver := find_oldest_driver(app, name)):
         app.say(f"driver: {driver} or newer on the machine that runs it")
-    forced = require_stack(app, name, force=force)
-    wish = BuildWish(
+    forced = require_consistent_stack(app, name, force=force)
+    wish = BuildOptions(
         no_cache=no_cache, rebuild=rebuild, hermetic=hermetic, verify=verify, sources=sources, forced=forced
     )
     return build_target(app, name, wish)
@@ -72,9 +72,9 @@ def compile(
       rlbox compile vast-5090-flash --dry-run
       rlbox compile vast-5090-flash flash-attn --verify --dry-run
     """
-    from rlbox.image.compile import CompileWish, compile_json, compile_target, compile_text
+    from rlbox.image.compile import CompileOptions, compile_json, compile_target, compile_text
 
-    wish = CompileWish(names=wheels, jobs=jobs or 0, verify=verify, replace=replace, sources=sources)
+    wish = CompileOptions(names=wheels, jobs=jobs or 0, verify=verify, replace=replace, sources=sources)
     told = compile_target(app, name, wish)
     if app.dry_run:
         count = len([one for one in told if one.wheel is None])

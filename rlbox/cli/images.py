@@ -18,10 +18,10 @@ from rlbox.cli.options import dry_run, gpus_option, shared, stack_option
 from rlbox.i18n import _
 from rlbox.image.forms.compose import WAYS
 from rlbox.image.names import NO_PROJECT, image_tag
-from rlbox.image.plans import image_plan
+from rlbox.image.plans import load_image_plan
 
 if TYPE_CHECKING:
-    from rlbox.image.prune import KeptImage
+    from rlbox.image.prune import CachedImage
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
@@ -63,9 +63,9 @@ def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
       rlbox images rm rlbox/local:work-0a1b2c --yes
     """
     from rlbox.errors import EngineError
-    from rlbox.image.prune import find_kept, kept_images
+    from rlbox.image.prune import list_images, select_images
 
-    rows = find_kept(app.project, kept_images(app.project), names)
+    rows = select_images(app.project, list_images(app.project), names)
     if held := [row for row in rows if row.containers]:
         raise EngineError(
             _("container {container} is made from {shown}").format(
@@ -91,35 +91,35 @@ def prune(app: App, yes: bool) -> int:
       rlbox images prune --dry-run
       rlbox images prune --yes
     """
-    from rlbox.image.prune import image_fate, kept_images
+    from rlbox.image.prune import explain_kept_image, list_images
 
-    return _carry_out(app, [(row, image_fate(row)) for row in kept_images(app.project)], yes=yes)
+    return _carry_out(app, [(row, explain_kept_image(row)) for row in list_images(app.project)], yes=yes)
 
 
 def _list(app: App) -> None:
-    from rlbox.image.prune import image_lines, kept_images
+    from rlbox.image.prune import image_lines, list_images
 
-    rows = kept_images(app.project)
+    rows = list_images(app.project)
     told = "\n".join(image_lines(rows)) if rows else "no image yet"
     app.result({"images": [asdict(row) for row in rows]}, told)
 
 
-def _carry_out(app: App, rows: Sequence[tuple[KeptImage, str]], *, yes: bool) -> int:
+def _carry_out(app: App, rows: Sequence[tuple[CachedImage, str]], *, yes: bool) -> int:
     from rlbox.amounts import size_text
-    from rlbox.image.prune import fate_lines, freed_bytes, remove_images
+    from rlbox.image.prune import freed_bytes, prune_lines, remove_images
 
     going = [row for row, stays in rows if not stays]
     freed = freed_bytes(going)
     found = {"images": [{"image": row.name, "bytes": row.size, "stays": stays} for row, stays in rows], "bytes": freed}
     if app.dry_run:
-        text = "\n".join([*fate_lines(rows, done=False), f"would free up to {size_text(freed)}"])
+        text = "\n".join([*prune_lines(rows, done=False), f"would free up to {size_text(freed)}"])
         return app.planned(found, text, f"remove {len(going)} images" if going else "remove nothing")
     if going:
-        for line in fate_lines(((row, "") for row in going), done=False):
+        for line in prune_lines(((row, "") for row in going), done=False):
             app.say(line)
         confirm(app, yes, f"remove {len(going)} images, up to {size_text(freed)}")
         remove_images(going)
-    app.result(found | {"removed": True}, "\n".join([*fate_lines(rows, done=True), f"freed up to {size_text(freed)}"]))
+    app.result(found | {"removed": True}, "\n".join([*prune_lines(rows, done=True), f"freed up to {size_text(freed)}"]))
     return 0
 
 
@@ -144,18 +144,18 @@ def save(app: App, name: str, file: Path) -> int:
     """
     from rlbox.amounts import size_text
     from rlbox.engine.archive_save import save_image
-    from rlbox.image.check import own_image
+    from rlbox.image.check import tag_own_image
     from rlbox.system.files import require_writable_file
     from rlbox.system.progress import show_byte_progress
 
-    plan = image_plan(app.project, name)
+    plan = load_image_plan(app.project, name)
     tag = plan.tag
     file = Path(os.path.abspath(file))
     with app.checking("file"):
         require_writable_file(file, "another path for FILE")
     image: dict[str, Any] = {}
     with app.checking("image"):
-        image = own_image(app, plan)
+        image = tag_own_image(app, plan)
     if app.dry_run:
         return app.planned({"target": name, "image": tag, "file": str(file)}, f"write {tag} to {file}", f"save {tag}")
     with show_byte_progress(app, f"saving {tag}", int(image.get("Size") or 0)) as on_bytes:
@@ -184,13 +184,13 @@ def load(app: App, file: Path) -> int:
     from rlbox.amounts import size_text
     from rlbox.engine.archive_load import check_archive, load_archive
     from rlbox.engine.connection import engine
-    from rlbox.image.names import own_tag
+    from rlbox.image.names import retag_for_project
     from rlbox.system.progress import show_byte_progress
 
     size = file.stat().st_size
     with show_byte_progress(app, "verifying", size) as on_bytes:
         archive = check_archive(file, on_bytes)
-    tags = [own_tag(app.project, tag) for tag in archive.tags]
+    tags = [retag_for_project(app.project, tag) for tag in archive.tags]
     if app.dry_run:
         data = {"file": str(file), "images": tags, "digests": [item.digest for item in archive.manifests]}
         with app.checking("engine"):
@@ -198,7 +198,7 @@ def load(app: App, file: Path) -> int:
         whole = "\n".join(f"{file} is whole: {tag}" for tag in tags)
         return app.planned(data, whole, f"load {', '.join(tags)}")
     with show_byte_progress(app, "loading", size) as on_bytes:
-        loaded = load_archive(archive, lambda tag: own_tag(app.project, tag), on_bytes)
+        loaded = load_archive(archive, lambda tag: retag_for_project(app.project, tag), on_bytes)
     data = {"file": str(file), "image": loaded.tag, "digest": loaded.digest, "id": loaded.identity}
     app.result(
         {**data, "layers": loaded.layers, "bytes": size},
@@ -228,15 +228,15 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
     """
     from rlbox.engine.push import ImagePush
     from rlbox.engine.reference import push_reference
-    from rlbox.image.check import own_image
-    from rlbox.image.plans import image_plan
-    from rlbox.planner.stack_check import require_stack
+    from rlbox.image.check import tag_own_image
+    from rlbox.image.plans import load_image_plan
+    from rlbox.planner.stack_check import require_consistent_stack
 
-    forced = require_stack(app, name, force=force)
-    reference, plan = push_reference(destination, name), image_plan(app.project, name)
+    forced = require_consistent_stack(app, name, force=force)
+    reference, plan = push_reference(destination, name), load_image_plan(app.project, name)
     image: dict[str, Any] = {}
     with app.checking("image"):
-        image = own_image(app, plan)
+        image = tag_own_image(app, plan)
     return ImagePush(app, name, plan.tag, reference, plain_http=plain_http, forced=forced).carry_out(image)
 
 
@@ -306,8 +306,8 @@ def shell(app: App, name: str, command: tuple[str, ...], data: str | None, gpus:
       rlbox shell local
       rlbox shell local -- python -c 'import torch; print(torch.__version__)'
     """
-    from rlbox.planner.stack_check import require_stack
+    from rlbox.planner.stack_check import require_consistent_stack
     from rlbox.run.exec import open_shell
 
-    require_stack(app, name, force=force)
+    require_consistent_stack(app, name, force=force)
     return open_shell(app, name, command, data, gpus)

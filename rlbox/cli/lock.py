@@ -13,7 +13,7 @@ from rlbox.cli.completers import complete_target
 from rlbox.cli.options import Action, dry_run, place_option, shared, sources_option
 from rlbox.errors import WorkFailed
 from rlbox.i18n import _
-from rlbox.image.plans import image_plan
+from rlbox.image.plans import load_image_plan
 
 if TYPE_CHECKING:
     from rlbox.artifacts.egress import Contact
@@ -66,11 +66,11 @@ def lock(
 def _check(app: App, name: str, offline: bool, sources: str) -> int:
     from rlbox.artifacts.python_lock import Upgrade
     from rlbox.artifacts.relock import refuse_drift
-    from rlbox.planner.stack_check import require_stack
+    from rlbox.planner.stack_check import require_consistent_stack
     from rlbox.target.lock import lock_remedy
 
-    require_stack(app, name)
-    plan = image_plan(app.project, name)
+    require_consistent_stack(app, name)
+    plan = load_image_plan(app.project, name)
     if plan.lock != "current":
         raise WorkFailed(
             _("the lock of target {name} is {lock}").format(name=name, lock=plan.lock),
@@ -85,12 +85,12 @@ def _check(app: App, name: str, offline: bool, sources: str) -> int:
 def _relock(app: App, name: str, moved: Upgrade, sources: str, *, again: bool = False) -> tuple[Lock | None, Lock]:
     from rlbox.artifacts.relock import relock
     from rlbox.fixes.catalogue import load_fixed_target
-    from rlbox.planner.stack_check import refuse_clash
+    from rlbox.planner.stack_check import require_no_conflict
 
     loaded = load_fixed_target(app.project, name)
-    refuse_clash(app, loaded.target, None)
+    require_no_conflict(app, loaded.target, None)
     before, lock = relock(app, loaded.target, moved, sources, includes=loaded.includes, again=again)
-    refuse_clash(app, loaded.target, lock)
+    require_no_conflict(app, loaded.target, lock)
     return before, lock
 
 
@@ -144,11 +144,11 @@ def fetch(
       rlbox fetch local --import ./inputs
       rlbox fetch local --place here --export ./kit
     """
-    from rlbox.image.fetch import FetchWish, fetch_target
+    from rlbox.image.fetch import FetchOptions, fetch_target
 
     if export_to and import_from:
         raise click.UsageError(_("--export and --import exclude each other."))
-    wish = FetchWish(
+    wish = FetchOptions(
         here=place == "here",
         sources=sources,
         store=store,

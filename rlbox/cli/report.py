@@ -85,13 +85,13 @@ def _scores_page(app: App, folder: Path, beside: str) -> Path:
         It judged none, or the page is to go to standard output.
     """
     from rlbox.amounts import utc_now
-    from rlbox.report.scores_page import read_answers, render_scores, results_of_run
+    from rlbox.report.scores_page import load_run_results, read_answers, render_scores
     from rlbox.system.files import require_writable_file, write_atomic
 
     if beside in ("-", "/dev/stdout"):
         raise click.UsageError(_("--scores is a second file: name the first one with --out FILE."))
     try:
-        found = results_of_run(folder)
+        found = load_run_results(folder)
     except ValueError as error:
         raise SpecError(str(error)) from error
     if not found:

@@ -261,10 +261,10 @@ def plan(
     from rlbox.job.load import load_job
     from rlbox.job.params import parse_settings
     from rlbox.planner.fit import BudgetOptions, plan_job
-    from rlbox.planner.suggest import Asked
+    from rlbox.planner.suggest import Suggestion
     from rlbox.run.history import load_run_measurements, load_stage_measurements
 
-    wish = Asked(profiles=profiles, settings=parse_settings(settings))
+    wish = Suggestion(profiles=profiles, settings=parse_settings(settings))
     place = target or load_job(app.project, name).target
     runs = (
         load_run_measurements(app, name, calibrate, place, data)

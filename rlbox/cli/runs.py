@@ -139,7 +139,7 @@ def diff(app: App, before: str, after: str, target: str, data: str | None) -> in
       rlbox runs diff smoke-20250101 smoke-20250102 --json
     """
     from rlbox.report.read import load_run_record
-    from rlbox.report.run_diff import diff_json, diff_runs, diff_text, different
+    from rlbox.report.run_diff import diff_json, diff_runs, diff_text, is_different
     from rlbox.run.data_disk import load_run_masks
 
     run_store = open_existing_run_store(app, target, data)
@@ -148,7 +148,7 @@ def diff(app: App, before: str, after: str, target: str, data: str | None) -> in
     records = [load_run_record(folder, load_run_masks(app, folder), points=0) for folder in folders]
     found = diff_runs(*records)
     app.result({"diff": diff_json(names, found)}, diff_text(names, found))
-    return 1 if different(found) else 0
+    return 1 if is_different(found) else 0
 
 
 _WHAT = "the removal of runs"

@@ -16,7 +16,7 @@ from rlbox.cli.options import dry_run, shared
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
-from rlbox.image.plans import image_plan
+from rlbox.image.plans import load_image_plan
 
 if TYPE_CHECKING:
     from rlbox.job.job import Job
@@ -173,7 +173,7 @@ def render(app: App, names: tuple[str, ...], check: bool, context: str | None, h
         raise click.UsageError(_("--context takes one target, and no --check"))
     if hermetic and not context:
         raise click.UsageError(_("--hermetic says what --context carries"))
-    plans = [image_plan(app.project, name) for name in (names or tuple(app.project.targets()))]
+    plans = [load_image_plan(app.project, name) for name in (names or tuple(app.project.targets()))]
     stale = {name: text for plan in plans for name, text in plan.rendered.items() if _differs(app, name, text)}
     if check and stale:
         raise WorkFailed(_diff(app, stale), next_step=f"rlbox render {' '.join(names)}".rstrip())
@@ -213,12 +213,12 @@ def _differs(app: App, name: str, text: str) -> bool:
 
 def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -> None:
     """Write the build context; a dry run checks what could be in its way."""
-    from rlbox.image.buildkit import BuildWish
+    from rlbox.image.buildkit import BuildOptions
     from rlbox.image.context import check_context_folder
     from rlbox.image.inputs import BuildInputs
     from rlbox.system.files import require_writable_directory
 
-    wish = BuildWish(hermetic=hermetic)
+    wish = BuildOptions(hermetic=hermetic)
     with app.checking("folder"):
         require_writable_directory(folder, "another with --context")
         check_context_folder(folder)

@@ -224,14 +224,14 @@ def up(
     """
     from rlbox.cli.onstart import require_rented
     from rlbox.job.load import load_job
-    from rlbox.planner.stack_check import require_stack
+    from rlbox.planner.stack_check import require_consistent_stack
     from rlbox.vast.instance import find_project_files
     from rlbox.vast.remote_job import RemoteJob, require_valid_notice
 
     name = target or load_job(app.project, job).target
     disk = require_rented(app, name, job).disk.mount
     words = _run_words(profiles, settings, target, force=force)
-    require_stack(app, name, force=force)
+    require_consistent_stack(app, name, force=force)
     with app.checking("notice"):
         require_valid_notice(notify)
     stay = RemoteJob(job=job, disk=disk, words=words, then="stop" if then == "stop" else "keep", notify=notify)
@@ -410,16 +410,16 @@ def _require_fit(
     """Raise `SpecError` when no run can be planned from the job, `NodeError` when it does not fit its target."""
     from rlbox.job.load import load_job
     from rlbox.job.params import parse_settings, plan_values
-    from rlbox.planner.fit import declared_room, fit_of, require_fit
-    from rlbox.planner.suggest import Asked
+    from rlbox.planner.fit import check_fit, load_declared_capacity, require_fit
+    from rlbox.planner.suggest import Suggestion
     from rlbox.run.inputs import check_source, plan_container_run
 
-    wish = Asked(start=("vast", "up", job), profiles=profiles, settings=parse_settings(settings))
+    wish = Suggestion(start=("vast", "up", job), profiles=profiles, settings=parse_settings(settings))
     loaded = load_job(app.project, job)
     values, name = plan_values(loaded, profiles, wish.settings), target or loaded.target
     check_source(app, loaded, values, here=False, force=False)
     plan_container_run(loaded, values, "/data", f"{job}-PLAN", "here", name, tuple(map(str, loaded.secrets)))
-    fit = fit_of(loaded, values, declared_room(app, name, ""))
+    fit = check_fit(loaded, values, load_declared_capacity(app, name, ""))
     require_fit(app, loaded, fit, wish, force=force)
 
 

@@ -251,11 +251,11 @@ def rented_onstart(app: App, name: str, added: str = "", *, sent: bool, force: b
 def _setup_line(app: App, name: str) -> str:
     """Return what is done on an instance with a plain image; the lock must be there, and fresh."""
     from rlbox.amounts import counted, size_text
-    from rlbox.image.plans import image_plan
+    from rlbox.image.plans import load_image_plan
     from rlbox.target.lock import load_lock
 
     with app.checking("lock"):
-        image_plan(app.project, name).require_lock()
+        load_image_plan(app.project, name).require_lock()
     lock = load_lock(app.project.lock_file(name))
     files = [package for group in lock.groups for package in group.packages] if lock else []
     size = size_text(sum(package.size for package in files))

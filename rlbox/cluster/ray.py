@@ -20,7 +20,7 @@ from rlbox.cluster.labels import (
 from rlbox.cluster.plan import ClusterMember, ClusterPlan
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan, plan_container
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
-from rlbox.provision.shell_environment import shell_rule
+from rlbox.provision.shell_environment import inheritance_rule
 from rlbox.values import OWN, VENV
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def place_program(plan: ClusterPlan, member: ClusterMember, words: tuple[str, ..
         "own": member.place,
         "words": ["sh", f"{member.place}/libexec/entrypoint.sh", *words],
         "env": ray_env(plan, member, member.data),
-        **shell_rule(),
+        **inheritance_rule(),
     }
 
 

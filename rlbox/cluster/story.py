@@ -23,7 +23,7 @@ from rlbox.findings import Finding
 from rlbox.fixes.conditions import stack_versions
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
-from rlbox.image.plans import image_plan
+from rlbox.image.plans import load_image_plan
 from rlbox.target.lock import load_lock
 from rlbox.target.target import load_target
 
@@ -50,7 +50,7 @@ class Story:
     def __init__(self, app: App, wish: ClusterWish, fleet: Fleet, wishes: Sequence[NodeWish]) -> None:
         self.app, self.wish, self.fleet, self.wishes = app, wish, fleet, tuple(wishes)
         self.target: Target = load_target(app.project, wish.target).target
-        self.image: ImagePlan = image_plan(app.project, wish.target)
+        self.image: ImagePlan = load_image_plan(app.project, wish.target)
         self.name = cluster_name(self.target, wish.name)
 
     @property

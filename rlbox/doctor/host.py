@@ -33,10 +33,10 @@ from rlbox.errors import EngineError, NodeError, RlboxError, TimedOut
 from rlbox.findings import Finding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.image.context import outdated
+from rlbox.image.context import find_outdated_reason
 from rlbox.image.machine import image_needs
 from rlbox.image.plan import ImagePlan
-from rlbox.image.plans import image_plan
+from rlbox.image.plans import load_image_plan
 from rlbox.job.load import load_ports
 from rlbox.system.identity import format_user_ids
 from rlbox.system.network_settings import find_ca_bundle
@@ -64,7 +64,7 @@ def examine_host(app: App, name: str | None, data: str | None, gpus: str, budget
         What `--gpus` says, empty for the target's own number.
     """
     began = time.monotonic()
-    image = image_plan(app.project, name) if name else None
+    image = load_image_plan(app.project, name) if name else None
     wish = parse_gpus(read_gpus_option(gpus), image.container.gpus if image else 0)
     folder = _folder(image, data)
     context = _make_context(
@@ -156,7 +156,7 @@ def _examine_image(
             inside.reports.append(report)
         else:
             return report
-    return check_image_state("outdated" if outdated(image, found) else "current", image.target)
+    return check_image_state("outdated" if find_outdated_reason(image, found) else "current", image.target)
 
 
 def _end_container(image: ImagePlan, examined: Callable[[], bool]) -> None:

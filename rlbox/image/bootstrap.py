@@ -34,7 +34,7 @@ _SOURCES_LIST = "# made from locked packages; name an archive here to install mo
 RECIPE = repr((_LEFT_OUT, _REMOVED, _SOURCES_LIST))
 
 
-def deb_file(deb: Deb) -> str:
+def deb_file_name(deb: Deb) -> str:
     """Return the file name of a package in the archive that mmdebstrap reads."""
     return deb.path.rpartition("/")[2]
 
@@ -42,7 +42,7 @@ def deb_file(deb: Deb) -> str:
 def plan_package_list(debs: Sequence[Deb], controls: Mapping[str, str]) -> str:
     """Return the index `Packages` of an archive that holds exactly `debs`; `controls` maps sha256 to control text."""
     return "".join(
-        f"{controls[deb.sha256].rstrip()}\nFilename: ./{deb_file(deb)}\nSize: {deb.size}\nSHA256: {deb.sha256}\n\n"
+        f"{controls[deb.sha256].rstrip()}\nFilename: ./{deb_file_name(deb)}\nSize: {deb.size}\nSHA256: {deb.sha256}\n\n"
         for deb in debs
     )
 
@@ -136,7 +136,7 @@ def _write_archive(debs: Sequence[Deb], base: str, architecture: str, store: Sto
     """Lay the packages into `folder` with an index of exactly these."""
     controls = {}
     for deb in debs:
-        path = folder / deb_file(deb)
+        path = folder / deb_file_name(deb)
         store.link(deb.sha256, path)
         field = Command(argv=("dpkg-deb", "--field", str(path)))
         controls[deb.sha256] = check_command(field, f"{path.name} is no Debian package").stdout

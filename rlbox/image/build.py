@@ -12,12 +12,12 @@ from rlbox.engine.address import open_engine_address
 from rlbox.engine.connection import engine, engine_version, find_image
 from rlbox.errors import EngineError, NotAnswered, WorkFailed
 from rlbox.i18n import _
-from rlbox.image.buildkit import LINKED_COPIES, Builder, BuildWish
-from rlbox.image.check import adopt, told_of_old
-from rlbox.image.context import outdated
+from rlbox.image.buildkit import LINKED_COPIES, Builder, BuildOptions
+from rlbox.image.check import adopt_matching_image, find_legacy_image_note
+from rlbox.image.context import find_outdated_reason
 from rlbox.image.labels import KEYS_LABEL
-from rlbox.image.names import file_word, remember_project
-from rlbox.image.plans import image_plan
+from rlbox.image.names import remember_project, tag_to_file_name
+from rlbox.image.plans import load_image_plan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from rlbox.image.plan import ImagePlan
 
 
-def build_target(app: App, name: str, wish: BuildWish) -> int:
+def build_target(app: App, name: str, wish: BuildOptions) -> int:
     """Build the image of a target, unless its label proves that it is what the specs say now; return the exit code."""
-    return ImageBuild(app, image_plan(app.project, name), wish).carry_out()
+    return ImageBuild(app, load_image_plan(app.project, name), wish).carry_out()
 
 
-def require_built(app: App, name: str) -> None:
+def ensure_image_built(app: App, name: str) -> None:
     """Build the image of a target where there is none, or an outdated one; there is no result but the image."""
-    ImageBuild(app, image_plan(app.project, name), BuildWish()).require()
+    ImageBuild(app, load_image_plan(app.project, name), BuildOptions()).require()
 
 
 _NOTHING = {
@@ -52,7 +52,7 @@ _MOMENT_S = 5.0
 class ImageBuild:
     """The build of one image: the plan of it, what was asked for, and the steps in their order."""
 
-    def __init__(self, app: App, plan: ImagePlan, wish: BuildWish) -> None:
+    def __init__(self, app: App, plan: ImagePlan, wish: BuildOptions) -> None:
         self._app, self._plan, self._wish = app, plan, wish
         self._steps: dict[int, Step] = {}
 
@@ -65,14 +65,14 @@ class ImageBuild:
         asked, why, image = wish.rebuild or wish.no_cache or wish.verify, "", None
         with app.checking("image"):
             image = find_image(plan.tag)  # an engine that does not answer is met before anything is prepared
-            why = outdated(plan, image) if image and not asked else ""
+            why = find_outdated_reason(plan, image) if image and not asked else ""
         if image and not asked and not why and not app.dry.refused:
             return self._report(image["Id"], "unchanged", None)
-        if not asked and not app.dry.refused and not app.dry.unchecked and (fits := adopt(app, plan)):
+        if not asked and not app.dry.refused and not app.dry.unchecked and (fits := adopt_matching_image(app, plan)):
             return self._report(fits["Id"], "adopted", None)
         if app.dry_run:
             return self._look(why)
-        log = self._build(self._anew(why) if image else told_of_old(plan))
+        log = self._build(self._anew(why) if image else find_legacy_image_note(plan))
         image = find_image(plan.tag)
         if image is None:
             what = _("the build ended well, but the engine has no image {tag}").format(tag=plan.tag)
@@ -86,9 +86,9 @@ class ImageBuild:
             return
         self._plan.require_lock()
         image = find_image(self._plan.tag)
-        why = outdated(self._plan, image) if image else ""
-        if (why or not image) and not adopt(self._app, self._plan):
-            self._build(self._anew(why) if image else told_of_old(self._plan))
+        why = find_outdated_reason(self._plan, image) if image else ""
+        if (why or not image) and not adopt_matching_image(self._app, self._plan):
+            self._build(self._anew(why) if image else find_legacy_image_note(self._plan))
 
     def _anew(self, why: str) -> str:
         return f"{self._plan.tag} is built anew: {why}" if why else ""
@@ -123,12 +123,12 @@ class ImageBuild:
 
     def _run_builder(self) -> tuple[BuildRun, Path, str]:
         """Write the context and build from it; return how, the log, and the digest of the image's manifest."""
-        from rlbox.image.buildkit import build_image, build_view
+        from rlbox.image.buildkit import build_image, show_build_progress
         from rlbox.image.inputs import BuildInputs
 
         app = self._app
         run = BuildInputs(app, self._plan, self._wish).write()
-        with build_view(app) as show:
+        with show_build_progress(app) as show:
 
             def on_step(step: Step) -> None:
                 self._steps[step.number] = step
@@ -141,7 +141,7 @@ class ImageBuild:
         """What one build of a target at a time holds, and the word for it."""
         from rlbox.system.files import cache_path
 
-        return cache_path("locks", f"build-{file_word(self._plan.tag)}.lock"), f"build of {self._plan.target}"
+        return cache_path("locks", f"build-{tag_to_file_name(self._plan.tag)}.lock"), f"build of {self._plan.target}"
 
     def _report(self, image: str, state: str, log: Path | None, layers: Sequence[LayerTime] = ()) -> int:
         target, tag = self._plan.target, self._plan.tag
@@ -183,7 +183,7 @@ class ImageBuild:
             plan.require_lock()
             try:
                 image = find_image(plan.tag)
-                why = "there is none" if image is None else outdated(plan, image)
+                why = "there is none" if image is None else find_outdated_reason(plan, image)
             except NotAnswered:
                 why = "there is no engine yet"
             if why:

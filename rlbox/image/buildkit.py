@@ -34,7 +34,7 @@ LINKED_COPIES = (23,)  # the first engine whose BuildKit has them (0.10; source:
 _OUTPUT = ("--output=type=image,compression=zstd,compression-level=3,oci-mediatypes=true", "--provenance=false")
 
 
-def dockerfile_for(text: str, engine: tuple[int, ...], base: str = "") -> str:
+def adapt_dockerfile(text: str, engine: tuple[int, ...], base: str = "") -> str:
     """Return the Dockerfile as an engine's own BuildKit reads it: before 23 it knows no linked copies.
 
     The image has the same files then, but a changed layer takes all above it along, and the engine promises no digest.
@@ -174,7 +174,7 @@ _PASSING = (
 )
 
 
-def passing_failure(text: str) -> str:
+def find_transient_failure(text: str) -> str:
     """Return why a build that said `text` failed, if that was none of its own doing; empty otherwise.
 
     Only the client's last word counts, never what a step wrote.
@@ -184,7 +184,7 @@ def passing_failure(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildWish:
+class BuildOptions:
     """What was asked of a build; `forced` is the contradiction of its stack that `--force` overrides."""
 
     no_cache: bool = False
@@ -296,7 +296,7 @@ def build_image(
 
 
 @contextmanager
-def build_view(app: App) -> Iterator[Callable[[Step], None]]:
+def show_build_progress(app: App) -> Iterator[Callable[[Step], None]]:
     """Yield a function to be told of every step that begins or ends; the client's own housekeeping is not shown."""
     with show_progress(app, in_bytes=False) as show:
 
@@ -323,7 +323,7 @@ def _build(command: Command, tag: str, log: Path, on_step: Callable[[Step], None
             return
         if failed and failed.name.startswith("exporting"):  # the tag was set before
             engine().remove_tag(tag)
-        why = passing_failure(text)
+        why = find_transient_failure(text)
         if attempt == _ATTEMPTS or not why:
             raise _build_error(text, failed, code, log)
         again = f"building again (attempt {attempt + 1} of {_ATTEMPTS})"

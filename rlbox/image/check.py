@@ -21,11 +21,11 @@ from rlbox.errors import EngineError, TimedOut, WorkFailed
 from rlbox.findings import Finding, load_finding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.image.context import build_labels, context_entries, outdated
+from rlbox.image.context import build_labels, find_outdated_reason, list_deciding_entries
 from rlbox.image.labels import BUILD_LABEL
 from rlbox.image.names import NO_PROJECT, VERIFY_MARK, image_tag, split_tag
 from rlbox.image.plan import ImagePlan
-from rlbox.image.sbom import PROVENANCE_FILE, SBOM_FILE, Built, BuiltBy, plan_provenance, plan_sbom
+from rlbox.image.sbom import PROVENANCE_FILE, SBOM_FILE, Builder, BuiltImage, plan_provenance, plan_sbom
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.target.lock import parse_lock
 from rlbox.values import LOCK_IN_IMAGE, PATCHES_IN_CONTEXT
@@ -52,7 +52,7 @@ def check_image(plan: ImagePlan, *, again: bool) -> None:
     WorkFailed
         A check failed; every one is named with what it saw.
     """
-    memory = cache_path("checks", plan.target, checked_key(plan)[:_SHORT])
+    memory = cache_path("checks", plan.target, checks_checksum(plan)[:_SHORT])
     if not again and memory.is_file():
         return
     try:
@@ -89,7 +89,7 @@ def _container(plan: ImagePlan) -> ContainerPlan:
     )
 
 
-def checked_key(plan: ImagePlan) -> str:
+def checks_checksum(plan: ImagePlan) -> str:
     """Return the checksum of what checks of fixes can see: base, stack, fixes, environment, patches of fixes."""
     patches = parse_json(plan.context.get(PATCHES_IN_CONTEXT, '{"patches": []}'))["patches"]
     seen = {
@@ -112,7 +112,7 @@ def describe_image(app: App, plan: ImagePlan, *, hermetic: bool) -> None:
     """
     if (image := find_image(plan.tag)) is None:
         return
-    folder = cache_path("images", plan.target, described(image).rpartition(":")[2][:_SHORT])
+    folder = cache_path("images", plan.target, image_digest(image).rpartition(":")[2][:_SHORT])
     try:
         for name in (SBOM_FILE, PROVENANCE_FILE):  # what a build before wrote says nothing of this one
             (folder / name).unlink(missing_ok=True)
@@ -122,16 +122,16 @@ def describe_image(app: App, plan: ImagePlan, *, hermetic: bool) -> None:
         app.say(f"note: the image has no SBOM and provenance: {folder} cannot be written: {error.strerror}")
 
 
-def described(image: dict[str, Any]) -> str:
+def image_digest(image: dict[str, Any]) -> str:
     """Return the digest by which an image is explained: its manifest's, or its configuration's without one."""
     return stored_digest(image) or str(image["Id"])
 
 
 def _files(plan: ImagePlan, image: dict[str, Any], hermetic: bool) -> dict[str, str]:
     name = plan.tag.rpartition(":")[0]
-    built = Built(name=name, digest=described(image), has_manifest=bool(stored_digest(image)), epoch=plan.epoch)
+    built = BuiltImage(name=name, digest=image_digest(image), has_manifest=bool(stored_digest(image)), epoch=plan.epoch)
     labels = image["Config"].get("Labels") or {}
-    by = BuiltBy(
+    by = Builder(
         spec=labels.get("rlbox.spec", ""),
         mode="hermetic" if hermetic else "online",
         versions={"engine": engine().version()},
@@ -141,7 +141,7 @@ def _files(plan: ImagePlan, image: dict[str, Any], hermetic: bool) -> dict[str, 
     return {SBOM_FILE: plan_sbom(lock, built), PROVENANCE_FILE: plan_provenance(lock, built, by)}
 
 
-def own_image(app: App, plan: ImagePlan) -> dict[str, Any]:
+def tag_own_image(app: App, plan: ImagePlan) -> dict[str, Any]:
     """Return the image of a target under this project's name, which one of another project that fits gets, too.
 
     Raises
@@ -150,18 +150,18 @@ def own_image(app: App, plan: ImagePlan) -> dict[str, Any]:
         There is none, or the engine does not answer.
     """
     image = find_image(plan.tag)
-    image = adopt(app, plan) if image is None else image
+    image = adopt_matching_image(app, plan) if image is None else image
     if image is None:
         raise no_image(plan.tag, plan.target)
     return image
 
 
-def adopt(app: App, plan: ImagePlan) -> dict[str, Any] | None:
+def adopt_matching_image(app: App, plan: ImagePlan) -> dict[str, Any] | None:
     """Give an image of the engine that is what the specs say this project's name, and return it; None without one.
 
     Its checks are run unless this user has seen them hold. A dry run gives no name.
     """
-    wanted = build_labels(context_entries(plan), plan)[BUILD_LABEL]
+    wanted = build_labels(list_deciding_entries(plan), plan)[BUILD_LABEL]
     for row in engine().list_images(f"{BUILD_LABEL}={wanted}"):
         names = [tag for tag in row.get("RepoTags") or () if split_tag(tag)[0] and not tag.endswith(VERIFY_MARK)]
         if not names:  # one without a name may be what checks refused
@@ -177,9 +177,9 @@ def adopt(app: App, plan: ImagePlan) -> dict[str, Any] | None:
     return None
 
 
-def told_of_old(plan: ImagePlan) -> str:
+def find_legacy_image_note(plan: ImagePlan) -> str:
     """Return what is to be said of an image that an rlbox of before kept under a name for all; empty without one."""
     tag = image_tag(plan.target, NO_PROJECT)
     image = find_image(tag)
-    why = outdated(plan, image) if image else ""
+    why = find_outdated_reason(plan, image) if image else ""
     return f"{tag} is of an rlbox that had one name for all projects, and does not fit: {why}" if why else ""

@@ -23,10 +23,17 @@ from rlbox.artifacts.store_upkeep import remember
 from rlbox.config.schema import suggest
 from rlbox.errors import SpecError, WorkFailed, page
 from rlbox.i18n import _
-from rlbox.image.compile_env import build_folders, build_site, build_system, make_box, own_compiler, plan_jobs
-from rlbox.image.compile_run import BuiltWheel, probe_room, run_build
-from rlbox.image.compile_wheel import check_archs, differing, write_plain_wheel
-from rlbox.image.plans import Recipe, image_plan
+from rlbox.image.compile_env import (
+    bind_folders,
+    identify_host_compiler,
+    make_build_directory,
+    plan_jobs,
+    prepare_build_requirements,
+    prepare_build_system,
+)
+from rlbox.image.compile_run import BuiltWheel, probe_capacity, run_build
+from rlbox.image.compile_wheel import check_archs, diff_wheels, write_reproducible_wheel
+from rlbox.image.plans import ImageSources, load_image_plan
 from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path, sha256_file, write_atomic
 from rlbox.system.safe_files import remove_tree
@@ -37,7 +44,7 @@ from rlbox.target.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompileWish:
+class CompileOptions:
     """What the command line asked for; `names` are the wheels, all when there are none, `jobs` 0 what fits here."""
 
     names: tuple[str, ...] = ()
@@ -47,7 +54,7 @@ class CompileWish:
     sources: str = ""
 
 
-def compile_target(app: App, name: str, wish: CompileWish) -> tuple[WheelTold, ...]:
+def compile_target(app: App, name: str, wish: CompileOptions) -> tuple[WheelResult, ...]:
     """Return what became of each wheel that the target's stack compiles; the lock names them all in the end.
 
     Raises
@@ -57,7 +64,7 @@ def compile_target(app: App, name: str, wish: CompileWish) -> tuple[WheelTold, .
     WorkFailed
         A build failed, or gave other bytes than the lock has.
     """
-    recipe = Recipe.load(app.project, name)
+    recipe = ImageSources.load(app.project, name)
     lock = _usable_lock(app, recipe)
     rows = _chosen(recipe.target, lock, wish.names)
     told = []
@@ -79,7 +86,7 @@ def _lock_wheel(app: App, name: str, row: Compiled, wheel: Package) -> None:
     write_lock(app, lock, lock.with_wheel(row, wheel))
 
 
-def _usable_lock(app: App, recipe: Recipe) -> Lock:
+def _usable_lock(app: App, recipe: ImageSources) -> Lock:
     name = recipe.target.name
     if not recipe.target.compiled:
         own = app.project.target_file(name).is_relative_to(app.project.folder)
@@ -89,7 +96,7 @@ def _usable_lock(app: App, recipe: Recipe) -> Lock:
             where=f"images/{name}/target.toml",
             next_step=names if own else _("rlbox init NAME; in that target of yours, {names}").format(names=names),
         )
-    plan = image_plan(app.project, name)
+    plan = load_image_plan(app.project, name)
     if recipe.lock is None or not (plan.lock == "current" or plan.lock.startswith("incomplete")):
         plan.require_lock()
     assert recipe.lock is not None  # noqa: S101  (a plan without a lock is refused)
@@ -111,22 +118,24 @@ def _chosen(target: Target, lock: Lock, names: tuple[str, ...]) -> list[tuple[Co
 class _Work:
     """One wheel of a target that is wanted."""
 
-    def __init__(self, app: App, target: Target, lock: Lock, entry: Compile, row: Compiled, wish: CompileWish) -> None:
+    def __init__(
+        self, app: App, target: Target, lock: Lock, entry: Compile, row: Compiled, wish: CompileOptions
+    ) -> None:
         self._app, self._target, self._lock, self._entry, self._row, self._wish = app, target, lock, entry, row, wish
         self._store = Store(store_folder(None))
         digest = objects_digest(target, entry, row, lock.toolchain)
-        self._objects = cache_path("compile", "objects", digest[:24] + own_compiler(lock))
-        self._jobs = plan_jobs(entry, probe_room(), wish.jobs)
+        self._objects = cache_path("compile", "objects", digest[:24] + identify_host_compiler(lock))
+        self._jobs = plan_jobs(entry, probe_capacity(), wish.jobs)
 
-    def dry(self) -> WheelTold:
+    def dry(self) -> WheelResult:
         """Return how it stands, nothing changed."""
         if known := self._known():
             return self._told("in the store", known)
         kept = len([path for path in self._objects.glob("*") if not path.suffix])
-        expected = expected_s(known_units(self._store, self._row.name), self._jobs, kept)
+        expected = estimate_seconds(read_unit_seconds(self._store, self._row.name), self._jobs, kept)
         return self._told("to compile", None, seconds=expected, kept=kept)
 
-    def once(self) -> WheelTold:
+    def once(self) -> WheelResult:
         """Return the wheel: the lock's or the note's, where the store has it, else compiled now."""
         if known := self._known():
             return self._told("in the store", known)
@@ -139,7 +148,7 @@ class _Work:
             self._refuse_other(wheel)
             return self._keep(wheel, built, "compiled")
 
-    def twice(self) -> WheelTold:
+    def twice(self) -> WheelResult:
         """Compile it twice, the second time without what was kept, and refuse a wheel that differs."""
         with self._alone() as folder:
             self._fetch()
@@ -148,7 +157,7 @@ class _Work:
             built = self._build(other, other / "objects")  # what a killed one made of the second time is of that
             second = self._plain(built, other)
             remove_tree(other / "objects")
-            if different := differing(first, second):
+            if different := diff_wheels(first, second):
                 raise WorkFailed(
                     _("{row} compiled twice from one lock differs\n  {different}").format(
                         row=self._row.name, different="\n  ".join(different)
@@ -164,7 +173,7 @@ class _Work:
         wheel = self._lock.wheel(self._row)
         if wheel and not self._wish.replace:
             return wheel if self._store.intact(wheel.sha256, wheel.size) else None
-        made = find_made(self._store, self._row)
+        made = find_recorded_wheel(self._store, self._row)
         return made.package(self._row) if made and not self._wish.replace else None
 
     @contextmanager
@@ -192,17 +201,17 @@ class _Work:
 
     def _build(self, folder: Path, objects: Path) -> BuiltWheel:
         app, entry, row = self._app, self._entry, self._row
-        system, python = build_system(self._target, self._lock, self._store)
-        site = build_site(self._target, row, self._store)
-        make_box(folder / "box", system, entry, row, self._store)
-        folders = build_folders(system, folder / "box", site, objects)
+        system, python = prepare_build_system(self._target, self._lock, self._store)
+        site = prepare_build_requirements(self._target, row, self._store)
+        make_build_directory(folder / "box", system, entry, row, self._store)
+        folders = bind_folders(system, folder / "box", site, objects)
         what = f"for {', '.join(entry.wanted_archs(self._target.hardware.arch)) or 'no GPU'}"
         app.say(f"compiling {row.name} {what}, {self._jobs} at a time; log: {folder / 'build.log'}")
         return run_build(app, self._target, entry, folders, python, self._jobs, folder / "build.log")
 
     def _plain(self, built: BuiltWheel, folder: Path) -> Path:
         wheel = folder / built.wheel.name
-        write_plain_wheel(built.wheel, wheel)
+        write_reproducible_wheel(built.wheel, wheel)
         check_archs(wheel, self._row.name, self._entry.wanted_archs(self._target.hardware.arch))
         return wheel
 
@@ -222,12 +231,12 @@ class _Work:
             ),
         )
 
-    def _keep(self, wheel: Path, built: BuiltWheel, state: str) -> WheelTold:
+    def _keep(self, wheel: Path, built: BuiltWheel, state: str) -> WheelResult:
         digest, size = sha256_file(wheel), wheel.stat().st_size
         self._store.adopt(wheel, digest)
         version = str(parse_wheel_filename(wheel.name)[1])
         units = {unit.file: unit.seconds for unit in built.units if unit.state != "left"}
-        made = Made(
+        made = CompiledWheel(
             name=self._row.name,
             version=version,
             file=wheel.name,
@@ -237,20 +246,20 @@ class _Work:
             jobs=self._jobs,
             units=units,
         )
-        note_made(self._store, self._row, made)
+        record_wheel(self._store, self._row, made)
         wheel.unlink()
         self._app.say(f"{wheel.name}: {size_text(size)}, {duration_text(built.seconds)}")
         return self._told(state, made.package(self._row), seconds=built.seconds)
 
-    def _told(self, state: str, wheel: Package | None, *, seconds: float = 0.0, kept: int = 0) -> WheelTold:
+    def _told(self, state: str, wheel: Package | None, *, seconds: float = 0.0, kept: int = 0) -> WheelResult:
         archs = self._entry.wanted_archs(self._target.hardware.arch)
-        return WheelTold(
+        return WheelResult(
             compiled=self._row, state=state, archs=archs, wheel=wheel, seconds=seconds, kept=kept, jobs=self._jobs
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class CompiledWheel:
     """A wheel that was compiled: its file, how long that took in s, how many compilers ran at a time.
 
     `units` maps each file that a compiler was started for to its seconds; those kept from before have 0.
@@ -278,27 +287,27 @@ class Made:
         )
 
 
-def note_made(store: Store, compiled: Compiled, made: Made) -> None:
+def record_wheel(store: Store, compiled: Compiled, made: CompiledWheel) -> None:
     """Write down what a recipe gave."""
     write_atomic(_note(store, compiled.recipe), json.dumps(asdict(made), ensure_ascii=False, indent=1) + "\n")
 
 
-def find_made(store: Store, compiled: Compiled) -> Made | None:
+def find_recorded_wheel(store: Store, compiled: Compiled) -> CompiledWheel | None:
     """Return what a recipe gave on this machine, as long as the store holds the wheel."""
     made = _read(_note(store, compiled.recipe))
     return made if made and store.intact(made.sha256, made.size) else None
 
 
-def known_units(store: Store, name: str) -> tuple[int, ...]:
+def read_unit_seconds(store: Store, name: str) -> tuple[int, ...]:
     """Return how many seconds each file of a wheel took when one of that name was compiled here last; empty: never."""
     notes = sorted((store.root / "compiled").glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
     found = (made for made in map(_read, notes) if made and made.name == name and any(made.units.values()))
     return tuple(made.units.values()) if (made := next(found, None)) else ()
 
 
-def _read(path: Path) -> Made | None:
+def _read(path: Path) -> CompiledWheel | None:
     try:
-        return TypeAdapter(Made).validate_json(path.read_bytes())
+        return TypeAdapter(CompiledWheel).validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None
 
@@ -308,7 +317,7 @@ def _note(store: Store, recipe: str) -> Path:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WheelTold:
+class WheelResult:
     """What became of one wheel.
 
     Attributes
@@ -334,7 +343,7 @@ class WheelTold:
     jobs: int = 0
 
 
-def expected_s(units: Iterable[int], jobs_now: int, kept: int) -> float:
+def estimate_seconds(units: Iterable[int], jobs_now: int, kept: int) -> float:
     """Return how many seconds a build takes, by those that its files took before; 0 where nothing is known.
 
     Parameters
@@ -351,7 +360,7 @@ def expected_s(units: Iterable[int], jobs_now: int, kept: int) -> float:
     return max(len(every) - kept, 0) * (sum(made) / len(made)) / jobs_now
 
 
-def compile_json(target: str, told: Sequence[WheelTold]) -> dict[str, Any]:
+def compile_json(target: str, told: Sequence[WheelResult]) -> dict[str, Any]:
     """Return them as JSON types."""
     rows = [
         {
@@ -371,12 +380,12 @@ def compile_json(target: str, told: Sequence[WheelTold]) -> dict[str, Any]:
     return {"target": target, "wheels": rows}
 
 
-def compile_text(told: Sequence[WheelTold]) -> str:
+def compile_text(told: Sequence[WheelResult]) -> str:
     """Return a line for each: what decides it, what it is for, how it stands."""
     return "\n".join(columns([_row(one) for one in told]))
 
 
-def _row(one: WheelTold) -> tuple[str, ...]:
+def _row(one: WheelResult) -> tuple[str, ...]:
     head = (one.compiled.name, f"recipe {one.compiled.recipe[:12]}", ", ".join(one.archs) or "no GPU", one.state)
     if one.wheel:
         return (*head, f"sha256 {one.wheel.sha256[:12]}  {size_text(one.wheel.size)}")

@@ -48,14 +48,14 @@ class BuildFolders:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildRoom:
+class BuildCapacity:
     """What this machine has for a build: cores, and memory in bytes."""
 
     cores: int
     memory: int
 
 
-def plan_jobs(entry: Compile, room: BuildRoom, most: int = 0) -> int:
+def plan_jobs(entry: Compile, room: BuildCapacity, most: int = 0) -> int:
     """Return how many compilers are started at a time: as many as memory and cores take, at least one.
 
     Parameters
@@ -111,7 +111,7 @@ def plan_build(
     programs
         Folder of `enter.sh`.
     python
-        The interpreter, then the build backend of the source and the folders to find it in (`source_backend`).
+        The interpreter, then the build backend of the source and the folders to find it in (`parse_build_backend`).
     source
         Folder of the source that is built, empty for its top.
     mapped
@@ -125,7 +125,7 @@ def plan_build(
     )
 
 
-def source_backend(project: Mapping[str, Any]) -> tuple[str, ...]:
+def parse_build_backend(project: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the build backend that a pyproject.toml names, then the folders to find it in.
 
     Raises
@@ -152,7 +152,7 @@ _INSTALL_S = 1800.0
 _HIDDEN = ("dev", "mnt", "proc", "tmp")  # `enter.sh` lays the build's own over them
 
 
-def build_system(target: Target, lock: Lock, store: Store) -> tuple[str, str]:
+def prepare_build_system(target: Target, lock: Lock, store: Store) -> tuple[str, str]:
     """Return the root of the system that a build sees, and its Python.
 
     That is one of the lock's own apt packages; where the base is an image, this machine's.
@@ -174,7 +174,7 @@ def build_system(target: Target, lock: Lock, store: Store) -> tuple[str, str]:
     return str(folder), target.python.interpreter
 
 
-def own_compiler(lock: Lock) -> str:
+def identify_host_compiler(lock: Lock) -> str:
     """Return what tells this machine's C++ compiler from another; nothing where the lock has one of its own."""
     if lock.toolchain:
         return ""
@@ -219,7 +219,7 @@ def _own_python(version: str) -> str:
     return str(python)
 
 
-def build_site(target: Target, compiled: Compiled, store: Store) -> Path:
+def prepare_build_requirements(target: Target, compiled: Compiled, store: Store) -> Path:
     """Return the folder with what a build imports, its compiler among it; builds of the same tools share it.
 
     Raises
@@ -262,7 +262,7 @@ def _link_libraries(site: Path) -> None:
             os.symlink(path.name, name)
 
 
-def make_box(folder: Path, system: str, entry: Compile, compiled: Compiled, store: Store) -> None:
+def make_build_directory(folder: Path, system: str, entry: Compile, compiled: Compiled, store: Store) -> None:
     """Lay a build's own folder anew: the source as its archive has it, the system's compilers behind `launch.sh`."""
     if folder.exists():
         remove_tree(folder)
@@ -296,7 +296,7 @@ def _take_source(folder: Path, entry: Compile, compiled: Compiled) -> None:
         )
 
 
-def build_folders(system: str, box: Path, site: Path, objects: Path) -> BuildFolders:
+def bind_folders(system: str, box: Path, site: Path, objects: Path) -> BuildFolders:
     """Return the folders of a build, those of its objects made."""
     objects.mkdir(parents=True, exist_ok=True)
     for left in objects.glob("*.[0-9]*"):  # a copy that a killed compiler left

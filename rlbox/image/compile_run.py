@@ -14,7 +14,7 @@ from rlbox.app import App
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.foreign import toml_table
 from rlbox.i18n import _
-from rlbox.image.compile_env import BOX, BuildFolders, BuildRoom, plan_build, plan_env, source_backend
+from rlbox.image.compile_env import BOX, BuildCapacity, BuildFolders, parse_build_backend, plan_build, plan_env
 from rlbox.system.command import PIPE, STDOUT, ProcessHandle, run_command, start_command
 from rlbox.system.limits import available_memory
 from rlbox.system.progress import ProgressItem, show_progress
@@ -40,7 +40,7 @@ _MISSING = re.compile(r"ModuleNotFoundError: No module named '([A-Za-z0-9_.]+)'"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unit:
+class CompiledUnit:
     """A file that was compiled: `made` in `seconds`, `kept` from before, `left` out, or `begun`."""
 
     state: str
@@ -49,14 +49,14 @@ class Unit:
 
 
 @dataclass
-class Units:
+class CompileProgress:
     """What was heard of a build's compilers so far; `total` is what the build system said, 0 before it did."""
 
     total: int = 0
     running: set[str] = field(default_factory=set)
-    ended: dict[str, Unit] = field(default_factory=dict)
+    ended: dict[str, CompiledUnit] = field(default_factory=dict)
 
-    def hear(self, unit: Unit) -> None:
+    def hear(self, unit: CompiledUnit) -> None:
         """Take in one line of `units.log`."""
         if unit.state == "begun":
             self.running.add(unit.file)
@@ -64,7 +64,7 @@ class Units:
             self.running.discard(unit.file)
             self.ended[unit.file] = unit
 
-    def of(self, state: str) -> list[Unit]:
+    def of(self, state: str) -> list[CompiledUnit]:
         """Return the files of one state."""
         return [unit for unit in self.ended.values() if unit.state == state]
 
@@ -77,25 +77,29 @@ class Units:
         return mean * max(self.total - len(self.ended), 0) / jobs
 
 
-def parse_units(lines: Iterable[str]) -> list[Unit]:
+def parse_units(lines: Iterable[str]) -> list[CompiledUnit]:
     """Return the rows of `units.log`; a line that is being written is left for later."""
     rows = [line.split("\t") for line in lines]
-    return [Unit(state=row[0], seconds=int(row[1]), file=row[2]) for row in rows if len(row) == 3 and row[1].isdigit()]
+    return [
+        CompiledUnit(state=row[0], seconds=int(row[1]), file=row[2])
+        for row in rows
+        if len(row) == 3 and row[1].isdigit()
+    ]
 
 
-def counted(log: str) -> int:
+def parse_step_count(log: str) -> int:
     """Return how many steps ninja said that there are, 0 where it did not."""
     found = [int(match[2]) for match in _COUNTED.finditer(log)]
     return found[-1] if found else 0
 
 
-def missing_header(log: str) -> str:
+def find_missing_header(log: str) -> str:
     """Return the header that a compiler did not find, as its source names it (`cudnn.h`); empty: none is missing."""
     found = _HEADER.search(log)
     return found[1] if found else ""
 
 
-def explain(entry: Compile, log: str, header_folder: str = "") -> tuple[str, str]:
+def explain_build_failure(entry: Compile, log: str, header_folder: str = "") -> tuple[str, str]:
     """Return why a build failed and what to do next, by the end of its log; empty texts where that does not tell.
 
     Parameters
@@ -114,7 +118,7 @@ def explain(entry: Compile, log: str, header_folder: str = "") -> tuple[str, str
             f"the build of {name} wants a CUDA compiler, and there is none",
             f'set cuda = "13.0" (that of the stack\'s torch) for {name} in [[stack.compile]]',
         )
-    if header := missing_header(log):
+    if header := find_missing_header(log):
         what = f"a compiler of {name} did not find the header {header}"
         if header_folder:
             return what, f'set CPATH = "{header_folder}" in env of {name} in [[stack.compile]]: the header is there'
@@ -142,15 +146,15 @@ class BuiltWheel:
 
     wheel: Path
     seconds: float
-    units: tuple[Unit, ...]
+    units: tuple[CompiledUnit, ...]
 
 
-def probe_room() -> BuildRoom:
+def probe_capacity() -> BuildCapacity:
     """Return the cores and the memory that a build can have here."""
-    return BuildRoom(cores=len(os.sched_getaffinity(0)), memory=available_memory())
+    return BuildCapacity(cores=len(os.sched_getaffinity(0)), memory=available_memory())
 
 
-def probe_spaces() -> bool:
+def needs_user_namespace() -> bool:
     """Return whether namespaces need a user namespace around them, which whoever has no privilege can make.
 
     Raises
@@ -190,13 +194,13 @@ def run_build(
     """
     box = Path(folders.box)
     source = box / "source" / entry.folder / "pyproject.toml"
-    backend = source_backend(toml_table(source.read_text("utf-8")) if source.is_file() else {})
+    backend = parse_build_backend(toml_table(source.read_text("utf-8")) if source.is_file() else {})
     libraries = sorted(path.parent.name for path in Path(folders.site).glob("nvidia/*/include"))
     env = plan_env(target, entry, jobs, libraries)
     programs = str(Path(__file__).with_name("programs"))
-    command = plan_build(folders, programs, (python, *backend), env, source=entry.folder, mapped=probe_spaces())
+    command = plan_build(folders, programs, (python, *backend), env, source=entry.folder, mapped=needs_user_namespace())
     began = time.monotonic()
-    units = Units()
+    units = CompileProgress()
     with open(log, "wb") as out, show_progress(app, in_bytes=False) as show:
         process = start_command(command, stdin=PIPE, stdout=out, stderr=STDOUT)
         try:
@@ -227,14 +231,16 @@ def run_build(
     return BuiltWheel(wheel=wheels[0], seconds=time.monotonic() - began, units=tuple(units.ended.values()))
 
 
-def _follow(process: ProcessHandle, units: Units, told: Path, log: Path, show: Callable[[Unit], None]) -> int:
+def _follow(
+    process: ProcessHandle, units: CompileProgress, told: Path, log: Path, show: Callable[[CompiledUnit], None]
+) -> int:
     """Return the exit code of a build when it ended; each unit is shown as it begins and ends."""
     heard = 0
     while True:
         code = process.poll()
         data = told.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
-        units.total = counted(read_last_bytes(log, _TAIL_BYTES).decode("utf-8", "replace")) or units.total
+        units.total = parse_step_count(read_last_bytes(log, _TAIL_BYTES).decode("utf-8", "replace")) or units.total
         for unit in parse_units(whole[heard:].decode("utf-8", "replace").splitlines()):
             units.hear(unit)
             show(unit)
@@ -244,7 +250,7 @@ def _follow(process: ProcessHandle, units: Units, told: Path, log: Path, show: C
         time.sleep(_LOOK_S)
 
 
-def _row(unit: Unit, units: Units, jobs: int) -> ProgressItem:
+def _row(unit: CompiledUnit, units: CompileProgress, jobs: int) -> ProgressItem:
     told = "" if unit.state == "begun" else duration_text(unit.seconds) if unit.state == "made" else _WORDS[unit.state]
     if unit.state != "begun":
         told += f"  {len(units.ended)} of {units.total}" if units.total else f"  {len(units.ended)}"
@@ -261,7 +267,7 @@ def _header_folder(site: Path, header: str) -> str:
 
 def _failed(entry: Compile, code: int, log: Path, site: Path) -> WorkFailed:
     text = read_last_bytes(log, _TAIL_BYTES).decode("utf-8", "replace")
-    what, next_step = explain(entry, text, _header_folder(site, missing_header(text)))
+    what, next_step = explain_build_failure(entry, text, _header_folder(site, find_missing_header(text)))
     tail = "".join(f"\n  | {line}" for line in text.strip().splitlines()[-_TAIL_LINES:])
     return WorkFailed(
         _("{what}{tail}").format(

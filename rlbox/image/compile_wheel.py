@@ -19,7 +19,7 @@ _KERNELS = 2
 """Kind of an entry that holds machine code; 1 is PTX, which a driver would have to compile."""
 
 
-def archs_in(data: bytes) -> frozenset[str]:
+def read_gpu_archs(data: bytes) -> frozenset[str]:
     """Return the architectures (`sm_80`) that a library or an object file has machine code for.
 
     What is compiled for one model alone (`sm_90a`) is told as the plain one.
@@ -46,7 +46,7 @@ _MOMENT = (1980, 1, 1, 0, 0, 0)
 _LEVEL = 6
 
 
-def write_plain_wheel(source: Path, path: Path) -> None:
+def write_reproducible_wheel(source: Path, path: Path) -> None:
     """Write a wheel anew: files sorted, its RECORD last, one time stamp, two modes."""
     with zipfile.ZipFile(source) as built, zipfile.ZipFile(path, "w") as plain:
         rows = sorted(built.infolist(), key=lambda row: (row.filename.endswith(".dist-info/RECORD"), row.filename))
@@ -60,14 +60,14 @@ def write_plain_wheel(source: Path, path: Path) -> None:
             plain.writestr(entry, built.read(row), compresslevel=_LEVEL)
 
 
-def kernel_archs(wheel: Path) -> frozenset[str]:
+def read_wheel_gpu_archs(wheel: Path) -> frozenset[str]:
     """Return the architectures that the libraries of a wheel have kernels for."""
     with zipfile.ZipFile(wheel) as packed:
         names = [name for name in packed.namelist() if name.endswith(".so") or ".so." in name]
-        return frozenset(arch for name in names for arch in archs_in(packed.read(name)))
+        return frozenset(arch for name in names for arch in read_gpu_archs(packed.read(name)))
 
 
-def differing(one: Path, other: Path) -> tuple[str, ...]:
+def diff_wheels(one: Path, other: Path) -> tuple[str, ...]:
     """Return what differs between two wheels, a line a file: which, and in how many bytes from where on."""
     with zipfile.ZipFile(one) as first, zipfile.ZipFile(other) as second:
         names = sorted({*first.namelist(), *second.namelist()})
@@ -93,7 +93,7 @@ def check_archs(wheel: Path, name: str, wanted: tuple[str, ...]) -> None:
     WorkFailed
         It was compiled for other GPUs.
     """
-    found = kernel_archs(wheel) if wanted else frozenset()
+    found = read_wheel_gpu_archs(wheel) if wanted else frozenset()
     missing = [arch for arch in wanted if arch.rstrip("af") not in found]
     if missing and not found:
         raise WorkFailed(

@@ -17,7 +17,15 @@ from rlbox.app import own_requirements
 from rlbox.config.project import PACKAGE, SHIPPED, Project
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
-from rlbox.image.labels import BUILD_LABEL, KEYS_LABEL, PARTS_LABEL, keys_text, part_of, parts_text, why_outdated
+from rlbox.image.labels import (
+    BUILD_LABEL,
+    KEYS_LABEL,
+    PARTS_LABEL,
+    explain_outdated,
+    format_keys,
+    format_parts,
+    image_part,
+)
 from rlbox.image.layers import layer_folder
 from rlbox.image.plan import ImagePlan
 from rlbox.system.files import link_or_copy, sha256_file, write_atomic
@@ -58,17 +66,17 @@ COMPLETE = "complete"
 """File that says in a layer's folder of wheels that nothing else is needed."""
 
 
-def context_entries(plan: ImagePlan) -> dict[str, str | Path]:
+def list_deciding_entries(plan: ImagePlan) -> dict[str, str | Path]:
     """Return what decides the image: path in the build context to its text, or to the file it is copied from.
 
-    The bytes that the lock names are not among them, since their checksums are; nor are the `other_entries`.
+    The bytes that the lock names are not among them, since their checksums are; nor are the `list_other_entries`.
     """
     entries: dict[str, str | Path] = dict(plan.context)
     entries |= {f"{_LIB}{name}": path for name, path in _own_files(PACKAGE).items() if decides_image(name)}
     return entries | ({BAKED_CA: Path(_ca_bundle())} if plan.bake_ca else {})
 
 
-def other_entries() -> dict[str, str | Path]:
+def list_other_entries() -> dict[str, str | Path]:
     """Return the rest of rlbox: it is in every image, for whoever types `rlbox` there, and decides none.
 
     With it go the targets, jobs and templates of the wheel: on a rented machine a run in place begins with them.
@@ -85,7 +93,7 @@ def other_entries() -> dict[str, str | Path]:
     }
 
 
-def package_entries() -> dict[str, Path]:
+def list_wheel_entries() -> dict[str, Path]:
     """Return the files of rlbox's wheel by their paths in it, without its metadata."""
     shipped = Project(folder=PACKAGE).roots[-1]
     entries = {f"rlbox/{name}": PACKAGE / name for name in _files_of(PACKAGE)}
@@ -118,7 +126,7 @@ def _ca_bundle() -> str:
     )
 
 
-def carried_entries(
+def list_locked_entries(
     plan: ImagePlan, rootfs: Path | None, wheels: Mapping[str, Path], parts: Mapping[str, Path], *, complete: bool
 ) -> dict[str, str | Path]:
     """Return the rest of the context: bytes that the lock names, as far as this machine holds them.
@@ -247,17 +255,17 @@ def build_labels(entries: Mapping[str, str | Path], plan: ImagePlan) -> dict[str
         mark = " executable" if isinstance(source, Path) and source.stat().st_mode & 0o100 else ""
         line = f"{name}\0{digest}{mark}\n".encode()
         total.update(line)
-        parts.setdefault(part_of(name), hashlib.sha256()).update(line)
+        parts.setdefault(image_part(name), hashlib.sha256()).update(line)
     short = {name: part.hexdigest() for name, part in parts.items()}
     short |= {"spec": plan.spec_checksum, "lock": plan.lock_checksum}
-    return {BUILD_LABEL: total.hexdigest(), PARTS_LABEL: parts_text(short), KEYS_LABEL: keys_text(plan.keys)}
+    return {BUILD_LABEL: total.hexdigest(), PARTS_LABEL: format_parts(short), KEYS_LABEL: format_keys(plan.keys)}
 
 
-def outdated(plan: ImagePlan, image: Mapping[str, Any]) -> str:
+def find_outdated_reason(plan: ImagePlan, image: Mapping[str, Any]) -> str:
     """Return why the engine's image is not what the plan and this machine hold now; empty while it is."""
     config = image.get("Config")
     labels = config.get("Labels") or {} if isinstance(config, dict) else {}
-    return why_outdated(labels, build_labels(context_entries(plan), plan), plan.target, plan.origins)
+    return explain_outdated(labels, build_labels(list_deciding_entries(plan), plan), plan.target, plan.origins)
 
 
 _INFO = f"rlbox-{__version__}.dist-info"
@@ -265,10 +273,12 @@ _PYTHON = ">=3.10"
 _TIME = (1980, 1, 1, 0, 0, 0)  # the same files give the same bytes
 
 
-def write_wheel(folder: Path) -> Path:
+def write_rlbox_wheel(folder: Path) -> Path:
     """Write the wheel into `folder` and return its path; a checkout and an installed package give the same file."""
     path = folder / f"rlbox-{__version__}-py3-none-any.whl"
-    files = {name: (source.read_bytes(), source.stat().st_mode & 0o100) for name, source in package_entries().items()}
+    files = {
+        name: (source.read_bytes(), source.stat().st_mode & 0o100) for name, source in list_wheel_entries().items()
+    }
     files |= {f"{_INFO}/{name}": (text.encode(), 0) for name, text in _wheel_metadata().items()}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, (data, executable) in sorted(files.items()):

@@ -12,7 +12,7 @@ from rlbox.engine.container import CA_NAMES
 from rlbox.fixes.patches import PatchRow, needs_patching, patch_notes
 from rlbox.fixes.render import Baked, FixEnv
 from rlbox.image.labels import image_labels
-from rlbox.image.layers import BuildStage, lock_folder, part_files
+from rlbox.image.layers import BuildStage, list_part_paths, lock_folder
 from rlbox.image.machine import container_defaults, limits_text
 from rlbox.image.templates import quote_dockerfile
 from rlbox.target.artifact import TORCH_WHEELS
@@ -61,7 +61,7 @@ def dockerfile_values(
         "layers": [_Layer(*path.split("/")) for path in layer_paths(target, stages)],
         "patched": _lines(*(_MOUNT.format(name) for name in below)) if patched else [],
         "patch_notes": patch_notes(patching),
-        "carried": {**dict.fromkeys(parts, "unlocked"), **(part_files(lock) if lock else {})},
+        "carried": {**dict.fromkeys(parts, "unlocked"), **(list_part_paths(lock) if lock else {})},
         "ca_names": CA_NAMES,
         "envs": [_Env(_env_title(block), env_line(_env_words(block))) for block in baked.envs],
         "own_env": env_line(f"{name}={quote_dockerfile(value)}" for name, value in sorted(target.env.items())),

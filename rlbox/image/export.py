@@ -11,8 +11,8 @@ from rlbox.i18n import _
 from rlbox.image.forms.apptainer import plan_apptainer
 from rlbox.image.forms.compose import plan_compose
 from rlbox.image.machine import container_defaults
-from rlbox.image.names import tag_of
-from rlbox.image.plans import Recipe, image_plan
+from rlbox.image.names import target_tag
+from rlbox.image.plans import ImageSources, load_image_plan
 
 
 def export_text(app: App, name: str, form: str, *, image: str, gpus: str = "", way: str = "gpus") -> str:
@@ -25,15 +25,15 @@ def export_text(app: App, name: str, form: str, *, image: str, gpus: str = "", w
         build from is not current.
     """
     _check_image(form, image)
-    recipe = Recipe.load(app.project, name)
+    recipe = ImageSources.load(app.project, name)
     target, lock, templates = recipe.target, recipe.lock, recipe.templates
     if form == "compose":
         container = container_defaults(target, bake_fixes(recipe.fixes, target, stack_versions(target, lock)))
         return plan_compose(
-            target, container, templates, tag=tag_of(app.project, name), image=image, gpus=gpus, way=way
+            target, container, templates, tag=target_tag(app.project, name), image=image, gpus=gpus, way=way
         )
     if not image:
-        image_plan(app.project, name).require_lock()
+        load_image_plan(app.project, name).require_lock()
     return plan_apptainer(target, lock, recipe.fixes, recipe.patches, templates, image=image)
 
 

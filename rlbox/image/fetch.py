@@ -37,7 +37,7 @@ from rlbox.engine.reference import Reference, parse_reference
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
-from rlbox.image.plans import image_plan
+from rlbox.image.plans import load_image_plan
 from rlbox.system.files import require_writable_directory
 from rlbox.system.network_settings import read_network_settings
 from rlbox.target.artifact import Artifact, artifacts, artifacts_here, named_files
@@ -45,7 +45,7 @@ from rlbox.target.lock import Lock, load_lock
 
 
 @dataclass(frozen=True, kw_only=True)
-class FetchWish:
+class FetchOptions:
     """What the command line asked for; `here`: what `rlbox apply` takes, and no more."""
 
     here: bool = False
@@ -61,9 +61,9 @@ class FetchWish:
         return not self.here
 
 
-def fetch_target(app: App, name: str, wish: FetchWish) -> int:
+def fetch_target(app: App, name: str, wish: FetchOptions) -> int:
     """Bring the files of a target's lock into the store, and export them if that was asked for."""
-    plan = image_plan(app.project, name)
+    plan = load_image_plan(app.project, name)
     plan.require_lock()
     lock = load_lock(app.project.lock_file(name))
     if lock is None:
@@ -100,13 +100,13 @@ def _place(text: str | None) -> Path | Reference | None:
     return parse_reference(text)
 
 
-def _files(lock: Lock, wish: FetchWish) -> tuple[Artifact, ...]:
+def _files(lock: Lock, wish: FetchOptions) -> tuple[Artifact, ...]:
     """Return what is wanted, each file once: without those that have the bytes of an earlier one."""
     files = artifacts_here(lock) if wish.here else artifacts(lock)
     return tuple({file.sha256: file for file in reversed(files)}.values())[::-1]
 
 
-def _base(lock: Lock, store: Store, wish: FetchWish) -> tuple[Artifact, ...]:
+def _base(lock: Lock, store: Store, wish: FetchOptions) -> tuple[Artifact, ...]:
     return base_files(store, lock.base, lock.platform) if wish.base else ()
 
 
@@ -116,7 +116,9 @@ def _remember(app: App, lock: Lock, store: Store) -> None:
     remember(store, lock.target, app.project.lock_file(lock.target), files)
 
 
-def _look(app: App, plan: ImagePlan, lock: Lock, store: Store, place: Path | Reference | None, wish: FetchWish) -> int:
+def _look(
+    app: App, plan: ImagePlan, lock: Lock, store: Store, place: Path | Reference | None, wish: FetchOptions
+) -> int:
     """Show what would be fetched, and whether it would be."""
     base = _base(lock, store, wish)
     rows = group_rows(lock, base, store.intact, here=wish.here)
@@ -148,7 +150,7 @@ def _look(app: App, plan: ImagePlan, lock: Lock, store: Store, place: Path | Ref
 
 
 def _fetch(
-    app: App, plan: ImagePlan, lock: Lock, store: Store, wish: FetchWish
+    app: App, plan: ImagePlan, lock: Lock, store: Store, wish: FetchOptions
 ) -> tuple[tuple[Artifact, ...], FetchReport]:
     profile = wish.sources or plan.sources
     files = _files(lock, wish)
@@ -174,7 +176,7 @@ def _export(app: App, lock: Lock, files: Sequence[Artifact], store: Store, place
         export_registry(plan, files, store, place, read_network_settings().ca_bundle)
 
 
-def _import(app: App, lock: Lock, store: Store, place: Path | Reference | None, wish: FetchWish) -> None:
+def _import(app: App, lock: Lock, store: Store, place: Path | Reference | None, wish: FetchOptions) -> None:
     done = _imported(app, store, place)
     if done.lock != lock.text().encode():
         app.say(f"the export was made from another lock of {lock.target}")
@@ -206,7 +208,7 @@ def _import(app: App, lock: Lock, store: Store, place: Path | Reference | None, 
     app.say(_next(lock.target, wish))
 
 
-def _next(target: str, wish: FetchWish) -> str:
+def _next(target: str, wish: FetchOptions) -> str:
     return f"next: rlbox apply {target} --offline" if wish.here else f"next: rlbox build {target} --hermetic"
 
 
@@ -220,7 +222,7 @@ def _imported(app: App, store: Store, place: Path | Reference | None) -> Importe
     return import_folder(place or Path(), store, on_file)
 
 
-def _tell(app: App, name: str, store: Store, report: FetchReport, wish: FetchWish) -> None:
+def _tell(app: App, name: str, store: Store, report: FetchReport, wish: FetchOptions) -> None:
     exported = wish.export_to
     whole = size_text(report.present_bytes + report.fetched_bytes)
     lines = [

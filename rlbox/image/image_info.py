@@ -18,7 +18,7 @@ _NAMED = re.compile(r"COPY /out/([^/ ]+)/ / ")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerFacts:
+class LayerInfo:
     """One layer; `part` is what it holds, empty when that is not known; `size` in bytes, unpacked."""
 
     part: str
@@ -54,7 +54,7 @@ class LockChange:
 
 def image_layers(
     history: Sequence[Mapping[str, Any]], lock: Lock | None, *, patched: bool = False
-) -> tuple[LayerFacts, ...]:
+) -> tuple[LayerInfo, ...]:
     """Return the layers, the lowest first; `history` is the engine's, the highest first, empty layers among it.
 
     `patched` says that source files were patched, which have a layer of their own.
@@ -70,10 +70,10 @@ def image_layers(
     return tuple(_layer(name, row["Size"], str(row["CreatedBy"])) for name, row in zip(names, rows, strict=True))
 
 
-def _layer(name: str, size: int, command: str) -> LayerFacts:
+def _layer(name: str, size: int, command: str) -> LayerInfo:
     """Return the facts of a layer; the command that made it knows its name better than its place does."""
     named = _NAMED.match(command)
-    return LayerFacts(part=named[1] if named else name, size=size, command=command.removesuffix(" # buildkit"))
+    return LayerInfo(part=named[1] if named else name, size=size, command=command.removesuffix(" # buildkit"))
 
 
 def _top(commands: Sequence[str]) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ class LayerTime:
     seconds: float | None
 
 
-def layer_times(layers: Iterable[LayerFacts], steps: Iterable[Step]) -> tuple[LayerTime, ...]:
+def layer_times(layers: Iterable[LayerInfo], steps: Iterable[Step]) -> tuple[LayerTime, ...]:
     """Return what each of `layers` took by the steps of one build.
 
     Steps that ran at once each count in full, and those of a stage for every layer that it lays.

@@ -17,12 +17,18 @@ from rlbox.artifacts.source_selection import build_env, locator
 from rlbox.engine.connection import engine_version
 from rlbox.errors import EngineError, SpecError
 from rlbox.i18n import _
-from rlbox.image.bootstrap import deb_file, make_rootfs, require_mmdebstrap, rootfs_path
-from rlbox.image.buildkit import LINKED_COPIES, BuildRun, BuildWish, dockerfile_for, find_builder
-from rlbox.image.context import build_labels, carried_entries, context_entries, other_entries, write_context
+from rlbox.image.bootstrap import deb_file_name, make_rootfs, require_mmdebstrap, rootfs_path
+from rlbox.image.buildkit import LINKED_COPIES, BuildOptions, BuildRun, adapt_dockerfile, find_builder
+from rlbox.image.context import (
+    build_labels,
+    list_deciding_entries,
+    list_locked_entries,
+    list_other_entries,
+    write_context,
+)
 from rlbox.image.labels import FORCED_LABEL
-from rlbox.image.layers import layer_folder, part_files, plan_layers
-from rlbox.image.names import file_word
+from rlbox.image.layers import layer_folder, list_part_paths, plan_layers
+from rlbox.image.names import tag_to_file_name
 from rlbox.image.plan import ImagePlan
 from rlbox.system.files import cache_path
 from rlbox.system.network_settings import read_network_settings
@@ -38,7 +44,7 @@ class BuildInputs:
     machine holds anyway.
     """
 
-    def __init__(self, app: App, plan: ImagePlan, wish: BuildWish) -> None:
+    def __init__(self, app: App, plan: ImagePlan, wish: BuildOptions) -> None:
         plan.require_lock()
         self._app, self._plan, self._wish = app, plan, wish
         self._site = read_network_settings()
@@ -54,11 +60,11 @@ class BuildInputs:
         """
         plan, wish, lock = self._plan, self._wish, self._lock
         self._fetch()
-        carried = carried_entries(plan, self._rootfs(), self._wheels(), self._parts(), complete=wish.hermetic)
-        run = self._run(folder or cache_path("contexts", file_word(plan.tag)), self._base())
+        carried = list_locked_entries(plan, self._rootfs(), self._wheels(), self._parts(), complete=wish.hermetic)
+        run = self._run(folder or cache_path("contexts", tag_to_file_name(plan.tag)), self._base())
         base = lock.base if run.base else ""
-        dockerfile = {"Dockerfile": dockerfile_for(plan.context["Dockerfile"], _engine(), base)}
-        write_context({**context_entries(plan), **other_entries(), **carried, **dockerfile}, run.context)
+        dockerfile = {"Dockerfile": adapt_dockerfile(plan.context["Dockerfile"], _engine(), base)}
+        write_context({**list_deciding_entries(plan), **list_other_entries(), **carried, **dockerfile}, run.context)
         return run if wish.hermetic else replace(run, env=self._settings())
 
     def look(self) -> BuildRun:
@@ -80,14 +86,14 @@ class BuildInputs:
         base = ""
         with app.checking("engine"):
             base = self._base()
-        return self._run(cache_path("contexts", file_word(plan.tag)), base)
+        return self._run(cache_path("contexts", tag_to_file_name(plan.tag)), base)
 
     def _run(self, folder: Path, base: str) -> BuildRun:
         wish = self._wish
         return BuildRun(
             context=folder,
             labels={
-                **build_labels(context_entries(self._plan), self._plan),
+                **build_labels(list_deciding_entries(self._plan), self._plan),
                 **({FORCED_LABEL: wish.forced} if wish.forced else {}),
             },
             env={},
@@ -121,11 +127,11 @@ class BuildInputs:
     def _parts(self) -> Mapping[str, Path]:
         """Return git trees, single files and apt packages for a base image: path in the context to the file."""
         lock, store = self._lock, self._store
-        places = part_files(lock)
+        places = list_part_paths(lock)
         parts = {places[tree.name]: store.path(tree.sha256) for tree in lock.git}
         parts |= {places[file.name]: store.path(file.sha256) for file in lock.http}
         if "@" in lock.base:
-            parts |= {f"debs/{deb_file(deb)}": store.path(deb.sha256) for deb in lock.debs}
+            parts |= {f"debs/{deb_file_name(deb)}": store.path(deb.sha256) for deb in lock.debs}
         return parts
 
     def _base(self) -> str:

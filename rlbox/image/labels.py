@@ -29,7 +29,7 @@ _OF_THE_MACHINE = ("disk.host",)
 _SHOWN = 6
 
 
-def image_keys(
+def compute_image_keys(
     target: Target, lock: Lock | None, baked: Baked, patching: tuple[PatchRow, ...], named: Iterable[str]
 ) -> dict[str, str]:
     """Return what decides an image: the keys of the spec that its files name, lock, fixes and patches.
@@ -51,7 +51,7 @@ def image_keys(
     return keys
 
 
-def keys_text(keys: Mapping[str, str]) -> str:
+def format_keys(keys: Mapping[str, str]) -> str:
     """Return the keys as the text of a label."""
     return json.dumps(keys, ensure_ascii=True, separators=(",", ":"), sort_keys=True)
 
@@ -65,7 +65,9 @@ def read_keys(text: str) -> dict[str, str]:
     return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
 
 
-def changed_keys(before: Mapping[str, str], now: Mapping[str, str], files: Mapping[str, str], target: str) -> list[str]:
+def list_changed_keys(
+    before: Mapping[str, str], now: Mapping[str, str], files: Mapping[str, str], target: str
+) -> list[str]:
     """Return a sentence for each piece that differs, specs first; a value is told where the label has it.
 
     Parameters
@@ -164,17 +166,17 @@ def _checksum(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def part_of(name: str) -> str:
+def image_part(name: str) -> str:
     """Return the part that a file of the build context belongs to."""
     return _FOLDERS.get(name.partition("/")[0], "rlbox")
 
 
-def parts_text(parts: Mapping[str, str]) -> str:
+def format_parts(parts: Mapping[str, str]) -> str:
     """Return the label that names the parts: `NAME:DIGEST` in words, the digests cut to twelve digits."""
     return " ".join(f"{name}:{parts[name][:_SHORT]}" for name in _REASONS if parts.get(name))
 
 
-def why_outdated(labels: Mapping[str, str], now: Mapping[str, str], target: str, origins: Mapping[str, str]) -> str:
+def explain_outdated(labels: Mapping[str, str], now: Mapping[str, str], target: str, origins: Mapping[str, str]) -> str:
     """Return in words all that has changed since an image was built, the specs first; empty when nothing has.
 
     Parameters
@@ -192,7 +194,7 @@ def why_outdated(labels: Mapping[str, str], now: Mapping[str, str], target: str,
         return _("it was built by an rlbox that counted every line of its own code as part of the image")
     before = set(labels[PARTS_LABEL].split())
     changed = {word.partition(":")[0] for word in now[PARTS_LABEL].split() if word not in before}
-    told = changed_keys(read_keys(labels.get(KEYS_LABEL, "")), read_keys(now[KEYS_LABEL]), origins, target)
+    told = list_changed_keys(read_keys(labels.get(KEYS_LABEL, "")), read_keys(now[KEYS_LABEL]), origins, target)
     if KEYS_LABEL in labels and told:
         return "; ".join([*told, *([_REASONS["rlbox"]] if "rlbox" in changed else [])])
     return next((why for name, why in _REASONS.items() if name in changed), _REASONS["form"])

@@ -96,7 +96,7 @@ def layer_folder(layer: str) -> str:
     return f"{layer_stage(layer)}/{layer}"
 
 
-def part_files(lock: Lock) -> dict[str, str]:
+def list_part_paths(lock: Lock) -> dict[str, str]:
     """Return where the build context has the git trees and files of a lock, by name.
 
     The checksum is part of the path: objects of the store have one time stamp, and BuildKit takes a file of the same

@@ -30,7 +30,7 @@ def container_limits(container: ContainerDefaults) -> dict[str, Any]:
     }
 
 
-def machine_facts(target: Target, ports: Mapping[str, int]) -> dict[str, Any]:
+def machine_requirements(target: Target, ports: Mapping[str, int]) -> dict[str, Any]:
     """Return what the image's manifest of fixes says of the machine, as JSON types."""
     return {
         "hardware": target.hardware.model_dump(mode="json"),
@@ -41,7 +41,7 @@ def machine_facts(target: Target, ports: Mapping[str, int]) -> dict[str, Any]:
 
 def image_needs(target: Target, container: ContainerDefaults, ports: Mapping[str, int]) -> dict[str, Any]:
     """Return what a target expects of the machine that it runs on, as JSON types."""
-    return {**machine_facts(target, ports), **container_limits(container), "env": dict(target.env)}
+    return {**machine_requirements(target, ports), **container_limits(container), "env": dict(target.env)}
 
 
 def container_defaults(target: Target, baked: Baked) -> ContainerDefaults:

@@ -41,12 +41,12 @@ def split_tag(tag: str) -> tuple[str, str]:
     return ("", "") if target == name or "/" in target or not project else (target, project)
 
 
-def file_word(tag: str) -> str:
+def tag_to_file_name(tag: str) -> str:
     """Return the name of an image as a part of a file's name."""
     return tag.removeprefix(NAMESPACE).replace("/", "_").replace(":", ".")
 
 
-def unique_name(word: str, identity: str) -> str:
+def make_unique_name(word: str, identity: str) -> str:
     """Return a name of a project that people recognise by `word`, and that no other `identity` has."""
     slug = re.sub(r"[^a-z0-9]+", "-", word.lower())[:_LONGEST].strip("-")
     return f"{slug or 'project'}-{hashlib.sha256(identity.encode('utf-8', 'replace')).hexdigest()[:6]}"
@@ -82,30 +82,30 @@ def project_name(project: Project) -> str:
     own = any((project.folder / name).is_dir() for name in _DECIDING)
     folder = os.path.realpath(project.folder if own else project.roots[-1])
     if own:
-        return unique_name(Path(folder).name, f"{_machine()}\0{folder}")
-    return unique_name(user_name(), f"{_machine()}\0{folder}\0{os.getuid()}")
+        return make_unique_name(Path(folder).name, f"{_machine()}\0{folder}")
+    return make_unique_name(user_name(), f"{_machine()}\0{folder}\0{os.getuid()}")
 
 
-def tag_of(project: Project, target: str) -> str:
+def target_tag(project: Project, target: str) -> str:
     """Return the name that the image of a project's target has in an engine."""
     return image_tag(target, project_name(project))
 
 
-def own_tag(project: Project, tag: str) -> str:
+def retag_for_project(project: Project, tag: str) -> str:
     """Return the name that an image gets here which is called `tag` in an archive; another's keeps its name."""
     target, __ = split_tag(tag)
-    return tag_of(project, target) if target else tag
+    return target_tag(project, target) if target else tag
 
 
 def remember_project(project: Project) -> None:
     """Note where the project of a name is, so that what is left of one that is gone can be told; no error if not."""
     name, path = project_name(project), str(project.folder)
     with contextlib.suppress(OSError):
-        if known_folder(name) != path:
+        if read_project_folder(name) != path:
             write_atomic(_note(name), json.dumps({"schema": 1, "folder": path}))
 
 
-def known_folder(name: str) -> str:
+def read_project_folder(name: str) -> str:
     """Return where the project of a name was when it last named an image; empty for one that this user has not."""
     return str(read_json_object(_note(name), links=True).get("folder", ""))
 

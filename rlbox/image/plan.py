@@ -51,8 +51,8 @@ class ImagePlan:
     `rendered` maps committed files to their text, relative to the project folder; `context` maps files of the
     build context to their text. `layers` are the Python layers, each with a folder of its stage's below `wheels/` in
     the context; `lock` says how the lock stands to the spec: `current`, `missing`, or why it is stale or incomplete.
-    `tag` is its name in an engine, on which no image depends: `image_plan` gives it.
-    `keys` are the pieces that decide it (`image_keys`), `origins` says which file sets one.
+    `tag` is its name in an engine, on which no image depends: `load_image_plan` gives it.
+    `keys` are the pieces that decide it (`compute_image_keys`), `origins` says which file sets one.
     `rootfs` is the checksum of what a bootstrapped operating system is made of, empty for a base that is an image.
     """
 
@@ -115,7 +115,7 @@ def plan_image(
     from rlbox.fixes.patches import patch_rows
     from rlbox.fixes.render import bake_fixes
     from rlbox.image.dockerfile import dockerfile_values
-    from rlbox.image.labels import image_keys
+    from rlbox.image.labels import compute_image_keys
     from rlbox.image.layers import plan_layers, plan_stages
     from rlbox.image.templates import render
     from rlbox.target.lock import lock_state
@@ -141,7 +141,7 @@ def plan_image(
         spec_checksum=spec_checksum(target),
         rootfs=rootfs_checksum(lock, target.build.epoch) if lock and target.base.bootstrap else "",
         layers=tuple(layer.name for stage in stages for layer in stage.layers),
-        keys=image_keys(target, lock, baked, patching, origins),
+        keys=compute_image_keys(target, lock, baked, patching, origins),
         origins=dict(origins),
         container=container,
     )
@@ -183,11 +183,11 @@ def _patch_files(target: Target, stages: Sequence[BuildStage], patching: tuple[P
 
 def _fix_files(baked: Baked, target: Target, versions: Mapping[str, str], ports: Mapping[str, int]) -> dict[str, str]:
     from rlbox.fixes.render import fix_manifest
-    from rlbox.image.machine import machine_facts
+    from rlbox.image.machine import machine_requirements
 
     files = {f"{PROGRAMS if file.mode == '0755' else FIXES}{file.path}": file.text for file in baked.files}
     return files | {
-        f"{FIXES}{FIXES_IN_IMAGE}": fix_manifest(baked.fixes, target, versions, machine_facts(target, ports))
+        f"{FIXES}{FIXES_IN_IMAGE}": fix_manifest(baked.fixes, target, versions, machine_requirements(target, ports))
     }
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rlbox.app import own_requirements
 from rlbox.config.project import Project
-from rlbox.image.names import tag_of
+from rlbox.image.names import target_tag
 from rlbox.image.plan import ImagePlan, plan_image
 
 if TYPE_CHECKING:  # pydantic is slow to import, and a remembered plan does not need it
@@ -19,13 +19,13 @@ if TYPE_CHECKING:  # pydantic is slow to import, and a remembered plan does not 
     from rlbox.target.target import Target
 
 
-def image_plan(project: Project, name: str) -> ImagePlan:
+def load_image_plan(project: Project, name: str) -> ImagePlan:
     """Return the plan of the image of target `name` with its name in an engine; errors are those of `load_target`."""
-    return dataclasses.replace(Recipe.load(project, name).plan(), tag=tag_of(project, name))
+    return dataclasses.replace(ImageSources.load(project, name).plan(), tag=target_tag(project, name))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class ImageSources:
     """What the plan of an image is made of, and which file sets a key (`origins`).
 
     `patches` are the target's own, file name to text; `ports` those of rlbox's own jobs on the target, `JOB.PORT` to
@@ -41,7 +41,7 @@ class Recipe:
     origins: Mapping[str, str]
 
     @classmethod
-    def load(cls, project: Project, name: str) -> Recipe:
+    def load(cls, project: Project, name: str) -> ImageSources:
         """Return the recipe of target `name`; errors are those of `load_target`."""
         from rlbox.fixes.catalogue import load_fixed_target
         from rlbox.job.load import load_ports

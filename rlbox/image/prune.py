@@ -14,16 +14,16 @@ from rlbox.engine.connection import engine
 from rlbox.engine.container import TARGET_LABEL
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
-from rlbox.image.context import outdated
-from rlbox.image.names import NO_PROJECT, VARIABLE, image_tag, known_folder, project_name, split_tag
-from rlbox.image.plans import image_plan
+from rlbox.image.context import find_outdated_reason
+from rlbox.image.names import NO_PROJECT, VARIABLE, image_tag, project_name, read_project_folder, split_tag
+from rlbox.image.plans import load_image_plan
 
 REPLACED, GONE = "replaced by a later build", "its project is gone"
 _SUM, _ID = "sha256:", len("sha256:") + 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeptImage:
+class CachedImage:
     """An image with a label of rlbox, by one of its names.
 
     Parameters
@@ -57,20 +57,20 @@ class KeptImage:
         return self.name[:_ID] if self.name.startswith(_SUM) else self.name
 
 
-def image_lines(rows: Sequence[KeptImage]) -> list[str]:
+def image_lines(rows: Sequence[CachedImage]) -> list[str]:
     """Return the rows as a table."""
     head = ("image", "size", "state")
     return columns([head, *((row.shown, size_text(row.size), _told(row)) for row in rows)])
 
 
-def image_fate(row: KeptImage) -> str:
+def explain_kept_image(row: CachedImage) -> str:
     """Return why an image stays; empty: it goes."""
     if row.containers:
         return f"container {row.containers[0]} is made from it"
     return "" if row.spare else row.state
 
 
-def fate_lines(rows: Iterable[tuple[KeptImage, str]], *, done: bool) -> list[str]:
+def prune_lines(rows: Iterable[tuple[CachedImage, str]], *, done: bool) -> list[str]:
     """Return what becomes of each image; `done`: it is gone already."""
     lines = []
     for row, stays in rows:
@@ -84,12 +84,12 @@ def fate_lines(rows: Iterable[tuple[KeptImage, str]], *, done: bool) -> list[str
     return lines
 
 
-def freed_bytes(rows: Iterable[KeptImage]) -> int:
+def freed_bytes(rows: Iterable[CachedImage]) -> int:
     """Return the bytes of some images, each once whatever its names; what others share is counted."""
     return sum({row.identity: row.size for row in rows}.values())
 
 
-def _told(row: KeptImage) -> str:
+def _told(row: CachedImage) -> str:
     return f"{row.state}; container {row.containers[0]}" if row.containers else row.state
 
 
@@ -98,7 +98,7 @@ _SHORT = 12
 """Digits of an id that will do for one without a name."""
 
 
-def kept_images(project: Project) -> list[KeptImage]:
+def list_images(project: Project) -> list[CachedImage]:
     """Return the engine's images that rlbox built, one for each name, those of this project first.
 
     Raises
@@ -117,10 +117,10 @@ def kept_images(project: Project) -> list[KeptImage]:
     return sorted(found, key=lambda one: (split_tag(one.name)[1] != own, one.spare, one.name))
 
 
-def find_kept(project: Project, rows: Sequence[KeptImage], names: Iterable[str]) -> list[KeptImage]:
+def select_images(project: Project, rows: Sequence[CachedImage], names: Iterable[str]) -> list[CachedImage]:
     """Return the images of these names, ids or targets of this project, each once; `SpecError` for one there is not."""
     own = project_name(project)
-    found: dict[str, KeptImage] = {}
+    found: dict[str, CachedImage] = {}
     for name in names:
         wanted = (name, f"sha256:{name.removeprefix('sha256:')}", image_tag(name, own))
         named = [row for row in rows if row.name in wanted or (len(name) >= _SHORT and row.name.startswith(wanted[1]))]
@@ -135,17 +135,17 @@ def find_kept(project: Project, rows: Sequence[KeptImage], names: Iterable[str])
     return list(found.values())
 
 
-def remove_images(rows: Iterable[KeptImage]) -> None:
+def remove_images(rows: Iterable[CachedImage]) -> None:
     """Take the names off some images; one without a name left goes, unless a container has been made from it."""
     for row in rows:
         engine().remove_image(row.name)
 
 
-def _kept(project: Project, own: str, row: dict[str, Any], name: str, containers: tuple[str, ...]) -> KeptImage:
+def _kept(project: Project, own: str, row: dict[str, Any], name: str, containers: tuple[str, ...]) -> CachedImage:
     target, of = split_tag(name)
-    folder = known_folder(of) if of else ""
+    folder = read_project_folder(of) if of else ""
     state, spare = _standing(project, own, row, target, of, folder) if target else _of_no_project(name)
-    return KeptImage(
+    return CachedImage(
         name=name,
         identity=str(row["Id"]),
         target=target or str((row.get("Labels") or {}).get(TARGET_LABEL, "")),
@@ -178,7 +178,7 @@ def _of_this_project(project: Project, row: dict[str, Any], target: str) -> tupl
             VARIABLE not in os.environ,
         )  # a chosen name is of several folders
     try:
-        why = outdated(image_plan(project, target), {"Config": {"Labels": row.get("Labels")}})
+        why = find_outdated_reason(load_image_plan(project, target), {"Config": {"Labels": row.get("Labels")}})
     except RlboxError as error:
         return f"target {target} cannot be read: {error.what}", False
     return (f"outdated: {why}" if why else "as its specs say"), False

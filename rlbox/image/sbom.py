@@ -22,7 +22,7 @@ _RUNS_OF_SIGNS = re.compile(r"[-_.]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Content:
+class Component:
     """One file of a lock, or the base image.
 
     Attributes
@@ -49,16 +49,16 @@ class Content:
     url: str = ""
 
 
-def components(lock: Lock) -> tuple[Content, ...]:
+def list_components(lock: Lock) -> tuple[Component, ...]:
     """Return what a lock names, sorted; a file that two groups share is one component of both."""
-    found: dict[tuple[str, str], Content] = {}
+    found: dict[tuple[str, str], Component] = {}
     for one in _components(lock):
         known = found.setdefault((one.purl, one.sha256), one)
         found[one.purl, one.sha256] = replace(known, groups=tuple(sorted({*known.groups, *one.groups})))
     return tuple(sorted(found.values(), key=lambda one: (one.kind, one.name, one.version, one.sha256)))
 
 
-def _components(lock: Lock) -> Iterator[Content]:
+def _components(lock: Lock) -> Iterator[Component]:
     if "@" in lock.base:
         yield _base(lock.base)
     yield from (_deb(deb, lock.base.partition(":")[0]) for deb in lock.debs)
@@ -67,83 +67,83 @@ def _components(lock: Lock) -> Iterator[Content]:
     yield from map(_tree, lock.git)
     yield from map(_file, lock.http)
     for patch in lock.patches:
-        known_by = purl("generic", "", patch.name, "", {"checksum": f"sha256:{patch.sha256}"})
+        known_by = make_purl("generic", "", patch.name, "", {"checksum": f"sha256:{patch.sha256}"})
         values = {"name": patch.name, "file": patch.name, "sha256": patch.sha256, "purl": known_by}
-        yield Content(kind="patch", version="", groups=("patches",), **values)
+        yield Component(kind="patch", version="", groups=("patches",), **values)
 
 
-def _base(image: str) -> Content:
+def _base(image: str) -> Component:
     named = parse_reference(image)
     name = named.repository.rpartition("/")[2]
     qualifiers = {"repository_url": named.name} | ({"tag": named.tag} if named.tag else {})
-    return Content(
+    return Component(
         kind="base",
         name=named.name,
         version=named.digest,
         file="",
         sha256=named.digest.partition(":")[2],
         groups=("base",),
-        purl=purl("oci", "", name, named.digest, qualifiers),
+        purl=make_purl("oci", "", name, named.digest, qualifiers),
     )
 
 
-def _deb(deb: Deb, distribution: str) -> Content:
+def _deb(deb: Deb, distribution: str) -> Component:
     file = deb.path.rpartition("/")[2]
     architecture = file.removesuffix(".deb").rpartition("_")[2]
-    return Content(
+    return Component(
         kind="deb",
         name=deb.name,
         version=deb.version,
         file=file,
         sha256=deb.sha256,
         groups=("os",),
-        purl=purl("deb", distribution, deb.name, deb.version, {"arch": architecture}),
+        purl=make_purl("deb", distribution, deb.name, deb.version, {"arch": architecture}),
     )
 
 
-def _python_package(package: Package, group: str) -> Content:
-    return Content(
+def _python_package(package: Package, group: str) -> Component:
+    return Component(
         kind="pypi",
         name=package.name,
         version=package.version,
         file=package.file,
         sha256=package.sha256,
         groups=(group,),
-        purl=purl("pypi", "", _RUNS_OF_SIGNS.sub("-", package.name).lower(), package.version, {}),
+        purl=make_purl("pypi", "", _RUNS_OF_SIGNS.sub("-", package.name).lower(), package.version, {}),
     )
 
 
-def _tree(tree: GitTree) -> Content:
-    url = public_url(tree.url)
+def _tree(tree: GitTree) -> Component:
+    url = strip_credentials(tree.url)
     address = f"git+{url}@{tree.commit}" if url else ""
-    return Content(
+    return Component(
         kind="git",
         name=tree.name,
         version=tree.commit,
         file=f"{tree.name}-{tree.commit[:12]}.tar",
         sha256=tree.sha256,
         groups=("git",),
-        purl=purl("generic", "", tree.name, tree.commit, {"vcs_url": address} if address else {}),
+        purl=make_purl("generic", "", tree.name, tree.commit, {"vcs_url": address} if address else {}),
         url=address,
     )
 
 
-def _file(file: HttpFile) -> Content:
-    url = public_url(file.url)
+def _file(file: HttpFile) -> Component:
+    url = strip_credentials(file.url)
     qualifiers = {"checksum": f"sha256:{file.sha256}"} | ({"download_url": url} if url else {})
-    return Content(
+    return Component(
         kind="http",
         name=file.name,
         version="",
         file=urlsplit(file.url).path.rpartition("/")[2] or file.name,
         sha256=file.sha256,
         groups=("http",),
-        purl=purl("generic", "", file.name, "", qualifiers),
+        purl=make_purl("generic", "", file.name, "", qualifiers),
         url=url,
     )
 
 
-def public_url(url: str) -> str:
+def strip_credentials(url: str) -> str:
     """Return an address without user, password, query and fragment; empty when it is no address of a network."""
     parts = urlsplit(url)
     if parts.scheme not in ("git", "http", "https", "ssh") or not parts.hostname:
@@ -151,7 +151,7 @@ def public_url(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{quote(parts.path, safe='/%~+:@')}"
 
 
-def purl(kind: str, namespace: str, name: str, version: str, qualifiers: Mapping[str, str]) -> str:
+def make_purl(kind: str, namespace: str, name: str, version: str, qualifiers: Mapping[str, str]) -> str:
     """Return a package URL in its canonical form: parts percent-encoded, qualifiers sorted."""
     path = "/".join(_encoded(part) for part in (namespace, name) if part)
     more = "&".join(f"{key}={_encoded(value, '/')}" for key, value in sorted(qualifiers.items()) if value)
@@ -177,7 +177,7 @@ _UNKNOWN = "NOASSERTION"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Built:
+class BuiltImage:
     """A built image; `digest` is `sha256:…` of its manifest, or of its configuration where `has_manifest` is false."""
 
     name: str
@@ -186,29 +186,29 @@ class Built:
     epoch: int
 
 
-def plan_sbom(lock: Lock, image: Built) -> str:
+def plan_sbom(lock: Lock, image: BuiltImage) -> str:
     """Return the text of the SBOM.
 
     What builds source archives and stays out of the image is listed as a build dependency.
 
     Source: SPDX 2.3, https://spdx.github.io/spdx-spec/v2.3/
     """
-    parts = components(lock)
-    own = _described(_RLBOX, "rlbox", __version__, purl("generic", "", "rlbox", __version__, {}))
+    parts = list_components(lock)
+    own = _described(_RLBOX, "rlbox", __version__, make_purl("generic", "", "rlbox", __version__, {}))
     document = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
         "SPDXID": _DOCUMENT,
         "name": image.name,
         "documentNamespace": f"urn:rlbox:sbom:{image.digest}",
-        "creationInfo": {"created": moment(image.epoch), "creators": [f"Tool: rlbox-{__version__}"]},
+        "creationInfo": {"created": format_epoch(image.epoch), "creators": [f"Tool: rlbox-{__version__}"]},
         "packages": [_image(image), own, *map(_package, parts)],
         "relationships": list(_relationships(parts)),
     }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def moment(epoch: int) -> str:
+def format_epoch(epoch: int) -> str:
     """Return SOURCE_DATE_EPOCH (seconds) as SPDX and in-toto write time."""
     return datetime.datetime.fromtimestamp(epoch, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -234,17 +234,17 @@ def _described(identity: str, name: str, version: str, known_by: str, url: str =
     }
 
 
-def _image(image: Built) -> dict[str, Any]:
+def _image(image: BuiltImage) -> dict[str, Any]:
     name = image.name.rpartition("/")[2]
     return {
-        **_described(_IMAGE, image.name, image.digest, purl("oci", "", name, image.digest, {})),
+        **_described(_IMAGE, image.name, image.digest, make_purl("oci", "", name, image.digest, {})),
         "primaryPackagePurpose": "CONTAINER",
         "checksums": _checksums(image.digest.partition(":")[2]),
         **({} if image.has_manifest else {"comment": CONFIGURATION_NOTE}),
     }
 
 
-def _package(part: Content) -> dict[str, Any]:
+def _package(part: Component) -> dict[str, Any]:
     return {
         **_described(_identity(part), part.name, part.version, part.purl, part.url),
         **({"packageFileName": part.file} if part.file else {}),
@@ -257,13 +257,13 @@ def _checksums(sha256: str) -> list[dict[str, str]]:
     return [{"algorithm": "SHA256", "checksumValue": sha256}]
 
 
-def _identity(part: Content) -> str:
+def _identity(part: Component) -> str:
     """Return an identifier of the letters that SPDX allows; the digest tells apart what then looks the same."""
     name = re.sub(r"[^A-Za-z0-9.]+", "-", part.name).strip("-")
     return f"SPDXRef-{part.kind}-{name}-{part.sha256[:16]}"
 
 
-def _relationships(parts: tuple[Content, ...]) -> Iterator[dict[str, str]]:
+def _relationships(parts: tuple[Component, ...]) -> Iterator[dict[str, str]]:
     yield _relationship(_DOCUMENT, "DESCRIBES", _IMAGE)
     yield _relationship(_IMAGE, "CONTAINS", _RLBOX)
     for part in parts:
@@ -281,7 +281,7 @@ def _relationship(one: str, kind: str, other: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuiltBy:
+class Builder:
     """How an image was built.
 
     `spec` is the checksum of the completed spec, empty where the image does not tell it; `versions` maps programs to
@@ -293,7 +293,7 @@ class BuiltBy:
     versions: Mapping[str, str]
 
 
-def plan_provenance(lock: Lock, image: Built, built: BuiltBy) -> str:
+def plan_provenance(lock: Lock, image: BuiltImage, built: Builder) -> str:
     """Return the text of the provenance.
 
     Source: https://in-toto.io/Statement/v1 and https://slsa.dev/spec/v1.0/provenance
@@ -312,7 +312,7 @@ def plan_provenance(lock: Lock, image: Built, built: BuiltBy) -> str:
                     "mode": built.mode,
                     "epoch": image.epoch,
                 },
-                "resolvedDependencies": [_dependency(part) for part in components(lock)],
+                "resolvedDependencies": [_dependency(part) for part in list_components(lock)],
             },
             "runDetails": {
                 "builder": {"id": BUILDER, "version": {"rlbox": __version__, **dict(sorted(built.versions.items()))}}
@@ -322,12 +322,12 @@ def plan_provenance(lock: Lock, image: Built, built: BuiltBy) -> str:
     return json.dumps(statement, indent=2, ensure_ascii=False) + "\n"
 
 
-def _subject(image: Built) -> dict[str, Any]:
+def _subject(image: BuiltImage) -> dict[str, Any]:
     note = {} if image.has_manifest else {"annotations": {"rlbox.digest": CONFIGURATION_NOTE}}
     return {"name": image.name, "digest": {"sha256": image.digest.partition(":")[2]}, **note}
 
 
-def _dependency(part: Content) -> dict[str, Any]:
+def _dependency(part: Component) -> dict[str, Any]:
     commit = {"gitCommit": part.version} if part.kind == "git" else {}
     return {
         "name": part.file or part.name,

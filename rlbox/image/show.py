@@ -15,7 +15,7 @@ from rlbox.engine.oci import stored_digest
 from rlbox.errors import EngineError, SpecError
 from rlbox.fixes.catalogue import load_fixed_target
 from rlbox.i18n import _
-from rlbox.image.image_info import ImagePart, LayerFacts, LockChange, image_layers, lock_changes, lock_groups
+from rlbox.image.image_info import ImagePart, LayerInfo, LockChange, image_layers, lock_changes, lock_groups
 from rlbox.image.labels import FORCED_LABEL, spec_checksum
 from rlbox.target.lock import Lock, load_lock, parse_lock
 from rlbox.values import LOCK_IN_IMAGE
@@ -27,7 +27,7 @@ _NO_DIGEST = "none: this engine keeps no manifest of it"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class TargetStatus:
     """How an image stands to its target in the project.
 
     `spec` is `same`, `differs`, or why nothing can be said; `lock` is `same`, `differs`, `missing`, or empty.
@@ -40,7 +40,7 @@ class Standing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageFacts:
+class ImageInfo:
     """What is known of an image; `size` in bytes as the engine counts it, `note` says why there is no `lock`."""
 
     name: str
@@ -50,13 +50,13 @@ class ImageFacts:
     created: str
     size: int
     labels: Mapping[str, str]
-    layers: tuple[LayerFacts, ...]
+    layers: tuple[LayerInfo, ...]
     lock: Lock | None
     note: str
-    standing: Standing
+    standing: TargetStatus
 
 
-def image_json(facts: ImageFacts) -> dict[str, Any]:
+def image_json(facts: ImageInfo) -> dict[str, Any]:
     """Return the facts as JSON types."""
     groups = lock_groups(facts.lock) if facts.lock else {}
     return {
@@ -74,12 +74,12 @@ def image_json(facts: ImageFacts) -> dict[str, Any]:
     }
 
 
-def image_text(facts: ImageFacts) -> str:
+def image_text(facts: ImageInfo) -> str:
     """Return the facts as people read them."""
     return "\n".join([*_head(facts), "", *_layers(facts), "", *_packages(facts), "", *_standing(facts.standing)])
 
 
-def _head(facts: ImageFacts) -> Iterator[str]:
+def _head(facts: ImageInfo) -> Iterator[str]:
     yield f"# image {facts.name}"
     yield f"title    {facts.labels.get('org.opencontainers.image.title', '')}"
     yield from (f"{label.removeprefix('rlbox.'):<8} {facts.labels.get(label, '') or 'none'}" for label in _LABELS)
@@ -92,13 +92,13 @@ def _head(facts: ImageFacts) -> Iterator[str]:
     yield f"size     {size_text(facts.size)}"
 
 
-def _layers(facts: ImageFacts) -> Iterator[str]:
+def _layers(facts: ImageInfo) -> Iterator[str]:
     yield f"# {len(facts.layers)} layers, unpacked, the lowest first"
     for layer in facts.layers:
         yield f"{size_text(layer.size):>9}  {layer.part or layer.command[:_WIDTH]}"
 
 
-def _packages(facts: ImageFacts) -> Iterator[str]:
+def _packages(facts: ImageInfo) -> Iterator[str]:
     if facts.lock is None:
         yield f"# packages: not known, {facts.note}"
         return
@@ -114,7 +114,7 @@ def _shown(group: str, row: ImagePart) -> str:
     return row.version[:12] if group == "git" else row.version or row.sha256[:12]
 
 
-def _standing(standing: Standing) -> Iterator[str]:
+def _standing(standing: TargetStatus) -> Iterator[str]:
     yield f"# beside the target {standing.target} of this project"
     yield f"spec     {standing.spec}"
     if standing.lock:
@@ -157,7 +157,7 @@ def show_image(app: App, word: str) -> bool:
     return True
 
 
-def _facts(app: App, word: str, image: dict[str, Any]) -> ImageFacts:
+def _facts(app: App, word: str, image: dict[str, Any]) -> ImageInfo:
     labels = (image.get("Config") or {}).get("Labels") or {}
     if not labels.get(_TARGET):
         raise SpecError(
@@ -165,7 +165,7 @@ def _facts(app: App, word: str, image: dict[str, Any]) -> ImageFacts:
             next_step=f"docker image inspect {word}",
         )
     lock, note = _lock_in(image["Id"])
-    return ImageFacts(
+    return ImageInfo(
         name=word,
         identity=image["Id"],
         digest=stored_digest(image),
@@ -191,18 +191,18 @@ def _lock_in(image: str) -> tuple[Lock | None, str]:
         return None, error.what
 
 
-def _build_status(app: App, labels: dict[str, str], lock: Lock | None) -> Standing:
+def _build_status(app: App, labels: dict[str, str], lock: Lock | None) -> TargetStatus:
     """Return how an image stands to the project's target of its name."""
     name = labels[_TARGET]
     if name not in app.project.targets():
-        return Standing(target=name, spec="there is no such target", lock="", changes=())
+        return TargetStatus(target=name, spec="there is no such target", lock="", changes=())
     try:
         target = load_fixed_target(app.project, name).target
         now = load_lock(app.project.lock_file(name))
     except SpecError as error:
-        return Standing(target=name, spec=f"cannot be read: {error.what.splitlines()[0]}", lock="", changes=())
+        return TargetStatus(target=name, spec=f"cannot be read: {error.what.splitlines()[0]}", lock="", changes=())
     same = now is not None and labels.get(_LOCK) == now.checksum()
-    return Standing(
+    return TargetStatus(
         target=name,
         spec="same" if labels.get(_SPEC) == spec_checksum(target) else "differs",
         lock="missing" if now is None else "same" if same else "differs",

@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 
 @cache
-def environment(folders: tuple[Path, ...]) -> Environment:
+def make_environment(folders: tuple[Path, ...]) -> Environment:
     """Return the template environment over `folders`, the first wins."""
     env = Environment(
         loader=FileSystemLoader(folders),
@@ -33,12 +33,12 @@ def environment(folders: tuple[Path, ...]) -> Environment:
 
 def render(folders: Sequence[Path], name: str, values: Mapping[str, Any]) -> str:
     """Return the template `name` filled with `values`; an undefined name raises."""
-    return environment(tuple(folders)).get_template(name).render(values)
+    return make_environment(tuple(folders)).get_template(name).render(values)
 
 
-def page_environment(folders: Sequence[Path], **filters: Callable[..., str]) -> Environment:
+def make_page_environment(folders: Sequence[Path], **filters: Callable[..., str]) -> Environment:
     """Return the template environment of the pages in `docs/`, which have filters of their own besides."""
-    env = environment(tuple(folders)).overlay()
+    env = make_environment(tuple(folders)).overlay()
     env.filters = {**env.filters, **filters}
     return env
 

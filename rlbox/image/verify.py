@@ -19,7 +19,7 @@ from rlbox.engine.connection import engine
 from rlbox.errors import WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.image.buildkit import BuildRun, build_image, build_view
+from rlbox.image.buildkit import BuildRun, build_image, show_build_progress
 from rlbox.image.names import VERIFY_MARK
 from rlbox.image.plan import ImagePlan
 
@@ -45,7 +45,7 @@ class PathDifference:
         return f"{self.layer}: {self.path or '(image)'}: {self.what}"
 
 
-def differences(first: Iterable[bytes], second: Iterable[bytes]) -> Iterator[PathDifference]:
+def diff_layouts(first: Iterable[bytes], second: Iterable[bytes]) -> Iterator[PathDifference]:
     """Yield how two images differ that were written by `docker save` of an engine with OCI layouts."""
     with tempfile.TemporaryDirectory(prefix="rlbox-verify-") as folder:
         images = [_unpack(chunks, Path(folder, name)) for chunks, name in ((first, "first"), (second, "second"))]
@@ -214,7 +214,7 @@ def verify_image(app: App, plan: ImagePlan, run: BuildRun, digest: str) -> None:
     again = f"{plan.tag}{VERIFY_MARK}"
     app.say("building once more, without cache, to compare")
     try:
-        with build_view(app) as on_step:
+        with show_build_progress(app) as on_step:
             log, second = build_image(plan, dataclasses.replace(run, tag=again, cache=False), on_step, app.say)
         if digest and digest == second:
             app.say(f"verified: both builds have the digest {digest}")
@@ -222,7 +222,7 @@ def verify_image(app: App, plan: ImagePlan, run: BuildRun, digest: str) -> None:
         if not digest and _layers(plan.tag) == _layers(again):
             app.say("verified: both builds have the same layers; this engine's builder tells no digest to compare")
             return
-        found = list(differences(engine().save(plan.tag), engine().save(again)))
+        found = list(diff_layouts(engine().save(plan.tag), engine().save(again)))
         rows = [str(difference) for difference in found[:_SHOWN]]
         more = [f"… and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
         raise WorkFailed(

@@ -16,7 +16,7 @@ from rlbox.job.job import Job
 from rlbox.job.param import Scalar
 from rlbox.job.params import Values
 from rlbox.job.plan import stages_of
-from rlbox.planner.needs import amounts_of, stage_amount
+from rlbox.planner.needs import compute_amounts, compute_stage_amount
 from rlbox.target.target import Target
 
 _PRICE = re.compile(r"(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?")
@@ -70,7 +70,7 @@ def target_price(target: Target) -> HourlyPrice | None:
     return HourlyPrice(low=most, high=most, basis="the target's ceiling, disk included") if most else None
 
 
-def stage_hours(
+def estimate_stage_hours(
     job: Job, values: Values, card_bytes: float, runs: Sequence[StageMeasurement], *, calibrated: bool = False
 ) -> tuple[StageHours, ...]:
     """Return the hours of each stage of a run, in order.
@@ -97,8 +97,8 @@ def _hours(
         if run.stage == stage and (calibrated or _same_params(job, run.params, values.params, free)):
             return _measured(job, stage, table, values, card, run)
     if job.fits and table.hours:
-        names = amounts_of(job, values.params, card)
-        low, high = (stage_amount(job, stage, "hours", formula, names) for formula in table.hours)
+        names = compute_amounts(job, values.params, card)
+        low, high = (compute_stage_amount(job, stage, "hours", formula, names) for formula in table.hours)
         return StageHours(stage=stage, low=low, high=high, basis="an assumption of the job, not measured")
     return StageHours(stage=stage, low=None, high=None, basis="not known: no run of it on this data disk passed")
 
@@ -107,8 +107,8 @@ def _measured(job: Job, stage: str, table: StageFits, values: Values, card: floa
     """Return measured hours, scaled to the planned steps; nobody knows which share was a start, which does not grow."""
     now = before = 0.0
     if job.fits:
-        now = stage_amount(job, stage, "steps", table.steps, amounts_of(job, values.params, card))
-        before = stage_amount(job, stage, "steps", table.steps, amounts_of(job, run.params, card))
+        now = compute_stage_amount(job, stage, "steps", table.steps, compute_amounts(job, values.params, card))
+        before = compute_stage_amount(job, stage, "steps", table.steps, compute_amounts(job, run.params, card))
     hours = run.seconds / 3600
     scaled = hours * now / before if now and before else hours
     basis = f"measured, run {run.run}"
@@ -137,14 +137,14 @@ def _same_params(job: Job, run: Mapping[str, Scalar], now: Mapping[str, Scalar],
     )
 
 
-def total(hours: Sequence[StageHours]) -> tuple[float, float]:
+def sum_hours(hours: Sequence[StageHours]) -> tuple[float, float]:
     """Return the hours of all stages that are known, low and high."""
     return sum(row.low or 0.0 for row in hours), sum(row.high or 0.0 for row in hours)
 
 
 def budget_json(hours: Sequence[StageHours], price: HourlyPrice | None) -> dict[str, Any]:
     """Return hours and dollars as JSON types."""
-    low, high = total(hours)
+    low, high = sum_hours(hours)
     rows = [
         {"stage": row.stage, "low": row.low, "high": row.high, "measured": row.measured, "basis": row.basis}
         for row in hours
@@ -163,7 +163,7 @@ def budget_lines(hours: Sequence[StageHours], price: HourlyPrice | None) -> list
 
 
 def _sums(hours: Sequence[StageHours], price: HourlyPrice | None) -> Iterator[str]:
-    low, high = total(hours)
+    low, high = sum_hours(hours)
     if not high:
         yield "total hours: not known; run the job once, or take a run of it: --calibrate RUN"
         return

@@ -31,7 +31,7 @@ _MACHINE = re.compile(r"(?:(\d+)x)?(\d+)x(\d+(?:\.\d+)?)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Room:
+class Capacity:
     """What there is; bytes, of one machine and one GPU. 0 says that nobody knows; -1 GPUs are all, however many.
 
     `where` is said when something does not fit; `taken` is what others hold of the fullest GPU. `told` says who told
@@ -55,14 +55,14 @@ def usable_bytes(gpu: str, sold_gib: float) -> float:
     return GIB * (min(known, sold_gib) if known else sold_gib * REPORTED)
 
 
-def room_of(target: Target, gpus: int) -> Room:
+def declare_capacity(target: Target, gpus: int) -> Capacity:
     """Return the room that a target declares; `gpus` are those that a container gets.
 
     A `need_gib` of 1, the default, says nothing of the disk.
     """
     hardware = target.hardware
     limits = [size for size in (hardware.memory_gib, target.run.memory_gib) if size]
-    return Room(
+    return Capacity(
         where=f"images/{target.name}/target.toml",
         nodes=hardware.nodes,
         gpus=gpus,
@@ -72,7 +72,7 @@ def room_of(target: Target, gpus: int) -> Room:
     )
 
 
-def parse_machine(text: str, like: Room) -> Room:
+def parse_machine(text: str, like: Capacity) -> Capacity:
     """Return the room of `4x32` (GPUs x GB of a card) or `2x8x80` (nodes too); memory and disk are those of `like`."""
     found = _MACHINE.fullmatch(text)
     if not found or not all(float(part) for part in found.groups() if part):
@@ -84,7 +84,7 @@ def parse_machine(text: str, like: Room) -> Room:
     # 31.8 of 32 GB, sold as either, is what the table knows; any other card has its least
     known = "NVIDIA GeForce RTX 5090"
     card = usable_bytes(known if _KNOWN[known] <= float(sold) <= 32 else "", float(sold))
-    return Room(
+    return Capacity(
         where=f"--machine {text}",
         told="named",
         nodes=int(nodes or 1),

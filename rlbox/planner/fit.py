@@ -25,13 +25,13 @@ from rlbox.planner.budget import (
     StageMeasurement,
     budget_json,
     budget_lines,
+    estimate_stage_hours,
     parse_price,
-    stage_hours,
     target_price,
 )
-from rlbox.planner.capacity import IDLE, Room, parse_machine, room_of
-from rlbox.planner.needs import Lack, RunNeeds, judge_fit, needs_of, not_judged
-from rlbox.planner.suggest import Asked, nearest_fit
+from rlbox.planner.capacity import IDLE, Capacity, declare_capacity, parse_machine
+from rlbox.planner.needs import RunNeeds, Shortage, compute_needs, find_shortages, list_unchecked
+from rlbox.planner.suggest import Suggestion, suggest_fit
 from rlbox.system.files import free_bytes
 from rlbox.system.gpu import probe_gpus
 from rlbox.system.limits import total_memory
@@ -49,7 +49,7 @@ def seed_shard_gb(billions: float, gpus: int) -> float:
     return _SEED_BYTES * billions / gpus
 
 
-def needs_json(needs: RunNeeds, room: Room, lacks: Sequence[Lack]) -> dict[str, Any]:
+def needs_json(needs: RunNeeds, room: Capacity, lacks: Sequence[Shortage]) -> dict[str, Any]:
     """Return the needs of a run beside the room that there is; bytes."""
     stages = [
         {
@@ -64,10 +64,10 @@ def needs_json(needs: RunNeeds, room: Room, lacks: Sequence[Lack]) -> dict[str, 
     ]
     have = {"nodes": room.nodes, "gpus": room.gpus, "card": room.card, "host": room.host, "disk": room.disk}
     wrong = [{"kind": lack.kind, "stage": lack.stage, "text": lack.text} for lack in lacks]
-    return {"stages": stages, "room": have, "lacks": wrong, "not_judged": list(not_judged(needs, room))}
+    return {"stages": stages, "room": have, "lacks": wrong, "not_judged": list(list_unchecked(needs, room))}
 
 
-def needs_lines(needs: RunNeeds, room: Room) -> list[str]:
+def needs_lines(needs: RunNeeds, room: Capacity) -> list[str]:
     """Return the table of a run's needs, a row for each stage, then what there is and what was not judged."""
     rows = [("stage", "nodes x GPUs", "a GPU", "host memory", "disk")]
     rows += [
@@ -83,7 +83,7 @@ def needs_lines(needs: RunNeeds, room: Room) -> list[str]:
     ]
     gpus = "all" if room.gpus < 0 else str(room.gpus)
     rows.append((_TOLD[room.told], f"{room.nodes} x {gpus}", _card(room.card), _size(room.host), _size(room.disk)))
-    return [*columns(rows), *(f"not judged: {text}" for text in not_judged(needs, room))]
+    return [*columns(rows), *(f"not judged: {text}" for text in list_unchecked(needs, room))]
 
 
 def part_lines(needs: RunNeeds) -> list[str]:
@@ -97,7 +97,7 @@ def part_lines(needs: RunNeeds) -> list[str]:
     return columns(found) if found else []
 
 
-def refusal(lacks: Sequence[Lack]) -> str:
+def join_shortages(lacks: Sequence[Shortage]) -> str:
     """Return all that does not fit, as one message."""
     lines = [f"{lack.stage}: {lack.text}" if lack.stage else lack.text for lack in lacks]
     return (
@@ -120,7 +120,7 @@ _IMAGE = "/opt"
 _OWN = ("{data}", "{run}", "{job}")
 
 
-def off_disk(job: Job, values: Values, paths: Paths) -> dict[str, str]:
+def find_paths_off_disk(job: Job, values: Values, paths: Paths) -> dict[str, str]:
     """Return the parameters of `--set` that name a path off the data disk, with what each says."""
     inside = (paths.data, paths.run, paths.job, _IMAGE)
     found = {}
@@ -139,12 +139,12 @@ def off_disk(job: Job, values: Values, paths: Paths) -> dict[str, str]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Fit:
+class FitResult:
     """What a run needs, the room that there is, and what does not fit."""
 
     needs: RunNeeds
-    room: Room
-    lacks: tuple[Lack, ...]
+    room: Capacity
+    lacks: tuple[Shortage, ...]
 
     @property
     def need_gib(self) -> float | None:
@@ -154,15 +154,15 @@ class Fit:
         return self.needs.disk_bytes / GIB or None
 
 
-def declared_room(app: App, target: str, gpus: str) -> Room:
+def load_declared_capacity(app: App, target: str, gpus: str) -> Capacity:
     """Return the room that a target declares; `gpus` is what `--gpus` says, empty for the target's own."""
     spec = load_target(app.project, target).target
     hardware = spec.hardware
     wish = parse_gpus(gpus, hardware.gpus or (-1 if hardware.gpu else 0))
-    return room_of(spec, len(wish.ids) or wish.count)
+    return declare_capacity(spec, len(wish.ids) or wish.count)
 
 
-def measured_room(app: App, target: str, room: Room, folder: Path, gpus: str) -> Room:
+def measure_capacity(app: App, target: str, room: Capacity, folder: Path, gpus: str) -> Capacity:
     """Return `room` with what this machine has in the place of what its target declares; its own limits stay.
 
     `gpus` is what `--gpus` says; of a number the first GPUs are meant.
@@ -183,13 +183,13 @@ def measured_room(app: App, target: str, room: Room, folder: Path, gpus: str) ->
     )
 
 
-def fit_of(job: Job, values: Values, room: Room) -> Fit | None:
+def check_fit(job: Job, values: Values, room: Capacity) -> FitResult | None:
     """Return whether a run fits; None for a job that does not say what it needs."""
-    needs = needs_of(job, values, room.card)
-    return None if needs is None else Fit(needs=needs, room=room, lacks=judge_fit(needs, room))
+    needs = compute_needs(job, values, room.card)
+    return None if needs is None else FitResult(needs=needs, room=room, lacks=find_shortages(needs, room))
 
 
-def require_fit(app: App, job: Job, fit: Fit | None, wish: Asked, *, force: bool = False) -> None:
+def require_fit(app: App, job: Job, fit: FitResult | None, wish: Suggestion, *, force: bool = False) -> None:
     """Refuse a run that does not fit: `NodeError` says what, where, and the nearest setting that does.
 
     What is computed may be wrong: with `force` it is only said.
@@ -197,29 +197,31 @@ def require_fit(app: App, job: Job, fit: Fit | None, wish: Asked, *, force: bool
     if fit is None or not fit.lacks:
         return
     if force:
-        app.say(f"warning: job {job.name} does not fit: {refusal(fit.lacks)}")
+        app.say(f"warning: job {job.name} does not fit: {join_shortages(fit.lacks)}")
         return
     raise NodeError(
-        _("job {job} does not fit: {refusal}").format(job=job.name, refusal=refusal(fit.lacks)),
+        _("job {job} does not fit: {refusal}").format(job=job.name, refusal=join_shortages(fit.lacks)),
         where=fit.room.where,
         next_step=_next(job, fit, wish),
     )
 
 
-def require_again(app: App, job: Job, plan: RunPlan, settings: Mapping[str, str], *, force: bool = False) -> None:
+def require_fit_to_resume(
+    app: App, job: Job, plan: RunPlan, settings: Mapping[str, str], *, force: bool = False
+) -> None:
     """Refuse to take a run up with parameters that do not fit; what it wrote is on the disk already.
 
     `plan` holds the `settings` of the command line that takes it up.
     """
     values = Values(profile=plan.profile, params=plan.params, origins=plan.origins)
-    fit = fit_of(job, values, dataclasses.replace(declared_room(app, plan.target, plan.gpus), disk=0.0))
-    wish = Asked(start=("run", "--resume", plan.run_id), settings=settings, base=values)
+    fit = check_fit(job, values, dataclasses.replace(load_declared_capacity(app, plan.target, plan.gpus), disk=0.0))
+    wish = Suggestion(start=("run", "--resume", plan.run_id), settings=settings, base=values)
     require_fit(app, job, fit, wish, force=force)
 
 
 def require_paths(job: Job, values: Values, paths: Paths) -> None:
     """Refuse paths of `--set` that are not on the data disk."""
-    if found := off_disk(job, values, paths):
+    if found := find_paths_off_disk(job, values, paths):
         shown = ", ".join(f"--set {name}={value}" for name, value in found.items())
         raise SpecError(
             _(
@@ -229,11 +231,11 @@ def require_paths(job: Job, values: Values, paths: Paths) -> None:
         )
 
 
-def _next(job: Job, fit: Fit, wish: Asked) -> str:
+def _next(job: Job, fit: FitResult, wish: Suggestion) -> str:
     if unsized := [lack for lack in fit.lacks if lack.kind == "size"]:
         name = unsized[0].text.partition(" ")[0]
         return _("--set {name}=N, its parameters in 10^9; 0: neither memory nor disk is judged").format(name=name)
-    nearest = nearest_fit(job, wish, fit.room)
+    nearest = suggest_fit(job, wish, fit.room)
     if nearest:
         return _("the nearest that fits: rlbox {words}").format(words=shlex.join(nearest.words()))
     return _(
@@ -250,7 +252,7 @@ class BudgetOptions:
     price: str = ""
 
 
-def plan_job(app: App, name: str, wish: Asked, target: str, machine: str, gpus: str, budget: BudgetOptions) -> int:
+def plan_job(app: App, name: str, wish: Suggestion, target: str, machine: str, gpus: str, budget: BudgetOptions) -> int:
     """Show what a run of the job `name` needs and what there is; `wish` has its profiles and settings.
 
     Raises
@@ -261,11 +263,11 @@ def plan_job(app: App, name: str, wish: Asked, target: str, machine: str, gpus: 
     job = load_job(app.project, name)
     values = plan_values(job, wish.profiles, wish.settings)
     spec = load_target(app.project, target or job.target).target
-    room = declared_room(app, spec.name, gpus)
+    room = load_declared_capacity(app, spec.name, gpus)
     if machine:
         room = parse_machine(machine, room)
-    fit = fit_of(job, values, room)
-    hours = stage_hours(job, values, room.card, budget.runs, calibrated=budget.calibrated)
+    fit = check_fit(job, values, room)
+    hours = estimate_stage_hours(job, values, room.card, budget.runs, calibrated=budget.calibrated)
     price = parse_price(budget.price) if budget.price else target_price(spec)
     time = budget_json(hours, price)
     times = "\n".join(budget_lines(hours, price))

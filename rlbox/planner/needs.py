@@ -15,7 +15,7 @@ from rlbox.job.job import Job
 from rlbox.job.param import Scalar
 from rlbox.job.params import DEFAULT, Values
 from rlbox.job.plan import stages_of
-from rlbox.planner.capacity import CONTEXT, Room
+from rlbox.planner.capacity import CONTEXT, Capacity
 
 _SIZE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)b(?![a-z])", re.I)
 _NAMED = re.compile(r"\{(\w+)\}")
@@ -63,7 +63,7 @@ class RunNeeds:
         return sum(self.disk.values())
 
 
-def needs_of(job: Job, values: Values, card_bytes: float) -> RunNeeds | None:
+def compute_needs(job: Job, values: Values, card_bytes: float) -> RunNeeds | None:
     """Return what a run of `job` needs; None for a job that says nothing of it.
 
     Parameters
@@ -78,13 +78,13 @@ def needs_of(job: Job, values: Values, card_bytes: float) -> RunNeeds | None:
     """
     if job.fits is None:
         return None
-    names = amounts_of(job, values.params, card_bytes)
+    names = compute_amounts(job, values.params, card_bytes)
     chosen = {stage.name for stage in stages_of(job, values.profile)}
     stages = tuple(_stage(job, name, row, names) for name, row in job.fits.stages.items() if name in chosen)
     return RunNeeds(stages=stages, unsized=tuple(_unsized(job.fits, values)))
 
 
-def amounts_of(job: Job, params: Mapping[str, Scalar], card_bytes: float) -> dict[str, Amount]:
+def compute_amounts(job: Job, params: Mapping[str, Scalar], card_bytes: float) -> dict[str, Amount]:
     """Return what formulas of a job's `[fits]` may name: parameters, `card`, and the amounts of `let`."""
     names: dict[str, Amount] = {**params, CARD: card_bytes}
     for name, formula in job.fits.let.items() if job.fits else ():
@@ -92,7 +92,7 @@ def amounts_of(job: Job, params: Mapping[str, Scalar], card_bytes: float) -> dic
     return names
 
 
-def stage_amount(job: Job, stage: str, key: str, formula: str, names: Mapping[str, Amount]) -> float:
+def compute_stage_amount(job: Job, stage: str, key: str, formula: str, names: Mapping[str, Amount]) -> float:
     """Return the value of a formula of one stage; `SpecError` when it has none."""
     return _number(_amount(job, f"stages.{stage}.{key}", formula, names))
 
@@ -159,7 +159,7 @@ def _says(name: str, billions: float) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lack:
+class Shortage:
     """One thing that does not fit; `kind` is gpus, nodes, card, host, disk, rule or size, `text` the sentence."""
 
     kind: str
@@ -167,17 +167,17 @@ class Lack:
     text: str
 
 
-def judge_fit(needs: RunNeeds, room: Room) -> tuple[Lack, ...]:
+def find_shortages(needs: RunNeeds, room: Capacity) -> tuple[Shortage, ...]:
     """Return what of `needs` the machine has not; what nobody knows of the machine is not judged."""
-    found = [Lack(kind="size", stage="", text=text) for text in needs.unsized if " = 0:" not in text]
+    found = [Shortage(kind="size", stage="", text=text) for text in needs.unsized if " = 0:" not in text]
     for row in needs.stages:
         found += _check_stage(row, room)
     if room.disk and needs.disk_bytes > room.disk:
-        found.append(Lack(kind="disk", stage="", text=_text("the data disk", needs.disk, room.disk)))
+        found.append(Shortage(kind="disk", stage="", text=_text("the data disk", needs.disk, room.disk)))
     return tuple(found)
 
 
-def not_judged(needs: RunNeeds, room: Room) -> tuple[str, ...]:
+def list_unchecked(needs: RunNeeds, room: Capacity) -> tuple[str, ...]:
     """Return what was not looked at, and why."""
     kinds = {
         "memory of a GPU": (room.card, any(row.card_bytes for row in needs.stages)),
@@ -188,10 +188,10 @@ def not_judged(needs: RunNeeds, room: Room) -> tuple[str, ...]:
     return (*found, *(text for text in needs.unsized if " = 0:" in text))
 
 
-def _check_stage(row: StageNeeds, room: Room) -> Iterator[Lack]:
-    yield from (Lack(kind="rule", stage=row.stage, text=text) for text in row.broken)
+def _check_stage(row: StageNeeds, room: Capacity) -> Iterator[Shortage]:
+    yield from (Shortage(kind="rule", stage=row.stage, text=text) for text in row.broken)
     if row.nodes > room.nodes:
-        yield Lack(
+        yield Shortage(
             kind="nodes",
             stage=row.stage,
             text=_("{nodes} nodes, there are {room_nodes}").format(nodes=row.nodes, room_nodes=room.nodes),
@@ -200,15 +200,15 @@ def _check_stage(row: StageNeeds, room: Room) -> Iterator[Lack]:
         asked = f"1 GPU of a machine, there are {room.gpus}"
         asked = asked if row.gpus == 1 else f"{row.gpus} GPUs of a machine, there are {room.gpus}"
         none = () if room.gpus else ("the target names none: hardware.gpu, or --gpus",)
-        yield Lack(kind="gpus", stage=row.stage, text="; ".join((asked, *none)))
+        yield Shortage(kind="gpus", stage=row.stage, text="; ".join((asked, *none)))
     free = room.card - CONTEXT - room.taken
     if room.card and row.card_bytes and row.card_bytes > free:
         others = f" and {card_text(room.taken)} that other processes hold" if room.taken else ""
         kept = f" ({card_text(room.card)}, less {card_text(CONTEXT)} for CUDA's context and NCCL{others})"
         text = _text("a GPU", row.card, max(0.0, free), card_text) + kept
-        yield Lack(kind="card", stage=row.stage, text=text)
+        yield Shortage(kind="card", stage=row.stage, text=text)
     if room.host and row.host_bytes > room.host:
-        yield Lack(kind="host", stage=row.stage, text=_text("host memory", row.host, room.host))
+        yield Shortage(kind="host", stage=row.stage, text=_text("host memory", row.host, room.host))
 
 
 def _text(what: str, parts: Mapping[str, float], have: float, text: Callable[[float], str] = size_text) -> str:

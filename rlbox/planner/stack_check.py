@@ -11,7 +11,7 @@ from rlbox.amounts import padded
 from rlbox.app import App, own_requirements
 from rlbox.errors import SpecError, page
 from rlbox.i18n import _
-from rlbox.planner.stack_facts import MACHINE, Problem, UnknownVersion, Wish
+from rlbox.planner.stack_facts import MACHINE, Problem, UnknownVersion, VersionConstraint
 from rlbox.planner.stack_solver import Fact, solve
 
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 _MOST_TRIED = 80
-_Row = TypeVar("_Row", Wish, Fact)
+_Row = TypeVar("_Row", VersionConstraint, Fact)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WayOut:
+class VersionChange:
     """A way out: name to the version that takes the place of what the spec says; empty: it is left out.
 
     The version of `default` is that of the CUDA that torch is to be built with. `far` counts the versions in between.
@@ -36,7 +36,7 @@ class WayOut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class StackVerdict:
     """How a target's stack stands.
 
     Attributes
@@ -50,9 +50,9 @@ class Verdict:
     """
 
     values: dict[str, str]
-    clash_wishes: tuple[Wish, ...] = ()
+    clash_wishes: tuple[VersionConstraint, ...] = ()
     clash_rules: tuple[Fact, ...] = ()
-    changes: tuple[WayOut, ...] = ()
+    changes: tuple[VersionChange, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -60,14 +60,14 @@ class Verdict:
         return not self.clash_rules and not self.clash_wishes
 
 
-def judge(problem: Problem) -> Verdict:
+def solve_problem(problem: Problem) -> StackVerdict:
     """Return how what a target fixes stands to the facts, with the ways out of a contradiction.
 
     What no version can repair comes first: a machine or a base whose own properties contradict each other.
     """
     values = solve(problem.domains(problem.wishes), problem.rules)
     if values is not None:
-        return Verdict(values=values)
+        return StackVerdict(values=values)
     given = replace(problem, wishes=tuple(wish for wish in problem.wishes if not wish.own))
     if solve(given.domains(given.wishes), given.rules) is None:
         rules, wishes = _clash(given)
@@ -76,15 +76,15 @@ def judge(problem: Problem) -> Verdict:
     else:
         rules, wishes = _clash(problem)
         changes = _changes(problem, wishes, fixed=MACHINE) or _all_open(problem)
-    return Verdict(values={}, clash_wishes=wishes, clash_rules=rules, changes=changes)
+    return StackVerdict(values={}, clash_wishes=wishes, clash_rules=rules, changes=changes)
 
 
-def _clash(problem: Problem) -> tuple[tuple[Fact, ...], tuple[Wish, ...]]:
+def _clash(problem: Problem) -> tuple[tuple[Fact, ...], tuple[VersionConstraint, ...]]:
     rules = _smallest(problem.rules, lambda rows: solve(problem.domains(problem.wishes), rows) is None)
     return rules, _smallest(problem.wishes, lambda rows: solve(problem.domains(rows), rules) is None)
 
 
-def _all_open(problem: Problem) -> tuple[WayOut, ...]:
+def _all_open(problem: Problem) -> tuple[VersionChange, ...]:
     """Return one change of as many packages as it takes; none when not even that helps."""
     open_ = [replace(wish, range=">=0") if wish.own and wish.range else wish for wish in problem.wishes]
     for at, wish in enumerate(problem.wishes):
@@ -104,7 +104,7 @@ def _all_open(problem: Problem) -> tuple[WayOut, ...]:
     if values is None:
         return ()
     moved = [name for name in near if values[name] not in before[name] and name not in (*MACHINE, "cuda")]
-    return (WayOut(to=_to(moved, values), far=len(moved)),)
+    return (VersionChange(to=_to(moved, values), far=len(moved)),)
 
 
 def _to(names: Iterable[str], values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -128,7 +128,9 @@ def _smallest(rows: Sequence[_Row], clashes: Callable[[Sequence[_Row]], bool]) -
         step = max(1, step // 2)
 
 
-def _changes(problem: Problem, clash: Iterable[Wish], *, fixed: Sequence[str]) -> tuple[WayOut, ...]:
+def _changes(
+    problem: Problem, clash: Iterable[VersionConstraint], *, fixed: Sequence[str]
+) -> tuple[VersionChange, ...]:
     """Return the ways out with the fewest changes, the nearest first; leaving a package out is the last of them."""
     free = [name for name in dict.fromkeys(wish.name for wish in clash if wish.own) if name not in fixed]
     others = [name for name in dict.fromkeys(w.name for w in problem.wishes if w.own) if name not in (*free, *fixed)]
@@ -143,7 +145,7 @@ def _changes(problem: Problem, clash: Iterable[Wish], *, fixed: Sequence[str]) -
     return ()
 
 
-def _change(problem: Problem, names: tuple[str, ...], absent: bool) -> WayOut | None:
+def _change(problem: Problem, names: tuple[str, ...], absent: bool) -> VersionChange | None:
     """Return the nearest versions of `names` with which all the rest fits, each of them another than before."""
     domains = problem.domains([wish for wish in problem.wishes if wish.name not in names or not wish.own])
     before = problem.domains(problem.wishes)
@@ -161,7 +163,7 @@ def _change(problem: Problem, names: tuple[str, ...], absent: bool) -> WayOut | 
     for way in ways[:_MOST_TRIED]:
         fixed = {name: (version,) for name, (__, version) in zip(names, way, strict=True)}
         if values := solve({**domains, **fixed}, problem.rules):
-            return WayOut(to=_to(names, values), far=sum(at for at, __ in way))
+            return VersionChange(to=_to(names, values), far=sum(at for at, __ in way))
     return None
 
 
@@ -197,7 +199,7 @@ def _title(name: str) -> str:
     return _TITLES.get(name) or name
 
 
-def stack_json(problem: Problem, verdict: Verdict) -> dict[str, Any]:
+def stack_json(problem: Problem, verdict: StackVerdict) -> dict[str, Any]:
     """Return the verdict as JSON types."""
     return {
         "fits": None if verdict.fits and problem.unknown else verdict.fits,
@@ -211,11 +213,11 @@ def stack_json(problem: Problem, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def stack_text(name: str, problem: Problem, verdict: Verdict, solved: bool) -> str:
+def stack_text(name: str, problem: Problem, verdict: StackVerdict, solved: bool) -> str:
     """Return the verdict as lines: the versions and the facts that were looked at, or the contradiction."""
     unknown = [f"  {line}" for line in unknown_lines(problem)]
     if not verdict.fits:
-        lines = [f"{name}  no solution, because these contradict each other:", *clash_lines(verdict)]
+        lines = [f"{name}  no solution, because these contradict each other:", *conflict_lines(verdict)]
         lines += unknown
         return "\n".join([*lines, f"nearest change: {next_step(name, verdict)}"])
     where = {wish.name: wish.where for wish in problem.wishes}
@@ -242,13 +244,13 @@ def _shown_versions(unknown: UnknownVersion) -> list[str]:
     return known if len(known) <= _MOST_SHOWN else [*known[: _MOST_SHOWN - 1], "…", known[-1]]
 
 
-def clash_lines(verdict: Verdict) -> list[str]:
+def conflict_lines(verdict: StackVerdict) -> list[str]:
     """Return the contradiction: what the target says, then the facts, each with its source."""
     said = [f"{_title(w.name)} {w.range or 'none'}  ({w.where})" for w in verdict.clash_wishes]
     return said + [f"{_sentence(fact)}  [{fact.id}: {fact.source}]" for fact in verdict.clash_rules]
 
 
-def next_step(name: str, verdict: Verdict) -> str:
+def next_step(name: str, verdict: StackVerdict) -> str:
     """Return the nearest changes, or how to leave a fact out."""
     ways = [_change_text(change) for change in verdict.changes[:3]]
     facts = ", ".join(rule.id for rule in verdict.clash_rules)
@@ -263,7 +265,7 @@ def next_step(name: str, verdict: Verdict) -> str:
     )
 
 
-def _change_text(change: WayOut) -> str:
+def _change_text(change: VersionChange) -> str:
     first, *more = (_one_change(name, version) for name, version in change.to)
     return first + "".join(f", and {one}" for one in more)
 
@@ -305,18 +307,18 @@ def _sentence(fact: Fact) -> str:
     return fact.says or f"{' + '.join(map(str, fact.when))} wants {', '.join(map(str, fact.needs))}"
 
 
-def _applied(problem: Problem, verdict: Verdict) -> Iterator[Fact]:
+def _applied(problem: Problem, verdict: StackVerdict) -> Iterator[Fact]:
     """Yield the rules whose conditions hold in the solution."""
     for rule in problem.rules:
         if verdict.values and all(c.holds(verdict.values[c.name]) for c in rule.when):
             yield rule
 
 
-def _drawn(problem: Problem, verdict: Verdict) -> set[str]:
+def _drawn(problem: Problem, verdict: StackVerdict) -> set[str]:
     return {c.name for rule in _applied(problem, verdict) for c in rule.conditions() if c.name not in MACHINE}
 
 
-def require_stack(app: App, name: str, *, force: bool = False) -> str:
+def require_consistent_stack(app: App, name: str, *, force: bool = False) -> str:
     """Refuse a target whose spec and lock contradict each other or themselves, and say which versions are not known.
 
     Returns
@@ -325,20 +327,20 @@ def require_stack(app: App, name: str, *, force: bool = False) -> str:
         The contradiction in one line, which `force` overrides: for the record. Empty where there is none.
     """
     with app.checking("stack"):
-        return refuse_clash(app, *load_stack(app, name), force=force)
+        return require_no_conflict(app, *load_stack(app, name), force=force)
     return ""
 
 
-def refuse_clash(app: App, target: Target, lock: Lock | None, *, force: bool = False) -> str:
+def require_no_conflict(app: App, target: Target, lock: Lock | None, *, force: bool = False) -> str:
     """Raise `SpecError` when a target contradicts itself; with `force` say so and return the contradiction."""
 
     problem = plan_stack(target, lock)
-    verdict = judge(problem)
+    verdict = solve_problem(problem)
     for line in unknown_lines(problem):
         app.say(line)
     if verdict.fits:
         return ""
-    lines = clash_lines(verdict)
+    lines = conflict_lines(verdict)
     if force:
         app.say(f"warning: the stack of target {target.name} contradicts itself: {'; '.join(lines)}")
         return "; ".join(map(str, lines))

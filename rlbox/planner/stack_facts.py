@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from rlbox.config.schema import Frozen, Name, check_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.planner.requirements import is_declared, load_releases
-from rlbox.planner.stack_solver import Domains, Fact, VersionText, within
+from rlbox.planner.stack_solver import Domains, Fact, VersionText, is_in_range
 from rlbox.target.lock import Lock
 from rlbox.target.target import GitSource, Target, Wheel
 
@@ -122,7 +122,7 @@ _SWITCHES = {"deepspeed": ("DS_BUILD_FUSED_ADAM", "DS_BUILD_CPU_ADAM")}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class VersionConstraint:
     """One thing that a target fixes: a range of versions of `name`, and which line of its spec says so."""
 
     name: str
@@ -152,14 +152,14 @@ class Problem:
     """
 
     versions: Mapping[str, tuple[str, ...]]
-    wishes: tuple[Wish, ...]
+    wishes: tuple[VersionConstraint, ...]
     rules: tuple[Fact, ...]
     unknown: tuple[UnknownVersion, ...] = ()
     known: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def domains(self, wishes: Iterable[Wish]) -> Domains:
+    def domains(self, wishes: Iterable[VersionConstraint]) -> Domains:
         """Return what each name may be under some of the wishes; what none of them names is rather not there."""
-        asked: dict[str, list[Wish]] = {}
+        asked: dict[str, list[VersionConstraint]] = {}
         for wish in wishes:
             asked.setdefault(wish.name, []).append(wish)
         found: Domains = {}
@@ -170,7 +170,7 @@ class Problem:
             elif any(not row.range for row in rows):
                 found[name] = ("",)
             else:
-                fit = tuple(v for v in versions if all(within(row.range, v) for row in rows))
+                fit = tuple(v for v in versions if all(is_in_range(row.range, v) for row in rows))
                 found[name] = tuple(v for v in fit if v in self.known.get(name, ())) or fit
         return found
 
@@ -197,7 +197,7 @@ def plan_problem(table: CompatTable, target: Target, lock: Lock | None) -> Probl
     named = {condition.name for rule in rules for condition in rule.conditions()} | {wish.name for wish in wishes}
     versions = {name: _with_pins(rows, name, wishes) for name, rows in every.items() if name in named}
     # where the table knows other versions only, nothing is judged
-    known = tuple(one for one in wishes if not one.range or any(within(one.range, v) for v in versions[one.name]))
+    known = tuple(one for one in wishes if not one.range or any(is_in_range(one.range, v) for v in versions[one.name]))
     return Problem(
         versions=versions,
         wishes=known,
@@ -207,7 +207,7 @@ def plan_problem(table: CompatTable, target: Target, lock: Lock | None) -> Probl
     )
 
 
-def _reached(facts: Iterable[Fact], wishes: Iterable[Wish]) -> tuple[Fact, ...]:
+def _reached(facts: Iterable[Fact], wishes: Iterable[VersionConstraint]) -> tuple[Fact, ...]:
     """Return the facts that can come to bear: all that they speak of is fixed, or is needed by what is."""
     there = {wish.name for wish in wishes if wish.range} | set(MACHINE) | set(_BUILD)
     waiting = list(facts)
@@ -221,21 +221,25 @@ def _reached(facts: Iterable[Fact], wishes: Iterable[Wish]) -> tuple[Fact, ...]:
         there |= {one.name for fact in fit for row in fact.rows for one in row if not one.absent}
 
 
-def _unknown(table: CompatTable, wishes: Iterable[Wish]) -> Iterator[UnknownVersion]:
+def _unknown(table: CompatTable, wishes: Iterable[VersionConstraint]) -> Iterator[UnknownVersion]:
     """Yield each version that is fixed and not known, of packages whose versions have facts of their own."""
     for wish in wishes:
         known = table.known_versions(wish.name)
-        if wish.range and known and not any(within(wish.range, one) for one in known):
+        if wish.range and known and not any(is_in_range(wish.range, one) for one in known):
             yield UnknownVersion(name=wish.name, version=wish.range.removeprefix("=="), known=known)
 
 
-def _missing(every: Iterable[str], said: Iterable[Wish]) -> list[Wish]:
+def _missing(every: Iterable[str], said: Iterable[VersionConstraint]) -> list[VersionConstraint]:
     """Return what a whole lock says by not naming it; which extras were asked for it does not say."""
     named = {wish.name for wish in said} | {"python", *MACHINE, *_BUILD}
-    return [Wish(name=name, range="", where=_LOCK_FILE) for name in every if name not in named and "[" not in name]
+    return [
+        VersionConstraint(name=name, range="", where=_LOCK_FILE)
+        for name in every
+        if name not in named and "[" not in name
+    ]
 
 
-def _plain(wishes: Iterable[Wish]) -> Iterator[Wish]:
+def _plain(wishes: Iterable[VersionConstraint]) -> Iterator[VersionConstraint]:
     """Yield the wishes, of the same one only the first: what the spec pins is not said by the lock again."""
     seen: set[tuple[str, str]] = set()
     for wish in wishes:
@@ -244,17 +248,17 @@ def _plain(wishes: Iterable[Wish]) -> Iterator[Wish]:
             yield wish
 
 
-def _with_pins(versions: tuple[str, ...], name: str, wishes: Iterable[Wish]) -> tuple[str, ...]:
+def _with_pins(versions: tuple[str, ...], name: str, wishes: Iterable[VersionConstraint]) -> tuple[str, ...]:
     """Return the versions of a name, those among them that are pinned and that the table does not list."""
     pins = [found[1] for wish in wishes if wish.name == name and (found := re.fullmatch(r"==([^*,]*)", wish.range))]
     new = [pin for pin in dict.fromkeys(pins) if pin not in versions]
     return tuple(sorted((*versions, *new), key=Version, reverse=True))
 
 
-def _wishes(table: CompatTable, target: Target, lock: Lock | None) -> Iterator[Wish]:
+def _wishes(table: CompatTable, target: Target, lock: Lock | None) -> Iterator[VersionConstraint]:
     yield from _machine(table, target)
     python = not target.base.bootstrap  # Debian has one
-    yield Wish(name="python", range=f"=={target.python.version}", where="python.version", own=python)
+    yield VersionConstraint(name="python", range=f"=={target.python.version}", where="python.version", own=python)
     for part in target.git:
         yield from _git(part)
     for group in target.stack:
@@ -267,32 +271,32 @@ def _wishes(table: CompatTable, target: Target, lock: Lock | None) -> Iterator[W
     yield from _locked(lock)
 
 
-def _wheel(wheel: Wheel, where: str) -> Iterator[Wish]:
+def _wheel(wheel: Wheel, where: str) -> Iterator[VersionConstraint]:
     """Yield the version of a wheel, and what its name says that it was built for."""
-    yield Wish(name=wheel.distribution, range=_exactly(wheel.version), where=where)
+    yield VersionConstraint(name=wheel.distribution, range=_exactly(wheel.version), where=where)
     if built := _BUILT_FOR.search(wheel.version):
-        yield Wish(name="cuda", range=f"=={built[1]}.*", where=where, own=False)
-        yield Wish(name="torch", range=f"=={built[2]}.*", where=where, own=False)
-        yield Wish(name="abi", range=f"=={int(built[3] == 'true')}", where=where, own=False)
+        yield VersionConstraint(name="cuda", range=f"=={built[1]}.*", where=where, own=False)
+        yield VersionConstraint(name="torch", range=f"=={built[2]}.*", where=where, own=False)
+        yield VersionConstraint(name="abi", range=f"=={int(built[3] == 'true')}", where=where, own=False)
     if python := re.search(r"-cp(\d)(\d+)-cp", wheel.file):
-        yield Wish(name="python", range=f"=={python[1]}.{python[2]}", where=where, own=False)
+        yield VersionConstraint(name="python", range=f"=={python[1]}.{python[2]}", where=where, own=False)
 
 
-def _compiled(table: CompatTable, target: Target) -> Iterator[Wish]:
+def _compiled(table: CompatTable, target: Target) -> Iterator[VersionConstraint]:
     """Yield what wheels that are compiled are, and which of those that facts ask for there are not."""
     made = set()
     for group, entry in target.compiled:
         where, name = f"stack.{group.name}.compile", entry.distribution
         version = entry.version or _version_of(entry.ref)
-        yield Wish(name=name, range=_exactly(version) if version else ">=0", where=where)
+        yield VersionConstraint(name=name, range=_exactly(version) if version else ">=0", where=where)
         if entry.cuda:
             major = int(entry.cuda.partition(".")[0])
-            yield Wish(name="cuda", range=f">={major},<{major + 1}", where=where)
+            yield VersionConstraint(name="cuda", range=f">={major},<{major + 1}", where=where)
         if all(entry.env.get(switch) == "1" for switch in _SWITCHES.get(name, ())):
             made.add(f"{name}{_COMPILED}")
     for name in table.all_versions:
         if name.endswith(_COMPILED):
-            yield Wish(name=name, range="==1" if name in made else "", where="stack.compile")
+            yield VersionConstraint(name=name, range="==1" if name in made else "", where="stack.compile")
 
 
 def _version_of(ref: str) -> str:
@@ -304,73 +308,73 @@ def _version_of(ref: str) -> str:
         return ""
 
 
-def _excluded(target: Target) -> Iterator[Wish]:
+def _excluded(target: Target) -> Iterator[VersionConstraint]:
     held: set[str] = {canonicalize_name(name) for name in target.base.holds}
     held |= {wheel.distribution for group in target.stack for wheel in group.wheels}
     held |= {entry.distribution for _, entry in target.compiled}
     for name in (canonicalize_name(text) for text in target.python.exclude):
         if name not in held:
-            yield Wish(name=name, range="", where=_EXCLUDED)
+            yield VersionConstraint(name=name, range="", where=_EXCLUDED)
 
 
-def _machine(table: CompatTable, target: Target) -> Iterator[Wish]:
+def _machine(table: CompatTable, target: Target) -> Iterator[VersionConstraint]:
     hardware = target.hardware
     if arch := re.fullmatch(r"sm_(\d+)(\d)", hardware.arch):
-        yield Wish(name="arch", range=f"=={arch[1]}.{arch[2]}", where="hardware.arch", own=False)
+        yield VersionConstraint(name="arch", range=f"=={arch[1]}.{arch[2]}", where="hardware.arch", own=False)
     else:
-        yield Wish(name="arch", range="", where="hardware.arch", own=False)
+        yield VersionConstraint(name="arch", range="", where="hardware.arch", own=False)
     if hardware.grade:
-        yield Wish(
+        yield VersionConstraint(
             name="datacenter", range=f"=={int(hardware.grade == 'datacenter')}", where="hardware.grade", own=False
         )
     if branch := table.branches.get(hardware.cuda_driver):
-        yield Wish(name="driver", range=f"=={branch}", where="hardware.cuda_driver", own=False)
+        yield VersionConstraint(name="driver", range=f"=={branch}", where="hardware.cuda_driver", own=False)
     if glibc := _GLIBC.get(target.base.bootstrap):
-        yield Wish(name="glibc", range=f"=={glibc}", where="base.bootstrap", own=False)
+        yield VersionConstraint(name="glibc", range=f"=={glibc}", where="base.bootstrap", own=False)
     yield from _torch_build(target)
     held = {canonicalize_name(name): version for name, version in target.base.holds.items()}
     for name, version in held.items():
-        yield Wish(name=name, range=_exactly(version), where="base.holds", own=False)
+        yield VersionConstraint(name=name, range=_exactly(version), where="base.holds", own=False)
     yield from _compiler(target)
     if target.base.bootstrap and not any(package.startswith("cuda-compat") for package in target.base.packages):
-        yield Wish(name="cuda-compat", range="", where="base.packages")
+        yield VersionConstraint(name="cuda-compat", range="", where="base.packages")
 
 
-def _compiler(target: Target) -> Iterator[Wish]:
+def _compiler(target: Target) -> Iterator[VersionConstraint]:
     """Yield which CUDA compiler there is: of a wheel or an apt package; a base image may have one that nobody names."""
     wheels = [row for group in target.stack for text in group.packages for row in _package(text, f"stack.{group.name}")]
     if found := next((row for row in wheels if row.name == _NVCC_WHEEL), None):
-        yield Wish(name="nvcc", range=found.range, where=found.where)
+        yield VersionConstraint(name="nvcc", range=found.range, where=found.where)
         return
     for package in target.base.packages:
         if named := _NVCC_DEB.fullmatch(package):
-            yield Wish(name="nvcc", range=f"=={named[1]}.{named[2]}", where="base.packages")
+            yield VersionConstraint(name="nvcc", range=f"=={named[1]}.{named[2]}", where="base.packages")
             return
     if target.base.bootstrap:
-        yield Wish(name="nvcc", range="", where="base.packages and the stack")
+        yield VersionConstraint(name="nvcc", range="", where="base.packages and the stack")
 
 
-def _torch_build(target: Target) -> Iterator[Wish]:
+def _torch_build(target: Target) -> Iterator[VersionConstraint]:
     """Yield which build of torch it is: a channel, the base's own, or the index's default."""
     group = next((group for group in target.stack if group.channel), None)
     local = Version(target.base.holds["torch"]).local if "torch" in target.base.holds else None
     channel, where = (group.channel, f"stack.{group.name}.channel") if group else (local or "", "base.holds")
     if found := re.fullmatch(r"cu(\d+)(\d)", channel):
-        yield Wish(name="default", range="==0", where=where)
-        yield Wish(name="cuda", range=f"=={found[1]}.{found[2]}", where=where)
+        yield VersionConstraint(name="default", range="==0", where=where)
+        yield VersionConstraint(name="cuda", range=f"=={found[1]}.{found[2]}", where=where)
     elif channel == "cpu":
-        yield from (Wish(name=name, range="", where=where) for name in ("cuda", "nccl", "abi", "default"))
+        yield from (VersionConstraint(name=name, range="", where=where) for name in ("cuda", "nccl", "abi", "default"))
     elif not channel:
-        yield Wish(name="default", range="==1", where="stack")
+        yield VersionConstraint(name="default", range="==1", where="stack")
 
 
-def _git(part: GitSource) -> Iterator[Wish]:
+def _git(part: GitSource) -> Iterator[VersionConstraint]:
     """Yield the version of a git part, as far as its ref tells one (`v0.2.2`, `core_v0.14.0`)."""
     if version := _version_of(part.ref):
         yield from _package(f"{part.name}=={version}", f"git.{part.name}.ref")
 
 
-def _package(text: str, where: str) -> Iterator[Wish]:
+def _package(text: str, where: str) -> Iterator[VersionConstraint]:
     try:
         asked = Requirement(text)
         ranges = str(asked.specifier)
@@ -379,17 +383,17 @@ def _package(text: str, where: str) -> Iterator[Wish]:
     except (InvalidRequirement, InvalidVersion):  # the lock refuses it with a better message
         return
     name = canonicalize_name(asked.name)
-    yield Wish(name=name, range=ranges or ">=0", where=where)
-    yield from (Wish(name=f"{name}[{extra}]", range=">=0", where=where) for extra in sorted(asked.extras))
+    yield VersionConstraint(name=name, range=ranges or ">=0", where=where)
+    yield from (VersionConstraint(name=f"{name}[{extra}]", range=">=0", where=where) for extra in sorted(asked.extras))
 
 
-def _locked(lock: Lock | None) -> Iterator[Wish]:
+def _locked(lock: Lock | None) -> Iterator[VersionConstraint]:
     for group in lock.groups if lock else ():
         for package in group.packages:
             name = canonicalize_name(package.name)
-            yield Wish(name=name, range=_exactly(package.version), where="lock.json")
+            yield VersionConstraint(name=name, range=_exactly(package.version), where="lock.json")
             if name.startswith("nvidia-nccl-"):
-                yield Wish(name="nccl", range=_exactly(package.version), where="lock.json", own=False)
+                yield VersionConstraint(name="nccl", range=_exactly(package.version), where="lock.json", own=False)
 
 
 def _exactly(version: str) -> str:

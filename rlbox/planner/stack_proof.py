@@ -49,36 +49,36 @@ class ProvenRun:
         return f"{run}, {cards}, {where}, {self.date}"
 
 
-def proven_runs() -> tuple[ProvenRun, ...]:
+def load_proven_runs() -> tuple[ProvenRun, ...]:
     """Return the kept runs that passed."""
     return tuple(ProvenRun(**row) for row in parse_json(PROVEN.read_text("utf-8"))["runs"])
 
 
-def runs_with(versions: Mapping[str, str]) -> tuple[ProvenRun, ...]:
+def find_runs_with(versions: Mapping[str, str]) -> tuple[ProvenRun, ...]:
     """Return the kept runs whose stack a target has: every package of it in the same version, whatever its build."""
     return tuple(
         run
-        for run in proven_runs()
+        for run in load_proven_runs()
         if all(_is_same(versions.get(name, ""), version) for name, version in run.stack.items())
     )
 
 
-def runs_of(lock: Lock | None) -> tuple[ProvenRun, ...]:
+def find_runs_of(lock: Lock | None) -> tuple[ProvenRun, ...]:
     """Return the kept runs that had a lock's own files."""
     digest = lock.content_digest() if lock else ""
-    return tuple(run for run in proven_runs() if digest and run.lock == digest)
+    return tuple(run for run in load_proven_runs() if digest and run.lock == digest)
 
 
 def is_unproven(target: Target, lock: Lock | None) -> bool:
     """Return whether a target is for GPUs, and no kept run had its lock."""
-    return target.hardware.gpus > 0 and not runs_of(lock)
+    return target.hardware.gpus > 0 and not find_runs_of(lock)
 
 
 def proof_mark(target: Target, lock: Lock | None) -> str:
     """Return in a few words where a target's lock ran; nothing for a target without GPUs."""
     if not target.hardware.gpus:
         return ""
-    if found := runs_of(lock):
+    if found := find_runs_of(lock):
         run = max(found, key=lambda run: (run.date, run.gpus))
         cards = f"{run.gpus} x {run.gpu}"
         return f"ran on {cards}, {run.date}"
@@ -90,9 +90,11 @@ def proof_lines(target: Target, lock: Lock | None) -> list[str]:
     """Return what is known of a target's lock on GPUs; nothing for one without."""
     if not target.hardware.gpus:
         return []
-    if found := runs_of(lock):
+    if found := find_runs_of(lock):
         return [f"proven: {run.text()}" for run in found]
-    others = [f"the same versions by another lock: {run.text()}" for run in runs_with(_pinned_versions(target, lock))]
+    others = [
+        f"the same versions by another lock: {run.text()}" for run in find_runs_with(_pinned_versions(target, lock))
+    ]
     return [f"unproven: no kept run on GPUs had this lock: {page('proof')}", *others]
 
 

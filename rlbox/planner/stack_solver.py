@@ -33,11 +33,11 @@ class Condition:
         """Return whether it holds for a version; an empty one says that `name` is not there."""
         if not version or self.absent:
             return self.absent and not version
-        return not self.range or within(self.range, version)
+        return not self.range or is_in_range(self.range, version)
 
 
 @cache
-def within(versions: str, version: str) -> bool:
+def is_in_range(versions: str, version: str) -> bool:
     """Return whether a version is in a range; the local part of a version (`+cu128`) is not looked at."""
     return SpecifierSet(versions).contains(Version(version).public, prereleases=True)
 

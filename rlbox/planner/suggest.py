@@ -10,8 +10,8 @@ from rlbox.errors import SpecError
 from rlbox.job.job import Job
 from rlbox.job.param import Param, Scalar, show_scalar
 from rlbox.job.params import Values, change_values, plan_values
-from rlbox.planner.capacity import Room
-from rlbox.planner.needs import judge_fit, needs_of
+from rlbox.planner.capacity import Capacity
+from rlbox.planner.needs import compute_needs, find_shortages
 
 _FINE, _COARSE = 200, 8
 """How many values of one parameter are tried alone, and together with another's."""
@@ -19,7 +19,7 @@ _SMALL, _PAIR = 64, 40
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Suggestion:
     """Profiles and settings as a command line gives them; `start` and `beside` are its words that stay as they are.
 
     A run that is taken up again has its parameters, `base`, and can take no profile.
@@ -44,7 +44,7 @@ class Asked:
         return plan_values(job, self.profiles, self.settings)
 
 
-def nearest_fit(job: Job, wish: Asked, room: Room) -> Asked | None:
+def suggest_fit(job: Job, wish: Suggestion, room: Capacity) -> Suggestion | None:
     """Return the setting nearest to `wish` that fits `room`; None when none of what may be turned does.
 
     One parameter alone comes first, then another profile in the place of those asked for, or over them, then two that
@@ -54,7 +54,7 @@ def nearest_fit(job: Job, wish: Asked, room: Room) -> Asked | None:
     models = _models(job, wish)
     bases: dict[tuple[str, ...], Values] = {}  # of each choice of profiles, which thousands of settings lie over
 
-    def fits(found: Asked) -> bool:
+    def fits(found: Suggestion) -> bool:
         try:
             base = found.base or bases.get(found.profiles) or bases.setdefault(found.profiles, _bare(job, found))
             return _fits(job, change_values(job, base, False, found.settings), room, models)
@@ -64,20 +64,20 @@ def nearest_fit(job: Job, wish: Asked, room: Room) -> Asked | None:
     return next(filter(fits, _near(job, wish)), None)
 
 
-def _bare(job: Job, wish: Asked) -> Values:
+def _bare(job: Job, wish: Suggestion) -> Values:
     """Return the parameters that its profiles give alone, but for those that a setting must give."""
     required = {name: text for name, text in wish.settings.items() if job.params[name].required}
     return plan_values(job, wish.profiles, required)
 
 
-def _models(job: Job, wish: Asked) -> dict[str, Scalar]:
+def _models(job: Job, wish: Suggestion) -> dict[str, Scalar]:
     """Return the parameters that say which models of which size are meant."""
     sizes = job.fits.size if job.fits else {}
     params = wish.values(job).params
     return {name: params[name] for name in (*sizes, *sizes.values())}
 
 
-def _near(job: Job, wish: Asked) -> Iterator[Asked]:
+def _near(job: Job, wish: Suggestion) -> Iterator[Suggestion]:
     yield from _one(job, wish, _FINE)
     profiles = [replace(wish, profiles=kept) for kept in _profiles(job, wish)]
     yield from profiles
@@ -91,7 +91,7 @@ def _near(job: Job, wish: Asked) -> Iterator[Asked]:
         yield from _fewer(profile)
 
 
-def _fewer(wish: Asked) -> Iterator[Asked]:
+def _fewer(wish: Suggestion) -> Iterator[Suggestion]:
     """Yield it without one of its settings, without two, at last without any."""
     for number in range(len(wish.settings) - 1, -1, -1):
         yield from (
@@ -99,12 +99,12 @@ def _fewer(wish: Asked) -> Iterator[Asked]:
         )
 
 
-def _one(job: Job, wish: Asked, most: int) -> Iterator[Asked]:
+def _one(job: Job, wish: Suggestion, most: int) -> Iterator[Suggestion]:
     for name in _turned(job, wish):
         yield from (_with(wish, {name: value}) for value in _values(job, wish, name, most))
 
 
-def _two(job: Job, wish: Asked, names: Iterable[str], most: int) -> Iterator[Asked]:
+def _two(job: Job, wish: Suggestion, names: Iterable[str], most: int) -> Iterator[Suggestion]:
     """Yield two parameters changed at once, by how far both are away together."""
     for first, second in itertools.combinations(names, 2):
         values = [list(enumerate(_values(job, wish, name, most)))[:_PAIR] for name in (first, second)]
@@ -112,7 +112,7 @@ def _two(job: Job, wish: Asked, names: Iterable[str], most: int) -> Iterator[Ask
             yield _with(wish, {first: one[1], second: other[1]})
 
 
-def _profiles(job: Job, wish: Asked) -> Iterator[tuple[str, ...]]:
+def _profiles(job: Job, wish: Suggestion) -> Iterator[tuple[str, ...]]:
     if wish.base:
         return
     yield from [()] if wish.profiles else []
@@ -124,18 +124,18 @@ def _profiles(job: Job, wish: Asked) -> Iterator[tuple[str, ...]]:
             yield (*wish.profiles, name)
 
 
-def _turned(job: Job, wish: Asked) -> tuple[str, ...]:
+def _turned(job: Job, wish: Suggestion) -> tuple[str, ...]:
     """Return the parameters that may be turned; those that the command line set come last."""
     names = job.fits.turn if job.fits else ()
     return tuple(sorted(names, key=lambda name: name in wish.settings))
 
 
-def _with(wish: Asked, changed: Mapping[str, Scalar]) -> Asked:
+def _with(wish: Suggestion, changed: Mapping[str, Scalar]) -> Suggestion:
     texts = {name: show_scalar(value) for name, value in changed.items()}
     return replace(wish, settings={**wish.settings, **texts})
 
 
-def _values(job: Job, wish: Asked, name: str, most: int) -> Iterable[Scalar]:
+def _values(job: Job, wish: Suggestion, name: str, most: int) -> Iterable[Scalar]:
     """Return other values of a parameter, the nearest first."""
     try:
         now = wish.values(job).params[name]
@@ -165,7 +165,7 @@ def _numbers(param: Param, now: int | float, *, coarse: bool) -> Iterator[int | 
         yield from dict.fromkeys(value for value in order if value > 0 and value != now)
 
 
-def _fits(job: Job, values: Values, room: Room, models: Mapping[str, Scalar]) -> bool:
-    needs = needs_of(job, values, room.card)
+def _fits(job: Job, values: Values, room: Capacity, models: Mapping[str, Scalar]) -> bool:
+    needs = compute_needs(job, values, room.card)
     same = all(values.params[name] == value for name, value in models.items())
-    return same and needs is not None and not judge_fit(needs, room)
+    return same and needs is not None and not find_shortages(needs, room)

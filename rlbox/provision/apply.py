@@ -14,31 +14,31 @@ from types import MappingProxyType
 from rlbox.artifacts.object_store import Store
 from rlbox.errors import WorkFailed
 from rlbox.i18n import _
-from rlbox.provision.desired import LeftOut, Wanted
+from rlbox.provision.desired import DesiredState, Skipped
 from rlbox.provision.files import (
     BACKUPS,
     clear_drafts,
-    disk_errors,
+    explain_disk_errors,
     find_backup_path,
-    lay,
-    new_folders,
-    note_files,
+    install_file,
+    list_missing_directories,
+    record_files,
     remove_folders,
     remove_tree,
-    restore_place,
-    take_back,
+    restore_file,
+    restore_path,
 )
 from rlbox.provision.layout import Layout
-from rlbox.provision.plan import ApplyPlan, PartRecord, PathChange, Record, patch_sum
-from rlbox.provision.probe import installed_debs, read_record, there, write_record
+from rlbox.provision.plan import ApplyPlan, InstalledPart, InstallRecord, PathChange, patches_checksum
+from rlbox.provision.probe import existing_parent, installed_debs, read_record, write_record
 from rlbox.provision.venv import (
-    Supply,
+    PackageSource,
     apply_patches,
-    check_room,
     download_packages,
     install_packages,
-    lay_part,
+    install_part,
     remove_packages,
+    require_disk_space,
     sync_environment,
 )
 from rlbox.values import VENV
@@ -51,39 +51,39 @@ class Supplies:
     `fetch` brings git trees and files into the store.
     """
 
-    python: Callable[[], Supply]
+    python: Callable[[], PackageSource]
     store: Store
     fetch: Callable[[], None]
     scripts: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Applied:
+class ApplyResult:
     """What was done: the steps, copies of the user's files that were kept, what could not be done and why."""
 
     steps: tuple[PathChange, ...] = ()
     kept: tuple[str, ...] = ()
-    left: tuple[LeftOut, ...] = ()
+    left: tuple[Skipped, ...] = ()
 
-    def then(self, other: Applied) -> Applied:
+    def then(self, other: ApplyResult) -> ApplyResult:
         """Return what was done when `other` came after it."""
-        return Applied(
+        return ApplyResult(
             steps=(*self.steps, *other.steps), kept=(*self.kept, *other.kept), left=(*self.left, *other.left)
         )
 
 
-NOTHING = Applied()
+NOTHING = ApplyResult()
 NOTHING_ACCEPTED: Mapping[str, str] = MappingProxyType({})
 
 
-def carry_out_apply(
+def execute_plan(
     plan: ApplyPlan,
     supplies: Supplies,
     on_step: Callable[[PathChange], None],
     python: str = "",
     accepted: Mapping[str, str] = NOTHING_ACCEPTED,
     forced: str = "",
-) -> Applied:
+) -> ApplyResult:
     """Carry out the steps of `plan` in their order; `on_step` is called before each.
 
     Parameters
@@ -102,10 +102,10 @@ def carry_out_apply(
     if left:
         steps = tuple(step for step in steps if step.kind != "packages")
     if not steps:
-        return Applied(left=left)
-    layout, supply = wanted.layout, Supply()
+        return ApplyResult(left=left)
+    layout, supply = wanted.layout, PackageSource()
     if "environment" in plan.kinds:
-        check_room(wanted, there(Path(layout.venv or layout.at(VENV))))
+        require_disk_space(wanted, existing_parent(Path(layout.venv or layout.at(VENV))))
         supply = supplies.python()
     if "part" in plan.kinds:
         supplies.fetch()
@@ -114,17 +114,19 @@ def carry_out_apply(
         on_step(step)
         record = _carry_out(plan, record, step, supplies, supply)
     kept = _files(layout, record, [step for step in steps if step.kind in ("file", "link")], on_step)
-    return Applied(steps=steps, kept=kept, left=left)
+    return ApplyResult(steps=steps, kept=kept, left=left)
 
 
-def _undone(plan: ApplyPlan) -> Iterator[LeftOut]:
+def _undone(plan: ApplyPlan) -> Iterator[Skipped]:
     """Bring the apt packages here, and yield those that cannot be had: all else goes on without them."""
     for step in plan.steps:
         if step.kind == "packages" and (failed := download_packages(step.new.split())):
-            yield LeftOut(what=f"apt packages {step.new}", origin="apt", reason=failed)
+            yield Skipped(what=f"apt packages {step.new}", origin="apt", reason=failed)
 
 
-def _carry_out(plan: ApplyPlan, record: Record, step: PathChange, supplies: Supplies, supply: Supply) -> Record:
+def _carry_out(
+    plan: ApplyPlan, record: InstallRecord, step: PathChange, supplies: Supplies, supply: PackageSource
+) -> InstallRecord:
     wanted = plan.wanted
     layout = wanted.layout
     match step.kind:
@@ -136,18 +138,21 @@ def _carry_out(plan: ApplyPlan, record: Record, step: PathChange, supplies: Supp
             return _part(wanted, record, step.path, supplies.store)
         case "patches":
             apply_patches(wanted, supplies.scripts)
-            return _saved(layout, replace(record, patches=patch_sum(wanted)))
+            return _saved(layout, replace(record, patches=patches_checksum(wanted)))
         case _:
             return _remove(layout, record, step.path)
 
 
-def _begin(wanted: Wanted, python: str, accepted: Mapping[str, str], forced: str) -> Record:
+def _begin(wanted: DesiredState, python: str, accepted: Mapping[str, str], forced: str) -> InstallRecord:
     """Write that a change has begun, and of which folders of ours there were none."""
     layout = wanted.layout
     old = read_record(layout)
-    begun = Record(target=wanted.target, lock=wanted.lock, state="laying")
+    begun = InstallRecord(target=wanted.target, lock=wanted.lock, state="laying")
     paths = (layout.record, layout.at(VENV), *([layout.venv] if layout.venv else []))
-    folders = [*(old.folders if old else ()), *(folder for path in paths for folder in new_folders(Path(path)))]
+    folders = [
+        *(old.folders if old else ()),
+        *(folder for path in paths for folder in list_missing_directories(Path(path))),
+    ]
     record = replace(
         old or begun,
         target=wanted.target,
@@ -164,14 +169,14 @@ def _begin(wanted: Wanted, python: str, accepted: Mapping[str, str], forced: str
     return _saved(layout, record)
 
 
-def _saved(layout: Layout, record: Record) -> Record:
-    with disk_errors(Path(layout.record)):
+def _saved(layout: Layout, record: InstallRecord) -> InstallRecord:
+    with explain_disk_errors(Path(layout.record)):
         clear_drafts(Path(layout.record))
         write_record(layout, record)
     return record
 
 
-def _packages(layout: Layout, record: Record, names: list[str]) -> Record:
+def _packages(layout: Layout, record: InstallRecord, names: list[str]) -> InstallRecord:
     asked = {*record.packages, *(set(names) - installed_debs(names))}
     _saved(layout, replace(record, packages=tuple(sorted(asked))))
     new, failed = install_packages(names)
@@ -184,54 +189,54 @@ def _packages(layout: Layout, record: Record, names: list[str]) -> Record:
     return record
 
 
-def _environment(plan: ApplyPlan, record: Record, supply: Supply) -> Record:
+def _environment(plan: ApplyPlan, record: InstallRecord, supply: PackageSource) -> InstallRecord:
     layout = plan.wanted.layout
     step = next(step for step in plan.steps if step.kind == "environment")
-    part = record.environment or PartRecord(before=find_backup_path(Path(step.path)) if step.keep else "")
+    part = record.environment or InstalledPart(before=find_backup_path(Path(step.path)) if step.keep else "")
     patches = "" if plan.fresh else record.patches
     record = _saved(layout, replace(record, environment=part, patches=patches))
     sync_environment(plan.wanted, supply, part, fresh=plan.fresh)
     return record
 
 
-def _part(wanted: Wanted, record: Record, path: str, store: Store) -> Record:
+def _part(wanted: DesiredState, record: InstallRecord, path: str, store: Store) -> InstallRecord:
     part = next(part for part in wanted.parts if part.path == path)
     known = record.parts.get(path)
     before = known.before if known else find_backup_path(Path(path)) if Path(path).exists() else ""
-    folders = (*record.folders, *new_folders(Path(path)))
-    parts = {**record.parts, path: PartRecord(before=before)}  # no checksum: it is not whole yet
+    folders = (*record.folders, *list_missing_directories(Path(path)))
+    parts = {**record.parts, path: InstalledPart(before=before)}  # no checksum: it is not whole yet
     record = _saved(wanted.layout, replace(record, parts=parts, folders=tuple(dict.fromkeys(folders))))
-    lay_part(part, store, parts[path])
-    parts[path] = PartRecord(sha256=part.sha256, before=before)
+    install_part(part, store, parts[path])
+    parts[path] = InstalledPart(sha256=part.sha256, before=before)
     return _saved(wanted.layout, replace(record, parts=parts))
 
 
-def _remove(layout: Layout, record: Record, path: str) -> Record:
+def _remove(layout: Layout, record: InstallRecord, path: str) -> InstallRecord:
     if path in record.parts:
-        restore_place(Path(path), record.parts[path])
+        restore_path(Path(path), record.parts[path])
         rest = {name: part for name, part in record.parts.items() if name != path}
         return _saved(layout, replace(record, parts=rest))
-    return take_back(layout, record, path)[0]
+    return restore_file(layout, record, path)[0]
 
 
 def _files(
-    layout: Layout, record: Record, steps: Iterable[PathChange], on_step: Callable[[PathChange], None]
+    layout: Layout, record: InstallRecord, steps: Iterable[PathChange], on_step: Callable[[PathChange], None]
 ) -> tuple[str, ...]:
     """Lay the files, and write that all is laid; return copies that were kept of what was there."""
     steps = list(steps)
     known = {*record.kept, *(row.backup for row in record.laid.values())}
-    with disk_errors(Path(layout.own, BACKUPS)):
-        record = _saved(layout, note_files(layout, record, steps))
+    with explain_disk_errors(Path(layout.own, BACKUPS)):
+        record = _saved(layout, record_files(layout, record, steps))
     for step in steps:
         on_step(step)
         if step.laid:
-            lay(step.laid)
+            install_file(step.laid)
     _saved(layout, replace(record, state="laid"))
     now = {*record.kept, *(row.backup for row in record.laid.values())}
     return tuple(sorted(now - known - {""}))
 
 
-def lay_back(layout: Layout, on_step: Callable[[str], None]) -> tuple[str, ...]:
+def uninstall(layout: Layout, on_step: Callable[[str], None]) -> tuple[str, ...]:
     """Lay everything back that the record names, the record last; return what could not be, and why."""
     record = read_record(layout)
     if record is None:
@@ -240,14 +245,14 @@ def lay_back(layout: Layout, on_step: Callable[[str], None]) -> tuple[str, ...]:
     notes = []
     for path in reversed(tuple(record.laid)):
         on_step(path)
-        record, note = take_back(layout, record, path)
+        record, note = restore_file(layout, record, path)
         notes += [note] if note else []
     for path, part in record.parts.items():
         on_step(path)
-        restore_place(Path(path), part)
+        restore_path(Path(path), part)
     if record.environment:
         on_step(layout.at(VENV))
-        restore_place(Path(layout.at(VENV)), record.environment)
+        restore_path(Path(layout.at(VENV)), record.environment)
         if record.venv:
             remove_tree(Path(record.venv))
             remove_tree(Path(record.venv).with_name("uv-cache"))
@@ -259,7 +264,7 @@ def lay_back(layout: Layout, on_step: Callable[[str], None]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _forget(layout: Layout, record: Record) -> None:
+def _forget(layout: Layout, record: InstallRecord) -> None:
     """Remove what rlbox has for itself, and the folders that it made."""
     own = Path(layout.own)
     Path(own, "share/patches.json").unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from rlbox.errors import NodeError, RlboxError
 from rlbox.findings import listed
 from rlbox.i18n import _
 from rlbox.provision.layout import Layout
-from rlbox.provision.shell_environment import handed_on
+from rlbox.provision.shell_environment import inherited_environment
 from rlbox.system.command import run_command
 from rlbox.target.target import Target
 from rlbox.values import VENV, Command
@@ -54,12 +54,12 @@ class TriedImport:
     error: str = ""
 
 
-def held_by(target: Target) -> dict[str, str]:
+def required_base_packages(target: Target) -> dict[str, str]:
     """Return what a target takes of its base image: canonical name to version."""
     return {canonicalize_name(name): version for name, version in target.base.holds.items()}
 
 
-def adopt(target: Target, found: MachinePython, accepted: Mapping[str, str], command: str) -> AdoptedBase:
+def adopt_python(target: Target, found: MachinePython, accepted: Mapping[str, str], command: str) -> AdoptedBase:
     """Return what the machine's interpreter gives of the target's base image.
 
     Parameters
@@ -74,7 +74,7 @@ def adopt(target: Target, found: MachinePython, accepted: Mapping[str, str], com
     NodeError
         Something is missing, or of another version; all of it is named.
     """
-    holds = held_by(target)
+    holds = required_base_packages(target)
     if gaps := tuple(_gaps(target, holds, found, accepted)):
         raise NodeError(
             _("this machine does not hold what target {target} takes of its base image: {gaps}").format(
@@ -127,7 +127,7 @@ def _next_step(
     return _("name the interpreter that has them: {command} --python FILE").format(command=command)
 
 
-def judge_imports(base: AdoptedBase, found: tuple[TriedImport, ...], last: str) -> tuple[str, ...]:
+def check_imports(base: AdoptedBase, found: tuple[TriedImport, ...], last: str) -> tuple[str, ...]:
     """Return what could not be proven for want of a GPU driver, one sentence each.
 
     Parameters
@@ -172,7 +172,7 @@ def probe_python(path: str, names: Iterable[str] = ()) -> MachinePython:
     return MachinePython(path=path, version=str(python["version"]), folders=tuple(python["folders"]), packages=packages)
 
 
-def adopt_base(target: Target, path: str, accepted: Mapping[str, str], layout: Layout) -> AdoptedBase:
+def adopt_base_packages(target: Target, path: str, accepted: Mapping[str, str], layout: Layout) -> AdoptedBase:
     """Return what the interpreter `path` gives of the target's base image.
 
     Raises
@@ -181,17 +181,17 @@ def adopt_base(target: Target, path: str, accepted: Mapping[str, str], layout: L
         Something is missing or of another version, or it lies where the place's own environment goes.
     """
     own = layout.at(VENV)
-    found = probe_python(path, held_by(target))
+    found = probe_python(path, required_base_packages(target))
     if any(f"{folder}/".startswith(f"{own}/") for folder in (os.path.abspath(path), *found.folders)):
         raise NodeError(
             _("the interpreter lies in {own}, where the place's own environment goes").format(own=own),
             where=path,
             next_step=f"rlbox apply {target.name} --prefix DIR",
         )
-    return adopt(target, found, accepted, layout.apply(target.name))
+    return adopt_python(target, found, accepted, layout.apply(target.name))
 
 
-def prove_base(base: AdoptedBase) -> tuple[str, ...]:
+def import_base_packages(base: AdoptedBase) -> tuple[str, ...]:
     """Import every adopted package with the machine's interpreter; return what no import could prove here.
 
     Raises
@@ -203,10 +203,10 @@ def prove_base(base: AdoptedBase) -> tuple[str, ...]:
     done = tuple(TriedImport(name=str(row["name"]), error=str(row["error"])) for row in rows if row["step"] == "import")
     begun = [str(row["name"]) for row in rows if row["step"] == "begun"]
     last = next((name for name in reversed(begun) if name not in {row.name for row in done}), "")
-    return judge_imports(base, done, last or next((name for name in base.packages if name not in begun), ""))
+    return check_imports(base, done, last or next((name for name in base.packages if name not in begun), ""))
 
 
-def chosen_python(target: Target, named: str) -> str:
+def choose_python(target: Target, named: str) -> str:
     """Return what an environment is made with: the interpreter that is named, or that of the spec, else a version.
 
     Raises
@@ -236,7 +236,7 @@ def _ask(path: str, what: str, names: Sequence[str], timeout_s: float) -> tuple[
     """Return what the program says, and its last words; its environment is that of runs."""
     argv = (path, "-I", "-B", str(_PROGRAM), what, *names)
     try:
-        done = run_command(Command(argv=argv, timeout_s=timeout_s), environ=handed_on(os.environ))
+        done = run_command(Command(argv=argv, timeout_s=timeout_s), environ=inherited_environment(os.environ))
     except OSError as error:
         raise NodeError(_("it cannot be run: {strerror}").format(strerror=error.strerror), where=path) from error
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]

@@ -17,7 +17,7 @@ from rlbox.fixes.conditions import stack_versions
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import HOOKS, Baked, fix_manifest
 from rlbox.foreign import parse_json
-from rlbox.image.machine import container_defaults, limits_text, machine_facts
+from rlbox.image.machine import container_defaults, limits_text, machine_requirements
 from rlbox.image.plan import ImagePlan
 from rlbox.provision.base import AdoptedBase
 from rlbox.provision.layout import Layout
@@ -29,7 +29,7 @@ from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE, OWN, PATCHES_IN_CONTEXT,
 _NAME = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
-def merged_text(theirs: str, ours: str) -> str:
+def merge_lines(theirs: str, ours: str) -> str:
     """Return a file of NAME=value lines with ours in it: other names stay, folders of a PATH are kept behind ours.
 
     Merging twice is merging once.
@@ -49,7 +49,7 @@ def merged_text(theirs: str, ours: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def unmerged_text(now: str, ours: str, before: str) -> str:
+def remove_merged_lines(now: str, ours: str, before: str) -> str:
     """Return a merged file without ours: names of ours have the lines that they had before, every other line stays."""
     wanted = {name for name, _ in _assignments(ours)}
     old = {match[1]: line for line in _lines(before) if (match := _NAME.fullmatch(line))}
@@ -116,7 +116,7 @@ rlbox_front() { # NAME FOLDER: the folder comes first, and is there once
 
 
 @dataclass(frozen=True, kw_only=True)
-class Laid:
+class FileToInstall:
     """A file (`text`, `mode`) or a link (`to`) at `path` of this machine; `origin` is its fix, or rlbox.
 
     `merged` are the lines of rlbox's in a file that a platform fills too; `text` is the whole file then.
@@ -131,7 +131,7 @@ class Laid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaidPart:
+class PartToInstall:
     """A git tree (`kind` git) or a file (`http`) that lies at `path` of this machine."""
 
     name: str
@@ -142,7 +142,7 @@ class LaidPart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeftOut:
+class Skipped:
     """Something of the target that this machine does not get, and why."""
 
     what: str
@@ -151,7 +151,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class DesiredState:
     """All that a machine at the lock has.
 
     `packages` maps canonical names of the stack to versions, `debs` are names of apt packages, `patches` is the
@@ -164,8 +164,8 @@ class Wanted:
     lock: str
     python: str
     layout: Layout
-    laid: tuple[Laid, ...]
-    parts: tuple[LaidPart, ...]
+    laid: tuple[FileToInstall, ...]
+    parts: tuple[PartToInstall, ...]
     packages: Mapping[str, str]
     requirements: str
     build: str
@@ -174,10 +174,10 @@ class Wanted:
     bytes: int
     interpreter: str = ""
     base: AdoptedBase | None = None
-    left: tuple[LeftOut, ...] = field(default=())
+    left: tuple[Skipped, ...] = field(default=())
 
 
-def plan_wanted(
+def plan_desired_state(
     target: Target,
     lock: Lock,
     baked: Baked,
@@ -189,13 +189,13 @@ def plan_wanted(
     *,
     interpreter: str = "",
     base: AdoptedBase | None = None,
-) -> Wanted:
+) -> DesiredState:
     """Return what `target` asks of a machine.
 
     Parameters
     ----------
     target, baked
-        With the data disk where this machine has it (`at_data`).
+        With the data disk where this machine has it (`move_data_disk`).
     rlbox
         The interpreter that runs rlbox here.
     absent
@@ -203,7 +203,7 @@ def plan_wanted(
     """
     placed = _Placed(target, baked, image, layout, absent)
     packages = [package for group in lock.groups for package in group.packages]
-    return Wanted(
+    return DesiredState(
         target=target.name,
         lock=lock.checksum(),
         python=target.python.version,
@@ -213,7 +213,7 @@ def plan_wanted(
         packages={canonicalize_name(package.name): package.version for package in packages},
         requirements="".join(package.requirement() for package in packages),
         build=requirements(lock.build.packages),
-        debs=tuple(sorted(debs_of(target))),
+        debs=tuple(sorted(list_apt_packages(target))),
         patches=image.context.get(PATCHES_IN_CONTEXT, ""),
         bytes=sum(package.size for package in packages),
         interpreter=interpreter,
@@ -222,12 +222,12 @@ def plan_wanted(
     )
 
 
-def debs_of(target: Target) -> tuple[str, ...]:
+def list_apt_packages(target: Target) -> tuple[str, ...]:
     """Return the apt packages that a target's machine has: those of its base, and what a base image would bring."""
     return (*target.base.packages, *target.base.holds_apt)
 
 
-def at_data(target: Target, folder: str) -> Target:
+def move_data_disk(target: Target, folder: str) -> Target:
     """Return the target with its data disk where a machine has it: where it mounts it is what its fixes are told."""
     disk = target.disk.model_copy(update={"mount": folder})
     mount = rf"(?<![\w./}}-]){re.escape(target.disk.mount)}(?![\w.-])"
@@ -254,14 +254,14 @@ class _Placed:
         self._origins = {file.path: fix.id for fix in baked.fixes for file in fix.bake.file}
         self._origins |= {link.path: fix.id for fix in baked.fixes for link in fix.bake.link}
 
-    def files(self, lock: Lock, ports: Mapping[str, int], rlbox: str) -> Iterator[Laid]:
+    def files(self, lock: Lock, ports: Mapping[str, int], rlbox: str) -> Iterator[FileToInstall]:
         """Yield every file and link, what programs start with last."""
         scripts = self._image.context
         for name in _SCRIPTS:
             yield self._file(f"{OWN}/libexec/{name}", scripts[f"files{OWN}/libexec/{name}"])
         for name, words in {"python": "", "rlbox": " -m rlbox"}.items():
             text = f'#!/bin/sh\nexec {shlex.quote(rlbox)}{words} "$@"\n'
-            yield Laid(path=self._layout.at(f"{OWN}/bin/{name}"), origin="rlbox", text=text, mode="0755")
+            yield FileToInstall(path=self._layout.at(f"{OWN}/bin/{name}"), origin="rlbox", text=text, mode="0755")
         yield self._file(LOCK_IN_IMAGE, lock.text())
         for file in self._baked.files:
             if self._layout.holds(file.path) and not self._shared(_hook_fix(file.path)):
@@ -269,40 +269,42 @@ class _Placed:
         for path, to in self._baked.links.items():
             if self._layout.holds(path):
                 origin = self._origins.get(path, "rlbox")
-                yield Laid(path=self._layout.at(path), origin=origin, to=self._layout.moved(to, self._paths))
+                yield FileToInstall(path=self._layout.at(path), origin=origin, to=self._layout.moved(to, self._paths))
         target, versions = self._target, stack_versions(self._target, lock)
-        manifest = parse_json(fix_manifest(self._baked.fixes, target, versions, machine_facts(target, ports)))
+        manifest = parse_json(fix_manifest(self._baked.fixes, target, versions, machine_requirements(target, ports)))
         yield self._file(FIXES_IN_IMAGE, _with_left(manifest, tuple(self.left())))
         yield self._file(f"{OWN}/hooks/00-environment.sh", self._environment())
         if not self._layout.prefix:
             text = f"# The environment of target {target.name}, for shells that people open.\n. {OWN}/libexec/init.sh\n"
             yield self._file("/etc/profile.d/30-rlbox-applied.sh", text)
 
-    def parts(self, lock: Lock) -> Iterator[LaidPart]:
+    def parts(self, lock: Lock) -> Iterator[PartToInstall]:
         """Yield the git trees and files from elsewhere."""
         trees = {tree.name: tree.sha256 for tree in lock.git}
         files = {file.name: file.sha256 for file in lock.http}
         for tree in self._target.git:
             if self._layout.holds(tree.into):
-                yield LaidPart(name=tree.name, kind="git", path=self._layout.at(tree.into), sha256=trees[tree.name])
+                yield PartToInstall(
+                    name=tree.name, kind="git", path=self._layout.at(tree.into), sha256=trees[tree.name]
+                )
         for file in self._target.http:
             if self._layout.holds(file.into):
                 mode = "0755" if file.executable else "0644"
                 path = self._layout.at(file.into)
-                yield LaidPart(name=file.name, kind="http", path=path, sha256=files[file.name], mode=mode)
+                yield PartToInstall(name=file.name, kind="http", path=path, sha256=files[file.name], mode=mode)
 
-    def left(self) -> Iterator[LeftOut]:
+    def left(self) -> Iterator[Skipped]:
         """Yield what the layout itself rules out, and what only whoever starts the container can set."""
         outside = "it lies outside of the prefix, and has no effect below it"
         for path in (*(file.path for file in self._baked.files), *self._baked.links):
             if not self._layout.holds(path):
-                yield LeftOut(what=path, origin=self._origins.get(path, "rlbox"), reason=outside)
+                yield Skipped(what=path, origin=self._origins.get(path, "rlbox"), reason=outside)
         into = {tree.into: tree.name for tree in self._target.git}
         for path, name in (into | {file.into: file.name for file in self._target.http}).items():
             if not self._layout.holds(path):
-                yield LeftOut(what=path, origin=name, reason=outside)
+                yield Skipped(what=path, origin=name, reason=outside)
         for fix in self._baked.fixes:
-            yield from (LeftOut(what=what, origin=fix.id, reason=reason) for what, reason in self._left_of(fix))
+            yield from (Skipped(what=what, origin=fix.id, reason=reason) for what, reason in self._left_of(fix))
 
     def _left_of(self, fix: Fix) -> Iterator[tuple[str, str]]:
         for what in _limits(fix):
@@ -320,9 +322,9 @@ class _Placed:
         """Return the path of the whole machine that a fix's hook would make; empty where it may."""
         return _OF_THE_MACHINE.get(fix, "") if self._layout.prefix else ""
 
-    def _file(self, path: str, text: str, mode: str = "0644") -> Laid:
+    def _file(self, path: str, text: str, mode: str = "0644") -> FileToInstall:
         text = self._layout.moved(text, self._paths)
-        return Laid(
+        return FileToInstall(
             path=self._layout.at(path),
             origin=self._origins.get(path, _hook_fix(path)),
             text=text,
@@ -376,7 +378,7 @@ def _limits(fix: Fix) -> list[str]:
     return found + [f"the capability {name}" for name in run.cap_add]
 
 
-def _with_left(manifest: dict[str, Any], left: Iterable[LeftOut]) -> str:
+def _with_left(manifest: dict[str, Any], left: Iterable[Skipped]) -> str:
     """Return the manifest of fixes; the check of one that this machine cannot have whole stops no run."""
     origins = {row.origin for row in left}
     for fix in manifest["fixes"]:

@@ -11,9 +11,17 @@ from pathlib import Path
 
 from rlbox.errors import NodeError
 from rlbox.i18n import _
-from rlbox.provision.desired import Laid, unmerged_text
+from rlbox.provision.desired import FileToInstall, remove_merged_lines
 from rlbox.provision.layout import Layout
-from rlbox.provision.plan import LaidRecord, PartRecord, PathChange, PathFact, Record, laid_fact, same
+from rlbox.provision.plan import (
+    InstalledFile,
+    InstalledPart,
+    InstallRecord,
+    PathChange,
+    PathState,
+    installed_state,
+    is_same_content,
+)
 from rlbox.provision.probe import probe_path, write_record
 from rlbox.system.files import is_disk_full, write_atomic
 
@@ -21,19 +29,19 @@ BACKUPS = "backup"
 _BEFORE = ".before-rlbox"
 
 
-def keep_copy(layout: Layout, path: Path, fact: PathFact) -> str:
+def back_up(layout: Layout, path: Path, fact: PathState) -> str:
     """Copy a file of the user's into the backup folder, under its content; return where (nothing for a link)."""
     if fact.kind != "file":
         return ""
     copy = Path(layout.own, BACKUPS, f"{fact.sha256[:12]}-{path.name}")
     if not copy.exists():
-        with disk_errors(copy):
+        with explain_disk_errors(copy):
             clear_drafts(copy)
             write_atomic(copy, path.read_bytes(), int(fact.mode, 8) & 0o700 | 0o400)
     return str(copy)
 
 
-def note_files(layout: Layout, record: Record, steps: Iterable[PathChange]) -> Record:
+def record_files(layout: Layout, record: InstallRecord, steps: Iterable[PathChange]) -> InstallRecord:
     """Return the record with every file that is about to be laid, and keep copies of what is in their places.
 
     It is written before the first of them is laid, so that whoever comes after a kill knows what stood there.
@@ -43,24 +51,28 @@ def note_files(layout: Layout, record: Record, steps: Iterable[PathChange]) -> R
         if step.laid is None:
             continue
         path = Path(step.path)
-        folders += new_folders(path)
+        folders += list_missing_directories(path)
         fact, own = probe_path(path), laid.get(step.path)
-        due = laid_fact(step.laid)
+        due = installed_state(step.laid)
         if own is None:
-            backup = keep_copy(layout, path, fact)
+            backup = back_up(layout, path, fact)
             before = replace(fact, text=None)
         else:
             backup, before = own.backup, own.before
-            if not same(fact, own.now) and not same(fact, own.before) and (copy := keep_copy(layout, path, fact)):
+            if (
+                not is_same_content(fact, own.now)
+                and not is_same_content(fact, own.before)
+                and (copy := back_up(layout, path, fact))
+            ):
                 kept.append(copy)  # changed since rlbox laid it
-        laid[step.path] = LaidRecord(now=due, before=before, backup=backup, merged=step.laid.merged)
+        laid[step.path] = InstalledFile(now=due, before=before, backup=backup, merged=step.laid.merged)
     return replace(record, laid=laid, kept=tuple(dict.fromkeys(kept)), folders=tuple(dict.fromkeys(folders)))
 
 
-def lay(laid: Laid) -> None:
+def install_file(laid: FileToInstall) -> None:
     """Put a file or link in its place; readers see what was there, or the whole of it."""
     path = Path(laid.path)
-    with disk_errors(path):
+    with explain_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         clear_drafts(path)
         if not laid.to:
@@ -78,7 +90,7 @@ def clear_drafts(path: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-def take_back(layout: Layout, record: Record, path: str) -> tuple[Record, str]:
+def restore_file(layout: Layout, record: InstallRecord, path: str) -> tuple[InstallRecord, str]:
     """Put back what stood at a path before rlbox laid something there; return the record without it, and a note.
 
     A file that was changed since it was laid stays as it is, and the note says so; out of one that a platform fills
@@ -86,13 +98,13 @@ def take_back(layout: Layout, record: Record, path: str) -> tuple[Record, str]:
     """
     own, place = record.laid[path], Path(path)
     now, note = probe_path(place, text=bool(own.merged)), ""
-    if same(now, own.now):
+    if is_same_content(now, own.now):
         _restore(place, own.before, own.backup)
-    elif not same(now, own.before) and own.merged and now.text is not None:
+    elif not is_same_content(now, own.before) and own.merged and now.text is not None:
         before = Path(own.backup).read_text("utf-8", "surrogateescape") if own.backup else ""
-        text = unmerged_text(now.text, own.merged, before)
+        text = remove_merged_lines(now.text, own.merged, before)
         write_atomic(place, text.encode("utf-8", "surrogateescape"), int(now.mode, 8))
-    elif not same(now, own.before) and now.kind != "absent":
+    elif not is_same_content(now, own.before) and now.kind != "absent":
         note = f"{path}: left as it is, because it was changed since" + (
             f"; what stood there before is {own.backup}" if own.backup else ""
         )
@@ -105,14 +117,14 @@ def take_back(layout: Layout, record: Record, path: str) -> tuple[Record, str]:
     return record, note
 
 
-def _restore(path: Path, before: PathFact, backup: str) -> None:
-    with disk_errors(path):
+def _restore(path: Path, before: PathState, backup: str) -> None:
+    with explain_disk_errors(path):
         if before.kind == "file":
             write_atomic(path, Path(backup).read_bytes(), int(before.mode, 8))
             if (before.uid, before.gid) != (os.geteuid(), os.getegid()):
                 os.chown(path, before.uid, before.gid)
         elif before.kind == "link":
-            lay(Laid(path=str(path), origin="", to=before.to))
+            install_file(FileToInstall(path=str(path), origin="", to=before.to))
         else:
             path.unlink(missing_ok=True)
 
@@ -123,9 +135,9 @@ def find_backup_path(path: Path) -> str:
     return next(name for name in names if not os.path.lexists(name))
 
 
-def free_place(path: Path, part: PartRecord) -> None:
+def clear_path(path: Path, part: InstalledPart) -> None:
     """Make room at `path`: what is the user's goes where the record says, what is rlbox's is removed."""
-    with disk_errors(path):
+    with explain_disk_errors(path):
         if part.before and not os.path.lexists(part.before):
             if os.path.lexists(path):
                 os.rename(path, part.before)
@@ -133,9 +145,9 @@ def free_place(path: Path, part: PartRecord) -> None:
             remove_tree(path)
 
 
-def restore_place(path: Path, part: PartRecord) -> None:
+def restore_path(path: Path, part: InstalledPart) -> None:
     """Remove what rlbox put at `path`, and put back what stood there."""
-    with disk_errors(path):
+    with explain_disk_errors(path):
         if part.before and not os.path.lexists(part.before):
             return  # an earlier try has put it back
         remove_tree(path)
@@ -151,7 +163,7 @@ def remove_tree(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def new_folders(path: Path) -> list[str]:
+def list_missing_directories(path: Path) -> list[str]:
     """Return the folders above a path that are still to be made."""
     return [str(folder) for folder in path.parents if not os.path.lexists(folder)]
 
@@ -164,7 +176,7 @@ def remove_folders(folders: Iterable[str]) -> None:
 
 
 @contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
+def explain_disk_errors(path: Path) -> Iterator[None]:
     """Turn a full or read-only disk into an error that says which, and that nothing is half laid."""
     try:
         yield

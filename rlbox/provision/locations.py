@@ -21,7 +21,7 @@ from rlbox.system.json_files import read_json_object
 from rlbox.values import LOCK_IN_IMAGE
 
 
-def chosen_layout(image: ImagePlan, prefix: str | None, data: str | None) -> Layout:
+def choose_layout(image: ImagePlan, prefix: str | None, data: str | None) -> Layout:
     """Return where a target is to be applied: below `prefix` (None: the machine's own paths, if they may be changed).
 
     Parameters
@@ -31,7 +31,7 @@ def chosen_layout(image: ImagePlan, prefix: str | None, data: str | None) -> Lay
     """
     folder = check_prefix(str(data_folder(image.container.host, data)), "--data")
     if prefix is None:
-        prefix = "" if os.geteuid() == 0 else own_prefix(image.target)
+        prefix = "" if os.geteuid() == 0 else default_prefix(image.target)
     layout = Layout(prefix=check_prefix(prefix.rstrip("/")), data=folder)
     record = read_record(layout)
     return replace(layout, venv=record.venv if record else "")
@@ -46,28 +46,28 @@ def find_layout(target: str, folder: Path) -> Layout:
             return replace(layout, venv=record.venv)
     if read_record(Layout(data=data)) is None and Path(LOCK_IN_IMAGE).exists():
         return Layout(data=data)
-    return Layout(prefix=own_prefix(target), data=data)
+    return Layout(prefix=default_prefix(target), data=data)
 
 
-def own_prefix(target: str) -> str:
+def default_prefix(target: str) -> str:
     """Return the folder of rlbox's own that a target is applied below when no other is named."""
     return check_prefix(str(cache_path("places", target)))
 
 
-def remember_place(target: str, layout: Layout) -> None:
+def record_layout(target: str, layout: Layout) -> None:
     """Remember where a target is applied; one at the machine's own paths is found without that."""
     if layout.prefix:
         write_atomic(_pointer_file(target), json.dumps({"prefix": layout.prefix}) + "\n")
 
 
-def forget_place(target: str, layout: Layout) -> None:
+def forget_layout(target: str, layout: Layout) -> None:
     """Forget where a target was applied, once everything is laid back."""
     if read_json_object(_pointer_file(target), links=True).get("prefix") == layout.prefix:
         _pointer_file(target).unlink(missing_ok=True)
 
 
 @contextmanager
-def busy(app: App, layout: Layout) -> Iterator[None]:
+def lock_layout(app: App, layout: Layout) -> Iterator[None]:
     """Hold a place while the block runs, after another rlbox that changes it; `LockHeld` when that takes too long.
 
     A dry run changes nothing, and waits for nobody.
@@ -87,4 +87,4 @@ def _pointer_file(target: str) -> Path:
 def _pointer(target: str) -> str:
     """Return the prefix that a target was last applied below, or the one that it would be."""
     found = read_json_object(_pointer_file(target), links=True).get("prefix")
-    return str(found) if found else own_prefix(target)
+    return str(found) if found else default_prefix(target)

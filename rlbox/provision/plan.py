@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlbox.findings import Finding
-from rlbox.provision.desired import Laid, LeftOut, Wanted, merged_text
+from rlbox.provision.desired import DesiredState, FileToInstall, Skipped, merge_lines
 from rlbox.provision.layout import Layout
 from rlbox.values import VENV
 
@@ -26,7 +26,7 @@ StepKind = Literal["packages", "environment", "part", "patches", "file", "link",
 
 
 @dataclass(frozen=True, kw_only=True)
-class PathFact:
+class PathState:
     """What is at a path: for a file its sha256, mode (octal) and, where asked for, its text; for a link its target.
 
     `program` says that it is a compiled program, or a link to one: environments of others may be made with it.
@@ -54,21 +54,21 @@ class PathFact:
                 return f"a {self.kind}" if self.kind == "folder" else "no plain file"
 
 
-ABSENT = PathFact()
+MISSING = PathState()
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaidRecord:
+class InstalledFile:
     """What was laid at a path, what stood there before, and where a copy of that is (empty: nothing, or a link)."""
 
-    now: PathFact
-    before: PathFact = ABSENT
+    now: PathState
+    before: PathState = MISSING
     backup: str = ""
     merged: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartRecord:
+class InstalledPart:
     """A git tree, a file or the environment that was put at a path; `before` is where what stood there was moved."""
 
     sha256: str = ""
@@ -76,7 +76,7 @@ class PartRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class InstallRecord:
     """What rlbox laid on a machine.
 
     `state` is `laying` from before the first change to after the last one. `kept` are copies of what the user had
@@ -91,9 +91,9 @@ class Record:
     prefix: str = ""
     data: str = ""
     venv: str = ""
-    laid: Mapping[str, LaidRecord] = field(default_factory=dict)
-    parts: Mapping[str, PartRecord] = field(default_factory=dict)
-    environment: PartRecord | None = None
+    laid: Mapping[str, InstalledFile] = field(default_factory=dict)
+    parts: Mapping[str, InstalledPart] = field(default_factory=dict)
+    environment: InstalledPart | None = None
     patches: str = ""
     packages: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ApplyFacts:
+class MachineState:
     """A machine as it is.
 
     `paths` has every path that is wanted or recorded. `stamp` is what the environment was synced to, `installed` its
@@ -113,8 +113,8 @@ class ApplyFacts:
     `why_no_packages` is empty where apt packages can be installed.
     """
 
-    paths: Mapping[str, PathFact]
-    record: Record | None = None
+    paths: Mapping[str, PathState]
+    record: InstallRecord | None = None
     stamp: str = ""
     installed: Mapping[str, str] = field(default_factory=dict)
     torn: bool = False
@@ -133,7 +133,7 @@ class PathChange:
     new: str
     why: str = ""
     keep: bool = False
-    laid: Laid | None = None
+    laid: FileToInstall | None = None
 
     def told(self) -> str:
         """Return it as one line."""
@@ -146,9 +146,9 @@ class PathChange:
 class ApplyPlan:
     """All changes in their order, and what this machine does not get."""
 
-    wanted: Wanted
+    wanted: DesiredState
     steps: tuple[PathChange, ...]
-    left: tuple[LeftOut, ...]
+    left: tuple[Skipped, ...]
     fresh: bool = False
     """Whether the environment is made anew rather than synced."""
 
@@ -172,7 +172,7 @@ def choose_venv(layout: Layout, wheels: int, free_here: int, free_data: int, sam
     return replace(layout, venv=f"{layout.data}/rlbox{VENV}")
 
 
-def stamp_of(wanted: Wanted) -> str:
+def environment_fingerprint(wanted: DesiredState) -> str:
     """Return what says which packages an environment was synced to, and what stands behind them."""
     text = f"python {wanted.python}\n{wanted.requirements}"
     if base := wanted.base:
@@ -181,10 +181,10 @@ def stamp_of(wanted: Wanted) -> str:
     return text
 
 
-def plan_apply(wanted: Wanted, facts: ApplyFacts) -> ApplyPlan:
+def plan_apply(wanted: DesiredState, facts: MachineState) -> ApplyPlan:
     """Return the changes that bring a machine of `facts` to `wanted`; none when it is there."""
     packages, unmet = _packages(wanted, facts)
-    patching = patch_sum(wanted) != (facts.record.patches if facts.record else "")
+    patching = patches_checksum(wanted) != (facts.record.patches if facts.record else "")
     environment = tuple(_environment(wanted, facts, patching))
     parts = tuple(_parts(wanted, facts, patching))
     touched = patching or bool(environment or parts)
@@ -200,45 +200,45 @@ def plan_apply(wanted: Wanted, facts: ApplyFacts) -> ApplyPlan:
     )
 
 
-def laid_fact(laid: Laid) -> PathFact:
+def installed_state(laid: FileToInstall) -> PathState:
     """Return what is at the path of a file or link once it is laid."""
     if laid.to:
-        return PathFact(kind="link", to=laid.to)
-    return PathFact(
+        return PathState(kind="link", to=laid.to)
+    return PathState(
         kind="file", sha256=hashlib.sha256(laid.text.encode("utf-8", "surrogateescape")).hexdigest(), mode=laid.mode
     )
 
 
-def patch_sum(wanted: Wanted) -> str:
+def patches_checksum(wanted: DesiredState) -> str:
     """Return the sha256 of the manifest of source patches; empty without one."""
     return hashlib.sha256(wanted.patches.encode()).hexdigest() if wanted.patches else ""
 
 
-def same(one: PathFact, other: PathFact) -> bool:
+def is_same_content(one: PathState, other: PathState) -> bool:
     """Whether two paths hold the same: kind, bytes and mode, or kind and target."""
     return (one.kind, one.sha256, one.mode, one.to) == (other.kind, other.sha256, other.mode, other.to)
 
 
-def resolved(laid: Laid, fact: PathFact) -> Laid:
+def merge_with_existing(laid: FileToInstall, fact: PathState) -> FileToInstall:
     """Return the file as it will be: one that a platform fills too, with what is in it now, and no easier to read."""
     if not laid.merged or fact.text is None:
         return laid
-    return replace(laid, text=merged_text(fact.text, laid.merged), mode=fact.mode)
+    return replace(laid, text=merge_lines(fact.text, laid.merged), mode=fact.mode)
 
 
-def _packages(wanted: Wanted, facts: ApplyFacts) -> tuple[tuple[PathChange, ...], tuple[LeftOut, ...]]:
+def _packages(wanted: DesiredState, facts: MachineState) -> tuple[tuple[PathChange, ...], tuple[Skipped, ...]]:
     missing = tuple(name for name in wanted.debs if name not in facts.debs)
     if not missing:
         return (), ()
     text = " ".join(missing)
     if facts.why_no_packages:
-        return (), (LeftOut(what=f"apt packages {text}", origin="apt", reason=facts.why_no_packages),)
+        return (), (Skipped(what=f"apt packages {text}", origin="apt", reason=facts.why_no_packages),)
     return (PathChange(kind="packages", path="apt", old="not installed", new=text),), ()
 
 
-def _environment(wanted: Wanted, facts: ApplyFacts, patching: bool) -> Iterator[PathChange]:
+def _environment(wanted: DesiredState, facts: MachineState, patching: bool) -> Iterator[PathChange]:
     path = wanted.layout.at(VENV)
-    drift = drift_of(wanted, facts.installed)
+    drift = list_package_differences(wanted, facts.installed)
     new = f"Python {wanted.python}, {len(wanted.packages)} packages of the lock"
     new += f", on {len(wanted.base.packages)} of {wanted.base.python}" if wanted.base else ""
     if facts.foreign:
@@ -247,31 +247,33 @@ def _environment(wanted: Wanted, facts: ApplyFacts, patching: bool) -> Iterator[
         yield PathChange(kind="environment", path=path, old="half made", new=new, why="made anew")
     elif not facts.stamp:
         yield PathChange(kind="environment", path=path, old="nothing", new=new)
-    elif facts.stamp != stamp_of(wanted):
-        yield PathChange(kind="environment", path=path, old="of another lock", new=new, why=told_drift(drift))
+    elif facts.stamp != environment_fingerprint(wanted):
+        yield PathChange(kind="environment", path=path, old="of another lock", new=new, why=shorten_differences(drift))
     elif drift:
-        yield PathChange(kind="environment", path=path, old="not as the lock says", new=new, why=told_drift(drift))
+        yield PathChange(
+            kind="environment", path=path, old="not as the lock says", new=new, why=shorten_differences(drift)
+        )
     elif patching:
         yield PathChange(kind="environment", path=path, old="with other patches", new=new, why="made anew")
 
 
-def drift_of(wanted: Wanted, installed: Mapping[str, str]) -> tuple[str, ...]:
+def list_package_differences(wanted: DesiredState, installed: Mapping[str, str]) -> tuple[str, ...]:
     """Return every package that an environment has otherwise than the lock, in words."""
     names = sorted({*wanted.packages, *installed})
     rows = ((name, installed.get(name, "absent"), wanted.packages.get(name, "absent")) for name in names)
     return tuple(f"{name} {there} -> {due}" for name, there, due in rows if there != due)
 
 
-def told_drift(drift: tuple[str, ...], shown: int = 4) -> str:
+def shorten_differences(drift: tuple[str, ...], shown: int = 4) -> str:
     """Return the first few rows of a drift."""
     more = f", and {len(drift) - shown} more" if len(drift) > shown else ""
     return ", ".join(drift[:shown]) + more
 
 
-def _parts(wanted: Wanted, facts: ApplyFacts, patching: bool) -> Iterator[PathChange]:
+def _parts(wanted: DesiredState, facts: MachineState, patching: bool) -> Iterator[PathChange]:
     known = facts.record.parts if facts.record else {}
     for part in wanted.parts:
-        fact, own = facts.paths.get(part.path, ABSENT), known.get(part.path)
+        fact, own = facts.paths.get(part.path, MISSING), known.get(part.path)
         if own and own.sha256 == part.sha256 and fact.kind != "absent" and not patching:
             continue
         old = "another version" if own and own.sha256 and fact.kind != "absent" else fact.told()
@@ -281,37 +283,37 @@ def _parts(wanted: Wanted, facts: ApplyFacts, patching: bool) -> Iterator[PathCh
         )
 
 
-def _patch_step(wanted: Wanted) -> PathChange:
+def _patch_step(wanted: DesiredState) -> PathChange:
     path = f"{wanted.layout.own}/share/patches.json"
     return PathChange(kind="patches", path=path, old="not applied", new="source patches, by content")
 
 
-def _files(wanted: Wanted, facts: ApplyFacts, gone: str) -> tuple[tuple[PathChange, ...], tuple[LeftOut, ...]]:
+def _files(wanted: DesiredState, facts: MachineState, gone: str) -> tuple[tuple[PathChange, ...], tuple[Skipped, ...]]:
     """Return the files and links to lay, and those that cannot be; what lies below `gone` goes before."""
     known = facts.record.laid if facts.record else {}
     steps, blocked = [], []
     for row in wanted.laid:
-        fact = ABSENT if gone and row.path.startswith(gone) else facts.paths.get(row.path, ABSENT)
-        laid = resolved(row, fact)
-        due = laid_fact(laid)
-        if same(fact, due):
+        fact = MISSING if gone and row.path.startswith(gone) else facts.paths.get(row.path, MISSING)
+        laid = merge_with_existing(row, fact)
+        due = installed_state(laid)
+        if is_same_content(fact, due):
             continue
         if fact.kind in ("folder", "other"):
-            blocked.append(LeftOut(what=row.path, origin=row.origin, reason=f"{fact.told()} is in its place"))
+            blocked.append(Skipped(what=row.path, origin=row.origin, reason=f"{fact.told()} is in its place"))
             continue
         own = known.get(row.path)
         if fact.program and not own:
             reason = "a program of this machine is there, which other environments may link to"
-            blocked.append(LeftOut(what=row.path, origin=row.origin, reason=reason))
+            blocked.append(Skipped(what=row.path, origin=row.origin, reason=reason))
             continue
-        keep = fact.kind != "absent" and not (own and same(own.now, fact))
+        keep = fact.kind != "absent" and not (own and is_same_content(own.now, fact))
         kind: StepKind = "link" if laid.to else "file"
         told = {"old": fact.told(), "new": due.told(), "why": row.origin}
         steps.append(PathChange(kind=kind, path=row.path, **told, keep=keep, laid=laid))
     return tuple(steps), tuple(blocked)
 
 
-def _removed(wanted: Wanted, facts: ApplyFacts) -> Iterator[PathChange]:
+def _removed(wanted: DesiredState, facts: MachineState) -> Iterator[PathChange]:
     """Yield what an earlier lock laid, and this one does not."""
     if not facts.record:
         return
@@ -351,14 +353,14 @@ def step_diff(step: PathChange) -> list[str]:
     return list(difflib.unified_diff(old, new, "now", "then", lineterm="", n=1))
 
 
-def left_lines(left: Sequence[LeftOut]) -> Iterator[str]:
+def skipped_lines(left: Sequence[Skipped]) -> Iterator[str]:
     """Yield what the machine does not get, one line for each reason."""
     for reason in dict.fromkeys(row.reason for row in left):
         names = sorted({row.what for row in left if row.reason == reason})
         yield f"left out    {', '.join(names)}: {reason}"
 
 
-def finding_lines(findings: Iterable[Finding], left: Sequence[LeftOut]) -> Iterator[str]:
+def finding_lines(findings: Iterable[Finding], left: Sequence[Skipped]) -> Iterator[str]:
     """Yield the checks that fail; one of a fix that this machine cannot have whole is marked."""
     partial = {row.origin for row in left}
     for row in findings:
@@ -366,29 +368,29 @@ def finding_lines(findings: Iterable[Finding], left: Sequence[LeftOut]) -> Itera
         yield f"fails       {row.id}{note}: {row.seen or row.title}\n            next: {row.remedy}"
 
 
-def step_rows(steps: Iterable[PathChange]) -> list[dict[str, Any]]:
+def steps_json(steps: Iterable[PathChange]) -> list[dict[str, Any]]:
     """Return the changes as JSON types: kind, path, old, new, why, and whether what is there is kept."""
     keys = ("kind", "path", "old", "new", "why", "keep")
     return [{key: getattr(step, key) for key in keys} for step in steps]
 
 
-def left_rows(left: Iterable[LeftOut]) -> list[dict[str, str]]:
+def skipped_json(left: Iterable[Skipped]) -> list[dict[str, str]]:
     """Return what the machine does not get as JSON types."""
     return [{"what": row.what, "fix": row.origin, "reason": row.reason} for row in left]
 
 
-def compared(wanted: Wanted, plan: ApplyPlan, *, differences: bool) -> tuple[dict[str, Any], str]:
+def compare_result(wanted: DesiredState, plan: ApplyPlan, *, differences: bool) -> tuple[dict[str, Any], str]:
     """Return what a machine lacks of what is wanted, as JSON types and as text."""
     layout, state = wanted.layout, "differs" if plan.steps else "unchanged"
     lines = [f"{wanted.target}  {state}: {len(plan.steps)} changes at {layout.prefix or '/'}"]
-    lines += [*plan_lines(plan, differences=differences), *left_lines(plan.left)]
+    lines += [*plan_lines(plan, differences=differences), *skipped_lines(plan.left)]
     data = {"target": wanted.target, "prefix": layout.prefix, "state": state}
-    return {**data, "steps": step_rows(plan.steps), "left": left_rows(plan.left)}, "\n".join(lines)
+    return {**data, "steps": steps_json(plan.steps), "left": skipped_json(plan.left)}, "\n".join(lines)
 
 
-def brought(
-    wanted: Wanted,
-    left: Sequence[LeftOut],
+def apply_result(
+    wanted: DesiredState,
+    left: Sequence[Skipped],
     steps: Sequence[PathChange],
     kept: Sequence[str],
     checks: tuple[int, Sequence[Finding]],
@@ -399,15 +401,15 @@ def brought(
     changes = f", {len(steps)} changes" if steps else ""
     lines = [f"{wanted.target}  {state}{changes}: {count - len(findings)} of {count} checks hold"]
     lines += [f"kept        {path}" for path in kept]
-    lines += [*left_lines(left), *finding_lines(findings, left)]
+    lines += [*skipped_lines(left), *finding_lines(findings, left)]
     data = {
         "target": wanted.target,
         "prefix": layout.prefix,
         "python": layout.python,
         "state": state,
-        "steps": step_rows(steps),
+        "steps": steps_json(steps),
         "kept": list(kept),
-        "left": left_rows(left),
+        "left": skipped_json(left),
         "checks": {"count": count, "failed": [row.as_json() for row in findings]},
     }
     return data, "\n".join(lines)

@@ -15,9 +15,9 @@ from packaging.utils import canonicalize_name
 
 from rlbox.errors import NodeError, RlboxError, SpecError
 from rlbox.i18n import _
-from rlbox.provision.desired import Wanted
+from rlbox.provision.desired import DesiredState
 from rlbox.provision.layout import Layout
-from rlbox.provision.plan import ABSENT, ApplyFacts, PathFact, Record
+from rlbox.provision.plan import MISSING, InstallRecord, MachineState, PathState
 from rlbox.system.command import run_command
 from rlbox.system.files import write_atomic
 from rlbox.system.process_table import read_text
@@ -29,7 +29,7 @@ _TEXT_BYTES = 1 << 16
 _ELF = b"\x7fELF"
 
 
-def probe_apply(wanted: Wanted, why_no_packages: str) -> ApplyFacts:
+def probe_machine(wanted: DesiredState, why_no_packages: str) -> MachineState:
     """Return the facts that `plan_apply` decides by.
 
     Parameters
@@ -45,7 +45,7 @@ def probe_apply(wanted: Wanted, why_no_packages: str) -> ApplyFacts:
     texts = {row.path for row in wanted.laid if row.merged}
     paths = dict.fromkeys([*(row.path for row in wanted.laid), *known])
     ours = bool(stamp or (record and record.environment))
-    return ApplyFacts(
+    return MachineState(
         paths={path: probe_path(Path(path), text=path in texts) for path in paths},
         record=record,
         stamp=stamp,
@@ -57,24 +57,24 @@ def probe_apply(wanted: Wanted, why_no_packages: str) -> ApplyFacts:
     )
 
 
-def probe_path(path: Path, *, text: bool = False) -> PathFact:
+def probe_path(path: Path, *, text: bool = False) -> PathState:
     """Return what is at a path, never following a link."""
     try:
         facts = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
-        return ABSENT
+        return MISSING
     uid, gid = facts.st_uid, facts.st_gid
     if stat.S_ISLNK(facts.st_mode):
-        return PathFact(kind="link", to=os.readlink(path), uid=uid, gid=gid, program=_is_program(path))
+        return PathState(kind="link", to=os.readlink(path), uid=uid, gid=gid, program=_is_program(path))
     if stat.S_ISDIR(facts.st_mode):
-        return PathFact(kind="folder", uid=uid, gid=gid)
+        return PathState(kind="folder", uid=uid, gid=gid)
     if not stat.S_ISREG(facts.st_mode):
-        return PathFact(kind="other", uid=uid, gid=gid)
+        return PathState(kind="other", uid=uid, gid=gid)
     try:
         data = path.read_bytes()
     except OSError as error:
         raise NodeError(_("cannot be read: {strerror}").format(strerror=error.strerror), where=str(path)) from error
-    return PathFact(
+    return PathState(
         kind="file",
         sha256=hashlib.sha256(data).hexdigest(),
         mode=f"{stat.S_IMODE(facts.st_mode):04o}",
@@ -102,7 +102,7 @@ def probe_installed(venv: Path, python: str) -> dict[str, str]:
     return found
 
 
-def read_record(layout: Layout) -> Record | None:
+def read_record(layout: Layout) -> InstallRecord | None:
     """Return what was laid here before, or None.
 
     Raises
@@ -122,7 +122,7 @@ def read_record(layout: Layout) -> Record | None:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        return TypeAdapter(Record).validate_json(data)
+        return TypeAdapter(InstallRecord).validate_json(data)
     except ValidationError as error:
         raise NodeError(
             _("the record of what was laid here is torn, or of another rlbox"),
@@ -131,12 +131,12 @@ def read_record(layout: Layout) -> Record | None:
         ) from error
 
 
-def write_record(layout: Layout, record: Record) -> None:
+def write_record(layout: Layout, record: InstallRecord) -> None:
     """Write what was laid, whole or not at all."""
     write_atomic(Path(layout.record), json.dumps(dataclasses.asdict(record), indent=1, ensure_ascii=True) + "\n")
 
 
-def there(path: Path) -> Path:
+def existing_parent(path: Path) -> Path:
     """Return the nearest folder above a path that exists."""
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
@@ -151,7 +151,7 @@ def check_layout(layout: Layout) -> None:
     NodeError
         The folder cannot be written, or the machine is a container of an image of rlbox, which has all that.
     """
-    folder = there(Path(layout.own))
+    folder = existing_parent(Path(layout.own))
     if not os.access(folder, os.W_OK):
         if not layout.prefix:
             raise SpecError(

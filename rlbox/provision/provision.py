@@ -26,15 +26,15 @@ from rlbox.fixes.render import bake_fixes
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
 from rlbox.job.load import load_ports
-from rlbox.provision.apply import NOTHING, Applied, Supplies, carry_out_apply, lay_back
-from rlbox.provision.base import adopt_base, chosen_python, prove_base
-from rlbox.provision.desired import Wanted, at_data, debs_of, plan_wanted
+from rlbox.provision.apply import NOTHING, ApplyResult, Supplies, execute_plan, uninstall
+from rlbox.provision.base import adopt_base_packages, choose_python, import_base_packages
+from rlbox.provision.desired import DesiredState, list_apt_packages, move_data_disk, plan_desired_state
 from rlbox.provision.layout import Layout
-from rlbox.provision.locations import busy, find_layout, forget_place, remember_place
+from rlbox.provision.locations import find_layout, forget_layout, lock_layout, record_layout
 from rlbox.provision.plan import ApplyPlan, PathChange, choose_venv, plan_apply
-from rlbox.provision.probe import check_layout, installed_debs, probe_apply, read_record, there
-from rlbox.provision.shell_environment import handed_on
-from rlbox.provision.venv import Supply
+from rlbox.provision.probe import check_layout, existing_parent, installed_debs, probe_machine, read_record
+from rlbox.provision.shell_environment import inherited_environment
+from rlbox.provision.venv import PackageSource
 from rlbox.secrets.masks import looks_like_secret
 from rlbox.system.files import free_bytes
 from rlbox.system.json_files import read_json_object
@@ -46,7 +46,7 @@ from rlbox.values import LOCK_IN_IMAGE, VENV
 
 
 @dataclass(frozen=True, kw_only=True)
-class ApplyWish:
+class ApplyOptions:
     """What the command line asked for; `forced` is the contradiction of the stack that `--force` overrides."""
 
     sources: str = ""
@@ -63,16 +63,16 @@ class ApplyWish:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class PreparedTarget:
     """A target as this machine should have it, what its lock says, and what the user said of the machine."""
 
-    wanted: Wanted
+    wanted: DesiredState
     lock: Lock
     image: ImagePlan
-    said: ApplyWish
+    said: ApplyOptions
 
 
-def supplies_of(app: App, prepared: Prepared, wish: ApplyWish) -> Supplies:
+def make_supplies(app: App, prepared: PreparedTarget, wish: ApplyOptions) -> Supplies:
     """Return where what is lacking comes from; each is asked for when it is needed."""
     store = Store(store_folder(None))
     context = prepared.image.context
@@ -85,7 +85,7 @@ def supplies_of(app: App, prepared: Prepared, wish: ApplyWish) -> Supplies:
     )
 
 
-def look_for_supplies(app: App, prepared: Prepared, plan: ApplyPlan, wish: ApplyWish) -> None:
+def check_supplies(app: App, prepared: PreparedTarget, plan: ApplyPlan, wish: ApplyOptions) -> None:
     """Say in a dry run whether files would be fetched; what the store lacks of them is refused offline."""
     store, lock = Store(store_folder(None), seals=False), prepared.lock
     groups = {group.name for group in (*lock.groups, lock.build)} if "environment" in plan.kinds else set()
@@ -97,7 +97,7 @@ def look_for_supplies(app: App, prepared: Prepared, plan: ApplyPlan, wish: Apply
         app.not_checked("a dry run asks no network", f"sources {wish.sources or prepared.image.sources}")
 
 
-def _supply(app: App, prepared: Prepared, store: Store, wish: ApplyWish) -> Supply:
+def _supply(app: App, prepared: PreparedTarget, store: Store, wish: ApplyOptions) -> PackageSource:
     """Return where the packages come from: the store when it holds all, else the profile's index or mirror.
 
     What no index has, wheels by address and compiled ones, is taken from the store either way.
@@ -105,7 +105,7 @@ def _supply(app: App, prepared: Prepared, store: Store, wish: ApplyWish) -> Supp
     lock = prepared.lock
     files, missing = _files(lock, {group.name for group in lock.groups} | {lock.build.name}, store, wish)
     if not missing:
-        return Supply(files={file.file: store.path(file.sha256) for file in files}, offline=True)
+        return PackageSource(files={file.file: store.path(file.sha256) for file in files}, offline=True)
     site, profile = read_network_settings(), wish.sources or prepared.image.sources
     if own := [file for file in files if file.kind in ("compiled", "http")]:
         ensure(own, locator(app, profile, own), store, site=site, target=lock.target)
@@ -113,12 +113,12 @@ def _supply(app: App, prepared: Prepared, store: Store, wish: ApplyWish) -> Supp
     sources = plan_sources(prepared.image.torch_groups, site, choice)
     trust = {"SSL_CERT_FILE": site.ca_bundle} if site.ca_bundle else {}
     folders = tuple(sorted({wheel.rpartition("/")[0] for wheel in sources.wheels}))
-    return Supply(
+    return PackageSource(
         env={**sources.env, **trust}, wheels=folders, files={file.file: store.path(file.sha256) for file in own}
     )
 
 
-def _fetch_parts(app: App, prepared: Prepared, store: Store, wish: ApplyWish) -> None:
+def _fetch_parts(app: App, prepared: PreparedTarget, store: Store, wish: ApplyOptions) -> None:
     """Bring the git trees and files of the target into the store."""
     __, missing = _files(prepared.lock, {"git", "http"}, store, wish)
     if missing:
@@ -126,7 +126,7 @@ def _fetch_parts(app: App, prepared: Prepared, store: Store, wish: ApplyWish) ->
         ensure(missing, locator(app, sources, artifacts(prepared.lock)), store, target=prepared.lock.target)
 
 
-def _files(lock: Lock, groups: set[str], store: Store, wish: ApplyWish) -> tuple[list[Artifact], list[Artifact]]:
+def _files(lock: Lock, groups: set[str], store: Store, wish: ApplyOptions) -> tuple[list[Artifact], list[Artifact]]:
     """Return the lock's files of some groups, and which of them the store lacks; offline it may lack none."""
     files = [file for file in artifacts(lock) if file.group in groups]
     missing = [file for file in files if not store.intact(file.sha256, file.size)]
@@ -144,7 +144,7 @@ _CHECKS_S = 60.0
 NO_CHOICE: Mapping[str, str] = MappingProxyType({})
 
 
-def prepare(app: App, image: ImagePlan, layout: Layout, wish: ApplyWish | None = None) -> Prepared:
+def prepare(app: App, image: ImagePlan, layout: Layout, wish: ApplyOptions | None = None) -> PreparedTarget:
     """Return what a target asks of this machine at `layout`.
 
     Raises
@@ -160,22 +160,22 @@ def prepare(app: App, image: ImagePlan, layout: Layout, wish: ApplyWish | None =
             _("the lock of target {target} is missing").format(target=image.target),
             next_step=f"rlbox lock {image.target}",
         )
-    target = at_data(loaded.target, layout.data)
+    target = move_data_disk(loaded.target, layout.data)
     baked = bake_fixes(loaded.fixes, target, stack_versions(target, lock))
     ports = load_ports(Project(folder=app.project.roots[-1]), image.target)
-    absent = frozenset(debs_of(target)) - installed_debs(debs_of(target))
-    said = _said(layout, wish or ApplyWish())
+    absent = frozenset(list_apt_packages(target)) - installed_debs(list_apt_packages(target))
+    said = _said(layout, wish or ApplyOptions())
     base = None
     if target.base.holds:
-        base = adopt_base(target, said.python or target.python.interpreter, said.accept, layout)
-    interpreter = base.python if base else chosen_python(target, said.python)
-    wanted = plan_wanted(
+        base = adopt_base_packages(target, said.python or target.python.interpreter, said.accept, layout)
+    interpreter = base.python if base else choose_python(target, said.python)
+    wanted = plan_desired_state(
         target, lock, baked, image, layout, ports, sys.executable, absent, interpreter=interpreter, base=base
     )
-    return Prepared(wanted=wanted, lock=lock, image=image, said=said)
+    return PreparedTarget(wanted=wanted, lock=lock, image=image, said=said)
 
 
-def _said(layout: Layout, wish: ApplyWish) -> ApplyWish:
+def _said(layout: Layout, wish: ApplyOptions) -> ApplyOptions:
     """Return what was asked for, with what was said of the machine's interpreter when the place was made."""
     record = read_record(layout)
     if record is None:
@@ -183,40 +183,40 @@ def _said(layout: Layout, wish: ApplyWish) -> ApplyWish:
     return replace(wish, python=wish.python or record.python, accept={**record.accepted, **wish.accept})
 
 
-def with_room(prepared: Prepared, layout: Layout) -> Layout:
+def choose_roomy_layout(prepared: PreparedTarget, layout: Layout) -> Layout:
     """Return the layout with the environment on the data disk, where its own place is too small for it."""
-    own, data = there(Path(layout.at(VENV))), there(Path(layout.data))
+    own, data = existing_parent(Path(layout.at(VENV))), existing_parent(Path(layout.data))
     if layout.prefix or read_record(layout) or Path(VENV).exists():
         return layout
     same_disk = own.stat().st_dev == data.stat().st_dev
     return choose_venv(layout, prepared.wanted.bytes, free_bytes(own), free_bytes(data), same_disk)
 
 
-def look(prepared: Prepared, why_no_packages: str) -> ApplyPlan:
+def plan_target(prepared: PreparedTarget, why_no_packages: str) -> ApplyPlan:
     """Return what this machine lacks of what is wanted; apt packages only where nothing speaks against them."""
     check_layout(prepared.wanted.layout)
-    return plan_apply(prepared.wanted, probe_apply(prepared.wanted, why_no_packages))
+    return plan_apply(prepared.wanted, probe_machine(prepared.wanted, why_no_packages))
 
 
-def carry_out(app: App, prepared: Prepared, plan: ApplyPlan, wish: ApplyWish) -> Applied:
+def apply_plan(app: App, prepared: PreparedTarget, plan: ApplyPlan, wish: ApplyOptions) -> ApplyResult:
     """Carry out the plan, saying each step, and remember where the target is."""
-    supplies = supplies_of(app, prepared, wish)
+    supplies = make_supplies(app, prepared, wish)
     if prepared.wanted.base and "environment" in plan.kinds:
         app.say(f"importing {len(prepared.wanted.base.packages)} packages of {prepared.wanted.base.python}")
-        for note in prove_base(prepared.wanted.base):
+        for note in import_base_packages(prepared.wanted.base):
             app.say(note)
 
     def on_step(step: PathChange) -> None:
         if step.kind not in ("file", "link") or app.verbosity > 0:
             app.say(step.told())
 
-    done = carry_out_apply(plan, supplies, on_step, prepared.said.python, prepared.said.accept, wish.forced)
-    remember_place(prepared.wanted.target, prepared.wanted.layout)
+    done = execute_plan(plan, supplies, on_step, prepared.said.python, prepared.said.accept, wish.forced)
+    record_layout(prepared.wanted.target, prepared.wanted.layout)
     return done
 
 
 @dataclass(frozen=True, kw_only=True)
-class BroughtPlace:
+class StageEnvironment:
     """Where stages run: their interpreter, the words in front of a program that is to have the target's environment
     (they end in an exec, so its process id is theirs), and the environment to start them in."""
 
@@ -225,7 +225,9 @@ class BroughtPlace:
     env: Mapping[str, str]
 
 
-def prepare_place(app: App, image: ImagePlan, folder: Path, gpus: Mapping[str, str] = NO_CHOICE) -> BroughtPlace:
+def prepare_stage_environment(
+    app: App, image: ImagePlan, folder: Path, gpus: Mapping[str, str] = NO_CHOICE
+) -> StageEnvironment:
     """Return the place where runs of a target take place on this machine, at the target's lock.
 
     It is where `rlbox apply` brought the target, else a folder of rlbox's cache; a container of the target's own image
@@ -236,7 +238,7 @@ def prepare_place(app: App, image: ImagePlan, folder: Path, gpus: Mapping[str, s
     folder
         The data disk.
     gpus
-        As for `place_at`.
+        As for `stage_environment`.
 
     Raises
     ------
@@ -251,25 +253,25 @@ def prepare_place(app: App, image: ImagePlan, folder: Path, gpus: Mapping[str, s
             _check_image(image)
         else:
             _bring(app, image, layout)
-    return place_at(layout, gpus)
+    return stage_environment(layout, gpus)
 
 
 def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
     prepared = prepare(app, image, layout)
-    with busy(app, layout):
-        plan = look(prepared, "a run installs none")
+    with lock_layout(app, layout):
+        plan = plan_target(prepared, "a run installs none")
         if plan.steps and not layout.prefix:
             raise _not_at_lock(image.target, layout, plan)
         if plan.steps and app.dry_run:
             count = f"{len(plan.steps)} changes"
             app.dry.first.append(f"{layout.prefix} is brought to the lock of target {image.target}: {count}")
-            look_for_supplies(app, prepared, plan, ApplyWish())
+            check_supplies(app, prepared, plan, ApplyOptions())
         elif plan.steps:
             app.say(f"bringing {layout.prefix} to the lock of target {image.target}")
-            carry_out(app, prepared, plan, ApplyWish())
+            apply_plan(app, prepared, plan, ApplyOptions())
 
 
-def place_at(layout: Layout, gpus: Mapping[str, str] = NO_CHOICE) -> BroughtPlace:
+def stage_environment(layout: Layout, gpus: Mapping[str, str] = NO_CHOICE) -> StageEnvironment:
     """Return the place of a layout that is at its lock; its environment is rlbox's, whatever the shell exports.
 
     Parameters
@@ -279,14 +281,14 @@ def place_at(layout: Layout, gpus: Mapping[str, str] = NO_CHOICE) -> BroughtPlac
     """
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     drivers = [folder for folder in folders if folder and Path(folder, _DRIVER).exists()]
-    env = {**handed_on(os.environ, drivers), **_of_image(layout), **gpus}
+    env = {**inherited_environment(os.environ, drivers), **_of_image(layout), **gpus}
     if not os.access(Path(layout.python).parents[1] / "lib", os.W_OK):
         env[_BYTECODE] = f"{layout.data}/cache/bytecode/here"
     home = str(PACKAGE.parent)
     if home in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # rlbox itself is found by it
         env["PYTHONPATH"] = home
     words = ("sh", f"{layout.own}/libexec/entrypoint.sh")
-    return BroughtPlace(python=Path(layout.python), words=words, env={**env, INSTALL_DIR_VARIABLE: layout.own})
+    return StageEnvironment(python=Path(layout.python), words=words, env={**env, INSTALL_DIR_VARIABLE: layout.own})
 
 
 def _of_image(layout: Layout) -> dict[str, str]:
@@ -302,15 +304,15 @@ def _of_image(layout: Layout) -> dict[str, str]:
     return {name: text for name, text in told.items() if not looks_like_secret(name, text)}
 
 
-def bring_target(
+def provision_target(
     app: App,
     image: ImagePlan,
     layout: Layout,
-    wish: ApplyWish,
+    wish: ApplyOptions,
     *,
     only_look: bool,
     consent: Callable[[int], None] = lambda changes: None,
-) -> tuple[Prepared, ApplyPlan, Applied]:
+) -> tuple[PreparedTarget, ApplyPlan, ApplyResult]:
     """Bring a target to this machine; return what is wanted, what was lacking at the last look, and what was done.
 
     Parameters
@@ -321,32 +323,32 @@ def bring_target(
         Called with the number of changes before the first one; what it raises ends all.
     """
     prepared = prepare(app, image, layout, wish)
-    roomy = with_room(prepared, layout)
+    roomy = choose_roomy_layout(prepared, layout)
     if roomy != layout:
         app.say(f"{layout.at('/opt')} is on a small disk: the environment goes to {roomy.venv}")
         prepared = prepare(app, image, roomy, wish)
     if not only_look or app.dry_run:
         prepare_data_disk(app, Path(layout.data), image.container, 0.0)
     if only_look:
-        plan = look(prepared, wish.why_no_packages)
+        plan = plan_target(prepared, wish.why_no_packages)
         if app.dry_run:
-            look_for_supplies(app, prepared, plan, wish)
+            check_supplies(app, prepared, plan, wish)
         return prepared, plan, NOTHING
-    with busy(app, layout):
-        plan, done = look(prepared, wish.why_no_packages), NOTHING
+    with lock_layout(app, layout):
+        plan, done = plan_target(prepared, wish.why_no_packages), NOTHING
         if plan.steps:
             consent(len(plan.steps))
         if first := tuple(step for step in plan.steps if step.kind == "packages"):
             # what they bring decides which fixes are there whole
-            done = carry_out(app, prepared, replace(plan, steps=first), wish)
+            done = apply_plan(app, prepared, replace(plan, steps=first), wish)
             prepared = prepare(app, image, roomy, wish)
-            plan = look(prepared, done.left[0].reason if done.left else wish.why_no_packages)
+            plan = plan_target(prepared, done.left[0].reason if done.left else wish.why_no_packages)
         if plan.steps:
-            done = done.then(carry_out(app, prepared, plan, wish))
+            done = done.then(apply_plan(app, prepared, plan, wish))
     return prepared, plan, done
 
 
-def take_away(app: App, target: str, layout: Layout) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+def remove_target(app: App, target: str, layout: Layout) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """Lay everything back as it was; return the state in a word, the paths that it is about, and what is to say.
 
     Raises
@@ -366,16 +368,16 @@ def take_away(app: App, target: str, layout: Layout) -> tuple[str, tuple[str, ..
     paths = (*record.laid, *record.parts, *([layout.at(VENV)] if record.environment else []))
     if app.dry_run:
         return "laid", paths, ()
-    with busy(app, layout):
-        notes = lay_back(layout, lambda path: app.say(path) if app.verbosity > 0 else None)
-    forget_place(target, layout)
+    with lock_layout(app, layout):
+        notes = uninstall(layout, lambda path: app.say(path) if app.verbosity > 0 else None)
+    forget_layout(target, layout)
     return "removed", paths, notes
 
 
-def check_place(layout: Layout) -> tuple[int, tuple[Finding, ...]]:
+def check_fixes(layout: Layout) -> tuple[int, tuple[Finding, ...]]:
     """Return how many fixes have checks, and a finding for each whose check fails in the place's environment."""
     manifest = read_json_object(Path(layout.own, "share/fixes.json"), links=True)
-    found = run_fix_checks("doctor", manifest, _CHECKS_S, layout.own, place_at(layout).env)
+    found = run_fix_checks("doctor", manifest, _CHECKS_S, layout.own, stage_environment(layout).env)
     return len(select_fix_checks(manifest, "doctor")), found
 
 

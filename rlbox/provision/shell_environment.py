@@ -15,7 +15,7 @@ _SYSTEM = ("/usr/", "/bin", "/sbin")
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def handed_on(shell: Mapping[str, str], drivers: Collection[str] = ()) -> dict[str, str]:
+def inherited_environment(shell: Mapping[str, str], drivers: Collection[str] = ()) -> dict[str, str]:
     """Return what a run in place keeps of a shell's environment, as a container has nothing of it.
 
     Folders of PATH stay where they are the system's own: those of conda, or of another virtual environment, would
@@ -26,7 +26,7 @@ def handed_on(shell: Mapping[str, str], drivers: Collection[str] = ()) -> dict[s
     drivers
         Folders of LD_LIBRARY_PATH that hold the GPU driver's library; all others are left out.
     """
-    kept = {name: text for name, text in shell.items() if is_of_shell(name)}
+    kept = {name: text for name, text in shell.items() if is_inherited(name)}
     folders = [folder for folder in shell.get("PATH", "").split(":") if folder.startswith(_SYSTEM)]
     found = [folder for folder in shell.get("LD_LIBRARY_PATH", "").split(":") if folder and folder in drivers]
     libraries = {"LD_LIBRARY_PATH": ":".join(found)} if found else {}
@@ -34,14 +34,14 @@ def handed_on(shell: Mapping[str, str], drivers: Collection[str] = ()) -> dict[s
     return {**kept, "PATH": path, **libraries}
 
 
-def shell_rule() -> dict[str, list[str] | str]:
+def inheritance_rule() -> dict[str, list[str] | str]:
     """Return the same for a node, whose own program has none of this: `names`, beginnings of names, and `path`."""
     proxies = [name for low in _PROXIES for name in (low, low.upper())]
     names = [*_OF_THE_USER, *_OF_THE_MACHINE, *CA_NAMES, *proxies]
     return {"names": names, "kinds": list(_KINDS), "path": SYSTEM_PATH}
 
 
-def is_of_shell(name: str) -> bool:
+def is_inherited(name: str) -> bool:
     """Whether a variable is for a shell to say: of the machine, of its user, or a setting of rlbox."""
     named = name in (*_OF_THE_USER, *_OF_THE_MACHINE, *CA_NAMES) or name.lower() in _PROXIES
     return named or name.startswith(_KINDS)

@@ -17,10 +17,10 @@ from rlbox.amounts import size_text
 from rlbox.artifacts.object_store import Store
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _
-from rlbox.provision.desired import LaidPart, Wanted
-from rlbox.provision.files import disk_errors, free_place
+from rlbox.provision.desired import DesiredState, PartToInstall
+from rlbox.provision.files import clear_path, explain_disk_errors
 from rlbox.provision.layout import Layout
-from rlbox.provision.plan import PartRecord, stamp_of
+from rlbox.provision.plan import InstalledPart, environment_fingerprint
 from rlbox.provision.probe import STAMP, installed_debs, probe_installed
 from rlbox.system.command import check_command, run_command
 from rlbox.system.files import free_bytes, write_atomic
@@ -37,7 +37,7 @@ _NO_CONSTRAINTS = {"UV_CONSTRAINT": "", "PIP_CONSTRAINT": "", "VIRTUAL_ENV": "",
 
 
 @dataclass(frozen=True, kw_only=True)
-class Supply:
+class PackageSource:
     """Where Python packages come from.
 
     `env` are uv's settings, `wheels` folders with local wheels. `files` maps file names to the store's objects: all of
@@ -50,7 +50,7 @@ class Supply:
     offline: bool = False
 
 
-def sync_environment(wanted: Wanted, supply: Supply, part: PartRecord, *, fresh: bool) -> None:
+def sync_environment(wanted: DesiredState, supply: PackageSource, part: InstalledPart, *, fresh: bool) -> None:
     """Make the environment of exactly the locked packages, verified by their hashes.
 
     While that goes on it has no stamp: one that was killed is made anew.
@@ -65,7 +65,7 @@ def sync_environment(wanted: Wanted, supply: Supply, part: PartRecord, *, fresh:
     layout = wanted.layout
     venv, stamp = Path(layout.at(VENV)), Path(layout.at(VENV), STAMP)
     if fresh or not stamp.exists():
-        free_place(venv, part)
+        clear_path(venv, part)
         _make_folder(layout, venv)
     before, old = probe_installed(venv, wanted.python), _forget(stamp)
     try:
@@ -75,10 +75,10 @@ def sync_environment(wanted: Wanted, supply: Supply, part: PartRecord, *, fresh:
             write_atomic(stamp, old)  # nothing was changed: it is what it was
         raise
     _stand_on(wanted, venv)
-    write_atomic(stamp, stamp_of(wanted))
+    write_atomic(stamp, environment_fingerprint(wanted))
 
 
-def _stand_on(wanted: Wanted, venv: Path) -> None:
+def _stand_on(wanted: DesiredState, venv: Path) -> None:
     """Have the environment find the packages of the machine's interpreter behind its own, and their CUDA where it is.
 
     The folders are added as `site` does, so that what is installed there as a link is found too.
@@ -90,7 +90,7 @@ def _stand_on(wanted: Wanted, venv: Path) -> None:
     if not wanted.base:
         told.unlink(missing_ok=True)
         return
-    with disk_errors(told):
+    with explain_disk_errors(told):
         write_atomic(told, "".join(f"import site; site.addsitedir({folder!r})\n" for folder in wanted.base.folders))
         found = next((path for folder in wanted.base.folders if (path := Path(folder, _NVIDIA)).is_dir()), None)
         if found and not nvidia.exists():
@@ -99,10 +99,10 @@ def _stand_on(wanted: Wanted, venv: Path) -> None:
 
 def _make_folder(layout: Layout, venv: Path) -> None:
     """Make the environment's folder; where another disk holds it, a link to a new one there."""
-    with disk_errors(venv):
+    with explain_disk_errors(venv):
         venv.parent.mkdir(parents=True, exist_ok=True)
         if layout.venv:
-            free_place(Path(layout.venv), PartRecord())
+            clear_path(Path(layout.venv), InstalledPart())
             Path(layout.venv).mkdir(parents=True)
             os.symlink(layout.venv, venv)
 
@@ -116,7 +116,7 @@ def _forget(stamp: Path) -> str:
     return text
 
 
-def _run_uv(wanted: Wanted, supply: Supply, venv: Path) -> None:
+def _run_uv(wanted: DesiredState, supply: PackageSource, venv: Path) -> None:
     env = {**_NO_CONSTRAINTS, **supply.env, "UV_NO_PROGRESS": "1"}
     if wanted.layout.venv and not os.environ.get("UV_CACHE_DIR"):
         env["UV_CACHE_DIR"] = str(Path(wanted.layout.venv).with_name("uv-cache"))  # files are links then, not copies
@@ -136,9 +136,9 @@ def _run_uv(wanted: Wanted, supply: Supply, venv: Path) -> None:
 
 
 @contextmanager
-def _requirements(wanted: Wanted, supply: Supply) -> Iterator[tuple[list[str], str]]:
+def _requirements(wanted: DesiredState, supply: PackageSource) -> Iterator[tuple[list[str], str]]:
     """Write what uv is told, and show the store's files by their names, as long as the block runs."""
-    with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, disk_errors(Path(folder)):
+    with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, explain_disk_errors(Path(folder)):
         Path(folder, "requirements.txt").write_text(wanted.requirements, "utf-8")
         words = ["--no-index"] if supply.offline else []
         if wanted.build:
@@ -182,19 +182,19 @@ def _apt(*words: str) -> str:
     return "" if done.ok else next((x for x in reversed(done.stderr.splitlines()) if x.strip()), "apt-get failed")
 
 
-def lay_part(part: LaidPart, store: Store, before: PartRecord) -> None:
+def install_part(part: PartToInstall, store: Store, before: InstalledPart) -> None:
     """Put a git tree or a file from the store in its place, beside it first."""
     path, source = Path(part.path), store.path(part.sha256)
     draft = path.with_name(f".{path.name}.rlbox")
-    with disk_errors(path):
+    with explain_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        free_place(draft, PartRecord())
+        clear_path(draft, InstalledPart())
         if part.kind == "git":
             draft.mkdir()
             _unpack(source, draft)
         else:
             write_atomic(draft, source.read_bytes(), int(part.mode, 8))
-        free_place(path, before)
+        clear_path(path, before)
         os.rename(draft, path)
 
 
@@ -206,7 +206,7 @@ def _unpack(archive: Path, folder: Path) -> None:
             tar.extractall(folder)  # noqa: S202
 
 
-def apply_patches(wanted: Wanted, scripts: Mapping[str, str]) -> None:
+def apply_patches(wanted: DesiredState, scripts: Mapping[str, str]) -> None:
     """Change the sources that the target's patches are about, by content.
 
     Parameters
@@ -219,7 +219,7 @@ def apply_patches(wanted: Wanted, scripts: Mapping[str, str]) -> None:
     WorkFailed
         A patch does not fit; nothing was written then.
     """
-    with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, disk_errors(Path(folder)):
+    with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, explain_disk_errors(Path(folder)):
         for name, text in {**scripts, "manifest.json": wanted.patches}.items():
             Path(folder, name).write_text(text, "utf-8")
         words = (sys.executable, f"{folder}/apply_patches.py", f"{folder}/manifest.json")
@@ -227,7 +227,7 @@ def apply_patches(wanted: Wanted, scripts: Mapping[str, str]) -> None:
         check_command(Command(argv=(*words, *root), timeout_s=600), "a source patch does not fit")
 
 
-def check_room(wanted: Wanted, place: Path) -> None:
+def require_disk_space(wanted: DesiredState, place: Path) -> None:
     """Refuse a disk that has no room for the environment; what the wheels unpack to is known roughly."""
     free, need = free_bytes(place), wanted.bytes * 2
     if free < need:

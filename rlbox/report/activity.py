@@ -24,7 +24,7 @@ _COMPUTES_PCT = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Doing:
+class Activity:
     """What goes on, and how far it is.
 
     `service` starts, since `since_s` (seconds since 1970); empty: it is the stage itself. `share` (0-1) and `left_s`
@@ -39,7 +39,9 @@ class Doing:
     facts: tuple[str, ...] = ()
 
 
-def find_doing(stage: StageState, samples: Sequence[Sample], bars: Mapping[str, ProgressBar | None]) -> Doing | None:
+def find_activity(
+    stage: StageState, samples: Sequence[Sample], bars: Mapping[str, ProgressBar | None]
+) -> Activity | None:
     """Return what a stage is busy with; None for one whose steps tell it.
 
     Parameters
@@ -53,10 +55,10 @@ def find_doing(stage: StageState, samples: Sequence[Sample], bars: Mapping[str, 
     if service:
         return _start(service, samples, bars.get(service.name))
     bar = bars.get("stage")
-    return Doing(share=bar.share, left_s=bar.left_s, label=bar.label) if bar else None
+    return Activity(share=bar.share, left_s=bar.left_s, label=bar.label) if bar else None
 
 
-def _start(service: ServiceState, samples: Sequence[Sample], bar: ProgressBar | None) -> Doing:
+def _start(service: ServiceState, samples: Sequence[Sample], bar: ProgressBar | None) -> Activity:
     own = [(at, part) for one in samples if (part := one.parts.get(service.name)) and (at := moment(one.t)) is not None]
     read, total, facts = 0, service.weights_bytes, []
     if own:
@@ -71,7 +73,7 @@ def _start(service: ServiceState, samples: Sequence[Sample], bar: ProgressBar | 
     elif read and total >= _LEAST_WEIGHTS:
         rate = _rate([(at, part.read_bytes) for at, part in own])
         share, left_s = min(1.0, read / total), max(0, total - read) / rate if rate else None
-    return Doing(
+    return Activity(
         service=service.name,
         since_s=moment(service.started_at),
         share=share,
@@ -94,7 +96,7 @@ def bar_text(share: float) -> str:
     return f"{'█' * full}{'░' * (_CELLS - full)} {100 * share:.0f} %"
 
 
-def doing_text(doing: Doing, now_s: float, *, bar: bool) -> str:
+def activity_text(doing: Activity, now_s: float, *, bar: bool) -> str:
     """Return what goes on in one line; not as a `bar`, the number alone is told."""
     since = f", {duration_text(now_s - doing.since_s)}" if doing.since_s is not None else ""
     far = [] if doing.share is None else [bar_text(doing.share) if bar else f"{100 * doing.share:.0f} %"]
@@ -112,7 +114,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFacts:
+class RunSnapshot:
     """One look at a run: `stage` is the one that goes on, `line` the last of its logs with that log's name before it.
 
     `progress` is what logs and metrics of the stage told last, `doing` what it is busy with besides its steps;
@@ -122,7 +124,7 @@ class RunFacts:
     state: RunState
     stage: StageState | None = None
     progress: Reading = _NOTHING
-    doing: Doing | None = None
+    doing: Activity | None = None
     sample: Sample | None = None
     full_in_s: float | None = None
     line: str = ""
@@ -135,16 +137,16 @@ class RunWatch:
         self._run_dir = run_dir
         self._known: dict[Path, tuple[tuple[int, int], Any]] = {}
 
-    def look(self, state: RunState) -> RunFacts:
+    def look(self, state: RunState) -> RunSnapshot:
         """Return the facts now; what cannot be read is left out."""
         stage = next((s for s in state.stages if s.state in ("starting", "running")), None)
         samples = self._read(self._run_dir / RESOURCES_FILE, _samples) or []
         history = [(at, sample.disk_free_bytes) for sample in samples if (at := moment(sample.t)) is not None]
-        return RunFacts(
+        return RunSnapshot(
             state=state,
             stage=stage,
             progress=self._progress(stage) if stage else _NOTHING,
-            doing=find_doing(stage, samples, self._bars(stage)) if stage else None,
+            doing=find_activity(stage, samples, self._bars(stage)) if stage else None,
             sample=samples[-1] if samples else None,
             full_in_s=seconds_until_disk_full(history),
             line=self._last_line(stage) if stage else "",

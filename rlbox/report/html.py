@@ -18,8 +18,8 @@ from rlbox.logs.progress import REST, metric_rank
 from rlbox.record.state import RunState, ServiceState, StageState, run_cause
 from rlbox.report.metrics import Metric
 from rlbox.report.plots import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Plot, Series, draw_plot, resource_plots
-from rlbox.report.read import RunRecord, listed, table, tables
-from rlbox.report.run_diff import diff_runs, different
+from rlbox.report.read import RunRecord, get_list, get_object, get_objects
+from rlbox.report.run_diff import diff_runs, is_different
 from rlbox.terminal import remove_controls
 
 _ENDS = ("passed", "failed", "interrupted", "not started", "skipped")
@@ -160,7 +160,7 @@ MOST_COMPARED_PLOTS = 24
 """Metrics of both runs that are drawn over each other; what differs of the others is in the table."""
 
 
-def beside(record: RunRecord, other: RunRecord) -> Mapping[str, Any]:
+def compare_records(record: RunRecord, other: RunRecord) -> Mapping[str, Any]:
     """Return what the page shows of another run, which counts as the one before.
 
     Raises
@@ -173,7 +173,7 @@ def beside(record: RunRecord, other: RunRecord) -> Mapping[str, Any]:
         "before": other.state.run_id,
         "after": record.state.run_id,
         "state": other.state.state,
-        "same": not different(found),
+        "same": not is_different(found),
         "rows": [vars(difference) for difference in found],
         "plots": _plots(record, other),
     }
@@ -237,8 +237,8 @@ def render_report(
     SpecError
         The plan of one of two runs cannot be read.
     """
-    text, template, words = "", page_template("report.html.j2"), page_words()
-    known = {"live": live, "beside": beside(record, other) if other else None, "scores": scores}
+    text, template, words = "", page_template("report.html.j2"), load_page_labels()
+    known = {"live": live, "beside": compare_records(record, other) if other else None, "scores": scores}
     for level in _LEVELS:
         text = template.render(_context(record, made_at, words, level), **known)
         if len(text.encode("utf-8", "replace")) <= MOST_BYTES:
@@ -274,7 +274,7 @@ def _context(record: RunRecord, made_at: str, words: Mapping[str, Any], level: t
         "evidence": record.evidence,
         "params": _params(plan),
         "overrides": json.dumps(record.overrides, indent=1, ensure_ascii=False) if record.overrides else "",
-        "notes": [*state.notes, *(str(note) for note in listed(plan, "notes") if note not in state.notes)],
+        "notes": [*state.notes, *(str(note) for note in get_list(plan, "notes") if note not in state.notes)],
         "commands": list(_commands(plan)),
         "variables": _variables(record),
         "packages": record.packages,
@@ -359,28 +359,28 @@ def _bar(bar: Bar, span: tuple[float, float], colour: int) -> dict[str, Any]:
 
 
 def _params(plan: Mapping[str, Any]) -> list[dict[str, str]]:
-    origins, units = table(plan, "origins"), table(plan, "units")
+    origins, units = get_object(plan, "origins"), get_object(plan, "units")
     return [
         {"name": name, "value": str(value), "origin": str(origins.get(name, "")), "unit": str(units.get(name, ""))}
-        for name, value in sorted(table(plan, "params").items())
+        for name, value in sorted(get_object(plan, "params").items())
     ]
 
 
 def _commands(plan: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    for stage in tables(plan, "stages"):
-        parts = [(f"# {service.get('name')}", service) for service in tables(stage, "services")]
+    for stage in get_objects(plan, "stages"):
+        parts = [(f"# {service.get('name')}", service) for service in get_objects(stage, "services")]
         parts.append(("", stage))
-        texts = [f"{shlex.join(map(str, listed(part, 'argv')))}  {note}".rstrip() for note, part in parts]
+        texts = [f"{shlex.join(map(str, get_list(part, 'argv')))}  {note}".rstrip() for note, part in parts]
         yield {"name": stage.get("name", ""), "commands": texts}
 
 
 def _variables(record: RunRecord) -> list[str]:
-    names = {*table(record.plan, "env"), *map(str, listed(record.plan, "secrets"))}
-    for stage in tables(record.plan, "stages"):
-        names |= table(stage, "env").keys()
-        names |= {name for service in tables(stage, "services") for name in table(service, "env")}
+    names = {*get_object(record.plan, "env"), *map(str, get_list(record.plan, "secrets"))}
+    for stage in get_objects(record.plan, "stages"):
+        names |= get_object(stage, "env").keys()
+        names |= {name for service in get_objects(stage, "services") for name in get_object(service, "env")}
     for one in record.evidence:
-        names |= table(one.facts, "environment").keys()
+        names |= get_object(one.facts, "environment").keys()
     return sorted(names)
 
 
@@ -393,7 +393,7 @@ def _utc(iso: str) -> str:
     return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if at is not None else iso
 
 
-def page_words() -> dict[str, Any]:
+def load_page_labels() -> dict[str, Any]:
     """Return the labels of pages."""
     return load_toml(_DATA / "words.toml")
 

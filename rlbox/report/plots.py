@@ -83,7 +83,7 @@ def merge_samples(samples: Iterable[Sample], limit: int) -> list[Sample]:
     return kept
 
 
-def ticks(low: float, high: float, most: int = _TICKS) -> list[float]:
+def axis_ticks(low: float, high: float, most: int = _TICKS) -> list[float]:
     """Return round numbers from `low` to `high`, about `most` of them, to label an axis with."""
     if not math.isfinite(high - low) or high <= low:
         return [low]
@@ -242,7 +242,7 @@ def draw_plot(
 def _y_ticks(up: tuple[float, float], unit: str) -> list[float]:
     """Return what to label the y axis with: whole numbers of what is told in whole numbers."""
     whole = unit in ("bytes", "bytes/s", "%", "W")
-    return [at for at in ticks(*up) if not whole or at == round(at)]
+    return [at for at in axis_ticks(*up) if not whole or at == round(at)]
 
 
 def value_text(value: float, unit: str) -> str:
@@ -300,7 +300,7 @@ def _number(value: float) -> str:
 def _x_ticks(across: tuple[float, float], x: XKind) -> list[tuple[float, str]]:
     low, high = across
     if x != "time":
-        return [(at, value_text(at, "")) for at in ticks(low, high, _MOST_TICKS) if at == int(at)] or [
+        return [(at, value_text(at, "")) for at in axis_ticks(low, high, _MOST_TICKS) if at == int(at)] or [
             (low, f"{low:g}")
         ]
     step = next((s for s in _TIME_STEPS if (high - low) / s <= _MOST_TICKS), _TIME_STEPS[-1])

@@ -236,25 +236,25 @@ def _attempts(folder: Path) -> list[str]:
 def _packages(files: _Files, evidence: tuple[Evidence, ...]) -> tuple[str, ...]:
     """Return `name==version` of the stack: as it was found after a failure, else as its lock says."""
     for found in evidence:
-        if packages := listed(found.facts, "packages"):
+        if packages := get_list(found.facts, "packages"):
             return tuple(map(str, packages))
-    groups = tables(files.table("spec/lock.json", wanted=False), "groups")
-    rows = [row for group in groups for row in tables(group, "packages")]
+    groups = get_objects(files.table("spec/lock.json", wanted=False), "groups")
+    rows = [row for group in groups for row in get_objects(group, "packages")]
     return tuple(sorted({f"{row.get('name', '')}=={row.get('version', '')}" for row in rows}))
 
 
-def listed(row: Mapping[str, Any], name: str) -> list[Any]:
+def get_list(row: Mapping[str, Any], name: str) -> list[Any]:
     """Return the list of that name in what was read from a file; empty when there is none."""
     value = row.get(name)
     return value if isinstance(value, list) else []
 
 
-def tables(row: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+def get_objects(row: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """Return the objects of the list of that name."""
-    return [value for value in listed(row, name) if isinstance(value, dict)]
+    return [value for value in get_list(row, name) if isinstance(value, dict)]
 
 
-def table(row: Mapping[str, Any], name: str) -> dict[str, Any]:
+def get_object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the object of that name; empty when there is none."""
     value = row.get(name)
     return value if isinstance(value, dict) else {}

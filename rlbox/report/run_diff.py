@@ -50,7 +50,7 @@ def diff_runs(a: RunRecord, b: RunRecord) -> tuple[Difference, ...]:
     return tuple(sorted(found, key=lambda difference: order[difference.part]))
 
 
-def different(differences: Iterable[Difference]) -> bool:
+def is_different(differences: Iterable[Difference]) -> bool:
     """Return whether two runs differ in more than how long they took."""
     return any(difference.part != DURATIONS for difference in differences)
 
@@ -62,7 +62,7 @@ def diff_json(names: tuple[str, str], differences: Iterable[Difference]) -> dict
     return {
         "before": names[0],
         "after": names[1],
-        "same": not different(found),
+        "same": not is_different(found),
         "same_configuration": not told,
         "differences": [asdict(difference) for difference in found],
     }
@@ -72,7 +72,7 @@ def diff_text(names: tuple[str, str], differences: Iterable[Difference]) -> str:
     """Return the differences for people, in the manner of `diff`: `-` the first run, `+` the second."""
     found = list(differences)
     lines = [f"--- {names[0]}", f"+++ {names[1]}"]
-    if not different(found):
+    if not is_different(found):
         lines.append("the same: configuration, gates, outcome and metrics")
     elif not any(difference.part in TOLD for difference in found):
         lines.append("the configuration is the same, what came out is not")

@@ -25,7 +25,7 @@ from rlbox.gate.rules import AT_END
 from rlbox.logs.progress import eta_s, main_metrics
 from rlbox.record.resources import Sample
 from rlbox.record.state import RunState, StageState, load_run_state
-from rlbox.report.activity import RunFacts, RunWatch, doing_text
+from rlbox.report.activity import RunSnapshot, RunWatch, activity_text
 from rlbox.terminal import remove_controls
 
 STYLES = {
@@ -48,7 +48,7 @@ _SLOWED_PCT = 80
 _HELD_PCT = 100 - _SLOWED_PCT
 
 
-def run_frame(facts: RunFacts, now_s: float, *, width: int, height: int) -> list[Text]:
+def run_frame(facts: RunSnapshot, now_s: float, *, width: int, height: int) -> list[Text]:
     """Return the lines of the view, at most `height`, none longer than `width` cells.
 
     What is told of the stage that goes on comes first when there is little room; then the stages around it.
@@ -66,7 +66,7 @@ def run_frame(facts: RunFacts, now_s: float, *, width: int, height: int) -> list
     return lines
 
 
-def status_lines(facts: RunFacts, now_s: float, width: int) -> list[Text]:
+def status_lines(facts: RunSnapshot, now_s: float, width: int) -> list[Text]:
     """Return where the stage that goes on is, and what it does and uses, in two lines of `width` cells at most."""
     stage, sample = facts.stage, facts.sample
     if stage is None:
@@ -76,7 +76,7 @@ def status_lines(facts: RunFacts, now_s: float, width: int) -> list[Text]:
         f"{name} {stage.state.upper()}",
         _phase(facts),
         stage_time(stage, now_s),
-        gate_count(stage),
+        format_gate_count(stage),
     ]
     waits = _waits(stage)
     metrics = [f"{name} {value:.4g}" for name, value in main_metrics(facts.progress.metrics, 2).items()]
@@ -85,7 +85,7 @@ def status_lines(facts: RunFacts, now_s: float, width: int) -> list[Text]:
         if sample
         else []
     )
-    doing = doing_text(facts.doing, now_s, bar=False) if facts.doing else ""
+    doing = activity_text(facts.doing, now_s, bar=False) if facts.doing else ""
     rows = ([*where, waits and f"waits {waits}"], [doing, speed_text(facts), *metrics, *used])
     lines = [Text("── " + " · ".join(part for part in row if part), style="dim") for row in rows if any(row)]
     for line in lines:
@@ -93,7 +93,7 @@ def status_lines(facts: RunFacts, now_s: float, width: int) -> list[Text]:
     return lines
 
 
-def _head(facts: RunFacts, now_s: float) -> Text:
+def _head(facts: RunSnapshot, now_s: float) -> Text:
     state = facts.state
     began = moment(state.started_at)
     parts = [
@@ -105,7 +105,7 @@ def _head(facts: RunFacts, now_s: float) -> Text:
     return Text(" · ".join(part for part in parts if part), style="bold")
 
 
-def _stages(facts: RunFacts, now_s: float, room: int) -> Iterable[Text]:
+def _stages(facts: RunSnapshot, now_s: float, room: int) -> Iterable[Text]:
     """Return a line for each stage, or for those around the one that goes on when there is not enough room."""
     stages = facts.state.stages
     at = next((i for i, stage in enumerate(stages) if stage is facts.stage), _last_begun(stages))
@@ -130,17 +130,17 @@ def _stage(stage: StageState, width: int, now_s: float) -> Text:
     text = Text(f"  {padded(name, width)}  ")
     text.append(f"{stage.state.upper():<11}", style=STYLES.get(stage.state, ""))
     text.append(f" {stage_time(stage, now_s):>12}  " if begun else "")
-    text.append(gate_count(stage) if begun else "")
+    text.append(format_gate_count(stage) if begun else "")
     if stage.state in ("starting", "running"):
         text.append("".join(f"  {service.name}:{service.state}" for service in stage.services))
     return text
 
 
-def _details(facts: RunFacts, now_s: float) -> Iterable[tuple[str, str]]:
+def _details(facts: RunSnapshot, now_s: float) -> Iterable[tuple[str, str]]:
     stage, sample = facts.stage, facts.sample
     if stage:
         yield "phase", _phase(facts)
-        yield "doing", doing_text(facts.doing, now_s, bar=True) if facts.doing else ""
+        yield "doing", activity_text(facts.doing, now_s, bar=True) if facts.doing else ""
         yield "waits", _waits(stage)
         yield "speed", speed_text(facts)
         yield (
@@ -155,7 +155,7 @@ def _details(facts: RunFacts, now_s: float) -> Iterable[tuple[str, str]]:
     yield "log", facts.line
 
 
-def _phase(facts: RunFacts) -> str:
+def _phase(facts: RunSnapshot) -> str:
     stage, sample = facts.stage, facts.sample
     if stage is None:
         return ""
@@ -170,7 +170,7 @@ def _waits(stage: StageState) -> str:
     return " · ".join([*broken, *shown[:_WAITS_SHOWN], *([f"{more} more"] if more > 0 else [])])
 
 
-def speed_text(facts: RunFacts) -> str:
+def speed_text(facts: RunSnapshot) -> str:
     """Return how fast the stage that goes on is, at which step, and how long it will take; empty where nobody tells."""
     reading = facts.progress
     parts = [f"{value:.4g} {unit}" for unit, value in sorted(reading.rates.items()) if unit != "steps/s"]
@@ -193,14 +193,14 @@ def _use(sample: Sample) -> str:
     return " · ".join([*parts, *(f"{name} {size_text(value)}/s" for name, value in rates if value >= 1000)])
 
 
-def waits_of(sample: Sample) -> tuple[float | None, float | None, float | None]:
+def pressure_percentages(sample: Sample) -> tuple[float | None, float | None, float | None]:
     """Return in how much of the last ten seconds some process waited for a core, a disk, memory, percent."""
     return sample.waits_cpu_pct, sample.waits_io_pct, sample.waits_memory_pct
 
 
 def pressure_text(sample: Sample) -> str:
     """Return the load of the machine, and what its processes waited for in the last ten seconds, where it is told."""
-    core, disk, memory = (round(value or 0) for value in waits_of(sample))
+    core, disk, memory = (round(value or 0) for value in pressure_percentages(sample))
     told = ((core, f"a core {core} %"), (disk, f"a disk {disk} %"), (memory, f"memory {memory} %"))
     waits = ", ".join(text for value, text in told if value)
     load = "" if sample.load is None else f"load {sample.load:.1f}"
@@ -216,7 +216,7 @@ def _gpus(sample: Sample) -> str:
     return " · ".join(f"{g.index}: {g.utilization:.0f} % {g.power_w:.0f} W {card_text(g.memory_bytes)}" for g in gpus)
 
 
-def _disk(facts: RunFacts, sample: Sample) -> str:
+def _disk(facts: RunSnapshot, sample: Sample) -> str:
     left = f"{size_text(sample.disk_free_bytes)} left"
     return left if facts.full_in_s is None else f"{left}, full in {duration_text(facts.full_in_s)} at the present rate"
 
@@ -237,7 +237,7 @@ def _last_begun(stages: tuple[StageState, ...]) -> int:
     return max((i for i, stage in enumerate(stages) if stage.started_at), default=0)
 
 
-def gate_count(stage: StageState) -> str:
+def format_gate_count(stage: StageState) -> str:
     """Return how many rules of the stage's gate hold, and whether one is broken."""
     held = sum(rule.state == "held" for rule in stage.gate)
     broken = sum(rule.state == "broken" for rule in stage.gate)
@@ -307,7 +307,7 @@ class _Lines:
         """Tell how far it is: what starts or shows a bar soon, steps less often."""
         facts = self._watch.look(state)
         if facts.doing:
-            far = doing_text(facts.doing, time.time(), bar=False)
+            far = activity_text(facts.doing, time.time(), bar=False)
         else:
             far = speed_text(facts) if self._clock() - self._told_s >= _STEPS_S else ""
         if facts.stage and far:
@@ -340,11 +340,11 @@ class _Live:
 
 def summary_text(state: RunState) -> str:
     """Return the end of a run as text without colour: a table, and what must be known of a resumed run."""
-    width = max((len(stage.name) for stage in state.stages), default=0)
-    rows = [
-        f"{padded(name, width)}  {stage.state.upper():<11}  {stage_time(stage, time.time()):>12}  {gate_count(stage)}"
-        for name, stage in ((stage.name, stage) for stage in state.stages)
-    ]
+    width, now_s = max((len(stage.name) for stage in state.stages), default=0), time.time()
+    rows = []
+    for stage in state.stages:
+        took = stage_time(stage, now_s)
+        rows.append(f"{padded(stage.name, width)}  {stage.state.upper():<11}  {took:>12}  {format_gate_count(stage)}")
     return "\n".join([*(row.rstrip() for row in rows), *(f"note: {note}" for note in state.notes)])
 
 
@@ -400,7 +400,7 @@ class StatusView:
         lines = status_lines(facts, time.time(), width)
         self._lines = lines if len(lines) < height else []
 
-    def _tell(self, facts: RunFacts) -> None:
+    def _tell(self, facts: RunSnapshot) -> None:
         stage = facts.stage
         now = (stage.name, stage.state, stage.phase, sum(r.state == "held" for r in stage.gate)) if stage else None
         if now in (None, self._told):

@@ -19,7 +19,7 @@ from rlbox.evaluation.result_files import (
 )
 from rlbox.foreign import parse_json
 from rlbox.record.run_dir import PLAN_FILE
-from rlbox.report.html import MOST_BYTES, page_template, page_words
+from rlbox.report.html import MOST_BYTES, load_page_labels, page_template
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.safe_files import read_bytes
 from rlbox.terminal import remove_controls
@@ -29,7 +29,7 @@ MOST_TEXT = 24_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShownAnswer:
+class AnswerView:
     """One answer of a checkpoint to a problem; `outcome` is empty where it was not kept."""
 
     checkpoint: str
@@ -44,13 +44,13 @@ class ShownAnswer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShownProblem:
+class ProblemView:
     """A problem of a suite: what was asked, and what each checkpoint answered, in their order."""
 
     suite: str
     name: str
     ask: str
-    answers: tuple[ShownAnswer, ...]
+    answers: tuple[AnswerView, ...]
 
     @property
     def differs(self) -> bool:
@@ -63,7 +63,7 @@ class ShownProblem:
 
 def read_answers(
     found: Sequence[tuple[Path, EvaluationResult]], masks: SecretMasker, wanted: str = ""
-) -> Iterator[ShownProblem]:
+) -> Iterator[ProblemView]:
     """Yield the problems that results were judged on, suite by suite, or those of the name `wanted`.
 
     Each result comes with the folder that it lies in.
@@ -76,15 +76,15 @@ def read_answers(
                 yield _problem(suite, name, kept, masks)
 
 
-def results_at(folder: Path) -> list[tuple[Path, EvaluationResult]]:
+def load_results(folder: Path) -> list[tuple[Path, EvaluationResult]]:
     """Return the result that a folder is, or those below it by step, each with its folder; see `read_summary`."""
     paths = [folder / SUMMARY] if (folder / SUMMARY).is_file() else sorted(folder.glob(f"*/{SUMMARY}"))
     found = [(path.parent, read_summary(path)) for path in paths]
     return sorted(found, key=lambda one: (one[1].step, one[1].name))
 
 
-def results_of_run(folder: Path) -> list[tuple[Path, EvaluationResult]]:
-    """Return the results of the checkpoints that a run judged, as `results_at`; nothing where it judged none.
+def load_run_results(folder: Path) -> list[tuple[Path, EvaluationResult]]:
+    """Return the results of the checkpoints that a run judged, as `load_results`; nothing where it judged none.
 
     They lie where its plan says, on the data disk whose run it is; what leads out of that disk is left alone.
     """
@@ -99,24 +99,24 @@ def results_of_run(folder: Path) -> list[tuple[Path, EvaluationResult]]:
     for path in results_folders(plan):
         place = (disk / below_disk(path, [data_of(plan), str(disk)])).resolve()
         if place.is_relative_to(disk):
-            found += results_at(place)
+            found += load_results(place)
     return found
 
 
 def _problem(
     suite: str, name: str, kept: Sequence[tuple[EvaluationResult, KeptRows]], masks: SecretMasker
-) -> ShownProblem:
+) -> ProblemView:
     ask, answers = "", []
     for result, rows in kept:
         for number in range(len(result.figure(suite, ACCEPTED).get(name, ()))):
             row = rows.read(suite, name, number) or {}
             ask = ask or _text(row, "ask", masks)
             answers.append(_answer(result.name, number, row, masks))
-    return ShownProblem(suite=suite, name=remove_controls(name), ask=ask, answers=tuple(answers))
+    return ProblemView(suite=suite, name=remove_controls(name), ask=ask, answers=tuple(answers))
 
 
-def _answer(checkpoint: str, number: int, row: Mapping[str, Any], masks: SecretMasker) -> ShownAnswer:
-    return ShownAnswer(
+def _answer(checkpoint: str, number: int, row: Mapping[str, Any], masks: SecretMasker) -> AnswerView:
+    return AnswerView(
         checkpoint=remove_controls(checkpoint),
         number=number + 1,
         outcome=remove_controls(str(row.get("outcome", "")))[:40],
@@ -128,10 +128,10 @@ def _answer(checkpoint: str, number: int, row: Mapping[str, Any], masks: SecretM
 
 
 def _text(row: Mapping[str, Any], name: str, masks: SecretMasker) -> str:
-    return remove_controls(masks.text(cut(str(row.get(name) or ""), MOST_TEXT)))
+    return remove_controls(masks.text(shorten_middle(str(row.get(name) or ""), MOST_TEXT)))
 
 
-def cut(text: str, most: int) -> str:
+def shorten_middle(text: str, most: int) -> str:
     """Return a text with at most so many characters, of a longer one the beginning and the end."""
     if len(text) <= most:
         return text
@@ -145,7 +145,7 @@ _LOOKS = {"accepted": "passed", "timeout": "interrupted", "sandbox": "skipped", 
 
 
 def render_scores(
-    title: str, results: Sequence[EvaluationResult], problems: Sequence[ShownProblem], *, made_at: str
+    title: str, results: Sequence[EvaluationResult], problems: Sequence[ProblemView], *, made_at: str
 ) -> str:
     """Return the page as one HTML document under `MOST_BYTES`, if need be with less of texts and problems.
 
@@ -158,7 +158,7 @@ def render_scores(
     made_at
         The time, ISO 8601 in UTC.
     """
-    words = page_words()
+    words = load_page_labels()
     template, text = page_template("scores.html.j2"), ""
     known = {"w": words, "title": remove_controls(title), "made_at": made_at, "alone": len(problems) == 1}
     rows = [_row(one, suite) for one in results for suite in one.scores]
@@ -172,21 +172,21 @@ def render_scores(
     return text
 
 
-def _chosen(problems: Sequence[ShownProblem], count: int) -> Sequence[ShownProblem]:
+def _chosen(problems: Sequence[ProblemView], count: int) -> Sequence[ProblemView]:
     if len(problems) <= count:
         return problems
     first = sorted(range(len(problems)), key=lambda at: (not problems[at].differs, at))[:count]
     return [problems[at] for at in sorted(first)]
 
 
-def _view(problem: ShownProblem, most: int, words: Mapping[str, Any]) -> dict[str, Any]:
+def _view(problem: ProblemView, most: int, words: Mapping[str, Any]) -> dict[str, Any]:
     answers = [_short(one, most) for one in problem.answers]
     outcomes = [one.outcome for one in problem.answers]
     found = [problem.suite, problem.name, *outcomes, *(words["outcomes"].get(one, "") for one in outcomes)]
     return {
         "suite": problem.suite,
         "name": problem.name,
-        "ask": cut(problem.ask, most),
+        "ask": shorten_middle(problem.ask, most),
         "answers": [{**vars(one), "look": _LOOKS.get(one.outcome, "failed")} for one in answers],
         "several": len(answers) > len({one.checkpoint for one in answers}),
         "differs": problem.differs,
@@ -194,8 +194,8 @@ def _view(problem: ShownProblem, most: int, words: Mapping[str, Any]) -> dict[st
     }
 
 
-def _short(answer: ShownAnswer, most: int) -> ShownAnswer:
-    return replace(answer, text=cut(answer.text, most), detail=cut(answer.detail, most))
+def _short(answer: AnswerView, most: int) -> AnswerView:
+    return replace(answer, text=shorten_middle(answer.text, most), detail=shorten_middle(answer.detail, most))
 
 
 def _row(result: EvaluationResult, suite: str) -> dict[str, Any]:

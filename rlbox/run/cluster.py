@@ -30,9 +30,9 @@ from rlbox.engine.connection import engine
 from rlbox.engine.data_disk import check_devices, prepare_data_disk
 from rlbox.errors import EngineError, NodeError, SpecError
 from rlbox.i18n import _
-from rlbox.image.context import outdated
+from rlbox.image.context import find_outdated_reason
 from rlbox.image.names import VARIABLE, split_tag
-from rlbox.image.plans import image_plan
+from rlbox.image.plans import load_image_plan
 from rlbox.job.clustered import ClusterGives, on_cluster
 from rlbox.job.job import Job
 from rlbox.job.params import Values
@@ -98,7 +98,7 @@ class ClusterBackend:
         return BesideWish(
             words=drop_options(words, LOCAL_FILE_OPTIONS),
             run=run,
-            env={VARIABLE: split_tag(image_plan(app.project, target).tag)[1], **named},
+            env={VARIABLE: split_tag(load_image_plan(app.project, target).tag)[1], **named},
             secrets=secrets,
             terminal=sys.stdin.isatty() and sys.stdout.isatty(),
         )
@@ -166,7 +166,7 @@ class ClusterBackend:
         self, app: App, target: str, run_store: RunStore, gpus: str, need_gib: float | None = None
     ) -> PreparedDocker:
         """Return the head's engine with the image of its container, checked, on the network of its host."""
-        image, head = image_plan(app.project, target), self._head(app, target)
+        image, head = load_image_plan(app.project, target), self._head(app, target)
         image = dataclasses.replace(image, container=dataclasses.replace(image.container, network="host"))
         ready = PreparedDocker(
             target=target,
@@ -231,7 +231,7 @@ def find_head(name: str, wish: ClusterWish) -> _Head:
 
 def _require_same(found: Mapping[str, Any], image: Any, plan: ClusterPlan) -> Mapping[str, Any]:
     """Refuse a cluster whose image is not what the specs say now."""
-    if why := outdated(image, dict(found)):
+    if why := find_outdated_reason(image, dict(found)):
         raise EngineError(
             _(
                 "cluster {plan} was started with an image of {target} that is out of date ({why}): take it "

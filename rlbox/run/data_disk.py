@@ -19,7 +19,7 @@ from rlbox.engine.address import engine_is_here, engine_url
 from rlbox.engine.data_disk import data_folder
 from rlbox.errors import EngineError, NodeError, NotAnswered, RlboxError, SpecError
 from rlbox.i18n import _
-from rlbox.image.plans import image_plan
+from rlbox.image.plans import load_image_plan
 from rlbox.record.disk_lock import LockOwner
 from rlbox.record.run_dir import load_plan
 from rlbox.record.run_store import ReconcileResult, RunStore
@@ -66,7 +66,7 @@ def open_local_run_store(app: App, target: str, data: str | None) -> RunStore:
 def resolve_data_dir(app: App, target: str, data: str | None) -> Path:
     """Return where the data disk of `--data`, `RLBOX_DATA` or the target is on this machine, without links."""
     try:
-        host = image_plan(app.project, target).container.host
+        host = load_image_plan(app.project, target).container.host
     except SpecError:  # a fix or a patch that is broken says nothing about a disk
         from rlbox.target.target import load_target
 
@@ -137,13 +137,13 @@ def run_in_remote_container(
 ) -> int:
     """Run `rlbox WORDS` in a container of the target's image beside the remote engine; return its exit code."""
     from rlbox.engine.remote_helper import Helper, run_helper
-    from rlbox.image.check import own_image
+    from rlbox.image.check import tag_own_image
     from rlbox.image.names import VARIABLE, split_tag
     from rlbox.ssh.tunnel import open_engine_tunnel
 
     tunnel = open_engine_tunnel(engine_url())
-    image = image_plan(app.project, target)
-    own_image(app, image)
+    image = load_image_plan(app.project, target)
+    tag_own_image(app, image)
     named = data or os.environ.get("RLBOX_DATA")
     folder = named or image.container.host
     folder = f"{tunnel.home}{folder[1:]}" if folder.startswith("~") else folder

@@ -27,10 +27,10 @@ from rlbox.engine.data_disk import check_devices, prepare_data_disk
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError, NodeError, NotAnswered, SpecError
 from rlbox.i18n import _
-from rlbox.image.check import own_image
-from rlbox.image.context import outdated
+from rlbox.image.check import tag_own_image
+from rlbox.image.context import find_outdated_reason
 from rlbox.image.plan import ImagePlan
-from rlbox.image.plans import image_plan
+from rlbox.image.plans import load_image_plan
 from rlbox.job.job import Job
 from rlbox.job.names import SOURCE
 from rlbox.job.params import Values
@@ -76,7 +76,7 @@ class DockerBackend(SingleMachineBackend):
     def build_missing(self, app: App, target: str) -> None:
         """Start an engine where none answers, and build the image where there is none, or an outdated one."""
         from rlbox.engine.setup import bring_engine, plan_engine
-        from rlbox.image.build import require_built
+        from rlbox.image.build import ensure_image_built
 
         if not self.is_local:
             what = _("--build is for an engine on this machine: this one is at {engine_place}").format(
@@ -93,13 +93,13 @@ class DockerBackend(SingleMachineBackend):
                     app.dry.first.extend(f"an engine: {one}" for one in plan_engine())
             else:
                 bring_engine(app.say)
-        require_built(app, target)
+        ensure_image_built(app, target)
 
     def prepare(
         self, app: App, target: str, run_store: RunStore, gpus: str, need_gib: float | None = None
     ) -> PreparedDocker:
         """Return the engine, the image and the GPUs, all checked, and the data disk."""
-        image = image_plan(app.project, target)
+        image = load_image_plan(app.project, target)
         if self.is_local:
             prepare_data_disk(app, run_store.data_dir, image.container, need_gib)
         found: Mapping[str, Any] = {"Id": "IMAGE"}
@@ -306,8 +306,8 @@ class PreparedDocker:
 
 def _check_image(app: App, image: ImagePlan) -> Mapping[str, Any]:
     """Return what the engine says of the target's image; `EngineError` when it is missing or outdated."""
-    found = own_image(app, image)
-    if why := outdated(image, found):
+    found = tag_own_image(app, image)
+    if why := find_outdated_reason(image, found):
         what = _("the image {tag} is out of date: {why}").format(tag=image.tag, why=why)
         raise EngineError(what, next_step=f"rlbox build {image.target}")
     return found

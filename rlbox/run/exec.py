@@ -15,7 +15,7 @@ from rlbox.doctor.stack_location import find_install_dir, find_local_stack, find
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.evaluation.components import Part, part_text, parts_data, parts_summary, probe_components
 from rlbox.i18n import _
-from rlbox.image.plans import image_plan
+from rlbox.image.plans import load_image_plan
 from rlbox.provision.layout import Layout
 from rlbox.provision.probe import read_record
 from rlbox.run.backend import load_backend
@@ -41,7 +41,7 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
     from rlbox.engine.gpu_access import GPUS_VARIABLE, NO_GPUS
     from rlbox.system.network_settings import find_ca_bundle
 
-    image = image_plan(app.project, name)
+    image = load_image_plan(app.project, name)
     folder = data_folder(image.container.host, data)
     prepare_data_disk(app, folder, image.container, 0.0)
     with app.checking("devices"):
@@ -76,13 +76,13 @@ def _require_image(app: App, image: ImagePlan) -> None:
     import shutil
 
     from rlbox.engine.address import no_client
-    from rlbox.image.check import own_image
+    from rlbox.image.check import tag_own_image
 
     with app.checking("docker client"):
         if shutil.which("docker") is None:
             raise no_client()
     with app.checking("image"):
-        own_image(app, image)
+        tag_own_image(app, image)
 
 
 def _limits(app: App, image: ImagePlan) -> ContainerDefaults:

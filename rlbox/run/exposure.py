@@ -14,7 +14,7 @@ from rlbox.engine.container import LOOPBACK, OWN_NETWORK
 from rlbox.errors import SpecError
 from rlbox.fixes.conditions import has_package, stack_versions
 from rlbox.i18n import _
-from rlbox.image.plans import image_plan
+from rlbox.image.plans import load_image_plan
 from rlbox.job.plan import RunPlan
 from rlbox.secrets.env_file import parse_env_file
 from rlbox.secrets.lookup import ENV_FILE
@@ -74,7 +74,7 @@ def resolve_exposure(
         A head of the run has no token on a network that others reach, and nobody said that it may be so; or no service
         has one of the ports `publish`.
     """
-    limits, notes = image_plan(app.project, plan.target).container, []
+    limits, notes = load_image_plan(app.project, plan.target).container, []
     opened = opened or plan.open or limits.open
     if limits.network == OWN_NETWORK and network != OWN_NETWORK and plan.container:
         notes.append(no_bridge_message("run", network))

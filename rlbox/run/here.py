@@ -15,7 +15,7 @@ from rlbox.doctor.gpu_choice import choose_visible_gpus
 from rlbox.engine.data_disk import prepare_data_disk
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
-from rlbox.image.plans import image_plan
+from rlbox.image.plans import load_image_plan
 from rlbox.job.filler import Paths
 from rlbox.job.job import Job
 from rlbox.job.names import SOURCE
@@ -24,7 +24,7 @@ from rlbox.job.plan import RunPlan, plan_run
 from rlbox.provision.layout import Layout
 from rlbox.provision.locations import find_layout
 from rlbox.provision.probe import read_record
-from rlbox.provision.provision import BroughtPlace, place_at, prepare_place
+from rlbox.provision.provision import StageEnvironment, prepare_stage_environment, stage_environment
 from rlbox.record.disk_lock import DiskLock
 from rlbox.record.host_record import ContainerRef
 from rlbox.record.reconcile import RuntimeHandle
@@ -55,13 +55,13 @@ class HostBackend(SingleMachineBackend):
         self, app: App, target: str, run_store: RunStore, gpus: str, need_gib: float | None = None
     ) -> PreparedHost:
         """Return this machine, brought to the target's lock."""
-        image = image_plan(app.project, target)
+        image = load_image_plan(app.project, target)
         with app.checking("lock"):
             image.require_lock()
         prepare_data_disk(app, run_store.data_dir, image.container, need_gib)
         chosen = choose_visible_gpus(app, gpus)
         app.say("no container: the stages run in place on this machine, as you: they can change the run's own record")
-        place = prepare_place(app, image, run_store.data_dir, chosen)
+        place = prepare_stage_environment(app, image, run_store.data_dir, chosen)
         return PreparedHost(target=target, run_store=run_store, place=place, gpus=gpus)
 
     def run_rlbox(self, app: App, target: str, words: tuple[str, ...], data: str | None, gpus: str) -> int:
@@ -95,7 +95,7 @@ def find_applied_layout(app: App, target: str, data: str | None) -> Layout:
 
 def run_rlbox_in_place(app: App, layout: Layout, words: tuple[str, ...], gpus: str) -> int:
     """Carry out `rlbox WORDS` in a place as its runs are, whatever the shell exports; return its exit code."""
-    place = place_at(layout, choose_visible_gpus(app, gpus))
+    place = stage_environment(layout, choose_visible_gpus(app, gpus))
     safe = ("-P",) if sys.version_info >= (3, 11) else ()  # else Python looks for modules where the user stands
     argv = (*place.words, sys.executable, *safe, "-m", "rlbox", *words)
     return run_in_foreground(Command(argv=argv), environ=place.env)
@@ -107,7 +107,7 @@ class PreparedHost:
 
     target: str
     run_store: RunStore
-    place: BroughtPlace
+    place: StageEnvironment
     gpus: str = ""
     network: str = "host"
     shares_host_ports: bool = True

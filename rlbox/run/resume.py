@@ -18,7 +18,7 @@ from rlbox.job.names import ATTEMPT
 from rlbox.job.params import Values, override_entry
 from rlbox.job.plan import RunPlan
 from rlbox.job.resume import plan_resume
-from rlbox.planner.fit import require_again, require_paths
+from rlbox.planner.fit import require_fit_to_resume, require_paths
 from rlbox.record.reconcile import FINISHED_STATES
 from rlbox.record.run_dir import lock_owner, write_override, write_plan
 from rlbox.record.run_store import RunStore
@@ -222,7 +222,7 @@ class _ResumedRun:
             plan = dataclasses.replace(plan, attempt=state.attempt + 1)
             values = Values(profile=plan.profile, params=plan.params, origins=plan.origins)
             with self.app.checking("memory"):
-                require_again(self.app, job, plan, options.settings, force=options.force)
+                require_fit_to_resume(self.app, job, plan, options.settings, force=options.force)
             with self.app.checking("parameters"):
                 require_paths(job, values, plan.paths)
         # said outright: the run's own record may be changed before its supervisor reads it

@@ -22,17 +22,17 @@ from rlbox.job.load import load_job, shift_ports
 from rlbox.job.params import Values, default_params, override_entry, param_lines, plan_values, units_of
 from rlbox.job.plan import RunPlan
 from rlbox.planner.fit import (
-    Fit,
-    declared_room,
-    fit_of,
-    measured_room,
+    FitResult,
+    check_fit,
+    load_declared_capacity,
+    measure_capacity,
     needs_json,
     needs_lines,
     require_fit,
     require_paths,
 )
-from rlbox.planner.stack_check import require_stack
-from rlbox.planner.suggest import Asked
+from rlbox.planner.stack_check import require_consistent_stack
+from rlbox.planner.suggest import Suggestion
 from rlbox.record.run_dir import OVERRIDES_FILE, append_override, load_plan, lock_owner, new_run_id
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import RunState
@@ -74,7 +74,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     values = plan_values(job, options.profiles, options.settings)
     if options.place == CLUSTER:
         require_cluster(job)
-    forced = require_stack(app, target, force=options.force)
+    forced = require_consistent_stack(app, target, force=options.force)
     values, tree = check_source(app, job, values, here=place.is_local and options.place != CLUSTER, force=options.force)
     secrets = load_job_secrets(app, job, target, options.data, options.env_file, values.params)
     run_store = place.open_data_disk(app, target, options.data, secrets)
@@ -129,14 +129,14 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
 
 def _fit(
     app: App, job: Job, values: Values, target: str, run_store: RunStore, place: Backend, options: RunOptions
-) -> Fit | None:
+) -> FitResult | None:
     """Return whether the run fits; one that does not is refused."""
     fit = None
     with app.checking("memory"):
-        room = declared_room(app, target, read_gpus_option(options.gpus))
+        room = load_declared_capacity(app, target, read_gpus_option(options.gpus))
         if place.is_local:
-            room = measured_room(app, target, room, run_store.data_dir, read_gpus_option(options.gpus))
-        fit = fit_of(job, values, room)
+            room = measure_capacity(app, target, room, run_store.data_dir, read_gpus_option(options.gpus))
+        fit = check_fit(job, values, room)
         require_fit(app, job, fit, _fit_request(job.name, options), force=options.force)
     return fit
 
@@ -148,15 +148,15 @@ def check_ports_dry(app: App, plan: RunPlan, ready: PreparedBackend) -> None:
             raise NodeError(cause.what, next_step=cause.next_step)
 
 
-def _fit_request(job: str, options: RunOptions) -> Asked:
+def _fit_request(job: str, options: RunOptions) -> Suggestion:
     place = "" if options.place == DEFAULT_PLACE else options.place
     told = {"--target": options.target, "--place": place, "--gpus": options.gpus, "--data": options.data}
     told |= {"--nodes": options.nodes, "--cluster": options.cluster}
     beside = tuple(word for option, value in told.items() if value for word in (option, value))
-    return Asked(start=("run", job), profiles=options.profiles, settings=options.settings, beside=beside)
+    return Suggestion(start=("run", job), profiles=options.profiles, settings=options.settings, beside=beside)
 
 
-def _show(app: App, job: Job, plan: RunPlan, fit: Fit | None) -> int:
+def _show(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> int:
     """Say what would run, what it needs, and whether it would start."""
     on = f"on {plan.target}, place {plan.place}"
     lines = [f"# run of {plan.job} {on}, profile {plan.profile or 'default'}"]

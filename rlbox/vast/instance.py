@@ -16,7 +16,7 @@ from rlbox.config.project import Project
 from rlbox.errors import LockHeld, NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.image.context import write_wheel
+from rlbox.image.context import write_rlbox_wheel
 from rlbox.ssh.connection import SshAddress, SshConnection
 from rlbox.ssh.download import DownloadDirectory
 from rlbox.ssh.files import RemoteFile, ReportBytes, list_files, replace_tree, send_file
@@ -118,7 +118,7 @@ def install_rlbox(
     _require_free(connection, job, number)
     names, folder = find_project_files(project), job.folder
     with tempfile.TemporaryDirectory(prefix="rlbox-wheel-") as made:
-        wheel = write_wheel(Path(made))
+        wheel = write_rlbox_wheel(Path(made))
         total = hashlib.sha256(wheel.read_bytes())
         for name in names:
             total.update(f"{name}\0{sha256_file(project.folder / name)}\n".encode())

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from fakes import ON_IMAGE, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
 
-from rlbox.image.context import build_labels, context_entries
-from rlbox.image.plans import image_plan
+from rlbox.image.context import build_labels, list_deciding_entries
+from rlbox.image.plans import load_image_plan
 from rlbox.system.files import cache_path
 
 pytestmark = [pytest.mark.allow("sockets", "processes"), pytest.mark.usefixtures("remembering")]
@@ -25,8 +25,8 @@ def fits(folder: Folder) -> dict[str, Any]:
     folder.target("mine", ON_IMAGE)
     folder.lock("mine")
     hold(UV_WHEEL)
-    plan = image_plan(folder.project, "mine")
-    labels = {"rlbox.target": "mine", **build_labels(context_entries(plan), plan)}
+    plan = load_image_plan(folder.project, "mine")
+    labels = {"rlbox.target": "mine", **build_labels(list_deciding_entries(plan), plan)}
     return {"Id": "sha256:" + "1" * 64, "Config": {"Labels": labels}}
 
 

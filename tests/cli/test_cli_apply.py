@@ -25,12 +25,12 @@ from wheelbox import Index, make_wheel
 
 from rlbox.app import App
 from rlbox.artifacts.object_store import Store
-from rlbox.image.plans import image_plan
-from rlbox.provision.apply import NOTHING, Applied, lay_back
+from rlbox.image.plans import load_image_plan
+from rlbox.provision.apply import NOTHING, ApplyResult, uninstall
 from rlbox.provision.layout import Layout
 from rlbox.provision.plan import ApplyPlan
 from rlbox.provision.probe import STAMP
-from rlbox.provision.provision import ApplyWish, Prepared, carry_out, look, prepare
+from rlbox.provision.provision import ApplyOptions, PreparedTarget, apply_plan, plan_target, prepare
 from rlbox.system.files import cache_path
 
 pytestmark = pytest.mark.allow("processes")
@@ -344,18 +344,18 @@ def test_an_environment_on_the_data_disk_is_behind_a_link(prefix: Path, folder: 
     venv = disk / "rlbox/opt/venv"
     app = App(project=folder.project, verbosity=-1)
     layout = Layout(prefix=str(prefix), data=str(disk), venv=str(venv))
-    prepared = prepare(app, image_plan(app.project, "small"), layout)
+    prepared = prepare(app, load_image_plan(app.project, "small"), layout)
     for expected in (True, False):
-        plan = look(prepared, "no")
+        plan = plan_target(prepared, "no")
         assert bool(plan.steps) == expected
-        carry_out(app, prepared, plan, ApplyWish(offline=True))
+        apply_plan(app, prepared, plan, ApplyOptions(offline=True))
     assert (prefix / "opt/venv").readlink() == venv
     assert (venv / "bin/python").exists()
     assert inside(prefix, "python -c 'import alpha; print(alpha.__version__)'") == "1.0\n"
     (venv / STAMP).unlink()  # as a kill leaves it
-    carry_out(app, prepared, look(prepared, "no"), ApplyWish(offline=True))
-    assert look(prepared, "no").steps == ()
-    assert lay_back(layout, lambda path: None) == ()
+    apply_plan(app, prepared, plan_target(prepared, "no"), ApplyOptions(offline=True))
+    assert plan_target(prepared, "no").steps == ()
+    assert uninstall(layout, lambda path: None) == ()
     assert not (disk / "rlbox").exists()
 
 
@@ -406,13 +406,13 @@ def at_root(monkeypatch: pytest.MonkeyPatch, folder: Folder, store: Store, tmp_p
     monkeypatch.setattr("os.geteuid", lambda: 0)
     done: list[str] = []
 
-    def carry_out(app: App, prepared: Prepared, plan: ApplyPlan, wish: ApplyWish) -> Applied:
+    def carry_out(app: App, prepared: PreparedTarget, plan: ApplyPlan, wish: ApplyOptions) -> ApplyResult:
         done.append(f"{len(plan.steps)} changes")
         return NOTHING
 
-    monkeypatch.setattr("rlbox.provision.provision.carry_out", carry_out)
-    monkeypatch.setattr("rlbox.provision.provision.check_place", lambda layout: (0, ()))
-    monkeypatch.setattr("rlbox.provision.provision.with_room", lambda prepared, layout: layout)
+    monkeypatch.setattr("rlbox.provision.provision.apply_plan", apply_plan)
+    monkeypatch.setattr("rlbox.provision.provision.check_fixes", lambda layout: (0, ()))
+    monkeypatch.setattr("rlbox.provision.provision.choose_roomy_layout", lambda prepared, layout: layout)
     return done
 
 

@@ -19,8 +19,8 @@ from following import Follow
 
 from rlbox.artifacts.object_store import Store, store_folder
 from rlbox.image.bootstrap import rootfs_path
-from rlbox.image.context import build_labels, context_entries
-from rlbox.image.plans import image_plan
+from rlbox.image.context import build_labels, list_deciding_entries
+from rlbox.image.plans import load_image_plan
 from rlbox.system.files import cache_path
 from rlbox.target.lock import LockedGroup, Package, lock_patch
 
@@ -38,8 +38,8 @@ def mine(folder: Folder) -> Folder:
 
 def image_of(folder: Folder) -> dict[str, Any]:
     """Return the engine's word for an image that is what the specs say."""
-    plan = image_plan(folder.project, "mine")
-    digest = build_labels(context_entries(plan), plan)["rlbox.build"]
+    plan = load_image_plan(folder.project, "mine")
+    digest = build_labels(list_deciding_entries(plan), plan)["rlbox.build"]
     return {"Id": "sha256:0123456789abcdef0123", "Config": {"Labels": {"rlbox.build": digest}}}
 
 
@@ -286,7 +286,7 @@ def test_a_hermetic_build(rlbox: Rlbox, folder: Folder, engine: EngineSocket, cl
         build=LockedGroup(name="build", packages=(tool,)),
         groups=(LockedGroup(name="tools", packages=(six, sdist)),),
     )
-    plan = image_plan(folder.project, "mine")
+    plan = load_image_plan(folder.project, "mine")
     rootfs_path(plan.rootfs).parent.mkdir(parents=True)
     rootfs_path(plan.rootfs).write_bytes(b"tar")
     noted = client()
@@ -314,7 +314,7 @@ def test_a_hermetic_build(rlbox: Rlbox, folder: Folder, engine: EngineSocket, cl
     assert (context / "rootfs.tar").read_bytes() == b"tar"
     store = Store(store_folder(None))
     assert (context / "wheels/tools/tools/six-1-py3-none-any.whl").samefile(store.path(six.sha256))
-    assert f"--label=rlbox.build={build_labels(context_entries(plan), plan)['rlbox.build']}" in words
+    assert f"--label=rlbox.build={build_labels(list_deciding_entries(plan), plan)['rlbox.build']}" in words
 
 
 @pytest.mark.allow("sockets", "processes")
@@ -658,8 +658,8 @@ def test_the_shipped_image_runs_the_smoke_test(
     monkeypatch.setenv("RLBOX_DATA", str(tmp_path))
     mine.target("local", ON_IMAGE)
     mine.lock("local")
-    plan = image_plan(mine.project, "local")
-    labels = {"rlbox.build": build_labels(context_entries(plan), plan)["rlbox.build"]}
+    plan = load_image_plan(mine.project, "local")
+    labels = {"rlbox.build": build_labels(list_deciding_entries(plan), plan)["rlbox.build"]}
     engine.images["rlbox/local:tests"] = {"Id": "sha256:0123456789abcdef0123", "Config": {"Labels": labels}}
     step = follow("build", "local")
     assert follow.rlbox(*step.commands({})[0], "--dry-run").code == 0

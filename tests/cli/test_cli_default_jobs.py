@@ -10,8 +10,8 @@ from fakes import CHECKOUT, EngineSocket, Rlbox
 
 from rlbox.amounts import GIB
 from rlbox.config.project import Project
-from rlbox.image.context import build_labels, context_entries
-from rlbox.image.plans import image_plan
+from rlbox.image.context import build_labels, list_deciding_entries
+from rlbox.image.plans import load_image_plan
 from rlbox.job.load import load_job
 from rlbox.system.gpu import GpuDriver, GpuModel, GpuStatus
 from rlbox.target.target import Target, load_target
@@ -53,8 +53,8 @@ def machine(target: Target, engine: EngineSocket, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("rlbox.run.inputs.find_port_holder", lambda number: "")
     info = {"ServerVersion": "28.2.2", "Runtimes": {"nvidia": {}}, "CgroupVersion": "2"}
     engine.answers["/info"] = (200, json.dumps(info).encode())
-    plan = image_plan(PROJECT, target.name)
-    labels = build_labels(context_entries(plan), plan)
+    plan = load_image_plan(PROJECT, target.name)
+    labels = build_labels(list_deciding_entries(plan), plan)
     engine.images[plan.tag] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": labels}}
     (tmp_path / "disk").mkdir()
     return tmp_path / "disk"

@@ -10,7 +10,7 @@ from fakes import ON_IMAGE, EngineSocket, Folder
 
 from rlbox.app import App
 from rlbox.image.check import describe_image
-from rlbox.image.plans import image_plan
+from rlbox.image.plans import load_image_plan
 from rlbox.system.files import cache_path
 
 TAG = "rlbox/mine:tests"
@@ -38,7 +38,7 @@ def left() -> dict[str, Any]:
 
 def test_both_files_are_about_the_image(app: App, engine: EngineSocket, capsys: pytest.CaptureFixture[str]) -> None:
     engine.images[TAG] = image(RepoDigests=[f"rlbox/mine@{ID}"])
-    describe_image(app, image_plan(app.project, "mine"), hermetic=True)
+    describe_image(app, load_image_plan(app.project, "mine"), hermetic=True)
     assert list(left()) == FILES
     predicate = left()["provenance.json"]["predicate"]
     assert predicate["buildDefinition"]["externalParameters"]["mode"] == "hermetic"
@@ -51,7 +51,7 @@ def test_both_files_are_about_the_image(app: App, engine: EngineSocket, capsys: 
 
 def test_an_engine_that_keeps_no_manifest(app: App, engine: EngineSocket) -> None:
     engine.images[TAG] = image(RepoDigests=[])
-    describe_image(app, image_plan(app.project, "mine"), hermetic=False)
+    describe_image(app, load_image_plan(app.project, "mine"), hermetic=False)
     (subject,) = left()["provenance.json"]["subject"]
     assert subject["digest"] == {"sha256": ID.partition(":")[2]}
     assert "configuration" in subject["annotations"]["rlbox.digest"]
@@ -59,9 +59,9 @@ def test_an_engine_that_keeps_no_manifest(app: App, engine: EngineSocket) -> Non
 
 def test_what_explains_an_image_outlives_its_name(app: App, engine: EngineSocket) -> None:
     engine.images[TAG] = image()
-    describe_image(app, image_plan(app.project, "mine"), hermetic=False)
+    describe_image(app, load_image_plan(app.project, "mine"), hermetic=False)
     del engine.images[TAG]
-    describe_image(app, image_plan(app.project, "mine"), hermetic=False)
+    describe_image(app, load_image_plan(app.project, "mine"), hermetic=False)
     assert list(left()) == FILES
 
 
@@ -69,7 +69,7 @@ def test_a_folder_that_cannot_be_written_fails_no_build(
     app: App, engine: EngineSocket, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine.images[TAG] = image()
-    plan = image_plan(app.project, "mine")
+    plan = load_image_plan(app.project, "mine")
     folder = cache_path("images", "mine")
     folder.parent.mkdir(parents=True)
     folder.write_text("in the way")

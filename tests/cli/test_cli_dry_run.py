@@ -15,7 +15,7 @@ from fakes import CHECKOUT, ON_IMAGE, TARGET, UV_WHEEL, EngineSocket, Folder, Rl
 from test_cli_run import JOB, PORT, current_image
 
 from rlbox.artifacts.object_store import store_folder
-from rlbox.provision.provision import BroughtPlace
+from rlbox.provision.provision import StageEnvironment
 from rlbox.record.disk_lock import LockOwner, lock_disk
 from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path
@@ -198,7 +198,7 @@ def test_a_port_that_is_taken(
     rlbox: Rlbox, two: Folder, ready: EngineSocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The real run writes it down as one that failed; in a network of its own nobody else's port matters."""
-    place = BroughtPlace(python=Path("/usr/bin/python3"), words=(), env={})
+    place = StageEnvironment(python=Path("/usr/bin/python3"), words=(), env={})
     with listening(PORT):
         ((what, code),) = refusals(rlbox, "run", "two")
         assert what.startswith(f"port {PORT} (http) is taken by ")

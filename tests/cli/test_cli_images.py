@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fakes import ON_IMAGE, UV_WHEEL, EngineSocket, Folder, Rlbox, hold
 
-from rlbox.image.context import build_labels, context_entries
-from rlbox.image.plans import image_plan
+from rlbox.image.context import build_labels, list_deciding_entries
+from rlbox.image.plans import load_image_plan
 from rlbox.system.files import cache_path, state_path, write_atomic
 
 pytestmark = [pytest.mark.allow("sockets", "processes"), pytest.mark.usefixtures("remembering")]
@@ -29,8 +29,8 @@ def kept(folder: Folder, engine: EngineSocket) -> None:
     folder.target("mine", ON_IMAGE)
     folder.lock("mine")
     hold(UV_WHEEL)
-    plan = image_plan(folder.project, "mine")
-    labels = build_labels(context_entries(plan), plan)
+    plan = load_image_plan(folder.project, "mine")
+    labels = build_labels(list_deciding_entries(plan), plan)
     write_atomic(state_path("projects", "left-0a1b2c.json"), '{"schema": 1, "folder": "/srv/left"}')
     engine.images |= {OWN: image("1", **labels), THEIRS: image("2"), GONE: image("3"), OLD: image("4")}
     engine.images[NAMELESS] = image("9", size=2000)

@@ -6,7 +6,7 @@ import pytest
 from fakes import CHECKOUT, TARGET, UV, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
 
 from rlbox.image.bootstrap import rootfs_path
-from rlbox.image.plans import image_plan
+from rlbox.image.plans import load_image_plan
 
 BASE, LOCAL, MINE = "Dockerfile.base", "images/local/Dockerfile", "images/mine/Dockerfile"
 COMPOSE = "images/mine/compose.yaml"
@@ -152,7 +152,7 @@ def test_context_for_plain_docker_build(rlbox: Rlbox, folder: Folder, engine: En
     folder.target("mine")
     folder.lock("mine")
     hold(UV_WHEEL)
-    plan = image_plan(folder.project, "mine")
+    plan = load_image_plan(folder.project, "mine")
     rootfs = rootfs_path(plan.rootfs)
     rootfs.parent.mkdir(parents=True)
     rootfs.write_text("an archive")

@@ -13,8 +13,8 @@ from fakes import CHECKOUT, ON_IMAGE, EngineSocket, Folder, Rlbox, Said
 from freeport import free_port
 
 from rlbox.engine.data_disk import data_folder
-from rlbox.image.context import build_labels, context_entries
-from rlbox.image.plans import image_plan
+from rlbox.image.context import build_labels, list_deciding_entries
+from rlbox.image.plans import load_image_plan
 
 PORT = free_port()  # one that nothing else on this machine has; a fixed one is somebody's sooner or later
 JOB = """
@@ -59,8 +59,8 @@ def two(folder: Folder) -> Folder:
 
 def current_image(two: Folder) -> dict[str, Any]:
     """Return the engine's word for an image that is what the specs say now."""
-    plan = image_plan(two.project, "mine")
-    return {"Id": "sha256:0123456789abcdef", "Config": {"Labels": build_labels(context_entries(plan), plan)}}
+    plan = load_image_plan(two.project, "mine")
+    return {"Id": "sha256:0123456789abcdef", "Config": {"Labels": build_labels(list_deciding_entries(plan), plan)}}
 
 
 @pytest.mark.allow("sockets")

@@ -21,7 +21,7 @@ from rlbox.app import own_requirements
 from rlbox.artifacts.object_store import Store
 from rlbox.errors import NodeError
 from rlbox.fixes.catalogue import load_fixed_target
-from rlbox.image.compile_run import probe_spaces
+from rlbox.image.compile_run import needs_user_namespace
 from rlbox.system.files import sha256_file
 from rlbox.target.lock import Compiled, Package, recipe_digest
 
@@ -81,7 +81,7 @@ def needs_spaces() -> None:
     if not all(Path("/usr/bin", name).exists() for name in ("c++", "g++")):
         pytest.skip("this machine has no C++ compiler")
     try:
-        probe_spaces()
+        needs_user_namespace()
     except NodeError:
         pytest.skip("this machine gives a build no namespaces")
 

@@ -11,7 +11,7 @@ from compilebox import Box, needs_spaces
 from fakes import CHECKOUT, Folder
 
 from rlbox.artifacts.object_store import Store
-from rlbox.image.compile_wheel import kernel_archs
+from rlbox.image.compile_wheel import read_wheel_gpu_archs
 
 SOURCE = Path(__file__).with_name("tiny")
 SPEC = """
@@ -73,7 +73,7 @@ def test_a_wheel_for_two_gpus_is_the_same_twice(box: Box) -> None:
     done = box.rlbox("compile", "mine", "--verify")
     assert done.code == 0, done.err
     assert "the same twice" in done.out
-    assert kernel_archs(wheel(box)) == {"sm_80", "sm_120"}
+    assert read_wheel_gpu_archs(wheel(box)) == {"sm_80", "sm_120"}
     repository = box.folder.path.parent / "tiny"
     write(box, repository, 'archs = ["sm_80", "sm_120"]\nunits = ["one*"]')
     some = box.rlbox("compile", "mine", "--verify")

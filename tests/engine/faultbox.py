@@ -27,7 +27,7 @@ from rlbox.fixes.patches import needs_patching, patch_manifest, patch_rows
 from rlbox.fixes.render import Baked, ImageFile, bake_fixes
 from rlbox.foreign import toml_table
 from rlbox.image.machine import container_defaults
-from rlbox.image.names import tag_of
+from rlbox.image.names import target_tag
 from rlbox.system.files import cache_path
 from rlbox.target.target import DEFAULTS, Target
 
@@ -308,7 +308,7 @@ def _docker(*words: str, stdin: bytes | None = None, timeout_s: float = 120, che
 def tag(image: str) -> str:
     """The tag of a lab image; it is built when it is not what the lab says now."""
     _build(image)
-    return tag_of(Project(folder=_project()), f"lab-{image}")
+    return target_tag(Project(folder=_project()), f"lab-{image}")
 
 
 @cache
@@ -360,7 +360,7 @@ def _build(image: str) -> None:
 
 def _image_id(image: str) -> str:
     done = subprocess.run(
-        ["docker", "image", "inspect", tag_of(Project(folder=_project()), f"lab-{image}"), "--format={{.Id}}"],
+        ["docker", "image", "inspect", target_tag(Project(folder=_project()), f"lab-{image}"), "--format={{.Id}}"],
         capture_output=True,
         text=True,
     )

@@ -16,7 +16,7 @@ from projectbox import own
 from rlbox.engine.connection import engine
 from rlbox.engine.container import ContainerPlan
 from rlbox.errors import TimedOut
-from rlbox.image.names import file_word
+from rlbox.image.names import tag_to_file_name
 
 
 @pytest.mark.core
@@ -147,7 +147,7 @@ def test_a_build_that_the_engine_cancels_is_repeated(tiny: Box, tmp_path: Path) 
 
 
 def test_two_builds_at_once_do_not_meet(tiny: Box) -> None:
-    lock = Path.home() / f".cache/rlbox/locks/build-{file_word(own('tiny'))}.lock"
+    lock = Path.home() / f".cache/rlbox/locks/build-{tag_to_file_name(own('tiny'))}.lock"
     with open(lock, "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         result = tiny("build", "tiny", "--rebuild")

@@ -12,9 +12,9 @@ import pytest
 from fakes import CHECKOUT, PACKAGE, Folder, Rlbox
 
 from rlbox.config.project import Project
-from rlbox.image.layers import layer_folder, layer_stage, part_files
+from rlbox.image.layers import layer_folder, layer_stage, list_part_paths
 from rlbox.image.plan import ImagePlan
-from rlbox.image.plans import image_plan
+from rlbox.image.plans import load_image_plan
 from rlbox.target.lock import GitTree, HttpFile, LockedGroup, load_lock, lock_patch
 
 SHIPPED = Project(folder=CHECKOUT)
@@ -116,7 +116,7 @@ SECRET = re.compile(
 
 
 def plan(project: Project, name: str) -> ImagePlan:
-    return image_plan(project, name)
+    return load_image_plan(project, name)
 
 
 @pytest.mark.parametrize("name", SHIPPED.targets())
@@ -240,7 +240,7 @@ def test_the_context_has_what_the_dockerfile_copies(name: str, folder: Folder) -
             folder.lock(name)
         project = folder.project
     image = plan(project, name)
-    carried = part_files(load_lock(project.lock_file(name)) or folder.fitting_lock(name))
+    carried = list_part_paths(load_lock(project.lock_file(name)) or folder.fitting_lock(name))
     there = {*image.context, "rootfs.tar", *carried.values()}
     there |= {f"wheels/{stage}" for stage in ("uv", "runtime", *map(layer_stage, image.layers))}
     there |= {f"{path.rpartition('/')[0]}/" for path in image.context} | {

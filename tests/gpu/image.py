@@ -23,8 +23,8 @@ from backports import zstd
 
 from rlbox.config.project import Project
 from rlbox.engine.oci import CONFIG, INDEX, LAYER, LAYOUT, LAYOUT_FILE, MANIFEST
-from rlbox.image.context import build_labels, context_entries
-from rlbox.image.plans import image_plan
+from rlbox.image.context import build_labels, list_deciding_entries
+from rlbox.image.plans import load_image_plan
 
 SITE = "opt/venv/lib/python3.11/site-packages"
 DRIVER = "/usr/local/nvidia"
@@ -184,13 +184,13 @@ def main() -> None:
     if args.wheel:
         layers.append(make_layer(args.blobs, f"wheel-{args.wheel.name}", write_wheel(args.wheel)))
     layers.append(make_layer(args.blobs, f"frame-{args.name}", write_frame(args.frames / f"{args.name}.tar")))
-    plan = image_plan(Project(folder=args.project), args.name)
+    plan = load_image_plan(Project(folder=args.project), args.name)
     frame = json.loads((args.frames / f"{args.name}.json").read_text("utf-8"))
     config = {key: frame[key] for key in ("Env", "Entrypoint", "Cmd", "WorkingDir", "Labels") if frame.get(key)}
     config["Env"] = [
         f"{row}:{DRIVER}/lib64:{DRIVER}/lib" if row.startswith("LD_LIBRARY_PATH=") else row for row in config["Env"]
     ]
-    config["Labels"] |= build_labels(context_entries(plan), plan)
+    config["Labels"] |= build_labels(list_deciding_entries(plan), plan)
     load_image(plan.tag, config, layers)
     print(f"{plan.tag}: {sum(layer['layer']['size'] for layer in layers) / 1e9:.1f} GB in {len(layers)} layers")
 

@@ -20,7 +20,7 @@ from supervised import Bench, file_rule, wait_for
 from rlbox.diagnose.cause import Cause
 from rlbox.errors import SpecError
 from rlbox.job.plan import RunPlan
-from rlbox.provision.provision import BroughtPlace
+from rlbox.provision.provision import StageEnvironment
 from rlbox.record.disk_lock import LockOwner, find_lock_owner, lock_disk
 from rlbox.record.run_dir import load_plan, lock_owner, write_plan
 from rlbox.record.run_store import ReconcileResult, RunStore
@@ -106,7 +106,7 @@ class Disk:
 
     def begin(self, plan: RunPlan) -> None:
         """Start the run as `rlbox run --place here` does; its warden is a child of this process."""
-        place = BroughtPlace(python=Path(sys.executable), words=(), env=dict(os.environ))
+        place = StageEnvironment(python=Path(sys.executable), words=(), env=dict(os.environ))
         ready = PreparedHost(target=plan.target, run_store=self.run_store, place=place)
         start = ready.prepare_run(plan, self.data / "runs" / plan.run_id, {})
         hold = lock_disk(self.data, lock_owner(plan))

@@ -33,11 +33,11 @@ def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -
       rlbox eval report eval --problem HumanEval/32 --lang zh
     """
     from rlbox.amounts import utc_now
-    from rlbox.report.scores_page import default_name, read_answers, render_scores, results_at
+    from rlbox.report.scores_page import default_name, load_results, read_answers, render_scores
     from rlbox.run.data_disk import load_run_masks
 
     try:
-        found = results_at(folder)
+        found = load_results(folder)
     except ValueError as error:
         raise SpecError(str(error)) from error
     if not found:

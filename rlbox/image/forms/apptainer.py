@@ -17,7 +17,7 @@ from rlbox.fixes.patches import needs_patching, patch_rows
 from rlbox.fixes.render import Baked, bake_fixes
 from rlbox.image.dockerfile import PARTS, layer_paths
 from rlbox.image.labels import image_labels
-from rlbox.image.layers import lock_folder, part_files, plan_layers, plan_stages
+from rlbox.image.layers import list_part_paths, lock_folder, plan_layers, plan_stages
 from rlbox.image.machine import container_defaults, limits_text
 from rlbox.image.templates import render
 from rlbox.target.artifact import TORCH_WHEELS
@@ -70,13 +70,13 @@ def _steps(target: Target, lock: Lock, baked: Baked, *, patched: bool) -> dict[s
     stages = plan_stages(plan_layers(target, lock))
     programs = any(file.mode == "0755" for file in baked.files)
     carried = ["scripts", "wheels", "fixes", *(["programs"] if programs else []), "files", "lock", "other"]
-    carried += sorted({path.partition("/")[0] for path in part_files(lock).values()})
+    carried += sorted({path.partition("/")[0] for path in list_part_paths(lock).values()})
     carried += ["patches"] if patched else []
     return {
         "carried": carried if target.base.bootstrap else [*carried, "debs"],
         "stages": stages,
         "torch_wheels": TORCH_WHEELS,
-        "parts": part_files(lock),
+        "parts": list_part_paths(lock),
         "below": f"parts/{PARTS}",
         "patched": patched,
         "programs": programs,

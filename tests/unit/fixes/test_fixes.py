@@ -19,7 +19,7 @@ from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import applicable, bake_fixes, fix_manifest
 from rlbox.image.labels import image_labels
 from rlbox.image.machine import container_defaults
-from rlbox.image.plans import image_plan
+from rlbox.image.plans import load_image_plan
 from rlbox.target.lock import LockedGroup
 from rlbox.target.target import Target, load_target
 
@@ -268,7 +268,7 @@ def test_a_wrong_fix_file_is_named(folder: Folder, text: str, message: str) -> N
 
 @pytest.mark.parametrize("name", SHIPPED.targets())
 def test_shipped_targets_bake_what_they_need(name: str) -> None:
-    plan = image_plan(SHIPPED, name)
+    plan = load_image_plan(SHIPPED, name)
     assert json.loads(plan.context["fixes/opt/rlbox/share/fixes.json"])["target"] == name
 
 

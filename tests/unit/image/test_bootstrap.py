@@ -13,7 +13,7 @@ from rlbox.artifacts.object_store import Store
 from rlbox.errors import NodeError
 from rlbox.image.bootstrap import (
     RECIPE,
-    deb_file,
+    deb_file_name,
     make_rootfs,
     plan_bootstrap,
     plan_package_list,
@@ -67,7 +67,7 @@ def test_the_package_list() -> None:
         f"SHA256: {DEB.sha256}\n\n"
     )
     assert plan_package_list((), {}) == ""
-    assert deb_file(DEB) == "python3_3.11.2-1+b1_amd64.deb"
+    assert deb_file_name(DEB) == "python3_3.11.2-1+b1_amd64.deb"
 
 
 def test_the_release() -> None:

@@ -10,10 +10,16 @@ from pathlib import Path
 import pytest
 
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.image.compile import WheelTold, compile_json, compile_text, expected_s
-from rlbox.image.compile_env import BuildFolders, BuildRoom, plan_build, plan_env, plan_jobs, source_backend
-from rlbox.image.compile_run import Units, counted, explain, missing_header, parse_units
-from rlbox.image.compile_wheel import archs_in, check_archs, differing, write_plain_wheel
+from rlbox.image.compile import WheelResult, compile_json, compile_text, estimate_seconds
+from rlbox.image.compile_env import BuildCapacity, BuildFolders, parse_build_backend, plan_build, plan_env, plan_jobs
+from rlbox.image.compile_run import (
+    CompileProgress,
+    explain_build_failure,
+    find_missing_header,
+    parse_step_count,
+    parse_units,
+)
+from rlbox.image.compile_wheel import check_archs, diff_wheels, read_gpu_archs, write_reproducible_wheel
 from rlbox.target.compiled import Compile
 from rlbox.target.lock import RECIPE, Compiled, Package
 from rlbox.target.target import Target
@@ -48,7 +54,7 @@ def spec() -> Target:
 )
 def test_jobs_by_memory_and_cores(cores: int, memory_gib: int, most: int, max_jobs: str, jobs: int) -> None:
     one = entry(env={"MAX_JOBS": max_jobs} if max_jobs else {})
-    assert plan_jobs(one, BuildRoom(cores=cores, memory=memory_gib * GIB), most) == jobs
+    assert plan_jobs(one, BuildCapacity(cores=cores, memory=memory_gib * GIB), most) == jobs
 
 
 def test_the_environment_of_a_build() -> None:
@@ -84,12 +90,12 @@ def test_the_command_of_a_build() -> None:
 
 
 def test_the_backend_of_a_source() -> None:
-    assert source_backend({}) == ("setuptools.build_meta:__legacy__",)
-    assert source_backend({"build-system": {"requires": []}}) == ("setuptools.build_meta:__legacy__",)
-    assert source_backend({"build-system": {"build-backend": "a.b:c", "backend-path": ["x"]}}) == ("a.b:c", "x")
+    assert parse_build_backend({}) == ("setuptools.build_meta:__legacy__",)
+    assert parse_build_backend({"build-system": {"requires": []}}) == ("setuptools.build_meta:__legacy__",)
+    assert parse_build_backend({"build-system": {"build-backend": "a.b:c", "backend-path": ["x"]}}) == ("a.b:c", "x")
     for wrong in ({"build-system": 1}, {"build-system": {"build-backend": 1}}, {"build-system": {"backend-path": [1]}}):
         with pytest.raises(SpecError):
-            source_backend(wrong)
+            parse_build_backend(wrong)
 
 
 def test_programs_that_change_change_recipes() -> None:
@@ -99,7 +105,7 @@ def test_programs_that_change_change_recipes() -> None:
 
 
 def test_units_as_compilers_tell_them() -> None:
-    units = Units(total=6)
+    units = CompileProgress(total=6)
     lines = [
         "begun\t0\ta.cu",
         "made\t100\ta.cu",
@@ -114,9 +120,9 @@ def test_units_as_compilers_tell_them() -> None:
     assert [unit.file for unit in units.of("made")] == ["a.cu"]
     assert units.running == {"d.cu"}
     assert units.left_s(jobs=2) == 150.0
-    assert Units(total=6).left_s(1) is None
-    assert counted("[1/73] c++\nwarning [9/9]\n[2/73] nvcc\n") == 73
-    assert counted("nothing") == 0
+    assert CompileProgress(total=6).left_s(1) is None
+    assert parse_step_count("[1/73] c++\nwarning [9/9]\n[2/73] nvcc\n") == 73
+    assert parse_step_count("nothing") == 0
 
 
 @pytest.mark.parametrize(
@@ -148,17 +154,19 @@ def test_units_as_compilers_tell_them() -> None:
     ],
 )
 def test_why_a_build_failed(log: str, what: str) -> None:
-    found, next_step = explain(entry(), log)
+    found, next_step = explain_build_failure(entry(), log)
     assert found.startswith(what)
     assert bool(found) == bool(what) == bool(next_step)
 
 
 def test_a_header_that_is_missing_is_told_with_its_folder() -> None:
     log = "x.cpp:1:10: fatal error: cuda/std/array: No such file or directory"
-    assert missing_header(log) == "cuda/std/array"
-    assert missing_header("nothing") == ""
-    assert "add the Python package that has cuda/std/array to needs" in explain(entry(), log)[1]
-    assert 'set CPATH = "/mnt/rlbox/site/a/include"' in explain(entry(), log, "/mnt/rlbox/site/a/include")[1]
+    assert find_missing_header(log) == "cuda/std/array"
+    assert find_missing_header("nothing") == ""
+    assert "add the Python package that has cuda/std/array to needs" in explain_build_failure(entry(), log)[1]
+    assert (
+        'set CPATH = "/mnt/rlbox/site/a/include"' in explain_build_failure(entry(), log, "/mnt/rlbox/site/a/include")[1]
+    )
 
 
 def fat(*entries: tuple[int, int]) -> bytes:
@@ -168,17 +176,17 @@ def fat(*entries: tuple[int, int]) -> bytes:
 
 def test_the_gpus_of_a_library() -> None:
     library = b"\x7fELF" + bytes(99) + fat((2, 80), (1, 90)) + bytes(7) + fat((2, 120))
-    assert archs_in(library) == {"sm_80", "sm_120"}
-    assert archs_in(b"\x7fELF") == frozenset()
+    assert read_gpu_archs(library) == {"sm_80", "sm_120"}
+    assert read_gpu_archs(b"\x7fELF") == frozenset()
 
 
 @pytest.mark.parametrize("cut", range(0, 200, 7))
 def test_a_torn_library_tells_what_it_has(cut: int) -> None:
-    assert archs_in(fat((2, 80), (2, 90))[:cut]) <= {"sm_80", "sm_90"}
+    assert read_gpu_archs(fat((2, 80), (2, 90))[:cut]) <= {"sm_80", "sm_90"}
 
 
 def test_a_header_without_length_ends() -> None:
-    assert archs_in(struct.pack("<IHHQ", 0xBA55ED50, 1, 0, 99) + bytes(99)) == frozenset()
+    assert read_gpu_archs(struct.pack("<IHHQ", 0xBA55ED50, 1, 0, 99) + bytes(99)) == frozenset()
 
 
 def test_a_wheel_without_gpu_code(tmp_path: Path) -> None:
@@ -206,7 +214,7 @@ def test_a_wheel_follows_from_its_contents(tmp_path: Path) -> None:
     one = make_wheel(tmp_path / "one.whl", names, 1999, 0o100664)
     other = make_wheel(tmp_path / "other.whl", names[::-1], 2024, level=1)
     for path in (one, other):
-        write_plain_wheel(path, path.with_suffix(".plain"))
+        write_reproducible_wheel(path, path.with_suffix(".plain"))
     assert one.with_suffix(".plain").read_bytes() == other.with_suffix(".plain").read_bytes()
     with zipfile.ZipFile(one.with_suffix(".plain")) as wheel:
         assert wheel.namelist() == ["a-1.dist-info/WHEEL", "a.so", "b.py", "a-1.dist-info/RECORD"]
@@ -219,14 +227,14 @@ def test_what_differs_between_wheels(tmp_path: Path) -> None:
         with zipfile.ZipFile(path, "w") as wheel:
             for name, text in contents.items():
                 wheel.writestr(name, text)
-    assert differing(*paths) == ("a: 1 bytes differ, the first at 2, 5 and 6 bytes long", "c: in one of them alone")
-    assert differing(paths[0], paths[0]) == ()
+    assert diff_wheels(*paths) == ("a: 1 bytes differ, the first at 2, 5 and 6 bytes long", "c: in one of them alone")
+    assert diff_wheels(paths[0], paths[0]) == ()
 
 
 def test_how_long_a_build_takes() -> None:
-    assert expected_s([], 2, 0) == 0
-    assert expected_s([0, 0], 2, 0) == 0
-    assert expected_s([100, 140, 0, 0], 2, 2) == 120
+    assert estimate_seconds([], 2, 0) == 0
+    assert estimate_seconds([0, 0], 2, 0) == 0
+    assert estimate_seconds([100, 140, 0, 0], 2, 2) == 120
 
 
 def test_what_is_told() -> None:
@@ -234,8 +242,8 @@ def test_what_is_told() -> None:
     row = Compiled(name="flash-attn", group="k", recipe="ab" * 32, source=source, tools=())
     wheel = Package(name="flash-attn", version="1", file="f.whl", sha256="cd" * 32, size=2_000_000, source=row.origin)
     told = (
-        WheelTold(compiled=row, state="to compile", archs=("sm_80",), seconds=5100, kept=12, jobs=2),
-        WheelTold(compiled=row, state="in the store", archs=("sm_80",), wheel=wheel),
+        WheelResult(compiled=row, state="to compile", archs=("sm_80",), seconds=5100, kept=12, jobs=2),
+        WheelResult(compiled=row, state="in the store", archs=("sm_80",), wheel=wheel),
     )
     lines = compile_text(told).splitlines()
     assert lines[0].split("  ")[-1].strip() == "12 objects kept, 2 at a time, about 1 h 25 min"

@@ -16,11 +16,11 @@ from rlbox.errors import NodeError, SpecError
 from rlbox.image.context import (
     INSIDE,
     build_labels,
-    carried_entries,
     check_context_folder,
-    context_entries,
-    other_entries,
-    outdated,
+    find_outdated_reason,
+    list_deciding_entries,
+    list_locked_entries,
+    list_other_entries,
     write_context,
 )
 from rlbox.image.labels import BUILD_LABEL
@@ -69,14 +69,14 @@ def tree(folder: Path) -> dict[str, tuple[str, str]]:
 
 
 def test_entries_of_a_context(tmp_path: Path) -> None:
-    found = context_entries(image_plan())
+    found = list_deciding_entries(image_plan())
     own = {name for name in found if name.startswith(LIB)}
     assert {name: found[name] for name in set(found) - own} == {
         "Dockerfile": "FROM scratch\n",
         "scripts/install.sh": "#!/bin/sh\n",
     }
     assert {f"{LIB}errors.py", f"{LIB}supervise/__main__.py", f"{LIB}hang/phases.toml"} <= own
-    other = set(other_entries())
+    other = set(list_other_entries())
     assert {f"{OTHER}__main__.py", f"{OTHER}cli/root.py", f"{OTHER}target/defaults.toml"} <= other
     assert {f"{OTHER}_shipped/{name}" for name in ("images/local/lock.json", "jobs/smoke.toml")} <= other
     assert [name for name in (*own, *other) if "__pycache__" in name or name.endswith(".pyc")] == []
@@ -102,11 +102,11 @@ def test_an_idle_line_of_code_changes_an_image_only_where_a_container_runs_it(
 ) -> None:
     monkeypatch.setattr("rlbox.image.context.PACKAGE", package)
     plan = image_plan()
-    before = build_digest(context_entries(plan), plan)
+    before = build_digest(list_deciding_entries(plan), plan)
     path = package / part / "__init__.py" if part in ROOMS else package / part
     text = path.read_text()
     path.write_text(f"{text}\n_IDLE = 0\n")
-    after = build_digest(context_entries(plan), plan)
+    after = build_digest(list_deciding_entries(plan), plan)
     path.write_text(text)
     runs_inside = part in INSIDE or part in ("__init__.py", "app.py", "errors.py", "values.py")
     assert (after != before) == runs_inside
@@ -115,9 +115,9 @@ def test_an_idle_line_of_code_changes_an_image_only_where_a_container_runs_it(
 def test_a_new_version_number_keeps_the_image(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlbox.image.context.PACKAGE", package)
     plan = image_plan()
-    before = build_digest(context_entries(plan), plan)
+    before = build_digest(list_deciding_entries(plan), plan)
     (package / "version.py").write_text('__version__ = "99"\n')
-    assert build_digest(context_entries(plan), plan) == before
+    assert build_digest(list_deciding_entries(plan), plan) == before
 
 
 @pytest.mark.parametrize(
@@ -135,25 +135,26 @@ def test_why_an_image_is_outdated(changed: dict[str, str], why: str) -> None:
     plan = image_plan(
         context={"Dockerfile": "FROM scratch\n", "fixes/etc/x": "1", "wheels/tools/tools/requirements.txt": "six==1"}
     )
-    labels = build_labels(context_entries(plan), plan)
+    labels = build_labels(list_deciding_entries(plan), plan)
     image = {"Config": {"Labels": labels}}
-    assert outdated(plan, image) == ""
-    assert outdated(replace(plan, context={**plan.context, **changed}), image) == why
+    assert find_outdated_reason(plan, image) == ""
+    assert find_outdated_reason(replace(plan, context={**plan.context, **changed}), image) == why
 
 
 def test_a_changed_spec_is_named_before_the_lock_that_follows_it() -> None:
     plan = image_plan(spec_checksum="a" * 64)
-    image = {"Config": {"Labels": build_labels(context_entries(plan), plan)}}
+    image = {"Config": {"Labels": build_labels(list_deciding_entries(plan), plan)}}
     locked = replace(plan, lock_checksum="b" * 64, context={**plan.context, "Dockerfile": "FROM scratch\nENV A=1\n"})
-    assert outdated(locked, image) == "its lock has changed"
-    assert outdated(replace(locked, spec_checksum="b" * 64), image) == "its spec has changed"
+    assert find_outdated_reason(locked, image) == "its lock has changed"
+    assert find_outdated_reason(replace(locked, spec_checksum="b" * 64), image) == "its spec has changed"
 
 
 def test_an_image_of_an_rlbox_that_counted_all_of_its_code() -> None:
     plan = image_plan()
     old = {"Config": {"Labels": {"rlbox.build": "d" * 64, "rlbox.spec": "s", "rlbox.lock": "l"}}}
     assert (
-        outdated(plan, old) == "it was built by an rlbox that counted every line of its own code as part of the image"
+        find_outdated_reason(plan, old)
+        == "it was built by an rlbox that counted every line of its own code as part of the image"
     )
 
 
@@ -162,18 +163,18 @@ def test_the_ca_bundle_of_the_site_decides_the_image_when_it_is_kept(
 ) -> None:
     ca = source(tmp_path / "ca.crt", "one")
     monkeypatch.setenv("RLBOX_CA_BUNDLE", str(ca))
-    assert "files/opt/rlbox/share/ca.crt" not in context_entries(image_plan())
+    assert "files/opt/rlbox/share/ca.crt" not in list_deciding_entries(image_plan())
     kept = image_plan(bake_ca=True)
-    assert context_entries(kept)["files/opt/rlbox/share/ca.crt"] == ca
-    first = build_digest(context_entries(kept), kept)
+    assert list_deciding_entries(kept)["files/opt/rlbox/share/ca.crt"] == ca
+    first = build_digest(list_deciding_entries(kept), kept)
     source(ca, "two", mtime=1_700_000_001)
-    assert build_digest(context_entries(kept), kept) != first
+    assert build_digest(list_deciding_entries(kept), kept) != first
 
 
 def test_a_ca_bundle_that_nobody_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlbox.image.context.find_ca_bundle", lambda: "")
     with pytest.raises(NodeError) as caught:
-        context_entries(image_plan(bake_ca=True))
+        list_deciding_entries(image_plan(bake_ca=True))
     assert str(caught.value) == (
         "the target keeps the site's CA bundle in its image, and this machine names none\n"
         "  where: build.bake_ca\n"
@@ -186,7 +187,7 @@ def test_what_a_context_carries(tmp_path: Path) -> None:
     text = "What this machine holds already stands here, a folder a layer; a build fetches the rest.\n"
     plan = image_plan(layers=("torch.torch", "torch"))
     parts = {"git/verl.tar": tree}
-    assert carried_entries(plan, os_, {"torch.large/torch.torch/t.whl": wheel}, parts, complete=False) == {
+    assert list_locked_entries(plan, os_, {"torch.large/torch.torch/t.whl": wheel}, parts, complete=False) == {
         "wheels/README": text,
         "wheels/uv/README": text,
         "wheels/runtime/README": text,
@@ -196,7 +197,7 @@ def test_what_a_context_carries(tmp_path: Path) -> None:
         "git/verl.tar": tree,
         "rootfs.tar": os_,
     }
-    assert set(carried_entries(image_plan(), None, {}, {}, complete=True)) == {
+    assert set(list_locked_entries(image_plan(), None, {}, {}, complete=True)) == {
         "wheels/README",
         "wheels/uv/complete",
         "wheels/runtime/complete",
@@ -207,23 +208,29 @@ def test_what_a_context_carries(tmp_path: Path) -> None:
 def test_what_is_carried_is_no_part_of_the_digest(tmp_path: Path) -> None:
     """What a machine holds, and whether its build is hermetic, is the machine's; the lock has the checksums."""
     plan = image_plan()
-    decisive = context_entries(plan)
-    carried = carried_entries(plan, tmp_path / "rootfs.tar", {"tools/t.whl": tmp_path / "t.whl"}, {}, complete=True)
+    decisive = list_deciding_entries(plan)
+    carried = list_locked_entries(plan, tmp_path / "rootfs.tar", {"tools/t.whl": tmp_path / "t.whl"}, {}, complete=True)
     assert decisive.keys().isdisjoint(carried)
-    assert build_digest(decisive, plan) == build_digest(context_entries(image_plan(rootfs="", network="none")), plan)
+    assert build_digest(decisive, plan) == build_digest(
+        list_deciding_entries(image_plan(rootfs="", network="none")), plan
+    )
 
 
 def test_leftovers_of_editors_and_interpreters_are_no_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a.py", "data/b.toml", ".a.py.swp", "a.pyc", "__pycache__/a.cpython-311.pyc", "_shipped/images/x"):
         source(tmp_path / name, "x")
     monkeypatch.setattr("rlbox.image.context.PACKAGE", tmp_path)
-    found = {name for name in {**context_entries(image_plan()), **other_entries()} if name.startswith((LIB, OTHER))}
+    found = {
+        name
+        for name in {**list_deciding_entries(image_plan()), **list_other_entries()}
+        if name.startswith((LIB, OTHER))
+    }
     own = {name for name in found if not name.startswith(f"{OTHER}_shipped/")}  # which lies beside the package here
     assert own == {f"{LIB}a.py", f"{OTHER}data/b.toml"}
 
 
 def test_an_image_knows_no_mirrors() -> None:
-    found = {name for name in other_entries() if name.startswith(f"{OTHER}artifacts/profiles/")}
+    found = {name for name in list_other_entries() if name.startswith(f"{OTHER}artifacts/profiles/")}
     assert found == {f"{OTHER}artifacts/profiles/direct.toml"}
 
 
@@ -400,7 +407,7 @@ def test_a_folder_of_the_user_is_not_emptied(tmp_path: Path) -> None:
     check_context_folder(tmp_path / "new")
     (tmp_path / "empty").mkdir()
     check_context_folder(tmp_path / "empty")
-    write_context(carried_entries(image_plan(), None, {}, {}, complete=False), tmp_path / "context")
+    write_context(list_locked_entries(image_plan(), None, {}, {}, complete=False), tmp_path / "context")
     check_context_folder(tmp_path / "context")
     source(tmp_path / "photos/one.jpg", "x")
     for folder in (tmp_path / "photos", tmp_path / "photos/one.jpg"):

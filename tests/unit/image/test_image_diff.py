@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rlbox.image.verify import PathDifference, compare_images, differences
+from rlbox.image.verify import PathDifference, compare_images, diff_layouts
 from rlbox.system.compression import zstd
 
 COPY = "COPY /out/ / # buildkit"
@@ -203,6 +203,6 @@ def test_the_archives_of_an_engine(layouts: tuple[Layout, Layout]) -> None:
 
     first = layouts[0].write(BASE, FILES, nested=True)
     second = layouts[1].write(BASE, changed(entry("opt/a", b"alpHa")), nested=True)
-    assert list(differences(archive(first), archive(second))) == [
+    assert list(diff_layouts(archive(first), archive(second))) == [
         PathDifference(layer=TITLE, path="opt/a", what="contents differ from byte 3")
     ]

@@ -8,9 +8,9 @@ from dataclasses import replace
 from fakes import CHECKOUT, LIMITS, ON_IMAGE, PACKAGE, TARGET, UV, Folder, fitting_lock, image_plan
 
 from rlbox.fixes.render import bake_fixes, fix_manifest
-from rlbox.image.labels import image_keys, image_labels, rootfs_checksum, spec_checksum
-from rlbox.image.layers import part_files
-from rlbox.image.machine import machine_facts
+from rlbox.image.labels import compute_image_keys, image_labels, rootfs_checksum, spec_checksum
+from rlbox.image.layers import list_part_paths
+from rlbox.image.machine import machine_requirements
 from rlbox.image.plan import ImagePlan, plan_image
 from rlbox.target.artifact import TorchGroup
 from rlbox.target.lock import GitTree, HttpFile, LockedGroup, Package, lock_patch
@@ -61,7 +61,7 @@ def test_the_whole_plan(folder: Folder) -> None:
             "files/opt/rlbox/libexec/unified_diff.py": "unified_diff.py\n",
             "files/opt/rlbox/libexec/entrypoint.sh": "entrypoint.sh\n",
             "files/opt/rlbox/libexec/init.sh": "init.sh\n",
-            "fixes/opt/rlbox/share/fixes.json": fix_manifest((), target, {}, machine_facts(target, {})),
+            "fixes/opt/rlbox/share/fixes.json": fix_manifest((), target, {}, machine_requirements(target, {})),
             f"lock/{lock.checksum()[:12]}/opt/rlbox/share/lock.json": lock.text(),
             "scripts/apply_patches.py": "apply_patches.py\n",
             "scripts/unified_diff.py": "unified_diff.py\n",
@@ -78,7 +78,7 @@ def test_the_whole_plan(folder: Folder) -> None:
         sources="cn",
         epoch=1735689600,
         env={"A": "1"},
-        keys=image_keys(target, lock, bake_fixes((), target, {}), (), ()),
+        keys=compute_image_keys(target, lock, bake_fixes((), target, {}), (), ()),
         container=limits,
     )
 
@@ -152,7 +152,7 @@ def test_trees_and_files_are_layers(folder: Folder) -> None:
         git=(GitTree(name="verl", url="u", ref="main", commit="1", tree="2", sha256="3" * 64, size=4),),
         http=(HttpFile(name="tool", url="u", sha256="5" * 64, size=6),),
     )
-    assert part_files(lock) == {"verl": "git/verl-333333333333.tar", "tool": "http/tool-555555555555"}
+    assert list_part_paths(lock) == {"verl": "git/verl-333333333333.tar", "tool": "http/tool-555555555555"}
     text = plan_image(target, lock, (), TEMPLATES).context["Dockerfile"]
     assert (
         """

@@ -11,10 +11,10 @@ import pytest
 from fakes import TARGET, Folder
 
 from rlbox.config.toml_files import dotted
-from rlbox.image.context import build_labels, context_entries, outdated
-from rlbox.image.labels import KEYS_LABEL, changed_keys, keys_text, read_keys
+from rlbox.image.context import build_labels, find_outdated_reason, list_deciding_entries
+from rlbox.image.labels import KEYS_LABEL, format_keys, list_changed_keys, read_keys
 from rlbox.image.plan import ImagePlan
-from rlbox.image.plans import Recipe
+from rlbox.image.plans import ImageSources
 
 ENV = '[env]\nOMP_NUM_THREADS = "2"\n'
 DIFF = "--- a/six.py\n+++ b/six.py\n@@ -1 +1 @@\n-one\n+two\n"
@@ -35,15 +35,15 @@ run = "true"
 
 
 def plan(folder: Folder, name: str = "mine") -> ImagePlan:
-    return replace(Recipe.load(folder.project, name).plan(), tag="rlbox/mine:tests")
+    return replace(ImageSources.load(folder.project, name).plan(), tag="rlbox/mine:tests")
 
 
 def labels(made: ImagePlan) -> dict[str, str]:
-    return build_labels(context_entries(made), made)
+    return build_labels(list_deciding_entries(made), made)
 
 
 def why(folder: Folder, before: dict[str, str]) -> str:
-    return outdated(plan(folder), {"Config": {"Labels": before}})
+    return find_outdated_reason(plan(folder), {"Config": {"Labels": before}})
 
 
 def test_a_value_is_told(folder: Folder) -> None:
@@ -117,7 +117,7 @@ def test_what_rlbox_lays_into_it_is_told_beside(folder: Folder) -> None:
     folder.target("mine", TARGET + ENV.replace("2", "4"))
     now = plan(folder)
     now = replace(now, context={**now.context, "files/opt/rlbox/libexec/init.sh": "2"})
-    assert outdated(now, {"Config": {"Labels": before}}) == (
+    assert find_outdated_reason(now, {"Config": {"Labels": before}}) == (
         'images/mine/target.toml: env.OMP_NUM_THREADS was "2", is "4"; what rlbox lays into it has changed'
     )
 
@@ -147,14 +147,14 @@ def test_a_default_of_rlbox(folder: Folder) -> None:
     """No file can be named: the spec is the same, and completed otherwise."""
     folder.target("mine")
     made = plan(folder)
-    assert outdated(replace(made, spec_checksum="b" * 64, epoch=1), {"Config": {"Labels": labels(made)}}) == (
-        "its spec has changed"
-    )
+    assert find_outdated_reason(
+        replace(made, spec_checksum="b" * 64, epoch=1), {"Config": {"Labels": labels(made)}}
+    ) == ("its spec has changed")
 
 
 def test_many_changes_are_counted() -> None:
     now = {f"env.V{number}": "1" for number in range(9)}
-    told = changed_keys({}, now, {}, "mine")
+    told = list_changed_keys({}, now, {}, "mine")
     assert (len(told), told[-1]) == (7, "and 3 more")
 
 
@@ -165,9 +165,9 @@ def test_a_label_that_is_none_of_ours(text: str) -> None:
 
 def test_a_label_is_read_as_it_is_written() -> None:
     keys = {"env.Ä": '"ü"', "lock:": "sha256:0"}
-    assert read_keys(keys_text(keys)) == keys
-    assert keys_text(dict(reversed(keys.items()))) == keys_text(keys)
-    assert keys_text(keys).isascii()
+    assert read_keys(format_keys(keys)) == keys
+    assert format_keys(dict(reversed(keys.items()))) == format_keys(keys)
+    assert format_keys(keys).isascii()
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_the_shipped_targets_have_labels_that_fit_on_a_command_line() -> None:
 
     project = Project(folder=Path("/nowhere"))
     for name in project.targets():
-        text = keys_text(Recipe.load(project, name).plan().keys)
+        text = format_keys(ImageSources.load(project, name).plan().keys)
         assert 100 < len(text) < 8000, name
         assert json.loads(text)
 

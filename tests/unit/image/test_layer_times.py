@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from rlbox.image.buildkit import Step
-from rlbox.image.image_info import LayerFacts, layer_times, layers_text
+from rlbox.image.image_info import LayerInfo, layer_times, layers_text
 
 LAYERS = [
-    LayerFacts(part="os", size=500_000_000, command="ADD rootfs.tar /"),
-    LayerFacts(part="torch.torch", size=1_800_000_000, command="COPY /out/torch.torch/ /"),
-    LayerFacts(part="torch.triton", size=600_000_000, command="COPY /out/torch.triton/ /"),
-    LayerFacts(part="torch", size=90_000_000, command="COPY /out/torch/ /"),
-    LayerFacts(part="fixes", size=450_600, command="COPY /out/ /"),
-    LayerFacts(part="", size=10, command="COPY lock/1/ /"),
+    LayerInfo(part="os", size=500_000_000, command="ADD rootfs.tar /"),
+    LayerInfo(part="torch.torch", size=1_800_000_000, command="COPY /out/torch.torch/ /"),
+    LayerInfo(part="torch.triton", size=600_000_000, command="COPY /out/torch.triton/ /"),
+    LayerInfo(part="torch", size=90_000_000, command="COPY /out/torch/ /"),
+    LayerInfo(part="fixes", size=450_600, command="COPY /out/ /"),
+    LayerInfo(part="", size=10, command="COPY lock/1/ /"),
 ]
 STEPS = [
     Step(number=1, name="[rlbox.os 1/1] ADD rootfs.tar /", state="cached"),

@@ -12,19 +12,19 @@ from fakes import Folder
 from rlbox.config.project import Project
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import SpecError
-from rlbox.image.context import build_labels, context_entries
+from rlbox.image.context import build_labels, list_deciding_entries
 from rlbox.image.names import (
     check_name,
-    file_word,
     image_tag,
-    known_folder,
+    make_unique_name,
     project_name,
+    read_project_folder,
     remember_project,
     split_tag,
-    tag_of,
-    unique_name,
+    tag_to_file_name,
+    target_tag,
 )
-from rlbox.image.plans import image_plan
+from rlbox.image.plans import load_image_plan
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,7 @@ def test_machines_that_share_an_engine_are_told_apart(tmp_path: Path, monkeypatc
 
 def test_somebody_names_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLBOX_PROJECT_NAME", "Team_1")
-    assert tag_of(project(tmp_path, "images"), "mine") == "rlbox/mine:Team_1"
+    assert target_tag(project(tmp_path, "images"), "mine") == "rlbox/mine:Team_1"
 
 
 @pytest.mark.parametrize("name", ["a b", "-a", "a.b", "a:b", "a/b", "é", "x" * 101])
@@ -85,7 +85,7 @@ def test_what_names_no_project(name: str) -> None:
 
 @pytest.mark.parametrize("word", ["work", "Ärger & Co", "模型", "", "x" * 300, "a..b"])
 def test_every_folder_gives_a_tag(word: str) -> None:
-    name = unique_name(word, "identity")
+    name = make_unique_name(word, "identity")
     assert check_name(name, "") == name
     assert parse_reference(image_tag("local", name)).tag == name
 
@@ -98,7 +98,7 @@ def test_a_name_is_read_as_it_is_made() -> None:
 
 
 def test_names_of_files_do_not_meet() -> None:
-    assert file_word("rlbox/local:work-0a1b2c") == "local.work-0a1b2c"
+    assert tag_to_file_name("rlbox/local:work-0a1b2c") == "local.work-0a1b2c"
 
 
 def test_no_image_depends_on_the_name(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,19 +106,19 @@ def test_no_image_depends_on_the_name(folder: Folder, monkeypatch: pytest.Monkey
     plans = []
     for name in ("one", "other"):
         monkeypatch.setenv("RLBOX_PROJECT_NAME", name)
-        plans.append(image_plan(folder.project, "mine"))
+        plans.append(load_image_plan(folder.project, "mine"))
     assert [plan.tag for plan in plans] == ["rlbox/mine:one", "rlbox/mine:other"]
     assert dataclasses.replace(plans[0], tag="") == dataclasses.replace(plans[1], tag="")
-    labels = [build_labels(context_entries(plan), plan) for plan in plans]
+    labels = [build_labels(list_deciding_entries(plan), plan) for plan in plans]
     assert labels[0] == labels[1]
     assert not any("one" in text.split() for text in labels[0].values())
 
 
 def test_where_a_project_is_is_remembered(tmp_path: Path) -> None:
     there = project(tmp_path / "work", "images")
-    assert known_folder(project_name(there)) == ""
+    assert read_project_folder(project_name(there)) == ""
     remember_project(there)
-    assert known_folder(project_name(there)) == str(tmp_path / "work")
+    assert read_project_folder(project_name(there)) == str(tmp_path / "work")
 
 
 def test_a_note_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

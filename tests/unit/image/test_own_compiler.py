@@ -25,13 +25,13 @@ def test_another_compiler_is_another_folder(monkeypatch: pytest.MonkeyPatch) -> 
             rooms, "run_command", lambda command, said=version: Outcome(command=command, exit_code=0, stderr=said)
         )
         monkeypatch.setattr(Path, "exists", lambda path: True)
-        marks.append(rooms.own_compiler(WHOLE))
+        marks.append(rooms.identify_host_compiler(WHOLE))
     assert marks[0] == marks[2] != marks[1]
 
 
 def test_the_compiler_of_the_lock_is_in_its_digest() -> None:
     gcc = Deb(name="g++", version="4:12", archive="debian", path="pool/g++.deb", sha256="c" * 64, size=9)
-    assert rooms.own_compiler(Lock(**{**vars(WHOLE), "toolchain": (gcc,)})) == ""
+    assert rooms.identify_host_compiler(Lock(**{**vars(WHOLE), "toolchain": (gcc,)})) == ""
 
 
 def test_a_python_that_the_build_cannot_see_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_python_that_the_build_cannot_see_is_refused(monkeypatch: pytest.Monke
     target = load_fixed_target(Project(folder=CHECKOUT), "a800-cn").target
     monkeypatch.setattr(Path, "exists", lambda path: True)
     with pytest.raises(NodeError) as refused:
-        rooms.build_system(target, WHOLE, Store(tmp_path))
+        rooms.prepare_build_system(target, WHOLE, Store(tmp_path))
     assert str(refused.value) == (
         "this machine's Python 3.11 lies where a build has folders of its own: /tmp/conda/bin/python3.12\n"
         "  next:  install Python 3.11 outside of /tmp"
@@ -58,11 +58,11 @@ def test_what_this_machine_lacks_to_compile(
     target = load_fixed_target(Project(folder=CHECKOUT), "a800-cn").target
     monkeypatch.setattr(Path, "exists", lambda path: path.name in there)
     with pytest.raises(NodeError) as refused:
-        rooms.build_system(target, WHOLE, Store(tmp_path))
+        rooms.prepare_build_system(target, WHOLE, Store(tmp_path))
     assert refused.value.next_step == next_step
 
 
 def test_a_machine_without_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "run_command", lambda command: Outcome(command=command, exit_code=1, stderr="refused\n"))
     with pytest.raises(NodeError, match="no namespaces of its own, and so no place without network: refused"):
-        build.probe_spaces()
+        build.needs_user_namespace()

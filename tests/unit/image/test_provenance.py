@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 from locks import COMMIT, SECRET, WHOLE
 
-from rlbox.image.sbom import Built, BuiltBy, plan_provenance
+from rlbox.image.sbom import Builder, BuiltImage, plan_provenance
 
-IMAGE = Built(name="rlbox/mine", digest="sha256:" + "e" * 64, has_manifest=True, epoch=1735689600)
-BY = BuiltBy(spec="f" * 64, mode="online", versions={"engine": "26.1.5+dfsg1"})
+IMAGE = BuiltImage(name="rlbox/mine", digest="sha256:" + "e" * 64, has_manifest=True, epoch=1735689600)
+BY = Builder(spec="f" * 64, mode="online", versions={"engine": "26.1.5+dfsg1"})
 SMALL = replace(WHOLE, debs=(), runtime=replace(WHOLE.runtime, packages=()), groups=(), http=(), patches=())
 
 

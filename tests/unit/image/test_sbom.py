@@ -15,15 +15,15 @@ from spdx_tools.spdx.model.relationship import RelationshipType
 from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
-from rlbox.image.sbom import Built, components, plan_sbom, public_url, purl
+from rlbox.image.sbom import BuiltImage, list_components, make_purl, plan_sbom, strip_credentials
 from rlbox.target.lock import Lock
 
 DIGEST = "sha256:" + "e" * 64
-IMAGE = Built(name="rlbox/mine", digest=DIGEST, has_manifest=True, epoch=1735689600)
+IMAGE = BuiltImage(name="rlbox/mine", digest=DIGEST, has_manifest=True, epoch=1735689600)
 ON_IMAGE = replace(WHOLE, base=f"registry.example:5000/team/base:v1@sha256:{'b' * 64}", debs=())
 
 
-def read(folder: Path, lock: Lock, image: Built = IMAGE) -> Document:
+def read(folder: Path, lock: Lock, image: BuiltImage = IMAGE) -> Document:
     path = folder / "sbom.spdx.json"
     path.write_text(plan_sbom(lock, image), encoding="utf-8")
     return parse_file(str(path))
@@ -31,7 +31,7 @@ def read(folder: Path, lock: Lock, image: Built = IMAGE) -> Document:
 
 @pytest.mark.parametrize("lock", [WHOLE, ON_IMAGE], ids=["bootstrapped", "on an image"])
 @pytest.mark.parametrize("image", [IMAGE, replace(IMAGE, has_manifest=False)], ids=["manifest", "configuration"])
-def test_it_is_valid_spdx(tmp_path: Path, lock: Lock, image: Built) -> None:
+def test_it_is_valid_spdx(tmp_path: Path, lock: Lock, image: BuiltImage) -> None:
     messages = validate_full_spdx_document(read(tmp_path, lock, image), "SPDX-2.3")
     assert [message.validation_message for message in messages] == []
 
@@ -96,13 +96,13 @@ def test_how_its_parts_stand_to_it(tmp_path: Path) -> None:
 
 
 def test_the_base_image_is_named_by_its_digest() -> None:
-    (base,) = [one for one in components(ON_IMAGE) if one.kind == "base"]
+    (base,) = [one for one in list_components(ON_IMAGE) if one.kind == "base"]
     assert (base.name, base.sha256) == ("registry.example:5000/team/base", "b" * 64)
     assert base.purl == (f"pkg:oci/base@sha256:{'b' * 64}?repository_url=registry.example:5000/team/base&tag=v1")
 
 
 def test_a_file_of_two_groups_is_one_package_of_both() -> None:
-    assert [one.groups for one in components(WHOLE) if one.name == "click"] == [("runtime", "tools")]
+    assert [one.groups for one in list_components(WHOLE) if one.name == "click"] == [("runtime", "tools")]
 
 
 def test_the_same_lock_and_image_give_the_same_bytes() -> None:
@@ -137,7 +137,7 @@ def test_no_secret_of_an_address_is_told() -> None:
     query=st.text(st.characters(codec="ascii", min_codepoint=33), min_size=8),
 )
 def test_an_address_is_told_without_what_lets_people_in(user: str, query: str) -> None:
-    assert public_url(f"https://{user}@files.example/a/b.whl?{query}") == "https://files.example/a/b.whl"
+    assert strip_credentials(f"https://{user}@files.example/a/b.whl?{query}") == "https://files.example/a/b.whl"
 
 
 @pytest.mark.parametrize(
@@ -151,10 +151,10 @@ def test_an_address_is_told_without_what_lets_people_in(user: str, query: str) -
     ],
 )
 def test_what_is_no_address_of_a_network_is_not_told(url: str, told: str) -> None:
-    assert public_url(url) == told
+    assert strip_credentials(url) == told
 
 
 def test_package_urls_are_canonical() -> None:
-    assert purl("deb", "debian", "libstdc++6", "1:2~rc1+b1", {"arch": "amd64", "a": ""}) == (
+    assert make_purl("deb", "debian", "libstdc++6", "1:2~rc1+b1", {"arch": "amd64", "a": ""}) == (
         "pkg:deb/debian/libstdc%2B%2B6@1:2~rc1%2Bb1?arch=amd64"
     )

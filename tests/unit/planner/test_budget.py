@@ -16,10 +16,10 @@ from rlbox.planner.budget import (
     StageMeasurement,
     budget_json,
     budget_lines,
+    estimate_stage_hours,
     parse_price,
-    stage_hours,
+    sum_hours,
     target_price,
-    total,
 )
 from rlbox.target.target import load_target
 
@@ -40,20 +40,20 @@ def train(hours: tuple[StageHours, ...]) -> StageHours:
 
 
 def test_hours_without_a_run_are_the_marked_assumption() -> None:
-    rows = stage_hours(*sft(), 0.0, ())
+    rows = estimate_stage_hours(*sft(), 0.0, ())
     assert (train(rows).low, train(rows).high, train(rows).measured) == (2.0, 4.0, False)
     assert all("assumption" in row.basis for row in rows)
-    low, high = total(rows)
+    low, high = sum_hours(rows)
     assert (3.0 < low < 3.2, 6.2 < high < 6.4) == (True, True)
 
 
 def test_hours_of_the_same_parameters_are_measured() -> None:
-    row = train(stage_hours(*sft(), 0.0, (measurement(),)))
+    row = train(estimate_stage_hours(*sft(), 0.0, (measurement(),)))
     assert (row.low, row.high, row.measured, row.basis) == (2.0, 2.0, True, "measured, run sft-1")
 
 
 def test_hours_of_more_steps_lie_between_all_start_and_all_steps() -> None:
-    row = train(stage_hours(*sft(epochs="6"), 0.0, (measurement(epochs="3"),)))
+    row = train(estimate_stage_hours(*sft(epochs="6"), 0.0, (measurement(epochs="3"),)))
     assert (row.low, row.high) == (2.0, 4.0)
     assert "378 steps, scaled to 756" in row.basis
 
@@ -61,13 +61,13 @@ def test_hours_of_more_steps_lie_between_all_start_and_all_steps() -> None:
 @pytest.mark.parametrize(("name", "value"), [("model", "me/other-7b"), ("max_length", "2048"), ("offload", "false")])
 def test_hours_of_other_parameters_count_only_when_calibrated(name: str, value: str) -> None:
     other = (measurement(**{name: value}),)
-    assert not train(stage_hours(*sft(), 0.0, other)).measured
-    assert train(stage_hours(*sft(), 0.0, other, calibrated=True)).measured
+    assert not train(estimate_stage_hours(*sft(), 0.0, other)).measured
+    assert train(estimate_stage_hours(*sft(), 0.0, other, calibrated=True)).measured
 
 
 def test_hours_of_a_job_without_assumption_are_not_known() -> None:
     job = load_job(PROJECT, "xdan")
-    rows = stage_hours(job, plan_values(job, (), {}), 0.0, ())
+    rows = estimate_stage_hours(job, plan_values(job, (), {}), 0.0, ())
     assert {row.low for row in rows} == {None}
     assert budget_lines(rows, None)[-1].startswith("total hours: not known")
 

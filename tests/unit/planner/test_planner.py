@@ -16,10 +16,10 @@ from rlbox.job.filler import Paths
 from rlbox.job.load import load_job
 from rlbox.job.params import change_values, plan_values
 from rlbox.job.plan import plan_run
-from rlbox.planner.capacity import Room, parse_machine, room_of, usable_bytes
-from rlbox.planner.fit import off_disk, refusal, require_again, seed_shard_gb
-from rlbox.planner.needs import RunNeeds, judge_fit, needs_of, not_judged
-from rlbox.planner.suggest import Asked, nearest_fit
+from rlbox.planner.capacity import Capacity, declare_capacity, parse_machine, usable_bytes
+from rlbox.planner.fit import find_paths_off_disk, join_shortages, require_fit_to_resume, seed_shard_gb
+from rlbox.planner.needs import RunNeeds, compute_needs, find_shortages, list_unchecked
+from rlbox.planner.suggest import Suggestion, suggest_fit
 from rlbox.target.target import load_target
 
 SHIPPED = Project(folder=CHECKOUT)
@@ -28,7 +28,7 @@ CARD = 31.8 * GIB
 
 def needs(job: str, profile: str = "", **settings: object) -> RunNeeds:
     texts = {name: str(value) for name, value in settings.items()}
-    found = needs_of(load_job(SHIPPED, job), plan_values(load_job(SHIPPED, job), profile, texts), CARD)
+    found = compute_needs(load_job(SHIPPED, job), plan_values(load_job(SHIPPED, job), profile, texts), CARD)
     assert found
     return found
 
@@ -68,9 +68,9 @@ def test_the_table_of_the_seed_and_what_is_true(
 ) -> None:
     """P137, P138: the seed's figure leaves gradients and the optimizer's copies out, so 4 x 32 GB are too little."""
     assert (seed_shard_gb(7, gpus), cards_gb - seed_shard_gb(7, gpus)) == (shard, left)
-    room = parse_machine(f"{gpus}x{cards_gb}", Room(where="", host=250 * GIB, disk=400 * GIB))
+    room = parse_machine(f"{gpus}x{cards_gb}", Capacity(where="", host=250 * GIB, disk=400 * GIB))
     found = needs("sft", gpus=gpus, offload=offload, max_length=2048 if cards_gb == 24 else 4096)
-    assert (judge_fit(found, room) == ()) == fits
+    assert (find_shortages(found, room) == ()) == fits
 
 
 def test_a_card_is_smaller_than_it_is_sold() -> None:
@@ -78,22 +78,22 @@ def test_a_card_is_smaller_than_it_is_sold() -> None:
     assert usable_bytes("NVIDIA GeForce RTX 5090", 24) == 24 * GIB  # what a target says of its own card
     assert usable_bytes("a card that nobody measured", 100) == 97 * GIB
     assert usable_bytes("", 0) == 0
-    assert [parse_machine(text, Room(where="")).card for text in ("4x32", "4x31.8")] == [CARD, CARD]
-    room = Room(where="--machine 2x8x80", told="named", nodes=2, gpus=8, card=77.6 * GIB)
-    assert parse_machine("2x8x80", Room(where="")) == room
+    assert [parse_machine(text, Capacity(where="")).card for text in ("4x32", "4x31.8")] == [CARD, CARD]
+    room = Capacity(where="--machine 2x8x80", told="named", nodes=2, gpus=8, card=77.6 * GIB)
+    assert parse_machine("2x8x80", Capacity(where="")) == room
 
 
 @pytest.mark.parametrize("text", ["", "4", "x32", "0x32", "4x0", "4x32x", "4 x 32", "-1x32"])
 def test_what_is_no_machine(text: str) -> None:
     with pytest.raises(SpecError, match="no machine"):
-        parse_machine(text, Room(where=""))
+        parse_machine(text, Capacity(where=""))
 
 
 def test_what_nobody_knows_is_not_judged() -> None:
-    nothing = Room(where="images/x/target.toml", gpus=4)
+    nothing = Capacity(where="images/x/target.toml", gpus=4)
     found = needs("sft", offload="false")
-    assert judge_fit(found, nothing) == ()
-    assert [text.partition(":")[0] for text in not_judged(found, nothing)] == [
+    assert find_shortages(found, nothing) == ()
+    assert [text.partition(":")[0] for text in list_unchecked(found, nothing)] == [
         "memory of a GPU",
         "host memory",
         "data disk",
@@ -102,30 +102,30 @@ def test_what_nobody_knows_is_not_judged() -> None:
 
 def test_a_target_without_a_hardware_table(folder: Folder) -> None:
     folder.target("mine")
-    room = room_of(load_target(Project(folder=folder.path), "mine").target, 0)
-    assert room == Room(where="images/mine/target.toml")
-    assert [lack.text for lack in judge_fit(needs("gkd"), room)] == [
+    room = declare_capacity(load_target(Project(folder=folder.path), "mine").target, 0)
+    assert room == Capacity(where="images/mine/target.toml")
+    assert [lack.text for lack in find_shortages(needs("gkd"), room)] == [
         "4 GPUs of a machine, there are 0; the target names none: hardware.gpu, or --gpus"
     ]
 
 
 def test_the_size_of_another_model_must_be_said() -> None:
-    room = Room(where="", gpus=8)
-    assert [lack.kind for lack in judge_fit(needs("sft", model="me/mine"), room)] == ["size"]
-    assert [lack.kind for lack in judge_fit(needs("sft", model="Qwen/Qwen2.5-14B"), room)] == ["size"]
-    assert judge_fit(needs("sft", model="/data/Qwen2.5-Coder-7B-Instruct"), room) == ()
-    assert judge_fit(needs("sft", model="me/mine", billions=3), room) == ()
+    room = Capacity(where="", gpus=8)
+    assert [lack.kind for lack in find_shortages(needs("sft", model="me/mine"), room)] == ["size"]
+    assert [lack.kind for lack in find_shortages(needs("sft", model="Qwen/Qwen2.5-14B"), room)] == ["size"]
+    assert find_shortages(needs("sft", model="/data/Qwen2.5-Coder-7B-Instruct"), room) == ()
+    assert find_shortages(needs("sft", model="me/mine", billions=3), room) == ()
     unknown = needs("sft", model="me/mine", billions=0)
-    assert judge_fit(unknown, replace(room, card=CARD)) == ()
-    assert "billions = 0: nobody says how large me/mine is" in not_judged(unknown, room)
+    assert find_shortages(unknown, replace(room, card=CARD)) == ()
+    assert "billions = 0: nobody says how large me/mine is" in list_unchecked(unknown, room)
 
 
 def test_fewer_gpus_than_the_job_wants() -> None:
-    room = Room(where="", gpus=2, card=CARD)
+    room = Capacity(where="", gpus=2, card=CARD)
     job = load_job(SHIPPED, "sft")
-    assert refusal(judge_fit(needs("sft"), room)) == "train: 4 GPUs of a machine, there are 2"
-    assert nearest_fit(job, Asked(), room) == Asked(settings={"gpus": "2"})
-    assert judge_fit(needs("sft"), replace(room, gpus=-1)) == ()  # all there are, however many
+    assert join_shortages(find_shortages(needs("sft"), room)) == "train: 4 GPUs of a machine, there are 2"
+    assert suggest_fit(job, Suggestion(), room) == Suggestion(settings={"gpus": "2"})
+    assert find_shortages(needs("sft"), replace(room, gpus=-1)) == ()  # all there are, however many
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_fewer_gpus_than_the_job_wants() -> None:
     ],
 )
 def test_the_arithmetic_of_openrlhf(settings: dict[str, str], says: str) -> None:
-    assert says in refusal(judge_fit(needs("xdan", **settings), Room(where="", nodes=2, gpus=8)))
+    assert says in join_shortages(find_shortages(needs("xdan", **settings), Capacity(where="", nodes=2, gpus=8)))
 
 
 def test_rloo_compares_answers() -> None:
@@ -161,12 +161,12 @@ def test_a_reference_is_placed_where_kl_counts() -> None:
 
 
 def test_the_nearest_setting_changes_as_little_as_it_can() -> None:
-    room = Room(where="", nodes=2, gpus=8)
-    asked = Asked(settings={"train_batch": "100", "rollout_batch": "10"}, beside=("--gpus", "all"))
-    found = nearest_fit(load_job(SHIPPED, "xdan"), asked, room)
+    room = Capacity(where="", nodes=2, gpus=8)
+    asked = Suggestion(settings={"train_batch": "100", "rollout_batch": "10"}, beside=("--gpus", "all"))
+    found = suggest_fit(load_job(SHIPPED, "xdan"), asked, room)
     assert found
     assert found.words() == ("--set", "train_batch=96", "--set", "rollout_batch=12", "--gpus", "all")
-    assert nearest_fit(load_job(SHIPPED, "xdan"), Asked(), replace(room, gpus=1)) is None
+    assert suggest_fit(load_job(SHIPPED, "xdan"), Suggestion(), replace(room, gpus=1)) is None
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_a_hostile_setting_has_a_near_one_that_fits(
     job: str, profile: str, settings: dict[str, str], nearest: str
 ) -> None:
     found, target = load_job(SHIPPED, job), load_target(SHIPPED, load_job(SHIPPED, job).target).target
-    wish = Asked(profiles=(profile,) if profile else (), settings=settings)
-    near = nearest_fit(found, wish, room_of(target, target.hardware.gpus))
+    wish = Suggestion(profiles=(profile,) if profile else (), settings=settings)
+    near = suggest_fit(found, wish, declare_capacity(target, target.hardware.gpus))
     assert near
     assert " ".join(near.words()) == nearest
 
@@ -195,8 +195,8 @@ def test_a_hostile_setting_has_a_near_one_that_fits(
 def test_a_run_that_is_taken_up_keeps_its_own_settings_and_profile() -> None:
     job, target = load_job(SHIPPED, "sft"), load_target(SHIPPED, "vast-5090").target
     base = plan_values(job, "low-memory", {"gpus": "2", "keep_optimizer": "2"})
-    asked = Asked(start=("run", "--resume", "sft-1"), settings={"batch": "9"}, base=base)
-    near = nearest_fit(job, asked, replace(room_of(target, 4), disk=0.0))
+    asked = Suggestion(start=("run", "--resume", "sft-1"), settings={"batch": "9"}, base=base)
+    near = suggest_fit(job, asked, replace(declare_capacity(target, 4), disk=0.0))
     assert near
     assert near.words() == ("run", "--resume", "sft-1", "--set", "batch=9", "--set", "gpus=1")
     found = near.values(job)
@@ -204,7 +204,7 @@ def test_a_run_that_is_taken_up_keeps_its_own_settings_and_profile() -> None:
     changed = change_values(job, base, False, asked.settings)
     plan = plan_run(job, changed, PATHS, run_id="sft-1", place="docker", target="vast-5090")
     with pytest.raises(NodeError) as refused:
-        require_again(App(project=SHIPPED), job, plan, asked.settings)
+        require_fit_to_resume(App(project=SHIPPED), job, plan, asked.settings)
     assert refused.value.next_step == f"the nearest that fits: rlbox {' '.join(near.words())}"
 
 
@@ -228,14 +228,18 @@ PATHS = Paths(run="/tmp-disk/runs/x", job="/tmp-disk/runs/x/job", data="/tmp-dis
 def test_paths_off_the_data_disk(path: str, off: bool) -> None:
     """P008: the system disk is small; P007: a second disk is for archives."""
     job = load_job(SHIPPED, "holdem")
-    assert off_disk(job, plan_values(job, "", {"smoke_dir": path}), PATHS) == ({"smoke_dir": path} if off else {})
+    assert find_paths_off_disk(job, plan_values(job, "", {"smoke_dir": path}), PATHS) == (
+        {"smoke_dir": path} if off else {}
+    )
 
 
 def test_what_is_no_path_is_no_matter() -> None:
     job = load_job(SHIPPED, "sft")
     names = {"model": "Qwen/Qwen2.5-Coder-7B", "only": "100,200", "baseline": ""}
-    assert off_disk(job, plan_values(job, "", names), PATHS) == {}
-    assert off_disk(job, plan_values(job, "", {"model": "/system/model"}), PATHS) == {"model": "/system/model"}
+    assert find_paths_off_disk(job, plan_values(job, "", names), PATHS) == {}
+    assert find_paths_off_disk(job, plan_values(job, "", {"model": "/system/model"}), PATHS) == {
+        "model": "/system/model"
+    }
 
 
 WRONG = """
@@ -277,4 +281,4 @@ def test_a_formula_without_a_value_names_its_place(folder: Folder) -> None:
     folder.job("zero", right)
     job = load_job(Project(folder=folder.path), "zero")
     with pytest.raises(SpecError, match=r"jobs/zero.toml: fits.stages.one.gpus: .*division by zero"):
-        needs_of(job, plan_values(job, "", {}), 0.0)
+        compute_needs(job, plan_values(job, "", {}), 0.0)

@@ -13,7 +13,15 @@ from rlbox.config.project import Project
 from rlbox.config.schema import check_spec
 from rlbox.config.toml_files import load_toml, merge
 from rlbox.planner.requirements import load_releases
-from rlbox.planner.stack_check import Verdict, clash_lines, judge, next_step, stack_json, stack_text, unknown_lines
+from rlbox.planner.stack_check import (
+    StackVerdict,
+    conflict_lines,
+    next_step,
+    solve_problem,
+    stack_json,
+    stack_text,
+    unknown_lines,
+)
 from rlbox.planner.stack_facts import load_compat, plan_problem
 from rlbox.planner.stack_solver import Condition, Fact, solve
 from rlbox.target.lock import Lock, LockedGroup, Package, load_lock
@@ -40,11 +48,11 @@ def target(*packages: str, hardware: dict[str, Any] | None = None, channel: str 
     return check_spec(Target, merge(merge(load_toml(DEFAULTS), own), over), "t")
 
 
-def verdict(*packages: str, **over: Any) -> Verdict:
-    return judge(plan_problem(TABLE, target(*packages, **over), None))
+def verdict(*packages: str, **over: Any) -> StackVerdict:
+    return solve_problem(plan_problem(TABLE, target(*packages, **over), None))
 
 
-def ways(found: Verdict) -> list[dict[str, str]]:
+def ways(found: StackVerdict) -> list[dict[str, str]]:
     return [dict(change.to) for change in found.changes]
 
 
@@ -98,7 +106,7 @@ def test_where_all_is_wrong_a_whole_set_is_offered() -> None:
 def test_the_contradiction_is_as_small_as_it_can_be() -> None:
     """Without any one line of it, the rest fits."""
     problem = plan_problem(TABLE, target("torch==2.11.0", "verl==0.7.0", "vllm", hardware=GPU_5090), None)
-    found = judge(problem)
+    found = solve_problem(problem)
     assert found.clash_wishes
     assert found.clash_rules
     assert solve(problem.domains(found.clash_wishes), found.clash_rules) is None
@@ -164,7 +172,7 @@ def test_a_torch_for_the_cpu_is_no_torch_for_a_gpu() -> None:
 def test_the_shipped_targets_fit_with_their_locks(name: str) -> None:
     project = Project(folder=CHECKOUT)
     spec, lock = load_target(project, name).target, load_lock(project.lock_file(name))
-    assert judge(plan_problem(TABLE, spec, lock)).fits
+    assert solve_problem(plan_problem(TABLE, spec, lock)).fits
 
 
 def test_programs_that_compile_want_a_compiler_in_the_base() -> None:
@@ -180,9 +188,9 @@ def test_a_version_that_no_fact_speaks_of_is_not_known() -> None:
     problem = plan_problem(TABLE, target("torch==2.11.0", "vllm==0.99.0", "numpy==2.3.1"), None)
     assert [(one.name, one.version) for one in problem.unknown] == [("vllm", "0.99.0")]
     assert unknown_lines(problem)[0].startswith("not known: vllm 0.99.0 (known: 0.")
-    text = stack_text("t", problem, judge(problem), False)
+    text = stack_text("t", problem, solve_problem(problem), False)
     assert "fits" not in text
-    assert stack_json(problem, judge(problem))["fits"] is None
+    assert stack_json(problem, solve_problem(problem))["fits"] is None
 
 
 OF_13 = (
@@ -223,7 +231,7 @@ def test_the_wheels_of_a_compiler_are_five() -> None:
         target="t", spec="", python="3.11", platform="", base="debian:bookworm", groups=rows,
         runtime=LockedGroup(name="runtime", packages=()),
     )  # fmt: skip
-    found = judge(plan_problem(TABLE, spec, lock))
+    found = solve_problem(plan_problem(TABLE, spec, lock))
     assert {rule.id for rule in found.clash_rules} == {"nvcc-wheels-13-0"}
 
 
@@ -244,13 +252,13 @@ def test_cuda_13_wants_driver_580_or_forward_compatibility(
     hardware = {"arch": arch, "grade": grade, "cuda_driver": driver}
     found = verdict("torch==2.11.0", hardware=hardware, base={"packages": list(base)})
     assert found.fits is fits
-    assert fits or "580" in " ".join([*clash_lines(found), next_step("t", found)])
+    assert fits or "580" in " ".join([*conflict_lines(found), next_step("t", found)])
 
 
 def test_the_words_of_a_contradiction() -> None:
     found = verdict("torch==2.8.0", "vllm==0.12.0")
     day = load_releases().date
-    assert [*map(str, clash_lines(found))] == [
+    assert [*map(str, conflict_lines(found))] == [
         "torch ==2.8.0  (stack.s)",
         "vllm ==0.12.0  (stack.s)",
         f"vllm>=0.11.1,<=0.13.0 wants torch==2.9.0  [vllm-0-11-1-torch: metadata of {day}]",
@@ -266,10 +274,10 @@ SWITCHES = {"DS_BUILD_FUSED_ADAM": "1", "DS_BUILD_CPU_ADAM": "1"}
 ENGINE = {"name": "transformer-engine-torch", "version": "2.12.0", "cuda": "13.0"}
 
 
-def compiles(*packages: str, entries: tuple[dict[str, Any], ...], **over: Any) -> Verdict:
+def compiles(*packages: str, entries: tuple[dict[str, Any], ...], **over: Any) -> StackVerdict:
     spec = target(*packages, hardware=GPU_A800).model_dump()
     compiling = {**spec, "stack": [{**spec["stack"][0], "compile": entries}]}
-    return judge(plan_problem(TABLE, check_spec(Target, merge(compiling, over), "t"), None))
+    return solve_problem(plan_problem(TABLE, check_spec(Target, merge(compiling, over), "t"), None))
 
 
 OPENRLHF = ("torch==2.11.0", "openrlhf==0.11.2")
@@ -300,13 +308,15 @@ def test_what_is_compiled_beforehand_wants_no_compiler(
 
 def test_a_compiler_of_cuda_13_is_for_a_torch_of_cuda_13() -> None:
     found = compiles("torch==2.9.1", entries=(KERNELS,))
-    assert {"CUDA of torch >=13,<14  (stack.s.compile)", "torch ==2.9.1  (stack.s)"} <= {*map(str, clash_lines(found))}
+    assert {"CUDA of torch >=13,<14  (stack.s.compile)", "torch ==2.9.1  (stack.s)"} <= {
+        *map(str, conflict_lines(found))
+    }
 
 
 def test_a_driver_too_old_for_what_is_compiled() -> None:
     found = compiles("torch==2.11.0", entries=(KERNELS,), hardware={**GPU_5090, "cuda_driver": "12.8"})
     assert not found.fits
-    assert "580" in " ".join([*clash_lines(found), next_step("t", found)])
+    assert "580" in " ".join([*conflict_lines(found), next_step("t", found)])
 
 
 def test_what_would_help_is_to_compile_it() -> None:

@@ -9,32 +9,32 @@ import pytest
 from rlbox.app import project_of
 from rlbox.config.schema import check_spec
 from rlbox.config.toml_files import load_toml, merge
-from rlbox.planner.stack_proof import ProvenRun, is_unproven, proof_lines, proof_mark, proven_runs, runs_with
+from rlbox.planner.stack_proof import ProvenRun, find_runs_with, is_unproven, load_proven_runs, proof_lines, proof_mark
 from rlbox.target.lock import load_lock
 from rlbox.target.target import DEFAULTS, Target, load_target
 
-RUN = next(run for run in proven_runs() if run.job == "sft")
+RUN = next(run for run in load_proven_runs() if run.job == "sft")
 
 
 def test_all_versions_must_be_those_of_the_run() -> None:
-    assert RUN in runs_with(dict(RUN.stack))
-    assert RUN in runs_with({**RUN.stack, "torch": RUN.stack["torch"] + "+cu130", "numpy": "1.0"})
+    assert RUN in find_runs_with(dict(RUN.stack))
+    assert RUN in find_runs_with({**RUN.stack, "torch": RUN.stack["torch"] + "+cu130", "numpy": "1.0"})
     for name in RUN.stack:
-        assert RUN not in runs_with({**RUN.stack, name: "0.0.1"})
-        assert RUN not in runs_with({other: version for other, version in RUN.stack.items() if other != name})
+        assert RUN not in find_runs_with({**RUN.stack, name: "0.0.1"})
+        assert RUN not in find_runs_with({other: version for other, version in RUN.stack.items() if other != name})
 
 
 def test_a_kept_run_had_what_decides_it() -> None:
-    assert {run.job for run in proven_runs()} == {"sft", "grpo", "gkd", "xdan", "holdem", "learn"}
-    assert all({"torch", "ray"} < set(run.stack) for run in proven_runs())
+    assert {run.job for run in load_proven_runs()} == {"sft", "grpo", "gkd", "xdan", "holdem", "learn"}
+    assert all({"torch", "ray"} < set(run.stack) for run in load_proven_runs())
 
 
 @pytest.mark.parametrize("name", ["a800-cn", "cluster-2node", "vast-5090"])
 def test_a_lock_that_never_ran_is_unproven_whatever_its_versions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     project = project_of(None)
     target, lock = load_target(project, name).target, load_lock(project.lock_file(name))
-    old = tuple(replace(run, lock="", target="") for run in proven_runs())
-    monkeypatch.setattr("rlbox.planner.stack_proof.proven_runs", lambda: old)
+    old = tuple(replace(run, lock="", target="") for run in load_proven_runs())
+    monkeypatch.setattr("rlbox.planner.stack_proof.load_proven_runs", lambda: old)
     assert is_unproven(target, lock)
     first, *others = proof_lines(target, lock)
     assert first == (
@@ -55,7 +55,7 @@ def test_a_lock_that_never_ran_is_unproven_whatever_its_versions(name: str, monk
     ],
 )
 def test_git_parts_are_compared_by_tag_or_commit(slime: str, megatron: str, is_proven: bool) -> None:
-    run = next(run for run in proven_runs() if run.job == "holdem")
+    run = next(run for run in load_proven_runs() if run.job == "holdem")
     packages = [f"{name}=={version}" for name, version in run.stack.items() if name not in ("slime", "megatron-lm")]
     parts = [
         {"name": "slime", "url": "https://example.org/THUDM/slime", "ref": slime, "into": "/opt/slime"},
@@ -78,7 +78,7 @@ def test_a_lock_that_ran_names_its_runs_until_it_changes(monkeypatch: pytest.Mon
     target, lock = load_target(project, "vast-5090").target, load_lock(project.lock_file("vast-5090"))
     assert lock
     run = replace(RUN, target="vast-5090", lock=lock.content_digest(), place="docker")
-    monkeypatch.setattr("rlbox.planner.stack_proof.proven_runs", lambda: (run,))
+    monkeypatch.setattr("rlbox.planner.stack_proof.load_proven_runs", lambda: (run,))
     assert not is_unproven(target, lock)
     assert [*map(str, proof_lines(target, lock))] == [
         "proven: sft (tiny), 1 x NVIDIA H100 80GB HBM3, in a container, 2026-11-25"

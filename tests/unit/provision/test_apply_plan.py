@@ -10,28 +10,28 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from rlbox.errors import SpecError
-from rlbox.provision.desired import Laid, LaidPart, Wanted, merged_text, unmerged_text
+from rlbox.provision.desired import DesiredState, FileToInstall, PartToInstall, merge_lines, remove_merged_lines
 from rlbox.provision.layout import Layout, check_prefix
 from rlbox.provision.plan import (
-    ABSENT,
-    ApplyFacts,
-    LaidRecord,
-    PartRecord,
-    PathFact,
-    Record,
+    MISSING,
+    InstalledFile,
+    InstalledPart,
+    InstallRecord,
+    MachineState,
+    PathState,
     choose_venv,
-    patch_sum,
+    environment_fingerprint,
+    patches_checksum,
     plan_apply,
-    stamp_of,
 )
 
-HOOK = Laid(path="/opt/rlbox/hooks/05-a.sh", origin="a", text="hook\n")
-LINK = Laid(path="/usr/bin/ray", origin="ray-not-on-path", to="/opt/venv/bin/ray")
-ENVIRONMENT = Laid(
+HOOK = FileToInstall(path="/opt/rlbox/hooks/05-a.sh", origin="a", text="hook\n")
+LINK = FileToInstall(path="/usr/bin/ray", origin="ray-not-on-path", to="/opt/venv/bin/ray")
+ENVIRONMENT = FileToInstall(
     path="/etc/environment", origin="path", text='PATH="/opt/venv/bin:/bin"\n', merged='PATH="/opt/venv/bin:/bin"\n'
 )
-WORDS = LaidPart(name="words", kind="http", path="/opt/words.txt", sha256="b" * 64)
-WANTED = Wanted(
+WORDS = PartToInstall(name="words", kind="http", path="/opt/words.txt", sha256="b" * 64)
+WANTED = DesiredState(
     target="mine",
     lock="l" * 64,
     python="3.11",
@@ -47,29 +47,33 @@ WANTED = Wanted(
 )
 
 
-def file(text: str, mode: str = "0644", **more: object) -> PathFact:
-    return PathFact(kind="file", sha256=hashlib.sha256(text.encode()).hexdigest(), mode=mode, text=text, **more)  # type: ignore[arg-type]
+def file(text: str, mode: str = "0644", **more: object) -> PathState:
+    return PathState(kind="file", sha256=hashlib.sha256(text.encode()).hexdigest(), mode=mode, text=text, **more)  # type: ignore[arg-type]
 
 
-def at_lock(wanted: Wanted = WANTED, **changes: object) -> ApplyFacts:
+def at_lock(wanted: DesiredState = WANTED, **changes: object) -> MachineState:
     """A machine that is at the lock, but for `changes`."""
-    paths = {HOOK.path: file("hook\n"), LINK.path: PathFact(kind="link", to=LINK.to), WORDS.path: file("words\n")}
-    record = Record(
+    paths = {HOOK.path: file("hook\n"), LINK.path: PathState(kind="link", to=LINK.to), WORDS.path: file("words\n")}
+    record = InstallRecord(
         target="mine",
         lock=wanted.lock,
         state="laid",
-        laid={path: LaidRecord(now=fact) for path, fact in paths.items() if path != WORDS.path},
-        parts={part.path: PartRecord(sha256=part.sha256) for part in wanted.parts},
-        environment=PartRecord(),
-        patches=patch_sum(wanted),
+        laid={path: InstalledFile(now=fact) for path, fact in paths.items() if path != WORDS.path},
+        parts={part.path: InstalledPart(sha256=part.sha256) for part in wanted.parts},
+        environment=InstalledPart(),
+        patches=patches_checksum(wanted),
     )
-    facts = ApplyFacts(
-        paths=paths, record=record, stamp=stamp_of(wanted), installed=dict(wanted.packages), debs=frozenset(wanted.debs)
+    facts = MachineState(
+        paths=paths,
+        record=record,
+        stamp=environment_fingerprint(wanted),
+        installed=dict(wanted.packages),
+        debs=frozenset(wanted.debs),
     )
     return replace(facts, **changes)  # type: ignore[arg-type]
 
 
-def kinds(facts: ApplyFacts, wanted: Wanted = WANTED) -> list[tuple[str, str]]:
+def kinds(facts: MachineState, wanted: DesiredState = WANTED) -> list[tuple[str, str]]:
     return [(step.kind, step.path) for step in plan_apply(wanted, facts).steps]
 
 
@@ -81,7 +85,7 @@ def test_a_machine_at_the_lock_has_nothing_to_change() -> None:
 
 def test_an_empty_machine_gets_everything_in_order() -> None:
     wanted = replace(WANTED, debs=("git",), parts=(WORDS,), patches="{}")
-    order = [kind for kind, _ in kinds(ApplyFacts(paths={}), wanted)]
+    order = [kind for kind, _ in kinds(MachineState(paths={}), wanted)]
     assert order == ["packages", "environment", "part", "patches", "file", "link"]
 
 
@@ -110,14 +114,14 @@ def test_other_patches_make_the_environment_anew() -> None:
 
 
 def test_what_lies_in_an_environment_that_goes_is_laid_again() -> None:
-    conf = Laid(path="/opt/venv/pip.conf", origin="constraints", text="conf\n")
+    conf = FileToInstall(path="/opt/venv/pip.conf", origin="constraints", text="conf\n")
     wanted = replace(WANTED, laid=(conf,))
     facts = at_lock(paths={conf.path: file("conf\n")}, record=None, torn=True, stamp="")
     assert kinds(facts, wanted) == [("environment", "/opt/venv"), ("file", conf.path)]
 
 
 def test_a_file_of_the_users_is_kept_and_one_of_ours_is_not() -> None:
-    theirs = at_lock(record=None, paths={HOOK.path: file("theirs\n"), LINK.path: PathFact(kind="link", to=LINK.to)})
+    theirs = at_lock(record=None, paths={HOOK.path: file("theirs\n"), LINK.path: PathState(kind="link", to=LINK.to)})
     assert [step.keep for step in plan_apply(WANTED, theirs).steps] == [True]
     ours = at_lock()
     changed = replace(WANTED, laid=(replace(HOOK, text="a new hook\n"), LINK))
@@ -125,19 +129,19 @@ def test_a_file_of_the_users_is_kept_and_one_of_ours_is_not() -> None:
 
 
 def test_a_mode_is_content_too() -> None:
-    paths = {HOOK.path: file("hook\n", "0600"), LINK.path: PathFact(kind="link", to=LINK.to)}
+    paths = {HOOK.path: file("hook\n", "0600"), LINK.path: PathState(kind="link", to=LINK.to)}
     assert kinds(at_lock(paths=paths)) == [("file", HOOK.path)]
 
 
 @pytest.mark.parametrize(
     ("fact", "reason"),
     [
-        (PathFact(kind="folder"), "a folder is in its place"),
-        (PathFact(kind="other"), "no plain file is in its place"),
-        (PathFact(kind="link", to="python3.11", program=True), "other environments may link to"),
+        (PathState(kind="folder"), "a folder is in its place"),
+        (PathState(kind="other"), "no plain file is in its place"),
+        (PathState(kind="link", to="python3.11", program=True), "other environments may link to"),
     ],
 )
-def test_what_cannot_be_replaced_is_named(fact: PathFact, reason: str) -> None:
+def test_what_cannot_be_replaced_is_named(fact: PathState, reason: str) -> None:
     plan = plan_apply(WANTED, at_lock(record=None, paths={HOOK.path: file("hook\n"), LINK.path: fact}))
     assert plan.steps == ()
     assert [(row.what, reason in row.reason) for row in plan.left] == [(LINK.path, True)]
@@ -155,7 +159,7 @@ def test_a_part_that_is_there_and_not_ours_is_kept() -> None:
     facts = at_lock()
     step = plan_apply(wanted, facts).steps[0]
     assert (step.kind, step.keep) == ("part", True)
-    torn = at_lock(wanted, record=replace(at_lock(wanted).record, parts={WORDS.path: PartRecord()}))  # type: ignore[type-var]
+    torn = at_lock(wanted, record=replace(at_lock(wanted).record, parts={WORDS.path: InstalledPart()}))  # type: ignore[type-var]
     assert kinds(torn, wanted) == [("part", WORDS.path)]
 
 
@@ -191,22 +195,22 @@ LINES = some.lists(
 def test_merging_twice_is_merging_once_and_can_be_undone(lines: list[str]) -> None:
     theirs = "".join(f"{line}\n" for line in lines)
     ours = 'PATH="/opt/venv/bin:/bin"\n'
-    merged = merged_text(theirs, ours)
-    assert merged_text(merged, ours) == merged
+    merged = merge_lines(theirs, ours)
+    assert merge_lines(merged, ours) == merged
     assert [line for line in theirs.split("\n") if "PATH=" not in line] == [
         line for line in merged.split("\n") if "PATH=" not in line
     ]
     if theirs.count("PATH=") < 2:
-        assert unmerged_text(merged, ours, theirs) == theirs
+        assert remove_merged_lines(merged, ours, theirs) == theirs
 
 
 def test_a_path_that_rlbox_init_wrote_stays() -> None:
     """It has the folders of hooks in front; without this a machine was never at its lock once the script had run."""
     ours = 'PATH="/opt/venv/bin:/bin"\n'
     written = 'PATH="/opt/rlbox/shims:/opt/venv/bin:/bin:/srv/me"\n'
-    assert merged_text(written, ours) == written
+    assert merge_lines(written, ours) == written
     conda = 'PATH="/opt/conda/bin:/opt/venv/bin:/bin"\n'
-    assert merged_text(conda, ours) == 'PATH="/opt/venv/bin:/bin:/opt/conda/bin"\n'
+    assert merge_lines(conda, ours) == 'PATH="/opt/venv/bin:/bin:/opt/conda/bin"\n'
 
 
 @pytest.mark.parametrize(
@@ -237,5 +241,5 @@ def test_a_prefix_that_no_shell_line_can_hold(prefix: str) -> None:
 
 
 def test_what_is_told_of_a_path() -> None:
-    assert ABSENT.told() == "nothing"
+    assert MISSING.told() == "nothing"
     assert file("a").told().startswith("file ca978112ca1b, mode 0644")

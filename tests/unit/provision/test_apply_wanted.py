@@ -14,8 +14,8 @@ from rlbox.fixes.catalogue import load_fixed_target
 from rlbox.fixes.conditions import stack_versions
 from rlbox.fixes.render import Baked, bake_fixes
 from rlbox.image.machine import container_defaults, container_limits
-from rlbox.image.plans import image_plan
-from rlbox.provision.desired import Wanted, at_data, plan_wanted
+from rlbox.image.plans import load_image_plan
+from rlbox.provision.desired import DesiredState, move_data_disk, plan_desired_state
 from rlbox.provision.layout import Layout
 from rlbox.target.lock import load_lock
 from rlbox.target.target import Target
@@ -23,18 +23,18 @@ from rlbox.target.target import Target
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def planned(name: str, layout: Layout, absent: frozenset[str] = frozenset()) -> tuple[Wanted, Target, Baked]:
+def planned(name: str, layout: Layout, absent: frozenset[str] = frozenset()) -> tuple[DesiredState, Target, Baked]:
     """What a shipped target asks of a machine, its target as that sees it, and what its fixes bake."""
     project = Project(folder=CHECKOUT)
     loaded, lock = load_fixed_target(project, name), load_lock(project.lock_file(name))
     assert lock
-    target = at_data(loaded.target, layout.data)
+    target = move_data_disk(loaded.target, layout.data)
     baked = bake_fixes(loaded.fixes, target, stack_versions(target, lock))
-    image = image_plan(project, name)
-    return plan_wanted(target, lock, baked, image, layout, {}, "/usr/bin/python3", absent), target, baked
+    image = load_image_plan(project, name)
+    return plan_desired_state(target, lock, baked, image, layout, {}, "/usr/bin/python3", absent), target, baked
 
 
-def text_of(wanted: Wanted, path: str) -> str:
+def text_of(wanted: DesiredState, path: str) -> str:
     return next(row.text for row in wanted.laid if row.path == wanted.layout.at(path))
 
 
@@ -89,6 +89,6 @@ def test_the_data_disk_is_where_the_machine_has_it() -> None:
     project = Project(folder=CHECKOUT)
     target = load_fixed_target(project, "local").target
     env = {"HF_HOME": "/data/hf", "OTHER": "/mnt/data/x:/data", "NEAR": "/database"}
-    moved = at_data(target.model_copy(update={"env": env}), "/disk")
+    moved = move_data_disk(target.model_copy(update={"env": env}), "/disk")
     assert moved.disk.mount == "/disk"
     assert moved.env == {"HF_HOME": "/disk/hf", "OTHER": "/mnt/data/x:/disk", "NEAR": "/database"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlbox.provision import venv as stack
-from rlbox.provision.venv import Supply
+from rlbox.provision.venv import PackageSource
 from rlbox.values import Command, Outcome
 
 
@@ -28,7 +28,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
     return commands
 
 
-def ask(supply: Supply, tmp_path: Path) -> Any:
+def ask(supply: PackageSource, tmp_path: Path) -> Any:
     wanted: Any = SimpleNamespace(
         python="3.11",
         base=None,
@@ -45,7 +45,7 @@ def words(command: Command) -> list[str]:
 
 
 def test_from_the_store_alone(said: list[Command], tmp_path: Path) -> None:
-    ask(Supply(files={"six.whl": tmp_path / "six"}, offline=True), tmp_path)
+    ask(PackageSource(files={"six.whl": tmp_path / "six"}, offline=True), tmp_path)
     make, sync = said
     assert "--offline" in make.argv
     assert words(sync) == ["--offline", "--require-hashes", "--no-index", "--find-links"]
@@ -55,7 +55,7 @@ def test_from_the_store_alone(said: list[Command], tmp_path: Path) -> None:
 
 def test_from_an_index_and_what_none_has(said: list[Command], tmp_path: Path) -> None:
     """A compiled wheel, or one by address, is shown from the store beside the folders of this machine's own wheels."""
-    ask(Supply(files={"flash_attn.whl": tmp_path / "f"}, wheels=("/own",)), tmp_path)
+    ask(PackageSource(files={"flash_attn.whl": tmp_path / "f"}, wheels=("/own",)), tmp_path)
     make, sync = said
     assert "--offline" not in make.argv
     assert words(sync) == ["--require-hashes", "--find-links", "--find-links"]
@@ -65,5 +65,5 @@ def test_from_an_index_and_what_none_has(said: list[Command], tmp_path: Path) ->
 
 
 def test_from_an_index_alone(said: list[Command], tmp_path: Path) -> None:
-    ask(Supply(), tmp_path)
+    ask(PackageSource(), tmp_path)
     assert words(said[1]) == ["--require-hashes"]

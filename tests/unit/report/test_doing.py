@@ -10,7 +10,7 @@ import pytest
 from rlbox.logs.progress import ProgressBar
 from rlbox.record.resources import RESOURCES_FILE, PartSample, Sample
 from rlbox.record.state import RunState, ServiceState, StageState
-from rlbox.report.activity import Doing, bar_text, doing_text, find_doing
+from rlbox.report.activity import Activity, activity_text, bar_text, find_activity
 from rlbox.report.run_view import _Lines
 
 BEGAN, NOW = "2027-01-15T08:00:00.000+00:00", 1_800_000_030.0
@@ -27,9 +27,9 @@ def row(second: int, read: int, cpu: float = 90.0) -> Sample:
 
 
 def text(stage: StageState, samples: list[Sample], bars: dict[str, ProgressBar | None], *, bar: bool = False) -> str:
-    found = find_doing(stage, samples, bars)
+    found = find_activity(stage, samples, bars)
     assert found
-    return doing_text(found, NOW, bar=bar)
+    return activity_text(found, NOW, bar=bar)
 
 
 def test_weights_of_a_known_size() -> None:
@@ -53,14 +53,14 @@ def test_what_the_log_says_comes_first() -> None:
 
 def test_nothing_is_known_yet() -> None:
     assert text(starting(), [], {}) == "vllm starts, 30 s"
-    assert find_doing(starting(state="ready"), [], {"vllm": ProgressBar(label="x", done=1, total=2)}) is None
+    assert find_activity(starting(state="ready"), [], {"vllm": ProgressBar(label="x", done=1, total=2)}) is None
 
 
 def test_a_bar_of_the_stage() -> None:
     bar = ProgressBar(label="Evaluating step 40", done=41, total=164, left_s=75)
-    found = find_doing(starting(state="ready"), [], {"stage": bar})
-    assert found == Doing(share=0.25, left_s=75, label="Evaluating step 40")
-    assert doing_text(found, NOW, bar=False) == "25 % · 1 min 15 s left · Evaluating step 40"
+    found = find_activity(starting(state="ready"), [], {"stage": bar})
+    assert found == Activity(share=0.25, left_s=75, label="Evaluating step 40")
+    assert activity_text(found, NOW, bar=False) == "25 % · 1 min 15 s left · Evaluating step 40"
 
 
 @pytest.mark.parametrize(("share", "shown"), [(0.0, "░" * 16 + " 0 %"), (1.0, "█" * 16 + " 100 %")])

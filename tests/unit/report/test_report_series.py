@@ -12,7 +12,7 @@ from rlbox.config.toml_files import load_toml
 from rlbox.logs import progress as log_metrics
 from rlbox.logs.progress import read_log
 from rlbox.record.resources import GpuSample, PartSample, Sample
-from rlbox.report.plots import Series, draw_plot, merge_samples, resource_plots, thin_points, ticks
+from rlbox.report.plots import Series, axis_ticks, draw_plot, merge_samples, resource_plots, thin_points
 
 
 def sample(number: int) -> Sample:
@@ -60,11 +60,11 @@ def test_what_others_had_is_drawn_and_what_was_got_where_it_was_less() -> None:
 
 
 def test_ticks_are_round() -> None:
-    assert ticks(0, 10) == [0, 2, 4, 6, 8, 10]
-    assert ticks(0.013, 0.049) == pytest.approx([0.02, 0.03, 0.04])
-    assert ticks(-5, 5) == [-4, -2, 0, 2, 4]
+    assert axis_ticks(0, 10) == [0, 2, 4, 6, 8, 10]
+    assert axis_ticks(0.013, 0.049) == pytest.approx([0.02, 0.03, 0.04])
+    assert axis_ticks(-5, 5) == [-4, -2, 0, 2, 4]
     for low, high in ((3, 3), (5, 1), (0, float("inf"))):
-        assert ticks(low, high) == [low]
+        assert axis_ticks(low, high) == [low]
 
 
 def test_lines_of_a_log_have_their_times(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from rlbox.evaluation.lock import PARTS, EvaluationLock
 from rlbox.evaluation.result_files import KeptRows, make_result, rows_keys, write_outputs
 from rlbox.report.html import MOST_BYTES
-from rlbox.report.scores_page import MOST_TEXT, cut, default_name, read_answers, render_scores, results_at
+from rlbox.report.scores_page import MOST_TEXT, default_name, load_results, read_answers, render_scores, shorten_middle
 from rlbox.secrets.masks import SecretMasker
 
 NO_MASKS = SecretMasker({})
@@ -41,7 +41,7 @@ def write_results(
 
 
 def page(out: Path, problem: str = "", masks: SecretMasker = NO_MASKS) -> str:
-    found = results_at(out)
+    found = load_results(out)
     results, problems = [result for _, result in found], list(read_answers(found, masks, problem))
     return render_scores(out.name, results, problems, made_at=MADE)
 
@@ -135,9 +135,9 @@ def test_two_locks_are_warned_of(tmp_path: Path) -> None:
 
 
 def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
-    text = cut("a" * 90 + "b" * 90, 90)
+    text = shorten_middle("a" * 90 + "b" * 90, 90)
     assert text == "a" * 60 + "\n[… 90 …]\n" + "b" * 30
-    assert cut("short", 90) == "short"
+    assert shorten_middle("short", 90) == "short"
 
 
 def test_the_file_is_called_after_what_it_shows(tmp_path: Path) -> None:
