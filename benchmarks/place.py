@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from benchmarks.pairs import Case, NotHere, Sample, Unusable, interleave, time_process
-from rlbox.artifacts.object_store import store_folder
+from rlbox.artifacts.object_store import resolve_store_dir
 from rlbox.config.project import Project
 from rlbox.image.names import image_tag
 from rlbox.system.files import cache_path
@@ -196,7 +196,10 @@ def smallest_target(place: Place) -> Path:
     folder = place.project / "images/smallest"
     folder.mkdir(parents=True)
     (folder / "target.toml").write_text(SMALLEST)
-    place.env |= {"RLBOX_STORE": str(store_folder(None)), "RLBOX_SOURCES": os.environ.get("RLBOX_SOURCES", "direct")}
+    place.env |= {
+        "RLBOX_STORE": str(resolve_store_dir(None)),
+        "RLBOX_SOURCES": os.environ.get("RLBOX_SOURCES", "direct"),
+    }
     run(place.rlbox("lock", "smallest").argv, env=place.env, cwd=place.project)
     return folder
 

@@ -90,8 +90,8 @@ def _own_render(place: Place) -> Callable[[], str]:
     """Return what renders the Dockerfile of `local`, with the fixes that apply to it."""
     from rlbox.config.project import Project
     from rlbox.fixes.catalogue import load_fixes
-    from rlbox.fixes.conditions import stack_versions
-    from rlbox.fixes.render import bake_fixes
+    from rlbox.fixes.conditions import collect_stack_versions
+    from rlbox.fixes.render import render_fixes
     from rlbox.image.dockerfile import dockerfile_values
     from rlbox.image.layers import plan_layers, plan_stages
     from rlbox.image.templates import render
@@ -100,9 +100,9 @@ def _own_render(place: Place) -> Callable[[], str]:
 
     project = Project(folder=place.project)
     target, lock = load_target(project, "local").target, load_lock(project.lock_file("local"))
-    baked = bake_fixes(load_fixes(project), target, stack_versions(target, lock))
+    baked = render_fixes(load_fixes(project), target, collect_stack_versions(target, lock))
     values = dockerfile_values(target, lock, plan_stages(plan_layers(target, lock)), baked, ())
-    folders = project.template_folders()
+    folders = project.template_dirs()
     return lambda: render(folders, "Dockerfile.j2", values)
 
 

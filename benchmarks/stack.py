@@ -18,7 +18,7 @@ from benchmarks.pairs import Case, NotHere, Unusable, time_process
 from benchmarks.place import Place, run
 from benchmarks.registry import Registry, running_registry
 from benchmarks.wheels import BOTTOM, LEAF, group_pins, spec_file, stack_text, wheel_digests, wheel_folder
-from rlbox.artifacts.object_store import store_folder
+from rlbox.artifacts.object_store import resolve_store_dir
 from rlbox.config.project import Project
 from rlbox.image.names import tag_to_file_name
 
@@ -83,7 +83,7 @@ class Stack:
         for image in (self.image, self.naive_image):
             place.remove_at_end(image)
         place.use_archives()
-        place.env |= {"RLBOX_STORE": str(store_folder(None))}
+        place.env |= {"RLBOX_STORE": str(resolve_store_dir(None))}
         self.now = {moving.name: moving.first for moving in (LEAF, BOTTOM)}
         self._seen: dict[str, set[str]] = {"ours": set(), "naive": set()}
         self._write_project()
@@ -171,7 +171,7 @@ class Stack:
         (project / "sources").mkdir()
         (project / "sources/bench.toml").write_text(PROFILE.format(url=self.mirror.url))
         (project / "templates").mkdir()
-        for folder in reversed(Project(folder=project).template_folders()[1:]):
+        for folder in reversed(Project(folder=project).template_dirs()[1:]):
             for template in folder.glob("*.j2"):
                 text = template.read_text().replace("id=rlbox-uv", f"id=rlbox-{self.mark}")
                 text = text.replace("sh /opt/tools/install.sh", f"BENCH={self.mark} sh /opt/tools/install.sh")

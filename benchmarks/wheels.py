@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.place import Place, run, smallest_target
 from rlbox.app import own_requirements
-from rlbox.artifacts.object_store import Store, store_folder
+from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.target.lock import load_lock
 
@@ -100,13 +100,13 @@ def _made_from() -> str:
 def _small_folder(place: Place) -> Path:
     folder, model = place.folder / "wheels", place.kept.get(smallest_target)
     folder.mkdir()
-    store = store_folder(None)
+    store = resolve_store_dir(None)
     fetch = place.rlbox("fetch", model.name, "--store", str(store), "--project", str(model.parents[1]))
     run(fetch.argv, env=fetch.env, cwd=fetch.cwd)
     lock = load_lock(model / "lock.json")
     digests = {package.file: package.sha256 for package in (lock.packages() if lock else ())}
     for name, digest in digests.items():
-        Store(store).link(digest, folder / name)
+        ObjectStore(store).link_to(digest, folder / name)
     pins = dict(pin.split("==") for pin in re.findall(r'"(\S+==\S+)"', SMALL_SPEC.read_text(encoding="utf-8")))
     moving = {(one.name, version) for one in (LEAF, BOTTOM) for version in one.versions}
     for name, version in sorted({pin for pin in pins.items() if pin[0] != "six"} | moving):
@@ -134,10 +134,10 @@ def _make_wheel(path: Path, name: str, version: str) -> str:
 
 def _fetch(place: Place, folder: Path) -> None:
     """Lock and fetch the stack with every version of what moves, and link the wheels into `folder`."""
-    root = store_folder(None)
+    root = resolve_store_dir(None)
     place.env |= {"RLBOX_STORE": str(root), "RLBOX_SOURCES": os.environ.get("RLBOX_SOURCES", "direct")}
     folder.mkdir(parents=True, exist_ok=True)
-    store = Store(root)
+    store = ObjectStore(root)
     digests: dict[str, str] = {}
     spec = place.project / "images" / TARGET / "target.toml"
     spec.parent.mkdir(parents=True)
@@ -150,5 +150,5 @@ def _fetch(place: Place, folder: Path) -> None:
         digests |= {package.file: package.sha256 for package in (lock.packages() if lock else ())}
     for name, digest in digests.items():
         (folder / name).unlink(missing_ok=True)
-        store.link(digest, folder / name)
+        store.link_to(digest, folder / name)
     write_atomic(folder / "digests.json", json.dumps({"made_from": _made_from(), "files": digests}))

@@ -22,10 +22,10 @@ def stale_pages() -> dict[str, str | None]:
     """Return the pages that differ from what they should be, with their right text; None for one that should not be."""
     project = Project(folder=CHECKOUT)
     catalogue = load_catalogue(project, CHECKOUT / "tests/faults")
-    pages = fix_pages(catalogue, project.template_folders())
-    pages[CAUSES] = cause_page(cause_rows(catalogue, CHECKOUT), project.template_folders())
-    pages |= reader_pages(load_reader_test(CHECKOUT), project.template_folders())
-    pages[PAGE] = seed_page(load_seeds(CHECKOUT), project.template_folders())
+    pages = fix_pages(catalogue, project.template_dirs())
+    pages[CAUSES] = cause_page(cause_rows(catalogue, CHECKOUT), project.template_dirs())
+    pages |= reader_pages(load_reader_test(CHECKOUT), project.template_dirs())
+    pages[PAGE] = seed_page(load_seeds(CHECKOUT), project.template_dirs())
     there = {f"docs/fixes/{path.name}": path for path in (CHECKOUT / "docs/fixes").glob("*.md")}
     left = dict.fromkeys(sorted(set(there) - set(pages)))
     return {

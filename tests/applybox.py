@@ -11,10 +11,10 @@ from pathlib import Path
 from wheelbox import make_wheel
 
 from rlbox.app import own_requirements
-from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.object_store import ObjectStore
 from rlbox.config.project import Project
-from rlbox.fixes.catalogue import load_fixed_target
-from rlbox.target.lock import HttpFile, Lock, LockedGroup, Package, lock_checksum, lock_patch
+from rlbox.fixes.catalogue import load_target_with_fixes
+from rlbox.target.lock import HttpFile, Lock, LockedGroup, Package, compute_spec_checksum, hash_patch
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 WORDS = b"vocabulary\n"
@@ -54,20 +54,20 @@ PATCH = """--- a/alpha/__init__.py
 """
 
 
-def put(store: Store, data: bytes) -> str:
+def put(store: ObjectStore, data: bytes) -> str:
     """Put bytes into the store and return their sha256."""
     digest = hashlib.sha256(data).hexdigest()
-    with store.draft(digest) as draft:
+    with store.open_partial(digest) as draft:
         if not store.has(digest):
-            draft.restart()
+            draft.reset()
             draft.write(data)
-            draft.keep()
+            draft.commit()
     return digest
 
 
 def give(
     folder: Path,
-    store: Store,
+    store: ObjectStore,
     versions: Mapping[str, str],
     *,
     python: str = PYTHON,
@@ -81,14 +81,14 @@ def give(
     names = ", ".join(f'"{name}=={version}"' for name, version in versions.items())
     patches = PATCHES.format(python=python) if patched else ""
     (place / "target.toml").write_text(SPEC.format(python=python, packages=names, more=more, patches=patches))
-    target = load_fixed_target(Project(folder=folder), "small").target
+    target = load_target_with_fixes(Project(folder=folder), "small").target
     packages = []
     for name, version in versions.items():
         file, body = make_wheel(name, version)
         packages.append(Package(name=name, version=version, file=file, sha256=put(store, body), size=len(body)))
     lock = Lock(
         target="small",
-        spec=lock_checksum(target, own_requirements()),
+        spec=compute_spec_checksum(target, own_requirements()),
         python=python,
         platform=target.python.platform,
         base="debian:bookworm",
@@ -97,7 +97,7 @@ def give(
         http=(
             HttpFile(name="words", url="https://words.example/words.txt", sha256=put(store, WORDS), size=len(WORDS)),
         ),
-        patches=(lock_patch("alpha.patch", PATCH),) if patched else (),
+        patches=(hash_patch("alpha.patch", PATCH),) if patched else (),
     )
     (place / "lock.json").write_text(lock.text())
     return lock
@@ -124,7 +124,7 @@ def hold(folder: Path, lock: Lock, image: str = IMAGE) -> None:
     place.mkdir(parents=True, exist_ok=True)
     rows = "".join(f'{name} = "{version}"\n' for name, version in HOLDS.items())
     (place / "target.toml").write_text(ON_IMAGE.format(image=image) + rows)
-    spec = lock_checksum(load_fixed_target(Project(folder=folder), "held").target, own_requirements())
+    spec = compute_spec_checksum(load_target_with_fixes(Project(folder=folder), "held").target, own_requirements())
     (place / "lock.json").write_text(replace(lock, target="held", spec=spec, base=image, patches=()).text())
 
 

@@ -18,12 +18,12 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 
 from rlbox.app import own_requirements
-from rlbox.artifacts.object_store import Store, store_folder
+from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.config.project import Project
 from rlbox.engine.container import ContainerDefaults
 from rlbox.image.plan import ImagePlan
 from rlbox.system.gpu import GpuStatus
-from rlbox.target.lock import Deb, Lock, LockedGroup, Package, lock_checksum
+from rlbox.target.lock import Deb, Lock, LockedGroup, Package, compute_spec_checksum
 from rlbox.target.target import Target, load_target
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -300,7 +300,7 @@ def fitting_lock(target: Target, runtime: tuple[str, ...]) -> Lock:
     """Return a current lock of `target`: one apt package where the base is bootstrapped, one package a group."""
     return Lock(
         target=target.name,
-        spec=lock_checksum(target, runtime),
+        spec=compute_spec_checksum(target, runtime),
         python=target.python.version,
         platform=target.python.platform,
         base=target.base.bootstrap or target.base.image,
@@ -313,9 +313,9 @@ def fitting_lock(target: Target, runtime: tuple[str, ...]) -> Lock:
 def hold(body: bytes) -> str:
     """Put bytes into the store and return their sha256."""
     digest = hashlib.sha256(body).hexdigest()
-    with Store(store_folder(None)).draft(digest) as draft:
+    with ObjectStore(resolve_store_dir(None)).draft(digest) as draft:
         draft.write(body)
-        draft.keep()
+        draft.commit()
     return digest
 
 

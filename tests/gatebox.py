@@ -25,10 +25,10 @@ from typing import Any
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.config.schema import check_spec
+from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.fixes.catalogue import load_fixes
-from rlbox.fixes.render import known_benign
+from rlbox.fixes.render import list_benign_lines
 from rlbox.gate.files import Before, probe_file
 from rlbox.gate.gate import GateJudge
 from rlbox.gate.http_probe import judge_answer
@@ -40,7 +40,7 @@ from rlbox.job.params import plan_values
 from rlbox.job.plan import StagePlan, plan_run
 
 CASES: dict[str, dict[str, Any]] = load_toml(CHECKOUT / "tests/cases/gate.toml")
-KNOWN = known_benign(load_fixes(Project(folder=CHECKOUT)))
+KNOWN = list_benign_lines(load_fixes(Project(folder=CHECKOUT)))
 Cut = Callable[[bytes], Iterable[bytes]]
 
 
@@ -70,7 +70,7 @@ def plan_case(case: dict[str, Any], run: Path) -> StagePlan:
     ready = {"url": "http://127.0.0.1"}
     parts = [{"name": name, "title": name, "command": ["x"], "ready": ready} for name in stage["services"]]
     job = {"name": "j", "title": "t", "target": "local", "services": parts, "stages": [stage]}
-    spec = check_spec(Job, job, "case")
+    spec = validate_spec(Job, job, "case")
     paths = Paths(run=str(run), job=str(run / "job"), data=str(run), python="python")
     return plan_run(spec, plan_values(spec, "", {}), paths, run_id="r", place="here", target="local").stages[0]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, LockedGroup, Package, Patch
+from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, LockedGroup, LockedPatch, Package
 
 SECRET = "s3cr3t-token"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -66,5 +66,5 @@ WHOLE = Lock(
             size=10,
         ),
     ),
-    patches=(Patch(name="fix-ports.patch", sha256="a" * 64),),
+    patches=(LockedPatch(name="fix-ports.patch", sha256="a" * 64),),
 )

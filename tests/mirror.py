@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from rlbox.artifacts.mirrors import FileAddress
-from rlbox.target.artifact import Artifact, Kind
+from rlbox.artifacts.mirrors import FileUrl
+from rlbox.target.artifact import Artifact, ArtifactKind
 
 Answer = Callable[["Request"], None]
 
@@ -128,24 +128,24 @@ class FakeLocator:
         self.skips: list[tuple[str, str]] = []
         self.skipped: list[tuple[str, str]] = []
 
-    def links(self, artifact: Artifact) -> Iterator[FileAddress]:
+    def list_urls(self, artifact: Artifact) -> Iterator[FileUrl]:
         """Tell what is passed over, yield the address below each base."""
         while self.skips:
-            self.skip(*self.skips.pop())
+            self.report_skip(*self.skips.pop())
         for mirror, base in self.bases.items():
-            yield FileAddress(url=f"{base}/{artifact.file}", mirror=mirror)
+            yield FileUrl(url=f"{base}/{artifact.file}", mirror=mirror)
 
-    def skip(self, mirror: str, reason: str) -> None:
+    def report_skip(self, mirror: str, reason: str) -> None:
         """Note what is passed over."""
         self.skipped.append((mirror, reason))
 
-    def git_urls(self, url: str) -> Iterator[FileAddress]:
+    def git_urls(self, url: str) -> Iterator[FileUrl]:
         """Yield each base as a repository."""
         for mirror, base in self.bases.items():
-            yield FileAddress(url=base, mirror=mirror)
+            yield FileUrl(url=base, mirror=mirror)
 
 
-def artifact_of(data: bytes, file: str = "a.whl", kind: Kind = "python", **more: Any) -> Artifact:
+def artifact_of(data: bytes, file: str = "a.whl", kind: ArtifactKind = "python", **more: Any) -> Artifact:
     """Return the artifact that has these bytes."""
     values = {"name": file.partition("-")[0].partition(".")[0], "group": "tools", **more}
     return Artifact(kind=kind, file=file, sha256=hashlib.sha256(data).hexdigest(), size=len(data), **values)

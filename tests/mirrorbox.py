@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import quote, unquote
 
-from rlbox.target.artifact import Artifact, Kind
+from rlbox.target.artifact import Artifact, ArtifactKind
 
 JSON_INDEX = "application/vnd.pypi.simple.v1+json"
 
@@ -131,7 +131,7 @@ def mirrors(count: int) -> Iterator[list[MirrorServer]]:
 
 
 def artifact(
-    body: bytes, file: str = "six-1.16.0-py2.py3-none-any.whl", kind: Kind = "python", **more: str
+    body: bytes, file: str = "six-1.16.0-py2.py3-none-any.whl", kind: ArtifactKind = "python", **more: str
 ) -> Artifact:
     """Return what a lock says of a file with these bytes."""
     values = {"name": "six", "group": "tools", "origin": "", **more}

@@ -19,7 +19,7 @@ from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import Request, urlopen
 
-from rlbox.engine.oci import INDEX, Descriptor, fallback_tag, parse_manifest
+from rlbox.engine.oci import INDEX, Descriptor, parse_manifest, referrers_tag
 
 USER, PASSWORD, TOKEN = "mira", "open sesame", "t0ken"
 
@@ -62,7 +62,7 @@ def log_in(host: str, folder: Path, password: str = PASSWORD) -> None:
 def listed_by(host: str, repository: str, digest: str) -> tuple[Descriptor, ...]:
     """Return what a registry says is attached to an image: by its API, or the tag that stands for it in its absence."""
     found = ask(f"http://{host}/v2/{repository}/referrers/{digest}")
-    found = found or ask(f"http://{host}/v2/{repository}/manifests/{fallback_tag(digest)}")
+    found = found or ask(f"http://{host}/v2/{repository}/manifests/{referrers_tag(digest)}")
     return parse_manifest(found, INDEX).manifests
 
 

@@ -9,7 +9,7 @@ import zipfile
 
 from mirrorbox import MirrorServer
 
-from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.object_store import ObjectStore
 from rlbox.target.lock import Lock
 
 FOREVER = {"Cache-Control": "max-age=31536000, immutable"}  # as real indexes say of files
@@ -34,7 +34,7 @@ class Index:
         files[file] = f"{address}#sha256={hashlib.sha256(body).hexdigest()}"
         self._server.index(f"/simple/{name}/", files)
 
-    def add_runtime(self, lock: Lock, store: Store) -> None:
+    def add_runtime(self, lock: Lock, store: ObjectStore) -> None:
         """Offer what rlbox's own layer is made of."""
         for package in lock.runtime.packages:
             self.add(package.name, package.file, store.path(package.sha256).read_bytes())

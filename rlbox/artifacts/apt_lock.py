@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote
 
-from rlbox.artifacts.base_image import extract_files
-from rlbox.artifacts.mirrors import SHARED_ARCHIVES, suites_of
-from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.base_image import extract_image_files
+from rlbox.artifacts.mirrors import SHARED_ARCHIVES, list_suites
+from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError, WorkFailed, page
 from rlbox.i18n import _
 from rlbox.system.command import check_command
@@ -51,7 +51,9 @@ class AptSuite:
         return f"deb [signed-by={self.keyring}] {self.url} {self.suite} main\n"
 
 
-def plan_apt_root(suites: Iterable[AptSuite], pins: Mapping[str, str], architecture: str, root: str) -> dict[str, str]:
+def render_apt_root(
+    suites: Iterable[AptSuite], pins: Mapping[str, str], architecture: str, root: str
+) -> dict[str, str]:
     """Return the files of apt's own folder `root`, so that nothing of this machine's apt is read or written.
 
     `pins` maps packages to the version to keep while an archive still has it.
@@ -70,11 +72,11 @@ def plan_apt_root(suites: Iterable[AptSuite], pins: Mapping[str, str], architect
         "status": "",
         "apt.conf": _settings(settings),
         "etc/sources.list": "".join(suite.line() for suite in suites),
-        "etc/preferences": plan_pins(pins),
+        "etc/preferences": render_apt_pins(pins),
     }
 
 
-def plan_pins(pins: Mapping[str, str]) -> str:
+def render_apt_pins(pins: Mapping[str, str]) -> str:
     return "".join(
         f"Package: {name}\nPin: version {version}\nPin-Priority: {_KEEP}\n\n" for name, version in sorted(pins.items())
     )
@@ -94,7 +96,7 @@ def plan_apt_commands(base: Base, root: str) -> tuple[Command, Command]:
     )
 
 
-def plan_image_root(sources: Mapping[str, str], archives: Mapping[str, str], root: str) -> dict[str, str]:
+def rewrite_image_sources(sources: Mapping[str, str], archives: Mapping[str, str], root: str) -> dict[str, str]:
     """Return the source lists of a base image for apt's own folder `root`, file name to text.
 
     Parameters
@@ -112,7 +114,7 @@ def plan_image_root(sources: Mapping[str, str], archives: Mapping[str, str], roo
     return found
 
 
-def plan_image_settings(architecture: str, root: str) -> str:
+def render_image_apt_conf(architecture: str, root: str) -> str:
     """Return apt's settings for adding packages to a base image whose files lie in `root`."""
     settings = {
         "Dir": f"{root}/",
@@ -126,7 +128,7 @@ def plan_image_settings(architecture: str, root: str) -> str:
     return _settings(settings)
 
 
-def archives_in(sources: Iterable[str], named: Iterable[str]) -> dict[str, str]:
+def parse_archives(sources: Iterable[str], named: Iterable[str]) -> dict[str, str]:
     """Return the addresses in apt source lists, each with the name that a lock gives its archive.
 
     That is the last part of the address for an archive in `named` (every mirror has it), else the address itself.
@@ -139,7 +141,7 @@ def _uncommented(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
 
 
-def parse_uris(text: str, urls: Mapping[str, str]) -> tuple[Deb, ...]:
+def parse_print_uris(text: str, urls: Mapping[str, str]) -> tuple[Deb, ...]:
     """Return the packages of `apt-get --print-uris`, sorted by name; `urls` maps addresses to names of archives.
 
     Raises
@@ -173,7 +175,7 @@ _LOOK = "look at base.packages and at `rlbox mirrors probe`"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def architecture_of(platform: str) -> str:
+def debian_architecture(platform: str) -> str:
     """Return Debian's name of the processor in uv's platform name (`x86_64-unknown-linux-gnu`: amd64)."""
     processor = platform.partition("-")[0]
     return _ARCHITECTURES.get(processor, processor)
@@ -198,20 +200,20 @@ def resolve_debs(
     WorkFailed
         apt finds no solution, or an archive does not answer; its last lines are quoted.
     """
-    suites = [_suite(archive, suite, archives) for suite, archive in suites_of(base).items()]
+    suites = [_suite(archive, suite, archives) for suite, archive in list_suites(base).items()]
     with tempfile.TemporaryDirectory(prefix="rlbox-apt-") as folder:
         root = Path(folder)
         for name in ("state/lists/partial", "cache/archives/partial", "etc/apt.conf.d", "etc/preferences.d"):
             (root / name).mkdir(parents=True)
-        for name, text in plan_apt_root(suites, pins, architecture_of(platform), folder).items():
+        for name, text in render_apt_root(suites, pins, debian_architecture(platform), folder).items():
             (root / name).write_text(text)
         where = ", ".join(sorted({suite.url for suite in suites}))
         told = _told(base, folder, ca_bundle, f"its archives ({where})")
-    return parse_uris(told, {suite.url: suite.archive for suite in suites})
+    return parse_print_uris(told, {suite.url: suite.archive for suite in suites})
 
 
 def resolve_debs_on_image(
-    base: Base, platform: str, store: Store, archives: Mapping[str, str], pins: Mapping[str, str], ca_bundle: str
+    base: Base, platform: str, store: ObjectStore, archives: Mapping[str, str], pins: Mapping[str, str], ca_bundle: str
 ) -> tuple[Deb, ...]:
     """Return the packages that `base.packages` add to a base image which the store holds.
 
@@ -219,20 +221,20 @@ def resolve_debs_on_image(
     """
     with tempfile.TemporaryDirectory(prefix="rlbox-apt-") as folder:
         root = Path(folder)
-        extract_files(base.image, platform, store, _APT_FILES, root)
+        extract_image_files(base.image, platform, store, _APT_FILES, root)
         if not (root / "var/lib/dpkg/status").is_file():
             raise WorkFailed(_("the base image has no list of apt packages"), where=base.image)
         for name in ("var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "etc/apt/preferences.d"):
             (root / name).mkdir(parents=True, exist_ok=True)
         lists = sorted({*root.glob("etc/apt/sources.list"), *root.glob("etc/apt/sources.list.d/*")})
         texts = {str(path): path.read_text("utf-8", "replace") for path in lists}
-        replaced = plan_image_root(texts, archives, folder)
+        replaced = rewrite_image_sources(texts, archives, folder)
         for path, text in replaced.items():
             Path(path).write_text(text)
-        (root / "apt.conf").write_text(plan_image_settings(architecture_of(platform), folder))
-        (root / "etc/apt/preferences.d/rlbox").write_text(plan_pins(pins))
+        (root / "apt.conf").write_text(render_image_apt_conf(debian_architecture(platform), folder))
+        (root / "etc/apt/preferences.d/rlbox").write_text(render_apt_pins(pins))
         told = _told(base, folder, ca_bundle, f"the archives of {base.image}")
-    return parse_uris(told, archives_in(replaced.values(), SHARED_ARCHIVES))
+    return parse_print_uris(told, parse_archives(replaced.values(), SHARED_ARCHIVES))
 
 
 def _told(base: Base, folder: str, ca_bundle: str, archives: str) -> str:

@@ -11,13 +11,13 @@ from typing import IO, cast
 
 from rlbox.amounts import size_text
 from rlbox.app import App
-from rlbox.artifacts.fetch import Progress, check_room, fetch_view
-from rlbox.artifacts.mirrors import FileAddress, oci_places
-from rlbox.artifacts.object_store import Draft, Store
+from rlbox.artifacts.fetch import FetchProgress, check_disk_space, show_fetch_progress
+from rlbox.artifacts.mirrors import FileUrl, list_image_references
+from rlbox.artifacts.object_store import ObjectStore, PartialObject
 from rlbox.artifacts.profile import load_profile
 from rlbox.engine.oci import INDEXES, LAYOUT, LAYOUT_FILE, Manifest, parse_manifest
 from rlbox.engine.reference import parse_reference
-from rlbox.engine.registry_client import Registry, wrong_digest
+from rlbox.engine.registry_client import Registry, create_digest_error
 from rlbox.errors import NodeError, RegistryError, RlboxError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
@@ -30,7 +30,7 @@ from rlbox.target.lock import Lock
 _PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def base_files(store: Store, base: str, platform: str = "") -> tuple[Artifact, ...]:
+def list_base_files(store: ObjectStore, base: str, platform: str = "") -> tuple[Artifact, ...]:
     """Return the files of a base image as far as the store knows them: none before its manifest was fetched.
 
     Parameters
@@ -44,16 +44,16 @@ def base_files(store: Store, base: str, platform: str = "") -> tuple[Artifact, .
     return tuple(_walk(store, base, digest, platform)) if at else ()
 
 
-def base_digests(store: Store, base: str) -> set[str]:
+def list_base_digests(store: ObjectStore, base: str) -> set[str]:
     """Return the objects that a base image is made of, as far as the store knows them."""
-    return {file.sha256 for file in base_files(store, base)}
+    return {file.sha256 for file in list_base_files(store, base)}
 
 
-def fetch_base(
+def fetch_base_files(
     base: str,
     platform: str,
-    store: Store,
-    places: Iterable[FileAddress],
+    store: ObjectStore,
+    places: Iterable[FileUrl],
     ca_bundle: str = "",
     on_bytes: Callable[[Artifact, int], None] = lambda artifact, done: None,
     before: Callable[[Sequence[Artifact]], None] = lambda missing: None,
@@ -70,16 +70,16 @@ def fetch_base(
     RegistryError
         No place gives the image; each is named with why.
     """
-    if not (missing := missing_files(store, base, platform)):
-        return base_files(store, base, platform)
+    if not (missing := list_missing_base_files(store, base, platform)):
+        return list_base_files(store, base, platform)
     tries = []
     for place in places:
         try:
-            while missing := missing_files(store, base, platform):
+            while missing := list_missing_base_files(store, base, platform):
                 before(missing)
-                check_room(store, missing)
+                check_disk_space(store, missing)
                 _fetch_from(place.url, missing, store, ca_bundle, on_bytes)
-            return base_files(store, base, platform)
+            return list_base_files(store, base, platform)
         except NodeError:
             raise
         except RlboxError as error:
@@ -90,15 +90,15 @@ def fetch_base(
     )
 
 
-def missing_files(store: Store, base: str, platform: str = "") -> list[Artifact]:
+def list_missing_base_files(store: ObjectStore, base: str, platform: str = "") -> list[Artifact]:
     """Return the files of a base image that are known and that the store lacks; its manifest, where that is one."""
     digest = base.rpartition(":")[2]
-    if not store.intact(digest):
+    if not store.is_intact(digest):
         return [_file(base, "manifest", digest, 0)]
-    return [file for file in base_files(store, base, platform) if not store.intact(file.sha256, file.size)]
+    return [file for file in list_base_files(store, base, platform) if not store.is_intact(file.sha256, file.size)]
 
 
-def _walk(store: Store, base: str, digest: str, platform: str) -> Iterator[Artifact]:
+def _walk(store: ObjectStore, base: str, digest: str, platform: str) -> Iterator[Artifact]:
     if not store.has(digest):
         return
     manifest = parse_manifest(store.path(digest).read_bytes())
@@ -132,27 +132,27 @@ def _file(base: str, part: str, digest: str, size: int) -> Artifact:
 
 
 def _fetch_from(
-    url: str, files: Iterable[Artifact], store: Store, ca_bundle: str, on_bytes: Callable[[Artifact, int], None]
+    url: str, files: Iterable[Artifact], store: ObjectStore, ca_bundle: str, on_bytes: Callable[[Artifact, int], None]
 ) -> None:
     reference = parse_reference(url)
     with Registry(reference.host, ca_bundle=ca_bundle) as registry:
         for file in files:
-            with store.draft(file.sha256) as draft:
-                if store.intact(file.sha256):
+            with store.open_partial(file.sha256) as draft:
+                if store.is_intact(file.sha256):
                     continue
                 if file.file.endswith("manifest"):
-                    draft.restart()
+                    draft.reset()
                     draft.write(registry.get_manifest(reference.repository, f"sha256:{file.sha256}").body)
                 else:
-                    fill_from_registry(registry, reference.repository, file, draft, on_bytes)
-                draft.keep()
+                    download_blob(registry, reference.repository, file, draft, on_bytes)
+                draft.commit()
 
 
-def fill_from_registry(
+def download_blob(
     registry: Registry,
     repository: str,
     file: Artifact,
-    draft: Draft,
+    draft: PartialObject,
     on_bytes: Callable[[Artifact, int], None] = lambda artifact, done: None,
 ) -> None:
     """Fill `draft` with a blob, going on where it ends; `RegistryError` when its bytes are wrong."""
@@ -160,7 +160,7 @@ def fill_from_registry(
     def append() -> None:
         with registry.open_blob(repository, f"sha256:{file.sha256}", start=draft.size) as (start, blocks):
             if start != draft.size:
-                draft.restart()
+                draft.reset()
             for block in blocks:
                 draft.write(block)
                 on_bytes(file, draft.size)
@@ -169,43 +169,45 @@ def fill_from_registry(
     if draft.size < file.size:
         registry.retry(append)
     if draft.digest != file.sha256 and resumed:
-        draft.restart()
+        draft.reset()
         registry.retry(append)
     if draft.digest != file.sha256:
         found = draft.digest
-        draft.restart()
-        raise wrong_digest(f"{registry.host}/{repository}", f"sha256:{file.sha256}", f"sha256:{found}")
+        draft.reset()
+        raise create_digest_error(f"{registry.host}/{repository}", f"sha256:{file.sha256}", f"sha256:{found}")
 
 
-def fetch_base_image(
+def fetch_locked_base(
     app: App,
     lock: Lock,
-    store: Store,
+    store: ObjectStore,
     sources: str,
     before: Callable[[Sequence[Artifact]], None] = lambda missing: None,
 ) -> tuple[Artifact, ...]:
     """Return the files of the lock's base image when the store holds them all; none for a bootstrapped base.
 
-    `before` is told what is missing, as in `fetch_base`.
+    `before` is told what is missing, as in `fetch_base_files`.
     """
     if "@" not in lock.base:
         return ()
-    places = oci_places(lock.base, load_profile(app.project, sources))
+    places = list_image_references(lock.base, load_profile(app.project, sources))
 
     def tell(missing: Sequence[Artifact]) -> None:
         before(missing)
         if whole := sum(file.size for file in missing):
             app.say(f"fetching {len(missing)} files of {lock.base.partition('@')[0]}, {size_text(whole)}")
 
-    with fetch_view(app, 0) as show:
+    with show_fetch_progress(app, 0) as show:
 
         def on_bytes(file: Artifact, done: int) -> None:
-            show(Progress(artifact=file, state="done" if done == file.size else "running", done=done))
+            show(FetchProgress(artifact=file, state="done" if done == file.size else "running", done=done))
 
-        return fetch_base(lock.base, lock.platform, store, places, read_network_settings().ca_bundle, on_bytes, tell)
+        return fetch_base_files(
+            lock.base, lock.platform, store, places, read_network_settings().ca_bundle, on_bytes, tell
+        )
 
 
-def write_base_layout(base: str, platform: str, store: Store) -> Path:
+def write_oci_layout(base: str, platform: str, store: ObjectStore) -> Path:
     """Return a folder with the base image `NAME@sha256:DIGEST` as an OCI image layout; its blobs are links.
 
     The store must hold the image. A folder that is there already is used as it is.
@@ -216,8 +218,8 @@ def write_base_layout(base: str, platform: str, store: Store) -> Path:
     if index.is_file():
         return folder
     blobs = folder / "blobs/sha256"
-    for file in base_files(store, base, platform):
-        store.link(file.sha256, blobs / file.sha256)
+    for file in list_base_files(store, base, platform):
+        store.link_to(file.sha256, blobs / file.sha256)
     write_atomic(folder / LAYOUT_FILE, LAYOUT)
     manifest = parse_manifest(store.path(digest).read_bytes())
     row = {"mediaType": manifest.descriptor.media_type, "digest": f"sha256:{digest}", "size": len(manifest.body)}
@@ -226,7 +228,7 @@ def write_base_layout(base: str, platform: str, store: Store) -> Path:
 
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
-GONE = ".wh."  # a layer's mark that a file of a lower one is removed; source: OCI image layer specification
+WHITEOUT_PREFIX = ".wh."  # a layer's mark that a file of a lower one is removed; source: OCI image layer specification
 
 
 def open_layer(path: Path) -> IO[bytes]:
@@ -236,7 +238,7 @@ def open_layer(path: Path) -> IO[bytes]:
     return cast("IO[bytes]", zstd.ZstdFile(path)) if packed else path.open("rb")
 
 
-def extract_files(base: str, platform: str, store: Store, wanted: tuple[str, ...], folder: Path) -> None:
+def extract_image_files(base: str, platform: str, store: ObjectStore, wanted: tuple[str, ...], folder: Path) -> None:
     """Write the files of a base image that lie below the paths `wanted` into `folder`, as the image has them at last.
 
     Parameters
@@ -249,7 +251,7 @@ def extract_files(base: str, platform: str, store: Store, wanted: tuple[str, ...
     WorkFailed
         A layer is no archive, or holds what no folder can.
     """
-    for file in base_files(store, base, platform):
+    for file in list_base_files(store, base, platform):
         if " layer " not in file.file:
             continue
         try:
@@ -284,8 +286,8 @@ def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
     path = folder / member.name.lstrip("./")
     if any(part.is_symlink() for part in path.parents if part != folder and part.is_relative_to(folder)):
         return  # below a link of the image's making, which may lead out of the folder
-    if path.name.startswith(GONE):
-        path.with_name(path.name.removeprefix(GONE)).unlink(missing_ok=True)
+    if path.name.startswith(WHITEOUT_PREFIX):
+        path.with_name(path.name.removeprefix(WHITEOUT_PREFIX)).unlink(missing_ok=True)
     elif member.isfile() and (file := tar.extractfile(member)):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)  # a link would be written through

@@ -8,20 +8,20 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from rlbox.artifacts.apt_lock import resolve_debs
-from rlbox.artifacts.git_tree import lock_git
-from rlbox.artifacts.python_lock import PINS, Inputs, Upgrade, locked_packages, resolve
-from rlbox.artifacts.source_selection import Places
+from rlbox.artifacts.git_tree import resolve_git_ref
+from rlbox.artifacts.python_lock import PINS, ResolverInputs, UpgradeRequest, resolve_packages, select_packages
+from rlbox.artifacts.source_selection import LockSources
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.target.compiled import COMPILER_WHEELS, Compile
-from rlbox.target.lock import Compiled, Deb, GitTree, Lock, LockedGroup, Package, recipe_digest
+from rlbox.target.lock import CompiledWheel, Deb, GitTree, Lock, LockedGroup, Package, compute_recipe_digest
 from rlbox.target.target import Base, Target
 
 # A C++ compiler with what it needs, and Python's headers.
 _TOOLCHAIN = ("g++", "python3-dev")
 
 
-def plan_source(entry: Compile) -> Inputs:
+def plan_source_inputs(entry: Compile) -> ResolverInputs:
     """Return what uv is asked for the source archive of an entry; its metadata are given, for they need the build."""
     name, version = entry.distribution, entry.version
     settings = (
@@ -29,10 +29,12 @@ def plan_source(entry: Compile) -> Inputs:
         f'[[dependency-metadata]]\nname = "{name}"\nversion = "{version}"\nrequires-dist = []\n'
     )
     files = {"source.in": f"{name}=={version}\n", "uv.toml": settings, PINS: ""}
-    return Inputs(name=f"source of {name}", files=files)
+    return ResolverInputs(name=f"source of {name}", files=files)
 
 
-def plan_tools(entry: Compile, stack: Iterable[Package], before: Compiled | None, moved: Iterable[str]) -> Inputs:
+def plan_tool_inputs(
+    entry: Compile, stack: Iterable[Package], before: CompiledWheel | None, moved: Iterable[str]
+) -> ResolverInputs:
     """Return what uv is asked for the packages that a build imports.
 
     Parameters
@@ -47,7 +49,7 @@ def plan_tools(entry: Compile, stack: Iterable[Package], before: Compiled | None
     pins: dict[str, str] = {**{name: version for name, version in kept.items() if name not in set(moved)}, **versions}
     roots = [_root(text, versions) for text in entry.needs]
     roots += [f"{name}=={entry.cuda}.*" for name in COMPILER_WHEELS if entry.cuda]
-    return Inputs(
+    return ResolverInputs(
         name=f"tools of {entry.distribution}",
         files={
             "tools.in": "".join(f"{line}\n" for line in sorted(roots)),
@@ -67,7 +69,7 @@ def _root(text: str, versions: Mapping[str, str]) -> str:
     return f"{text}=={version}" if version and not asked.specifier else text
 
 
-def toolchain_base(target: Target) -> Base | None:
+def build_toolchain_base(target: Target) -> Base | None:
     """Return the bootstrapped system that a target's wheels are compiled in; None where nothing is, or none is made."""
     if not target.compiled or not target.base.bootstrap:
         return None
@@ -75,7 +77,7 @@ def toolchain_base(target: Target) -> Base | None:
     return target.base.model_copy(update={"packages": tuple(sorted({*_TOOLCHAIN, *named}))})
 
 
-def with_wheels(lock: Lock, before: Lock | None) -> Lock:
+def keep_compiled_wheels(lock: Lock, before: Lock | None) -> Lock:
     for row in lock.compiled:
         wheel = before.wheel(row) if before else None
         if wheel:
@@ -83,13 +85,13 @@ def with_wheels(lock: Lock, before: Lock | None) -> Lock:
     return lock
 
 
-def stack_packages(groups: Iterable[LockedGroup]) -> tuple[Package, ...]:
+def list_indexed_packages(groups: Iterable[LockedGroup]) -> tuple[Package, ...]:
     return tuple(package for group in groups for package in group.packages if package.indexed)
 
 
-def lock_compiled(
-    target: Target, lock: Lock, before: Lock | None, upgrade: Upgrade, places: Places
-) -> tuple[tuple[Deb, ...], tuple[Compiled, ...]]:
+def resolve_compiled(
+    target: Target, lock: Lock, before: Lock | None, upgrade: UpgradeRequest, places: LockSources
+) -> tuple[tuple[Deb, ...], tuple[CompiledWheel, ...]]:
     """Return the apt packages of the system that wheels are compiled in, and what each is compiled from.
 
     Parameters
@@ -106,8 +108,8 @@ def lock_compiled(
     return toolchain, tuple(_rows(target, lock, before, upgrade, places, toolchain))
 
 
-def _toolchain(target: Target, before: Lock | None, upgrade: Upgrade, places: Places) -> tuple[Deb, ...]:
-    base = toolchain_base(target)
+def _toolchain(target: Target, before: Lock | None, upgrade: UpgradeRequest, places: LockSources) -> tuple[Deb, ...]:
+    base = build_toolchain_base(target)
     if base is None:
         return ()
     kept = {deb.name: deb.version for deb in (before.toolchain if before else ()) if not upgrade.moves(deb.name)}
@@ -115,38 +117,47 @@ def _toolchain(target: Target, before: Lock | None, upgrade: Upgrade, places: Pl
 
 
 def _rows(
-    target: Target, lock: Lock, before: Lock | None, upgrade: Upgrade, places: Places, toolchain: Iterable[Deb]
-) -> Iterator[Compiled]:
+    target: Target,
+    lock: Lock,
+    before: Lock | None,
+    upgrade: UpgradeRequest,
+    places: LockSources,
+    toolchain: Iterable[Deb],
+) -> Iterator[CompiledWheel]:
     known = {row.name: row for row in before.compiled} if before else {}
     for group, entry in target.compiled:
         row = known.get(entry.distribution)
         source = _source(target, entry, row, upgrade, places)
-        plan = plan_tools(entry, stack_packages(lock.groups), None if upgrade.everything else row, upgrade.names)
+        plan = plan_tool_inputs(
+            entry, list_indexed_packages(lock.groups), None if upgrade.everything else row, upgrade.names
+        )
         tools = tuple(sorted(_packages(target, plan, row, upgrade, places), key=lambda package: package.name))
-        digest = recipe_digest(target, entry, source, tools, toolchain)
-        yield Compiled(name=entry.distribution, group=group.name, recipe=digest, source=source, tools=tools)
+        digest = compute_recipe_digest(target, entry, source, tools, toolchain)
+        yield CompiledWheel(name=entry.distribution, group=group.name, recipe=digest, source=source, tools=tools)
 
 
 def _source(
-    target: Target, entry: Compile, before: Compiled | None, upgrade: Upgrade, places: Places
+    target: Target, entry: Compile, before: CompiledWheel | None, upgrade: UpgradeRequest, places: LockSources
 ) -> Package | GitTree:
     if entry.url:
         known = [before.source] if before and isinstance(before.source, GitTree) else []
-        return locked_tree(entry.distribution, entry.url, entry.ref, known, upgrade, places)
-    (source,) = _packages(target, plan_source(entry), before, upgrade, places)
+        return resolve_git_tree(entry.distribution, entry.url, entry.ref, known, upgrade, places)
+    (source,) = _packages(target, plan_source_inputs(entry), before, upgrade, places)
     return source
 
 
 def _packages(
-    target: Target, inputs: Inputs, before: Compiled | None, upgrade: Upgrade, places: Places
+    target: Target, inputs: ResolverInputs, before: CompiledWheel | None, upgrade: UpgradeRequest, places: LockSources
 ) -> tuple[Package, ...]:
     rows = (before.source, *before.tools) if before else ()
     sizes = {row.sha256: row.size for row in rows}
-    resolution = resolve(target, inputs, places.sources, places.site.ca_bundle, upgrade, sizes)
-    return tuple(locked_packages(target, resolution).values())
+    resolution = resolve_packages(target, inputs, places.sources, places.site.ca_bundle, upgrade, sizes)
+    return tuple(select_packages(target, resolution).values())
 
 
-def locked_tree(name: str, url: str, ref: str, known: Iterable[GitTree], upgrade: Upgrade, places: Places) -> GitTree:
+def resolve_git_tree(
+    name: str, url: str, ref: str, known: Iterable[GitTree], upgrade: UpgradeRequest, places: LockSources
+) -> GitTree:
     """Return the tree that `ref` of a repository means now, or the `known` one that `upgrade` does not move.
 
     Raises
@@ -157,7 +168,7 @@ def locked_tree(name: str, url: str, ref: str, known: Iterable[GitTree], upgrade
     for tree in known:
         if (tree.name, tree.url, tree.ref) == (name, url, ref) and not upgrade.moves(name):
             return tree
-    facts = lock_git(url, ref, places.locator.git_urls(url), places.site.ca_bundle)
+    facts = resolve_git_ref(url, ref, places.locator.git_urls(url), places.site.ca_bundle)
     return GitTree(
         name=name, url=url, ref=ref, commit=facts.commit, tree=facts.tree, sha256=facts.sha256, size=facts.size
     )

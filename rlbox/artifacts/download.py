@@ -12,8 +12,8 @@ from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from rlbox.amounts import limit_text
-from rlbox.artifacts.mirrors import FileAddress, refusal
-from rlbox.artifacts.object_store import Draft
+from rlbox.artifacts.mirrors import FileUrl, find_response_error
+from rlbox.artifacts.object_store import PartialObject
 from rlbox.errors import Interrupted, RlboxError
 from rlbox.i18n import _
 from rlbox.system.http import (
@@ -35,7 +35,7 @@ _SHY_AFTER, _DEAD_AFTER = 3, 16
 _CREDENTIALS = re.compile(r"(?<=//)[^/@\s]+(?=@)")
 
 
-class Links(Protocol):
+class UrlSource(Protocol):
     """Who knows where files are; asked by several threads at once.
 
     `skipped` are mirror and reason of each place that was passed over by now.
@@ -43,18 +43,18 @@ class Links(Protocol):
 
     skipped: list[tuple[str, str]]
 
-    def skip(self, mirror: str, reason: str) -> None:
+    def report_skip(self, mirror: str, reason: str) -> None:
         """Tell that a mirror is passed over, and why."""
 
-    def links(self, artifact: Artifact) -> Iterable[FileAddress]:
+    def list_urls(self, artifact: Artifact) -> Iterable[FileUrl]:
         """Return where a file may be, the best place first."""
 
-    def git_urls(self, url: str) -> Iterable[FileAddress]:
+    def git_urls(self, url: str) -> Iterable[FileUrl]:
         """Return where the repository at `url` may be cloned from, the best place first."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Try:
+class FailedAttempt:
     """One place that did not give a file; `status` is the answer's, 0 when there was none."""
 
     mirror: str
@@ -62,8 +62,8 @@ class Try:
     status: int = 0
 
 
-class Unfetched(Exception):
-    def __init__(self, tries: tuple[Try, ...]) -> None:
+class DownloadError(Exception):
+    def __init__(self, tries: tuple[FailedAttempt, ...]) -> None:
         super().__init__("; ".join(f"{one.mirror}: {one.why}" for one in tries))
         self.tries = tries
 
@@ -82,7 +82,7 @@ class _Restart(_LinkFailed):
     """What is there is of no use for going on."""
 
 
-def mask_urls(text: str) -> str:
+def mask_credentials(text: str) -> str:
     """Return `text` with `user:password@` of every address replaced by `***@`."""
     return _CREDENTIALS.sub("***", text)
 
@@ -115,7 +115,7 @@ class Downloader:
         self._last: dict[str, str] = {}
 
     def download(
-        self, artifact: Artifact, links: Iterable[FileAddress], draft: Draft, tell: Callable[[str, int], None]
+        self, artifact: Artifact, links: Iterable[FileUrl], draft: PartialObject, tell: Callable[[str, int], None]
     ) -> str:
         """Fill `draft` and keep it; return the mirror that gave the last byte.
 
@@ -126,8 +126,8 @@ class Downloader:
         Unfetched
             No link gave the right bytes; what came of them stays in the draft.
         """
-        failed: dict[str, Try] = {}
-        again: list[FileAddress] = []
+        failed: dict[str, FailedAttempt] = {}
+        again: list[FileUrl] = []
         for number in range(_ROUNDS):
             if number:
                 self._pause(retry_delay_s(number))
@@ -138,13 +138,15 @@ class Downloader:
                     self._silent[link.mirror] = 0
                     return link.mirror
                 except _LinkFailed as error:
-                    failed[link.url] = Try(mirror=link.mirror, why=mask_urls(str(error)), status=error.status)
+                    failed[link.url] = FailedAttempt(
+                        mirror=link.mirror, why=mask_credentials(str(error)), status=error.status
+                    )
                     again += [link] if error.transient else []
             if not again:
                 break
-        raise Unfetched(tuple(failed.values()))
+        raise DownloadError(tuple(failed.values()))
 
-    def _shy_last(self, links: Iterable[FileAddress]) -> Iterator[FileAddress]:
+    def _shy_last(self, links: Iterable[FileUrl]) -> Iterator[FileUrl]:
         """Yield the links; those of a mirror that has been silent lately come after the others."""
         later = []
         for link in links:
@@ -158,7 +160,9 @@ class Downloader:
         if self._stop.wait(seconds):
             raise Interrupted(_("stopped"))
 
-    def _from_link(self, artifact: Artifact, link: FileAddress, draft: Draft, tell: Callable[[str, int], None]) -> None:
+    def _from_link(
+        self, artifact: Artifact, link: FileUrl, draft: PartialObject, tell: Callable[[str, int], None]
+    ) -> None:
         """Fill and keep the draft; a stream that is cut is continued once, bytes of other origin are dropped once."""
         cuts = restarts = 0
         while True:
@@ -167,7 +171,7 @@ class Downloader:
                 if not artifact.size or draft.size != artifact.size:
                     self._stream(artifact, link, draft, tell)
                 if draft.digest == artifact.sha256:
-                    draft.keep()
+                    draft.commit()
                     return
                 raise _Restart(f"wrong bytes: sha256 {draft.digest[:12]}…, locked is {artifact.sha256[:12]}…")
             except _Cut:
@@ -175,12 +179,14 @@ class Downloader:
                 if cuts > 1:
                     raise
             except _Restart:
-                draft.restart()
+                draft.reset()
                 restarts += 1
                 if restarts > 1 or not foreign:
                     raise
 
-    def _stream(self, artifact: Artifact, link: FileAddress, draft: Draft, tell: Callable[[str, int], None]) -> None:
+    def _stream(
+        self, artifact: Artifact, link: FileUrl, draft: PartialObject, tell: Callable[[str, int], None]
+    ) -> None:
         local = link.url.startswith("file:")
         with closing(_local_blocks(link, draft) if local else self._remote_blocks(artifact, link, draft)) as blocks:
             for block in blocks:
@@ -193,7 +199,7 @@ class Downloader:
         if draft.size < artifact.size:
             raise _Cut(f"ends after {draft.size} of {artifact.size} bytes", transient=True)
 
-    def _remote_blocks(self, artifact: Artifact, link: FileAddress, draft: Draft) -> Generator[bytes, None, None]:
+    def _remote_blocks(self, artifact: Artifact, link: FileUrl, draft: PartialObject) -> Generator[bytes, None, None]:
         if self._silent.get(link.mirror, 0) >= _DEAD_AFTER:
             raise _LinkFailed(f"not tried after {_DEAD_AFTER} failures in a row: {self._last[link.mirror]}")
         headers = {"Range": f"bytes={draft.size}-"} if draft.size else {}
@@ -208,7 +214,7 @@ class Downloader:
             if began and error.kind == "cut":
                 raise _Cut(f"cut after {draft.size} of {artifact.size} bytes", transient=True) from error
             self._silent[link.mirror] = count = self._silent.get(link.mirror, 0) + 1
-            self._last[link.mirror] = why = mask_urls(self._reason(error))
+            self._last[link.mirror] = why = mask_credentials(self._reason(error))
             if count == _SHY_AFTER:
                 self._on_skip(link.mirror, why)
             raise _LinkFailed(why, transient=error.kind != "address") from error
@@ -219,15 +225,15 @@ class Downloader:
         return f"no byte for {limit_text(self._stall_s)}" if error.kind == "silent" else explain_no_response(error)
 
 
-def _guarded(links: Iterable[FileAddress], failed: dict[str, Try]) -> Iterator[FileAddress]:
+def _guarded(links: Iterable[FileUrl], failed: dict[str, FailedAttempt]) -> Iterator[FileUrl]:
     """Yield `links`; that no more can be found is one of the failures."""
     try:
         yield from links
     except RlboxError as error:
-        failed[""] = Try(mirror="sources", why=mask_urls(error.what))
+        failed[""] = FailedAttempt(mirror="sources", why=mask_credentials(error.what))
 
 
-def _check_answer(artifact: Artifact, draft: Draft, answer: HttpResponse) -> None:
+def _check_answer(artifact: Artifact, draft: PartialObject, answer: HttpResponse) -> None:
     """Raise unless the answer's body is the file, or the rest of it; a whole body empties the draft."""
     status = answer.status
     if status == 206 and draft.size:
@@ -237,13 +243,13 @@ def _check_answer(artifact: Artifact, draft: Draft, answer: HttpResponse) -> Non
     if status == 416 and draft.size:
         raise _Restart("has no such range")
     size = None if "content-encoding" in answer.headers else answer.content_length
-    if why := refusal(status, answer.headers.get("content-type", ""), size, artifact):
+    if why := find_response_error(status, answer.headers.get("content-type", ""), size, artifact):
         raise _LinkFailed(why, status=status, transient=status in RETRYABLE_STATUSES)
     if draft.size:
-        draft.restart()
+        draft.reset()
 
 
-def _local_blocks(link: FileAddress, draft: Draft) -> Generator[bytes, None, None]:
+def _local_blocks(link: FileUrl, draft: PartialObject) -> Generator[bytes, None, None]:
     path = Path(unquote(urlsplit(link.url).path))
     try:
         with open(path, "rb", buffering=0) as file:

@@ -10,30 +10,30 @@ from urllib.parse import urlsplit
 
 from packaging.utils import canonicalize_name
 
-from rlbox.artifacts.index_pages import Unusable, read_page
+from rlbox.artifacts.index_pages import UnusableMirrorError, read_index_page
 from rlbox.artifacts.mirrors import (
-    FileAddress,
-    Machine,
-    git_places,
-    http_places,
-    oci_places,
-    places,
-    same_file,
-    suites_of,
+    FileUrl,
+    MachineSources,
+    is_same_file,
+    list_file_urls,
+    list_git_urls,
+    list_http_urls,
+    list_image_references,
+    list_suites,
 )
 from rlbox.artifacts.profile import HiddenHost, Profile
 from rlbox.engine.reference import parse_reference
 from rlbox.system.http import HttpClient, NoResponseError, create_client
-from rlbox.target.artifact import Artifact, Kind
+from rlbox.target.artifact import Artifact, ArtifactKind
 from rlbox.target.target import Target
 
-NOT_ASKED = "default of the client (not asked: no network)"
+DEFAULT_UNKNOWN = "default of the client (not asked: no network)"
 PHASES = ("lock", "fetch", "build", "run")
 _GETTING = PHASES[:3]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contact:
+class HostContact:
     """One host and why it is contacted.
 
     `declared` says who decided it: `profile`, `machine` (settings of this machine), `target` (an address of the spec),
@@ -52,42 +52,43 @@ class Contact:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Address:
+class SourceAddress:
     """An address that files are got from, and the one that shows where its answers lead."""
 
     kind: str
-    place: FileAddress
+    place: FileUrl
     artifact: Artifact | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class EgressFacts:
+class EgressProbe:
     """What asking the machine and its sources gave.
 
     `behind` maps an address to the further hosts that its answers lead to (files that an index lists, redirects); what
     is not in it could not be asked.
     """
 
-    machine: Machine = field(default_factory=Machine)
+    machine: MachineSources = field(default_factory=MachineSources)
     behind: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def plan_addresses(
-    target: Target, artifacts: Sequence[Artifact], profile: Profile, machine: Machine
-) -> tuple[Address, ...]:
+def list_source_addresses(
+    target: Target, artifacts: Sequence[Artifact], profile: Profile, machine: MachineSources
+) -> tuple[SourceAddress, ...]:
     """Return every address that the target's files may be got from, with one file to look up at each.
 
     `artifacts` are those of the lock; before there is one, the spec says which kinds there will be.
     """
     found = []
     for artifact in _samples(target, artifacts):
-        mine = tuple(places(artifact, profile, machine))
+        mine = tuple(list_file_urls(artifact, profile, machine))
         if not any(place.url.startswith("file:") and not place.page for place in mine):  # else it lies on this machine
-            found += [Address(kind=artifact.kind, place=place, artifact=artifact) for place in mine]
-    found += [Address(kind="http", place=p) for file in target.http for p in http_places(file.url, profile)]
-    found += [Address(kind="git", place=p) for tree in target.git for p in git_places(tree.url, profile)]
+            found += [SourceAddress(kind=artifact.kind, place=place, artifact=artifact) for place in mine]
+    found += [SourceAddress(kind="http", place=p) for file in target.http for p in list_http_urls(file.url, profile)]
+    found += [SourceAddress(kind="git", place=p) for tree in target.git for p in list_git_urls(tree.url, profile)]
     found += [
-        Address(kind="oci", place=p) for p in (oci_places(target.base.image, profile) if target.base.image else ())
+        SourceAddress(kind="oci", place=p)
+        for p in (list_image_references(target.base.image, profile) if target.base.image else ())
     ]
     return tuple(one for one in found if not one.place.url.startswith("file:"))
 
@@ -104,10 +105,10 @@ def _samples(target: Target, artifacts: Sequence[Artifact]) -> Iterator[Artifact
 
 
 def _assumed(target: Target) -> Iterator[Artifact]:
-    def artifact(kind: Kind, name: str, file: str, origin: str) -> Artifact:
+    def artifact(kind: ArtifactKind, name: str, file: str, origin: str) -> Artifact:
         return Artifact(kind=kind, name=name, file=file, sha256="", size=0, group="", origin=origin)
 
-    for suite, archive in suites_of(target.base).items() if target.base.bootstrap else ():
+    for suite, archive in list_suites(target.base).items() if target.base.bootstrap else ():
         yield artifact("apt", suite, f"dists/{suite}/InRelease", archive)
     yield artifact("python", "uv", "", "")
     for group in target.stack:
@@ -120,46 +121,46 @@ def plan_egress(
     artifacts: Sequence[Artifact],
     profile: Profile,
     hidden: Iterable[HiddenHost],
-    facts: EgressFacts,
-) -> tuple[Contact, ...]:
+    facts: EgressProbe,
+) -> tuple[HostContact, ...]:
     """Return every host with its reasons, each reason once: what gets files first, then what runs."""
-    addresses = plan_addresses(target, artifacts, profile, facts.machine)
+    addresses = list_source_addresses(target, artifacts, profile, facts.machine)
     found = [*_proxies(facts.machine), *(one for address in addresses for one in _address_contacts(address, facts))]
     found += _unasked(target, artifacts, addresses)
     found += _hidden_contacts(target, artifacts, hidden, {one.host for one in found if one.kind == "oci"})
     found += [
-        Contact(host=one.host, kind="http", phases=(one.phase,), declared="profile", why=one.why)
+        HostContact(host=one.host, kind="http", phases=(one.phase,), declared="profile", why=one.why)
         for one in profile.egress
     ]
     return tuple(dict.fromkeys(found))
 
 
-def contacted(found: Iterable[Contact]) -> dict[str, list[str]]:
+def list_hosts_by_phase(found: Iterable[HostContact]) -> dict[str, list[str]]:
     """Return phase to the hosts that it contacts, sorted; those that a setting closes are not among them."""
     known = [one for one in found if one.host and not one.closed_by]
     return {phase: sorted({one.host for one in known if phase in one.phases}) for phase in PHASES}
 
 
-def host_of(url: str) -> str:
+def parse_host(url: str) -> str:
     return (urlsplit(url).hostname or "") if "://" in url else parse_reference(url).host.partition(":")[0]
 
 
-def _proxies(machine: Machine) -> Iterator[Contact]:
+def _proxies(machine: MachineSources) -> Iterator[HostContact]:
     for name, value in sorted(machine.site.proxies.items()):
-        host = host_of(value if "://" in value else f"http://{value}")
+        host = parse_host(value if "://" in value else f"http://{value}")
         if name.upper() != "NO_PROXY" and host:
             why = f"{name.upper()}: what follows goes through it"
-            yield Contact(host=host, kind="proxy", phases=_GETTING, declared="machine", why=why)
+            yield HostContact(host=host, kind="proxy", phases=_GETTING, declared="machine", why=why)
 
 
-def _address_contacts(address: Address, facts: EgressFacts) -> Iterator[Contact]:
+def _address_contacts(address: SourceAddress, facts: EgressProbe) -> Iterator[HostContact]:
     place = address.place
-    host = host_of(place.url)
+    host = parse_host(place.url)
     behind = facts.behind.get(place.url)
     unknown = "" if behind is not None or address.kind in ("git", "oci") else " (not asked where it leads: no network)"
 
-    def contact(where: str, why: str) -> Contact:
-        return Contact(
+    def contact(where: str, why: str) -> HostContact:
+        return HostContact(
             host=where, kind=address.kind, phases=_GETTING, declared=place.by, why=why, rule=_rule(address.kind)
         )
 
@@ -173,16 +174,20 @@ def _rule(kind: str) -> str:
     return f"a rule of kind {kind!r} in a sources profile"
 
 
-def _unasked(target: Target, artifacts: Sequence[Artifact], addresses: Sequence[Address]) -> Iterator[Contact]:
+def _unasked(
+    target: Target, artifacts: Sequence[Artifact], addresses: Sequence[SourceAddress]
+) -> Iterator[HostContact]:
     known = {address.kind for address in addresses}
     for kind in dict.fromkeys(artifact.kind for artifact in _samples(target, artifacts)):
         if kind in ("apt", "python") and kind not in known:
-            yield Contact(host="", kind=kind, phases=_GETTING, declared="default", why=NOT_ASKED, rule=_rule(kind))
+            yield HostContact(
+                host="", kind=kind, phases=_GETTING, declared="default", why=DEFAULT_UNKNOWN, rule=_rule(kind)
+            )
 
 
 def _hidden_contacts(
     target: Target, artifacts: Sequence[Artifact], hidden: Iterable[HiddenHost], registries: Collection[str]
-) -> Iterator[Contact]:
+) -> Iterator[HostContact]:
     locked = {_distribution_name(artifact.name): artifact for artifact in artifacts}
     named = {_distribution_name(line) for group in target.stack for line in group.packages}
     for row in hidden:
@@ -191,19 +196,19 @@ def _hidden_contacts(
             mine = [name for name in mine if name not in locked or not locked[name].file.endswith(".whl")]
         if (row.packages and not mine) or (row.registry and row.registry not in registries):
             continue
-        if row.when and not any(holds(condition, target.env) for condition in row.when):
+        if row.when and not any(condition_holds(condition, target.env) for condition in row.when):
             continue
-        closed = next((condition for condition in row.unless if holds(condition, target.env)), "")
+        closed = next((condition for condition in row.unless if condition_holds(condition, target.env)), "")
         host, why = row.host, row.why
         if row.replaced_by and (value := target.env.get(row.replaced_by)):
-            host, why = host_of(value) if "://" in value else "", f"{why} ({row.replaced_by})"
+            host, why = parse_host(value) if "://" in value else "", f"{why} ({row.replaced_by})"
         shown = f"{', '.join(mine)}: {why}" if mine else why
-        yield Contact(
+        yield HostContact(
             host=host, kind=row.kind, phases=(row.phase,), declared="hidden", why=shown, rule=row.rule, closed_by=closed
         )
 
 
-def holds(condition: str, env: Mapping[str, str]) -> bool:
+def condition_holds(condition: str, env: Mapping[str, str]) -> bool:
     """Return whether `NAME` is set to anything, or `NAME=VALUE|VALUE` to one of the values, in any case."""
     name, equals, values = condition.partition("=")
     given = env.get(name, "")
@@ -220,25 +225,27 @@ _SILENT_S = 5.0
 _ASKED = ("apt", "http", "python", "torch-wheels")
 
 
-def probe_egress(target: Target, artifacts: Sequence[Artifact], profile: Profile, machine: Machine) -> EgressFacts:
+def probe_egress(
+    target: Target, artifacts: Sequence[Artifact], profile: Profile, machine: MachineSources
+) -> EgressProbe:
     """Return where the addresses of a target's files lead; one that does not answer is left out."""
-    addresses = [one for one in plan_addresses(target, artifacts, profile, machine) if one.kind in _ASKED]
+    addresses = [one for one in list_source_addresses(target, artifacts, profile, machine) if one.kind in _ASKED]
     with create_client(machine.site, silent_s=_SILENT_S) as http, ThreadPoolExecutor(_AT_ONCE) as pool:
         answers = pool.map(lambda address: _behind(http, address), addresses)
         found = {one.place.url: hosts for one, hosts in zip(addresses, answers, strict=True) if hosts is not None}
-    return EgressFacts(machine=machine, behind=found)
+    return EgressProbe(machine=machine, behind=found)
 
 
-def _behind(http: HttpClient, address: Address) -> tuple[str, ...] | None:
+def _behind(http: HttpClient, address: SourceAddress) -> tuple[str, ...] | None:
     place, artifact = address.place, address.artifact
     if not place.page:
         return _redirects(http, place.url)
     try:
-        listed = read_page(http, place.url)
-    except Unusable:
+        listed = read_index_page(http, place.url)
+    except UnusableMirrorError:
         return None
-    mine = [file for file in listed if artifact and same_file(file.file, artifact.file)] or listed[:1]
-    hosts = [host_of(file.url) for file in mine]
+    mine = [file for file in listed if artifact and is_same_file(file.file, artifact.file)] or listed[:1]
+    hosts = [parse_host(file.url) for file in mine]
     return _unique([*hosts, *(host for file in mine[:1] for host in _redirects(http, file.url) or ())])
 
 
@@ -248,7 +255,7 @@ def _redirects(http: HttpClient, url: str) -> tuple[str, ...] | None:
         answer = http.request("HEAD", url)
     except NoResponseError:
         return None
-    return _unique(map(host_of, answer.urls))
+    return _unique(map(parse_host, answer.urls))
 
 
 def _unique(hosts: Iterable[str]) -> tuple[str, ...]:
@@ -282,7 +289,7 @@ _ADDRESS = re.compile(rf"(?:https?://(?:[^/@\s]*@)?|host=['\"]){_HOST}")
 _LINES_BEFORE = 25  # a Python traceback stands between
 
 
-def unreached_host(lines: Sequence[str]) -> str:
+def find_unreachable_host(lines: Sequence[str]) -> str:
     """Return the host that the last failure in a command's output is about, empty when it is about none."""
     for number in range(len(lines) - 1, -1, -1):
         for pattern in _NAMING:
@@ -295,7 +302,7 @@ def unreached_host(lines: Sequence[str]) -> str:
     return ""
 
 
-def rule_to_add(host: str, profile: str) -> str:
+def suggest_mirror_rule(host: str, profile: str) -> str:
     """Return what to write, and where, so that the host is declared or replaced by a mirror."""
     return (
         f"{host} is not reached from here. If it may be, let the network through and declare it in"

@@ -12,39 +12,39 @@ from typing import Literal
 
 from rlbox.amounts import padded, size_text
 from rlbox.app import App
-from rlbox.artifacts.download import STALL_S, Downloader, Links, Try, Unfetched
-from rlbox.artifacts.git_tree import fill_from_git
-from rlbox.artifacts.object_store import Draft, Store
+from rlbox.artifacts.download import STALL_S, Downloader, DownloadError, FailedAttempt, UrlSource
+from rlbox.artifacts.git_tree import fetch_git_tree
+from rlbox.artifacts.object_store import ObjectStore, PartialObject
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _, join, ngettext
 from rlbox.system.files import free_bytes, is_disk_full
 from rlbox.system.http import create_client
 from rlbox.system.network_settings import NetworkSettings, read_network_settings
 from rlbox.system.progress import ProgressItem, show_progress
-from rlbox.target.artifact import Artifact, artifacts, artifacts_here
+from rlbox.target.artifact import Artifact, list_artifacts, list_inplace_artifacts
 from rlbox.target.lock import Lock
 
-JOBS = 8
-State = Literal["running", "waiting", "done", "failed"]
+PARALLEL_DOWNLOADS = 8
+FetchState = Literal["running", "waiting", "done", "failed"]
 _MARKS = {"done": "✓", "failed": "✗"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class FetchProgress:
     """Where one file is: `done` of its bytes are here; `mirror` gives them."""
 
     artifact: Artifact
-    state: State
+    state: FetchState
     done: int = 0
     mirror: str = ""
 
 
 @contextmanager
-def fetch_view(app: App, total: int) -> Iterator[Callable[[Progress], None]]:
+def show_fetch_progress(app: App, total: int) -> Iterator[Callable[[FetchProgress], None]]:
     """Yield a function to be told of every progress; `total` is the bytes that are missing."""
     with show_progress(app, whole=total) as show:
 
-        def on_progress(progress: Progress) -> None:
+        def on_progress(progress: FetchProgress) -> None:
             file, state = progress.artifact, progress.state
             title = file.file.rpartition("/")[2] + (" (another rlbox has it)" if state == "waiting" else "")
             done = file.size if state == "done" else progress.done
@@ -55,7 +55,7 @@ def fetch_view(app: App, total: int) -> Iterator[Callable[[Progress], None]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FetchReport:
+class FetchResult:
     """What a fetch did: counts and bytes of files; `by_mirror` has the bytes that came from each."""
 
     present: int = 0
@@ -66,17 +66,17 @@ class FetchReport:
     seconds: float = 0.0
 
 
-def ensure(
+def fetch_artifacts(
     artifacts: Sequence[Artifact],
-    locator: Links,
-    store: Store,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    locator: UrlSource,
+    store: ObjectStore,
+    on_progress: Callable[[FetchProgress], None] = lambda progress: None,
     *,
     site: NetworkSettings | None = None,
     target: str = "TARGET",
-    jobs: int = JOBS,
+    jobs: int = PARALLEL_DOWNLOADS,
     stall_s: float = STALL_S,
-) -> FetchReport:
+) -> FetchResult:
     """Return when the store holds every one of `artifacts`, whole and verified.
 
     `on_progress` is called by several threads, one call at a time. `site` is probed unless given; `target` is the name
@@ -91,9 +91,9 @@ def ensure(
     """
     began = time.monotonic()
     wanted = list({artifact.sha256: artifact for artifact in artifacts}.values())
-    missing = [artifact for artifact in wanted if not store.intact(artifact.sha256, artifact.size)]
-    refuse_uncompiled(missing, store, target)
-    check_room(store, missing)
+    missing = [artifact for artifact in wanted if not store.is_intact(artifact.sha256, artifact.size)]
+    require_compiled_wheels(missing, store, target)
+    check_disk_space(store, missing)
     fetch = _Fetch(locator, store, on_progress, site or read_network_settings())
     if missing:
         fetch.run(missing, jobs=jobs, stall_s=stall_s)
@@ -103,9 +103,9 @@ def ensure(
             artifact: fetch.failures[artifact].tries or _skips(artifact, missing, locator.skipped)
             for artifact in failed
         }
-        raise fetch_failed(tries, target)
+        raise create_fetch_error(tries, target)
     fetched = sum(artifact.size for artifact in fetch.fetched)
-    return FetchReport(
+    return FetchResult(
         present=len(wanted) - len(fetch.fetched),
         present_bytes=sum(artifact.size for artifact in wanted) - fetched,
         fetched=len(fetch.fetched),
@@ -117,7 +117,11 @@ def ensure(
 
 class _Fetch:
     def __init__(
-        self, locator: Links, store: Store, on_progress: Callable[[Progress], None], site: NetworkSettings
+        self,
+        locator: UrlSource,
+        store: ObjectStore,
+        on_progress: Callable[[FetchProgress], None],
+        site: NetworkSettings,
     ) -> None:
         self._locator, self._store, self._on_progress, self._site = locator, store, on_progress, site
         self._missing: tuple[Artifact, ...] = ()
@@ -125,7 +129,7 @@ class _Fetch:
         self._stop, self._turn = threading.Event(), threading.Lock()
         self._broken: BaseException | None = None
         self.fetched: list[Artifact] = []
-        self.failures: dict[Artifact, Unfetched] = {}
+        self.failures: dict[Artifact, DownloadError] = {}
         self.by_mirror: Counter[str] = Counter()
 
     def run(self, missing: Sequence[Artifact], *, jobs: int, stall_s: float) -> None:
@@ -133,7 +137,7 @@ class _Fetch:
         self._missing = tuple(missing)
         self._waiting.extend(sorted(missing, key=lambda artifact: -artifact.size))
         with create_client(self._site, connections=jobs, silent_s=stall_s) as http:
-            downloader = Downloader(http, stop=self._stop, on_skip=self._locator.skip, stall_s=stall_s)
+            downloader = Downloader(http, stop=self._stop, on_skip=self._locator.report_skip, stall_s=stall_s)
             threads = [
                 threading.Thread(target=self._work, name="fetch", args=(downloader,), daemon=True)
                 for __ in range(min(jobs, len(missing)))
@@ -159,7 +163,7 @@ class _Fetch:
                 if not self._fetch(artifact, downloader):
                     self._waiting.append(artifact)
                     self._stop.wait(0.05)
-            except Unfetched as error:
+            except DownloadError as error:
                 self.failures[artifact] = error
                 self._tell(artifact, "failed")
             except BaseException as error:
@@ -168,12 +172,12 @@ class _Fetch:
 
     def _fetch(self, artifact: Artifact, downloader: Downloader) -> bool:
         """Fetch one file; return False when another fetch is at it."""
-        draft = self._store.try_draft(artifact.sha256)
+        draft = self._store.try_open_partial(artifact.sha256)
         if draft is None:
             self._tell(artifact, "waiting")
             return False
         with draft:
-            if self._store.intact(artifact.sha256, artifact.size):
+            if self._store.is_intact(artifact.sha256, artifact.size):
                 self._tell(artifact, "done", artifact.size)
                 return True
             self._tell(artifact, "running", draft.size)
@@ -182,7 +186,7 @@ class _Fetch:
         self._tell(artifact, "done", artifact.size, mirror)
         return True
 
-    def _fill(self, artifact: Artifact, draft: Draft, downloader: Downloader) -> str:
+    def _fill(self, artifact: Artifact, draft: PartialObject, downloader: Downloader) -> str:
         def tell(mirror: str, count: int) -> None:
             with self._turn:
                 self.by_mirror[mirror] += count
@@ -190,20 +194,20 @@ class _Fetch:
 
         if artifact.kind == "git":
             urls = self._locator.git_urls(artifact.origin.rpartition(" ")[0])
-            return fill_from_git(artifact, urls, draft, self._site.ca_bundle)
-        return downloader.download(artifact, self._locator.links(artifact), draft, tell)
+            return fetch_git_tree(artifact, urls, draft, self._site.ca_bundle)
+        return downloader.download(artifact, self._locator.list_urls(artifact), draft, tell)
 
-    def _tell(self, artifact: Artifact, state: State, done: int = 0, mirror: str = "") -> None:
+    def _tell(self, artifact: Artifact, state: FetchState, done: int = 0, mirror: str = "") -> None:
         with self._turn:
-            self._on_progress(Progress(artifact=artifact, state=state, done=done, mirror=mirror))
+            self._on_progress(FetchProgress(artifact=artifact, state=state, done=done, mirror=mirror))
 
     def _explained(self, error: BaseException) -> BaseException:
         if is_disk_full(error):
-            return full_disk(self._store, needed_bytes(self._store, self._missing))
+            return create_disk_full_error(self._store, count_missing_bytes(self._store, self._missing))
         return error
 
 
-def refuse_uncompiled(missing: Sequence[Artifact], store: Store, target: str) -> None:
+def require_compiled_wheels(missing: Sequence[Artifact], store: ObjectStore, target: str) -> None:
     """Raise `WorkFailed` where a compiled wheel is `missing`: no source has it, and nobody else compiles it."""
     names = [artifact.name for artifact in missing if artifact.kind == "compiled"]
     if names:
@@ -218,7 +222,7 @@ def refuse_uncompiled(missing: Sequence[Artifact], store: Store, target: str) ->
         )
 
 
-def lacking(missing: Sequence[Artifact], store: Store, words: str) -> WorkFailed:
+def create_missing_files_error(missing: Sequence[Artifact], store: ObjectStore, words: str) -> WorkFailed:
     """Return the error for files that only the store may give and that it lacks; `rlbox fetch WORDS` brings them."""
     shown = [file.file if file.kind == "oci" else file.name for file in missing[:5]]
     names = ", ".join(map(str, shown)) + (f" and {len(missing) - 5} more" if missing[5:] else "")
@@ -229,20 +233,20 @@ def lacking(missing: Sequence[Artifact], store: Store, words: str) -> WorkFailed
     )
 
 
-def check_room(store: Store, missing: Sequence[Artifact]) -> None:
+def check_disk_space(store: ObjectStore, missing: Sequence[Artifact]) -> None:
     """Raise `NodeError` unless the store's disk has room for `missing`."""
-    needed = needed_bytes(store, missing)
+    needed = count_missing_bytes(store, missing)
     if needed and free_bytes(store.root) < needed:
-        raise full_disk(store, needed)
+        raise create_disk_full_error(store, needed)
 
 
-def needed_bytes(store: Store, artifacts: Sequence[Artifact]) -> int:
+def count_missing_bytes(store: ObjectStore, artifacts: Sequence[Artifact]) -> int:
     """Return the bytes that the store still lacks of `artifacts`."""
     missing = (artifact for artifact in artifacts if not store.has(artifact.sha256))
-    return sum(max(0, artifact.size - store.partial_bytes(artifact.sha256)) for artifact in missing)
+    return sum(max(0, artifact.size - store.count_partial_bytes(artifact.sha256)) for artifact in missing)
 
 
-def full_disk(store: Store, needed: int) -> NodeError:
+def create_disk_full_error(store: ObjectStore, needed: int) -> NodeError:
     free = free_bytes(store.root)
     return NodeError(
         _("the store's disk is full: {needed} needed, {free} free").format(
@@ -253,19 +257,21 @@ def full_disk(store: Store, needed: int) -> NodeError:
     )
 
 
-def _skips(artifact: Artifact, missing: Sequence[Artifact], skipped: Sequence[tuple[str, str]]) -> tuple[Try, ...]:
+def _skips(
+    artifact: Artifact, missing: Sequence[Artifact], skipped: Sequence[tuple[str, str]]
+) -> tuple[FailedAttempt, ...]:
     """Return why no mirror lists a file: what was said of it, and of mirrors as a whole."""
     files = {other.file for other in missing} - {artifact.file}
     return tuple(
-        Try(mirror=mirror, why=reason, status=404 if artifact.file in reason else 0)
+        FailedAttempt(mirror=mirror, why=reason, status=404 if artifact.file in reason else 0)
         for mirror, reason in skipped
         if artifact.file in reason or not any(file in reason for file in files)
     )
 
 
-def fetch_failed(failures: Mapping[Artifact, tuple[Try, ...]], target: str) -> WorkFailed:
+def create_fetch_error(failures: Mapping[Artifact, tuple[FailedAttempt, ...]], target: str) -> WorkFailed:
     """Return the error that names every file that could not be had, those with the same reasons together."""
-    alike: dict[tuple[Try, ...], list[Artifact]] = {}
+    alike: dict[tuple[FailedAttempt, ...], list[Artifact]] = {}
     for artifact, tries in failures.items():
         alike.setdefault(tries, []).append(artifact)
     lines, outdated = [], []
@@ -287,7 +293,7 @@ def fetch_failed(failures: Mapping[Artifact, tuple[Try, ...]], target: str) -> W
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupRow:
+class GroupSize:
     """The files of one layer group; a file that two groups share counts in the first."""
 
     group: str
@@ -301,9 +307,9 @@ class GroupRow:
         return self.bytes - self.present_bytes
 
 
-def group_rows(
+def measure_groups(
     lock: Lock, extra: Sequence[Artifact], has: Callable[[str], bool], *, here: bool = False
-) -> tuple[GroupRow, ...]:
+) -> tuple[GroupSize, ...]:
     """Return a row for each group of `lock` in the order of the image, after those of `extra` (a base image).
 
     Parameters
@@ -315,7 +321,7 @@ def group_rows(
     groups += ["build"] * bool(lock.build.packages) + [group.name for group in lock.groups]
     files: dict[str, list[Artifact]] = {group: [] for group in groups}
     seen: set[str] = set()
-    for artifact in (*extra, *(artifacts_here(lock) if here else artifacts(lock))):
+    for artifact in (*extra, *(list_inplace_artifacts(lock) if here else list_artifacts(lock))):
         if artifact.sha256 not in seen:
             files.setdefault(artifact.group, []).append(artifact)
         seen.add(artifact.sha256)
@@ -325,8 +331,8 @@ def group_rows(
 TOTAL = "total"
 
 
-def total_row(rows: Sequence[GroupRow]) -> GroupRow:
-    return GroupRow(
+def sum_groups(rows: Sequence[GroupSize]) -> GroupSize:
+    return GroupSize(
         group=TOTAL,
         files=sum(row.files for row in rows),
         bytes=sum(row.bytes for row in rows),
@@ -335,9 +341,9 @@ def total_row(rows: Sequence[GroupRow]) -> GroupRow:
     )
 
 
-def _row(group: str, files: Sequence[Artifact], has: Callable[[str], bool]) -> GroupRow:
+def _row(group: str, files: Sequence[Artifact], has: Callable[[str], bool]) -> GroupSize:
     present = [artifact for artifact in files if has(artifact.sha256)]
-    return GroupRow(
+    return GroupSize(
         group=group,
         files=len(files),
         bytes=sum(artifact.size for artifact in files),
@@ -346,9 +352,9 @@ def _row(group: str, files: Sequence[Artifact], has: Callable[[str], bool]) -> G
     )
 
 
-def table_text(rows: Sequence[GroupRow]) -> str:
+def format_groups(rows: Sequence[GroupSize]) -> str:
     lines = [f"{'group':<16} {'files':>6} {'size':>10} {'present':>10} {'missing':>10}"]
-    for row in (*rows, total_row(rows)):
+    for row in (*rows, sum_groups(rows)):
         shown = row.group
         sizes = (row.bytes, row.present_bytes, row.missing_bytes)
         lines.append(f"{padded(shown, 16)} {row.files:>6} " + " ".join(f"{size_text(size):>10}" for size in sizes))

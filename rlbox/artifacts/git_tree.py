@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from rlbox.artifacts.download import Try, Unfetched, mask_urls
-from rlbox.artifacts.mirrors import FileAddress
-from rlbox.artifacts.object_store import Draft
+from rlbox.artifacts.download import DownloadError, FailedAttempt, mask_credentials
+from rlbox.artifacts.mirrors import FileUrl
+from rlbox.artifacts.object_store import PartialObject
 from rlbox.errors import RlboxError, WorkFailed
 from rlbox.i18n import _
 from rlbox.system.command import DEVNULL, PIPE, run_command, start_command
 from rlbox.target.artifact import Artifact
 from rlbox.values import Command
 
-EPOCH = 315_532_800
+TAR_MTIME = 315_532_800
 """Time stamp of every entry, 1980-01-01: the first that a zip, and so a wheel built from the files, can hold."""
 
 FILE, SYMLINK, FOLDER = b"0", b"2", b"5"
@@ -40,11 +40,11 @@ def tar_header(name: str, kind: bytes, mode: int, size: int = 0, link: str = "")
     records = [(key, text) for key, text in values.items() if len(text.encode()) > 100 or not text.isascii()]
     records += [("size", str(size))] if size > _LARGEST else []
     body = b"".join(_record(key, text) for key, text in records)
-    before = _ustar(b"", b"x", 0o644, len(body), b"") + body + padding(len(body)) if body else b""
+    before = _ustar(b"", b"x", 0o644, len(body), b"") + body + tar_padding(len(body)) if body else b""
     return before + _ustar(name.encode(), kind, mode, min(size, _LARGEST), link.encode())
 
 
-def padding(size: int) -> bytes:
+def tar_padding(size: int) -> bytes:
     """Return what fills the last block of `size` bytes."""
     return bytes(-size % _BLOCK)
 
@@ -62,7 +62,7 @@ def _ustar(name: bytes, kind: bytes, mode: int, size: int, link: bytes) -> bytes
         return b"%0*o\0" % (digits, value)
 
     fields = [name[:100].ljust(100, b"\0"), number(mode, 7), number(0, 7), number(0, 7), number(size, 11)]
-    fields += [number(EPOCH, 11), b" " * 8, kind, link[:100].ljust(100, b"\0"), b"ustar\x0000"]
+    fields += [number(TAR_MTIME, 11), b" " * 8, kind, link[:100].ljust(100, b"\0"), b"ustar\x0000"]
     block = b"".join(fields).ljust(_BLOCK, b"\0")
     return block[:148] + b"%06o\0 " % sum(block) + block[156:]
 
@@ -79,7 +79,7 @@ class _Sink(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TreeFacts:
+class GitTreeInfo:
     """A commit, its tree, and sha256 and bytes of the tree's tar."""
 
     commit: str
@@ -97,7 +97,7 @@ class _Sum:
         self.size += len(data)
 
 
-def lock_git(url: str, ref: str, places: Iterable[FileAddress], ca_bundle: str = "") -> TreeFacts:
+def resolve_git_ref(url: str, ref: str, places: Iterable[FileUrl], ca_bundle: str = "") -> GitTreeInfo:
     """Return the facts of what `ref` (branch, tag or commit) means now at the first of `places` that has it.
 
     Raises
@@ -111,37 +111,39 @@ def lock_git(url: str, ref: str, places: Iterable[FileAddress], ca_bundle: str =
             with _fetched(place.url, ref, ca_bundle) as (repository, commit):
                 tree = _git(repository, "rev-parse", f"{commit}^{{tree}}")
                 total = _Sum()
-                write_tree(repository, commit, total)
-                return TreeFacts(commit=commit, tree=tree, sha256=total.sha256.hexdigest(), size=total.size)
+                write_tree_tar(repository, commit, total)
+                return GitTreeInfo(commit=commit, tree=tree, sha256=total.sha256.hexdigest(), size=total.size)
         except _NotThere as error:
             tries.append(f"\n  {place.mirror}: {error}")
     raise WorkFailed(
-        _("{mask_urls}: no place has {ref}{tries}").format(mask_urls=mask_urls(url), ref=ref, tries="".join(tries))
+        _("{mask_urls}: no place has {ref}{tries}").format(
+            mask_urls=mask_credentials(url), ref=ref, tries="".join(tries)
+        )
     )
 
 
-def fill_from_git(artifact: Artifact, places: Iterable[FileAddress], draft: Draft, ca_bundle: str) -> str:
+def fetch_git_tree(artifact: Artifact, places: Iterable[FileUrl], draft: PartialObject, ca_bundle: str) -> str:
     """Fill and keep the draft of a `git` artifact; return the mirror that had the commit.
 
-    A mirror that has not copied the commit yet is passed over. `Unfetched` when none has it.
+    A mirror that has not copied the commit yet is passed over. `DownloadError` when none has it.
     """
     tries = []
     for place in places:
-        draft.restart()
+        draft.reset()
         try:
             with _fetched(place.url, artifact.origin.rpartition(" ")[2], ca_bundle) as (repository, commit):
-                write_tree(repository, commit, draft)
+                write_tree_tar(repository, commit, draft)
             if draft.digest == artifact.sha256:
-                draft.keep()
+                draft.commit()
                 return place.mirror
-            tries.append(Try(mirror=place.mirror, why=f"another tree: sha256 {draft.digest[:12]}…"))
+            tries.append(FailedAttempt(mirror=place.mirror, why=f"another tree: sha256 {draft.digest[:12]}…"))
         except (_NotThere, RlboxError) as error:
-            tries.append(Try(mirror=place.mirror, why=mask_urls(str(error))))
-    draft.restart()
-    raise Unfetched(tuple(tries))
+            tries.append(FailedAttempt(mirror=place.mirror, why=mask_credentials(str(error))))
+    draft.reset()
+    raise DownloadError(tuple(tries))
 
 
-def write_tree(repository: Path, commit: str, sink: _Sink) -> None:
+def write_tree_tar(repository: Path, commit: str, sink: _Sink) -> None:
     """Write the tar of a commit's tree: sorted, owned by root, modes 644 and 755, links kept, no attribute applied.
 
     `WorkFailed` when the tree has a submodule, or a name that is not UTF-8.
@@ -167,7 +169,7 @@ def write_tree(repository: Path, commit: str, sink: _Sink) -> None:
             else:
                 sink.write(tar_header(name, FILE, 0o755 if mode == "100755" else 0o644, size))
                 _copy(blobs, sink, size)
-                sink.write(padding(size))
+                sink.write(tar_padding(size))
             blobs.read(1)  # the line end behind each blob
     sink.write(END)
 
@@ -226,7 +228,7 @@ def _git(repository: Path, *words: str, ca_bundle: str = "") -> str:
     if not outcome.ok:
         lines = [line for line in outcome.stderr.strip().splitlines() if line.startswith(("fatal:", "error:"))]
         raise _NotThere(
-            mask_urls((lines or [f"git {words[0]} failed"])[0].partition(": ")[2] or f"git {words[0]} failed")
+            mask_credentials((lines or [f"git {words[0]} failed"])[0].partition(": ")[2] or f"git {words[0]} failed")
         )
     return outcome.stdout.strip("\n")
 

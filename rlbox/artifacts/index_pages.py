@@ -19,7 +19,7 @@ ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+ht
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed:
+class ListedFile:
     """One file of a page; `sha256` is empty where the page does not say it."""
 
     file: str
@@ -27,7 +27,7 @@ class Listed:
     sha256: str = ""
 
 
-def parse_page(text: str, content_type: str, url: str) -> tuple[Listed, ...]:
+def parse_index_page(text: str, content_type: str, url: str) -> tuple[ListedFile, ...]:
     """Return the files of a page in its order, with absolute addresses.
 
     Raises
@@ -42,14 +42,14 @@ def parse_page(text: str, content_type: str, url: str) -> tuple[Listed, ...]:
     return tuple(parser.found)
 
 
-def _json_files(text: str, url: str) -> Iterator[Listed]:
+def _json_files(text: str, url: str) -> Iterator[ListedFile]:
     data: Any = parse_json(text)
     files = data.get("files") if isinstance(data, dict) else None
     if not isinstance(files, list):
         raise ValueError(_("no list of files in the index's JSON"))
     for file in files:
         digest = file.get("hashes", {}).get("sha256", "")
-        yield Listed(file=str(file["filename"]), url=urljoin(url, str(file["url"])), sha256=str(digest))
+        yield ListedFile(file=str(file["filename"]), url=urljoin(url, str(file["url"])), sha256=str(digest))
 
 
 class _Links(HTMLParser):
@@ -58,7 +58,7 @@ class _Links(HTMLParser):
     def __init__(self, url: str) -> None:
         super().__init__(convert_charrefs=True)
         self._base = url
-        self.found: list[Listed] = []
+        self.found: list[ListedFile] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         href = dict(attrs).get("href")
@@ -71,7 +71,7 @@ class _Links(HTMLParser):
             kind, __, digest = fragment.partition("=")
             name = unquote(urlsplit(url).path.rpartition("/")[2])
             if name:
-                self.found.append(Listed(file=name, url=url, sha256=digest if kind == "sha256" else ""))
+                self.found.append(ListedFile(file=name, url=url, sha256=digest if kind == "sha256" else ""))
 
 
 _PAGE_S = 30.0  # for a whole page
@@ -79,7 +79,7 @@ _PAGE_BYTES = 64 << 20
 _HEADERS = {"Accept": ACCEPT, "Accept-Encoding": "gzip, deflate"}
 
 
-class Unusable(Exception):
+class UnusableMirrorError(Exception):
     """A mirror's answer cannot be used; the text says why. `dead` when nothing came, whatever was asked for."""
 
     def __init__(self, reason: str, *, dead: bool = False) -> None:
@@ -87,7 +87,7 @@ class Unusable(Exception):
         self.dead = dead
 
 
-def read_page(http: HttpClient, url: str) -> tuple[Listed, ...]:
+def read_index_page(http: HttpClient, url: str) -> tuple[ListedFile, ...]:
     """Return the files that the page at `url` lists; `file:` addresses are folders of this machine.
 
     Raises
@@ -101,9 +101,9 @@ def read_page(http: HttpClient, url: str) -> tuple[Listed, ...]:
     else:
         text, kind, final = _read_http(http, url)
     try:
-        return parse_page(text, kind, final)
+        return parse_index_page(text, kind, final)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Unusable(_("its page is no list of files: {error}").format(error=error)) from error
+        raise UnusableMirrorError(_("its page is no list of files: {error}").format(error=error)) from error
 
 
 def _read_folder(folder: Path) -> str:
@@ -114,7 +114,7 @@ def _read_folder(folder: Path) -> str:
             return index.read_text("utf-8", "replace")
         return "".join(f'<a href="{quote(path.name)}">' for path in sorted(folder.iterdir()) if path.is_file())
     except OSError as error:
-        raise Unusable(f"{folder}: {error.strerror}") from error
+        raise UnusableMirrorError(f"{folder}: {error.strerror}") from error
 
 
 def _read_http(http: HttpClient, url: str) -> tuple[str, str, str]:
@@ -123,12 +123,14 @@ def _read_http(http: HttpClient, url: str) -> tuple[str, str, str]:
     try:
         with http.stream("GET", url, headers=_HEADERS) as answer:
             if answer.status != 200:
-                raise Unusable(_("answered {status} for {path}").format(status=answer.status, path=urlsplit(url).path))
+                raise UnusableMirrorError(
+                    _("answered {status} for {path}").format(status=answer.status, path=urlsplit(url).path)
+                )
             body = bytearray()
             for piece in answer.iter_bytes(decode=True):
                 body += piece
                 if time.monotonic() > end or len(body) > _PAGE_BYTES:
-                    raise Unusable(
+                    raise UnusableMirrorError(
                         _("sends its page too slowly: {count} bytes in {page_s}").format(
                             count=len(body), page_s=limit_text(_PAGE_S)
                         ),
@@ -136,4 +138,4 @@ def _read_http(http: HttpClient, url: str) -> tuple[str, str, str]:
                     )
             return body.decode("utf-8", "replace"), answer.headers.get("content-type", ""), answer.url
     except NoResponseError as error:
-        raise Unusable(explain_no_response(error), dead=error.kind != "address") from error
+        raise UnusableMirrorError(explain_no_response(error), dead=error.kind != "address") from error

@@ -12,8 +12,17 @@ from urllib.parse import urlsplit
 
 from uv import find_uv_bin
 
-from rlbox.artifacts.index_pages import Listed, Unusable, read_page
-from rlbox.artifacts.mirrors import NO_CHOICE, Choice, FileAddress, Machine, git_places, http_places, places, same_file
+from rlbox.artifacts.index_pages import ListedFile, UnusableMirrorError, read_index_page
+from rlbox.artifacts.mirrors import (
+    NO_MIRROR_CHOICE,
+    FileUrl,
+    MachineSources,
+    MirrorChoice,
+    is_same_file,
+    list_file_urls,
+    list_git_urls,
+    list_http_urls,
+)
 from rlbox.artifacts.profile import Profile
 from rlbox.i18n import _
 from rlbox.system.command import run_command
@@ -23,13 +32,13 @@ from rlbox.target.artifact import Artifact
 from rlbox.values import Command
 
 
-def probe_machine(site: NetworkSettings, *, index: bool = True) -> Machine:
+def probe_machine_sources(site: NetworkSettings, *, index: bool = True) -> MachineSources:
     """Return what this machine's clients are set to; uv is asked for its default index unless there is another."""
-    asked = default_index() if index and not site.index_url else ""
-    return Machine(site=site, default_index=asked, archives=machine_archives())
+    asked = probe_default_index() if index and not site.index_url else ""
+    return MachineSources(site=site, default_index=asked, archives=probe_apt_archives())
 
 
-def machine_archives() -> dict[str, str]:
+def probe_apt_archives() -> dict[str, str]:
     """Return the archives of this machine's apt sources: the last part of their address to the address.
 
     A machine without apt, or with another distribution's sources, has none of Debian's: then mmdebstrap is asked for
@@ -58,14 +67,14 @@ def _mmdebstrap_archives() -> dict[str, str]:
     return {url.rstrip("/").rpartition("/")[2]: url.rstrip("/") for url in reversed(urls)}
 
 
-def default_index() -> str:
+def probe_default_index() -> str:
     """Return the index that uv reads when nothing is set; empty when this uv does not say it."""
     argv = (find_uv_bin(), "pip", "compile", "--offline", "--emit-index-url", "--no-header", "-")
     told = run_command(Command(argv=argv, cwd="/", timeout_s=20)).stdout.splitlines()
     return next((line.partition(" ")[2].strip() for line in told if line.startswith("--index-url ")), "")
 
 
-class Locator:
+class FileLocator:
     """Knows where the files of a lock are; may be asked from many threads.
 
     Parameters
@@ -77,26 +86,26 @@ class Locator:
     def __init__(
         self,
         profile: Profile,
-        machine: Machine,
+        machine: MachineSources,
         http: HttpClient,
         *,
-        choice: Choice = NO_CHOICE,
+        choice: MirrorChoice = NO_MIRROR_CHOICE,
         on_skip: Callable[[str, str], None] = lambda mirror, reason: None,
     ) -> None:
         self._profile, self._machine, self._choice = profile, machine, choice
         self._http = http
         self.on_skip = on_skip
         self._lock = threading.Lock()
-        self._pages: dict[str, Future[tuple[Listed, ...]]] = {}
+        self._pages: dict[str, Future[tuple[ListedFile, ...]]] = {}
         self.skipped: list[tuple[str, str]] = []
         self._dead: set[str] = set()
 
-    def links(self, artifact: Artifact) -> Iterator[FileAddress]:
+    def list_urls(self, artifact: Artifact) -> Iterator[FileUrl]:
         """Yield the addresses of a file in fail-over order; pages are read when their turn comes, and once.
 
         A `git` artifact has none: see `git_urls`. Names decide; whoever fetches compares the sha256.
         """
-        for place in places(artifact, self._profile, self._machine, self._choice):
+        for place in list_file_urls(artifact, self._profile, self._machine, self._choice):
             if _host(place.url) in self._dead:
                 continue
             if not place.page:
@@ -104,21 +113,21 @@ class Locator:
                 continue
             try:
                 yield from self._listed(place, artifact)
-            except Unusable as error:
+            except UnusableMirrorError as error:
                 if error.dead:
                     self._dead.add(_host(place.url))
                 if not place.url.startswith("file:"):  # a folder of this machine need not have every file
-                    self.skip(place.mirror, str(error))
+                    self.report_skip(place.mirror, str(error))
 
-    def http_urls(self, url: str) -> tuple[FileAddress, ...]:
+    def http_urls(self, url: str) -> tuple[FileUrl, ...]:
         """Return the addresses of the file at `url` by the profile's rules."""
-        return http_places(url, self._profile, self._choice)
+        return list_http_urls(url, self._profile, self._choice)
 
-    def git_urls(self, url: str) -> tuple[FileAddress, ...]:
+    def git_urls(self, url: str) -> tuple[FileUrl, ...]:
         """Return the addresses that the repository at `url` may be cloned from."""
-        return git_places(url, self._profile, self._choice)
+        return list_git_urls(url, self._profile, self._choice)
 
-    def skip(self, mirror: str, reason: str) -> None:
+    def report_skip(self, mirror: str, reason: str) -> None:
         """Tell that a mirror is passed over; the same reason is told once."""
         with self._lock:
             if (mirror, reason) in self.skipped:
@@ -126,17 +135,17 @@ class Locator:
             self.skipped.append((mirror, reason))
         self.on_skip(mirror, reason)
 
-    def _listed(self, place: FileAddress, artifact: Artifact) -> Iterator[FileAddress]:
-        listed = [file for file in self.page(place.url) if same_file(file.file, artifact.file)]
+    def _listed(self, place: FileUrl, artifact: Artifact) -> Iterator[FileUrl]:
+        listed = [file for file in self.read_page(place.url) if is_same_file(file.file, artifact.file)]
         if not listed:
-            raise Unusable(_("does not list {file}").format(file=artifact.file))
+            raise UnusableMirrorError(_("does not list {file}").format(file=artifact.file))
         for file in listed:
             if file.sha256 and file.sha256 != artifact.sha256:
-                self.skip(place.mirror, f"lists {artifact.file} with another sha256 than the lock")
+                self.report_skip(place.mirror, f"lists {artifact.file} with another sha256 than the lock")
             else:
                 yield replace(place, url=file.url, page="", sha256=file.sha256)
 
-    def page(self, url: str) -> tuple[Listed, ...]:
+    def read_page(self, url: str) -> tuple[ListedFile, ...]:
         """Return the files that the page at `url` lists; read once, though many threads ask.
 
         Raises
@@ -150,7 +159,7 @@ class Locator:
             future = self._pages.setdefault(url, Future())
         if mine:
             try:
-                future.set_result(read_page(self._http, url))
+                future.set_result(read_index_page(self._http, url))
             except BaseException as error:
                 future.set_exception(error)
         return future.result()

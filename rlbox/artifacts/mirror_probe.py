@@ -15,10 +15,17 @@ from urllib.parse import unquote, urlsplit
 
 from rlbox.amounts import MIB, columns, fine_text, size_text
 from rlbox.app import App
-from rlbox.artifacts.index_pages import Unusable
-from rlbox.artifacts.locator import Locator, probe_machine
-from rlbox.artifacts.mirrors import Choice, FileAddress, Machine, git_places, oci_places, refusal
-from rlbox.artifacts.profile import Profile, Rule
+from rlbox.artifacts.index_pages import UnusableMirrorError
+from rlbox.artifacts.locator import FileLocator, probe_machine_sources
+from rlbox.artifacts.mirrors import (
+    FileUrl,
+    MachineSources,
+    MirrorChoice,
+    find_response_error,
+    list_git_urls,
+    list_image_references,
+)
+from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.engine.reference import parse_reference
 from rlbox.engine.registry_client import Registry
 from rlbox.errors import RlboxError, SpecError
@@ -29,7 +36,7 @@ from rlbox.system.files import cache_path, sha256_file, write_atomic
 from rlbox.system.http import HttpClient, NoResponseError, create_client, explain_no_response
 from rlbox.system.json_files import read_json_object
 from rlbox.system.network_settings import read_network_settings
-from rlbox.target.artifact import Artifact, artifacts, base_artifact
+from rlbox.target.artifact import Artifact, list_artifacts, list_base_artifacts
 from rlbox.target.lock import load_lock
 from rlbox.values import Command
 
@@ -43,7 +50,7 @@ _OF_HTTP = ("http", "huggingface", "cuda-apt", "conda")  # their rules stand for
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probed:
+class MirrorProbe:
     """How one rule did; `reason` is empty when it gave the right bytes.
 
     `file` is what was asked for and `verified` how far its bytes were compared; times in seconds, `mib_per_s` 0 when
@@ -61,12 +68,12 @@ class Probed:
     mib_per_s: float = 0.0
 
 
-def place_of(rule: Rule) -> str:
+def identify_rule(rule: MirrorRule) -> str:
     """Return what a rule's ranking is known by: its address, or `direct`."""
     return rule.base or rule.protocol
 
 
-def probe_object(rule: Rule, artifacts: Sequence[Artifact]) -> Artifact | None:
+def choose_probe_file(rule: MirrorRule, artifacts: Sequence[Artifact]) -> Artifact | None:
     kind = "http" if rule.kind in _OF_HTTP else rule.kind
     found = [
         artifact
@@ -76,46 +83,46 @@ def probe_object(rule: Rule, artifacts: Sequence[Artifact]) -> Artifact | None:
     return min(found, key=lambda artifact: (artifact.size, artifact.file), default=None)
 
 
-def rank(found: Iterable[Probed]) -> tuple[Probed, ...]:
+def rank_probes(found: Iterable[MirrorProbe]) -> tuple[MirrorProbe, ...]:
     return tuple(sorted(found, key=lambda probed: (probed.kind, bool(probed.reason), probed.total_s)))
 
 
-def rules_digest(profile: Profile) -> str:
+def hash_profile(profile: Profile) -> str:
     return hashlib.sha256(profile.model_dump_json().encode()).hexdigest()
 
 
-def ranking_json(profile: Profile, found: Sequence[Probed], at: float, *, quick: bool = False) -> dict[str, Any]:
+def ranking_json(profile: Profile, found: Sequence[MirrorProbe], at: float, *, quick: bool = False) -> dict[str, Any]:
     """Return a ranking as it is remembered; `at` is the time of the probe, or of a quick look, seconds since 1970."""
-    return {"profile": rules_digest(profile), "at": at, "quick": quick, "found": [asdict(probed) for probed in found]}
+    return {"profile": hash_profile(profile), "at": at, "quick": quick, "found": [asdict(probed) for probed in found]}
 
 
-def read_ranking(data: Mapping[str, Any], profile: Profile, now: float) -> tuple[Probed, ...] | None:
+def parse_ranking(data: Mapping[str, Any], profile: Profile, now: float) -> tuple[MirrorProbe, ...] | None:
     """Return a remembered ranking, or None when it is old, of other rules, or none at all."""
     try:
         lasts = QUICK_FRESH_S if data["quick"] else FRESH_S
-        fresh = 0 <= now - float(data["at"]) < lasts and data["profile"] == rules_digest(profile)
-        return tuple(Probed(**row) for row in data["found"]) if fresh else None
+        fresh = 0 <= now - float(data["at"]) < lasts and data["profile"] == hash_profile(profile)
+        return tuple(MirrorProbe(**row) for row in data["found"]) if fresh else None
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def choice_of(profile: Profile, found: Sequence[Probed]) -> Choice:
+def choose_by_probes(profile: Profile, found: Sequence[MirrorProbe]) -> MirrorChoice:
     """Return the order that a ranking gives: live rules by their times, then those that were not probed.
 
     A kind whose rules are all dead keeps the profile's order: they may be back.
     """
-    rules: dict[str, tuple[Rule, ...]] = {}
+    rules: dict[str, tuple[MirrorRule, ...]] = {}
     for kind in dict.fromkeys(rule.kind for rule in profile.rule):
-        mine = {place_of(rule): rule for rule in profile.rules(kind)}
+        mine = {identify_rule(rule): rule for rule in profile.rules(kind)}
         probed = {one.place: one for one in found if one.kind == kind and one.place in mine}
-        live = [mine[one.place] for one in rank(probed.values()) if not one.reason]
+        live = [mine[one.place] for one in rank_probes(probed.values()) if not one.reason]
         rest = [rule for place, rule in mine.items() if place not in probed]
         rules[kind] = tuple(live + rest) or profile.rules(kind)
     skipped = tuple((one.mirror, one.reason) for one in found if one.reason)
-    return Choice(profile=profile.name, rules=rules, skipped=skipped)
+    return MirrorChoice(profile=profile.name, rules=rules, skipped=skipped)
 
 
-def dead_kinds(found: Sequence[Probed]) -> list[str]:
+def list_unavailable_kinds(found: Sequence[MirrorProbe]) -> list[str]:
     kinds = dict.fromkeys(one.kind for one in found)
     return [kind for kind in kinds if all(one.reason for one in found if one.kind == kind)]
 
@@ -128,22 +135,26 @@ _TELLING_BYTES = 64 << 10  # less says nothing about throughput
 _GIT_S = 60.0
 
 
-def probe_mirrors(profile: Profile, machine: Machine, artifacts: Sequence[Artifact]) -> tuple[Probed, ...]:
+def probe_mirrors(profile: Profile, machine: MachineSources, artifacts: Sequence[Artifact]) -> tuple[MirrorProbe, ...]:
     """Return how every rule did for which `artifacts` have a file, ranked; several are asked at once.
 
     Rules of kinds that the lock has no file of are left out. The machine's own settings are asked where the profile
     has no rule.
     """
     kinds = dict.fromkeys([rule.kind for rule in profile.rule] + [artifact.kind for artifact in artifacts])
-    pairs = [(rule, probe_object(rule, artifacts)) for kind in kinds for rule in profile.rules(kind)]
+    pairs = [(rule, choose_probe_file(rule, artifacts)) for kind in kinds for rule in profile.rules(kind)]
     with create_client(machine.site, silent_s=_SILENT_S) as http, ThreadPoolExecutor(_AT_ONCE) as pool:
         jobs = [pool.submit(_probe, rule, artifact, profile, machine, http) for rule, artifact in pairs if artifact]
-        return rank(job.result() for job in jobs)
+        return rank_probes(job.result() for job in jobs)
 
 
-def _probe(rule: Rule, artifact: Artifact, profile: Profile, machine: Machine, http: HttpClient) -> Probed:
-    blank = Probed(kind=rule.kind, mirror=rule.title, place=place_of(rule), file=artifact.file.rpartition("/")[2])
-    choice = Choice(profile=profile.name, rules={rule.kind: (rule,)})
+def _probe(
+    rule: MirrorRule, artifact: Artifact, profile: Profile, machine: MachineSources, http: HttpClient
+) -> MirrorProbe:
+    blank = MirrorProbe(
+        kind=rule.kind, mirror=rule.title, place=identify_rule(rule), file=artifact.file.rpartition("/")[2]
+    )
+    choice = MirrorChoice(profile=profile.name, rules={rule.kind: (rule,)})
     if rule.protocol != "direct":  # files of this machine say nothing about a mirror
         machine = replace(machine, site=replace(machine.site, find_links={}, extra_index_urls=()))
     began = time.monotonic()
@@ -154,47 +165,47 @@ def _probe(rule: Rule, artifact: Artifact, profile: Profile, machine: Machine, h
             case "oci":
                 done = _probe_oci(blank, artifact, profile, choice, machine)
             case _:
-                done = _probe_file(blank, artifact, Locator(profile, machine, http, choice=choice), http)
-    except Unusable as error:
+                done = _probe_file(blank, artifact, FileLocator(profile, machine, http, choice=choice), http)
+    except UnusableMirrorError as error:
         return replace(blank, reason=str(error))
     return replace(done, total_s=time.monotonic() - began)
 
 
-def _probe_file(blank: Probed, artifact: Artifact, locator: Locator, http: HttpClient) -> Probed:
+def _probe_file(blank: MirrorProbe, artifact: Artifact, locator: FileLocator, http: HttpClient) -> MirrorProbe:
     reasons: list[str] = []
     locator.on_skip = lambda mirror, reason: reasons.append(reason)
-    for link in locator.links(artifact):
+    for link in locator.list_urls(artifact):
         try:
             if link.url.startswith("file:"):
                 return _on_this_machine(blank, artifact, link)
             return _measure(blank, artifact, link, http)
-        except Unusable as error:
+        except UnusableMirrorError as error:
             reasons.append(str(error))
-    raise Unusable("; ".join(reasons) or _("no address is known"))
+    raise UnusableMirrorError("; ".join(reasons) or _("no address is known"))
 
 
-def _on_this_machine(blank: Probed, artifact: Artifact, link: FileAddress) -> Probed:
+def _on_this_machine(blank: MirrorProbe, artifact: Artifact, link: FileUrl) -> MirrorProbe:
     path = Path(unquote(urlsplit(link.url).path))
     try:
         digest = sha256_file(path)
     except OSError as error:
-        raise Unusable(f"{path}: {error.strerror}") from error
+        raise UnusableMirrorError(f"{path}: {error.strerror}") from error
     if digest != artifact.sha256:
-        raise Unusable(_("{path} has other bytes than the lock").format(path=path))
+        raise UnusableMirrorError(_("{path} has other bytes than the lock").format(path=path))
     return replace(blank, mirror=link.mirror, verified="sha256 of the file on this machine")
 
 
-def _measure(blank: Probed, artifact: Artifact, link: FileAddress, http: HttpClient) -> Probed:
+def _measure(blank: MirrorProbe, artifact: Artifact, link: FileUrl, http: HttpClient) -> MirrorProbe:
     part = artifact.size > _WHOLE_BYTES
     headers = {"Range": f"bytes=0-{_PART_BYTES - 1}"} if part else {}
     digest, count, first = hashlib.sha256(), 0, 0.0
     began = time.monotonic()
     try:
         with http.stream("GET", link.url, headers=headers) as answer:
-            if reason := refusal(
+            if reason := find_response_error(
                 answer.status, answer.headers.get("content-type", ""), answer.content_length, artifact
             ):
-                raise Unusable(reason)
+                raise UnusableMirrorError(reason)
             for piece in answer.iter_bytes():
                 first = first or time.monotonic()
                 digest.update(piece)
@@ -203,25 +214,25 @@ def _measure(blank: Probed, artifact: Artifact, link: FileAddress, http: HttpCli
                     break
             total = answer.headers.get("content-range", "").rpartition("/")[2] or str(answer.content_length)
     except NoResponseError as error:
-        raise Unusable(explain_no_response(error)) from error
+        raise UnusableMirrorError(explain_no_response(error)) from error
     spent = max(time.monotonic() - first, 1e-6)
     verified = _verified(artifact, link, digest.hexdigest(), part=part, total=total)
     speed = count / (1 << 20) / spent if count >= _TELLING_BYTES else 0.0
     return replace(blank, verified=verified, first_byte_s=max(first - began, 0.0), mib_per_s=speed)
 
 
-def _verified(artifact: Artifact, link: FileAddress, digest: str, *, part: bool, total: str) -> str:
-    """Return how far the bytes were compared with the lock; `Unusable` when they are wrong."""
+def _verified(artifact: Artifact, link: FileUrl, digest: str, *, part: bool, total: str) -> str:
+    """Return how far the bytes were compared with the lock; `UnusableMirrorError` when they are wrong."""
     if not part:
         if digest != artifact.sha256:
-            raise Unusable(
+            raise UnusableMirrorError(
                 _("gives wrong bytes for {file}: sha256 {digest}…, the lock has another").format(
                     file=artifact.file, digest=digest[:12]
                 )
             )
         return "sha256 of the file"
     if total.isdigit() and whole_number(total) != artifact.size:
-        raise Unusable(
+        raise UnusableMirrorError(
             _("offers {total} bytes of {file}, the lock says {size}").format(
                 total=total, file=artifact.file, size=artifact.size
             )
@@ -229,10 +240,10 @@ def _verified(artifact: Artifact, link: FileAddress, digest: str, *, part: bool,
     return "sha256 on its page, first MiB read" if link.sha256 else "length, first MiB read (its page has no sha256)"
 
 
-def _probe_git(blank: Probed, artifact: Artifact, profile: Profile, choice: Choice) -> Probed:
+def _probe_git(blank: MirrorProbe, artifact: Artifact, profile: Profile, choice: MirrorChoice) -> MirrorProbe:
     """Fetch the locked commit without its files: git itself compares the commit's bytes with its id."""
     url, __, commit = artifact.origin.partition(" ")
-    address = git_places(url, profile, choice)[0].url
+    address = list_git_urls(url, profile, choice)[0].url
     with tempfile.TemporaryDirectory(prefix="rlbox-probe-") as folder:
         steps = (
             ("git", "init", "--quiet", "--bare", folder),
@@ -242,44 +253,46 @@ def _probe_git(blank: Probed, artifact: Artifact, profile: Profile, choice: Choi
             try:
                 outcome = run_command(Command(argv=argv, env={"GIT_TERMINAL_PROMPT": "0"}, timeout_s=_GIT_S))
             except RlboxError as error:
-                raise Unusable(error.what) from error
+                raise UnusableMirrorError(error.what) from error
             if not outcome.ok:
-                raise Unusable((outcome.stderr.strip().splitlines() or ["git failed"])[-1])
+                raise UnusableMirrorError((outcome.stderr.strip().splitlines() or ["git failed"])[-1])
     return replace(blank, file=commit[:12], verified="commit id")
 
 
-def _probe_oci(blank: Probed, artifact: Artifact, profile: Profile, choice: Choice, machine: Machine) -> Probed:
-    place = oci_places(artifact.origin, profile, choice)[0]
+def _probe_oci(
+    blank: MirrorProbe, artifact: Artifact, profile: Profile, choice: MirrorChoice, machine: MachineSources
+) -> MirrorProbe:
+    place = list_image_references(artifact.origin, profile, choice)[0]
     if place.by != "profile" and blank.place != "direct":
-        raise Unusable(_("has no {origin} (allow-list)").format(origin=artifact.origin.partition("@")[0]))
+        raise UnusableMirrorError(_("has no {origin} (allow-list)").format(origin=artifact.origin.partition("@")[0]))
     reference = parse_reference(place.url)
     try:
         with Registry(reference.host, ca_bundle=machine.site.ca_bundle) as registry:
             registry.get_manifest(reference.repository, reference.digest)
     except RlboxError as error:
-        raise Unusable(error.what) from error
+        raise UnusableMirrorError(error.what) from error
     return replace(blank, verified="sha256 of the manifest")
 
 
-def measure_mirrors(app: App, profile: Profile, target: str) -> tuple[Probed, ...]:
+def measure_mirrors(app: App, profile: Profile, target: str) -> tuple[MirrorProbe, ...]:
     """Return how every mirror did for a file of the target's lock, ranked; the order is remembered."""
-    files = locked_files(app, target)
-    found = probe_mirrors(profile, probe_machine(read_network_settings()), files)
-    remember_ranking(profile, found)
+    files = load_locked_files(app, target)
+    found = probe_mirrors(profile, probe_machine_sources(read_network_settings()), files)
+    save_ranking(profile, found)
     return found
 
 
-def locked_files(app: App, target: str) -> tuple[Artifact, ...]:
+def load_locked_files(app: App, target: str) -> tuple[Artifact, ...]:
     lock = load_lock(app.project.lock_file(target))
     if lock is None:
         raise SpecError(
             _("target {target} has no lock, and so no known file").format(target=target),
             next_step=f"rlbox lock {target}",
         )
-    return (*artifacts(lock), *base_artifact(lock.base))
+    return (*list_artifacts(lock), *list_base_artifacts(lock.base))
 
 
-def remember_ranking(profile: Profile, found: Sequence[Probed], *, quick: bool = False) -> None:
+def save_ranking(profile: Profile, found: Sequence[MirrorProbe], *, quick: bool = False) -> None:
     """Remember a ranking for the verbs that follow; a full or read-only cache folder is no error."""
     try:
         write_atomic(_memory(profile), json.dumps(ranking_json(profile, found, time.time(), quick=quick)))
@@ -287,27 +300,27 @@ def remember_ranking(profile: Profile, found: Sequence[Probed], *, quick: bool =
         return
 
 
-def remembered_ranking(profile: Profile) -> tuple[Probed, ...] | None:
+def load_ranking(profile: Profile) -> tuple[MirrorProbe, ...] | None:
     data = read_json_object(_memory(profile), links=True)
-    return read_ranking(data, profile, time.time()) if data else None
+    return parse_ranking(data, profile, time.time()) if data else None
 
 
 def _memory(profile: Profile) -> Path:
     return cache_path("mirrors", f"{profile.name}.json")
 
 
-def mirror_rows(profile: Profile, ranking: Sequence[Probed], today: str) -> list[dict[str, str]]:
+def list_mirror_rows(profile: Profile, ranking: Sequence[MirrorProbe], today: str) -> list[dict[str, str]]:
     """Return the rules in the order in which they are tried, with what is known of them; `today` as 2025-12-31."""
-    choice = choice_of(profile, ranking)
+    choice = choose_by_probes(profile, ranking)
     known = {(one.kind, one.place): one for one in ranking}
     return [
-        _row(rule, known.get((rule.kind, place_of(rule))), today)
+        _row(rule, known.get((rule.kind, identify_rule(rule))), today)
         for kind, rules in sorted(choice.rules.items())
         for rule in (*rules, *(rule for rule in profile.rules(kind) if rule not in rules))
     ]
 
 
-def _row(rule: Rule, probed: Probed | None, today: str) -> dict[str, str]:
+def _row(rule: MirrorRule, probed: MirrorProbe | None, today: str) -> dict[str, str]:
     expires = rule.expires.isoformat() if rule.expires else ""
     states = [f"dead: {probed.reason}" if probed.reason else fine_text(probed.total_s)] if probed else []
     states += [f"expired {expires}: read it up again"] if expires and expires < today else []
@@ -323,7 +336,7 @@ def _row(rule: Rule, probed: Probed | None, today: str) -> dict[str, str]:
     }
 
 
-def mirrors_text(rows: Iterable[dict[str, str]]) -> str:
+def format_mirrors(rows: Iterable[dict[str, str]]) -> str:
     """Return the rows as a table; empty when there is none."""
     cells = (
         (
@@ -338,11 +351,11 @@ def mirrors_text(rows: Iterable[dict[str, str]]) -> str:
     return "\n".join(columns(cells))
 
 
-def probed_text(found: Iterable[Probed]) -> str:
+def format_probes(found: Iterable[MirrorProbe]) -> str:
     return "\n".join(columns(map(_cells, found)))
 
 
-def _cells(one: Probed) -> tuple[str, ...]:
+def _cells(one: MirrorProbe) -> tuple[str, ...]:
     if one.reason:
         return (one.kind, one.mirror, "dead", "", "", one.reason)
     speed = f"{size_text(one.mib_per_s * MIB)}/s" if one.mib_per_s else ""

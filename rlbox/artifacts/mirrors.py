@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 from urllib.parse import quote, unquote
 
-from rlbox.artifacts.profile import Profile, Rule
+from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import SpecError
 from rlbox.i18n import _
@@ -18,26 +18,26 @@ from rlbox.target.target import Base
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class MirrorChoice:
     """The rules of a sources profile as they are to be tried now: per kind, the live ones in order.
 
     `skipped` are the mirrors that were found dead, as pairs of mirror and reason.
     """
 
     profile: str = "direct"
-    rules: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
+    rules: Mapping[str, tuple[MirrorRule, ...]] = field(default_factory=dict)
     skipped: tuple[tuple[str, str], ...] = ()
 
-    def first(self, kind: str) -> Rule | None:
+    def preferred_rule(self, kind: str) -> MirrorRule | None:
         rule = next(iter(self.rules.get(kind, ())), None)
         return None if rule is None or rule.protocol == "direct" else rule
 
 
-NO_CHOICE = Choice()
+NO_MIRROR_CHOICE = MirrorChoice()
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourcePlan:
+class PackageIndexSettings:
     """Environment for pip and uv, and the local wheels that stand for a remote index (absolute paths).
 
     `profile` is the name of the sources profile that it follows.
@@ -48,7 +48,9 @@ class SourcePlan:
     profile: str = "direct"
 
 
-def plan_sources(groups: Sequence[TorchGroup], site: NetworkSettings, choice: Choice = NO_CHOICE) -> SourcePlan:
+def plan_package_indexes(
+    groups: Sequence[TorchGroup], site: NetworkSettings, choice: MirrorChoice = NO_MIRROR_CHOICE
+) -> PackageIndexSettings:
     """Return where Python packages come from on this machine.
 
     A torch wheel that lies in one of pip's `find-links` folders is used as it is; when a group has a package without
@@ -59,11 +61,11 @@ def plan_sources(groups: Sequence[TorchGroup], site: NetworkSettings, choice: Ch
         group.channel
         for group in groups
         for package in group.packages
-        if not local_wheels(replace(group, packages=(package,)), site)
+        if not find_local_wheels(replace(group, packages=(package,)), site)
     )
-    pages, indexes = _torch_places(tuple(missing), choice.first("torch-wheels"))
+    pages, indexes = _torch_places(tuple(missing), choice.preferred_rule("torch-wheels"))
     env: dict[str, str] = {}
-    mirror = choice.first("python")
+    mirror = choice.preferred_rule("python")
     extra = [url for url in site.extra_index_urls if not url.startswith("file:")]
     if mirror and mirror.protocol == "flat":
         pages.append(mirror.url)
@@ -73,18 +75,18 @@ def plan_sources(groups: Sequence[TorchGroup], site: NetworkSettings, choice: Ch
         env |= {"UV_INDEX": " ".join([*indexes, *extra]), "UV_INDEX_STRATEGY": "unsafe-best-match"}
     if pages:
         env["UV_FIND_LINKS"] = ",".join(pages)  # the one list of uv that commas separate
-    wheels = tuple(dict.fromkeys(wheel for group in groups for wheel in local_wheels(group, site)))
-    return SourcePlan(env=env, wheels=wheels, profile=choice.profile)
+    wheels = tuple(dict.fromkeys(wheel for group in groups for wheel in find_local_wheels(group, site)))
+    return PackageIndexSettings(env=env, wheels=wheels, profile=choice.profile)
 
 
-def _torch_places(channels: Sequence[str], mirror: Rule | None) -> tuple[list[str], list[str]]:
+def _torch_places(channels: Sequence[str], mirror: MirrorRule | None) -> tuple[list[str], list[str]]:
     if mirror is None:
         return [], [f"{TORCH_WHEELS}/{channel}" for channel in channels]
     urls = [f"{mirror.base}/{channel}" for channel in channels]
     return ([f"{url}/" for url in urls], []) if mirror.protocol == "flat" else ([], urls)
 
 
-def local_wheels(group: TorchGroup, site: NetworkSettings) -> tuple[str, ...]:
+def find_local_wheels(group: TorchGroup, site: NetworkSettings) -> tuple[str, ...]:
     """Return the wheels in pip's `find-links` folders that hold a package of `group`, as paths."""
     prefixes = tuple(_wheel_prefix(requirement, group.channel) for requirement in group.packages)
     return tuple(
@@ -107,7 +109,7 @@ SHARED_ARCHIVES = ("debian", "debian-security", "ubuntu")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class MachineSources:
     """What the machine's own clients are set to.
 
     `default_index` is uv's own Python index, empty when nobody asked for it; `archives` maps names of apt archives
@@ -120,7 +122,7 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileAddress:
+class FileUrl:
     """One place to look for a file.
 
     `page` says what is at `url`: an `index` page of one package (PEP 503 or 691), a `flat` page of links, or nothing
@@ -136,7 +138,9 @@ class FileAddress:
     sha256: str = ""
 
 
-def places(artifact: Artifact, profile: Profile, machine: Machine, choice: Choice = NO_CHOICE) -> Iterator[FileAddress]:
+def list_file_urls(
+    artifact: Artifact, profile: Profile, machine: MachineSources, choice: MirrorChoice = NO_MIRROR_CHOICE
+) -> Iterator[FileUrl]:
     """Yield the places of a file in the order in which they are to be tried; a `git` artifact has none.
 
     Local folders of wheels come first, then the live mirrors of `choice`, or the profile's rules in their own order.
@@ -144,30 +148,30 @@ def places(artifact: Artifact, profile: Profile, machine: Machine, choice: Choic
     match artifact.kind:
         case "python" | "torch-wheels":
             yield from _local_wheels(artifact, machine.site)
-            for rule in ordered(artifact.kind, profile, choice):
+            for rule in order_rules(artifact.kind, profile, choice):
                 yield from _package_places(artifact, rule, machine)
         case "apt":
-            for rule in ordered("apt", profile, choice):
-                base = archive_url(rule, artifact.origin, machine)
+            for rule in order_rules("apt", profile, choice):
+                base = build_archive_url(rule, artifact.origin, machine)
                 if base:
-                    yield FileAddress(
+                    yield FileUrl(
                         mirror=_apt_title(rule), url=f"{base}/{quote(artifact.file)}", by=_by(rule, "machine")
                     )
         case "http":
-            yield from http_places(artifact.origin, profile, choice)
+            yield from list_http_urls(artifact.origin, profile, choice)
         case "oci" | "git" | "compiled":
             return
 
 
-def _apt_title(rule: Rule) -> str:
+def _apt_title(rule: MirrorRule) -> str:
     return "this machine's apt sources" if rule.protocol == "direct" else rule.title
 
 
-def ordered(kind: str, profile: Profile, choice: Choice) -> tuple[Rule, ...]:
+def order_rules(kind: str, profile: Profile, choice: MirrorChoice) -> tuple[MirrorRule, ...]:
     return tuple(choice.rules.get(kind) or profile.rules(kind))
 
 
-def archive_url(rule: Rule, archive: str, machine: Machine) -> str:
+def build_archive_url(rule: MirrorRule, archive: str, machine: MachineSources) -> str:
     """Return the address of an apt archive by one rule; empty when the machine does not know it."""
     name = archive.rpartition("/")[2]
     if rule.protocol != "direct":
@@ -175,17 +179,19 @@ def archive_url(rule: Rule, archive: str, machine: Machine) -> str:
     return archive if "://" in archive else machine.archives.get(archive, "")
 
 
-def archives(names: Iterable[str], profile: Profile, machine: Machine, choice: Choice = NO_CHOICE) -> dict[str, str]:
+def resolve_apt_archives(
+    names: Iterable[str], profile: Profile, machine: MachineSources, choice: MirrorChoice = NO_MIRROR_CHOICE
+) -> dict[str, str]:
     """Return the address of each apt archive from the best rule that has one; the machine's others stay as they are."""
     found = dict(machine.archives)
     for name in names:
-        urls = (archive_url(rule, name, machine) for rule in ordered("apt", profile, choice))
+        urls = (build_archive_url(rule, name, machine) for rule in order_rules("apt", profile, choice))
         if url := next(filter(None, urls), ""):
             found[name] = url
     return found
 
 
-def suites_of(base: Base) -> dict[str, str]:
+def list_suites(base: Base) -> dict[str, str]:
     """Return the suites that a bootstrapped base is made from, each with the archive it stands in."""
     distribution, __, suite = base.bootstrap.partition(":")
     for further in base.suites:
@@ -199,29 +205,31 @@ def suites_of(base: Base) -> dict[str, str]:
     return {name: distribution + ("-security" if name in security else "") for name in (suite, *base.suites)}
 
 
-def _local_wheels(artifact: Artifact, site: NetworkSettings) -> Iterator[FileAddress]:
+def _local_wheels(artifact: Artifact, site: NetworkSettings) -> Iterator[FileUrl]:
     for folder, names in sorted(site.find_links.items()):
         for name in names:
-            if same_file(name, artifact.file):
-                yield FileAddress(mirror=folder, url=f"file://{quote(folder)}/{quote(name)}", by="machine")
+            if is_same_file(name, artifact.file):
+                yield FileUrl(mirror=folder, url=f"file://{quote(folder)}/{quote(name)}", by="machine")
 
 
-def _package_places(artifact: Artifact, rule: Rule, machine: Machine) -> Iterator[FileAddress]:
+def _package_places(artifact: Artifact, rule: MirrorRule, machine: MachineSources) -> Iterator[FileUrl]:
     name = _NAME.sub("-", artifact.name).lower()
     if rule.protocol == "direct":
         yield from (
-            FileAddress(mirror=title, url=f"{base.rstrip('/')}/{name}/", page="index", by=by)
+            FileUrl(mirror=title, url=f"{base.rstrip('/')}/{name}/", page="index", by=by)
             for title, base, by in _machine_indexes(artifact, machine)
         )
         return
     base = f"{rule.base}/{artifact.origin}" if artifact.kind == "torch-wheels" else rule.base
     if rule.protocol == "flat":
-        yield FileAddress(mirror=rule.title, url=f"{base}/", page="flat")
+        yield FileUrl(mirror=rule.title, url=f"{base}/", page="flat")
     else:
-        yield FileAddress(mirror=rule.title, url=f"{base}/{name}/", page="index")
+        yield FileUrl(mirror=rule.title, url=f"{base}/{name}/", page="index")
 
 
-def _machine_indexes(artifact: Artifact, machine: Machine) -> Iterator[tuple[str, str, Literal["default", "machine"]]]:
+def _machine_indexes(
+    artifact: Artifact, machine: MachineSources
+) -> Iterator[tuple[str, str, Literal["default", "machine"]]]:
     site = machine.site
     if artifact.kind == "torch-wheels":
         yield "the torch wheel index", f"{TORCH_WHEELS}/{artifact.origin}", "default"
@@ -233,31 +241,31 @@ def _machine_indexes(artifact: Artifact, machine: Machine) -> Iterator[tuple[str
         yield "an extra index of this machine", url, "machine"
 
 
-def _by(rule: Rule, direct: Literal["machine", "target"]) -> Literal["machine", "profile", "target"]:
+def _by(rule: MirrorRule, direct: Literal["machine", "target"]) -> Literal["machine", "profile", "target"]:
     return direct if rule.protocol == "direct" else "profile"
 
 
-def http_places(url: str, profile: Profile, choice: Choice = NO_CHOICE) -> tuple[FileAddress, ...]:
+def list_http_urls(url: str, profile: Profile, choice: MirrorChoice = NO_MIRROR_CHOICE) -> tuple[FileUrl, ...]:
     """Return the places of the file at `url`; without a rule that stands for it, that address alone."""
     return _rewritten_places(_PER_FILE, url, profile, choice)
 
 
-def git_places(url: str, profile: Profile, choice: Choice = NO_CHOICE) -> tuple[FileAddress, ...]:
+def list_git_urls(url: str, profile: Profile, choice: MirrorChoice = NO_MIRROR_CHOICE) -> tuple[FileUrl, ...]:
     """Return the addresses that the repository at `url` may be cloned from, in order."""
     return _rewritten_places(("git",), url, profile, choice)
 
 
-def _rewritten_places(kinds: Iterable[str], url: str, profile: Profile, choice: Choice) -> tuple[FileAddress, ...]:
-    written = [rule for kind in kinds for rule in ordered(kind, profile, choice) if rule in profile.rule]
+def _rewritten_places(kinds: Iterable[str], url: str, profile: Profile, choice: MirrorChoice) -> tuple[FileUrl, ...]:
+    written = [rule for kind in kinds for rule in order_rules(kind, profile, choice) if rule in profile.rule]
     found = [
-        FileAddress(mirror=rule.title, url=rewritten(rule, url), by=_by(rule, "target"))
+        FileUrl(mirror=rule.title, url=rewrite_url(rule, url), by=_by(rule, "target"))
         for rule in written
         if url.startswith(rule.match)
     ]
-    return tuple(found) or (FileAddress(mirror="direct", url=url, by="target"),)
+    return tuple(found) or (FileUrl(mirror="direct", url=url, by="target"),)
 
 
-def rewritten(rule: Rule, url: str) -> str:
+def rewrite_url(rule: MirrorRule, url: str) -> str:
     """Return `url` as one rule changes it."""
     match rule.protocol:
         case "url-prefix":
@@ -269,24 +277,24 @@ def rewritten(rule: Rule, url: str) -> str:
             return url
 
 
-def oci_places(image: str, profile: Profile, choice: Choice = NO_CHOICE) -> tuple[FileAddress, ...]:
+def list_image_references(image: str, profile: Profile, choice: MirrorChoice = NO_MIRROR_CHOICE) -> tuple[FileUrl, ...]:
     """Return the references that the image `NAME@sha256:…` may be pulled by, in order."""
     wanted = parse_reference(image)
     tail = (f":{wanted.tag}" if wanted.tag else "") + (f"@{wanted.digest}" if wanted.digest else "")
     found = []
-    for rule in ordered("oci", profile, choice):
+    for rule in order_rules("oci", profile, choice):
         base = rule.base.partition("://")[2]
         if rule.protocol == "direct":
-            found.append(FileAddress(mirror="direct", url=image, by="target"))
-        elif rule.match not in ("", wanted.host) or (rule.allow and not is_allowed(wanted.name, rule.allow)):
+            found.append(FileUrl(mirror="direct", url=image, by="target"))
+        elif rule.match not in ("", wanted.host) or (rule.allow and not is_image_allowed(wanted.name, rule.allow)):
             continue
         else:
             name = wanted.repository if rule.protocol == "host" else wanted.name
-            found.append(FileAddress(mirror=rule.title, url=f"{base}/{name}{tail}"))
-    return tuple(found) or (FileAddress(mirror="direct", url=image, by="target"),)
+            found.append(FileUrl(mirror=rule.title, url=f"{base}/{name}{tail}"))
+    return tuple(found) or (FileUrl(mirror="direct", url=image, by="target"),)
 
 
-def is_allowed(image: str, patterns: Iterable[str]) -> bool:
+def is_image_allowed(image: str, patterns: Iterable[str]) -> bool:
     """Return whether an allow-list has `HOST/NAME`: `*` stands for a part of a name, `**` for any number of parts."""
     return any(re.fullmatch(_regex(pattern), image) for pattern in patterns)
 
@@ -296,12 +304,12 @@ def _regex(pattern: str) -> str:
     return "".join({"**": ".*", "*": "[^/]*"}.get(part, re.escape(part)) for part in parts)
 
 
-def same_file(given: str, wanted: str) -> bool:
+def is_same_file(given: str, wanted: str) -> bool:
     """Return whether two file names are one; addresses write the plus of a local version as `%2B`."""
     return unquote(given) == unquote(wanted)
 
 
-def refusal(status: int, content_type: str, size: int | None, artifact: Artifact) -> str:
+def find_response_error(status: int, content_type: str, size: int | None, artifact: Artifact) -> str:
     """Return why an answer cannot be the file, or nothing: its status, a page instead of a file, its length.
 
     `size` is the answer's content length, None when it does not say.

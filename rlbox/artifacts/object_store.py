@@ -25,13 +25,13 @@ _SEAL_NS = 315_532_800 * 10**9
 """Time stamp of an object that was verified (1980-01-01): whoever writes to it changes the stamp, and is found out."""
 
 
-def store_folder(chosen: str | None) -> Path:
+def resolve_store_dir(chosen: str | None) -> Path:
     """Return the store's directory: `--store`, `RLBOX_STORE`, or one in the cache; absolute."""
     text = chosen or os.environ.get("RLBOX_STORE")
     return Path(os.path.expanduser(text)).absolute() if text else cache_path("store")
 
 
-class Draft:
+class PartialObject:
     """An object being written, continued where an earlier writer stopped; nobody else writes it meanwhile.
 
     `size` is in bytes. What is there when the block ends without `keep` stays for the next writer.
@@ -47,7 +47,7 @@ class Draft:
             self._sum.update(block)
             self.size += len(block)
 
-    def __enter__(self) -> Draft:
+    def __enter__(self) -> PartialObject:
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -68,13 +68,13 @@ class Draft:
             self.size += count
             rest = rest[count:]
 
-    def restart(self) -> None:
+    def reset(self) -> None:
         self._file.seek(0)
         self._file.truncate()
         self._sum = hashlib.sha256()
         self.size = 0
 
-    def keep(self) -> None:
+    def commit(self) -> None:
         """Put the object under its name; it must have the bytes that its name says."""
         if self.digest != self._final.name:
             raise ValueError(_("{digest} is not {final}").format(digest=self.digest, final=self._final.name))
@@ -85,7 +85,7 @@ class Draft:
         _seal(self._final)
         _sync_folder(self._final.parent)
 
-    def keep_link(self, source: Path) -> bool:
+    def commit_link(self, source: Path) -> bool:
         """Put a link of `source`, whose sum is known to be right, under the object's name; False when it cannot be."""
         link = self._path.with_name(f".{self._path.name}")
         self._final.parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ class Draft:
         return True
 
 
-class Store:
+class ObjectStore:
     """A store at `root`, which is made when the first object is written; `seals` lets it mark what it has verified."""
 
     def __init__(self, root: Path, *, seals: bool = True) -> None:
@@ -112,7 +112,7 @@ class Store:
     def has(self, digest: str) -> bool:
         return self.path(digest).is_file()
 
-    def intact(self, digest: str, size: int | None = None) -> bool:
+    def is_intact(self, digest: str, size: int | None = None) -> bool:
         """Return whether the object is there with the right size, if one is known, and the right sum.
 
         A sum is not taken again when the object's stamp says that it was right.
@@ -129,27 +129,27 @@ class Store:
         except FileNotFoundError:
             return False
         except NotADirectoryError as error:
-            raise not_writable(self.root, error) from error
+            raise create_unwritable_error(self.root, error) from error
         if self._seals:
             with suppress(PermissionError):
                 _seal(path)
         return True
 
-    def digests(self) -> Iterator[str]:
+    def list_digests(self) -> Iterator[str]:
         for path in sorted((self.root / "objects/sha256").glob("??/*")):
             if _NAME.fullmatch(path.name):
                 yield path.name
 
-    def partials(self) -> Iterator[Path]:
+    def list_partials(self) -> Iterator[Path]:
         yield from sorted((self.root / "partial").glob("*"))
 
-    def partial_bytes(self, digest: str) -> int:
+    def count_partial_bytes(self, digest: str) -> int:
         try:
             return (self.root / "partial" / digest).stat().st_size
         except FileNotFoundError:
             return 0
 
-    def try_draft(self, digest: str) -> Draft | None:
+    def try_open_partial(self, digest: str) -> PartialObject | None:
         """Return the object's draft, or None while another writes it.
 
         The other may have finished it in between: look again before writing.
@@ -159,38 +159,38 @@ class Store:
             partial.parent.mkdir(parents=True, exist_ok=True)
             handle = open_locked_file(partial, create=True)
         except OSError as error:
-            raise not_writable(self.root, error) from error
-        return None if handle is None else Draft(handle, partial, self.path(digest))
+            raise create_unwritable_error(self.root, error) from error
+        return None if handle is None else PartialObject(handle, partial, self.path(digest))
 
     @contextmanager
-    def draft(self, digest: str) -> Iterator[Draft]:
+    def open_partial(self, digest: str) -> Iterator[PartialObject]:
         """Hold the object's draft while the block runs; waits for another writer."""
-        while (draft := self.try_draft(digest)) is None:
+        while (draft := self.try_open_partial(digest)) is None:
             time.sleep(0.1)
         with draft:
             yield draft
 
-    def adopt(self, path: Path, digest: str) -> str:
+    def import_file(self, path: Path, digest: str) -> str:
         """Take a file in when it has the bytes of `digest`: a link, or a copy from another disk; return its sha256."""
-        with self.draft(digest) as draft:
-            if self.intact(digest):
+        with self.open_partial(digest) as draft:
+            if self.is_intact(digest):
                 return digest
-            draft.restart()
+            draft.reset()
             if path.stat().st_dev == self.root.stat().st_dev:
                 got = sha256_file(path)
-                if got != digest or draft.keep_link(path):
+                if got != digest or draft.commit_link(path):
                     return got
             with open(path, "rb", buffering=0) as file:
                 while block := file.read(_BLOCK):
                     draft.write(block)
             got = draft.digest
             if got == digest:
-                draft.keep()
+                draft.commit()
             else:
-                draft.restart()
+                draft.reset()
             return got
 
-    def link(self, digest: str, path: Path) -> None:
+    def link_to(self, digest: str, path: Path) -> None:
         """Put an object at `path` in place of what is there: a hard link, a copy on another file system.
 
         Whoever gets a link must not write to it. `WorkFailed` when the store has no such object.
@@ -213,7 +213,7 @@ class Store:
         self.path(digest).unlink(missing_ok=True)
 
 
-def not_writable(root: Path, error: OSError) -> NodeError:
+def create_unwritable_error(root: Path, error: OSError) -> NodeError:
     return NodeError(
         _("the store cannot be written: {strerror}").format(strerror=error.strerror),
         where=str(root),

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.artifacts.base_image import fill_from_registry
-from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.base_image import download_blob
+from rlbox.artifacts.object_store import ObjectStore
 from rlbox.engine.oci import (
     LAYOUT,
     LAYOUT_FILE,
@@ -20,12 +20,12 @@ from rlbox.engine.oci import (
     TITLE,
     Descriptor,
     Manifest,
-    describe,
-    document,
+    create_descriptor,
+    encode_document,
     parse_manifest,
-    sha256_of,
+    sha256_digest,
 )
-from rlbox.engine.oci import index as oci_index
+from rlbox.engine.oci import create_index as oci_index
 from rlbox.engine.reference import Reference
 from rlbox.engine.registry_client import Registry
 from rlbox.errors import NodeError, RegistryError, WorkFailed
@@ -33,15 +33,15 @@ from rlbox.i18n import _
 from rlbox.system.files import is_disk_full, sha256_file, write_atomic
 from rlbox.target.artifact import Artifact
 
-INPUTS = "application/vnd.rlbox.inputs.v1"
-LOCK = "application/vnd.rlbox.lock.v2+json"
-FILE = "application/octet-stream"
+EXPORT_TYPE = "application/vnd.rlbox.inputs.v1"
+LOCK_TYPE = "application/vnd.rlbox.lock.v2+json"
+FILE_TYPE = "application/octet-stream"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 KIND, GROUP = "rlbox.kind", "rlbox.group"
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputsPlan:
+class ExportDocuments:
     """The bytes of the documents of an export: lock, manifest, index."""
 
     lock: bytes
@@ -50,48 +50,48 @@ class InputsPlan:
 
     @property
     def lock_blob(self) -> Descriptor:
-        return describe(self.lock, LOCK)
+        return create_descriptor(self.lock, LOCK_TYPE)
 
 
-def plan_inputs_artifact(target: str, lock: str, files: Sequence[Artifact]) -> InputsPlan:
+def plan_export(target: str, lock: str, files: Sequence[Artifact]) -> ExportDocuments:
     """Return the documents that describe `files`; the same lock gives the same bytes."""
     body = lock.encode()
-    manifest = document(
+    manifest = encode_document(
         {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
-            "artifactType": INPUTS,
-            "config": describe(body, LOCK).json(),
+            "artifactType": EXPORT_TYPE,
+            "config": create_descriptor(body, LOCK_TYPE).json(),
             "layers": [_layer(file).json() for file in files],
             "annotations": {TITLE: target},
         }
     )
-    listed = describe(manifest, MANIFEST, artifact_type=INPUTS, annotations={REF_NAME: target})
-    return InputsPlan(lock=body, manifest=manifest, index=oci_index([listed]))
+    listed = create_descriptor(manifest, MANIFEST, artifact_type=EXPORT_TYPE, annotations={REF_NAME: target})
+    return ExportDocuments(lock=body, manifest=manifest, index=oci_index([listed]))
 
 
 def _layer(file: Artifact) -> Descriptor:
     return Descriptor(
-        media_type=FILE,
+        media_type=FILE_TYPE,
         digest=f"sha256:{file.sha256}",
         size=file.size,
         annotations={TITLE: file.file.rpartition("/")[2], KIND: file.kind, GROUP: file.group},
     )
 
 
-def is_inputs(manifest: Manifest) -> bool:
+def is_export_manifest(manifest: Manifest) -> bool:
     blobs = (manifest.config, *manifest.layers)
     whole = all(blob is not None and _DIGEST.fullmatch(blob.digest) for blob in blobs)
-    return whole and manifest.config is not None and manifest.config.media_type == LOCK
+    return whole and manifest.config is not None and manifest.config.media_type == LOCK_TYPE
 
 
-def is_folder(place: str) -> bool:
+def is_directory_path(place: str) -> bool:
     """Return whether `--export PLACE` means a folder rather than a reference, by the look of it."""
     return place.startswith(("/", "./", "../", "~")) or place in (".", "..")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Imported:
+class ImportResult:
     """What an import did: files taken in, files that were in the store, and what is wrong with the others."""
 
     taken: int
@@ -100,7 +100,7 @@ class Imported:
     lock: bytes
 
 
-def export_folder(plan: InputsPlan, files: Sequence[Artifact], store: Store, folder: Path) -> None:
+def export_to_directory(plan: ExportDocuments, files: Sequence[Artifact], store: ObjectStore, folder: Path) -> None:
     """Write an OCI layout of `files`; what an earlier export left is used again, and `index.json` comes last.
 
     Raises
@@ -124,9 +124,9 @@ def export_folder(plan: InputsPlan, files: Sequence[Artifact], store: Store, fol
         for file in files:
             path = blobs / file.sha256
             if not _is_object(path, store.path(file.sha256), file):
-                store.link(file.sha256, path)
+                store.link_to(file.sha256, path)
         for body in (plan.lock, plan.manifest):
-            write_atomic(blobs / sha256_of(body).removeprefix("sha256:"), body)
+            write_atomic(blobs / sha256_digest(body).removeprefix("sha256:"), body)
         os.sync()
         write_atomic(folder / "index.json", plan.index)
 
@@ -140,7 +140,9 @@ def _is_object(path: Path, source: Path, file: Artifact) -> bool:
     return linked or (facts.st_size == file.size and sha256_file(path) == file.sha256)
 
 
-def import_folder(folder: Path, store: Store, on_file: Callable[[str], None] = lambda title: None) -> Imported:
+def import_from_directory(
+    folder: Path, store: ObjectStore, on_file: Callable[[str], None] = lambda title: None
+) -> ImportResult:
     """Take every whole file of an export into the store; `on_file` is told the name of each before it is read.
 
     Raises
@@ -150,13 +152,13 @@ def import_folder(folder: Path, store: Store, on_file: Callable[[str], None] = l
     NodeError
         The store's disk is full.
     """
-    manifest = require_export(folder)
+    manifest = read_export_manifest(folder)
     taken = present = 0
     bad = []
     with _disk_errors(store.root):
         for layer in manifest.layers:
             digest = layer.digest.removeprefix("sha256:")
-            if store.intact(digest, layer.size):
+            if store.is_intact(digest, layer.size):
                 present += 1
                 continue
             on_file(layer.annotations.get(TITLE, digest))
@@ -164,11 +166,11 @@ def import_folder(folder: Path, store: Store, on_file: Callable[[str], None] = l
             taken += not why
             bad += [f"{layer.annotations.get(TITLE, digest)}: {why}"] if why else []
     config = manifest.config
-    assert config is not None  # noqa: S101  (`require_export` looked)
-    return Imported(taken=taken, present=present, bad=tuple(bad), lock=_read_blob(folder, config))
+    assert config is not None  # noqa: S101  (`read_export_manifest` looked)
+    return ImportResult(taken=taken, present=present, bad=tuple(bad), lock=_read_blob(folder, config))
 
 
-def _take(folder: Path, layer: Descriptor, store: Store) -> str:
+def _take(folder: Path, layer: Descriptor, store: ObjectStore) -> str:
     """Take one file in; return what is wrong with it."""
     digest = layer.digest.removeprefix("sha256:")
     path = folder / "blobs/sha256" / digest
@@ -176,11 +178,11 @@ def _take(folder: Path, layer: Descriptor, store: Store) -> str:
         return "missing"
     if (size := path.stat().st_size) != layer.size:
         return f"torn: {size} of {layer.size} bytes"
-    found = store.adopt(path, digest)
+    found = store.import_file(path, digest)
     return "" if found == digest else f"damaged: its sha256 is {found[:12]}…, not {digest[:12]}…"
 
 
-def require_export(folder: Path) -> Manifest:
+def read_export_manifest(folder: Path) -> Manifest:
     if not (folder / "index.json").is_file():
         raise WorkFailed(
             _("there is no finished export: index.json is missing"),
@@ -190,7 +192,7 @@ def require_export(folder: Path) -> Manifest:
     try:
         for listed in parse_manifest((folder / "index.json").read_bytes()).manifests:
             manifest = parse_manifest(_read_blob(folder, listed))
-            if is_inputs(manifest):
+            if is_export_manifest(manifest):
                 return manifest
     except (ValueError, OSError, json.JSONDecodeError) as error:
         raise WorkFailed(_("the export is damaged: {error}").format(error=error), where=str(folder)) from error
@@ -199,7 +201,7 @@ def require_export(folder: Path) -> Manifest:
 
 def _read_blob(folder: Path, blob: Descriptor) -> bytes:
     body = (folder / "blobs/sha256" / blob.digest.removeprefix("sha256:")).read_bytes()
-    if sha256_of(body) != blob.digest:
+    if sha256_digest(body) != blob.digest:
         raise ValueError(_("blob {digest}… has other bytes").format(digest=blob.digest[:19]))
     return body
 
@@ -217,10 +219,10 @@ def _disk_errors(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def export_registry(
-    plan: InputsPlan,
+def export_to_registry(
+    plan: ExportDocuments,
     files: Sequence[Artifact],
-    store: Store,
+    store: ObjectStore,
     to: Reference,
     ca_bundle: str,
     on_file: Callable[[str], None] = lambda title: None,
@@ -235,9 +237,9 @@ def export_registry(
         registry.put_manifest(to.repository, to.tag or "latest", plan.manifest, MANIFEST)
 
 
-def import_registry(
-    source: Reference, store: Store, ca_bundle: str, on_file: Callable[[str], None] = lambda title: None
-) -> Imported:
+def import_from_registry(
+    source: Reference, store: ObjectStore, ca_bundle: str, on_file: Callable[[str], None] = lambda title: None
+) -> ImportResult:
     """Take the files of a lock from a registry into the store; wrong bytes are named, the right ones kept.
 
     Raises
@@ -249,25 +251,25 @@ def import_registry(
     with Registry(source.host, ca_bundle=ca_bundle) as registry:
         manifest = registry.get_manifest(source.repository, source.digest or source.tag or "latest")
         config = manifest.config
-        if config is None or not is_inputs(manifest):
+        if config is None or not is_export_manifest(manifest):
             raise RegistryError(
                 _("{source} is no export of rlbox").format(source=source),
                 next_step="rlbox fetch TARGET --export " + str(source),
             )
         for layer in manifest.layers:
             file = _artifact(layer, source)
-            if store.intact(file.sha256, file.size):
+            if store.is_intact(file.sha256, file.size):
                 continue
             on_file(file.file)
-            with store.draft(file.sha256) as draft:
+            with store.open_partial(file.sha256) as draft:
                 try:
-                    fill_from_registry(registry, source.repository, file, draft)
-                    draft.keep()
+                    download_blob(registry, source.repository, file, draft)
+                    draft.commit()
                     taken += 1
                 except RegistryError as error:
                     bad.append(f"{file.file}: {error.what}")
         lock = registry.retry(lambda: _lock_text(registry, source, config))
-    return Imported(taken=taken, present=len(manifest.layers) - taken - len(bad), bad=tuple(bad), lock=lock)
+    return ImportResult(taken=taken, present=len(manifest.layers) - taken - len(bad), bad=tuple(bad), lock=lock)
 
 
 def _lock_text(registry: Registry, source: Reference, blob: Descriptor) -> bytes:

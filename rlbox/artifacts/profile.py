@@ -13,13 +13,15 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from rlbox.config.project import Project
-from rlbox.config.schema import EnvName, Frozen, Line, Name, Problems, check_spec, suggest
-from rlbox.config.toml_files import load_toml, shown_path, without_name
+from rlbox.config.schema import EnvName, Name, SingleLine, SpecModel, ValidationProblems, suggest_similar, validate_spec
+from rlbox.config.toml_files import display_path, load_toml, reject_key
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 
-Kind = Literal["apt", "conda", "cuda-apt", "git", "http", "huggingface", "npm", "oci", "python", "torch-wheels"]
-Protocol = Literal["archive", "direct", "flat", "git-instead-of", "host", "index", "registry-prefix", "url-prefix"]
+SourceKind = Literal["apt", "conda", "cuda-apt", "git", "http", "huggingface", "npm", "oci", "python", "torch-wheels"]
+MirrorProtocol = Literal[
+    "archive", "direct", "flat", "git-instead-of", "host", "index", "registry-prefix", "url-prefix"
+]
 Phase = Literal["lock", "fetch", "build", "run"]
 
 # What a rule of each kind may be, besides `direct`.
@@ -50,24 +52,28 @@ def _address(text: str) -> str:
     return text
 
 
-Address = Annotated[str, AfterValidator(_address)]
+UrlText = Annotated[str, AfterValidator(_address)]
 Host = Annotated[str, StringConstraints(pattern=r"^(\*\.)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
 
 
-class Rule(Frozen):
+class MirrorRule(SpecModel):
     """One place for files of one kind. The rules of a kind are tried in order."""
 
-    kind: Kind = Field(description="what it is for")
-    protocol: Protocol = Field(description="how an address is made; `direct` stands for the machine's own settings")
-    url: Address = Field("", description="base of the addresses; for oci `https://REGISTRY[/PATH]`")
-    name: Line = Field("", description="what messages call it; the host of `url` unless given")
-    match: Line = Field("", description="beginning of the addresses that it stands for; for oci the registry")
-    allow: tuple[Line, ...] = Field((), description="oci: images it has; * is a part of a name, ** any number of parts")
+    kind: SourceKind = Field(description="what it is for")
+    protocol: MirrorProtocol = Field(
+        description="how an address is made; `direct` stands for the machine's own settings"
+    )
+    url: UrlText = Field("", description="base of the addresses; for oci `https://REGISTRY[/PATH]`")
+    name: SingleLine = Field("", description="what messages call it; the host of `url` unless given")
+    match: SingleLine = Field("", description="beginning of the addresses that it stands for; for oci the registry")
+    allow: tuple[SingleLine, ...] = Field(
+        (), description="oci: images it has; * is a part of a name, ** any number of parts"
+    )
     checked: datetime.date | None = Field(None, description="day on which this was found to be so")
     expires: datetime.date | None = Field(None, description="day after which it is used, but said to be old")
 
     @model_validator(mode="after")
-    def _fits(self) -> Rule:
+    def _fits(self) -> MirrorRule:
         problems = list(self._problems())
         if problems:
             raise ValueError("; ".join(problems))
@@ -98,21 +104,21 @@ class Rule(Frozen):
         return self.url.rstrip("/")
 
 
-class Declared(Frozen):
+class DeclaredHost(SpecModel):
     """A host that a user knows to be contacted; `rlbox egress` lists it."""
 
     host: Host
-    why: Line = Field(min_length=1)
+    why: SingleLine = Field(min_length=1)
     phase: Phase = Field("build", description="when it is contacted")
 
 
-class Profile(Frozen):
+class Profile(SpecModel):
     """A table of sources. A kind without a rule comes from where the machine's own clients get it."""
 
     name: Name
-    title: Line
-    rule: tuple[Rule, ...] = ()
-    egress: tuple[Declared, ...] = ()
+    title: SingleLine
+    rule: tuple[MirrorRule, ...] = ()
+    egress: tuple[DeclaredHost, ...] = ()
 
     @model_validator(mode="after")
     def _rules_differ(self) -> Profile:
@@ -123,44 +129,44 @@ class Profile(Frozen):
             if first != number:
                 problems.append(_("rule[{number}]: the same place as rule[{first}]").format(number=number, first=first))
         if problems:
-            raise Problems(problems)
+            raise ValidationProblems(problems)
         return self
 
     def has(self, kind: str) -> bool:
         return any(rule.kind == kind for rule in self.rule)
 
-    def rules(self, kind: str) -> tuple[Rule, ...]:
+    def rules(self, kind: str) -> tuple[MirrorRule, ...]:
         """Return the rules of a kind in order; a profile without one has the machine's own settings."""
-        return tuple(rule for rule in self.rule if rule.kind == kind) or (direct_rule(kind),)
+        return tuple(rule for rule in self.rule if rule.kind == kind) or (create_direct_rule(kind),)
 
 
-def direct_rule(kind: str) -> Rule:
-    return Rule.model_validate({"kind": kind, "protocol": "direct"})
+def create_direct_rule(kind: str) -> MirrorRule:
+    return MirrorRule.model_validate({"kind": kind, "protocol": "direct"})
 
 
 # `NAME` (set to anything), or `NAME=VALUE|VALUE`, compared without regard to case.
-Condition = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(=[^|]+(\|[^|]+)*)?$")]
+EnvCondition = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(=[^|]+(\|[^|]+)*)?$")]
 
 
-class HiddenHost(Frozen):
+class HiddenHost(SpecModel):
     """One host that something contacts by itself, and what makes it stop."""
 
     host: Host
-    kind: Kind = "http"
+    kind: SourceKind = "http"
     phase: Phase
-    packages: tuple[Line, ...] = Field((), description="any of them in the lock; empty: whatever the lock holds")
+    packages: tuple[SingleLine, ...] = Field((), description="any of them in the lock; empty: whatever the lock holds")
     sdist: bool = Field(False, description="only when the lock has the package as a source archive")
-    registry: Line = Field("", description="only when the base image comes from this registry")
-    when: tuple[Condition, ...] = Field((), description="any of these in the target's environment; empty: always")
-    unless: tuple[Condition, ...] = Field((), description="any of these in the target's environment closes it")
+    registry: SingleLine = Field("", description="only when the base image comes from this registry")
+    when: tuple[EnvCondition, ...] = Field((), description="any of these in the target's environment; empty: always")
+    unless: tuple[EnvCondition, ...] = Field((), description="any of these in the target's environment closes it")
     replaced_by: EnvName | None = Field(None, description="variable whose address takes the host's place")
-    why: Line
-    rule: Line = Field(description="what closes it, or where else its bytes can come from")
-    source: Line
+    why: SingleLine
+    rule: SingleLine = Field(description="what closes it, or where else its bytes can come from")
+    source: SingleLine
     checked: datetime.date
 
 
-class HiddenHosts(Frozen):
+class HiddenHosts(SpecModel):
     """The table of hidden hosts."""
 
     row: tuple[HiddenHost, ...]
@@ -180,17 +186,17 @@ def load_profile(project: Project, name: str, above: tuple[str, ...] = ()) -> Pr
             next_step=_("break the circle"),
         )
     path = project.source_file(name)
-    data = without_name(load_toml(path, project), shown_path(path, project), "name")
+    data = reject_key(load_toml(path, project), display_path(path, project), "name")
     include = data.pop("include", None)
-    profile = check_spec(Profile, {**data, "name": name}, shown_path(path, project), known=("include",))
+    profile = validate_spec(Profile, {**data, "name": name}, display_path(path, project), known=("include",))
     if include is None:
         return profile
     known = list(project.source_profiles())
     if include not in known:
-        near = suggest(str(include), known)
+        near = suggest_similar(str(include), known)
         raise SpecError(
             _("{path}: include: unknown sources profile {include!r}{near}").format(
-                path=shown_path(path, project), include=include, near=near
+                path=display_path(path, project), include=include, near=near
             ),
             next_step=_("choose one of: {known}").format(known=", ".join(known)),
         )
@@ -199,4 +205,4 @@ def load_profile(project: Project, name: str, above: tuple[str, ...] = ()) -> Pr
 
 
 def load_hidden_hosts() -> tuple[HiddenHost, ...]:
-    return check_spec(HiddenHosts, load_toml(HIDDEN_HOSTS), str(HIDDEN_HOSTS)).row
+    return validate_spec(HiddenHosts, load_toml(HIDDEN_HOSTS), str(HIDDEN_HOSTS)).row

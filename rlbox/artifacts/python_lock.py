@@ -17,14 +17,14 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from uv import find_uv_bin
 
-from rlbox.artifacts.mirrors import SourcePlan
+from rlbox.artifacts.mirrors import PackageIndexSettings
 from rlbox.errors import WorkFailed
 from rlbox.foreign import toml_table
 from rlbox.i18n import _
 from rlbox.system.command import check_command
 from rlbox.system.http import HttpClient, NoResponseError, create_client, explain_no_response, retry
 from rlbox.system.network_settings import NetworkSettings
-from rlbox.target.lock import Deb, Lock, LockedGroup, Package, lock_checksum
+from rlbox.target.lock import Deb, Lock, LockedGroup, Package, compute_spec_checksum
 from rlbox.target.target import Group, Target
 from rlbox.values import Command
 
@@ -34,7 +34,7 @@ PINS, PYLOCK = "pins.txt", "pylock.toml"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Upgrade:
+class UpgradeRequest:
     """What may leave the version of the lock before: everything, or the packages named."""
 
     everything: bool = False
@@ -45,7 +45,7 @@ class Upgrade:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resolution:
+class ResolverOutput:
     """What uv printed: `pins` as a requirements file with notes of who asked, `files` as a parsed pylock.toml.
 
     `sizes` maps the sha256 of a file to its bytes.
@@ -57,14 +57,16 @@ class Resolution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inputs:
+class ResolverInputs:
     """What is resolved together: the files uv reads, by name; `.in` files are roots, one for each group."""
 
     name: str
     files: Mapping[str, str]
 
 
-def plan_inputs(target: Target, runtime: tuple[str, ...], kept: Mapping[str, Mapping[str, str]]) -> tuple[Inputs, ...]:
+def plan_resolver_inputs(
+    target: Target, runtime: tuple[str, ...], kept: Mapping[str, Mapping[str, str]]
+) -> tuple[ResolverInputs, ...]:
     """Return what has to be resolved: the stack, rlbox's own environment, the tools that build source archives.
 
     Each group's roots are a file of their own, so that uv's notes say which group asked for a package. `kept` maps
@@ -76,7 +78,7 @@ def plan_inputs(target: Target, runtime: tuple[str, ...], kept: Mapping[str, Map
     own = {"runtime.in": "".join(f"{line}\n" for line in sorted(runtime))}
     tools = {"build.in": "".join(f"{line}\n" for line in sorted(target.python.build))}
     return tuple(
-        Inputs(name=name, files={**files, PINS: _pins(kept.get(name, {}))})
+        ResolverInputs(name=name, files={**files, PINS: _pins(kept.get(name, {}))})
         for name, files in (("stack", stack), ("runtime", own), ("build", tools))
     )
 
@@ -85,7 +87,7 @@ def _pins(versions: Mapping[str, str]) -> str:
     return "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
 
 
-def kept_versions(lock: Lock | None, upgrade: Upgrade) -> dict[str, dict[str, str]]:
+def list_kept_versions(lock: Lock | None, upgrade: UpgradeRequest) -> dict[str, dict[str, str]]:
     """Return the versions that a new lock keeps, by what they are for: `stack`, `runtime`, `build`, `apt`."""
     if lock is None or upgrade.everything:
         return {}
@@ -101,8 +103,8 @@ def kept_versions(lock: Lock | None, upgrade: Upgrade) -> dict[str, dict[str, st
     }
 
 
-def plan_compile(
-    target: Target, inputs: Inputs, uv: str, sources: SourcePlan, cwd: str, upgrade: Upgrade
+def plan_uv_commands(
+    target: Target, inputs: ResolverInputs, uv: str, sources: PackageIndexSettings, cwd: str, upgrade: UpgradeRequest
 ) -> tuple[Command, Command]:
     """Return the uv commands that pin versions (`pins.txt`) and that find the files of those (`pylock.toml`)."""
     overrides = ("--override", "excluded.txt") if "excluded.txt" in inputs.files else ()
@@ -126,18 +128,18 @@ def plan_compile(
     )
 
 
-def plan_lock(target: Target, runtime: tuple[str, ...], resolved: Mapping[str, Resolution]) -> Lock:
+def build_python_lock(target: Target, runtime: tuple[str, ...], resolved: Mapping[str, ResolverOutput]) -> Lock:
     """Return the lock of what was resolved, Python packages alone; no `build` when each of them is a wheel."""
     order = [group.name for group in target.stack]
     __, parents = parse_pins(resolved["stack"].pins)
     owner = _first_group(order, parents)
-    packages = locked_packages(target, resolved["stack"])
-    own = locked_packages(target, resolved["runtime"])
+    packages = select_packages(target, resolved["stack"])
+    own = select_packages(target, resolved["runtime"])
     sdists = [package for package in (*packages.values(), *own.values()) if not package.is_wheel]
-    tools = locked_packages(target, resolved["build"]) if sdists else {}
+    tools = select_packages(target, resolved["build"]) if sdists else {}
     return Lock(
         target=target.name,
-        spec=lock_checksum(target, runtime),
+        spec=compute_spec_checksum(target, runtime),
         python=target.python.version,
         platform=target.python.platform,
         base=target.base.bootstrap or target.base.image,
@@ -165,7 +167,7 @@ def _wheels(group: Group) -> Iterator[Package]:
         )
 
 
-def locked_packages(target: Target, resolution: Resolution) -> dict[str, Package]:
+def select_packages(target: Target, resolution: ResolverOutput) -> dict[str, Package]:
     """Return the packages of a resolution by name, each with the one file that is installed.
 
     Raises
@@ -183,7 +185,7 @@ def locked_packages(target: Target, resolution: Resolution) -> dict[str, Package
         found[name] = Package(
             name=name,
             version=version,
-            file=file_name(file),
+            file=parse_file_name(file),
             sha256=str(file["hashes"]["sha256"]),
             size=resolution.sizes.get(str(file["hashes"]["sha256"]), 0),
             source=f"torch-wheels/{local}" if local in channels else "python",
@@ -193,14 +195,14 @@ def locked_packages(target: Target, resolution: Resolution) -> dict[str, Package
     return found
 
 
-def chosen_files(target: Target, files: Mapping[str, Any]) -> dict[str, str]:
+def list_chosen_files(target: Target, files: Mapping[str, Any]) -> dict[str, str]:
     chosen = [_chosen_file(row, target) for row in files.get("packages", ())]
     return {str(file["hashes"]["sha256"]): str(file.get("url") or file.get("path")) for file in chosen}
 
 
 def _chosen_file(row: Mapping[str, Any], target: Target) -> Mapping[str, Any]:
-    wheels = {file_name(wheel): wheel for wheel in row.get("wheels", ())}
-    best = best_wheel(wheels, target.python.version, target.python.platform)
+    wheels = {parse_file_name(wheel): wheel for wheel in row.get("wheels", ())}
+    best = choose_wheel(wheels, target.python.version, target.python.platform)
     file = wheels[best] if best else row.get("sdist") or row.get("archive")
     what = f"{row['name']} {row.get('version', '')}".strip()
     if file is None:
@@ -215,7 +217,7 @@ def _chosen_file(row: Mapping[str, Any], target: Target) -> Mapping[str, Any]:
     return dict(file)
 
 
-def file_name(file: Mapping[str, Any]) -> str:
+def parse_file_name(file: Mapping[str, Any]) -> str:
     place = str(file.get("name") or file.get("path") or urlsplit(str(file["url"])).path)
     return unquote(place.rpartition("/")[2])
 
@@ -269,7 +271,7 @@ _GLIBC = range(45, 4, -1)
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}  # source: PEP 600, "Legacy manylinux tags"
 
 
-def best_wheel(names: Iterable[str], python: str, platform: str) -> str | None:
+def choose_wheel(names: Iterable[str], python: str, platform: str) -> str | None:
     """Return the file name that an installer prefers, or None when there is no wheel for the interpreter.
 
     Parameters
@@ -315,14 +317,14 @@ _SILENT_S = 30.0
 _OTHER = _("lock from another index: --sources PROFILE")
 
 
-def resolve(
+def resolve_packages(
     target: Target,
-    inputs: Inputs,
-    sources: SourcePlan,
+    inputs: ResolverInputs,
+    sources: PackageIndexSettings,
     ca_bundle: str,
-    upgrade: Upgrade,
+    upgrade: UpgradeRequest,
     known_sizes: Mapping[str, int],
-) -> Resolution:
+) -> ResolverOutput:
     """Resolve one set of packages with uv for the target's interpreter and platform.
 
     Parameters
@@ -340,13 +342,13 @@ def resolve(
     with tempfile.TemporaryDirectory(prefix="rlbox-lock-") as folder:
         for name, text in inputs.files.items():
             Path(folder, name).write_text(text, encoding="utf-8")
-        for command in plan_compile(target, inputs, find_uv_bin(), sources, folder, upgrade):
+        for command in plan_uv_commands(target, inputs, find_uv_bin(), sources, folder, upgrade):
             env = {**command.env, **trust}
             check_command(Command(argv=command.argv, env=env, cwd=folder, timeout_s=command.timeout_s), what)
         pins = Path(folder, PINS).read_text(encoding="utf-8")
         files = toml_table(Path(folder, PYLOCK).read_text(encoding="utf-8"))
-    asked = {sha: url for sha, url in chosen_files(target, files).items() if sha not in known_sizes}
-    return Resolution(pins=pins, files=files, sizes={**known_sizes, **_sizes(asked, ca_bundle)})
+    asked = {sha: url for sha, url in list_chosen_files(target, files).items() if sha not in known_sizes}
+    return ResolverOutput(pins=pins, files=files, sizes={**known_sizes, **_sizes(asked, ca_bundle)})
 
 
 def _sizes(urls: Mapping[str, str], ca_bundle: str) -> dict[str, int]:

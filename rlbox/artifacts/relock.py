@@ -9,16 +9,22 @@ from dataclasses import replace
 
 from rlbox.app import App, own_requirements
 from rlbox.artifacts.apt_lock import resolve_debs, resolve_debs_on_image
-from rlbox.artifacts.base_image import fetch_base
-from rlbox.artifacts.compiled_lock import lock_compiled, locked_tree, with_wheels
-from rlbox.artifacts.python_lock import Upgrade, kept_versions, plan_inputs, plan_lock, resolve
-from rlbox.artifacts.source_selection import Places, lock_places, unreached_explained
+from rlbox.artifacts.base_image import fetch_base_files
+from rlbox.artifacts.compiled_lock import keep_compiled_wheels, resolve_compiled, resolve_git_tree
+from rlbox.artifacts.python_lock import (
+    UpgradeRequest,
+    build_python_lock,
+    list_kept_versions,
+    plan_resolver_inputs,
+    resolve_packages,
+)
+from rlbox.artifacts.source_selection import LockSources, explain_unreachable_host, prepare_lock_sources
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.files import write_if_changed
 from rlbox.system.http import NoResponseError, create_client, explain_no_response
-from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, load_lock, lock_checksum, lock_patch
+from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, compute_spec_checksum, hash_patch, load_lock
 from rlbox.target.target import GitSource, HttpSource, Target
 
 
@@ -26,8 +32,8 @@ def resolve_lock(
     target: Target,
     runtime: tuple[str, ...],
     before: Lock | None,
-    upgrade: Upgrade,
-    places: Places,
+    upgrade: UpgradeRequest,
+    places: LockSources,
     patches: Mapping[str, str],
 ) -> Lock:
     """Return the target's lock; `before` is kept where the spec still allows it and `upgrade` does not move it.
@@ -42,14 +48,14 @@ def resolve_lock(
     WorkFailed
         uv or apt finds no solution, or a source does not answer; what they said is quoted.
     """
-    kept = kept_versions(before, upgrade)
+    kept = list_kept_versions(before, upgrade)
     sizes = {package.sha256: package.size for package in before.packages()} if before else {}
     resolved = {
-        inputs.name: resolve(target, inputs, places.sources, places.site.ca_bundle, upgrade, sizes)
-        for inputs in plan_inputs(target, runtime, kept)
+        inputs.name: resolve_packages(target, inputs, places.sources, places.site.ca_bundle, upgrade, sizes)
+        for inputs in plan_resolver_inputs(target, runtime, kept)
     }
-    planned = plan_lock(target, runtime, resolved)
-    toolchain, compiled = lock_compiled(target, planned, before, upgrade, places)
+    planned = build_python_lock(target, runtime, resolved)
+    toolchain, compiled = resolve_compiled(target, planned, before, upgrade, places)
     lock = replace(
         planned,
         debs=_debs(target, kept.get("apt", {}), places),
@@ -57,34 +63,34 @@ def resolve_lock(
         compiled=compiled,
         git=tuple(_git(source, before, upgrade, places) for source in target.git),
         http=tuple(_http(source, before, upgrade, places) for source in target.http),
-        patches=tuple(lock_patch(file, patches[file]) for file in target.own_patches),
+        patches=tuple(hash_patch(file, patches[file]) for file in target.own_patches),
     )
-    return with_wheels(lock, before)
+    return keep_compiled_wheels(lock, before)
 
 
 def refresh_lock(target: Target, runtime: tuple[str, ...], lock: Lock, patches: Mapping[str, str]) -> Lock | None:
     """Return the lock with its patches as they are now, or None when the spec wants more than that."""
     made_for = (lock.target, lock.python, lock.platform, lock.spec)
-    if made_for != (target.name, target.python.version, target.python.platform, lock_checksum(target, runtime)):
+    if made_for != (target.name, target.python.version, target.python.platform, compute_spec_checksum(target, runtime)):
         return None
-    return replace(lock, patches=tuple(lock_patch(file, patches[file]) for file in target.own_patches))
+    return replace(lock, patches=tuple(hash_patch(file, patches[file]) for file in target.own_patches))
 
 
-def _debs(target: Target, pins: Mapping[str, str], places: Places) -> tuple[Deb, ...]:
+def _debs(target: Target, pins: Mapping[str, str], places: LockSources) -> tuple[Deb, ...]:
     base, platform, ca_bundle = target.base, target.python.platform, places.site.ca_bundle
     if base.bootstrap:
         return resolve_debs(base, platform, places.archives, pins, ca_bundle)
     if not base.packages:
         return ()
-    fetch_base(base.image, platform, places.store, places.images, ca_bundle)
+    fetch_base_files(base.image, platform, places.store, places.images, ca_bundle)
     return resolve_debs_on_image(base, platform, places.store, places.archives, pins, ca_bundle)
 
 
-def _git(source: GitSource, before: Lock | None, upgrade: Upgrade, places: Places) -> GitTree:
-    return locked_tree(source.name, source.url, source.ref, before.git if before else (), upgrade, places)
+def _git(source: GitSource, before: Lock | None, upgrade: UpgradeRequest, places: LockSources) -> GitTree:
+    return resolve_git_tree(source.name, source.url, source.ref, before.git if before else (), upgrade, places)
 
 
-def _http(source: HttpSource, before: Lock | None, upgrade: Upgrade, places: Places) -> HttpFile:
+def _http(source: HttpSource, before: Lock | None, upgrade: UpgradeRequest, places: LockSources) -> HttpFile:
     for known in before.http if before else ():
         if (known.name, known.url) == (source.name, source.url) and not upgrade.moves(source.name):
             return known
@@ -110,12 +116,12 @@ def _http(source: HttpSource, before: Lock | None, upgrade: Upgrade, places: Pla
 _MOST_NAMED = 8
 
 
-def refuse_drift(target: str, before: Lock | None, lock: Lock) -> None:
+def check_unchanged(target: str, before: Lock | None, lock: Lock) -> None:
     """Raise `WorkFailed`, with what changed, unless the lock is the one before."""
     if before is None or before.text() != lock.text():
         raise WorkFailed(
             _("the lock of target {target} drifted: its sources no longer offer what it names\n{lock_diff}").format(
-                target=target, lock_diff=lock_diff(before.text() if before else "", lock.text())
+                target=target, lock_diff=diff_locks(before.text() if before else "", lock.text())
             ),
             next_step=f"rlbox lock {target} --upgrade {_drifted(before, lock)}".rstrip(),
         )
@@ -128,7 +134,7 @@ def _drifted(before: Lock | None, lock: Lock) -> str:
     return " ".join(names) if len(names) <= _MOST_NAMED else ""
 
 
-def refuse_unknown(packages: Sequence[str], before: Lock | None, lock: Lock) -> None:
+def check_known_packages(packages: Sequence[str], before: Lock | None, lock: Lock) -> None:
     """Raise `SpecError` for a package that neither lock has."""
     found = {name for known in (before, lock) if known for name in known.names()}
     if unknown := sorted(set(packages) - found):
@@ -149,7 +155,7 @@ def _rows(text: str) -> Iterator[tuple[str, str]]:
             yield str(parse_json(row)["name"]), row
 
 
-def lock_diff(old: str, new: str) -> str:
+def diff_locks(old: str, new: str) -> str:
     """Return what changed, a line a file of the lock: its name, its version, the beginning of its sha256."""
 
     def short(text: str) -> list[str]:
@@ -165,14 +171,14 @@ def lock_diff(old: str, new: str) -> str:
     return "\n".join(line for line in rows if not line.startswith("@@"))
 
 
-def group_counts(lock: Lock) -> dict[str, int]:
+def count_packages(lock: Lock) -> dict[str, int]:
     """Return how many packages each group has; groups of the stack only where they have some."""
     counts = {"os": len(lock.debs), "runtime": len(lock.runtime.packages)}
     counts |= {group.name: len(group.packages) for group in (lock.build, *lock.groups) if group.packages}
     return counts | ({"compile": len(_compile_sizes(lock))} if lock.compiled else {})
 
 
-def group_sizes(lock: Lock) -> dict[str, int]:
+def measure_package_groups(lock: Lock) -> dict[str, int]:
     groups = (lock.runtime, lock.build, *lock.groups)
     return {
         "os": sum(deb.size for deb in lock.debs),
@@ -185,8 +191,14 @@ def _compile_sizes(lock: Lock) -> dict[str, int]:
     return {row.sha256: row.size for row in (*lock.toolchain, *rows)}
 
 
-def relock(
-    app: App, target: Target, upgrade: Upgrade, sources: str, *, includes: Sequence[str] = (), again: bool = False
+def update_lock(
+    app: App,
+    target: Target,
+    upgrade: UpgradeRequest,
+    sources: str,
+    *,
+    includes: Sequence[str] = (),
+    again: bool = False,
 ) -> tuple[Lock | None, Lock]:
     """Return the lock before, None without one, and the lock now.
 
@@ -208,8 +220,8 @@ def relock(
         refreshed = refresh_lock(target, own_requirements(), before, patches)
         if refreshed:
             return own, refreshed
-    places = lock_places(app, target, sources)
-    with unreached_explained(sources or target.sources):
+    places = prepare_lock_sources(app, target, sources)
+    with explain_unreachable_host(sources or target.sources):
         return own, resolve_lock(target, own_requirements(), before, upgrade, places, patches)
 
 
@@ -233,9 +245,9 @@ def write_lock(app: App, before: Lock | None, lock: Lock) -> bool:
     """Write the lock, unless it is a dry run, and say what changed; return whether something did."""
     changed = before is None or before.text() != lock.text()
     if not app.dry_run:
-        changed = write_if_changed(app.project.own_lock_file(lock.target), lock.text()) or changed
+        changed = write_if_changed(app.project.writable_lock_file(lock.target), lock.text()) or changed
     if before and before.text() != lock.text():
-        app.say(lock_diff(before.text(), lock.text()))
+        app.say(diff_locks(before.text(), lock.text()))
     if sdists := [package.file for package in lock.packages() if not package.is_wheel]:
         app.say(f"no wheel for {lock.platform}, built from source in every image: {', '.join(sdists)}")
     return changed

@@ -13,22 +13,22 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rlbox.artifacts.base_image import base_digests
-from rlbox.artifacts.object_store import Store, not_writable
+from rlbox.artifacts.base_image import list_base_digests
+from rlbox.artifacts.object_store import ObjectStore, create_unwritable_error
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
 from rlbox.system.file_lock import open_locked_file, require_unlocked
 from rlbox.system.files import cache_path, sha256_file, write_atomic
 from rlbox.system.safe_files import remove_tree, walk_files
-from rlbox.target.artifact import Artifact, named_files
+from rlbox.target.artifact import Artifact, list_named_artifacts
 from rlbox.target.lock import Lock, load_lock
 
 _SCHEMA = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class FetchedLock:
     """One lock that was fetched into the store: its target, where it lay, its files; `path` holds these facts."""
 
     target: str
@@ -37,7 +37,7 @@ class Known:
     path: Path
 
 
-def remember(store: Store, target: str, lock: Path, files: Iterable[Artifact]) -> None:
+def record_fetched_lock(store: ObjectStore, target: str, lock: Path, files: Iterable[Artifact]) -> None:
     """Write down what a lock's objects are, in place of what was known of an earlier lock at the same path.
 
     `NodeError` when the store cannot be written.
@@ -47,36 +47,36 @@ def remember(store: Store, target: str, lock: Path, files: Iterable[Artifact]) -
     try:
         write_atomic(store.root / "names" / f"{target}-{mark}.json", json.dumps(facts, ensure_ascii=False) + "\n")
     except OSError as error:
-        raise not_writable(store.root, error) from error
+        raise create_unwritable_error(store.root, error) from error
 
 
-def known_locks(store: Store) -> Iterator[Known]:
+def list_fetched_locks(store: ObjectStore) -> Iterator[FetchedLock]:
     """Yield every lock that was fetched into the store; what cannot be read names nothing."""
     for path in sorted((store.root / "names").glob("*.json")):
         try:
             facts = parse_json(path.read_bytes())
             files = tuple(Artifact(**row) for row in facts["files"])
-            yield Known(target=facts["target"], lock=Path(facts["lock"]), files=files, path=path)
+            yield FetchedLock(target=facts["target"], lock=Path(facts["lock"]), files=files, path=path)
         except (OSError, ValueError, KeyError, TypeError):
             continue
 
 
-def names(store: Store) -> dict[str, tuple[Artifact, tuple[str, ...]]]:
+def index_objects(store: ObjectStore) -> dict[str, tuple[Artifact, tuple[str, ...]]]:
     found: dict[str, tuple[Artifact, tuple[str, ...]]] = {}
-    for known in known_locks(store):
+    for known in list_fetched_locks(store):
         for file in known.files:
             _, targets = found.get(file.sha256, (file, ()))
             found[file.sha256] = (file, tuple(sorted({*targets, known.target})))
     return found
 
 
-def describe(artifact: Artifact | None, targets: Iterable[str]) -> str:
+def describe_object(artifact: Artifact | None, targets: Iterable[str]) -> str:
     if artifact is None:
         return "unknown: no lock that was fetched names it"
     return f"{artifact.file.rpartition('/')[2]} ({artifact.kind}, {artifact.group}; {', '.join(targets)})"
 
 
-def wanted_digests(store: Store, project: Project) -> set[str]:
+def find_used_digests(store: ObjectStore, project: Project) -> set[str]:
     """Return the objects that a lock uses: of the project's targets, or of another project that was fetched.
 
     Raises
@@ -89,7 +89,7 @@ def wanted_digests(store: Store, project: Project) -> set[str]:
     for path in sorted(own):
         lock = load_lock(path)
         wanted |= _digests(store, lock) if lock else set()
-    for known in known_locks(store):
+    for known in list_fetched_locks(store):
         if known.lock in own or not known.lock.exists():
             continue
         wanted |= {file.sha256 for file in known.files}
@@ -101,12 +101,12 @@ def wanted_digests(store: Store, project: Project) -> set[str]:
     return wanted
 
 
-def _digests(store: Store, lock: Lock) -> set[str]:
-    return {file.sha256 for file in named_files(lock)} | base_digests(store, lock.base)
+def _digests(store: ObjectStore, lock: Lock) -> set[str]:
+    return {file.sha256 for file in list_named_artifacts(lock)} | list_base_digests(store, lock.base)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Damage:
+class DamagedObject:
     """An object with other bytes than its name says; `found` is their sha256, or why they cannot be read."""
 
     digest: str
@@ -115,7 +115,7 @@ class Damage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pruned:
+class PruneResult:
     """What was removed, or would be: digests of objects and of half-written files; bytes are those on disk."""
 
     objects: tuple[str, ...]
@@ -123,10 +123,12 @@ class Pruned:
     freed: int
 
 
-def verify_objects(store: Store, on_object: Callable[[int], None] = lambda size: None) -> tuple[Damage, ...]:
+def verify_objects(
+    store: ObjectStore, on_object: Callable[[int], None] = lambda size: None
+) -> tuple[DamagedObject, ...]:
     """Return every damaged object; `on_object` is told the bytes of each that was read."""
 
-    def look(digest: str) -> Damage | None:
+    def look(digest: str) -> DamagedObject | None:
         path = store.path(digest)
         size = path.stat().st_size
         try:
@@ -134,29 +136,29 @@ def verify_objects(store: Store, on_object: Callable[[int], None] = lambda size:
         except OSError as error:
             found = f"cannot be read: {error.strerror}"
         on_object(size)
-        return None if found == digest else Damage(digest=digest, size=size, found=found)
+        return None if found == digest else DamagedObject(digest=digest, size=size, found=found)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return tuple(damage for damage in pool.map(look, store.digests()) if damage)
+        return tuple(damage for damage in pool.map(look, store.list_digests()) if damage)
 
 
-def prune(store: Store, wanted: set[str], *, dry_run: bool) -> Pruned:
+def prune_store(store: ObjectStore, wanted: set[str], *, dry_run: bool) -> PruneResult:
     """Remove objects and half-written files that are not `wanted`, and names of locks that are gone.
 
     What another rlbox writes right now stays.
     """
-    objects = [digest for digest in store.digests() if digest not in wanted]
-    partials = [path for path in store.partials() if path.name not in wanted and _is_idle(path)]
+    objects = [digest for digest in store.list_digests() if digest not in wanted]
+    partials = [path for path in store.list_partials() if path.name not in wanted and _is_idle(path)]
     freed = sum(_bytes(store.path(digest)) for digest in objects) + sum(map(_bytes, partials))
     if not dry_run:
         for digest in objects:
             store.remove(digest)
         for path in partials:
             _is_idle(path, remove=True)
-        for known in known_locks(store):
+        for known in list_fetched_locks(store):
             if not known.lock.exists():
                 known.path.unlink(missing_ok=True)
-    return Pruned(objects=tuple(objects), partials=tuple(path.name for path in partials), freed=freed)
+    return PruneResult(objects=tuple(objects), partials=tuple(path.name for path in partials), freed=freed)
 
 
 def _bytes(path: Path) -> int:

@@ -151,14 +151,14 @@ def _would(app: App, layout: Layout, target: str, changes: int, *, yes: bool) ->
 def _warn(app: App, target: str) -> None:
     """Say what changes with the machine's own paths, and whether an engine would do instead."""
     from rlbox.engine.address import engine_url
-    from rlbox.engine.connection import engine
+    from rlbox.engine.connection import connect_engine
 
     app.say(
         "the machine's own paths are changed: every shell on it gets the target's python, ray and PATH; "
         f"rlbox apply {target} --dry-run shows each change, --remove lays all back, --prefix DIR keeps it to a folder"
     )
     with contextlib.suppress(EngineError):
-        engine()
+        connect_engine()
         place = engine_url()
         app.say(f"a Docker engine answers here ({place}): rlbox run JOB uses it, and changes nothing of this")
 

@@ -58,10 +58,10 @@ def _name(ctx: click.Context) -> str:
 
 def _runs(ctx: click.Context) -> Sequence[Path]:
     """Return the runs, the latest first; none where the engine, and so the data disk, is on another machine."""
-    from rlbox.engine.address import engine_is_here
+    from rlbox.engine.address import is_engine_local
     from rlbox.run.data_disk import open_local_run_store
 
-    if not engine_is_here():
+    if not is_engine_local():
         return ()
     app = App(project=_project(ctx), as_json=False, dry_run=True, verbosity=-1)
     return open_local_run_store(app, ctx.params.get("target") or DEFAULT_TARGET, ctx.params.get("data")).runs()

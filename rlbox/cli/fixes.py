@@ -60,55 +60,55 @@ def fixes(app: App, action: str, name: str | None) -> int:
 
 
 def _list(app: App) -> int:
-    from rlbox.fixes.view import list_json, list_text
+    from rlbox.fixes.view import catalogue_json, format_catalogue
 
     fixes, code = _readable(app)
-    app.result(list_json(fixes), list_text(fixes))
+    app.result(catalogue_json(fixes), format_catalogue(fixes))
     app.say("next: rlbox fixes show ID")
     return code
 
 
 def _show(app: App, name: str) -> int:
-    from rlbox.config.schema import suggest
-    from rlbox.fixes.view import fix_json, fix_text
+    from rlbox.config.schema import suggest_similar
+    from rlbox.fixes.view import fix_json, format_fix
 
     fixes, code = _readable(app)
     known = {fix.id: fix for fix in fixes}
     if name not in known:
         raise SpecError(
-            _("unknown fix {name!r}{suggest}").format(name=name, suggest=suggest(name, list(known))),
+            _("unknown fix {name!r}{suggest}").format(name=name, suggest=suggest_similar(name, list(known))),
             next_step="rlbox fixes ls",
         )
-    app.result(fix_json(known[name]), fix_text(known[name]))
+    app.result(fix_json(known[name]), format_fix(known[name]))
     return code
 
 
 def _find(app: App, text: str) -> int:
-    from rlbox.fixes.catalogue import fixes_that_know, fixes_that_speak
-    from rlbox.fixes.view import fix_json, fix_text, list_text
+    from rlbox.fixes.catalogue import find_fixes_by_log, search_fixes
+    from rlbox.fixes.view import fix_json, format_catalogue, format_fix
 
     fixes, code = _readable(app)
-    found = fixes_that_know(fixes, text)
-    if not found and (speak := fixes_that_speak(fixes, text)):
+    found = find_fixes_by_log(fixes, text)
+    if not found and (speak := search_fixes(fixes, text)):
         app.say(f"no fix knows that line; {len(speak)} share words with it")
         data = {"fixes": [], "near": [fix_json(fix)["fix"] for fix in speak]}
-        app.result(data, list_text(speak))
+        app.result(data, format_catalogue(speak))
         app.say("next: rlbox fixes show ID")
         return code
     if not found:
         raise WorkFailed(
             _("no fix knows that line"), next_step=_("rlbox fixes ls, or check the whole log: rlbox lint FILE")
         )
-    told = "\n\n".join(fix_text(fix) for fix in found)
+    told = "\n\n".join(format_fix(fix) for fix in found)
     app.result({"fixes": [fix_json(fix)["fix"] for fix in found]}, told)
     return code
 
 
 def _readable(app: App) -> tuple[Sequence[Fix], int]:
     """Return the fixes that can be read, what is wrong with others being said, and the exit code that this has."""
-    from rlbox.fixes.catalogue import readable_fixes
+    from rlbox.fixes.catalogue import load_readable_fixes
 
-    fixes, broken = readable_fixes(app.project)
+    fixes, broken = load_readable_fixes(app.project)
     for error in broken:
         app.say(_("left out: {error}").format(error=error))
     return fixes, broken[0].exit_code if broken else 0
@@ -118,36 +118,36 @@ def _env(app: App, name: str) -> int:
     from dataclasses import asdict
 
     from rlbox.amounts import columns
-    from rlbox.fixes.catalogue import load_fixed_target, variables
-    from rlbox.fixes.conditions import stack_versions
-    from rlbox.fixes.view import judge_all
+    from rlbox.fixes.catalogue import list_env_variables, load_target_with_fixes
+    from rlbox.fixes.conditions import collect_stack_versions
+    from rlbox.fixes.view import evaluate_fixes
     from rlbox.target.lock import load_lock
 
-    loaded = load_fixed_target(app.project, name)
-    versions = stack_versions(loaded.target, load_lock(app.project.lock_file(name)))
-    rows = variables(judge_all(loaded.fixes, loaded.target, versions), loaded.target)
+    loaded = load_target_with_fixes(app.project, name)
+    versions = collect_stack_versions(loaded.target, load_lock(app.project.lock_file(name)))
+    rows = list_env_variables(evaluate_fixes(loaded.fixes, loaded.target, versions), loaded.target)
     shown = columns((row.name, row.fix or "-", translate(row.reason), row.value) for row in rows)
     app.result({"variables": [asdict(row) for row in rows]}, "\n".join(shown))
     return 0
 
 
 def _explain(app: App, name: str) -> int:
-    from rlbox.fixes.catalogue import load_fixed_target
-    from rlbox.fixes.conditions import stack_versions
-    from rlbox.fixes.render import bake_fixes
-    from rlbox.fixes.view import explain_json, explain_text, judge_all
+    from rlbox.fixes.catalogue import load_target_with_fixes
+    from rlbox.fixes.conditions import collect_stack_versions
+    from rlbox.fixes.render import render_fixes
+    from rlbox.fixes.view import evaluate_fixes, evaluations_json, format_evaluations
     from rlbox.target.lock import load_lock
 
-    loaded = load_fixed_target(app.project, name)
-    versions = stack_versions(loaded.target, load_lock(app.project.lock_file(name)))
+    loaded = load_target_with_fixes(app.project, name)
+    versions = collect_stack_versions(loaded.target, load_lock(app.project.lock_file(name)))
     refusal = None
     try:
-        bake_fixes(loaded.fixes, loaded.target, versions)
+        render_fixes(loaded.fixes, loaded.target, versions)
     except SpecError as error:
         refusal = error
-    judged = judge_all(loaded.fixes, loaded.target, versions)
-    data = explain_json(name, judged, refusal.what if refusal else "")
-    app.result(data, explain_text(name, judged, whole=app.verbosity > 0))
+    judged = evaluate_fixes(loaded.fixes, loaded.target, versions)
+    data = evaluations_json(name, judged, refusal.what if refusal else "")
+    app.result(data, format_evaluations(name, judged, whole=app.verbosity > 0))
     if refusal and not app.as_json:  # one object on stdout: `refused` says it there
         raise refusal
     if not refusal:

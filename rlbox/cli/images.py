@@ -183,7 +183,7 @@ def load(app: App, file: Path) -> int:
     """
     from rlbox.amounts import size_text
     from rlbox.engine.archive_load import check_archive, load_archive
-    from rlbox.engine.connection import engine
+    from rlbox.engine.connection import connect_engine
     from rlbox.image.names import retag_for_project
     from rlbox.system.progress import show_byte_progress
 
@@ -194,7 +194,7 @@ def load(app: App, file: Path) -> int:
     if app.dry_run:
         data = {"file": str(file), "images": tags, "digests": [item.digest for item in archive.manifests]}
         with app.checking("engine"):
-            engine()
+            connect_engine()
         whole = "\n".join(f"{file} is whole: {tag}" for tag in tags)
         return app.planned(data, whole, f"load {', '.join(tags)}")
     with show_byte_progress(app, "loading", size) as on_bytes:
@@ -227,13 +227,13 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
       rlbox push local --to 127.0.0.1:5000/team/local:v1
     """
     from rlbox.engine.push import ImagePush
-    from rlbox.engine.reference import push_reference
+    from rlbox.engine.reference import parse_push_target
     from rlbox.image.check import tag_own_image
     from rlbox.image.plans import load_image_plan
     from rlbox.planner.stack_check import require_consistent_stack
 
     forced = require_consistent_stack(app, name, force=force)
-    reference, plan = push_reference(destination, name), load_image_plan(app.project, name)
+    reference, plan = parse_push_target(destination, name), load_image_plan(app.project, name)
     image: dict[str, Any] = {}
     with app.checking("image"):
         image = tag_own_image(app, plan)

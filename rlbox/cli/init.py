@@ -96,9 +96,9 @@ def init(app: App, name: str, machine: str, arch: str, memory_gib: float, gpus: 
 
 def _checked(app: App, name: str) -> str:
     from rlbox.cli.scaffold import shipped_as
-    from rlbox.config.schema import NAME
+    from rlbox.config.schema import NAME_PATTERN
 
-    if not re.fullmatch(NAME, name):
+    if not re.fullmatch(NAME_PATTERN, name):
         raise SpecError(
             _("{name!r} is no name of a target: lower-case letters, digits and dashes, 63 at most").format(name=name),
             next_step="rlbox init NAME",

@@ -16,9 +16,9 @@ from rlbox.i18n import _
 from rlbox.image.plans import load_image_plan
 
 if TYPE_CHECKING:
-    from rlbox.artifacts.egress import Contact
+    from rlbox.artifacts.egress import HostContact
     from rlbox.artifacts.profile import Profile
-    from rlbox.artifacts.python_lock import Upgrade
+    from rlbox.artifacts.python_lock import UpgradeRequest
     from rlbox.config.project import Project
     from rlbox.target.artifact import Artifact
     from rlbox.target.lock import Lock
@@ -52,56 +52,58 @@ def lock(
     """
     if (packages and not upgrade) or (check and upgrade) or (offline and not check):
         raise click.UsageError(_("names go with --upgrade, --offline with --check, and --check without --upgrade"))
-    from rlbox.artifacts.python_lock import Upgrade
-    from rlbox.artifacts.relock import refuse_unknown, write_lock
+    from rlbox.artifacts.python_lock import UpgradeRequest
+    from rlbox.artifacts.relock import check_known_packages, write_lock
 
     if check:
         return _check(app, name, offline, sources)
-    moved = Upgrade(everything=upgrade and not packages, names=frozenset(packages))
+    moved = UpgradeRequest(everything=upgrade and not packages, names=frozenset(packages))
     before, lock = _relock(app, name, moved, sources)
-    refuse_unknown(packages, before, lock)
+    check_known_packages(packages, before, lock)
     return _tell(app, lock, changed=write_lock(app, before, lock))
 
 
 def _check(app: App, name: str, offline: bool, sources: str) -> int:
-    from rlbox.artifacts.python_lock import Upgrade
-    from rlbox.artifacts.relock import refuse_drift
+    from rlbox.artifacts.python_lock import UpgradeRequest
+    from rlbox.artifacts.relock import check_unchanged
     from rlbox.planner.stack_check import require_consistent_stack
-    from rlbox.target.lock import lock_remedy
+    from rlbox.target.lock import suggest_lock_command
 
     require_consistent_stack(app, name)
     plan = load_image_plan(app.project, name)
     if plan.lock != "current":
         raise WorkFailed(
             _("the lock of target {name} is {lock}").format(name=name, lock=plan.lock),
-            next_step=lock_remedy(name, plan.lock),
+            next_step=suggest_lock_command(name, plan.lock),
         )
     if not offline:
-        refuse_drift(name, *_relock(app, name, Upgrade(), sources, again=True))
+        check_unchanged(name, *_relock(app, name, UpgradeRequest(), sources, again=True))
     app.result({"target": name, "lock": plan.lock}, f"{name}  lock is current")
     return 0
 
 
-def _relock(app: App, name: str, moved: Upgrade, sources: str, *, again: bool = False) -> tuple[Lock | None, Lock]:
-    from rlbox.artifacts.relock import relock
-    from rlbox.fixes.catalogue import load_fixed_target
+def _relock(
+    app: App, name: str, moved: UpgradeRequest, sources: str, *, again: bool = False
+) -> tuple[Lock | None, Lock]:
+    from rlbox.artifacts.relock import update_lock
+    from rlbox.fixes.catalogue import load_target_with_fixes
     from rlbox.planner.stack_check import require_no_conflict
 
-    loaded = load_fixed_target(app.project, name)
+    loaded = load_target_with_fixes(app.project, name)
     require_no_conflict(app, loaded.target, None)
-    before, lock = relock(app, loaded.target, moved, sources, includes=loaded.includes, again=again)
+    before, lock = update_lock(app, loaded.target, moved, sources, includes=loaded.includes, again=again)
     require_no_conflict(app, loaded.target, lock)
     return before, lock
 
 
 def _tell(app: App, lock: Lock, *, changed: bool) -> int:
     from rlbox.amounts import size_text
-    from rlbox.artifacts.relock import group_counts, group_sizes
+    from rlbox.artifacts.relock import count_packages, measure_package_groups
 
-    counts, sizes = group_counts(lock), group_sizes(lock)
+    counts, sizes = count_packages(lock), measure_package_groups(lock)
     lines = [f"{padded(group, 12)} {count:>4} packages {size_text(sizes[group]):>9}" for group, count in counts.items()]
     told = {"target": lock.target, "groups": counts, "bytes": sizes, "changed": changed}
-    path = app.project.own_lock_file(lock.target)
+    path = app.project.writable_lock_file(lock.target)
     if app.dry_run:
         would = f"write {path}" if changed else f"leave {path.name} as it is"
         return app.planned(told, "\n".join(lines), would)
@@ -175,46 +177,48 @@ def egress(app: App, name: str, closed: bool, sources: str) -> None:
       rlbox egress local
       rlbox egress local --sources cn --json
     """
-    from rlbox.artifacts.egress import contacted
+    from rlbox.artifacts.egress import list_hosts_by_phase
 
     profile, found = find_contacts(app, name, sources)
     shown = [one for one in found if closed or not one.closed_by]
     rows = [{**asdict(one), "phases": list(one.phases)} for one in found]
-    app.result({"target": name, "sources": profile, "hosts": contacted(found), "contacts": rows}, _table(shown))
+    app.result(
+        {"target": name, "sources": profile, "hosts": list_hosts_by_phase(found), "contacts": rows}, _table(shown)
+    )
     if count := len(found) - len(shown):
         one, more = "1 more is closed by settings of the target", f"{count} more are closed by settings of the target"
         app.say(f"{one if count == 1 else more}: rlbox egress {name} --closed")
 
 
-def find_contacts(app: App, name: str, sources: str) -> tuple[str, tuple[Contact, ...]]:
+def find_contacts(app: App, name: str, sources: str) -> tuple[str, tuple[HostContact, ...]]:
     """Return a sources profile, the target's own when `sources` is empty, and the contacts of the target by it."""
     from rlbox.artifacts.egress import plan_egress, probe_egress
-    from rlbox.artifacts.locator import probe_machine
+    from rlbox.artifacts.locator import probe_machine_sources
     from rlbox.artifacts.profile import load_hidden_hosts, load_profile
     from rlbox.system.network_settings import read_network_settings
 
     target, files = as_built(app.project, name)
     profile = load_profile(app.project, sources or target.sources)
-    facts = probe_egress(target, files, profile, probe_machine(read_network_settings()))
+    facts = probe_egress(target, files, profile, probe_machine_sources(read_network_settings()))
     return profile.name, plan_egress(target, files, profile, load_hidden_hosts(), facts)
 
 
 def as_built(project: Project, name: str) -> tuple[Target, tuple[Artifact, ...]]:
     """Return a target with the environment that its fixes bake below its own, and the files of its lock."""
-    from rlbox.fixes.catalogue import load_fixed_target
-    from rlbox.fixes.conditions import stack_versions
-    from rlbox.fixes.render import bake_fixes
-    from rlbox.target.artifact import artifacts
+    from rlbox.fixes.catalogue import load_target_with_fixes
+    from rlbox.fixes.conditions import collect_stack_versions
+    from rlbox.fixes.render import render_fixes
+    from rlbox.target.artifact import list_artifacts
     from rlbox.target.lock import load_lock
 
-    fixed = load_fixed_target(project, name)
+    fixed = load_target_with_fixes(project, name)
     lock = load_lock(project.lock_file(name))
-    baked = bake_fixes(fixed.fixes, fixed.target, stack_versions(fixed.target, lock))
+    baked = render_fixes(fixed.fixes, fixed.target, collect_stack_versions(fixed.target, lock))
     env = {**baked.env({}), **fixed.target.env}
-    return fixed.target.model_copy(update={"env": env}), artifacts(lock) if lock else ()
+    return fixed.target.model_copy(update={"env": env}), list_artifacts(lock) if lock else ()
 
 
-def _table(found: list[Contact]) -> str:
+def _table(found: list[HostContact]) -> str:
     from rlbox.amounts import columns
     from rlbox.artifacts.egress import PHASES
 
@@ -267,22 +271,22 @@ def mirrors(app: App, action: str, target: str, sources: str) -> int:
 def _list(app: App, profile: Profile) -> None:
     import datetime
 
-    from rlbox.artifacts.mirror_probe import mirror_rows, mirrors_text, remembered_ranking
+    from rlbox.artifacts.mirror_probe import format_mirrors, list_mirror_rows, load_ranking
 
     today = datetime.datetime.now(datetime.timezone.utc).date()
-    rows = mirror_rows(profile, remembered_ranking(profile) or (), today.isoformat())
-    text = mirrors_text(rows) or "no rules: files come from wherever this machine's own clients are set to get them"
+    rows = list_mirror_rows(profile, load_ranking(profile) or (), today.isoformat())
+    text = format_mirrors(rows) or "no rules: files come from wherever this machine's own clients are set to get them"
     app.result({"sources": profile.name, "title": profile.title, "rules": rows}, f"# {profile.title}\n{text}")
     app.say(f"next: rlbox mirrors probe --sources {profile.name}")
 
 
 def _probe(app: App, profile: Profile, target: str) -> int:
-    from rlbox.artifacts.mirror_probe import dead_kinds, measure_mirrors, probed_text
+    from rlbox.artifacts.mirror_probe import format_probes, list_unavailable_kinds, measure_mirrors
 
     found = measure_mirrors(app, profile, target)
-    dead = dead_kinds(found)
+    dead = list_unavailable_kinds(found)
     data = {"sources": profile.name, "probed": [asdict(one) for one in found], "dead": dead}
-    app.result(data, probed_text(found))
+    app.result(data, format_probes(found))
     for kind in sorted({rule.kind for rule in profile.rule} - {one.kind for one in found}):
         app.say(f"{kind}: not probed, the lock of {target} has no such file")
     if dead and not app.as_json:  # one object on stdout: `dead` says it there

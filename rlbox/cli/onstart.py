@@ -92,14 +92,14 @@ def _for_vast(app: App) -> Iterator[str]:
 
 def make_onstart(app: App, name: str, added: str, sent: str = "", *, force: bool = False) -> tuple[Target, OnStart]:
     """Return a target and its on-start script, as `plan_onstart` makes it; errors are those of the plan."""
-    from rlbox.fixes.catalogue import load_fixed_target
-    from rlbox.fixes.conditions import stack_versions
-    from rlbox.fixes.render import bake_fixes
+    from rlbox.fixes.catalogue import load_target_with_fixes
+    from rlbox.fixes.conditions import collect_stack_versions
+    from rlbox.fixes.render import render_fixes
     from rlbox.image.forms.onstart import plan_onstart
 
-    loaded = load_fixed_target(app.project, name)
-    bake_fixes(loaded.fixes, loaded.target, stack_versions(loaded.target, None))  # for what they refuse
-    folders = app.project.template_folders()
+    loaded = load_target_with_fixes(app.project, name)
+    render_fixes(loaded.fixes, loaded.target, collect_stack_versions(loaded.target, None))  # for what they refuse
+    folders = app.project.template_dirs()
     return loaded.target, plan_onstart(loaded.target, folders, added, sent, force=force)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.config.project import Project
-from rlbox.config.schema import suggest
+from rlbox.config.schema import suggest_similar
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import SpecError
 from rlbox.i18n import _
@@ -52,7 +52,7 @@ def machines_with(framework: str) -> dict[str, MachineChoice]:
     known = sorted({name for one in machines.values() for name in one.frameworks})
     raise SpecError(
         _("no target has a framework {framework!r}{suggest}").format(
-            framework=framework, suggest=suggest(framework, known)
+            framework=framework, suggest=suggest_similar(framework, known)
         ),
         next_step=_("choose one of: {known}").format(known=", ".join(known)),
     )
@@ -98,7 +98,7 @@ def choose_machine(name: str, arch: str, memory_gib: float, gpus: int = 0) -> Ma
     if not (arch and memory_gib):
         known = ", ".join(machines)
         raise SpecError(
-            _("no machine {name!r} is known{suggest}").format(name=name, suggest=suggest(name, [*machines])),
+            _("no machine {name!r} is known{suggest}").format(name=name, suggest=suggest_similar(name, [*machines])),
             next_step=_("choose one of: {known}; or describe its GPU: --arch sm_XX --memory-gib N").format(known=known),
         )
     hardware = {"gpu": name, "gpus": 1, **given, "grade": ""}

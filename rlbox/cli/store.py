@@ -16,7 +16,7 @@ from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
 
 if TYPE_CHECKING:
-    from rlbox.artifacts.object_store import Store
+    from rlbox.artifacts.object_store import ObjectStore
     from rlbox.image.prune import CachedImage
 
 
@@ -39,9 +39,9 @@ def _of_store(function: Callable[..., Any]) -> Callable[..., Any]:
     @shared
     @functools.wraps(function)
     def with_store(app: App, folder: str | None, **rest: Any) -> Any:
-        from rlbox.artifacts.object_store import Store, store_folder
+        from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 
-        store = Store(store_folder(folder))
+        store = ObjectStore(resolve_store_dir(folder))
         if folder and not store.root.is_dir():
             raise NodeError(
                 _("there is no such store"), where=str(store.root), next_step=_("name a folder that rlbox fetch filled")
@@ -53,7 +53,7 @@ def _of_store(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @store.command("ls")
 @_of_store
-def ls(app: App, store: Store) -> None:
+def ls(app: App, store: ObjectStore) -> None:
     """List the store's objects: what each is, and the targets that use it."""
     _list(app, store)
 
@@ -61,7 +61,7 @@ def ls(app: App, store: Store) -> None:
 @store.command("show")
 @click.argument("name", metavar="OBJECT")
 @_of_store
-def show(app: App, store: Store, name: str) -> None:
+def show(app: App, store: ObjectStore, name: str) -> None:
     """Show one object: what it is, its size and place, and the targets that use it.
 
     OBJECT is a unique prefix of its sha256, or the name of its file.
@@ -71,13 +71,13 @@ def show(app: App, store: Store, name: str) -> None:
       rlbox store show 0a1b2c3d
     """
     from rlbox.amounts import columns, size_text
-    from rlbox.artifacts.store_upkeep import describe, names
+    from rlbox.artifacts.store_upkeep import describe_object, index_objects
 
     (digest,) = _found(store, (name,))
-    path, (file, targets) = store.path(digest), names(store).get(digest, (None, ()))
+    path, (file, targets) = store.path(digest), index_objects(store).get(digest, (None, ()))
     size = path.stat().st_size
     rows = [
-        ("object", describe(file, targets)),
+        ("object", describe_object(file, targets)),
         ("sha256", digest),
         ("size", size_text(size)),
         ("place", str(path)),
@@ -89,7 +89,7 @@ def show(app: App, store: Store, name: str) -> None:
 @store.command("verify")
 @click.option("--fix", is_flag=True, help="Remove damaged files, so that the next fetch brings them again.")
 @_of_store
-def verify(app: App, store: Store, fix: bool) -> None:
+def verify(app: App, store: ObjectStore, fix: bool) -> None:
     """Verify every object by its sha256; exit code 1 when one is damaged."""
     _verify(app, store, fix=fix)
 
@@ -99,7 +99,7 @@ def verify(app: App, store: Store, fix: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @dry_run
 @_of_store
-def remove(app: App, store: Store, wanted: tuple[str, ...], yes: bool) -> int:
+def remove(app: App, store: ObjectStore, wanted: tuple[str, ...], yes: bool) -> int:
     """Remove objects by a unique prefix of their sha256, or the name of their file; a fetch brings them again.
 
     \b
@@ -107,12 +107,12 @@ def remove(app: App, store: Store, wanted: tuple[str, ...], yes: bool) -> int:
       rlbox store rm 0a1b2c3d --dry-run
     """
     from rlbox.amounts import counted, size_text
-    from rlbox.artifacts.store_upkeep import describe, names
+    from rlbox.artifacts.store_upkeep import describe_object, index_objects
 
-    digests, known = _found(store, wanted), names(store)
+    digests, known = _found(store, wanted), index_objects(store)
     freed = sum(store.path(digest).stat().st_size for digest in digests)
     data = {"store": str(store.root), "objects": digests, "bytes": freed}
-    told = [f"{digest[:12]}  {describe(*known.get(digest, (None, ())))}" for digest in digests]
+    told = [f"{digest[:12]}  {describe_object(*known.get(digest, (None, ())))}" for digest in digests]
     if app.dry_run:
         would = f"free {size_text(freed)} in {store.root}"
         return app.planned(data, "\n".join(f"remove {line}" for line in told), would)
@@ -128,19 +128,19 @@ def remove(app: App, store: Store, wanted: tuple[str, ...], yes: bool) -> int:
 @store.command("prune")
 @dry_run
 @_of_store
-def store_prune(app: App, store: Store) -> int:
+def store_prune(app: App, store: ObjectStore) -> int:
     """Remove the objects that no lock uses, of no project that fetched into this store."""
     return _prune_store(app, store)
 
 
-def _found(store: Store, wanted: tuple[str, ...]) -> list[str]:
+def _found(store: ObjectStore, wanted: tuple[str, ...]) -> list[str]:
     """Return the digests that were named, each once."""
-    from rlbox.artifacts.store_upkeep import names
+    from rlbox.artifacts.store_upkeep import index_objects
 
-    files = {digest: file.file.rpartition("/")[2] for digest, (file, __) in names(store).items()}
+    files = {digest: file.file.rpartition("/")[2] for digest, (file, __) in index_objects(store).items()}
     found: dict[str, None] = {}
     for name in wanted:
-        hits = [digest for digest in store.digests() if digest.startswith(name) or files.get(digest) == name]
+        hits = [digest for digest in store.list_digests() if digest.startswith(name) or files.get(digest) == name]
         if len(hits) != 1:
             what = (
                 _("the store has {count} objects {name!r}").format(count=len(hits), name=name)
@@ -152,33 +152,33 @@ def _found(store: Store, wanted: tuple[str, ...]) -> list[str]:
     return list(found)
 
 
-def _list(app: App, store: Store) -> None:
+def _list(app: App, store: ObjectStore) -> None:
     from rlbox.amounts import size_text
-    from rlbox.artifacts.store_upkeep import describe, names
+    from rlbox.artifacts.store_upkeep import describe_object, index_objects
 
-    known = names(store)
+    known = index_objects(store)
     rows, lines = [], []
-    for digest in store.digests():
+    for digest in store.list_digests():
         file, targets = known.get(digest, (None, ()))
         size = store.path(digest).stat().st_size
         facts = {key: getattr(file, key, None) for key in ("kind", "name", "file", "group")}
         rows.append({"digest": digest, "bytes": size, **facts, "targets": list(targets)})
-        lines.append(f"{digest[:12]} {size_text(size):>10}  {describe(file, targets)}")
-    partials = {path.name: store.partial_bytes(path.name) for path in store.partials()}
-    total = sum(store.path(digest).stat().st_size for digest in store.digests())
+        lines.append(f"{digest[:12]} {size_text(size):>10}  {describe_object(file, targets)}")
+    partials = {path.name: store.count_partial_bytes(path.name) for path in store.list_partials()}
+    total = sum(store.path(digest).stat().st_size for digest in store.list_digests())
     lines += [f"{digest[:12]} {size_text(size):>10}  half written" for digest, size in partials.items()]
     lines.append(f"{len(rows)} objects, {size_text(total)} in {store.root}")
     app.result({"store": str(store.root), "objects": rows, "bytes": total, "partial": partials}, "\n".join(lines))
 
 
-def _verify(app: App, store: Store, *, fix: bool) -> None:
-    from rlbox.artifacts.store_upkeep import describe, names, verify_objects
+def _verify(app: App, store: ObjectStore, *, fix: bool) -> None:
+    from rlbox.artifacts.store_upkeep import describe_object, index_objects, verify_objects
     from rlbox.errors import WorkFailed
 
     damaged = verify_objects(store)
-    known = names(store)
-    count = sum(1 for __ in store.digests())
-    lines = [f"{one.digest[:12]}  {describe(*known.get(one.digest, (None, ())))}" for one in damaged]
+    known = index_objects(store)
+    count = sum(1 for __ in store.list_digests())
+    lines = [f"{one.digest[:12]}  {describe_object(*known.get(one.digest, (None, ())))}" for one in damaged]
     if damaged and not fix:
         raise WorkFailed(
             _("{count} of {count2} objects are damaged\n{lines}").format(
@@ -193,14 +193,14 @@ def _verify(app: App, store: Store, *, fix: bool) -> None:
     app.result(data, "\n".join([*(f"removed {line}" for line in lines), f"{count - len(damaged)} objects are whole"]))
 
 
-def _prune_store(app: App, store: Store) -> int:
+def _prune_store(app: App, store: ObjectStore) -> int:
     from rlbox.amounts import size_text
-    from rlbox.artifacts.store_upkeep import describe, names, prune, wanted_digests
+    from rlbox.artifacts.store_upkeep import describe_object, find_used_digests, index_objects, prune_store
 
-    known = names(store)
-    done = prune(store, wanted_digests(store, app.project), dry_run=app.dry_run)
+    known = index_objects(store)
+    done = prune_store(store, find_used_digests(store, app.project), dry_run=app.dry_run)
     done_to = "remove" if app.dry_run else "removed"
-    lines = [f"{done_to} {digest[:12]}  {describe(*known.get(digest, (None, ())))}" for digest in done.objects]
+    lines = [f"{done_to} {digest[:12]}  {describe_object(*known.get(digest, (None, ())))}" for digest in done.objects]
     lines += [f"{done_to} {digest[:12]}  half written" for digest in done.partials]
     data = {"store": str(store.root), "objects": done.objects, "partial": done.partials, "bytes": done.freed}
     if app.dry_run:
@@ -218,7 +218,7 @@ UNUSED_S = 30 * 86_400.0
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @dry_run
 @shared
-def prune(app: App, yes: bool) -> int:
+def prune_store(app: App, yes: bool) -> int:
     """Remove images that nothing needs, fetched files that no lock uses, and caches not used for 30 days.
 
     It includes what `rlbox images prune` and `rlbox store prune` do. Runs and checkpoints stay: see `rlbox runs prune`.
@@ -229,13 +229,13 @@ def prune(app: App, yes: bool) -> int:
       rlbox prune --yes
     """
     from rlbox.amounts import size_text
-    from rlbox.artifacts.object_store import Store, store_folder
-    from rlbox.artifacts.store_upkeep import find_unused_entries, prune, remove_entries, wanted_digests
+    from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
+    from rlbox.artifacts.store_upkeep import find_unused_entries, find_used_digests, prune_store, remove_entries
     from rlbox.image.prune import freed_bytes, prune_lines, remove_images
 
-    images, store = _spare_images(app), Store(store_folder(""))
-    wanted = wanted_digests(store, app.project)
-    spare = prune(store, wanted, dry_run=True)
+    images, store = _spare_images(app), ObjectStore(resolve_store_dir(""))
+    wanted = find_used_digests(store, app.project)
+    spare = prune_store(store, wanted, dry_run=True)
     caches = find_unused_entries(UNUSED_S)
     cached = sum(row.size for row in caches)
     files, freed = len(spare.objects) + len(spare.partials), freed_bytes(images) + spare.freed + cached
@@ -254,7 +254,7 @@ def prune(app: App, yes: bool) -> int:
         )
         remove_entries(caches)  # which alone may refuse
         remove_images(images)
-        prune(store, wanted, dry_run=False)
+        prune_store(store, wanted, dry_run=False)
     app.result(found | {"removed": True}, f"freed up to {size_text(freed)}")
     return 0
 

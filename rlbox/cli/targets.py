@@ -115,11 +115,11 @@ def show(app: App, name: str | None, schema: str | None) -> None:
 
 
 def _proof_show(app: App, name: str) -> list[str]:
-    from rlbox.fixes.catalogue import load_fixed_target
+    from rlbox.fixes.catalogue import load_target_with_fixes
     from rlbox.planner.stack_proof import proof_lines
     from rlbox.target.lock import load_lock
 
-    return proof_lines(load_fixed_target(app.project, name).target, load_lock(app.project.lock_file(name)))
+    return proof_lines(load_target_with_fixes(app.project, name).target, load_lock(app.project.lock_file(name)))
 
 
 def _job(app: App, name: str) -> Job:
@@ -129,20 +129,20 @@ def _job(app: App, name: str) -> Job:
 
 
 def _load(app: App, name: str) -> tuple[str, dict[str, Any]]:
-    from rlbox.fixes.catalogue import load_fixed_target
+    from rlbox.fixes.catalogue import load_target_with_fixes
 
     targets, jobs = app.project.targets(), app.project.jobs()
     if name in jobs and name not in targets:
         return "job", _job(app, name).model_dump(mode="json")
     if name not in targets:
-        from rlbox.config.schema import suggest
+        from rlbox.config.schema import suggest_similar
 
         known = [*targets, *jobs]
         raise SpecError(
-            _("unknown target or job {name!r}{suggest}").format(name=name, suggest=suggest(name, known)),
+            _("unknown target or job {name!r}{suggest}").format(name=name, suggest=suggest_similar(name, known)),
             next_step=_("choose one of: {known}").format(known=", ".join(known)),
         )
-    return "target", load_fixed_target(app.project, name).target.model_dump(mode="json")
+    return "target", load_target_with_fixes(app.project, name).target.model_dump(mode="json")
 
 
 def _lines(data: Any, path: str = "") -> list[str]:

@@ -70,7 +70,7 @@ def search(app: App, name: str, price: float, disk: float) -> int:
       rlbox vast search vast-5090 --price 2.2 --dry-run
     """
     from rlbox.cli.onstart import require_rented
-    from rlbox.target.target import cuda12_variant
+    from rlbox.target.target import find_cuda12_variant
     from rlbox.vast.api import SEARCH_PATH, platform_url, require_api_key
     from rlbox.vast.offers import make_offer_filter
     from rlbox.vast.quote import format_offers, format_search_command, offer_as_json
@@ -84,7 +84,7 @@ def search(app: App, name: str, price: float, disk: float) -> int:
         told = {"target": name, "query": needs.query(), "request": needs.body(), "offers": []}
         asked = format_search_command(f"{platform_url()}{SEARCH_PATH}", needs)
         return app.planned(told, f"# offers with {needs.query()}\n{asked}", "ask vast.ai for its offers")
-    fitting = fitting_offers(needs, cuda12_variant(app.project, name))
+    fitting = fitting_offers(needs, find_cuda12_variant(app.project, name))
     rows = [offer_as_json(offer) for offer in fitting]
     app.result({"target": name, "query": needs.query(), "offers": rows}, format_offers(fitting))
     app.say(f"next: rlbox vast create {name} --offer {fitting[0].id} --image IMAGE")

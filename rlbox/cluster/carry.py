@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rlbox.cluster.plan import ClusterMember, ClusterPlan
 from rlbox.cluster.ray import container_name, member_container, member_processes, place_program, python_of
 from rlbox.cluster.reach.link import ASK_S, NodeLink
-from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, choose_access, parse_gpus, probe_offer
+from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, choose_gpu_access, parse_gpus, probe_gpu_support
 
 if TYPE_CHECKING:
     from rlbox.engine.container import ContainerDefaults
@@ -68,8 +68,8 @@ class InContainer:
     def _gpus(self) -> GpuAccess:
         if not self.member.gpus:
             return NO_GPUS
-        offer = probe_offer(self.link.engine().info(), self.link.name, here=self.link.wish.local)
-        return choose_access(parse_gpus(str(self.member.gpus), self.member.gpus), offer)
+        offer = probe_gpu_support(self.link.engine().info(), self.link.name, here=self.link.wish.local)
+        return choose_gpu_access(parse_gpus(str(self.member.gpus), self.member.gpus), offer)
 
     def execute(self, words: tuple[str, ...]) -> Iterator[str]:
         """As promised."""
@@ -77,7 +77,7 @@ class InContainer:
 
     def output(self, life: str, lines: int) -> str:
         """As promised."""
-        return self.link.engine().output(life, lines)
+        return self.link.engine().read_log_tail(life, lines)
 
     def disk(self, mount: str) -> str:
         """As promised."""

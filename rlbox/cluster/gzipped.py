@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rlbox.cluster.image import SentImage
 from rlbox.cluster.images import ImageSource, Tell
-from rlbox.engine.oci import LAYER, Descriptor, document, parse_manifest, sha256_of
+from rlbox.engine.oci import LAYER, Descriptor, encode_document, parse_manifest, sha256_digest
 from rlbox.errors import EngineError, RlboxError
 from rlbox.foreign import parse_json, whole_number
 from rlbox.i18n import _
@@ -88,13 +88,13 @@ class GzipSource:
             return self._image
         layers = [self._parts.get(layer.digest, layer) for layer in self._layers]
         manifest = {**parse_json(self._text), "layers": [layer.json() for layer in layers]}
-        body = document(manifest)
+        body = encode_document(manifest)
         known = {part.digest: part for part in (*self._image.parts, *layers)}
         used = [known[digest] for digest in dict.fromkeys((self._image.identity, *(layer.digest for layer in layers)))]
         return SentImage(
-            digest=sha256_of(body),
+            digest=sha256_digest(body),
             identity=self._image.identity,
-            manifests={sha256_of(body): (self._kind, body.decode("utf-8"))},
+            manifests={sha256_digest(body): (self._kind, body.decode("utf-8"))},
             parts=tuple(used),
         )
 

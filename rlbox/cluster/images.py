@@ -19,7 +19,7 @@ from rlbox.cluster.spool import Spool, spooling
 from rlbox.engine.oci import parse_manifest
 from rlbox.engine.push import push_image
 from rlbox.engine.reference import Reference, parse_reference
-from rlbox.engine.registry_client import Destination, Registry
+from rlbox.engine.registry_client import PushDestination, Registry
 from rlbox.errors import EngineError, NodeError, RlboxError
 from rlbox.i18n import _
 from rlbox.system.progress import ProgressItem
@@ -109,7 +109,7 @@ class ImageSource:
         self._pushes += 1
         reference = Reference(host=self._host, repository=f"rlbox/{self._word}-{self._pushes}", tag=str(self._pushes))
         with Registry(self._host, write=True) as registry:
-            goal = Destination(reference=reference, registry=registry)
+            goal = PushDestination(reference=reference, registry=registry)
             push_image(self._image, self._tag, goal, on_layer=lambda layer: None, on_retry=lambda text: None)
 
 

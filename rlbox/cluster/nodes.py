@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rlbox.config.schema import NAME
+from rlbox.config.schema import NAME_PATTERN
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.target.target import NODE, ClusterNode
@@ -91,7 +91,7 @@ def cluster_name(target: Target, told: str = "") -> str:
         It is no name that containers and folders can have.
     """
     name = told or target.cluster.name or target.name
-    if not re.fullmatch(NAME, name):
+    if not re.fullmatch(NAME_PATTERN, name):
         raise SpecError(
             _("{name!r} is no name of a cluster").format(name=name),
             where="--name",

@@ -9,10 +9,10 @@ from typing import Any
 from rlbox.cluster.reach.fleet import Fleet
 from rlbox.cluster.reach.link import NodeLink
 from rlbox.engine.container import TARGET_LABEL
-from rlbox.engine.oci import Descriptor, Manifest, sha256_of
+from rlbox.engine.oci import Descriptor, Manifest, sha256_digest
 from rlbox.engine.reference import Reference, parse_reference
-from rlbox.engine.registry_auth import find_login
-from rlbox.engine.registry_client import Registry, wrong_digest
+from rlbox.engine.registry_auth import read_docker_login
+from rlbox.engine.registry_client import Registry, create_digest_error
 from rlbox.errors import EngineError, NodeError, RegistryError, SpecError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
@@ -60,7 +60,7 @@ def find_in_registry(text: str, target: str, *, plain_http: bool) -> RegistryIma
         identity=config.digest,
         names=frozenset((config.digest, *(one.digest for one in known))),
         zstd=any(layer.media_type.endswith("zstd") for one in known for layer in one.layers),
-        login={key: Secret(value) for key, value in find_login(reference.host).items()},
+        login={key: Secret(value) for key, value in read_docker_login(reference.host).items()},
     )
 
 
@@ -77,8 +77,8 @@ def _read(registry: Registry, repository: str, part: Descriptor) -> Any:
             return b"".join(blocks)
 
     data = registry.retry(read)
-    if sha256_of(data) != part.digest:
-        raise wrong_digest(f"{registry.host}/{repository}", part.digest, sha256_of(data))
+    if sha256_digest(data) != part.digest:
+        raise create_digest_error(f"{registry.host}/{repository}", part.digest, sha256_digest(data))
     return parse_json(data)
 
 

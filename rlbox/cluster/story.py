@@ -20,7 +20,7 @@ from rlbox.cluster.survey import Survey
 from rlbox.cluster.wish import ClusterWish
 from rlbox.errors import NodeError
 from rlbox.findings import Finding
-from rlbox.fixes.conditions import stack_versions
+from rlbox.fixes.conditions import collect_stack_versions
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
 from rlbox.image.plans import load_image_plan
@@ -56,7 +56,9 @@ class Story:
     @property
     def ray(self) -> str:
         """The version of Ray that the target has, empty where it is not known before its lock."""
-        return stack_versions(self.target, load_lock(self.app.project.lock_file(self.wish.target))).get("ray", "")
+        return collect_stack_versions(self.target, load_lock(self.app.project.lock_file(self.wish.target))).get(
+            "ray", ""
+        )
 
     def survey(self, paths: Sequence[str] = ()) -> Survey:
         """Ask all nodes that answer."""

@@ -17,7 +17,7 @@ from rlbox.i18n import _
 if TYPE_CHECKING:
     import re2
 
-MEMORY = 64 << 20
+RE2_MEMORY_BYTES = 64 << 20
 """Bytes that RE2 may use for one expression: with its own 8 MiB, fifty rules in one fall back to its slow machine."""
 
 _ANY = ("", "x", "0 .", "\u5361!")  # an expression that fits all of these asks nothing of a line
@@ -49,7 +49,7 @@ _CLASS = re.compile(r"\[:\^?\w+:\]|\\.|[^\]]", re.DOTALL)
 _TAKEN = re.compile(r"\n|\\[nrC]")  # what RE2 itself takes of all that is refused
 
 
-def tokens(text: str) -> Iterator[tuple[int, str]]:
+def tokenize_pattern(text: str) -> Iterator[tuple[int, str]]:
     """Yield the parts of an expression with their places; a class in brackets is one part."""
     at = 0
     while at < len(text):
@@ -98,7 +98,7 @@ def compile_re2(text: str) -> re2._Regexp[str]:
     import re2  # 20 ms, which no verb without patterns pays
 
     try:
-        return re2.compile(text, re2_options())
+        return re2.compile(text, create_re2_options())
     except re2.error as error:
         told = error.args[0].decode("utf-8", "replace") if isinstance(error.args[0], bytes) else str(error)
         raise ValueError(
@@ -106,19 +106,19 @@ def compile_re2(text: str) -> re2._Regexp[str]:
         ) from error
 
 
-def fits_but(pattern: str, unless: str, line: str) -> bool:
+def matches_except(pattern: str, unless: str, line: str) -> bool:
     """Return whether a line holds what `pattern` asks for, and nothing that `unless` (empty: none) does."""
     bare = line.encode("utf-8", "replace").decode()
-    return linear(pattern).search(bare) is not None and not (unless and linear(unless).search(bare))
+    return compile_cached(pattern).search(bare) is not None and not (unless and compile_cached(unless).search(bare))
 
 
 @functools.lru_cache(maxsize=1024)
-def linear(text: str) -> re2._Regexp[str]:
+def compile_cached(text: str) -> re2._Regexp[str]:
     """Return an expression compiled once: what rlbox itself looks for in the text of others goes through it too."""
     return compile_re2(text)
 
 
-def re2_options(*, capture: bool = True) -> re2.Options:
+def create_re2_options(*, capture: bool = True) -> re2.Options:
     """Return how all expressions of users are compiled; without `capture` no groups are told, which is faster."""
     import re2
 
@@ -126,12 +126,12 @@ def re2_options(*, capture: bool = True) -> re2.Options:
     options.never_capture = not capture
     options.never_nl = True
     options.log_errors = False
-    options.max_mem = MEMORY
+    options.max_mem = RE2_MEMORY_BYTES
     return options
 
 
 def _refusals(text: str) -> Iterator[str]:
-    for at, part in tokens(text):
+    for at, part in tokenize_pattern(text):
         where = _("at character {at}").format(at=at + 1)
         if "\n" in part or (part[0] != "[" and part in (r"\n", r"\r")):
             yield _("holds a line break {where}, and a line has none; write two rules, or `after`").format(where=where)

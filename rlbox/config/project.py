@@ -67,10 +67,10 @@ class Project:
     def lock_file(self, name: str) -> Path:
         """Return where a target's lock is read: the project's own, else beside the spec."""
         spec = self.target_file(name)
-        own = self.own_lock_file(name)
+        own = self.writable_lock_file(name)
         return own if own.is_file() else spec.with_name("lock.json")
 
-    def own_lock_file(self, name: str) -> Path:
+    def writable_lock_file(self, name: str) -> Path:
         """Return where a target's lock is written: the project's folder, also for a target that rlbox ships."""
         return self.folder / "images" / name / "lock.json"
 
@@ -83,7 +83,7 @@ class Project:
             )
         return [folder / file for file in files]
 
-    def template_folders(self) -> list[Path]:
+    def template_dirs(self) -> list[Path]:
         return [root / "templates" for root in self.roots if (root / "templates").is_dir()]
 
     def _files(self, pattern: str) -> list[Path]:

@@ -22,8 +22,8 @@ def _one_line(text: str) -> str:
     return text
 
 
-NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
-Name = Annotated[str, StringConstraints(pattern=NAME)]
+NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 
 
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -35,19 +35,19 @@ AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\s:]*$")]
 AptPackage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
 
 
-Line = Annotated[str, AfterValidator(_one_line)]
+SingleLine = Annotated[str, AfterValidator(_one_line)]
 
 
 PatternText = Annotated[str, AfterValidator(check_pattern)]
-MaybePattern = Annotated[str, AfterValidator(lambda text: text and check_pattern(text))]
+OptionalPattern = Annotated[str, AfterValidator(lambda text: text and check_pattern(text))]
 """A pattern of RE2, or an empty text for none."""
 
 
 # A number of the inventory of demands.
-Cover = Annotated[str, StringConstraints(pattern=r"^[PB]\d{3}$")]
+DemandNumber = Annotated[str, StringConstraints(pattern=r"^[PB]\d{3}$")]
 
 
-class Frozen(BaseModel):
+class SpecModel(BaseModel):
     """Base of every spec model: immutable, and a key nobody declared is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -71,7 +71,7 @@ _MUST_BE = {
 }
 
 
-def check_spec(model: type[Model], data: Mapping[str, Any], where: str, known: tuple[str, ...] = ()) -> Model:
+def validate_spec(model: type[Model], data: Mapping[str, Any], where: str, known: tuple[str, ...] = ()) -> Model:
     """Return `data` as a `model`; types must be what they say, `"1"` is no number.
 
     Keys that begin with `x-` are the user's own and are ignored at the top level.
@@ -114,7 +114,7 @@ def _tuples(value: Any) -> Any:
 def _describe(model: type[BaseModel], item: dict[str, Any], known: tuple[str, ...]) -> list[str]:
     """Return one finding of pydantic as lines; a check of the whole spec names its own paths, one a line."""
     loc: tuple[str | int, ...] = item["loc"]
-    if item["type"] == "value_error" and isinstance(item["ctx"]["error"], Problems):
+    if item["type"] == "value_error" and isinstance(item["ctx"]["error"], ValidationProblems):
         return [join(".", (_dotted(loc), line)) if loc else line for line in item["ctx"]["error"].lines]
     if item["type"] == "value_error" and not loc:
         return str(item["ctx"]["error"]).splitlines()
@@ -123,7 +123,7 @@ def _describe(model: type[BaseModel], item: dict[str, Any], known: tuple[str, ..
     if item["type"] == "extra_forbidden":
         return [
             _("{dotted}: unknown key{suggest}").format(
-                dotted=_dotted(loc), suggest=suggest(str(loc[-1]), _keys_at(model, loc[:-1], known))
+                dotted=_dotted(loc), suggest=suggest_similar(str(loc[-1]), _keys_at(model, loc[:-1], known))
             )
         ]
     if loc[-1] == "[key]":
@@ -196,13 +196,13 @@ def _resolve(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
     return node
 
 
-def suggest(given: str, known: list[str]) -> str:
+def suggest_similar(given: str, known: list[str]) -> str:
     """Return ` (did you mean 'X'?)` for the nearest of `known`, or nothing."""
     near = difflib.get_close_matches(given, known, n=1, cutoff=0.6)
     return _(" (did you mean '{near}'?)").format(near=near[0]) if near else ""
 
 
-class Problems(ValueError):
+class ValidationProblems(ValueError):
     """Raised by a validator; each of `lines` is `KEY: MESSAGE`, the key relative to the table that was validated."""
 
     def __init__(self, lines: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ from rlbox.i18n import _
 
 def load_toml(path: Path, project: Project | None = None) -> dict[str, Any]:
     """Return the parsed file; a syntax error is a `SpecError` that names file and line."""
-    shown = shown_path(path, project)
+    shown = display_path(path, project)
     return parse_toml(read_text(path, shown), shown)
 
 
@@ -45,7 +45,7 @@ def read_text(path: Path, shown: str) -> str:
         ) from error
 
 
-def without_name(data: dict[str, Any], shown: str, key: str) -> dict[str, Any]:
+def reject_key(data: dict[str, Any], shown: str, key: str) -> dict[str, Any]:
     """Return `data`; a `SpecError` when it holds `key`, which is the folder's or file's own."""
     if key in data:
         raise SpecError(
@@ -55,7 +55,7 @@ def without_name(data: dict[str, Any], shown: str, key: str) -> dict[str, Any]:
     return data
 
 
-def shown_path(path: Path, project: Project | None) -> str:
+def display_path(path: Path, project: Project | None) -> str:
     """Return the path of a file as messages show it: relative to the root of the project that it is in."""
     shown = str(path)
     for root in project.roots if project else ():
@@ -64,7 +64,7 @@ def shown_path(path: Path, project: Project | None) -> str:
     return shown
 
 
-def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge_tables(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Return `under` with `over` laid on top.
 
     Tables merge key by key. Lists of tables that all have a `name` of their own merge by that name, keeping the
@@ -74,7 +74,7 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in over.items():
         below = merged.get(key)
         if isinstance(below, Mapping) and isinstance(value, Mapping):
-            merged[key] = merge(below, value)
+            merged[key] = merge_tables(below, value)
         elif _named(below) and _named(value):
             merged[key] = _merge_named(below, value)
         else:
@@ -92,18 +92,18 @@ def _named(value: Any) -> bool:
 def _merge_named(below: Any, above: Any) -> list[Mapping[str, Any]]:
     result = {item["name"]: item for item in below}
     for item in above:
-        result[item["name"]] = merge(result.get(item["name"], {}), item)
+        result[item["name"]] = merge_tables(result.get(item["name"], {}), item)
     return list(result.values())
 
 
-def dotted(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def iter_dotted_keys(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the path and the value of every leaf; tables in a list go by their `name`, other lists are leaves."""
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
-            yield from dotted(inner, f"{path}.{key}" if path else str(key))
+            yield from iter_dotted_keys(inner, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list) and value and all(isinstance(one, Mapping) and "name" in one for one in value):
         for one in value:
             inner = {key: text for key, text in one.items() if key != "name"}
-            yield from dotted(inner, f"{path}[{one['name']}]")
+            yield from iter_dotted_keys(inner, f"{path}[{one['name']}]")
     else:
         yield path, value

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from rlbox.config.schema import suggest
+from rlbox.config.schema import suggest_similar
 from rlbox.i18n import _
 
-Kind = Literal["duration", "size", "fraction"]
+UnitKind = Literal["duration", "size", "fraction"]
 
 DURATIONS = {
     "ms": Fraction(1, 1000),
@@ -24,10 +24,10 @@ SIZES = {"B": Fraction(1)}
 SIZES |= {f"{letter}B": Fraction(1000**power) for power, letter in enumerate("kMGTP", start=1)}
 SIZES |= {f"{letter}iB": Fraction(1024**power) for power, letter in enumerate("KMGTP", start=1)}
 FRACTIONS = {"%": Fraction(1, 100)}
-_WRITTEN: dict[Kind, dict[str, Fraction]] = {"duration": DURATIONS, "size": SIZES, "fraction": FRACTIONS}
+_WRITTEN: dict[UnitKind, dict[str, Fraction]] = {"duration": DURATIONS, "size": SIZES, "fraction": FRACTIONS}
 
 # What a command may want, by the name that `unit` has in a parameter.
-WANTED: dict[str, tuple[Kind, Fraction]] = {
+PARAMETER_UNITS: dict[str, tuple[UnitKind, Fraction]] = {
     "milliseconds": ("duration", DURATIONS["ms"]),
     "seconds": ("duration", DURATIONS["s"]),
     "minutes": ("duration", DURATIONS["min"]),
@@ -44,7 +44,7 @@ Unit = Literal[
     "fraction", "percent",
 ]  # fmt: skip
 
-_EXAMPLES: dict[Kind, str] = {
+_EXAMPLES: dict[UnitKind, str] = {
     "duration": "30s, 10min, 2h, 1h30min",
     "size": "512MiB (2^20), 80GB (10^9)",
     "fraction": "70% or 0.7",
@@ -53,7 +53,7 @@ _PART = re.compile(r"(\d{1,18}(?:\.\d{1,18})?) ?([A-Za-z%]+)", re.ASCII)
 _NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,18})?", re.ASCII)
 
 
-def parse_quantity(kind: Kind, written: str | float) -> Fraction:
+def parse_quantity(kind: UnitKind, written: str | float) -> Fraction:
     """Return what was written, in seconds, bytes or as a fraction of 1.
 
     A number alone is a fraction of 1 (at most 1: more than all of something is written as a percentage); of the other
@@ -64,7 +64,7 @@ def parse_quantity(kind: Kind, written: str | float) -> Fraction:
     ValueError
         It is no value of that kind; the message says what one looks like.
     """
-    text = written.strip() if isinstance(written, str) else number_text(written).removesuffix(".0")
+    text = written.strip() if isinstance(written, str) else format_number(written).removesuffix(".0")
     if _NUMBER.fullmatch(text):
         number = Fraction(text)
         if number == 0 or (kind == "fraction" and number <= 1):
@@ -88,13 +88,13 @@ def parse_quantity(kind: Kind, written: str | float) -> Fraction:
     return sum(values, Fraction(0))
 
 
-def in_unit(quantity: Fraction, unit: str) -> int | float:
-    """Return `quantity` (seconds, bytes, a fraction of 1) in a unit of `WANTED`: whole when it is whole there."""
-    value = quantity / WANTED[unit][1]
+def convert_to_unit(quantity: Fraction, unit: str) -> int | float:
+    """Return `quantity` (seconds, bytes, a fraction of 1) in a unit of `PARAMETER_UNITS`."""
+    value = quantity / PARAMETER_UNITS[unit][1]
     return int(value) if value.denominator == 1 else float(value)
 
 
-def number_text(value: float) -> str:
+def format_number(value: float) -> str:
     """Return a number as a command reads it: no exponent, no rounding that is seen in 12 digits."""
     if isinstance(value, int):
         return str(value)
@@ -102,7 +102,7 @@ def number_text(value: float) -> str:
     return text if "e" not in text else f"{value:.18f}".rstrip("0").rstrip(".")
 
 
-def _factor(kind: Kind, unit: str) -> Fraction:
+def _factor(kind: UnitKind, unit: str) -> Fraction:
     known = _WRITTEN[kind]
     if unit in known:
         return known[unit]
@@ -116,7 +116,7 @@ def _factor(kind: Kind, unit: str) -> Fraction:
     if unit == "m" and kind == "duration":
         raise ValueError(_("'m' may mean two things: write min for minutes, ms for milliseconds"))
     exact = [name for name in known if name.lower() == unit.lower()]
-    near = _(" (did you mean {exact!r}?)").format(exact=exact[0]) if exact else suggest(unit, list(known))
+    near = _(" (did you mean {exact!r}?)").format(exact=exact[0]) if exact else suggest_similar(unit, list(known))
     raise ValueError(
         _("{unit!r} is no unit of a {kind}{near}; known: {known}").format(
             unit=unit, kind=kind, near=near, known=", ".join(known)

@@ -14,9 +14,9 @@ from rlbox.amounts import GIB, duration_text, size_text
 from rlbox.doctor.check_group import CheckGroup
 from rlbox.doctor.processes import describe_running_runs
 from rlbox.doctor.requirements import Requirements
-from rlbox.engine.address import engine_is_here, open_engine_address
-from rlbox.engine.container import GOING, OWNER_LABEL, RUN_LABEL, TARGET_LABEL
-from rlbox.engine.gpu_access import probe_offer
+from rlbox.engine.address import is_engine_local, open_engine_address
+from rlbox.engine.container import ACTIVE_STATES, OWNER_LABEL, RUN_LABEL, TARGET_LABEL
+from rlbox.engine.gpu_access import probe_gpu_support
 from rlbox.errors import EngineError, NodeError
 from rlbox.findings import Finding, listed
 from rlbox.foreign import whole_number
@@ -43,7 +43,7 @@ class EngineContainer:
     @property
     def lives(self) -> bool:
         """Whether a run goes on in it, or is being started: its process 1 is the supervisor."""
-        return self.busy or self.state in GOING
+        return self.busy or self.state in ACTIVE_STATES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,19 +144,19 @@ check_image_state = CheckGroup(checks=(_image,))
 
 
 def probe_engine() -> EngineFacts:
-    from rlbox.engine.connection import engine
+    from rlbox.engine.connection import connect_engine
 
     try:
-        info, containers = engine().info(), engine().list_containers(TARGET_LABEL)
+        info, containers = connect_engine().info(), connect_engine().list_containers(TARGET_LABEL)
     except EngineError as error:
         return EngineFacts(error=error.what, where=error.where, remedy=error.next_step)
     root = str(info.get("DockerRootDir", ""))
     return EngineFacts(
         where=open_engine_address(),
         version=_numbers(str(info.get("ServerVersion", ""))),
-        gpu_ways=probe_offer(info, open_engine_address(), here=engine_is_here() and not is_in_image()).ways,
+        gpu_ways=probe_gpu_support(info, open_engine_address(), here=is_engine_local() and not is_in_image()).ways,
         root=root,
-        room=free_bytes(Path(root)) if root and engine_is_here() and Path(root).is_dir() else None,
+        room=free_bytes(Path(root)) if root and is_engine_local() and Path(root).is_dir() else None,
         containers=tuple(map(_container, containers)),
         clock_s=_skew(str(info.get("SystemTime", ""))),
     )

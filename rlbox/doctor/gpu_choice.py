@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Any
 from rlbox.app import App
 from rlbox.doctor.gpus import OLDEST_DRIVERS, DriverNeeds, check_driver, check_gpu_models, find_stack_cuda
 from rlbox.doctor.requirements import Requirements, override_gpus
-from rlbox.engine.address import engine_is_here, engine_url
-from rlbox.engine.connection import engine
+from rlbox.engine.address import engine_url, is_engine_local
+from rlbox.engine.connection import connect_engine
 from rlbox.engine.gpu_access import (
     GPUS_VARIABLE,
     NO_GPUS,
     GpuAccess,
-    GpuOffer,
-    assumed_access,
-    choose_access,
+    GpuSupport,
+    assume_cdi_access,
+    choose_gpu_access,
     parse_gpus,
-    probe_offer,
-    seen_gpus,
+    probe_gpu_support,
+    visible_gpu_env,
 )
 from rlbox.errors import NodeError
 from rlbox.system.gpu import probe_driver, probe_gpu_models
 from rlbox.system.identity import is_in_image
 from rlbox.target.lock import load_lock
-from rlbox.target.target import cuda12_variant
+from rlbox.target.target import find_cuda12_variant
 
 if TYPE_CHECKING:
     from rlbox.image.plan import ImagePlan
@@ -37,9 +37,9 @@ def read_gpus_option(text: str) -> str:
     return text or os.environ.get(GPUS_VARIABLE, "")
 
 
-def probe_gpu_offer() -> GpuOffer:
+def probe_gpu_offer() -> GpuSupport:
     """Return which ways to a GPU the engine offers; `EngineError` when none answers."""
-    return probe_offer(engine().info(), engine_url(), here=engine_is_here() and not is_in_image())
+    return probe_gpu_support(connect_engine().info(), engine_url(), here=is_engine_local() and not is_in_image())
 
 
 def choose_container_gpus(app: App, image: ImagePlan, text: str) -> GpuAccess:
@@ -53,7 +53,7 @@ def choose_container_gpus(app: App, image: ImagePlan, text: str) -> GpuAccess:
     Raises
     ------
     SpecError, EngineError, NodeError
-        Those of `parse_gpus` and `choose_access`.
+        Those of `parse_gpus` and `choose_gpu_access`.
     """
     asked = read_gpus_option(text)
     access = NO_GPUS
@@ -61,8 +61,8 @@ def choose_container_gpus(app: App, image: ImagePlan, text: str) -> GpuAccess:
         wish = parse_gpus(asked, image.container.gpus)
         if wish.none and not image.container.gpus:
             return NO_GPUS
-        access = assumed_access(wish)
-        access = choose_access(wish, GpuOffer() if wish.none else probe_gpu_offer(), explicit=bool(asked))
+        access = assume_cdi_access(wish)
+        access = choose_gpu_access(wish, GpuSupport() if wish.none else probe_gpu_offer(), explicit=bool(asked))
         if not wish.none:
             app.say(f"GPUs: {access.told()}")
     return access
@@ -74,13 +74,13 @@ def choose_visible_gpus(app: App, text: str) -> dict[str, str]:
     Raises
     ------
     SpecError, NodeError
-        Those of `parse_gpus` and `seen_gpus`.
+        Those of `parse_gpus` and `visible_gpu_env`.
     """
     if not (asked := read_gpus_option(text)):
         return {}
     env = {}
     with app.checking("GPUs"):
-        env = seen_gpus(parse_gpus(asked, 0), os.environ, probe_driver().devices)
+        env = visible_gpu_env(parse_gpus(asked, 0), os.environ, probe_driver().devices)
         app.say(f"GPUs: {env.get('CUDA_VISIBLE_DEVICES', 'all') or 'none'} by CUDA_VISIBLE_DEVICES")
     return env
 
@@ -102,7 +102,7 @@ def require_usable_gpus(app: App, image: ImagePlan, text: str, access: GpuAccess
     NodeError
         The driver is too old for the stack and forward compatibility does not help.
     """
-    if access.way == "none" or is_in_image() or not engine_is_here():
+    if access.way == "none" or is_in_image() or not is_engine_local():
         return  # what is elsewhere is examined there, by the checks of the run's first stage
     limits = image.container
     requirements = Requirements(
@@ -139,5 +139,5 @@ def read_driver_requirements(app: App, image: ImagePlan, env: dict[str, str]) ->
     require = env.get("NVIDIA_REQUIRE_CUDA", "")
     # NVIDIA's own bases, which set both, bring the compatibility library; source: nvidia/cuda's Dockerfiles.
     compat = bool(require and env.get("CUDA_VERSION"))
-    variant = cuda12_variant(app.project, image.target)
+    variant = find_cuda12_variant(app.project, image.target)
     return DriverNeeds(require=require, torch_cuda=find_stack_cuda(packages), compat=compat, variant=variant)

@@ -24,10 +24,10 @@ from rlbox.doctor.network import Endpoint
 from rlbox.doctor.report import Report, load_report, merge_reports, resolve_findings
 from rlbox.doctor.requirements import Requirements, override_gpus, parse_requirements
 from rlbox.doctor.stack import check_image_files
-from rlbox.engine.address import engine_is_here
-from rlbox.engine.connection import engine, find_image
+from rlbox.engine.address import is_engine_local
+from rlbox.engine.connection import connect_engine, find_image
 from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, plan_container
-from rlbox.engine.data_disk import data_folder, is_made
+from rlbox.engine.data_disk import choose_data_dir, will_create_disk
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, parse_gpus
 from rlbox.errors import EngineError, NodeError, RlboxError, TimedOut
 from rlbox.findings import Finding
@@ -100,9 +100,9 @@ def _folder(image: ImagePlan | None, data: str | None) -> Path | None:
     if named and not is_responsive(text := os.path.abspath(os.path.expanduser(named))):
         return Path(text)
     if data is not None or os.environ.get("RLBOX_DATA"):
-        return data_folder("", data)
+        return choose_data_dir("", data)
     try:
-        return data_folder(image.container.host, None) if image else None
+        return choose_data_dir(image.container.host, None) if image else None
     except RlboxError:  # none is named, which is a finding
         return None
 
@@ -116,7 +116,7 @@ def _make_context(
     app: App, image: ImagePlan | None, requirements: Requirements, folder: Path | None, end: float
 ) -> CheckContext:
     usable = _usable(folder)
-    made_by_a_run = image is not None and usable is not None and is_made(usable, image.container)
+    made_by_a_run = image is not None and usable is not None and will_create_disk(usable, image.container)
     disk = [("data", str(folder))] if folder else []
     shares_network = image is not None and image.container.network == "host"
     return CheckContext(
@@ -126,7 +126,7 @@ def _make_context(
         folders=tuple(map(str, (app.project.folder, os.getcwd(), *((usable,) if usable else ())))),
         places=disk if (image or folder) and not made_by_a_run else None,
         needs=lambda: read_driver_requirements(app, image, {}) if image else DriverNeeds(),
-        free_ports=lambda: requirements.ports if shares_network and engine_is_here() else {},
+        free_ports=lambda: requirements.ports if shares_network and is_engine_local() else {},
         mirrors=lambda: _mirrors(app, image) if image else (),
     )
 
@@ -165,7 +165,7 @@ def _end_container(image: ImagePlan, examined: Callable[[], bool]) -> None:
     def remove() -> None:
         with contextlib.suppress(RlboxError):
             while examined():  # one that is asked for at this moment is there at the next look
-                engine().remove(_container_name(image))
+                connect_engine().remove(_container_name(image))
                 time.sleep(0.1)
 
     thread = threading.Thread(target=remove, daemon=True)  # an engine that hangs must not keep rlbox from ending
@@ -186,18 +186,18 @@ def _in_container(
 ) -> Report | list[Finding]:
     plan = plan_container(
         image.tag,
-        engine().reachable(image.container),
+        connect_engine().with_available_network(image.container),
         name=_container_name(image),
         argv=("/opt/rlbox/bin/python", "-m", "rlbox.doctor", "container", f"{budget_s:.1f}"),
         env={"PYTHONPYCACHEPREFIX": bytecode},
         labels={TARGET_LABEL: image.target, OWNER_LABEL: str(os.getuid())},
         data=str(folder),
         caller=format_user_ids(),
-        ca_bundle=find_ca_bundle() if engine_is_here() else "",
+        ca_bundle=find_ca_bundle() if is_engine_local() else "",
         gpus=gpus,
     )
     try:
-        outcome = engine().run(plan, timeout_s=budget_s + _STARTING_S + 5)
+        outcome = connect_engine().run(plan, timeout_s=budget_s + _STARTING_S + 5)
     except TimedOut:
         return [Finding(id="image-slow", title=_("the container did not answer"), level="warning", where=plan.name)]
     except EngineError as error:

@@ -9,7 +9,9 @@ from rlbox.errors import EngineError, NotAnswered
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 
-ELSEWHERE = _("start that engine, or correct DOCKER_HOST (or the docker context), or unset it for this machine's own")
+REMOTE_ENGINE_ADVICE = _(
+    "start that engine, or correct DOCKER_HOST (or the docker context), or unset it for this machine's own"
+)
 """What to do about an engine that does not answer where `rlbox engine up` starts none."""
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 
@@ -44,7 +46,7 @@ def engine_url() -> str:
         ) from error
 
 
-def engine_is_here() -> bool:
+def is_engine_local() -> bool:
     return engine_url().startswith("unix:")
 
 
@@ -59,7 +61,7 @@ def _current_context() -> str:
         return ""
 
 
-def engine_unreachable(address: str, error: BaseException) -> EngineError:
+def create_unreachable_error(address: str, error: BaseException) -> EngineError:
     if isinstance(error, PermissionError) or "Permission denied" in str(error):
         return EngineError(
             _("this user may not speak to the Docker engine"),
@@ -67,7 +69,7 @@ def engine_unreachable(address: str, error: BaseException) -> EngineError:
             next_step=_("sudo usermod -aG docker $USER, then log in again (or run as root)"),
         )
     if not address.startswith(("unix:", "ssh:")):
-        return NotAnswered(_("no Docker engine answers"), where=address, next_step=ELSEWHERE)
+        return NotAnswered(_("no Docker engine answers"), where=address, next_step=REMOTE_ENGINE_ADVICE)
     return NotAnswered(
         _("no Docker engine answers"),
         where=address,
@@ -75,5 +77,5 @@ def engine_unreachable(address: str, error: BaseException) -> EngineError:
     )
 
 
-def no_client() -> EngineError:
+def create_missing_client_error() -> EngineError:
     return EngineError(_("no docker client on PATH"), next_step=_("install one, as in docker.io or docker-ce-cli"))

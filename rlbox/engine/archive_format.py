@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import IO, Any, BinaryIO, cast
 
-from rlbox.engine.oci import CONTAINERD_NAME, REF_NAME, Descriptor, index
-from rlbox.engine.reference import familiar_name
+from rlbox.engine.oci import CONTAINERD_NAME, REF_NAME, Descriptor, create_index
+from rlbox.engine.reference import short_image_name
 from rlbox.foreign import parse_json
 from rlbox.system.compression import CHUNK, ChunkReader, DigestCounter
 
-OnBytes = Callable[[int], None]
+ByteCallback = Callable[[int], None]
 INDEX_FILE = "index.json"
 DOCKER_MANIFEST_FILE = "manifest.json"
 BLOBS = "blobs/sha256/"
@@ -26,7 +26,7 @@ def blob_name(digest: str) -> str:
 def archive_index(manifest: Descriptor, full_name: str) -> bytes:
     """Return the archive's index: one image under its full name (`docker.io/rlbox/local:latest`)."""
     names = {CONTAINERD_NAME: full_name, REF_NAME: full_name.rpartition(":")[2]}
-    return index([replace(manifest, annotations=names)])
+    return create_index([replace(manifest, annotations=names)])
 
 
 def docker_manifest(config: str, tags: Sequence[str], layers: Sequence[str]) -> bytes:
@@ -35,7 +35,7 @@ def docker_manifest(config: str, tags: Sequence[str], layers: Sequence[str]) -> 
 
 
 def archive_tags(manifests: Sequence[Descriptor]) -> tuple[str, ...]:
-    return tuple(familiar_name(item.annotations[CONTAINERD_NAME]) for item in manifests if _named(item.annotations))
+    return tuple(short_image_name(item.annotations[CONTAINERD_NAME]) for item in manifests if _named(item.annotations))
 
 
 def _named(annotations: Mapping[str, str]) -> bool:
@@ -53,10 +53,10 @@ class ArchiveWriter:
         self._file = file
 
     def add(self, name: str, data: bytes) -> None:
-        self._file.write(file_header(name, len(data)) + data)
+        self._file.write(tar_file_header(name, len(data)) + data)
         self._pad(len(data))
 
-    def add_unknown(self, chunks: Iterable[bytes], media_type: str) -> Descriptor:
+    def add_stream(self, chunks: Iterable[bytes], media_type: str) -> Descriptor:
         """Add a blob whose size and digest are known only at its end, and return what points to it."""
         start = self._file.tell()
         self._file.write(bytes(_TAR_BLOCK))
@@ -66,7 +66,7 @@ class ArchiveWriter:
         self._pad(hashed.size)
         end = self._file.tell()
         self._file.seek(start)
-        self._file.write(file_header(blob_name(hashed.digest), hashed.size))
+        self._file.write(tar_file_header(blob_name(hashed.digest), hashed.size))
         self._file.seek(end)
         return Descriptor(media_type=media_type, digest=hashed.digest, size=hashed.size)
 
@@ -77,7 +77,7 @@ class ArchiveWriter:
         self._file.write(bytes(-size % _TAR_BLOCK))
 
 
-def file_header(name: str, size: int) -> bytes:
+def tar_file_header(name: str, size: int) -> bytes:
     """Return the tar header of a plain file: root's, read-only, without a time."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = size, _MODE
@@ -87,7 +87,7 @@ def file_header(name: str, size: int) -> bytes:
 _BLOCK = tarfile.BLOCKSIZE
 
 
-def renamed(chunks: Iterator[bytes], tag: str) -> Iterator[bytes]:
+def rename_image(chunks: Iterator[bytes], tag: str) -> Iterator[bytes]:
     """Yield an OCI archive in which its one image is called `tag`; not a byte of a blob changes.
 
     Raises
@@ -102,7 +102,7 @@ def renamed(chunks: Iterator[bytes], tag: str) -> Iterator[bytes]:
                 yield member.tobuf(tarfile.GNU_FORMAT)
             elif change := _CHANGES.get(member.name):
                 data = json.dumps(change(parse_json(file.read()), tag)).encode()
-                yield from _padded(file_header(member.name, len(data)), [data])
+                yield from _padded(tar_file_header(member.name, len(data)), [data])
             else:
                 yield from _padded(member.tobuf(tarfile.GNU_FORMAT), _pieces(file))
     yield bytes(2 * _BLOCK)

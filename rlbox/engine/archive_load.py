@@ -12,13 +12,13 @@ from rlbox.engine.archive_format import (
     BLOBS,
     DOCKER_MANIFEST_FILE,
     INDEX_FILE,
-    OnBytes,
+    ByteCallback,
     archive_tags,
     docker_manifest,
-    file_header,
-    renamed,
+    rename_image,
+    tar_file_header,
 )
-from rlbox.engine.connection import engine
+from rlbox.engine.connection import connect_engine
 from rlbox.engine.oci import INDEXES, Descriptor, Manifest, parse_manifest
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.foreign import parse_json
@@ -28,7 +28,7 @@ from rlbox.system.files import describe_special_file
 
 
 @dataclass(frozen=True, kw_only=True)
-class Archive:
+class ImageArchive:
     """A proven archive.
 
     `index` is what its `index.json` says, `manifests` the images in it, `blobs` where in the file each blob lies
@@ -51,12 +51,12 @@ class Archive:
             while size:
                 chunk = file.read(min(size, CHUNK))
                 if not chunk:
-                    raise torn(self.path, digest)
+                    raise create_truncated_error(self.path, digest)
                 size -= len(chunk)
                 yield chunk
 
 
-def check_archive(path: Path, on_bytes: OnBytes = lambda count: None) -> Archive:
+def check_archive(path: Path, on_bytes: ByteCallback = lambda count: None) -> ImageArchive:
     """Return the archive, every blob of it held to its sha256.
 
     Raises
@@ -84,9 +84,9 @@ def check_archive(path: Path, on_bytes: OnBytes = lambda count: None) -> Archive
         for name, member in members.items()
         if name.startswith(BLOBS)
     }
-    archive = Archive(path=path, index=index, manifests=(), blobs=blobs, tags=archive_tags(index.manifests))
+    archive = ImageArchive(path=path, index=index, manifests=(), blobs=blobs, tags=archive_tags(index.manifests))
     manifests = tuple(_images(archive, index))
-    return Archive(path=path, index=index, manifests=manifests, blobs=blobs, tags=archive.tags)
+    return ImageArchive(path=path, index=index, manifests=manifests, blobs=blobs, tags=archive.tags)
 
 
 def _members(tar: tarfile.TarFile, path: Path) -> dict[str, tarfile.TarInfo]:
@@ -97,11 +97,11 @@ def _members(tar: tarfile.TarFile, path: Path) -> dict[str, tarfile.TarInfo]:
         for member in tar:
             last = member.name.removeprefix("./")
             if member.offset_data + member.size > end:
-                raise torn(path, _digest(last))
+                raise create_truncated_error(path, _digest(last))
             if member.isfile():
                 found[last] = member
     except tarfile.ReadError as error:
-        raise torn(path, _digest(last)) from error
+        raise create_truncated_error(path, _digest(last)) from error
     return found
 
 
@@ -123,7 +123,7 @@ def _index(tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], path: P
         ) from error
 
 
-def _check_blob(source: IO[bytes], wanted: str, path: Path, on_bytes: OnBytes) -> None:
+def _check_blob(source: IO[bytes], wanted: str, path: Path, on_bytes: ByteCallback) -> None:
     hashed = DigestCounter()
     while chunk := source.read(CHUNK):
         hashed.take(chunk)
@@ -136,7 +136,7 @@ def _check_blob(source: IO[bytes], wanted: str, path: Path, on_bytes: OnBytes) -
         )
 
 
-def _images(archive: Archive, index: Manifest) -> Iterator[Manifest]:
+def _images(archive: ImageArchive, index: Manifest) -> Iterator[Manifest]:
     for item in index.manifests:
         _require(archive, item)
         try:
@@ -152,14 +152,14 @@ def _images(archive: Archive, index: Manifest) -> Iterator[Manifest]:
         yield manifest
 
 
-def _require(archive: Archive, blob: Descriptor) -> None:
+def _require(archive: ImageArchive, blob: Descriptor) -> None:
     if archive.blobs.get(blob.digest, (0, -1))[1] != blob.size:
         raise WorkFailed(
             _("blob {digest} is missing").format(digest=blob.digest), where=str(archive.path), next_step=_AGAIN
         )
 
 
-def contents_of(archive: Archive, manifest: Manifest) -> list[str]:
+def read_diff_ids(archive: ImageArchive, manifest: Manifest) -> list[str]:
     if manifest.config is None:
         raise WorkFailed(
             _("blob {digest} is no image").format(digest=manifest.digest), where=str(archive.path), next_step=_AGAIN
@@ -167,7 +167,7 @@ def contents_of(archive: Archive, manifest: Manifest) -> list[str]:
     return list(parse_json(archive.read(manifest.config.digest))["rootfs"]["diff_ids"])
 
 
-def torn(path: Path, blob: str) -> WorkFailed:
+def create_truncated_error(path: Path, blob: str) -> WorkFailed:
     """Return the error for an archive that ends too early, in or after `blob`."""
     return WorkFailed(_("the archive is cut short in blob {blob}").format(blob=blob), where=str(path), next_step=_AGAIN)
 
@@ -188,7 +188,9 @@ class LoadedImage:
     layers: int
 
 
-def load_archive(archive: Archive, rename: Callable[[str], str], on_bytes: OnBytes = lambda count: None) -> LoadedImage:
+def load_archive(
+    archive: ImageArchive, rename: Callable[[str], str], on_bytes: ByteCallback = lambda count: None
+) -> LoadedImage:
     """Load the archive's image and prove that the engine has it.
 
     `rename` says what it is called there, from its name in the archive; another image that the engine has under that
@@ -212,10 +214,10 @@ def load_archive(archive: Archive, rename: Callable[[str], str], on_bytes: OnByt
     tag, manifest = rename(archive.tags[0]), archive.manifests[0]
     whole = _keeps_manifests()
     chunks = _file_chunks(archive.path, on_bytes)
-    _send(renamed(chunks, tag) if whole else docker_archive(archive, manifest, tag, on_bytes))
+    _send(rename_image(chunks, tag) if whole else convert_to_docker_archive(archive, manifest, tag, on_bytes))
     config = manifest.config.digest if manifest.config else ""
     wanted = archive.index.manifests[0].digest if whole else config
-    image = engine().find_image(tag)
+    image = connect_engine().find_image(tag)
     if image is None or image["Id"] != wanted:
         found = image["Id"] if image else _("nothing")
         raise WorkFailed(
@@ -231,11 +233,11 @@ def _keeps_manifests() -> bool:
 
     Source: Docker 20.10 says `open .../blobs/json: no such file` to one.
     """
-    return any("io.containerd.snapshotter" in str(line) for line in engine().info().get("DriverStatus") or ())
+    return any("io.containerd.snapshotter" in str(line) for line in connect_engine().info().get("DriverStatus") or ())
 
 
 def _send(chunks: Iterator[bytes]) -> None:
-    for message in engine().load(chunks):
+    for message in connect_engine().load(chunks):
         if words := message.get("error"):
             if "no space left" in words:
                 raise NodeError(
@@ -245,24 +247,26 @@ def _send(chunks: Iterator[bytes]) -> None:
             raise WorkFailed(_("the engine could not load the image: {words}").format(words=words))
 
 
-def _file_chunks(path: Path, on_bytes: OnBytes) -> Iterator[bytes]:
+def _file_chunks(path: Path, on_bytes: ByteCallback) -> Iterator[bytes]:
     with open(path, "rb", buffering=0) as file:
         while chunk := file.read(CHUNK):
             on_bytes(len(chunk))
             yield chunk
 
 
-def docker_archive(archive: Archive, manifest: Manifest, tag: str, on_bytes: OnBytes) -> Iterator[bytes]:
+def convert_to_docker_archive(
+    archive: ImageArchive, manifest: Manifest, tag: str, on_bytes: ByteCallback
+) -> Iterator[bytes]:
     """Return a tar that every engine loads: the configuration as it is, and each layer's plain contents.
 
     All layers are proven before the first byte; `WorkFailed` names the one whose contents are wrong.
     """
-    contents = contents_of(archive, manifest)
+    contents = read_diff_ids(archive, manifest)
     sizes = [_plain_size(archive, manifest, number, content) for number, content in enumerate(contents)]
     return _docker_tar(archive, manifest, tag, contents, sizes, on_bytes)
 
 
-def _plain_size(archive: Archive, manifest: Manifest, number: int, content: str) -> int:
+def _plain_size(archive: ImageArchive, manifest: Manifest, number: int, content: str) -> int:
     layer = manifest.layers[number]
     hashed = DigestCounter()
     try:
@@ -288,14 +292,14 @@ def _plain_size(archive: Archive, manifest: Manifest, number: int, content: str)
 
 
 def _docker_tar(
-    archive: Archive, manifest: Manifest, tag: str, contents: list[str], sizes: list[int], on_bytes: OnBytes
+    archive: ImageArchive, manifest: Manifest, tag: str, contents: list[str], sizes: list[int], on_bytes: ByteCallback
 ) -> Iterator[bytes]:
     config = manifest.config.digest if manifest.config else ""
     names = [f"{content.removeprefix('sha256:')}.tar" for content in contents]
     config_name = f"{config.removeprefix('sha256:')}.json"
     yield from _tar_file(config_name, archive.read(config))
     for layer, name, size in dict(zip(names, zip(manifest.layers, names, sizes, strict=True), strict=True)).values():
-        yield file_header(name, size)
+        yield tar_file_header(name, size)
         for chunk in decompress_layer(ChunkReader(archive.chunks(layer.digest)), layer.media_type):
             on_bytes(len(chunk))
             yield chunk
@@ -305,4 +309,4 @@ def _docker_tar(
 
 
 def _tar_file(name: str, data: bytes) -> Iterator[bytes]:
-    yield file_header(name, len(data)) + data + bytes(-len(data) % _BLOCK)
+    yield tar_file_header(name, len(data)) + data + bytes(-len(data) % _BLOCK)

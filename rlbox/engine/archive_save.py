@@ -13,13 +13,13 @@ from rlbox.engine.archive_format import (
     DOCKER_MANIFEST_FILE,
     INDEX_FILE,
     ArchiveWriter,
-    OnBytes,
+    ByteCallback,
     archive_index,
     blob_name,
     docker_manifest,
-    renamed,
+    rename_image,
 )
-from rlbox.engine.connection import engine
+from rlbox.engine.connection import connect_engine
 from rlbox.engine.oci import (
     CONFIG,
     LAYER,
@@ -27,9 +27,9 @@ from rlbox.engine.oci import (
     LAYOUT_FILE,
     MANIFEST,
     Descriptor,
-    describe,
-    image_manifest,
-    stored_digest,
+    create_descriptor,
+    create_image_manifest,
+    find_manifest_digest,
 )
 from rlbox.errors import WorkFailed
 from rlbox.foreign import parse_json
@@ -42,14 +42,16 @@ _DOCUMENTS = ("VERSION", "repositories")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Saved:
+class SavedArchive:
     """An archive on disk; `digest` is that of the image's manifest in it, `size` the file's in bytes."""
 
     digest: str
     size: int
 
 
-def save_image(image: dict[str, Any], tag: str, name: str, path: Path, on_bytes: OnBytes = lambda count: None) -> Saved:
+def save_image(
+    image: dict[str, Any], tag: str, name: str, path: Path, on_bytes: ByteCallback = lambda count: None
+) -> SavedArchive:
     """Write the engine's image `tag` to `path`, in which it is called `name`; the file is whole or not there.
 
     Raises
@@ -59,19 +61,19 @@ def save_image(image: dict[str, Any], tag: str, name: str, path: Path, on_bytes:
     WorkFailed
         What the engine gave is not the image it described.
     """
-    digest = stored_digest(image)
+    digest = find_manifest_digest(image)
     size = int(image.get("Size") or 0)
     need = size if digest else size // 2  # zstd halves what an engine stores plain
     with open_atomic(path, need) as file:
-        exported = _told(engine().save(tag), on_bytes)
+        exported = _told(connect_engine().save(tag), on_bytes)
         if digest:
-            file.writelines(renamed(exported, name))
+            file.writelines(rename_image(exported, name))
         else:
-            digest = pack_layers(file, name, exported)
-    return Saved(digest=digest, size=path.stat().st_size)
+            digest = write_packed_archive(file, name, exported)
+    return SavedArchive(digest=digest, size=path.stat().st_size)
 
 
-def _told(chunks: Iterator[bytes], on_bytes: OnBytes) -> Iterator[bytes]:
+def _told(chunks: Iterator[bytes], on_bytes: ByteCallback) -> Iterator[bytes]:
     for chunk in chunks:
         on_bytes(len(chunk))
         yield chunk
@@ -85,7 +87,7 @@ class _Export:
     documents: dict[str, bytes] = field(default_factory=dict)
 
 
-def pack_layers(file: BinaryIO, name: str, chunks: Iterator[bytes]) -> str:
+def write_packed_archive(file: BinaryIO, name: str, chunks: Iterator[bytes]) -> str:
     """Write the archive and return the digest of the manifest in it: the same for the same image, everywhere.
 
     `chunks` is what an engine without the containerd store exports: plain layers, which become zstd. The configuration
@@ -116,7 +118,7 @@ def _take(writer: ArchiveWriter, export: _Export, member: tarfile.TarInfo, sourc
         return
     plain = DigestCounter()
     chunks = (plain.take(chunk) for chunk in _chunks(head, source))
-    packed = writer.add_unknown(compress_zstd(chunks), f"{LAYER}+zstd")
+    packed = writer.add_stream(compress_zstd(chunks), f"{LAYER}+zstd")
     export.layers[member.name] = (packed, plain.digest)
 
 
@@ -134,9 +136,9 @@ def _finish(writer: ArchiveWriter, export: _Export, name: str) -> str:
         if got != wanted:
             what = _("the engine's store is damaged: {wanted} holds {got}").format(wanted=wanted, got=got)
             raise WorkFailed(what, next_step=_("remove the image and build it again"))
-    config = describe(text, CONFIG)
-    body = image_manifest(config, [packed for packed, __ in own])
-    manifest = describe(body, MANIFEST)
+    config = create_descriptor(text, CONFIG)
+    body = create_image_manifest(config, [packed for packed, __ in own])
+    manifest = create_descriptor(body, MANIFEST)
     writer.add(blob_name(config.digest), text)
     writer.add(blob_name(manifest.digest), body)
     names = [blob_name(packed.digest) for packed, __ in own]

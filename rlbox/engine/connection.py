@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rlbox.engine.docker import DockerEngine
 
 
-def engine() -> DockerEngine:
+def connect_engine() -> DockerEngine:
     """Return the engine at `open_engine_address`; `EngineError` when none answers, or this user may not speak to it."""
     from rlbox.engine.docker import DockerEngine
 
@@ -21,21 +21,21 @@ def engine() -> DockerEngine:
 
 def find_image(tag: str) -> dict[str, Any] | None:
     """Return the engine's description of an image, as `DockerEngine.find_image`."""
-    return engine().find_image(tag)
+    return connect_engine().find_image(tag)
 
 
 def require_image(tag: str, target: str) -> dict[str, Any]:
     """As `find_image`; `EngineError` when the engine has no image of the target."""
     if (image := find_image(tag)) is None:
-        raise no_image(tag, target)
+        raise create_missing_image_error(tag, target)
     return image
 
 
-def no_image(tag: str, target: str) -> EngineError:
+def create_missing_image_error(tag: str, target: str) -> EngineError:
     return EngineError(_("the engine has no image {tag}").format(tag=tag), next_step=f"rlbox build {target}")
 
 
-def engine_version() -> tuple[int, ...]:
+def read_engine_version() -> tuple[int, ...]:
     """Return the engine's version, as far as it is numbers: (26, 1, 5)."""
-    numbers = engine().version().partition("+")[0].split(".")
+    numbers = connect_engine().version().partition("+")[0].split(".")
     return tuple(number for part in numbers if (number := whole_number(part)) is not None)

@@ -42,7 +42,7 @@ class ContainerDefaults:
 CA_BUNDLE = "/run/rlbox/ca.crt"
 """Where a container sees the CA bundle of its machine."""
 
-CA_NAMES = (
+CA_VARIABLES = (
     "SSL_CERT_FILE",
     "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE",
@@ -58,7 +58,7 @@ NETWORK_LABEL = "rlbox.network"
 OWN_NETWORK = "own"
 """A network of the container's own: a bridge that is made before it and goes with it."""
 
-GOING = ("created", "running", "restarting", "paused")
+ACTIVE_STATES = ("created", "running", "restarting", "paused")
 """What an engine says of a container that goes on, or is about to start."""
 
 DISK_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
@@ -128,7 +128,7 @@ def plan_container(
         image=image,
         name=name,
         argv=argv,
-        env={**(dict.fromkeys(CA_NAMES, CA_BUNDLE) if ca_bundle else {}), **gpus.env, **env},
+        env={**(dict.fromkeys(CA_VARIABLES, CA_BUNDLE) if ca_bundle else {}), **gpus.env, **env},
         labels=dict(labels),
         mounts=(
             Mount(source=data, target=limits.mount),
@@ -150,15 +150,15 @@ def plan_container(
     )
 
 
-def client_words(plan: ContainerPlan, *, interactive: bool, terminal: bool) -> tuple[str, ...]:
+def docker_run_args(plan: ContainerPlan, *, interactive: bool, terminal: bool) -> tuple[str, ...]:
     """Return the words of `docker run` (after `docker`) for a container in the foreground that removes itself.
 
-    The client makes no network: one of the container's own is made before it (`network_words`) and has its name.
+    The client makes no network: `docker_network_commands` makes the container's own one before.
     """
     network = plan.name if plan.network == OWN_NETWORK else plan.network
     words = ["run", "--rm", "--init", "--pull=never", f"--name={plan.name}", f"--network={network}"]
     words += ["--cap-drop=ALL", f"--security-opt={_CLOSED}"]
-    words += [*limit_words(plan), *_gpu_words(plan.gpus), *([f"--user={plan.user}"] if plan.user else [])]
+    words += [*docker_limit_args(plan), *_gpu_words(plan.gpus), *([f"--user={plan.user}"] if plan.user else [])]
     words += [f"--label={key}={value}" for key, value in sorted(plan.labels.items())]
     words += [f"--env={key}={value}" for key, value in sorted(plan.env.items())]
     words += [f"--volume={m.source}:{m.target}{':ro' if m.read_only else ''}" for m in plan.mounts]
@@ -167,7 +167,7 @@ def client_words(plan: ContainerPlan, *, interactive: bool, terminal: bool) -> t
     return (*words, plan.image, *plan.argv)
 
 
-def network_words(plan: ContainerPlan) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def docker_network_commands(plan: ContainerPlan) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the docker client's lines that make a container's own network and remove it; empty when it has none."""
     if plan.network != OWN_NETWORK:
         return (), ()
@@ -180,7 +180,7 @@ def network_words(plan: ContainerPlan) -> tuple[tuple[str, ...], tuple[str, ...]
     )
 
 
-def limit_words(limits: ContainerPlan | ContainerDefaults) -> list[str]:
+def docker_limit_args(limits: ContainerPlan | ContainerDefaults) -> list[str]:
     words = [f"--shm-size={_bytes(limits.shm_gib)}"]
     if limits.memory_gib:  # without the second option as much again may be swapped
         words += [f"--memory={_bytes(limits.memory_gib)}", f"--memory-swap={_bytes(limits.memory_gib)}"]
@@ -188,10 +188,10 @@ def limit_words(limits: ContainerPlan | ContainerDefaults) -> list[str]:
     words += [f"--pids-limit={limits.pids}"] if limits.pids else []
     words += [f"--ulimit={name}={limit}" for name, limit in sorted(limits.ulimits.items())]
     words += [f"--cap-add={name}" for name in limits.cap_add]
-    return words + [f"--device={row}" for row in device_rows(limits)]
+    return words + [f"--device={row}" for row in format_devices(limits)]
 
 
-def device_rows(limits: ContainerPlan | ContainerDefaults) -> list[str]:
+def format_devices(limits: ContainerPlan | ContainerDefaults) -> list[str]:
     """Return the devices of a container as engines name them: path here, path there, what may be done with it.
 
     An engine takes a folder for all devices in it; source: moby oci/devices_linux.go, `DevicesFromPath`.
@@ -205,7 +205,7 @@ def _gpu_words(gpus: GpuAccess) -> list[str]:
     return [f"--device={name}" for name in (*gpus.names, *gpus.nodes)]
 
 
-def engine_options(plan: ContainerPlan) -> dict[str, object]:
+def docker_py_options(plan: ContainerPlan) -> dict[str, object]:
     return {
         "image": plan.image,
         "command": list(plan.argv),
@@ -232,7 +232,7 @@ def engine_options(plan: ContainerPlan) -> dict[str, object]:
 
 
 def _device_options(plan: ContainerPlan) -> dict[str, object]:
-    gpus, rows = _gpu_options(plan.gpus), device_rows(plan)
+    gpus, rows = _gpu_options(plan.gpus), format_devices(plan)
     nodes = [f"{node}:{node}:rwm" for node in plan.gpus.nodes] if plan.gpus.way == "devices" else []
     return {**gpus, **({"devices": [*rows, *nodes]} if rows or nodes else {})}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlbox.amounts import GIB, asked_text, size_text
 from rlbox.app import App
-from rlbox.engine.address import engine_is_here
+from rlbox.engine.address import is_engine_local
 from rlbox.engine.container import ContainerDefaults
 from rlbox.errors import NodeError
 from rlbox.i18n import _
@@ -25,7 +25,7 @@ _SHARED = ("/", "/home", "/var")
 """What holds folders of others, and is nobody's own."""
 
 
-def data_folder(host: str, chosen: str | None) -> Path:
+def choose_data_dir(host: str, chosen: str | None) -> Path:
     """Return the data disk's directory on this host: `--data`, `RLBOX_DATA`, or `host`, the target's; without links.
 
     Raises
@@ -40,7 +40,7 @@ def data_folder(host: str, chosen: str | None) -> Path:
             where="disk.host",
             next_step=_("give --data DIR, or set RLBOX_DATA or disk.host"),
         )
-    folder = own_folder(text)
+    folder = resolve_dir(text)
     if _is_systems(folder):
         raise NodeError(
             _("this folder is the system's own, and no data disk"),
@@ -50,7 +50,7 @@ def data_folder(host: str, chosen: str | None) -> Path:
     return folder
 
 
-def own_folder(text: str) -> Path:
+def resolve_dir(text: str) -> Path:
     return Path(os.path.realpath(os.path.expanduser(text)))
 
 
@@ -76,10 +76,10 @@ def prepare_data_disk(app: App, folder: Path, limits: ContainerDefaults, need_gi
         It is missing, no directory, read-only, or has less free.
     """
     with app.checking("data disk"):
-        if is_made(folder, limits):
+        if will_create_disk(folder, limits):
             _make(app, folder)
         elif not os.path.lexists(folder):
-            raise missing_disk(folder)
+            raise create_missing_disk_error(folder)
         elif not os.path.isdir(folder):
             raise NodeError(
                 _("the data disk is not a directory"), where=str(folder), next_step=_("name another with --data DIR")
@@ -89,12 +89,12 @@ def prepare_data_disk(app: App, folder: Path, limits: ContainerDefaults, need_gi
         _require_room(folder, limits.need_gib if need_gib is None else need_gib)
 
 
-def is_made(folder: Path, limits: ContainerDefaults) -> bool:
+def will_create_disk(folder: Path, limits: ContainerDefaults) -> bool:
     """Return whether a run makes the folder: it is the target's own data disk, and not there yet."""
-    return limits.create and not os.path.lexists(folder) and bool(limits.host) and folder == own_folder(limits.host)
+    return limits.create and not os.path.lexists(folder) and bool(limits.host) and folder == resolve_dir(limits.host)
 
 
-def missing_disk(folder: Path) -> NodeError:
+def create_missing_disk_error(folder: Path) -> NodeError:
     return NodeError(
         _("there is no such data disk"),
         where=str(folder),
@@ -165,7 +165,7 @@ def check_devices(app: App, limits: ContainerDefaults) -> None:
     """
     if not limits.devices:
         return
-    here = engine_is_here() and not is_in_image()
+    here = is_engine_local() and not is_in_image()
     if here and (missing := [path for path in limits.devices if not os.path.exists(path)]):
         raise NodeError(
             _("this machine has no {missing}, which the target hands to its containers").format(missing=missing[0]),

@@ -19,16 +19,16 @@ from requests.exceptions import ConnectionError as BrokenOff
 from requests.exceptions import JSONDecodeError, ReadTimeout
 
 from rlbox.amounts import limit_text
-from rlbox.engine.address import engine_unreachable, open_engine_address
+from rlbox.engine.address import create_unreachable_error, open_engine_address
 from rlbox.engine.container import (
-    GOING,
+    ACTIVE_STATES,
     LOOPBACK,
     NETWORK_LABEL,
     OWN_NETWORK,
     OWNER_LABEL,
     ContainerDefaults,
     ContainerPlan,
-    engine_options,
+    docker_py_options,
 )
 from rlbox.engine.reference import Reference
 from rlbox.errors import EngineError, TimedOut
@@ -55,7 +55,7 @@ def has_bridge(client: docker.DockerClient) -> bool:
     return any(network.name == _BRIDGE for network in found)
 
 
-def make_network(client: docker.DockerClient, name: str, labels: Mapping[str, str]) -> None:
+def create_network(client: docker.DockerClient, name: str, labels: Mapping[str, str]) -> None:
     """Make the network of the container `name`, in the place of one that was left; others that were left go, too.
 
     Raises
@@ -64,7 +64,7 @@ def make_network(client: docker.DockerClient, name: str, labels: Mapping[str, st
         The engine has no addresses left, or cannot make a bridge; its own words are quoted.
     """
     _sweep(client, labels.get(OWNER_LABEL, ""))
-    drop_network(client, name)
+    remove_network(client, name)
     known = {**labels, NETWORK_LABEL: name, _MADE_LABEL: f"{time.time():.0f}"}
     try:
         client.api.create_network(name, driver=_BRIDGE, labels=known)
@@ -77,7 +77,7 @@ def make_network(client: docker.DockerClient, name: str, labels: Mapping[str, st
         raise EngineError(_("{what}: {words}").format(what=what, words=words), where=name, next_step=step) from error
 
 
-def drop_network(client: docker.DockerClient, name: str) -> None:
+def remove_network(client: docker.DockerClient, name: str) -> None:
     """Remove the network of the container `name`, if there is one."""
     for network in client.networks.list(filters={"label": f"{NETWORK_LABEL}={name}"}):
         with contextlib.suppress(APIError):  # gone by now, or somebody put a container of theirs into it
@@ -102,7 +102,7 @@ _GPU_STEP = _("rlbox doctor TARGET tells what it offers; without GPUs: --gpus no
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class ContainerExit:
     """How a container ended; `output` is all that it wrote itself (not its processes' log files): a line a change.
 
     `started` is when it was last started, in the engine's words.
@@ -115,7 +115,7 @@ class Ended:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContainerFacts:
+class ContainerInfo:
     """A container: its state in the engine's word (`running`, `exited`, …), its labels, when it was last started."""
 
     status: str
@@ -123,7 +123,7 @@ class ContainerFacts:
     started: str
 
 
-class PortTaken(EngineError):
+class PortTakenError(EngineError):
     """Ports that a container was to publish are taken on the engine's machine; `ports` are those that it named."""
 
     def __init__(self, what: str, *, ports: Iterable[int]) -> None:
@@ -142,12 +142,12 @@ class DockerEngine:
 
     @classmethod
     def connect(cls, address: str = "") -> DockerEngine:
-        """Return the engine at `address`, by default `open_engine_address`; `EngineError` when it does not answer."""
+        """Return the engine at `address`, by default `open_engine_address`; `EngineError` without answer."""
         address = address or open_engine_address()
         try:
             return cls(_client(address), address)
         except (DockerException, OSError) as error:
-            raise engine_unreachable(address, error) from error
+            raise create_unreachable_error(address, error) from error
 
     def find_image(self, tag: str) -> dict[str, Any] | None:
         """Return the engine's description of an image (`Id`, `Config.Labels`, `Size`, …), or None when it has none."""
@@ -242,7 +242,7 @@ class DockerEngine:
         with self._asked(), contextlib.suppress(ImageNotFound):
             self._client.api.remove_image(name)
 
-    def reachable(self, limits: ContainerDefaults) -> ContainerDefaults:
+    def with_available_network(self, limits: ContainerDefaults) -> ContainerDefaults:
         """Return the limits with a network that containers can have here: the host's where there are no bridges."""
         with self._asked():
             closed = limits.network != OWN_NETWORK or has_bridge(self._client)
@@ -259,15 +259,15 @@ class DockerEngine:
         Raises
         ------
         EngineError
-            The engine refused; its own words are quoted, with what they mean where that is known. `PortTaken`: without
-            some of its published ports it would have started.
+            The engine refused; its own words are quoted, with what they mean where that is known. `PortTakenError`:
+            a published port is taken.
         """
         made: list[Any] = []
         with self._asked():
             try:
                 if plan.network == OWN_NETWORK:
-                    make_network(self._client, plan.name, plan.labels)
-                options = engine_options(plan) | {"stdin_open": bool(secrets)}
+                    create_network(self._client, plan.name, plan.labels)
+                options = docker_py_options(plan) | {"stdin_open": bool(secrets)}
                 made.append(container := self._client.containers.create(**cast(dict[str, Any], options)))
                 if secrets:
                     self._start_with(container, secrets)
@@ -276,23 +276,23 @@ class DockerEngine:
             except (APIError, ImageNotFound) as error:
                 for one in made:
                     self.remove(one.id)
-                drop_network(self._client, plan.name)
+                remove_network(self._client, plan.name)
                 raise _refused(plan, str(error.explanation or error)) from error
         return str(container.id)
 
     @contextlib.contextmanager
-    def network(self, plan: ContainerPlan) -> Iterator[None]:
+    def open_network(self, plan: ContainerPlan) -> Iterator[None]:
         """Keep the own network of a container that the docker client starts and removes, while the block runs."""
         if plan.network != OWN_NETWORK:
             yield
             return
         with self._asked():
-            make_network(self._client, plan.name, plan.labels)
+            create_network(self._client, plan.name, plan.labels)
         try:
             yield
         finally:
             with self._asked():
-                drop_network(self._client, plan.name)
+                remove_network(self._client, plan.name)
 
     def _start_with(self, container: Any, secrets: Mapping[str, Secret]) -> None:
         connection = container.attach_socket(params={"stdin": 1, "stream": 1})
@@ -302,21 +302,21 @@ class DockerEngine:
         finally:
             connection.close()
 
-    def container(self, name: str) -> ContainerFacts | None:
+    def inspect_container(self, name: str) -> ContainerInfo | None:
         with self._asked():
             try:
                 container = self._client.containers.get(name)
             except NotFound:
                 return None
             started = str(container.attrs["State"].get("StartedAt", ""))
-            return ContainerFacts(status=str(container.status), labels=dict(container.labels), started=started)
+            return ContainerInfo(status=str(container.status), labels=dict(container.labels), started=started)
 
-    def running(self, name: str) -> bool:
+    def is_running(self, name: str) -> bool:
         """Return whether the container still runs; one that is gone does not."""
-        found = self.container(name)
-        return found is not None and found.status in GOING
+        found = self.inspect_container(name)
+        return found is not None and found.status in ACTIVE_STATES
 
-    def ended(self, name: str) -> Ended | None:
+    def read_exit(self, name: str) -> ContainerExit | None:
         """Return how an ended container ended; None when it is gone, or is just being removed."""
         with self._asked():
             try:
@@ -333,7 +333,7 @@ class DockerEngine:
                 return None
             code = int(state["ExitCode"])
             memory, started = bool(state["OOMKilled"]) and code != 0, str(state.get("StartedAt", ""))
-            return Ended(exit_code=code, out_of_memory=memory, output=output, started=started)
+            return ContainerExit(exit_code=code, out_of_memory=memory, output=output, started=started)
 
     def execute(self, name: str, argv: Sequence[str]) -> Iterator[str]:
         """Run a command in a container, and yield its lines of standard output; `EngineError` where it does not run."""
@@ -346,7 +346,7 @@ class DockerEngine:
                 yield from (line.decode("utf-8", "replace") for line in lines)
             yield from [rest.decode("utf-8", "replace")] if rest else []
 
-    def output(self, name: str, lines: int) -> str:
+    def read_log_tail(self, name: str, lines: int) -> str:
         with self._asked(), contextlib.suppress(NotFound):
             return bytes(self._client.containers.get(name).logs(tail=lines)).decode("utf-8", "replace")
         return ""
@@ -375,7 +375,7 @@ class DockerEngine:
             except APIError as error:
                 if error.status_code != _CONFLICT:  # "removal of container … is already in progress"
                     raise
-            drop_network(self._client, name)
+            remove_network(self._client, name)
 
     def run(self, plan: ContainerPlan, timeout_s: float) -> Outcome:
         """Run a container to its end and return its exit code and all it wrote; it is removed in any case.
@@ -418,7 +418,7 @@ class DockerEngine:
                 where=self._address,
             ) from error
         except (DockerException, OSError) as error:  # requests' errors are OSErrors
-            raise engine_unreachable(self._address, error) from error
+            raise create_unreachable_error(self._address, error) from error
 
     @contextlib.contextmanager
     def _heard(self) -> Iterator[None]:
@@ -451,7 +451,7 @@ def _refused(plan: ContainerPlan, words: str) -> EngineError:
         )
     if plan.publish and ("already allocated" in words or "already in use" in words):
         named = {int(port) for port in _TAKEN.findall(words)} & {*plan.publish}
-        return PortTaken(
+        return PortTakenError(
             _("a port to publish is taken on the engine's machine: {words}").format(words=words),
             ports=named or plan.publish,
         )

@@ -16,8 +16,8 @@ from rlbox.foreign import whole_number
 from rlbox.i18n import _
 from rlbox.values import Mount
 
-ALL = -1
-KIND = "nvidia.com/gpu"
+ALL_GPUS = -1
+CDI_KIND = "nvidia.com/gpu"
 GPUS_VARIABLE = "RLBOX_GPUS"
 # The toolkit's word for a container that its runtime leaves alone, although the image asks for GPUs.
 # Source: nvidia-container-toolkit, internal/config/image: "void" as a value of NVIDIA_VISIBLE_DEVICES.
@@ -25,13 +25,13 @@ VISIBLE, LEFT_ALONE = "NVIDIA_VISIBLE_DEVICES", "void"
 # With the order of the bus an index is the one that nvidia-smi shows; source: CUDA C++ Programming Guide, variables.
 _SEEN, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
-Way = Literal["none", "cdi", "gpus", "devices"]
+GpuMethod = Literal["none", "cdi", "gpus", "devices"]
 _ID = re.compile(r"[0-9]+|(GPU|MIG)-[0-9A-Za-z/-]+|[0-9]+:[0-9]+")
 _SAYS = _("say a number of GPUs (2), a list (0,1), one by its index or UUID (device=0), all, or none")
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuWish:
+class GpuRequest:
     """The GPUs that are asked for: by `ids` (index, `GPU-…` or `MIG-…`), else the first `count` (-1: all, 0: none)."""
 
     count: int = 0
@@ -53,7 +53,7 @@ class GpuWish:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuOffer:
+class GpuSupport:
     """What engine and machine offer.
 
     `cdi` holds the names that CDI specifications give to devices (`nvidia.com/gpu=0`); it is empty, with `cdi_on`,
@@ -74,7 +74,7 @@ class GpuOffer:
     driver: tuple[Mount, ...] = ()
 
     @property
-    def ways(self) -> tuple[Way, ...]:
+    def ways(self) -> tuple[GpuMethod, ...]:
         """Return the ways that are open, the best first.
 
         CDI comes first: the engine itself knows the devices, so a reload of systemd does not take them away from a
@@ -82,7 +82,7 @@ class GpuOffer:
         """
         cdi = self.cdi_on and not self.stale and (bool(self.cdi) or not (self.here or self.runtime))
         devices = self.here and bool(self.nodes and self.driver)
-        found: list[tuple[Way, bool]] = [("cdi", cdi), ("gpus", self.runtime), ("devices", devices)]
+        found: list[tuple[GpuMethod, bool]] = [("cdi", cdi), ("gpus", self.runtime), ("devices", devices)]
         return tuple(way for way, there in found if there)
 
     @property
@@ -100,7 +100,7 @@ class GpuAccess:
     `nodes` and `mounts` are those of plain devices. `env` is set in the container.
     """
 
-    way: Way = "none"
+    way: GpuMethod = "none"
     names: tuple[str, ...] = ()
     by_count: bool = False
     nodes: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ class GpuAccess:
 NO_GPUS = GpuAccess()
 
 
-def parse_gpus(text: str, usual: int) -> GpuWish:
+def parse_gpus(text: str, usual: int) -> GpuRequest:
     """Return what `--gpus` asks for; empty: `usual`, what the target uses (-1: all).
 
     Raises
@@ -128,17 +128,17 @@ def parse_gpus(text: str, usual: int) -> GpuWish:
     """
     text = text.strip()
     if text in ("", "none", "all"):
-        return GpuWish(count={"": usual, "none": 0, "all": ALL}[text])
+        return GpuRequest(count={"": usual, "none": 0, "all": ALL_GPUS}[text])
     ids = tuple(part.strip() for part in text.removeprefix("device=").split(",") if part.strip())
     wrong = [part for part in ids if not _ID.fullmatch(part)]
     if count := whole_number(text):
-        return GpuWish(count=count)
+        return GpuRequest(count=count)
     if not ids or wrong or text == "0" or len(set(ids)) < len(ids):
         raise SpecError(_("--gpus {text!r} does not say which GPUs").format(text=text), next_step=_SAYS)
-    return GpuWish(ids=ids)
+    return GpuRequest(ids=ids)
 
 
-def choose_access(wish: GpuWish, offer: GpuOffer, *, explicit: bool = False) -> GpuAccess:
+def choose_gpu_access(wish: GpuRequest, offer: GpuSupport, *, explicit: bool = False) -> GpuAccess:
     """Return how a container gets the GPUs of `wish`.
 
     Parameters
@@ -157,11 +157,13 @@ def choose_access(wish: GpuWish, offer: GpuOffer, *, explicit: bool = False) -> 
     if wish.none:
         return GpuAccess(env={VISIBLE: LEFT_ALONE, **told})
     if not offer.ways:
-        raise EngineError(_("the engine cannot give a GPU to a container"), where=_why(offer), next_step=remedy(offer))
+        raise EngineError(
+            _("the engine cannot give a GPU to a container"), where=_why(offer), next_step=suggest_gpu_setup(offer)
+        )
     ids = _ids(wish, offer)
     match offer.ways[0]:
         case "cdi":
-            names = tuple(f"{KIND}={name}" for name in ids or _everything(offer))
+            names = tuple(f"{CDI_KIND}={name}" for name in ids or _everything(offer))
             return GpuAccess(way="cdi", names=names, env={VISIBLE: LEFT_ALONE, **told})
         case "gpus":
             word = str(wish.count) if wish.count > 0 else "all"
@@ -172,7 +174,7 @@ def choose_access(wish: GpuWish, offer: GpuOffer, *, explicit: bool = False) -> 
             return GpuAccess(way="devices", nodes=(*chosen, *offer.control), mounts=offer.driver, env=env)
 
 
-def seen_gpus(wish: GpuWish, shell: Mapping[str, str], count: int) -> dict[str, str]:
+def visible_gpu_env(wish: GpuRequest, shell: Mapping[str, str], count: int) -> dict[str, str]:
     """Return the variables that let programs of this machine itself see the GPUs of `wish`, and no other.
 
     Parameters
@@ -207,18 +209,18 @@ def seen_gpus(wish: GpuWish, shell: Mapping[str, str], count: int) -> dict[str, 
         )
     if wish.count > 0:
         ids = tuple(usual[: wish.count]) or tuple(map(str, range(wish.count)))
-    seen = {} if wish.count == ALL else {_SEEN: ",".join(ids), _ORDER: "PCI_BUS_ID"}
+    seen = {} if wish.count == ALL_GPUS else {_SEEN: ",".join(ids), _ORDER: "PCI_BUS_ID"}
     return {**seen, GPUS_VARIABLE: wish.word}
 
 
-def assumed_access(wish: GpuWish) -> GpuAccess:
+def assume_cdi_access(wish: GpuRequest) -> GpuAccess:
     """Return how a container would get its GPUs where CDI is offered: for a dry run that no engine answers."""
     count = wish.count if wish.count > 0 else 0
     names = wish.ids or tuple(map(str, range(count))) or ("all",)
-    return NO_GPUS if wish.none else GpuAccess(way="cdi", names=tuple(f"{KIND}={name}" for name in names))
+    return NO_GPUS if wish.none else GpuAccess(way="cdi", names=tuple(f"{CDI_KIND}={name}" for name in names))
 
 
-def remedy(offer: GpuOffer) -> str:
+def suggest_gpu_setup(offer: GpuSupport) -> str:
     if offer.stale:
         return _("sudo nvidia-ctk cdi generate --output={cdi_file}").format(
             cdi_file=(offer.cdi_files or ("/etc/cdi/nvidia.yaml",))[0]
@@ -229,14 +231,14 @@ def remedy(offer: GpuOffer) -> str:
     return _("{install}; without GPUs: --gpus none").format(install=install)
 
 
-def _why(offer: GpuOffer) -> str:
+def _why(offer: GpuSupport) -> str:
     if offer.stale:
         return f"{offer.where}: its CDI specification names {offer.stale}, which is gone (was the driver updated?)"
     cdi = "no CDI device" if offer.cdi_on else "CDI is off"
     return f"{offer.where}: no runtime nvidia, {cdi}, {'a' if offer.nodes else 'no'} /dev/nvidia0"
 
 
-def _ids(wish: GpuWish, offer: GpuOffer) -> tuple[str, ...]:
+def _ids(wish: GpuRequest, offer: GpuSupport) -> tuple[str, ...]:
     """Return the ids of the wished GPUs; empty: all there are."""
     known = {name.partition("=")[2] for name in offer.cdi} | {node.removeprefix("/dev/nvidia") for node in offer.nodes}
     missing = [name for name in wish.ids if known and name not in known and name[:4] not in ("GPU-", "MIG-")]
@@ -247,7 +249,7 @@ def _ids(wish: GpuWish, offer: GpuOffer) -> tuple[str, ...]:
             where=offer.where,
             next_step=_("it has: {have}").format(have=have),
         )
-    if wish.ids or wish.count == ALL:
+    if wish.ids or wish.count == ALL_GPUS:
         return wish.ids
     if offer.count and wish.count > offer.count:
         step = _("--gpus {count}, or lower hardware.gpus of the target").format(count=offer.count)
@@ -264,7 +266,7 @@ def _ids(wish: GpuWish, offer: GpuOffer) -> tuple[str, ...]:
     return tuple(str(number) for number in list(numbers)[: wish.count])
 
 
-def _everything(offer: GpuOffer) -> tuple[str, ...]:
+def _everything(offer: GpuSupport) -> tuple[str, ...]:
     names = [name.partition("=")[2] for name in offer.cdi]
     numbers = sorted(name for name in names if whole_number(name) is not None)
     return tuple(numbers) if names and "all" not in names else ("all",)
@@ -284,7 +286,7 @@ _VERSIONED = ("libnvidia-gpucomp.so.*", "libnvidia-allocator.so.1", "libnvidia-p
 _HOOK = "nvidia-container-runtime-hook"  # an engine that finds it takes `--gpus` without a runtime of that name
 
 
-def probe_offer(info: Mapping[str, Any], where: str, *, here: bool) -> GpuOffer:
+def probe_gpu_support(info: Mapping[str, Any], where: str, *, here: bool) -> GpuSupport:
     """Return what is offered by the engine that gave `info` (its `/info`) at the address `where`.
 
     Parameters
@@ -296,9 +298,11 @@ def probe_offer(info: Mapping[str, Any], where: str, *, here: bool) -> GpuOffer:
     files = tuple(_spec_files(folders or CDI_FOLDERS)) if here else ()
     texts = [_read_text(path) for path in files]
     told = [str(row.get("ID", "")) for row in info.get("DiscoveredDevices") or ()]  # since Docker 28.2
-    names = [name for name in told if name.startswith(f"{KIND}=")] or [name for text in texts for name in devices(text)]
-    named = [path for text in texts for path in host_paths(text)]
-    return GpuOffer(
+    names = [name for name in told if name.startswith(f"{CDI_KIND}=")] or [
+        name for text in texts for name in parse_cdi_devices(text)
+    ]
+    named = [path for text in texts for path in parse_cdi_host_paths(text)]
+    return GpuSupport(
         where=where,
         here=here,
         runtime=any("nvidia" in name for name in info.get("Runtimes") or ()) or (here and bool(shutil.which(_HOOK))),
@@ -312,15 +316,15 @@ def probe_offer(info: Mapping[str, Any], where: str, *, here: bool) -> GpuOffer:
     )
 
 
-def devices(text: str) -> list[str]:
+def parse_cdi_devices(text: str) -> list[str]:
     """Return the names of NVIDIA's GPUs in a CDI specification (JSON, or YAML as the toolkit writes it)."""
     kind, names, __ = _parse_cdi(text)
-    return [f"{KIND}={name}" for name in names] if kind == KIND else []
+    return [f"{CDI_KIND}={name}" for name in names] if kind == CDI_KIND else []
 
 
-def host_paths(text: str) -> list[str]:
+def parse_cdi_host_paths(text: str) -> list[str]:
     kind, __, paths = _parse_cdi(text)
-    return paths if kind == KIND else []
+    return paths if kind == CDI_KIND else []
 
 
 def _parse_cdi(text: str) -> tuple[str, list[str], list[str]]:

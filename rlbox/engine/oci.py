@@ -63,17 +63,17 @@ class Manifest:
         return self.descriptor.digest
 
 
-def sha256_of(data: bytes) -> str:
+def sha256_digest(data: bytes) -> str:
     """Return the digest of `data` as registries write it."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def describe(data: bytes, media_type: str, **more: Any) -> Descriptor:
+def create_descriptor(data: bytes, media_type: str, **more: Any) -> Descriptor:
     """Return the descriptor of `data`."""
-    return Descriptor(media_type=media_type, digest=sha256_of(data), size=len(data), **more)
+    return Descriptor(media_type=media_type, digest=sha256_digest(data), size=len(data), **more)
 
 
-def document(value: Mapping[str, Any]) -> bytes:
+def encode_document(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -91,7 +91,7 @@ def parse_manifest(body: bytes, media_type: str = "") -> Manifest:
     kind = str(value.get("mediaType") or media_type or (INDEX if "manifests" in value else MANIFEST))
     try:
         return Manifest(
-            descriptor=describe(body, kind),
+            descriptor=create_descriptor(body, kind),
             body=body,
             config=parse_descriptor(value["config"]) if "config" in value else None,
             layers=tuple(parse_descriptor(item) for item in value.get("layers") or ()),
@@ -111,35 +111,35 @@ def parse_descriptor(value: Mapping[str, Any]) -> Descriptor:
     )
 
 
-def image_manifest(config: Descriptor, layers: Sequence[Descriptor]) -> bytes:
+def create_image_manifest(config: Descriptor, layers: Sequence[Descriptor]) -> bytes:
     value: dict[str, Any] = {"schemaVersion": 2, "mediaType": MANIFEST, "config": config.json()}
-    return document(value | {"layers": [layer.json() for layer in layers]})
+    return encode_document(value | {"layers": [layer.json() for layer in layers]})
 
 
-def index(manifests: Sequence[Descriptor]) -> bytes:
-    return document({"schemaVersion": 2, "mediaType": INDEX, "manifests": [item.json() for item in manifests]})
+def create_index(manifests: Sequence[Descriptor]) -> bytes:
+    return encode_document({"schemaVersion": 2, "mediaType": INDEX, "manifests": [item.json() for item in manifests]})
 
 
-def artifact_manifest(subject: Descriptor, content: Descriptor, artifact_type: str) -> bytes:
+def create_artifact_manifest(subject: Descriptor, content: Descriptor, artifact_type: str) -> bytes:
     """Return the manifest that attaches one blob to the image `subject`."""
-    return document(
+    return encode_document(
         {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
             "artifactType": artifact_type,
-            "config": describe(EMPTY_BLOB, EMPTY).json(),
+            "config": create_descriptor(EMPTY_BLOB, EMPTY).json(),
             "layers": [content.json()],
             "subject": Descriptor(media_type=subject.media_type, digest=subject.digest, size=subject.size).json(),
         }
     )
 
 
-def fallback_tag(digest: str) -> str:
+def referrers_tag(digest: str) -> str:
     """Return the tag that lists what refers to `digest` in a registry without the referrers API."""
     return digest.replace(":", "-")
 
 
-def with_referrer(listed: Sequence[Descriptor], added: Descriptor) -> tuple[Descriptor, ...]:
+def add_referrer(listed: Sequence[Descriptor], added: Descriptor) -> tuple[Descriptor, ...]:
     """Return `listed` with `added`, which takes the place of an older one of the same type and title."""
 
     def key(item: Descriptor) -> tuple[str, str]:
@@ -148,7 +148,7 @@ def with_referrer(listed: Sequence[Descriptor], added: Descriptor) -> tuple[Desc
     return (*(item for item in listed if key(item) != key(added)), added)
 
 
-def stored_digest(image: dict[str, Any]) -> str:
+def find_manifest_digest(image: dict[str, Any]) -> str:
     """Return the digest of the manifest that the engine stores, or "" where the store keeps none.
 
     With the containerd store an image's id is that digest, and each of its names is listed with it.

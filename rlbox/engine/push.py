@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from rlbox.amounts import size_text
 from rlbox.app import App
-from rlbox.engine.address import engine_is_here, engine_url
-from rlbox.engine.connection import engine
+from rlbox.engine.address import engine_url, is_engine_local
+from rlbox.engine.connection import connect_engine
 from rlbox.engine.oci import (
     EMPTY,
     EMPTY_BLOB,
@@ -23,15 +23,15 @@ from rlbox.engine.oci import (
     TITLE,
     Descriptor,
     Manifest,
-    artifact_manifest,
-    describe,
-    fallback_tag,
-    sha256_of,
-    stored_digest,
+    create_artifact_manifest,
+    create_descriptor,
+    find_manifest_digest,
+    referrers_tag,
+    sha256_digest,
 )
-from rlbox.engine.reference import Reference, host_name, is_loopback
-from rlbox.engine.registry_auth import find_login
-from rlbox.engine.registry_client import Destination, Registry
+from rlbox.engine.reference import Reference, is_loopback, strip_port
+from rlbox.engine.registry_auth import read_docker_login
+from rlbox.engine.registry_client import PushDestination, Registry
 from rlbox.errors import EngineError, RegistryError, RlboxError
 from rlbox.i18n import _
 from rlbox.system.files import cache_path
@@ -43,7 +43,7 @@ LayerState = Literal["waiting", "pushing", "pushed", "present"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PushedLayer:
+class LayerProgress:
     """One layer of a push; `key` is the engine's short id, `done` and `total` are bytes."""
 
     key: str
@@ -72,11 +72,11 @@ class PushLog:
     """Follows the engine's messages of one push: layers by their id, the digest at the end, or the error."""
 
     def __init__(self) -> None:
-        self.layers: dict[str, PushedLayer] = {}
+        self.layers: dict[str, LayerProgress] = {}
         self.digest = ""
         self.error = ""
 
-    def feed(self, message: Mapping[str, Any]) -> PushedLayer | None:
+    def feed(self, message: Mapping[str, Any]) -> LayerProgress | None:
         if "error" in message:
             self.error = str(message["error"])
             return None
@@ -86,7 +86,7 @@ class PushLog:
         key = str(message.get("id", ""))
         if not key:
             return None
-        layer = self.layers.get(key, PushedLayer(key=key))
+        layer = self.layers.get(key, LayerProgress(key=key))
         state = "present" if status.startswith("Mounted from") else _STATES.get(status, layer.state)
         if layer.state == "pushed":  # a repeated attempt finds it there
             state = "pushed"
@@ -98,13 +98,13 @@ class PushLog:
         return layer
 
 
-def may_pass(words: str) -> bool:
+def is_transient_failure(words: str) -> bool:
     return not any(lasting.search(words) for lasting in (_FULL, _LOGIN, _PLAIN, _CERTIFICATE, _NAME)) and bool(
         _MAY_PASS.search(words)
     )
 
 
-def push_error(words: str, reference: Reference, attempts: int) -> RegistryError:
+def create_push_error(words: str, reference: Reference, attempts: int) -> RegistryError:
     """Return the error for a push that the engine gave up with `words`."""
     host, kept = reference.host, _("what it has already is not sent again")
     if _FULL.search(words):
@@ -119,13 +119,16 @@ def push_error(words: str, reference: Reference, attempts: int) -> RegistryError
         what = _("the engine does not trust the certificate of {host}").format(host=host)
         step = _("put the site's CA at /etc/docker/certs.d/{host}/ca.crt on the engine's machine").format(host=host)
     elif _NAME.search(words):
-        what, step = _("the engine finds no host {host_name}").format(host_name=host_name(host)), _("check the address")
+        what, step = (
+            _("the engine finds no host {host_name}").format(host_name=strip_port(host)),
+            _("check the address"),
+        )
     elif _LOGIN.search(words):
         what, step = (
             _("{host} does not let this login push to {repository}").format(host=host, repository=reference.repository),
             f"docker login {host}",
         )
-    elif may_pass(words):
+    elif is_transient_failure(words):
         what, step = (
             _("the push failed {attempts} times").format(attempts=attempts),
             _("check the network and the registry, then repeat: {kept}").format(kept=kept),
@@ -137,7 +140,7 @@ def push_error(words: str, reference: Reference, attempts: int) -> RegistryError
     )
 
 
-def engine_takes_plain(host: str, settings: Mapping[str, Any]) -> bool:
+def allows_plain_http(host: str, settings: Mapping[str, Any]) -> bool:
     """Return whether an engine speaks plain http to a registry.
 
     Parameters
@@ -151,7 +154,7 @@ def engine_takes_plain(host: str, settings: Mapping[str, Any]) -> bool:
     if listed.get("Secure") is False:
         return True
     try:
-        address = ip_address(host_name(host))
+        address = ip_address(strip_port(host))
     except ValueError:
         return False
     return any(address in ip_network(net, strict=False) for net in settings.get("InsecureRegistryCIDRs") or ())
@@ -167,7 +170,7 @@ class PushCount:
     size: int
 
 
-def count_push(layers: Mapping[str, PushedLayer], stored: Sequence[Descriptor], contents: Sequence[str]) -> PushCount:
+def count_push(layers: Mapping[str, LayerProgress], stored: Sequence[Descriptor], contents: Sequence[str]) -> PushCount:
     """Return what was sent.
 
     Parameters
@@ -183,18 +186,18 @@ def count_push(layers: Mapping[str, PushedLayer], stored: Sequence[Descriptor], 
     sent = {
         blob.digest
         for blob, content in zip(stored, contents, strict=False)
-        if pushed & {layer_key(blob.digest), layer_key(content)}
+        if pushed & {short_layer_id(blob.digest), short_layer_id(content)}
     }
     size = sum(sizes[digest] for digest in sent)
     return PushCount(total=len(sizes), pushed=len(sent), present=len(sizes) - len(sent), size=size)
 
 
-def layer_key(digest: str) -> str:
+def short_layer_id(digest: str) -> str:
     return digest.partition(":")[2][:12]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pushed:
+class PushResult:
     """What the registry holds after a push.
 
     `exact` says that these are the bytes the engine stores; an engine without the containerd store keeps no manifest
@@ -209,11 +212,11 @@ class Pushed:
 def push_image(
     image: dict[str, Any],
     tag: str,
-    destination: Destination,
+    destination: PushDestination,
     *,
-    on_layer: Callable[[PushedLayer], None],
+    on_layer: Callable[[LayerProgress], None],
     on_retry: Callable[[str], None],
-) -> Pushed:
+) -> PushResult:
     """Have the engine push its image `tag` to `destination`, and verify what the registry holds then.
 
     Parameters
@@ -232,28 +235,28 @@ def push_image(
         Plain http was allowed here, but the engine insists on TLS.
     """
     contents = (image.get("RootFS") or {}).get("Layers") or []
-    stored = stored_digest(image)
+    stored = find_manifest_digest(image)
     _check_route(destination)
     there = destination.find() if stored else None
     if there and there.digest == stored:
-        return Pushed(manifest=there, count=count_push({}, there.layers, contents), exact=True)
+        return PushResult(manifest=there, count=count_push({}, there.layers, contents), exact=True)
     with _tagged(image["Id"], tag, destination.reference):
         log = _push(destination.reference, on_layer, on_retry)
     manifest = _verified(destination, stored or log.digest)
-    return Pushed(manifest=manifest, count=count_push(log.layers, manifest.layers, contents), exact=bool(stored))
+    return PushResult(manifest=manifest, count=count_push(log.layers, manifest.layers, contents), exact=bool(stored))
 
 
-def _check_route(destination: Destination) -> None:
+def _check_route(destination: PushDestination) -> None:
     """Make sure before the engine begins that the registry answers, and that the engine will speak to it."""
     host = destination.reference.host
-    if is_loopback(host) and not engine_is_here():
+    if is_loopback(host) and not is_engine_local():
         raise RegistryError(
             _("{host} is another machine for the engine than for rlbox").format(host=host),
             where=engine_url(),
             next_step=_("name the registry by an address that means the same on both"),
         )
     destination.registry.ping()
-    if destination.plain_http and not engine_takes_plain(host, engine().info().get("RegistryConfig") or {}):
+    if destination.plain_http and not allows_plain_http(host, connect_engine().info().get("RegistryConfig") or {}):
         raise EngineError(
             _("the engine insists on TLS for {host}").format(host=host),
             next_step=_("add {host} to insecure-registries in the engine's /etc/docker/daemon.json").format(host=host),
@@ -264,44 +267,46 @@ def _check_route(destination: Destination) -> None:
 def _tagged(identity: str, tag: str, reference: Reference) -> Iterator[None]:
     """Give the image the name it is pushed under, and restore the previous state of that name afterwards."""
     name = f"{reference.name}:{reference.tag}"
-    before = engine().find_image(name)
-    engine().tag(tag, reference)
+    before = connect_engine().find_image(name)
+    connect_engine().tag(tag, reference)
     try:
         yield
     finally:
         with contextlib.suppress(RlboxError):  # what went wrong in between is the news
             if before is None:
-                engine().remove_tag(name)
+                connect_engine().remove_tag(name)
             elif before["Id"] != identity:
-                engine().tag(before["Id"], reference)
+                connect_engine().tag(before["Id"], reference)
 
 
 class _TransientError(Exception):
     """The engine gave up for a reason that may pass by itself."""
 
 
-def _push(reference: Reference, on_layer: Callable[[PushedLayer], None], on_retry: Callable[[str], None]) -> PushLog:
-    login = find_login(reference.host)
+def _push(reference: Reference, on_layer: Callable[[LayerProgress], None], on_retry: Callable[[str], None]) -> PushLog:
+    login = read_docker_login(reference.host)
     log = PushLog()
 
     def push() -> None:
         log.error = ""
-        for message in engine().push(reference, login):
+        for message in connect_engine().push(reference, login):
             if layer := log.feed(message):
                 on_layer(layer)
         if log.error:
             raise (
-                _TransientError(log.error[:200]) if may_pass(log.error) else push_error(log.error, reference, ATTEMPTS)
+                _TransientError(log.error[:200])
+                if is_transient_failure(log.error)
+                else create_push_error(log.error, reference, ATTEMPTS)
             )
 
     try:
         retry(push, _TransientError, on_retry=on_retry)
     except _TransientError as failure:
-        raise push_error(log.error, reference, ATTEMPTS) from failure
+        raise create_push_error(log.error, reference, ATTEMPTS) from failure
     return log
 
 
-def _verified(destination: Destination, wanted: str) -> Manifest:
+def _verified(destination: PushDestination, wanted: str) -> Manifest:
     manifest, reference = destination.get(), destination.reference
     if manifest.digest != wanted:
         raise RegistryError(
@@ -316,7 +321,7 @@ def _verified(destination: Destination, wanted: str) -> Manifest:
 
 SPDX = "application/spdx+json"
 IN_TOTO = "application/vnd.in-toto+json"
-KNOWN = {"sbom.spdx.json": SPDX, "provenance.json": IN_TOTO}
+ATTACHMENT_TYPES = {"sbom.spdx.json": SPDX, "provenance.json": IN_TOTO}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,12 +336,12 @@ def find_attachments(folder: Path) -> tuple[Attachment, ...]:
     """Return the SBOMs and provenances that builds of a target left below `folder`, a folder an image."""
     return tuple(
         Attachment(path=path, artifact_type=kind)
-        for name, kind in KNOWN.items()
+        for name, kind in ATTACHMENT_TYPES.items()
         for path in sorted((*folder.glob(name), *folder.glob(f"*/{name}")))
     )
 
 
-def about(files: Sequence[Attachment], manifest: Manifest) -> tuple[Attachment, ...]:
+def select_attachments(files: Sequence[Attachment], manifest: Manifest) -> tuple[Attachment, ...]:
     """Return those of `files` that name the image: its digest, or that of its configuration.
 
     Another engine, or an archive that was loaded, may have given its tag to an image that they say nothing of.
@@ -346,7 +351,7 @@ def about(files: Sequence[Attachment], manifest: Manifest) -> tuple[Attachment, 
     return tuple(item for item in files if any(name in item.path.read_text(encoding="utf-8") for name in names))
 
 
-def attach(destination: Destination, subject: Descriptor, files: Sequence[Attachment]) -> tuple[str, ...]:
+def attach_files(destination: PushDestination, subject: Descriptor, files: Sequence[Attachment]) -> tuple[str, ...]:
     """Attach `files` to the image `subject` and return the digests of what now refers to it, in order.
 
     The same files again change nothing; a changed file takes the place of the older one in the list.
@@ -360,7 +365,7 @@ def attach(destination: Destination, subject: Descriptor, files: Sequence[Attach
         return ()
     artifacts = [_artifact(subject, item) for item in files]
     registry, repository = destination.registry, destination.reference.repository
-    there = registry.find_manifest(repository, fallback_tag(subject.digest))
+    there = registry.find_manifest(repository, referrers_tag(subject.digest))
     if there is None or any(artifact.listed not in there.manifests for artifact in artifacts):
         _upload_artifacts(registry, repository, subject, artifacts)
     return tuple(artifact.listed.digest for artifact in artifacts)
@@ -377,14 +382,17 @@ class _Artifact:
 def _artifact(subject: Descriptor, item: Attachment) -> _Artifact:
     data = item.path.read_bytes()
     title = {TITLE: item.path.name}
-    content = Descriptor(media_type=item.artifact_type, digest=sha256_of(data), size=len(data), annotations=title)
-    body = artifact_manifest(subject, content, item.artifact_type)
-    listed = describe(body, MANIFEST, artifact_type=item.artifact_type, annotations=title)
+    content = Descriptor(media_type=item.artifact_type, digest=sha256_digest(data), size=len(data), annotations=title)
+    body = create_artifact_manifest(subject, content, item.artifact_type)
+    listed = create_descriptor(body, MANIFEST, artifact_type=item.artifact_type, annotations=title)
     return _Artifact(content=content, data=data, body=body, listed=listed)
 
 
 def _upload_artifacts(registry: Registry, repository: str, subject: Descriptor, artifacts: Sequence[_Artifact]) -> None:
-    blobs = [(describe(EMPTY_BLOB, EMPTY), EMPTY_BLOB), *((artifact.content, artifact.data) for artifact in artifacts)]
+    blobs = [
+        (create_descriptor(EMPTY_BLOB, EMPTY), EMPTY_BLOB),
+        *((artifact.content, artifact.data) for artifact in artifacts),
+    ]
     with ThreadPoolExecutor() as pool:  # each takes three answers of a registry that may be far away
         list(pool.map(lambda blob: registry.put_blob(repository, *blob), blobs))
     registry.put_referrers(repository, subject.digest, [(artifact.body, artifact.listed) for artifact in artifacts])
@@ -408,31 +416,31 @@ class ImagePush:
             return self._look()
         host, plain = self._reference.host, self._plain_http
         with Registry(host, write=True, plain_http=plain, ca_bundle=find_ca_bundle, on_retry=self._app.say) as registry:
-            destination = Destination(reference=self._reference, registry=registry, plain_http=plain)
+            destination = PushDestination(reference=self._reference, registry=registry, plain_http=plain)
             pushed = self._push(image, destination)
             attached = self._attach(pushed, destination)
         self._report(pushed, attached)
         return 0
 
-    def _push(self, image: dict[str, Any], destination: Destination) -> Pushed:
+    def _push(self, image: dict[str, Any], destination: PushDestination) -> PushResult:
         app = self._app
         with show_progress(app) as show:
             return push_image(
                 image, self._tag, destination, on_layer=lambda layer: show(_layer_row(layer)), on_retry=app.say
             )
 
-    def _attach(self, pushed: Pushed, destination: Destination) -> tuple[str, ...]:
+    def _attach(self, pushed: PushResult, destination: PushDestination) -> tuple[str, ...]:
         folder = cache_path("images", self._name)
         if not folder.is_dir():
             return ()
         found = find_attachments(folder)
-        files = about(found, pushed.manifest)
+        files = select_attachments(found, pushed.manifest)
         if found and not files:
             next_step = f"`rlbox build {self._name} --rebuild` writes this one's"
             self._app.say(f"note: the SBOM in {folder} is of another build; {next_step}")
-        return attach(destination, pushed.manifest.descriptor, files) if files else ()
+        return attach_files(destination, pushed.manifest.descriptor, files) if files else ()
 
-    def _report(self, pushed: Pushed, attached: tuple[str, ...]) -> None:
+    def _report(self, pushed: PushResult, attached: tuple[str, ...]) -> None:
         app, reference = self._app, self._reference
         digest, count = pushed.manifest.digest, pushed.count
         if not pushed.exact:
@@ -451,8 +459,8 @@ class ImagePush:
             "attached": list(attached),
         }
         data |= {"forced": self._forced} if self._forced else {}
-        app.result(data, reference.pinned(digest))
-        app.say(f"next: docker pull {reference.pinned(digest)}")
+        app.result(data, reference.with_digest(digest))
+        app.say(f"next: docker pull {reference.with_digest(digest)}")
 
     def _look(self) -> int:
         tag, reference = self._tag, str(self._reference)
@@ -461,7 +469,7 @@ class ImagePush:
         return self._app.planned(data, f"push {tag} to {reference}", f"push {tag}")
 
 
-def _layer_row(layer: PushedLayer) -> ProgressItem:
+def _layer_row(layer: LayerProgress) -> ProgressItem:
     mark, total = _MARKS.get(layer.state, ""), max(layer.total, layer.done)
     word = "already there" if layer.state == "present" else layer.state
     told = word + (f"  {size_text(layer.total)}" if layer.total else "")

@@ -30,7 +30,7 @@ class Reference:
     def name(self) -> str:
         return f"{self.host}/{self.repository}"
 
-    def pinned(self, digest: str) -> str:
+    def with_digest(self, digest: str) -> str:
         """Return `name@digest`, the form that always means the same bytes."""
         return f"{self.name}@{digest}"
 
@@ -65,7 +65,7 @@ def parse_reference(text: str) -> Reference:
     return Reference(host=host, repository=path, tag=tag, digest=digest)
 
 
-def push_reference(text: str, target: str) -> Reference:
+def parse_push_target(text: str, target: str) -> Reference:
     """Return where `rlbox push --to` puts the image of `target`: the tag `latest` unless one is named.
 
     A name that ends in '/' is a namespace: the target's name is appended.
@@ -86,23 +86,23 @@ def push_reference(text: str, target: str) -> Reference:
 
 def is_loopback(host: str) -> bool:
     """Return whether `HOST[:PORT]` is this machine itself: localhost, 127.0.0.0/8 or [::1]."""
-    name = host_name(host)
+    name = strip_port(host)
     return name in ("localhost", "::1") or bool(_LOOPBACK.fullmatch(name))
 
 
-def host_name(host: str) -> str:
+def strip_port(host: str) -> str:
     """Return `HOST[:PORT]` without port and brackets."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0]
 
 
-def login_name(host: str) -> str:
+def docker_login_argument(host: str) -> str:
     """Return the word that `docker login` wants for a registry; Docker Hub has none."""
     return "" if host == DOCKER_HUB else host
 
 
-def familiar_name(reference: str) -> str:
+def short_image_name(reference: str) -> str:
     """Return how docker shows a full name: without `docker.io/` and `library/`."""
     return reference.removeprefix(f"{DOCKER_HUB}/").removeprefix("library/")
 

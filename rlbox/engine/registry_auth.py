@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 from urllib.parse import urlencode, urlsplit
 
-from rlbox.engine.reference import is_loopback, login_name
+from rlbox.engine.reference import docker_login_argument, is_loopback
 from rlbox.errors import RegistryError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
@@ -22,7 +22,7 @@ from rlbox.system.http import RETRYABLE_STATUSES, HttpClient, HttpResponse
 from rlbox.values import Secret
 
 
-def find_login(host: str) -> Mapping[str, str]:
+def read_docker_login(host: str) -> Mapping[str, str]:
     """Return what docker's configuration or its credential helpers hold for a registry; empty: nothing.
 
     Returns
@@ -66,7 +66,7 @@ def _ask_docker(path: Path, host: str) -> Mapping[str, str]:
         raise RegistryError(
             _("docker's credentials for {host} cannot be read: {error}").format(host=host, error=error),
             where=str(path),
-            next_step=f"docker login {login_name(host)}".rstrip(),
+            next_step=f"docker login {docker_login_argument(host)}".rstrip(),
         ) from error
 
 
@@ -74,14 +74,14 @@ _FIELD = re.compile(r'\b(\w+)="([^"]*)"')
 _CLIENT_ID = "rlbox"
 
 
-class MayPass(RegistryError):
+class TransientRegistryError(RegistryError):
     """A refusal or failure that may pass by itself: the same request is worth repeating."""
 
     retry_after = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Login:
+class RegistryLogin:
     """What docker remembers of a `docker login`: name and password, or an identity token that stands for both."""
 
     user: str = ""
@@ -93,12 +93,12 @@ class Login:
         return "Basic " + base64.b64encode(f"{self.user}:{self.password.reveal()}".encode()).decode()
 
 
-def docker_login(host: str) -> Login | None:
+def find_registry_login(host: str) -> RegistryLogin | None:
     """Return what docker remembers for a registry, or None; `RegistryError` when it cannot be read."""
-    found = find_login(host)
+    found = read_docker_login(host)
     if token := found.get("identitytoken"):
-        return Login(password=Secret(token), stands_for_both=True)
-    return Login(user=found["username"], password=Secret(found["password"])) if found else None
+        return RegistryLogin(password=Secret(token), stands_for_both=True)
+    return RegistryLogin(user=found["username"], password=Secret(found["password"])) if found else None
 
 
 class Authorizer:
@@ -135,14 +135,14 @@ class Authorizer:
         with self._lock:
             if self._header.reveal() != sent:  # another thread met the same challenge and has answered it
                 return True
-            login = docker_login(self._host)
+            login = find_registry_login(self._host)
             if kind.lower() == "bearer":
                 self._header = Secret(f"Bearer {self._token(dict(_FIELD.findall(rest)), login, scope).reveal()}")
             elif kind.lower() == "basic" and login:
                 self._header = Secret(login.basic())
             return self._header.reveal() != sent
 
-    def _token(self, fields: Mapping[str, str], login: Login | None, scope: str) -> Secret:
+    def _token(self, fields: Mapping[str, str], login: RegistryLogin | None, scope: str) -> Secret:
         realm = fields.get("realm", "")
         if login and not may_send_login(realm, self._host if self._plain_http else ""):
             raise RegistryError(
@@ -152,9 +152,9 @@ class Authorizer:
         asked = {key: value for key, value in asked.items() if value}
         response = self._ask_service(realm, login, asked)
         if response.status in (400, 401, 403):
-            raise refused_login(self._host, login_known=login is not None)
+            raise create_login_error(self._host, login_known=login is not None)
         if response.status in RETRYABLE_STATUSES:
-            raise MayPass(
+            raise TransientRegistryError(
                 _("the token service of {host} answered {status}").format(host=self._host, status=response.status),
                 where=realm,
             )
@@ -167,7 +167,7 @@ class Authorizer:
             )
             raise RegistryError(what, where=realm) from error
 
-    def _ask_service(self, realm: str, login: Login | None, asked: Mapping[str, str]) -> HttpResponse:
+    def _ask_service(self, realm: str, login: RegistryLogin | None, asked: Mapping[str, str]) -> HttpResponse:
         if login and login.stands_for_both:
             form = {"grant_type": "refresh_token", "refresh_token": login.password.reveal(), **asked}
             body = urlencode({**form, "client_id": _CLIENT_ID}).encode()
@@ -190,10 +190,10 @@ def may_send_login(url: str, plain_host: str = "") -> bool:
     return parts.scheme == "http" and (is_loopback(f"[{name}]" if ":" in name else name) or parts.netloc == plain_host)
 
 
-def refused_login(host: str, *, login_known: bool, where: str = "") -> RegistryError:
+def create_login_error(host: str, *, login_known: bool, where: str = "") -> RegistryError:
     what = (
         _("{host} refused the login that docker keeps for it").format(host=host)
         if login_known
         else _("{host} wants a login").format(host=host)
     )
-    return RegistryError(what, where=where, next_step=f"docker login {login_name(host)}".rstrip())
+    return RegistryError(what, where=where, next_step=f"docker login {docker_login_argument(host)}".rstrip())

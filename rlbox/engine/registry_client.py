@@ -23,14 +23,14 @@ from rlbox.engine.oci import (
     MANIFESTS,
     Descriptor,
     Manifest,
-    fallback_tag,
-    index,
+    add_referrer,
+    create_index,
     parse_manifest,
-    sha256_of,
-    with_referrer,
+    referrers_tag,
+    sha256_digest,
 )
 from rlbox.engine.reference import DOCKER_HUB, Reference, is_loopback
-from rlbox.engine.registry_auth import Authorizer, MayPass, docker_login, refused_login
+from rlbox.engine.registry_auth import Authorizer, TransientRegistryError, create_login_error, find_registry_login
 from rlbox.errors import RegistryError
 from rlbox.foreign import parse_json, whole_number
 from rlbox.i18n import _
@@ -45,11 +45,11 @@ _CERTIFICATES = Path("/etc/docker/certs.d")
 # Failures to connect that will be the same next time: a wrong name or protocol.
 _LASTING = ("[SSL", "not known", "No address associated")
 
-Content = bytes | Path
+BlobContent = bytes | Path
 T = TypeVar("T")
 
 
-class Wire:
+class RegistryConnection:
     """The connection to one registry; credentials come from docker's own stores.
 
     Parameters
@@ -119,7 +119,7 @@ class Wire:
         *,
         repository: str = "",
         headers: Mapping[str, str] | None = None,
-        content: Content = b"",
+        content: BlobContent = b"",
         expect: Collection[int] = (200,),
     ) -> HttpResponse:
         """Send a request, again when it failed for a reason that may pass, and return the whole answer.
@@ -131,31 +131,31 @@ class Wire:
         """
 
         def whole() -> HttpResponse:
-            with self.once(method, path, repository, headers or {}, content, expect) as response:
+            with self.send_once(method, path, repository, headers or {}, content, expect) as response:
                 response.read()
                 return response
 
         return self.retry(whole)
 
     def retry(self, action: Callable[[], T]) -> T:
-        """Return what `action` returns, repeating it up to three times while it raises `MayPass`."""
+        """Return what `action` returns, repeating it up to three times while it raises `TransientRegistryError`."""
         try:
-            return retry(action, MayPass, pause=self._pause, on_retry=self._on_retry)
-        except MayPass as failure:
+            return retry(action, TransientRegistryError, pause=self._pause, on_retry=self._on_retry)
+        except TransientRegistryError as failure:
             failure.what += _(" (tried {attempts} times)").format(attempts=ATTEMPTS)
             raise
 
     @contextmanager
-    def once(
+    def send_once(
         self,
         method: str,
         path: str,
         repository: str,
         headers: Mapping[str, str],
-        content: Content = b"",
+        content: BlobContent = b"",
         expect: Collection[int] = (200,),
     ) -> Iterator[HttpResponse]:
-        """Send a request once and yield the answer, its body still to be read; errors as `send`'s, or `MayPass`."""
+        """Send a request once and yield the answer with an unread body; also raises `TransientRegistryError`."""
         url = self._address(path)
         try:
             with self._authorized(method, url, repository, headers, content) as answer:
@@ -177,7 +177,7 @@ class Wire:
 
     @contextmanager
     def _authorized(
-        self, method: str, url: str, repository: str, headers: Mapping[str, str], content: Content
+        self, method: str, url: str, repository: str, headers: Mapping[str, str], content: BlobContent
     ) -> Iterator[HttpResponse]:
         size = content.stat().st_size if isinstance(content, Path) else len(content)
 
@@ -212,7 +212,7 @@ class Wire:
                 next_step=_("free space in the registry; what it has already is not sent again"),
             )
         if status == 401:
-            return refused_login(self.host, login_known=docker_login(self.host) is not None, where=where)
+            return create_login_error(self.host, login_known=find_registry_login(self.host) is not None, where=where)
         if status == 403:
             known = _("this login may not {scope} here").format(scope=self._scope.rpartition(",")[2])
             return RegistryError(
@@ -227,12 +227,12 @@ class Wire:
                 next_step=_("check the name"),
             )
         may_pass = status in RETRYABLE_STATUSES
-        error = (MayPass if may_pass else RegistryError)(
+        error = (TransientRegistryError if may_pass else RegistryError)(
             f"{self.host} answered {status}: {words}",
             where=response.url.partition("?")[0],
             next_step="try again later; what it has already is not sent again" if may_pass else "",
         )
-        if isinstance(error, MayPass):
+        if isinstance(error, TransientRegistryError):
             error.retry_after = response.headers.get("Retry-After", "")
         return error
 
@@ -240,7 +240,11 @@ class Wire:
         words = str(error)
         kind: type[RegistryError] = RegistryError
         if error.kind in ("late", "silent"):
-            kind, what, step = MayPass, f"{self.host} did not answer in time", "check the network, then try again"
+            kind, what, step = (
+                TransientRegistryError,
+                f"{self.host} did not answer in time",
+                "check the network, then try again",
+            )
         elif error.kind == "untrusted":
             what = f"the certificate of {self.host} is not trusted: {words}"
             step = f"name the site's CA with RLBOX_CA_BUNDLE, or put it at {_CERTIFICATES}/{self.host}/ca.crt"
@@ -248,7 +252,7 @@ class Wire:
             what, step = f"{self.host} does not speak TLS", "if plain http will do there, give --plain-http"
         else:
             lasting = error.kind == "address" or any(sign in words for sign in _LASTING)
-            kind = RegistryError if lasting else MayPass
+            kind = RegistryError if lasting else TransientRegistryError
             what, step = f"{self.host} does not answer: {words}", "check the address and the network"
         return kind(what, where=self._base, next_step=step)
 
@@ -287,7 +291,7 @@ def _trust(host: str, ca_bundle: str | Callable[[], str]) -> ssl.SSLContext:
     return context
 
 
-class Registry(Wire):
+class Registry(RegistryConnection):
     def __enter__(self) -> Registry:
         return self
 
@@ -316,7 +320,7 @@ class Registry(Wire):
                 next_step=_("a proxy or a login page may stand in front of the registry"),
             ) from error
         if reference.startswith("sha256:") and manifest.digest != reference:
-            raise wrong_digest(f"{self.host}/{repository}", reference, manifest.digest)
+            raise create_digest_error(f"{self.host}/{repository}", reference, manifest.digest)
         return manifest
 
     def get_manifest(self, repository: str, reference: str) -> Manifest:
@@ -338,13 +342,13 @@ class Registry(Wire):
         headers = {"Content-Type": media_type}
         response = self.send("PUT", path, repository=repository, headers=headers, content=body, expect=(200, 201, 202))
         stored = response.headers.get("Docker-Content-Digest", "")
-        if stored and stored != sha256_of(body):
-            raise wrong_digest(f"{self.host}/{repository}", sha256_of(body), stored)
+        if stored and stored != sha256_digest(body):
+            raise create_digest_error(f"{self.host}/{repository}", sha256_digest(body), stored)
         return "OCI-Subject" in response.headers
 
     def _has_blob(self, repository: str, digest: str) -> bool:
         path = f"/v2/{repository}/blobs/{digest}"
-        with self.once("HEAD", path, repository, {}, expect=(200, 404)) as response:
+        with self.send_once("HEAD", path, repository, {}, expect=(200, 404)) as response:
             return response.status == 200
 
     @contextmanager
@@ -358,10 +362,10 @@ class Registry(Wire):
         """
         path = f"/v2/{repository}/blobs/{digest}"
         headers = {"Range": f"bytes={start}-"} if start else {}
-        with self.once("GET", path, repository, headers, expect=(200, 206)) as response:
+        with self.send_once("GET", path, repository, headers, expect=(200, 206)) as response:
             yield _starts_at(response), response.iter_bytes()
 
-    def put_blob(self, repository: str, blob: Descriptor, source: Content) -> bool:
+    def put_blob(self, repository: str, blob: Descriptor, source: BlobContent) -> bool:
         """Upload a blob unless the repository has it; return whether it was sent.
 
         Parameters
@@ -385,8 +389,8 @@ class Registry(Wire):
 
         return self.retry(upload)
 
-    def _upload(self, repository: str, blob: Descriptor, source: Content) -> None:
-        with self.once("POST", f"/v2/{repository}/blobs/uploads/", repository, {}, expect=(202,)) as started:
+    def _upload(self, repository: str, blob: Descriptor, source: BlobContent) -> None:
+        with self.send_once("POST", f"/v2/{repository}/blobs/uploads/", repository, {}, expect=(202,)) as started:
             location = started.headers.get("Location", "")
         if not location:
             raise RegistryError(
@@ -394,10 +398,10 @@ class Registry(Wire):
             )
         place = location + ("&" if "?" in location else "?") + urlencode({"digest": blob.digest})
         headers = {"Content-Type": "application/octet-stream"}
-        with self.once("PUT", place, repository, headers, source, expect=(201, 204)) as stored:
+        with self.send_once("PUT", place, repository, headers, source, expect=(201, 204)) as stored:
             said = stored.headers.get("Docker-Content-Digest", blob.digest)
         if said != blob.digest:
-            raise wrong_digest(f"{self.host}/{repository}", blob.digest, said)
+            raise create_digest_error(f"{self.host}/{repository}", blob.digest, said)
 
     def put_referrers(self, repository: str, subject: str, artifacts: Sequence[tuple[bytes, Descriptor]]) -> None:
         """Store manifests with the same subject, and list those that the registry does not list itself.
@@ -414,16 +418,16 @@ class Registry(Wire):
         ]
         if not unlisted:
             return
-        tag = fallback_tag(subject)
+        tag = referrers_tag(subject)
         before = self.find_manifest(repository, tag)
         known = before.manifests if before else ()
-        after = reduce(with_referrer, unlisted, known)
+        after = reduce(add_referrer, unlisted, known)
         if not before or after != known:
-            self.put_manifest(repository, tag, index(after), INDEX)
+            self.put_manifest(repository, tag, create_index(after), INDEX)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Destination:
+class PushDestination:
     """A tag of a registry; `plain_http` says whether http was allowed to a registry on another machine."""
 
     reference: Reference
@@ -438,7 +442,7 @@ class Destination:
         return self.registry.get_manifest(self.reference.repository, self.reference.tag)
 
 
-def wrong_digest(where: str, wanted: str, got: str) -> RegistryError:
+def create_digest_error(where: str, wanted: str, got: str) -> RegistryError:
     return RegistryError(
         _("the registry gave other bytes than asked for: {got} instead of {wanted}").format(got=got, wanted=wanted),
         where=where,

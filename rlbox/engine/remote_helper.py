@@ -25,7 +25,7 @@ from docker.models.containers import Container
 from docker.types import Mount
 
 from rlbox.config.project import PACKAGE, Project
-from rlbox.engine.address import engine_unreachable, no_client
+from rlbox.engine.address import create_missing_client_error, create_unreachable_error
 from rlbox.errors import EngineError, NodeError
 from rlbox.i18n import _
 from rlbox.ssh.tunnel import ENGINE_SOCKET, EngineTunnel
@@ -52,7 +52,7 @@ sys.exit(main(start["words"]))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Helper:
+class HelperRun:
     """What the container does: `words` after `rlbox`, with `env` more variables.
 
     `data` is a folder of the host, which is made when it is missing if `create`; `target` is the one of the `image`.
@@ -67,7 +67,7 @@ class Helper:
     terminal: bool
 
 
-def run_helper(tunnel: EngineTunnel, project: Project, helper: Helper) -> int:
+def run_helper(tunnel: EngineTunnel, project: Project, helper: HelperRun) -> int:
     """Run `helper` with the streams of this process and return its exit code; files that it wrote come back.
 
     Raises
@@ -99,7 +99,7 @@ def run_helper(tunnel: EngineTunnel, project: Project, helper: Helper) -> int:
     return code
 
 
-def _make(tunnel: EngineTunnel, project: Project, helper: Helper) -> Container:
+def _make(tunnel: EngineTunnel, project: Project, helper: HelperRun) -> Container:
     """Return the container with all that is laid into it, ready to start; those that ended before are removed."""
     try:
         client = docker.DockerClient(base_url=tunnel.address, timeout=60)
@@ -121,7 +121,7 @@ def _make(tunnel: EngineTunnel, project: Project, helper: Helper) -> Container:
             ],
             mounts=[] if helper.create else [Mount(helper.data, helper.data, type="bind")],  # it must be there
         )
-        container.put_archive("/", archive_for(tunnel, project, helper))
+        container.put_archive("/", create_helper_archive(tunnel, project, helper))
         return container
     except (APIError, ImageNotFound) as error:
         words = str(error.explanation or error)
@@ -130,7 +130,7 @@ def _make(tunnel: EngineTunnel, project: Project, helper: Helper) -> Container:
             raise NodeError(_("the data disk is missing"), where=helper.data, next_step=step) from error
         raise EngineError(_("the engine refused the container: {words}").format(words=words)) from error
     except (DockerException, OSError) as error:
-        raise engine_unreachable(tunnel.address, error) from error
+        raise create_unreachable_error(tunnel.address, error) from error
 
 
 def _attach(tunnel: EngineTunnel, container: Container, terminal: bool) -> int:
@@ -146,7 +146,7 @@ def _attach(tunnel: EngineTunnel, container: Container, terminal: bool) -> int:
         try:  # a client that sees Ctrl-C lets go at once, so without a terminal it has a session of its own
             return start_command(client, stdin=None, session=not terminal).wait()
         except FileNotFoundError as error:
-            raise no_client() from error
+            raise create_missing_client_error() from error
 
 
 def _forget_ended(client: docker.DockerClient) -> None:
@@ -155,7 +155,7 @@ def _forget_ended(client: docker.DockerClient) -> None:
             container.remove()
 
 
-def archive_for(tunnel: EngineTunnel, project: Project, helper: Helper) -> bytes:
+def create_helper_archive(tunnel: EngineTunnel, project: Project, helper: HelperRun) -> bytes:
     """Return the tar that is laid into the container, all of it owned by the user there."""
 
     def owned(info: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import size_text
-from rlbox.engine.address import ELSEWHERE, engine_is_here, engine_url
-from rlbox.engine.connection import engine
+from rlbox.engine.address import REMOTE_ENGINE_ADVICE, engine_url, is_engine_local
+from rlbox.engine.connection import connect_engine
 from rlbox.errors import EngineError
 from rlbox.i18n import _
 from rlbox.system.command import DEVNULL, PIPE, check_command, run_command, start_command
@@ -52,11 +52,13 @@ class EngineStatus:
             lines.append(f"images in {self.folder}{free}: {store} ({self.driver})")
         lines += [f"to do: {one}" for one in self.left]
         if self.left:
-            lines.append("next: rlbox engine up" if self.starts else f"next: {ELSEWHERE}")
+            lines.append("next: rlbox engine up" if self.starts else f"next: {REMOTE_ENGINE_ADVICE}")
         return "\n".join(lines)
 
 
-def read_info(place: str, info: Mapping[str, Any], free_bytes: int | None, left: tuple[str, ...]) -> EngineStatus:
+def parse_engine_info(
+    place: str, info: Mapping[str, Any], free_bytes: int | None, left: tuple[str, ...]
+) -> EngineStatus:
     """Return the status from what the engine says of itself (`GET /info`)."""
     told = {str(pair[0]): str(pair[1]) for pair in info.get("DriverStatus") or () if len(pair) == 2}
     return EngineStatus(
@@ -75,7 +77,7 @@ _ERROR = re.compile(r"error: (?P<what>.*?); where: (?P<where>.*?); next: (?P<nex
 _SAYS = "ensure-engine: "
 
 
-def bring_engine(say: Callable[[str], None]) -> None:
+def install_engine(say: Callable[[str], None]) -> None:
     """Start an engine, and install what it and builds need, where that is missing; `say` gets each line of talk.
 
     Raises
@@ -104,13 +106,13 @@ def bring_engine(say: Callable[[str], None]) -> None:
         )
 
 
-def plan_engine() -> tuple[str, ...]:
-    """Return what `bring_engine` would do, a line each; nothing is changed.
+def plan_engine_setup() -> tuple[str, ...]:
+    """Return what `install_engine` would do, a line each; nothing is changed.
 
     Raises
     ------
     EngineError
-        As `bring_engine`, as far as that is known without trying.
+        As `install_engine`, as far as that is known without trying.
     """
     outcome = run_command(Command(argv=("bash", _SCRIPT, "--dry-run")))
     if outcome.exit_code:
@@ -124,21 +126,21 @@ def _script_error(words: str) -> EngineError | None:
     return EngineError(found[-1]["what"], where=found[-1]["where"], next_step=found[-1]["next_step"]) if found else None
 
 
-def probe_status() -> EngineStatus:
+def probe_engine_status() -> EngineStatus:
     """Return how the engine stands; nothing is changed."""
     place = engine_url()
     left = tuple(
         check_command(Command(argv=("bash", _SCRIPT, "--check")), "the engine cannot be looked for").stdout.splitlines()
     )
     try:
-        info = engine().info()
+        info = connect_engine().info()
     except EngineError:
         return EngineStatus(place=place, left=left)
-    return read_info(place, info, _free_bytes(str(info.get("DockerRootDir", ""))), left)
+    return parse_engine_info(place, info, _free_bytes(str(info.get("DockerRootDir", ""))), left)
 
 
 def _free_bytes(folder: str) -> int | None:
     try:
-        return shutil.disk_usage(folder).free if engine_is_here() else None
+        return shutil.disk_usage(folder).free if is_engine_local() else None
     except OSError:
         return None  # only root sees it

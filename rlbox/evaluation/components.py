@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from rlbox.amounts import duration_text
-from rlbox.config.schema import Frozen, Line, check_spec
+from rlbox.config.schema import SingleLine, SpecModel, validate_spec
 from rlbox.doctor.gpus import check_all_reduce, check_gpu_kernels, check_gpus
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
@@ -48,12 +48,12 @@ TABLE = Path(__file__).with_name("components.toml")
 Import = Annotated[str, StringConstraints(pattern=r"^\w+(\.\w+)*(:\w+)?$")]
 
 
-class Component(Frozen):
+class Component(SpecModel):
     """A package, or git tree, of a stack."""
 
-    name: Line
+    name: SingleLine
     package: str = Field("", description="its canonical name in a lock; empty for one that is no package")
-    also: tuple[Line, ...] = Field((), description="packages that have the same modules")
+    also: tuple[SingleLine, ...] = Field((), description="packages that have the same modules")
     imports: tuple[Import, ...] = Field(min_length=1, description="MODULE or MODULE:ATTRIBUTE, imported in turn")
     kernel: str = Field("", description="lines of Python with torch that run a first kernel of its own")
 
@@ -68,7 +68,7 @@ class Component(Frozen):
         return (self.package, *self.also) if self.package else self.also
 
 
-class Components(Frozen):
+class Components(SpecModel):
     """The table."""
 
     part: tuple[Component, ...]
@@ -79,7 +79,7 @@ def load_components() -> tuple[Component, ...]:
     """Return the shipped table."""
     from rlbox.config.toml_files import load_toml
 
-    return check_spec(Components, load_toml(TABLE), str(TABLE)).part
+    return validate_spec(Components, load_toml(TABLE), str(TABLE)).part
 
 
 @dataclass(frozen=True, kw_only=True)

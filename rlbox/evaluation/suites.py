@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, ValidationError
 
 from rlbox.amounts import size_text
-from rlbox.config.schema import Frozen
+from rlbox.config.schema import SpecModel
 from rlbox.errors import RlboxError
 from rlbox.evaluation.lock import content_digest
 from rlbox.evaluation.problems import ANSWER, FUNCTION, PROGRAM, Asking, EvalProblem, ProblemError, read_problems
@@ -23,7 +23,7 @@ from rlbox.system.command import run_command
 from rlbox.values import Command
 
 
-class Decoding(Frozen):
+class Decoding(SpecModel):
     """How answers are drawn; the defaults are the seed's EVAL@1 protocol (P135)."""
 
     temperature: float = Field(0.0, ge=0)
@@ -34,14 +34,14 @@ class Decoding(Frozen):
     seed: int = Field(0, ge=0, description="of the first answer to a problem; the next ones count on from it")
 
 
-class JudgingLimits(Frozen):
+class JudgingLimits(SpecModel):
     """What a program may take; the defaults are the seed's (P135)."""
 
     run_s: float = Field(30.0, gt=0, description="processor time of one run, in seconds")
     memory_mb: int = Field(1024, ge=1)
 
 
-class MadeTasks(Frozen):
+class MadeTasks(SpecModel):
     """Tasks of one of reasoning-gym's datasets: the same seed makes the same tasks."""
 
     dataset: str
@@ -50,7 +50,7 @@ class MadeTasks(Frozen):
     settings: dict[str, Any] = Field({}, description="of the dataset")
 
 
-class Suite(Frozen):
+class Suite(SpecModel):
     """A set of problems and its protocol."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]

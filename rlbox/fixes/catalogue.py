@@ -10,23 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.config.project import Project
-from rlbox.config.schema import check_spec
-from rlbox.config.toml_files import parse_toml, read_text, shown_path, without_name
+from rlbox.config.schema import validate_spec
+from rlbox.config.toml_files import display_path, parse_toml, read_text, reject_key
 from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import parse_line
 from rlbox.diagnose.signatures import SignatureSet, extract_signatures
 from rlbox.errors import SpecError
-from rlbox.fixes.conditions import stack_versions
+from rlbox.fixes.conditions import collect_stack_versions
 from rlbox.fixes.fix import TEXT_KEYS, Fix
-from rlbox.fixes.render import SIGNED, fix_packages
-from rlbox.fixes.view import Judged
+from rlbox.fixes.render import SIGNATURE_FIELDS, list_fix_packages
+from rlbox.fixes.view import FixEvaluation
 from rlbox.foreign import toml_table
 from rlbox.i18n import _
 from rlbox.target.target import Target, load_target
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedTarget:
+class TargetWithFixes:
     """A target completed with the apt packages of its fixes, the files it was read from, which of them
     sets each key, and the catalogue.
     """
@@ -42,18 +42,18 @@ class FixedTarget:
         return tuple(path.parent.name for path in self.files[1:-1])
 
 
-def load_fixed_target(project: Project, name: str) -> FixedTarget:
+def load_target_with_fixes(project: Project, name: str) -> TargetWithFixes:
     """Return the target `name` with what the fix catalogue adds to its base; errors are those of `load_target`.
 
     Only what the spec itself pins decides which packages are added, so that a lock does not depend on itself.
     """
     loaded, fixes = load_target(project, name), load_fixes(project)
     target = loaded.target
-    asked = fix_packages(fixes, target, stack_versions(target, None))
+    asked = list_fix_packages(fixes, target, collect_stack_versions(target, None))
     if packages := [package for package in asked if package not in target.base.holds_apt]:
         base = target.base.model_copy(update={"packages": (*target.base.packages, *packages)})
         target = target.model_copy(update={"base": base})
-    return FixedTarget(target=target, files=loaded.files, origins=loaded.origins, fixes=fixes)
+    return TargetWithFixes(target=target, files=loaded.files, origins=loaded.origins, fixes=fixes)
 
 
 def load_fixes(project: Project) -> tuple[Fix, ...]:
@@ -64,17 +64,17 @@ def load_fixes(project: Project) -> tuple[Fix, ...]:
     SpecError
         Broken TOML (with line), or wrong keys and values of one file.
     """
-    fixes, broken = readable_fixes(project)
+    fixes, broken = load_readable_fixes(project)
     if broken:
         raise broken[0]
     return fixes
 
 
-def readable_fixes(project: Project) -> tuple[tuple[Fix, ...], tuple[SpecError, ...]]:
+def load_readable_fixes(project: Project) -> tuple[tuple[Fix, ...], tuple[SpecError, ...]]:
     """Return the fixes that can be read, sorted by id, and what is wrong with the files of the others."""
     fixes, broken = [], []
     for name, path in project.fix_files().items():
-        shown = shown_path(path, project)
+        shown = display_path(path, project)
         try:
             fixes.append(_fix(name, shown, read_text(path, shown)))
         except SpecError as error:
@@ -85,7 +85,7 @@ def readable_fixes(project: Project) -> tuple[tuple[Fix, ...], tuple[SpecError, 
 @functools.lru_cache(maxsize=1024)
 def _fix(name: str, shown: str, text: str) -> Fix:
     """Return the checked fix; a text that was read before is not read again: a catalogue is some ninety of them."""
-    return check_spec(Fix, {**without_name(parse_toml(text, shown), shown, "id"), "id": name}, shown)
+    return validate_spec(Fix, {**reject_key(parse_toml(text, shown), shown, "id"), "id": name}, shown)
 
 
 def read_translations(files: Iterable[Path]) -> dict[str, str]:
@@ -102,7 +102,7 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Variable:
+class EnvVariable:
     """A variable of an image's environment, what it is set to, and why; `fix` is empty for one of the target's own."""
 
     name: str
@@ -111,16 +111,16 @@ class Variable:
     reason: str
 
 
-def fixes_that_know(fixes: Iterable[Fix], text: str) -> tuple[Fix, ...]:
+def find_fixes_by_log(fixes: Iterable[Fix], text: str) -> tuple[Fix, ...]:
     """Return the fixes whose signature is in one of the lines of `text`, what tells more first, warnings last."""
     by_id = {fix.id: fix for fix in fixes}
-    known = SignatureSet(extract_signatures(fix.model_dump(include=SIGNED) for fix in by_id.values()))
+    known = SignatureSet(extract_signatures(fix.model_dump(include=SIGNATURE_FIELDS) for fix in by_id.values()))
     lines = (make_line_event(parse_line(number, line), 1) for number, line in enumerate(text.splitlines(), start=1))
     found = dict.fromkeys(match.signature.fix for line in lines for match in known.match_event(line))
     return tuple(sorted((by_id[name] for name in found), key=lambda fix: fix.benign))
 
 
-def fixes_that_speak(fixes: Iterable[Fix], text: str) -> tuple[Fix, ...]:
+def search_fixes(fixes: Iterable[Fix], text: str) -> tuple[Fix, ...]:
     """Return the fixes that have `text`, or else all its words, in id, titles or the lines that they know."""
     wanted = " ".join(text.casefold().split())
     told = [(fix, " ".join((fix.id, fix.title, fix.title_zh, *_lines(fix))).casefold()) for fix in fixes]
@@ -134,16 +134,16 @@ def _lines(fix: Fix) -> Iterator[str]:
     return (row.example for row in fix.signature)
 
 
-def variables(judged: Iterable[Judged], target: Target) -> tuple[Variable, ...]:
+def list_env_variables(judged: Iterable[FixEvaluation], target: Target) -> tuple[EnvVariable, ...]:
     """Return every variable that fixes and the target set, by name; what the target itself sets holds."""
     return tuple(sorted(_variables(judged, target), key=lambda row: (row.name, row.fix)))
 
 
-def _variables(judged: Iterable[Judged], target: Target) -> Iterator[Variable]:
+def _variables(judged: Iterable[FixEvaluation], target: Target) -> Iterator[EnvVariable]:
     for one in judged:
         for row in one.rows if one.applies else ():
             if row.kind in ("env", "path") and row.name not in target.env:
-                yield Variable(name=row.name, value=row.value, fix=one.fix.id, reason=_(one.fix.title))
+                yield EnvVariable(name=row.name, value=row.value, fix=one.fix.id, reason=_(one.fix.title))
     for name, value in target.env.items():
         reason = f"images/{target.name}/target.toml: env"
-        yield Variable(name=name, value=value, fix="", reason=reason)
+        yield EnvVariable(name=name, value=value, fix="", reason=reason)

@@ -26,21 +26,21 @@ _COUNT = re.compile(r"^(>=|<=|==|<|>)(\d+)$")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
+class FixDecision:
     """Whether a fix applies; `reasons` are the facts for it, or all that speak against it."""
 
     applies: bool
     reasons: tuple[str, ...]
 
 
-def stack_versions(target: Target, lock: Lock | None) -> dict[str, str]:
+def collect_stack_versions(target: Target, lock: Lock | None) -> dict[str, str]:
     """Return the packages of a target's stack with their versions: what the spec pins, else what the lock has.
 
     Git parts are among them by their own name and that of their repository, without a version.
     """
     found: dict[str, str] = {}
     for part in target.git:
-        found |= dict.fromkeys(git_names(part), "")
+        found |= dict.fromkeys(list_git_package_names(part), "")
     found |= {canonicalize_name(name): version for name, version in target.base.holds.items()}
     for group in lock.groups if lock else ():
         found |= {canonicalize_name(package.name): package.version for package in group.packages}
@@ -56,7 +56,7 @@ def stack_versions(target: Target, lock: Lock | None) -> dict[str, str]:
     return found
 
 
-def torch_cuda(target: Target, versions: Versions) -> str:
+def find_torch_cuda(target: Target, versions: Versions) -> str:
     """Return the CUDA that the stack's torch is built with, as `13.0`; empty where spec and lock do not say.
 
     Its own version says it before the channel it comes from, and that before the runtime that is locked with it.
@@ -69,26 +69,26 @@ def torch_cuda(target: Target, versions: Versions) -> str:
     return ".".join(runtimes[0].split(".")[:2]) if runtimes else ""
 
 
-def git_names(part: GitSource) -> tuple[str, str]:
+def list_git_package_names(part: GitSource) -> tuple[str, str]:
     """Return the canonical names by which a git part counts as a package: its own, and that of its repository."""
     repository = part.url.rstrip("/").removesuffix(".git").rpartition("/")[2]
     return canonicalize_name(part.name), canonicalize_name(repository)
 
 
-def judge(fix: Fix, target: Target, versions: Versions) -> Decision:
+def evaluate_fix(fix: Fix, target: Target, versions: Versions) -> FixDecision:
     """Return whether `target` needs `fix`, and the facts that decide it."""
     if fix.id in target.fixes.off:
-        return Decision(
+        return FixDecision(
             applies=False, reasons=(_("switched off by the target: {off}").format(off=target.fixes.off[fix.id]),)
         )
     facts = list(_facts(fix.applies, target, versions))
     against = tuple(fact for holds, fact in facts if not holds)
     if against:
-        return Decision(applies=False, reasons=against)
-    return Decision(applies=True, reasons=tuple(fact for __, fact in facts) or (_("every target"),))
+        return FixDecision(applies=False, reasons=against)
+    return FixDecision(applies=True, reasons=tuple(fact for __, fact in facts) or (_("every target"),))
 
 
-def has_package(text: str, versions: Versions) -> tuple[bool, str]:
+def check_package(text: str, versions: Versions) -> tuple[bool, str]:
     """Return whether the stack has a package in a version of `text` (`vllm>=0.12`), and the fact that decides it."""
     asked = _requirement(text)
     name = canonicalize_name(asked.name)
@@ -123,13 +123,13 @@ def _plain(specifier: SpecifierSet) -> str:
 def _facts(applies: Applies, target: Target, versions: Versions) -> Iterator[tuple[bool, str]]:
     yield from _hardware_facts(applies, target)
     yield from _platform_facts(applies, target)
-    yield from (has_package(text, versions) for text in applies.stack)
+    yield from (check_package(text, versions) for text in applies.stack)
     if applies.any_stack:
-        answers = [has_package(text, versions) for text in applies.any_stack]
+        answers = [check_package(text, versions) for text in applies.any_stack]
         held = [fact for holds, fact in answers if holds]
         yield bool(held), held[0] if held else join("; ", (fact for __, fact in answers))
     for text in applies.no_stack:
-        holds, fact = has_package(text, versions)
+        holds, fact = check_package(text, versions)
         yield not holds, fact
 
 

@@ -8,18 +8,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from rlbox.config.pattern import fits_but
+from rlbox.config.pattern import matches_except
 from rlbox.config.schema import (
     AbsolutePath,
     AptPackage,
-    Cover,
+    DemandNumber,
     EnvName,
-    Frozen,
-    Line,
-    MaybePattern,
     Name,
+    OptionalPattern,
     PatternText,
-    Problems,
+    SingleLine,
+    SpecModel,
+    ValidationProblems,
 )
 from rlbox.i18n import _
 from rlbox.target.target import PatchFacts
@@ -31,17 +31,19 @@ class FixPatch(PatchFacts):
     """One diff of a fix, matched on content; it leaves its mark in every file, so that it can be found and listed."""
 
     name: Name
-    into: Line = Field("", description="folder that the diff's paths start in; empty: that of the package")
-    made_for: Annotated[Line, StringConstraints(min_length=1)] = Field(
+    into: SingleLine = Field("", description="folder that the diff's paths start in; empty: that of the package")
+    made_for: Annotated[SingleLine, StringConstraints(min_length=1)] = Field(
         description="commit or version that the diff was made from"
     )
-    reason: Annotated[Line, StringConstraints(min_length=1)] = Field(description="what goes wrong without it")
-    marker: Annotated[Line, StringConstraints(min_length=1)] = Field(description="text that each patched file holds")
+    reason: Annotated[SingleLine, StringConstraints(min_length=1)] = Field(description="what goes wrong without it")
+    marker: Annotated[SingleLine, StringConstraints(min_length=1)] = Field(
+        description="text that each patched file holds"
+    )
     diff: Annotated[str, StringConstraints(min_length=1)] = Field(description="unified diff")
 
     @model_validator(mode="after")
     def _diff_is_marked(self) -> FixPatch:
-        added = added_lines(self.diff)
+        added = parse_added_lines(self.diff)
         problems = [] if added else [_("diff: this is no unified diff")]
         problems += [
             _("diff: {path} does not get the marker").format(path=path)
@@ -50,18 +52,18 @@ class FixPatch(PatchFacts):
         ]
         problems += [
             _("diff: line {number} is in no hunk: a head counts too few").format(number=number)
-            for number in stray_lines(self.diff)
+            for number in find_stray_lines(self.diff)
         ]
         known = ["/".join(path.split("/")[self.strip :]) for path in added]
         problems += [
             _("files: the diff does not change {path}").format(path=path) for path in self.files if path not in known
         ]
         if problems:
-            raise Problems(problems)
+            raise ValidationProblems(problems)
         return self
 
 
-def added_lines(diff: str) -> dict[str, str]:
+def parse_added_lines(diff: str) -> dict[str, str]:
     """Return what a diff adds to each file, by the name in its `+++` line."""
     found: dict[str, str] = {}
     name = ""
@@ -74,7 +76,7 @@ def added_lines(diff: str) -> dict[str, str]:
     return found
 
 
-def stray_lines(diff: str) -> tuple[int, ...]:
+def find_stray_lines(diff: str) -> tuple[int, ...]:
     heads = ("+++ ", "--- ")
     return tuple(
         number
@@ -98,8 +100,8 @@ def _lines(diff: str) -> Iterator[tuple[int, str, bool]]:
 
 
 Text = Annotated[str, StringConstraints(min_length=1)]
-Title = Annotated[Line, StringConstraints(min_length=1, max_length=120)]
-Failure = Annotated[Line, StringConstraints(max_length=160)]
+Title = Annotated[SingleLine, StringConstraints(min_length=1, max_length=120)]
+Failure = Annotated[SingleLine, StringConstraints(max_length=160)]
 Count = Annotated[str, StringConstraints(pattern=r"^(>=|<=|==|<|>)\d+$")]
 Mode = Annotated[str, StringConstraints(pattern=r"^0[0-7]{3}$")]
 When = Literal["build", "run", "doctor"]
@@ -109,22 +111,22 @@ TEXT_KEYS = ("title", "failure", "remedy")
 """What a fix says in one language or in two: `title`, `title_zh`."""
 
 
-class Applies(Frozen):
+class Applies(SpecModel):
     """When a fix is needed; every condition that is given must hold, none given holds for every target."""
 
     gpu: bool | None = Field(None, description="the target has a GPU")
-    arch: tuple[Line, ...] = Field((), description="GPU architecture, one of: sm_80, sm_120, …")
+    arch: tuple[SingleLine, ...] = Field((), description="GPU architecture, one of: sm_80, sm_120, …")
     grade: Literal["", "datacenter", "consumer"] = Field("", description="kind of the GPU")
     gpus: Count | None = Field(None, description="GPUs of a node: >=2")
     nodes: Count | None = Field(None, description="number of nodes: >=2")
     rented: bool | None = Field(None, description="the machine is a rented container")
-    platform: tuple[Line, ...] = Field((), description="platform of a rented machine, one of")
-    region: tuple[Line, ...] = Field((), description="where the machine stands, one of: cn")
-    stack: tuple[Line, ...] = Field((), description="packages that are all in the stack: vllm>=0.12")
-    any_stack: tuple[Line, ...] = Field((), description="packages of which one is in the stack")
-    no_stack: tuple[Line, ...] = Field((), description="packages of which none is in the stack")
+    platform: tuple[SingleLine, ...] = Field((), description="platform of a rented machine, one of")
+    region: tuple[SingleLine, ...] = Field((), description="where the machine stands, one of: cn")
+    stack: tuple[SingleLine, ...] = Field((), description="packages that are all in the stack: vllm>=0.12")
+    any_stack: tuple[SingleLine, ...] = Field((), description="packages of which one is in the stack")
+    no_stack: tuple[SingleLine, ...] = Field((), description="packages of which none is in the stack")
     base: Literal["", "image", "bootstrap"] = Field("", description="what the base is made from")
-    network: tuple[Line, ...] = Field((), description="network of containers, one of")
+    network: tuple[SingleLine, ...] = Field((), description="network of containers, one of")
     pids_per_core_below: int | None = Field(None, description="process limit below this many for each core")
 
 
@@ -139,7 +141,7 @@ def _not_linked(path: str) -> str:
 ImagePath = Annotated[AbsolutePath, AfterValidator(_not_linked)]
 
 
-class BakedFile(Frozen):
+class BakedFile(SpecModel):
     """A file that a fix puts into the image."""
 
     path: ImagePath
@@ -147,23 +149,23 @@ class BakedFile(Frozen):
     text: Text
 
 
-class BakedLink(Frozen):
+class BakedLink(SpecModel):
     """A symbolic link that a fix puts into the image."""
 
     path: ImagePath
     to: Text
 
 
-class BakedRun(Frozen):
+class BakedRun(SpecModel):
     """How containers are started: floors under the target's own `[run]`; sizes in GiB, 0 asks for nothing."""
 
     shm_gib: Annotated[float, Field(ge=0)] = 0.0
     pids: Annotated[int, Field(ge=0)] = 0
-    ulimits: dict[Name, Line] = Field(default_factory=dict)
-    cap_add: tuple[Line, ...] = ()
+    ulimits: dict[Name, SingleLine] = Field(default_factory=dict)
+    cap_add: tuple[SingleLine, ...] = ()
 
 
-class RayWords(Frozen):
+class RayWords(SpecModel):
     """Words of `ray-start head` and `ray-start worker`; shell text, expanded when Ray starts.
 
     `before` is run first, with the role in `$role` and the user's arguments in `"$@"`; if it fails, Ray is not started.
@@ -171,12 +173,12 @@ class RayWords(Frozen):
 
     before: str = ""
 
-    common: tuple[Line, ...] = ()
-    head: tuple[Line, ...] = ()
-    worker: tuple[Line, ...] = ()
+    common: tuple[SingleLine, ...] = ()
+    head: tuple[SingleLine, ...] = ()
+    worker: tuple[SingleLine, ...] = ()
 
 
-class Refusal(Frozen):
+class Refusal(SpecModel):
     """A spec that cannot work: the condition is an expression over what templates of fixes see."""
 
     condition: Text = Field(alias="if")
@@ -184,7 +186,7 @@ class Refusal(Frozen):
     next: Text
 
 
-class Bake(Frozen):
+class Bake(SpecModel):
     """What a fix puts into the image and around its containers."""
 
     packages: tuple[AptPackage, ...] = ()
@@ -200,23 +202,25 @@ class Bake(Frozen):
     patch: tuple[FixPatch, ...] = ()
 
 
-class Check(Frozen):
+class Check(SpecModel):
     """A command that fails, and says in one line why, when the fix is absent."""
 
     run: Text
     when: tuple[When, ...] = Field(("build", "run", "doctor"), min_length=1)
 
 
-class Signature(Frozen):
+class Signature(SpecModel):
     """What a log says when the fault bites, with a real line that shows it and perhaps a near miss that does not.
 
     It is judged on the line that says what failed and on what that line goes on with, never on a neighbour's.
     """
 
     pattern: PatternText
-    unless: MaybePattern = Field("", description="a line that fits this too is another story")
-    near: MaybePattern = Field("", description="what the traceback's frames, the lane or the logger's place must fit")
-    far: MaybePattern = Field("", description="what they must not fit")
+    unless: OptionalPattern = Field("", description="a line that fits this too is another story")
+    near: OptionalPattern = Field(
+        "", description="what the traceback's frames, the lane or the logger's place must fit"
+    )
+    far: OptionalPattern = Field("", description="what they must not fit")
     role: Role = Field("", description="what the line is: a root, a wrapper of another, a victim, an end, or nothing")
     rank: Annotated[int, Field(ge=-3, le=5)] = Field(0, description="of two that fit, the higher one counts")
     anchor: tuple[Anchor, ...] = Field((), description="what a scan looks for, where the line has no common word")
@@ -233,13 +237,13 @@ class Signature(Frozen):
         return self
 
     def fits(self, line: str) -> bool:
-        return fits_but(self.pattern, self.unless, line)
+        return matches_except(self.pattern, self.unless, line)
 
 
 _NOTHING = Bake()
 
 
-class Fix(Frozen):
+class Fix(SpecModel):
     """One fix. `id` is the name of its file, and the id of the cause that it heals where there is one.
 
     Title, failure and remedy are told in English and in Chinese; a file may have one of both, which then stands for the
@@ -250,8 +254,10 @@ class Fix(Frozen):
     title: Title
     title_zh: Title = Field("", description="the title in Chinese; where one of both is missing the other is told")
     why: Text
-    source: tuple[Line, ...] = Field(min_length=1, description="where it is known from: seed lines, issues, files")
-    covers: tuple[Cover, ...] = Field((), description="numbers of the inventory of demands")
+    source: tuple[SingleLine, ...] = Field(
+        min_length=1, description="where it is known from: seed lines, issues, files"
+    )
+    covers: tuple[DemandNumber, ...] = Field((), description="numbers of the inventory of demands")
     heals: tuple[Name, ...] = Field((), description="ids of the causes whose lines it repairs")
     failure: Failure = Field("", description="what is wrong where its lines are found: what `rlbox diagnose` says")
     failure_zh: Failure = Field("", description="the same in Chinese; where one of both is missing the other is told")

@@ -10,15 +10,15 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from rlbox.fixes.conditions import Versions, git_names, has_package
-from rlbox.fixes.fix import Fix, FixPatch, added_lines
-from rlbox.fixes.render import fill, template_values
+from rlbox.fixes.conditions import Versions, check_package, list_git_package_names
+from rlbox.fixes.fix import Fix, FixPatch, parse_added_lines
+from rlbox.fixes.render import build_template_values, render_text
 from rlbox.i18n import _
 from rlbox.target.target import GitSource, PatchFacts, Target
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchRow:
+class ResolvedPatch:
     """A patch of a target.
 
     `name` is `FIX/PATCH`, or the file of a target's own patch, whose `fix` is empty. `into` is a folder of the image;
@@ -43,9 +43,9 @@ class PatchRow:
     diff_from: str = ""
 
 
-def patch_rows(
+def resolve_patches(
     fixes: Iterable[Fix], target: Target, versions: Versions, texts: Mapping[str, str]
-) -> tuple[PatchRow, ...]:
+) -> tuple[ResolvedPatch, ...]:
     """Return the patches of a target: those of its fixes in their order, then its own.
 
     Parameters
@@ -60,24 +60,24 @@ def patch_rows(
     SpecError
         A folder's template is broken.
     """
-    values = template_values(target, versions)
+    values = build_template_values(target, versions)
     rows = []
     for fix in fixes:
         for patch in fix.bake.patch:
-            package, skip = chosen_package(patch, target, versions)
-            into = fill(patch.into, values, f"templates/fixes/{fix.id}.toml") or _folder(
+            package, skip = choose_patched_package(patch, target, versions)
+            into = render_text(patch.into, values, f"templates/fixes/{fix.id}.toml") or _folder(
                 package, target, versions, values["site"]
             )
             rows.append(_row(patch, f"{fix.id}/{patch.name}", fix.id, package, into, patch.diff, skip))
     folders = {part.name: part.into for part in target.git}
     for own in target.patches:
-        package, skip = chosen_package(own, target, versions)
+        package, skip = choose_patched_package(own, target, versions)
         row = _row(own, own.file, "", package, own.into, texts.get(own.file, ""), skip)
         rows.append(replace(row, diff_from=f"{folders[own.part]}/{own.file}") if own.part else row)
     return tuple(rows)
 
 
-def chosen_package(patch: PatchFacts, target: Target, versions: Versions) -> tuple[str, str]:
+def choose_patched_package(patch: PatchFacts, target: Target, versions: Versions) -> tuple[str, str]:
     """Return the package or git part that a patch changes, and why it is skipped (empty: it is not).
 
     A git part has no version: there, content alone decides. Beside a package of its name, as a tree that is kept for
@@ -88,24 +88,24 @@ def chosen_package(patch: PatchFacts, target: Target, versions: Versions) -> tup
         asked = Requirement(text)
         if _tree(asked.name, target, versions):
             return canonicalize_name(asked.name), ""
-        holds, fact = has_package(text, versions)
+        holds, fact = check_package(text, versions)
         if holds:
             return canonicalize_name(asked.name), ""
         against.append(fact)
     return "", "; ".join(against)
 
 
-def git_part(name: str, target: Target) -> GitSource | None:
+def find_git_part(name: str, target: Target) -> GitSource | None:
     """Return the target's git part of a name: its own, or the last piece of its address."""
     wanted = canonicalize_name(name)
-    return next((part for part in target.git if wanted in git_names(part)), None)
+    return next((part for part in target.git if wanted in list_git_package_names(part)), None)
 
 
-def needs_patching(rows: Iterable[PatchRow]) -> bool:
+def has_patches_to_apply(rows: Iterable[ResolvedPatch]) -> bool:
     return any(not row.skip for row in rows)
 
 
-def patch_manifest(target: str, rows: Iterable[PatchRow], layers: Iterable[str] = ()) -> str:
+def render_patch_manifest(target: str, rows: Iterable[ResolvedPatch], layers: Iterable[str] = ()) -> str:
     """Return what templates/scripts/apply_patches.py reads, as JSON.
 
     Parameters
@@ -118,7 +118,7 @@ def patch_manifest(target: str, rows: Iterable[PatchRow], layers: Iterable[str] 
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
 
-def patch_notes(rows: Iterable[PatchRow]) -> tuple[str, ...]:
+def list_patch_notes(rows: Iterable[ResolvedPatch]) -> tuple[str, ...]:
     """Return what a reader of the Dockerfile must know of each patch; those of a fix with one reason share a line."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in rows:
@@ -132,10 +132,10 @@ def patch_notes(rows: Iterable[PatchRow]) -> tuple[str, ...]:
     return tuple(f"{', '.join(names)}: {words}" for (__, words), names in found.items())
 
 
-def patch_lines(patch: FixPatch) -> tuple[str, ...]:
+def format_patch(patch: FixPatch) -> tuple[str, ...]:
     """Return the manifest of a patch as `rlbox fixes show` prints it: a title line, then one line a fact, indented."""
     facts = {
-        "changes": ", ".join("/".join(path.split("/")[patch.strip :]) for path in added_lines(patch.diff)),
+        "changes": ", ".join("/".join(path.split("/")[patch.strip :]) for path in parse_added_lines(patch.diff)),
         "of": " or ".join(patch.package),
         "made for": patch.made_for,
         "reason": patch.reason,
@@ -156,7 +156,7 @@ def patch_lines(patch: FixPatch) -> tuple[str, ...]:
 
 
 def _tree(name: str, target: Target, versions: Versions) -> GitSource | None:
-    return None if versions.get(canonicalize_name(name)) else git_part(name, target)
+    return None if versions.get(canonicalize_name(name)) else find_git_part(name, target)
 
 
 def _folder(package: str, target: Target, versions: Versions, site: str) -> str:
@@ -164,9 +164,11 @@ def _folder(package: str, target: Target, versions: Versions, site: str) -> str:
     return part.into if part else site
 
 
-def _row(patch: PatchFacts, name: str, fix: str, package: str, into: str, diff: str, skip: str) -> PatchRow:
+def _row(patch: PatchFacts, name: str, fix: str, package: str, into: str, diff: str, skip: str) -> ResolvedPatch:
     facts: dict[str, Any] = patch.model_dump(
         include={"strip", "made_for", "reason", "upstream", "upstream_has", "absent", "marker"}
     )
     made_from = dict(sorted(patch.files.items()))
-    return PatchRow(name=name, fix=fix, package=package, into=into, made_from=made_from, diff=diff, skip=skip, **facts)
+    return ResolvedPatch(
+        name=name, fix=fix, package=package, into=into, made_from=made_from, diff=diff, skip=skip, **facts
+    )

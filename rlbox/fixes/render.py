@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, StrictUndefined, Template, TemplateError
 
-from rlbox.config.schema import Frozen
+from rlbox.config.schema import SpecModel
 from rlbox.diagnose.signatures import dump_signatures, extract_signatures
 from rlbox.errors import SpecError
-from rlbox.fixes.conditions import Versions, has_package, judge, torch_cuda
+from rlbox.fixes.conditions import Versions, check_package, evaluate_fix, find_torch_cuda
 from rlbox.fixes.fix import Bake, Fix, RayWords
 from rlbox.i18n import _, join
 from rlbox.target.target import Target
@@ -93,7 +93,7 @@ class ImageFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Baked:
+class RenderedFixes:
     """The fixes of a target as what they bake.
 
     `envs` stand in the order of ENV lines: what comes later is put in front of a path. `links` maps a path to what it
@@ -120,27 +120,27 @@ class Baked:
         return found
 
 
-def applicable(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[Fix, ...]:
+def select_fixes(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[Fix, ...]:
     """Return the fixes that a target needs, in their order; `SpecError` when it switches off one that is none."""
     known = {fix.id for fix in fixes}
     if unknown := sorted(set(target.fixes.off) - known):
         raise SpecError(
             _("fixes.off: there is no fix {unknown!r}").format(unknown=unknown[0]), next_step="rlbox fixes ls"
         )
-    found = [fix for fix in fixes if judge(fix, target, versions).applies]
+    found = [fix for fix in fixes if evaluate_fix(fix, target, versions).applies]
     return tuple(sorted(found, key=lambda fix: (fix.order, fix.id)))
 
 
-def secret_aliases(fixes: Iterable[Fix]) -> tuple[tuple[str, ...], ...]:
+def list_secret_aliases(fixes: Iterable[Fix]) -> tuple[tuple[str, ...], ...]:
     return tuple(group for fix in fixes for group in fix.bake.aliases)
 
 
-def fix_packages(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[str, ...]:
-    found = {package for fix in applicable(tuple(fixes), target, versions) for package in fix.bake.packages}
+def list_fix_packages(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[str, ...]:
+    found = {package for fix in select_fixes(tuple(fixes), target, versions) for package in fix.bake.packages}
     return tuple(sorted(found - set(target.base.packages)))
 
 
-def bake_fixes(fixes: Sequence[Fix], target: Target, versions: Versions) -> Baked:
+def render_fixes(fixes: Sequence[Fix], target: Target, versions: Versions) -> RenderedFixes:
     """Return what the fixes that `target` needs bake.
 
     Raises
@@ -148,12 +148,12 @@ def bake_fixes(fixes: Sequence[Fix], target: Target, versions: Versions) -> Bake
     SpecError
         A fix refuses the spec (all that do are named), two fixes disagree, or a template of a fix is broken.
     """
-    chosen = applicable(fixes, target, versions)
-    values = template_values(target, versions)
+    chosen = select_fixes(fixes, target, versions)
+    values = build_template_values(target, versions)
     _refuse(chosen, target, values)
-    filled = [(fix, filled_bake(fix, values)) for fix in chosen]
+    filled = [(fix, render_bake(fix, values)) for fix in chosen]
     ray = _ray_words(bake.ray for __, bake in filled)
-    baked = Baked(
+    baked = RenderedFixes(
         fixes=chosen,
         envs=tuple(_env(fix, bake) for fix, bake in reversed(filled) if bake.env or bake.path),
         files=(*_files(filled), *_ray_start(ray, versions)),
@@ -168,21 +168,21 @@ def bake_fixes(fixes: Sequence[Fix], target: Target, versions: Versions) -> Bake
     return baked
 
 
-def template_values(target: Target, versions: Versions) -> dict[str, Any]:
+def build_template_values(target: Target, versions: Versions) -> dict[str, Any]:
     return {
         "target": target,
         "hardware": target.hardware,
         "disk": target.disk.mount,
         "python": target.python.version,
         "site": f"/opt/venv/lib/python{target.python.version}/site-packages",
-        "cuda": torch_cuda(target, versions),
-        "has": lambda text: has_package(text, versions)[0],
+        "cuda": find_torch_cuda(target, versions),
+        "has": lambda text: check_package(text, versions)[0],
         "version": lambda name: versions.get(name, ""),
         "aliases": (),  # a hook sees those of its fix
     }
 
 
-def fill(text: str, values: Mapping[str, Any], where: str) -> str:
+def render_text(text: str, values: Mapping[str, Any], where: str) -> str:
     """Return a text of a fix with its template filled in; `SpecError` names the fix when it is broken."""
     if "{{" not in text and "{%" not in text and "{#" not in text:
         return text
@@ -194,7 +194,7 @@ def fill(text: str, values: Mapping[str, Any], where: str) -> str:
         ) from error
 
 
-def filled_bake(fix: Fix, values: Mapping[str, Any]) -> Bake:
+def render_bake(fix: Fix, values: Mapping[str, Any]) -> Bake:
     """Return what a fix bakes with its templates filled in for one target; patches and refusals are left as they are.
 
     Raises
@@ -206,8 +206,8 @@ def filled_bake(fix: Fix, values: Mapping[str, Any]) -> Bake:
 
     def filled(data: Any) -> Any:
         if isinstance(data, str):
-            return fill(data, seen, _where(fix))
-        if isinstance(data, Frozen):
+            return render_text(data, seen, _where(fix))
+        if isinstance(data, SpecModel):
             return data.model_copy(update={key: filled(value) for key, value in data})
         if isinstance(data, dict):
             return {key: filled(value) for key, value in data.items()}
@@ -267,7 +267,9 @@ def _refuse(chosen: Iterable[Fix], target: Target, values: Mapping[str, Any]) ->
                     next_step=_("correct the fix"),
                 ) from error
             if refused:
-                found.append((fill(row.says, values, _where(fix)), fill(row.next, values, _where(fix)), fix.id))
+                found.append(
+                    (render_text(row.says, values, _where(fix)), render_text(row.next, values, _where(fix)), fix.id)
+                )
     if found:
         where = f"images/{target.name}/target.toml"
         lines = [
@@ -283,7 +285,7 @@ def _refuse(chosen: Iterable[Fix], target: Target, values: Mapping[str, Any]) ->
         )
 
 
-def _check_agreement(baked: Baked) -> None:
+def _check_agreement(baked: RenderedFixes) -> None:
     seen: dict[tuple[str, str], tuple[str, str]] = {}
     rows = [(block.id, "env", name, text) for block in baked.envs for name, text in block.env.items()]
     rows += [(file.path, "file", file.path, file.text) for file in baked.files]
@@ -302,35 +304,35 @@ def _where(fix: Fix) -> str:
     return f"templates/fixes/{fix.id}.toml"
 
 
-SCHEMA = 1
-SIGNED = {"id", "title", "failure", "remedy", "heals", "benign", "signature"}
+MANIFEST_SCHEMA = 1
+SIGNATURE_FIELDS = {"id", "title", "failure", "remedy", "heals", "benign", "signature"}
 """What of a fix a judge of logs needs."""
 _TOLD = {"id", "title", "title_zh", "remedy", "remedy_zh", "heals"}
 
 
-def fix_manifest(chosen: Iterable[Fix], target: Target, versions: Versions, facts: Mapping[str, Any]) -> str:
+def render_fix_manifest(chosen: Iterable[Fix], target: Target, versions: Versions, facts: Mapping[str, Any]) -> str:
     """Return the manifest as JSON text.
 
     Keys: `schema`, `target` (its name), `facts` (what the image should find on its machine), and `fixes`, each with id,
     titles, remedies, the causes that it heals, and its check (`run`, `when`) or null.
     """
-    values = template_values(target, versions)
+    values = build_template_values(target, versions)
     rows = [{**fix.model_dump(mode="json", include=_TOLD), "check": _check(fix, values)} for fix in chosen]
-    data = {"schema": SCHEMA, "target": target.name, "facts": facts, "fixes": rows}
+    data = {"schema": MANIFEST_SCHEMA, "target": target.name, "facts": facts, "fixes": rows}
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
 
-def signature_list(fixes: Iterable[Fix]) -> str:
-    return dump_signatures(extract_signatures(fix.model_dump(include=SIGNED) for fix in fixes)) + "\n"
+def render_signatures(fixes: Iterable[Fix]) -> str:
+    return dump_signatures(extract_signatures(fix.model_dump(include=SIGNATURE_FIELDS) for fix in fixes)) + "\n"
 
 
 def _check(fix: Fix, values: Mapping[str, Any]) -> dict[str, Any] | None:
     if fix.check is None:
         return None
-    return {"run": fill(fix.check.run, values, f"templates/fixes/{fix.id}.toml"), "when": list(fix.check.when)}
+    return {"run": render_text(fix.check.run, values, f"templates/fixes/{fix.id}.toml"), "when": list(fix.check.when)}
 
 
-def known_benign(fixes: Iterable[Fix]) -> tuple[BenignPlan, ...]:
+def list_benign_lines(fixes: Iterable[Fix]) -> tuple[BenignPlan, ...]:
     """Return the benign lines of the catalogue, in any log.
 
     Those of fixes named `benign-…`; another benign fix tells that nothing is broken, not that nothing happened.

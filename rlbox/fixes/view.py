@@ -7,16 +7,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rlbox.amounts import asked_text, columns
-from rlbox.fixes.conditions import Versions, judge
+from rlbox.fixes.conditions import Versions, evaluate_fix
 from rlbox.fixes.fix import Applies, Bake, Fix
-from rlbox.fixes.patches import chosen_package, patch_lines
-from rlbox.fixes.render import HOOKS, filled_bake, template_values
+from rlbox.fixes.patches import choose_patched_package, format_patch
+from rlbox.fixes.render import HOOKS, build_template_values, render_bake
 from rlbox.i18n import _, get_language, join, ngettext, translate
 from rlbox.target.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)
-class BakedRow:
+class BakeEntry:
     """One thing that a fix bakes: its kind, its name, what it is set to; `text` are the lines of a file."""
 
     kind: str
@@ -25,7 +25,7 @@ class BakedRow:
     text: str = ""
 
 
-def kind_of(fix: Fix) -> str:
+def classify_fix(fix: Fix) -> str:
     """Return what sort of fix it is: `baked`, `check` (it only looks), `remedy` (it only advises) or `benign`."""
     if fix.benign:
         return "benign"
@@ -34,7 +34,7 @@ def kind_of(fix: Fix) -> str:
     return "check" if fix.check else "remedy"
 
 
-def condition_words(applies: Applies) -> tuple[str, ...]:
+def describe_conditions(applies: Applies) -> tuple[str, ...]:
     """Return every condition as a clause; nothing when the fix is for every target."""
     return (*_machine_words(applies), *_stack_words(applies))
 
@@ -77,118 +77,118 @@ def _or(values: tuple[str, ...]) -> str:
     return " or ".join(values)
 
 
-def baked_rows(fix: Fix, bake: Bake) -> tuple[BakedRow, ...]:
+def list_bake_entries(fix: Fix, bake: Bake) -> tuple[BakeEntry, ...]:
     """Return what `bake`, the fix's own or filled in for a target, consists of."""
     return (*_image_rows(fix, bake), *_start_rows(bake), *_source_rows(bake))
 
 
-def _image_rows(fix: Fix, bake: Bake) -> Iterator[BakedRow]:
-    yield from (BakedRow(kind="package", name=name) for name in bake.packages)
-    yield from (BakedRow(kind="env", name=name, value=value) for name, value in sorted(bake.env.items()))
+def _image_rows(fix: Fix, bake: Bake) -> Iterator[BakeEntry]:
+    yield from (BakeEntry(kind="package", name=name) for name in bake.packages)
+    yield from (BakeEntry(kind="env", name=name, value=value) for name, value in sorted(bake.env.items()))
     for name, folders in sorted(bake.path.items()):
-        yield BakedRow(kind="path", name=name, value=":".join(folders))
+        yield BakeEntry(kind="path", name=name, value=":".join(folders))
     for file in bake.file:
-        yield BakedRow(kind="file", name=file.path, value=file.mode, text=file.text)
-    yield from (BakedRow(kind="link", name=link.path, value=link.to) for link in bake.link)
+        yield BakeEntry(kind="file", name=file.path, value=file.mode, text=file.text)
+    yield from (BakeEntry(kind="link", name=link.path, value=link.to) for link in bake.link)
     if bake.hook:
-        yield BakedRow(kind="hook", name=f"{HOOKS}/{fix.order:02d}-{fix.id}.sh", text=bake.hook)
+        yield BakeEntry(kind="hook", name=f"{HOOKS}/{fix.order:02d}-{fix.id}.sh", text=bake.hook)
 
 
-def _start_rows(bake: Bake) -> Iterator[BakedRow]:
+def _start_rows(bake: Bake) -> Iterator[BakeEntry]:
     if bake.run.shm_gib:
-        yield BakedRow(
+        yield BakeEntry(
             kind="run",
             name="shared memory",
             value=_("at least {asked_text}").format(asked_text=asked_text(bake.run.shm_gib)),
         )
     if bake.run.pids:
-        yield BakedRow(kind="run", name="processes", value=_("at least {pids}").format(pids=bake.run.pids))
-    yield from (BakedRow(kind="secret", name=group[0], value=" ".join(group[1:])) for group in bake.aliases)
+        yield BakeEntry(kind="run", name="processes", value=_("at least {pids}").format(pids=bake.run.pids))
+    yield from (BakeEntry(kind="secret", name=group[0], value=" ".join(group[1:])) for group in bake.aliases)
     for name, limit in sorted(bake.run.ulimits.items()):
-        yield BakedRow(kind="run", name=f"ulimit {name}", value=limit)
-    yield from (BakedRow(kind="run", name="capability", value=name) for name in bake.run.cap_add)
+        yield BakeEntry(kind="run", name=f"ulimit {name}", value=limit)
+    yield from (BakeEntry(kind="run", name="capability", value=name) for name in bake.run.cap_add)
     for role, words in (("both", bake.ray.common), ("head", bake.ray.head), ("worker", bake.ray.worker)):
-        yield from (BakedRow(kind="ray", name=role, value=word) for word in words if word)
+        yield from (BakeEntry(kind="ray", name=role, value=word) for word in words if word)
     if bake.ray.before:
-        yield BakedRow(kind="ray", name="before it starts", text=bake.ray.before)
+        yield BakeEntry(kind="ray", name="before it starts", text=bake.ray.before)
 
 
-def _source_rows(bake: Bake) -> Iterator[BakedRow]:
+def _source_rows(bake: Bake) -> Iterator[BakeEntry]:
     for row in bake.refuse:
-        yield BakedRow(kind="refuse", name=row.condition, value=f"{row.says}; {row.next}")
+        yield BakeEntry(kind="refuse", name=row.condition, value=f"{row.says}; {row.next}")
     for patch in bake.patch:
-        facts = [line.strip() for line in patch_lines(patch)[1:]]
-        yield BakedRow(kind="patch", name=patch.name, value=patch.reason, text="\n".join([*facts, "", patch.diff]))
+        facts = [line.strip() for line in format_patch(patch)[1:]]
+        yield BakeEntry(kind="patch", name=patch.name, value=patch.reason, text="\n".join([*facts, "", patch.diff]))
 
 
 _SIGNS = {"env": "=", "path": "=", "link": " -> "}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class FixEvaluation:
     """A fix beside a target: whether the target gets it, the facts that decided, and what is baked there."""
 
     fix: Fix
     applies: bool
     reasons: tuple[str, ...]
-    rows: tuple[BakedRow, ...]
+    rows: tuple[BakeEntry, ...]
 
 
-def judge_all(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[Judged, ...]:
+def evaluate_fixes(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[FixEvaluation, ...]:
     """Return every fix beside `target`, in the order in which fixes are applied; `SpecError` for a broken template."""
     found = []
     for fix in sorted(fixes, key=lambda fix: (fix.order, fix.id)):
-        verdict = judge(fix, target, versions)
+        verdict = evaluate_fix(fix, target, versions)
         rows = _rows_there(fix, target, versions) if verdict.applies else ()
-        found.append(Judged(fix=fix, applies=verdict.applies, reasons=verdict.reasons, rows=rows))
+        found.append(FixEvaluation(fix=fix, applies=verdict.applies, reasons=verdict.reasons, rows=rows))
     return tuple(found)
 
 
-def _rows_there(fix: Fix, target: Target, versions: Versions) -> tuple[BakedRow, ...]:
+def _rows_there(fix: Fix, target: Target, versions: Versions) -> tuple[BakeEntry, ...]:
     """Return what a fix bakes for a target; a patch that is left out there says why."""
     left = {
         patch.name: _("left out: {skip}").format(skip=skip)
         for patch in fix.bake.patch
-        if (skip := chosen_package(patch, target, versions)[1])
+        if (skip := choose_patched_package(patch, target, versions)[1])
     }
-    rows = baked_rows(fix, filled_bake(fix, template_values(target, versions)))
+    rows = list_bake_entries(fix, render_bake(fix, build_template_values(target, versions)))
     return tuple(replace(row, value=left.get(row.name, row.value)) if row.kind == "patch" else row for row in rows)
 
 
-def list_json(fixes: Iterable[Fix]) -> dict[str, Any]:
+def catalogue_json(fixes: Iterable[Fix]) -> dict[str, Any]:
     keys = {"id", "title", "title_zh", "covers", "heals", "benign"}
-    return {"fixes": [{**fix.model_dump(mode="json", include=keys), "kind": kind_of(fix)} for fix in fixes]}
+    return {"fixes": [{**fix.model_dump(mode="json", include=keys), "kind": classify_fix(fix)} for fix in fixes]}
 
 
-def list_text(fixes: Iterable[Fix]) -> str:
+def format_catalogue(fixes: Iterable[Fix]) -> str:
     """Return a line for each fix: id, kind, title, the numbers that it covers."""
     rows = ((fix, f"  [{' '.join(fix.covers)}]" if fix.covers else "") for fix in fixes)
-    return "\n".join(columns((fix.id, kind_of(fix), _title(fix) + covers) for fix, covers in rows))
+    return "\n".join(columns((fix.id, classify_fix(fix), _title(fix) + covers) for fix, covers in rows))
 
 
 def fix_json(fix: Fix) -> dict[str, Any]:
     applies = fix.applies.model_dump(mode="json", exclude_defaults=True)
     bake = fix.bake.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     data = fix.model_dump(mode="json", by_alias=True)
-    return {"fix": {**data, "kind": kind_of(fix), "applies": applies, "bake": bake}}
+    return {"fix": {**data, "kind": classify_fix(fix), "applies": applies, "bake": bake}}
 
 
-def fix_text(fix: Fix) -> str:
+def format_fix(fix: Fix) -> str:
     """Return everything of a fix as people read it."""
     return "\n".join(map(translate, _fix_lines(fix)))
 
 
 def _fix_lines(fix: Fix) -> Iterator[str]:
     yield f"# {fix.id}: {_title(fix)}"
-    yield _("kind: {kind}").format(kind=kind_of(fix))
+    yield _("kind: {kind}").format(kind=classify_fix(fix))
     if fix.covers:
         yield _("covers: {ids}").format(ids=", ".join(fix.covers))
     if fix.heals:
         yield _("heals: {ids}").format(ids=", ".join(fix.heals))
     yield from ("", _("## why"), *fix.why.strip().splitlines())
-    conditions = condition_words(fix.applies) or (_("every target"),)
+    conditions = describe_conditions(fix.applies) or (_("every target"),)
     yield from ("", _("## applies when"), *(join("", ("- ", text)) for text in conditions))
-    rows = [line for row in baked_rows(fix, fix.bake) for line in _row_lines(row, whole=True)]
+    rows = [line for row in list_bake_entries(fix, fix.bake) for line in _row_lines(row, whole=True)]
     yield from ("", _("## what is baked"), *(rows or [_("nothing")]))
     if fix.check:
         yield from ("", _("## check ({when})").format(when=", ".join(fix.check.when)), *_indented(fix.check.run))
@@ -204,13 +204,13 @@ def _indented(text: str) -> list[str]:
     return [f"  {line}".rstrip() for line in text.strip().splitlines()]
 
 
-def _row_lines(row: BakedRow, *, whole: bool) -> list[str]:
+def _row_lines(row: BakeEntry, *, whole: bool) -> list[str]:
     head = f"{row.kind:<8}{row.name}" + (f"{_SIGNS.get(row.kind, '  ')}{row.value}" if row.value else "")
     head += ":…" if row.kind == "path" else ""
     return [head, *(f"  {line}".rstrip() for line in row.text.strip("\n").splitlines())] if whole else [head]
 
 
-def explain_json(target: str, judged: Iterable[Judged], refused: str) -> dict[str, Any]:
+def evaluations_json(target: str, judged: Iterable[FixEvaluation], refused: str) -> dict[str, Any]:
     """Return what a target gets and why as JSON types; `refused` is why its spec cannot be planned, or empty."""
     rows = list(judged)
     return {
@@ -220,7 +220,7 @@ def explain_json(target: str, judged: Iterable[Judged], refused: str) -> dict[st
             {
                 "id": one.fix.id,
                 "title": one.fix.title,
-                "kind": kind_of(one.fix),
+                "kind": classify_fix(one.fix),
                 "because": list(one.reasons),
                 "baked": [asdict(row) for row in one.rows],
             }
@@ -231,10 +231,10 @@ def explain_json(target: str, judged: Iterable[Judged], refused: str) -> dict[st
     }
 
 
-def explain_text(target: str, judged: Iterable[Judged], *, whole: bool) -> str:
+def format_evaluations(target: str, judged: Iterable[FixEvaluation], *, whole: bool) -> str:
     """Return what a target gets and why as people read it; `whole` shows the lines of files and hooks."""
     rows = list(judged)
-    given = [one for one in rows if one.applies and kind_of(one.fix) in ("baked", "check")]
+    given = [one for one in rows if one.applies and classify_fix(one.fix) in ("baked", "check")]
     advice = [one for one in rows if one.applies and one not in given]
     left = [one for one in rows if not one.applies]
     count = len(given)
@@ -244,7 +244,7 @@ def explain_text(target: str, judged: Iterable[Judged], *, whole: bool) -> str:
         )
     ]
     for one in given:
-        lines += ["", f"{one.fix.id} ({kind_of(one.fix)}): {_title(one.fix)}"]
+        lines += ["", f"{one.fix.id} ({classify_fix(one.fix)}): {_title(one.fix)}"]
         lines += [_("  because {reasons}").format(reasons=join("; ", one.reasons))]
         lines += [f"  {line}" for row in one.rows for line in _row_lines(row, whole=whole)]
     advises = _("# {count} more only know a line of a log, and the remedy or that it is benign")

@@ -18,7 +18,7 @@ from typing import Literal
 
 import re2
 
-from rlbox.config.pattern import re2_options
+from rlbox.config.pattern import create_re2_options
 from rlbox.hang.phases import PhaseFinder, PhaseLine, unnamed_phase
 from rlbox.hang.ranks import Deadlock
 from rlbox.job.phase import FLOORS, PhasePlan
@@ -51,7 +51,7 @@ class StepClock:
     """
 
     def __init__(self) -> None:
-        self._pattern = re2.compile(_COUNTERS.encode(), re2_options())
+        self._pattern = re2.compile(_COUNTERS.encode(), create_re2_options())
         self._series: dict[str, tuple[int, int]] = {}
         self._intervals: deque[float] = deque(maxlen=_MOST_INTERVALS)
         self.longest_s = 0.0

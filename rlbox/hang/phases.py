@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from rlbox.config.schema import Frozen, check_spec
+from rlbox.config.schema import SpecModel, validate_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.job.phase import FLOORS, Phase, PhasePlan
 from rlbox.logs.lines import bare_text
@@ -23,7 +23,7 @@ _MOST_HITS = 16
 _TAIL_BYTES = 1024
 
 
-class ShippedPhases(Frozen):
+class ShippedPhases(SpecModel):
     """The phases that rlbox knows by itself, in the order in which they are looked for."""
 
     phases: tuple[Phase, ...]
@@ -33,7 +33,7 @@ class ShippedPhases(Frozen):
 @functools.cache
 def load_phases() -> ShippedPhases:
     """Return the phases of an RL run that rlbox knows by itself."""
-    return check_spec(ShippedPhases, load_toml(PHASES), str(PHASES))
+    return validate_spec(ShippedPhases, load_toml(PHASES), str(PHASES))
 
 
 @dataclass(frozen=True, kw_only=True)

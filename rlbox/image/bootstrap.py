@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rlbox.artifacts.apt_lock import architecture_of
-from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.apt_lock import debian_architecture
+from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.system.command import check_command
@@ -94,7 +94,7 @@ def rootfs_path(checksum: str) -> Path:
     return cache_path("bootstrap", recipe[:24] + ".tar")
 
 
-def make_rootfs(lock: Lock, checksum: str, epoch: int, store: Store) -> Path:
+def make_rootfs(lock: Lock, checksum: str, epoch: int, store: ObjectStore) -> Path:
     """Return the archive of the system, made now from the store's packages unless it is there already.
 
     Raises
@@ -113,7 +113,7 @@ def make_rootfs(lock: Lock, checksum: str, epoch: int, store: Store) -> Path:
     try:
         with tempfile.TemporaryDirectory(prefix="rlbox-debs-") as folder:
             Path(folder).chmod(0o755)  # apt reads it as a user of its own
-            _write_archive(lock.debs, lock.base, architecture_of(lock.platform), store, Path(folder))
+            _write_archive(lock.debs, lock.base, debian_architecture(lock.platform), store, Path(folder))
             command = plan_bootstrap(lock.base, lock.debs, epoch, folder, str(_HOOKS), str(draft))
             check_command(command, f"mmdebstrap failed for {lock.base}")
         os.replace(draft, path)
@@ -132,12 +132,12 @@ def require_mmdebstrap() -> None:
         )
 
 
-def _write_archive(debs: Sequence[Deb], base: str, architecture: str, store: Store, folder: Path) -> None:
+def _write_archive(debs: Sequence[Deb], base: str, architecture: str, store: ObjectStore, folder: Path) -> None:
     """Lay the packages into `folder` with an index of exactly these."""
     controls = {}
     for deb in debs:
         path = folder / deb_file_name(deb)
-        store.link(deb.sha256, path)
+        store.link_to(deb.sha256, path)
         field = Command(argv=("dpkg-deb", "--field", str(path)))
         controls[deb.sha256] = check_command(field, f"{path.name} is no Debian package").stdout
     index = plan_package_list(debs, controls).encode()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.amounts import duration_text
 from rlbox.engine.address import open_engine_address
-from rlbox.engine.connection import engine, engine_version, find_image
+from rlbox.engine.connection import connect_engine, find_image, read_engine_version
 from rlbox.errors import EngineError, NotAnswered, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.buildkit import LINKED_COPIES, Builder, BuildOptions
@@ -98,7 +98,7 @@ class ImageBuild:
 
         `why` is a line that says why an image that is there is not good enough, or empty.
         """
-        from rlbox.artifacts.source_selection import unreached_explained
+        from rlbox.artifacts.source_selection import explain_unreachable_host
         from rlbox.image.buildkit import find_builder
         from rlbox.image.check import check_image, describe_image
         from rlbox.system.file_lock import hold_lock
@@ -110,7 +110,7 @@ class ImageBuild:
             app.say(why)
         find_builder()  # a missing tool is met before anything is fetched
         with hold_lock(*self._lock, patience_s=_MOMENT_S, tell=app.say):
-            with unreached_explained(wish.sources or plan.sources):
+            with explain_unreachable_host(wish.sources or plan.sources):
                 run, log, digest = self._run_builder()
             check_image(plan, again=wish.no_cache or wish.verify)
             app.say(f"built in {duration_text(time.monotonic() - began)}; log: {log}")
@@ -164,7 +164,7 @@ class ImageBuild:
 
         labels = (image.get("Config") or {}).get("Labels") or {}
         try:
-            history = engine().history(image["Id"])
+            history = connect_engine().history(image["Id"])
         except EngineError:
             return ()
         lock = load_lock(self._app.project.lock_file(self._plan.target))
@@ -193,7 +193,7 @@ class ImageBuild:
 
     def _check_engine(self) -> None:
         """Say what an old engine cannot promise; refuse to verify on it."""
-        version = engine_version()
+        version = read_engine_version()
         if not version or version >= LINKED_COPIES:
             return
         told = _("Docker {version} cannot promise the same bytes for the same lock; 23 and newer can").format(

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from rlbox.amounts import duration_text
 from rlbox.app import App
-from rlbox.engine.address import no_client, open_engine_address
-from rlbox.engine.connection import engine
+from rlbox.engine.address import create_missing_client_error, open_engine_address
+from rlbox.engine.connection import connect_engine
 from rlbox.errors import EngineError, Interrupted, WorkFailed
 from rlbox.foreign import parse_json, whole_number
 from rlbox.i18n import _
@@ -219,7 +219,7 @@ def find_builder() -> Builder:
     """
     clients = [path for folder in os.get_exec_path() if os.access(path := os.path.join(folder, "docker"), os.X_OK)]
     if not clients:
-        raise no_client()
+        raise create_missing_client_error()
     config = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")
     for folder in (f"{config}/cli-plugins", *_PLUGIN_FOLDERS):
         if os.access(plugin := f"{folder}/docker-buildx", os.X_OK):
@@ -322,7 +322,7 @@ def _build(command: Command, tag: str, log: Path, on_step: Callable[[Step], None
         if not code:
             return
         if failed and failed.name.startswith("exporting"):  # the tag was set before
-            engine().remove_tag(tag)
+            connect_engine().remove_tag(tag)
         why = find_transient_failure(text)
         if attempt == _ATTEMPTS or not why:
             raise _build_error(text, failed, code, log)

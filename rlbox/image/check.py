@@ -13,9 +13,9 @@ from typing import Any
 
 from rlbox.amounts import limit_text
 from rlbox.app import App
-from rlbox.engine.connection import engine, find_image, no_image
+from rlbox.engine.connection import connect_engine, create_missing_image_error, find_image
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan
-from rlbox.engine.oci import stored_digest
+from rlbox.engine.oci import find_manifest_digest
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import EngineError, TimedOut, WorkFailed
 from rlbox.findings import Finding, load_finding
@@ -56,9 +56,9 @@ def check_image(plan: ImagePlan, *, again: bool) -> None:
     if not again and memory.is_file():
         return
     try:
-        done = engine().run(_container(plan), _LIMIT_S)
+        done = connect_engine().run(_container(plan), _LIMIT_S)
     except (TimedOut, EngineError) as error:
-        engine().remove_tag(plan.tag)
+        connect_engine().remove_tag(plan.tag)
         late = _("did not end within {limit_s}").format(limit_s=limit_text(_LIMIT_S))
         why = late if isinstance(error, TimedOut) else _("could not be run: {what}").format(what=error.what)
         raise WorkFailed(_("the checks of {tag} {why}").format(tag=plan.tag, why=why)) from error
@@ -66,7 +66,7 @@ def check_image(plan: ImagePlan, *, again: bool) -> None:
     if done.ok:
         write_atomic(memory, "")
         return
-    engine().remove_tag(plan.tag)
+    connect_engine().remove_tag(plan.tag)
     if not found:
         raise WorkFailed(
             _("the checks of {tag} could not be run: {stderr}").format(tag=plan.tag, stderr=done.stderr.strip()[-500:])
@@ -124,17 +124,19 @@ def describe_image(app: App, plan: ImagePlan, *, hermetic: bool) -> None:
 
 def image_digest(image: dict[str, Any]) -> str:
     """Return the digest by which an image is explained: its manifest's, or its configuration's without one."""
-    return stored_digest(image) or str(image["Id"])
+    return find_manifest_digest(image) or str(image["Id"])
 
 
 def _files(plan: ImagePlan, image: dict[str, Any], hermetic: bool) -> dict[str, str]:
     name = plan.tag.rpartition(":")[0]
-    built = BuiltImage(name=name, digest=image_digest(image), has_manifest=bool(stored_digest(image)), epoch=plan.epoch)
+    built = BuiltImage(
+        name=name, digest=image_digest(image), has_manifest=bool(find_manifest_digest(image)), epoch=plan.epoch
+    )
     labels = image["Config"].get("Labels") or {}
     by = Builder(
         spec=labels.get("rlbox.spec", ""),
         mode="hermetic" if hermetic else "online",
-        versions={"engine": engine().version()},
+        versions={"engine": connect_engine().version()},
     )
     text = plan.context[f"lock/{plan.lock_checksum[:12]}{LOCK_IN_IMAGE}"]
     lock = parse_lock(text, plan.tag)
@@ -152,7 +154,7 @@ def tag_own_image(app: App, plan: ImagePlan) -> dict[str, Any]:
     image = find_image(plan.tag)
     image = adopt_matching_image(app, plan) if image is None else image
     if image is None:
-        raise no_image(plan.tag, plan.target)
+        raise create_missing_image_error(plan.tag, plan.target)
     return image
 
 
@@ -162,18 +164,18 @@ def adopt_matching_image(app: App, plan: ImagePlan) -> dict[str, Any] | None:
     Its checks are run unless this user has seen them hold. A dry run gives no name.
     """
     wanted = build_labels(list_deciding_entries(plan), plan)[BUILD_LABEL]
-    for row in engine().list_images(f"{BUILD_LABEL}={wanted}"):
+    for row in connect_engine().list_images(f"{BUILD_LABEL}={wanted}"):
         names = [tag for tag in row.get("RepoTags") or () if split_tag(tag)[0] and not tag.endswith(VERIFY_MARK)]
         if not names:  # one without a name may be what checks refused
             continue
         if app.dry_run:
             app.dry.first.append(f"{names[0]} is what the specs say, and gets the name {plan.tag}, too")
-            return dict(engine().find_image(names[0]) or row)
+            return dict(connect_engine().find_image(names[0]) or row)
         app.say(f"{names[0]} is what the specs say: it is {plan.tag}, too, and nothing is built")
 
-        engine().tag(row["Id"], parse_reference(plan.tag))
+        connect_engine().tag(row["Id"], parse_reference(plan.tag))
         check_image(plan, again=False)
-        return engine().find_image(plan.tag)
+        return connect_engine().find_image(plan.tag)
     return None
 
 

@@ -14,13 +14,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from rlbox.amounts import columns, duration_text, size_text
 from rlbox.app import App
-from rlbox.artifacts.base_image import base_files
-from rlbox.artifacts.fetch import ensure, fetch_view
-from rlbox.artifacts.object_store import Store, store_folder
+from rlbox.artifacts.base_image import list_base_files
+from rlbox.artifacts.fetch import fetch_artifacts, show_fetch_progress
+from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.relock import write_lock
-from rlbox.artifacts.source_selection import locator, unreached_explained
-from rlbox.artifacts.store_upkeep import remember
-from rlbox.config.schema import suggest
+from rlbox.artifacts.source_selection import create_locator, explain_unreachable_host
+from rlbox.artifacts.store_upkeep import record_fetched_lock
+from rlbox.config.schema import suggest_similar
 from rlbox.errors import SpecError, WorkFailed, page
 from rlbox.i18n import _
 from rlbox.image.compile_env import (
@@ -37,9 +37,9 @@ from rlbox.image.plans import ImageSources, load_image_plan
 from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path, sha256_file, write_atomic
 from rlbox.system.safe_files import remove_tree
-from rlbox.target.artifact import compile_inputs, named_files
+from rlbox.target.artifact import list_compile_inputs, list_named_artifacts
 from rlbox.target.compiled import Compile
-from rlbox.target.lock import Compiled, Lock, Package, load_lock, objects_digest
+from rlbox.target.lock import CompiledWheel, Lock, Package, compute_objects_digest, load_lock
 from rlbox.target.target import Target
 
 
@@ -76,7 +76,7 @@ def compile_target(app: App, name: str, wish: CompileOptions) -> tuple[WheelResu
     return tuple(told)
 
 
-def _lock_wheel(app: App, name: str, row: Compiled, wheel: Package) -> None:
+def _lock_wheel(app: App, name: str, row: CompiledWheel, wheel: Package) -> None:
     """Put a wheel into the lock as it is now: another rlbox may have locked another wheel meanwhile."""
     lock = load_lock(app.project.lock_file(name))
     if lock is None or row not in lock.compiled:
@@ -103,12 +103,12 @@ def _usable_lock(app: App, recipe: ImageSources) -> Lock:
     return recipe.lock
 
 
-def _chosen(target: Target, lock: Lock, names: tuple[str, ...]) -> list[tuple[Compile, Compiled]]:
+def _chosen(target: Target, lock: Lock, names: tuple[str, ...]) -> list[tuple[Compile, CompiledWheel]]:
     entries = {entry.distribution: entry for __, entry in target.compiled}
     if unknown := [name for name in names if name not in entries]:
         raise SpecError(
             _("the stack of target {target} compiles no {unknown!r}{suggest}").format(
-                target=target.name, unknown=unknown[0], suggest=suggest(unknown[0], [*entries])
+                target=target.name, unknown=unknown[0], suggest=suggest_similar(unknown[0], [*entries])
             ),
             where=f"images/{target.name}/target.toml",
         )
@@ -119,11 +119,11 @@ class _Work:
     """One wheel of a target that is wanted."""
 
     def __init__(
-        self, app: App, target: Target, lock: Lock, entry: Compile, row: Compiled, wish: CompileOptions
+        self, app: App, target: Target, lock: Lock, entry: Compile, row: CompiledWheel, wish: CompileOptions
     ) -> None:
         self._app, self._target, self._lock, self._entry, self._row, self._wish = app, target, lock, entry, row, wish
-        self._store = Store(store_folder(None))
-        digest = objects_digest(target, entry, row, lock.toolchain)
+        self._store = ObjectStore(resolve_store_dir(None))
+        digest = compute_objects_digest(target, entry, row, lock.toolchain)
         self._objects = cache_path("compile", "objects", digest[:24] + identify_host_compiler(lock))
         self._jobs = plan_jobs(entry, probe_capacity(), wish.jobs)
 
@@ -172,7 +172,7 @@ class _Work:
         """Return the wheel when the store has it: the one of the lock, else the one that was compiled here."""
         wheel = self._lock.wheel(self._row)
         if wheel and not self._wish.replace:
-            return wheel if self._store.intact(wheel.sha256, wheel.size) else None
+            return wheel if self._store.is_intact(wheel.sha256, wheel.size) else None
         made = find_recorded_wheel(self._store, self._row)
         return made.package(self._row) if made and not self._wish.replace else None
 
@@ -187,17 +187,19 @@ class _Work:
 
     def _fetch(self) -> None:
         app, store, lock = self._app, self._store, self._lock
-        base = base_files(store, lock.base, lock.platform)
-        remember(store, lock.target, app.project.lock_file(lock.target), (*base, *named_files(lock)))
-        files = compile_inputs(lock, self._row)
-        missing = [file for file in files if not store.intact(file.sha256, file.size)]
+        base = list_base_files(store, lock.base, lock.platform)
+        record_fetched_lock(
+            store, lock.target, app.project.lock_file(lock.target), (*base, *list_named_artifacts(lock))
+        )
+        files = list_compile_inputs(lock, self._row)
+        missing = [file for file in files if not store.is_intact(file.sha256, file.size)]
         if not missing:
             return
         size = sum(file.size for file in missing)
         sources = self._wish.sources or self._target.sources
         app.say(f"fetching {len(missing)} files, {size_text(size)}")
-        with unreached_explained(sources), fetch_view(app, size) as on_progress:
-            ensure(files, locator(app, sources, files), store, on_progress, target=self._target.name)
+        with explain_unreachable_host(sources), show_fetch_progress(app, size) as on_progress:
+            fetch_artifacts(files, create_locator(app, sources, files), store, on_progress, target=self._target.name)
 
     def _build(self, folder: Path, objects: Path) -> BuiltWheel:
         app, entry, row = self._app, self._entry, self._row
@@ -233,7 +235,7 @@ class _Work:
 
     def _keep(self, wheel: Path, built: BuiltWheel, state: str) -> WheelResult:
         digest, size = sha256_file(wheel), wheel.stat().st_size
-        self._store.adopt(wheel, digest)
+        self._store.import_file(wheel, digest)
         version = str(parse_wheel_filename(wheel.name)[1])
         units = {unit.file: unit.seconds for unit in built.units if unit.state != "left"}
         made = CompiledWheel(
@@ -275,7 +277,7 @@ class CompiledWheel:
     units: Mapping[str, int]
     schema: Literal[1] = 1
 
-    def package(self, compiled: Compiled) -> Package:
+    def package(self, compiled: CompiledWheel) -> Package:
         """Return the wheel as its lock names it."""
         return Package(
             name=compiled.name,
@@ -287,18 +289,18 @@ class CompiledWheel:
         )
 
 
-def record_wheel(store: Store, compiled: Compiled, made: CompiledWheel) -> None:
+def record_wheel(store: ObjectStore, compiled: CompiledWheel, made: CompiledWheel) -> None:
     """Write down what a recipe gave."""
     write_atomic(_note(store, compiled.recipe), json.dumps(asdict(made), ensure_ascii=False, indent=1) + "\n")
 
 
-def find_recorded_wheel(store: Store, compiled: Compiled) -> CompiledWheel | None:
+def find_recorded_wheel(store: ObjectStore, compiled: CompiledWheel) -> CompiledWheel | None:
     """Return what a recipe gave on this machine, as long as the store holds the wheel."""
     made = _read(_note(store, compiled.recipe))
-    return made if made and store.intact(made.sha256, made.size) else None
+    return made if made and store.is_intact(made.sha256, made.size) else None
 
 
-def read_unit_seconds(store: Store, name: str) -> tuple[int, ...]:
+def read_unit_seconds(store: ObjectStore, name: str) -> tuple[int, ...]:
     """Return how many seconds each file of a wheel took when one of that name was compiled here last; empty: never."""
     notes = sorted((store.root / "compiled").glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
     found = (made for made in map(_read, notes) if made and made.name == name and any(made.units.values()))
@@ -312,7 +314,7 @@ def _read(path: Path) -> CompiledWheel | None:
         return None
 
 
-def _note(store: Store, recipe: str) -> Path:
+def _note(store: ObjectStore, recipe: str) -> Path:
     return store.root / "compiled" / f"{recipe}.json"
 
 
@@ -334,7 +336,7 @@ class WheelResult:
         Compilers at a time.
     """
 
-    compiled: Compiled
+    compiled: CompiledWheel
     state: str
     archs: tuple[str, ...]
     wheel: Package | None = None

@@ -14,8 +14,8 @@ from typing import Any
 
 from uv import find_uv_bin
 
-from rlbox.artifacts.git_tree import EPOCH
-from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.git_tree import TAR_MTIME
+from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.bootstrap import make_rootfs
@@ -24,7 +24,7 @@ from rlbox.system.command import check_command, run_command
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.system.safe_files import remove_tree
 from rlbox.target.compiled import Compile
-from rlbox.target.lock import Compiled, GitTree, Lock, Package, build_env, requirements
+from rlbox.target.lock import CompiledWheel, GitTree, Lock, Package, format_requirements, recipe_environment
 from rlbox.target.target import Target
 from rlbox.values import Command
 
@@ -87,7 +87,7 @@ def plan_env(target: Target, entry: Compile, jobs: int, libraries: Iterable[str]
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHASHSEED": "0",
         "PYTHONPATH": f"{BOX}/site",
-        "SOURCE_DATE_EPOCH": str(EPOCH),
+        "SOURCE_DATE_EPOCH": str(TAR_MTIME),
         "TZ": "UTC",
     }
     if entry.cuda:
@@ -98,7 +98,7 @@ def plan_env(target: Target, entry: Compile, jobs: int, libraries: Iterable[str]
         "LIBRARY_PATH": ":".join(f"{folder}/lib" for folder in folders),
     }
     at_once = {"CMAKE_BUILD_PARALLEL_LEVEL": str(jobs), "MAKEFLAGS": f"-j{jobs}", "MAX_JOBS": str(jobs)}
-    return {"NVCC_THREADS": "1", **(search if folders else {}), **build_env(target, entry), **fixed, **at_once}
+    return {"NVCC_THREADS": "1", **(search if folders else {}), **recipe_environment(target, entry), **fixed, **at_once}
 
 
 def plan_build(
@@ -152,7 +152,7 @@ _INSTALL_S = 1800.0
 _HIDDEN = ("dev", "mnt", "proc", "tmp")  # `enter.sh` lays the build's own over them
 
 
-def prepare_build_system(target: Target, lock: Lock, store: Store) -> tuple[str, str]:
+def prepare_build_system(target: Target, lock: Lock, store: ObjectStore) -> tuple[str, str]:
     """Return the root of the system that a build sees, and its Python.
 
     That is one of the lock's own apt packages; where the base is an image, this machine's.
@@ -219,7 +219,7 @@ def _own_python(version: str) -> str:
     return str(python)
 
 
-def prepare_build_requirements(target: Target, compiled: Compiled, store: Store) -> Path:
+def prepare_build_requirements(target: Target, compiled: CompiledWheel, store: ObjectStore) -> Path:
     """Return the folder with what a build imports, its compiler among it; builds of the same tools share it.
 
     Raises
@@ -232,7 +232,7 @@ def prepare_build_requirements(target: Target, compiled: Compiled, store: Store)
             _("what a build imports must be wheels: {sources}").format(sources=", ".join(sources)),
             where="stack.compile.needs",
         )
-    pins = requirements(compiled.tools)
+    pins = format_requirements(compiled.tools)
     mark = hashlib.sha256(f"{target.python.version} {target.python.platform}\n{pins}".encode()).hexdigest()
     folder = cache_path("compile", "tools", mark[:24])
     if not folder.is_dir():
@@ -242,7 +242,7 @@ def prepare_build_requirements(target: Target, compiled: Compiled, store: Store)
     return folder
 
 
-def _install(target: Target, tools: Iterable[Package], pins: str, store: Store, folder: Path) -> None:
+def _install(target: Target, tools: Iterable[Package], pins: str, store: ObjectStore, folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="rlbox-compile-") as wheels:
         for package in tools:
             os.symlink(store.path(package.sha256), Path(wheels, package.file))
@@ -262,7 +262,9 @@ def _link_libraries(site: Path) -> None:
             os.symlink(path.name, name)
 
 
-def make_build_directory(folder: Path, system: str, entry: Compile, compiled: Compiled, store: Store) -> None:
+def make_build_directory(
+    folder: Path, system: str, entry: Compile, compiled: CompiledWheel, store: ObjectStore
+) -> None:
     """Lay a build's own folder anew: the source as its archive has it, the system's compilers behind `launch.sh`."""
     if folder.exists():
         remove_tree(folder)
@@ -279,7 +281,7 @@ def make_build_directory(folder: Path, system: str, entry: Compile, compiled: Co
     _take_source(folder, entry, compiled)
 
 
-def _take_source(folder: Path, entry: Compile, compiled: Compiled) -> None:
+def _take_source(folder: Path, entry: Compile, compiled: CompiledWheel) -> None:
     """Put the source at its path: an archive of the index has one folder at its top, a git tree none."""
     unpacked = folder / "unpacked"
     tops = list(unpacked.iterdir())

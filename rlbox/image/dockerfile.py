@@ -8,9 +8,9 @@ from shlex import quote
 from textwrap import wrap
 from typing import Any
 
-from rlbox.engine.container import CA_NAMES
-from rlbox.fixes.patches import PatchRow, needs_patching, patch_notes
-from rlbox.fixes.render import Baked, FixEnv
+from rlbox.engine.container import CA_VARIABLES
+from rlbox.fixes.patches import ResolvedPatch, has_patches_to_apply, list_patch_notes
+from rlbox.fixes.render import FixEnv, RenderedFixes
 from rlbox.image.labels import image_labels
 from rlbox.image.layers import BuildStage, list_part_paths, lock_folder
 from rlbox.image.machine import container_defaults, limits_text
@@ -49,10 +49,14 @@ class _Env:
 
 
 def dockerfile_values(
-    target: Target, lock: Lock | None, stages: Sequence[BuildStage], baked: Baked, patching: tuple[PatchRow, ...]
+    target: Target,
+    lock: Lock | None,
+    stages: Sequence[BuildStage],
+    baked: RenderedFixes,
+    patching: tuple[ResolvedPatch, ...],
 ) -> dict[str, Any]:
     """Return the values of the template `Dockerfile.j2`."""
-    parts, patched = _parts(target), needs_patching(patching)
+    parts, patched = _parts(target), has_patches_to_apply(patching)
     below = [*(stage.name for stage in stages), *([PARTS] if parts else [])]
     return {
         "target": target,
@@ -60,9 +64,9 @@ def dockerfile_values(
         "stages": [_stage(target, stage, stages[:number]) for number, stage in enumerate(stages)],
         "layers": [_Layer(*path.split("/")) for path in layer_paths(target, stages)],
         "patched": _lines(*(_MOUNT.format(name) for name in below)) if patched else [],
-        "patch_notes": patch_notes(patching),
+        "patch_notes": list_patch_notes(patching),
         "carried": {**dict.fromkeys(parts, "unlocked"), **(list_part_paths(lock) if lock else {})},
-        "ca_names": CA_NAMES,
+        "ca_names": CA_VARIABLES,
         "envs": [_Env(_env_title(block), env_line(_env_words(block))) for block in baked.envs],
         "own_env": env_line(f"{name}={quote_dockerfile(value)}" for name, value in sorted(target.env.items())),
         "limits": limits_text(container_defaults(target, baked)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rlbox.app import App
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import SpecError
-from rlbox.fixes.conditions import stack_versions
-from rlbox.fixes.render import bake_fixes
+from rlbox.fixes.conditions import collect_stack_versions
+from rlbox.fixes.render import render_fixes
 from rlbox.i18n import _
 from rlbox.image.forms.apptainer import plan_apptainer
 from rlbox.image.forms.compose import plan_compose
@@ -28,7 +28,7 @@ def export_text(app: App, name: str, form: str, *, image: str, gpus: str = "", w
     recipe = ImageSources.load(app.project, name)
     target, lock, templates = recipe.target, recipe.lock, recipe.templates
     if form == "compose":
-        container = container_defaults(target, bake_fixes(recipe.fixes, target, stack_versions(target, lock)))
+        container = container_defaults(target, render_fixes(recipe.fixes, target, collect_stack_versions(target, lock)))
         return plan_compose(
             target, container, templates, tag=target_tag(app.project, name), image=image, gpus=gpus, way=way
         )

@@ -9,30 +9,30 @@ from pathlib import Path
 
 from rlbox.amounts import size_text
 from rlbox.app import App
-from rlbox.artifacts.base_image import base_files, fetch_base_image
+from rlbox.artifacts.base_image import fetch_locked_base, list_base_files
 from rlbox.artifacts.fetch import (
-    FetchReport,
-    check_room,
-    ensure,
-    fetch_view,
-    group_rows,
-    refuse_uncompiled,
-    table_text,
-    total_row,
+    FetchResult,
+    check_disk_space,
+    fetch_artifacts,
+    format_groups,
+    measure_groups,
+    require_compiled_wheels,
+    show_fetch_progress,
+    sum_groups,
 )
-from rlbox.artifacts.object_store import Store, store_folder
+from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.offline_export import (
-    Imported,
-    export_folder,
-    export_registry,
-    import_folder,
-    import_registry,
-    is_folder,
-    plan_inputs_artifact,
-    require_export,
+    ImportResult,
+    export_to_directory,
+    export_to_registry,
+    import_from_directory,
+    import_from_registry,
+    is_directory_path,
+    plan_export,
+    read_export_manifest,
 )
-from rlbox.artifacts.source_selection import locator, unreached_explained
-from rlbox.artifacts.store_upkeep import remember
+from rlbox.artifacts.source_selection import create_locator, explain_unreachable_host
+from rlbox.artifacts.store_upkeep import record_fetched_lock
 from rlbox.engine.reference import Reference, parse_reference
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
@@ -40,7 +40,7 @@ from rlbox.image.plan import ImagePlan
 from rlbox.image.plans import load_image_plan
 from rlbox.system.files import require_writable_directory
 from rlbox.system.network_settings import read_network_settings
-from rlbox.target.artifact import Artifact, artifacts, artifacts_here, named_files
+from rlbox.target.artifact import Artifact, list_artifacts, list_inplace_artifacts, list_named_artifacts
 from rlbox.target.lock import Lock, load_lock
 
 
@@ -68,7 +68,7 @@ def fetch_target(app: App, name: str, wish: FetchOptions) -> int:
     lock = load_lock(app.project.lock_file(name))
     if lock is None:
         raise SpecError(_("the lock of target {name} is missing").format(name=name), next_step=f"rlbox lock {name}")
-    store = Store(store_folder(wish.store), seals=not app.dry_run)
+    store = ObjectStore(resolve_store_dir(wish.store), seals=not app.dry_run)
     place = _place(wish.export_to or wish.import_from)
     if wish.export_to and isinstance(place, Path):
         with app.checking("export"):
@@ -89,7 +89,7 @@ def _place(text: str | None) -> Path | Reference | None:
     """Return the folder or the registry's name that an export or import is about."""
     if not text:
         return None
-    if is_folder(text) or Path(text).exists():
+    if is_directory_path(text) or Path(text).exists():
         return Path(os.path.expanduser(text)).absolute()
     host = text.partition("/")[0]
     if "/" not in text or not ("." in host or ":" in host or host == "localhost"):
@@ -102,81 +102,85 @@ def _place(text: str | None) -> Path | Reference | None:
 
 def _files(lock: Lock, wish: FetchOptions) -> tuple[Artifact, ...]:
     """Return what is wanted, each file once: without those that have the bytes of an earlier one."""
-    files = artifacts_here(lock) if wish.here else artifacts(lock)
+    files = list_inplace_artifacts(lock) if wish.here else list_artifacts(lock)
     return tuple({file.sha256: file for file in reversed(files)}.values())[::-1]
 
 
-def _base(lock: Lock, store: Store, wish: FetchOptions) -> tuple[Artifact, ...]:
-    return base_files(store, lock.base, lock.platform) if wish.base else ()
+def _base(lock: Lock, store: ObjectStore, wish: FetchOptions) -> tuple[Artifact, ...]:
+    return list_base_files(store, lock.base, lock.platform) if wish.base else ()
 
 
-def _remember(app: App, lock: Lock, store: Store) -> None:
+def _remember(app: App, lock: Lock, store: ObjectStore) -> None:
     """Write down what all of a lock's objects are, whichever of them are wanted now."""
-    files = (*base_files(store, lock.base, lock.platform), *named_files(lock))
-    remember(store, lock.target, app.project.lock_file(lock.target), files)
+    files = (*list_base_files(store, lock.base, lock.platform), *list_named_artifacts(lock))
+    record_fetched_lock(store, lock.target, app.project.lock_file(lock.target), files)
 
 
 def _look(
-    app: App, plan: ImagePlan, lock: Lock, store: Store, place: Path | Reference | None, wish: FetchOptions
+    app: App, plan: ImagePlan, lock: Lock, store: ObjectStore, place: Path | Reference | None, wish: FetchOptions
 ) -> int:
     """Show what would be fetched, and whether it would be."""
     base = _base(lock, store, wish)
-    rows = group_rows(lock, base, store.intact, here=wish.here)
+    rows = measure_groups(lock, base, store.is_intact, here=wish.here)
     if unknown := "@" in lock.base and not base and wish.base:
         app.not_checked("its manifest is not in the store", f"files of the base image {lock.base}")
-    missing = [file for file in (*base, *_files(lock, wish)) if not store.intact(file.sha256, file.size)]
+    missing = [file for file in (*base, *_files(lock, wish)) if not store.is_intact(file.sha256, file.size)]
     if wish.import_from:
         source, would = f"{place}", f"import {place}"
         with app.checking("export"):
             if isinstance(place, Path):
-                require_export(place)
+                read_export_manifest(place)
     else:
         source, would = (
             f"sources {wish.sources or plan.sources}",
             f"fetch {len(missing)} files" + " and the base image" * unknown,
         )
         with app.checking("store"):
-            refuse_uncompiled(missing, store, plan.target)
+            require_compiled_wheels(missing, store, plan.target)
     with app.checking("store"):
-        check_room(store, missing)
+        check_disk_space(store, missing)
     if not missing and not unknown:
         would = "fetch nothing: the store holds it all"
     elif not (wish.import_from and isinstance(place, Path)):
         app.not_checked("a dry run asks no network", source)
     would += f", and export it to {place}" if wish.export_to else ""
-    data = [{**asdict(row), "missing_bytes": row.missing_bytes} for row in (*rows, total_row(rows))]
+    data = [{**asdict(row), "missing_bytes": row.missing_bytes} for row in (*rows, sum_groups(rows))]
     facts = {"target": lock.target, "store": str(store.root), "groups": data[:-1], "total": data[-1]}
-    return app.planned(facts, table_text(rows), would)
+    return app.planned(facts, format_groups(rows), would)
 
 
 def _fetch(
-    app: App, plan: ImagePlan, lock: Lock, store: Store, wish: FetchOptions
-) -> tuple[tuple[Artifact, ...], FetchReport]:
+    app: App, plan: ImagePlan, lock: Lock, store: ObjectStore, wish: FetchOptions
+) -> tuple[tuple[Artifact, ...], FetchResult]:
     profile = wish.sources or plan.sources
     files = _files(lock, wish)
-    base = fetch_base_image(app, lock, store, profile) if wish.base else ()
+    base = fetch_locked_base(app, lock, store, profile) if wish.base else ()
     _remember(app, lock, store)
-    missing = [file.size for file in files if not store.intact(file.sha256, file.size)]
+    missing = [file.size for file in files if not store.is_intact(file.sha256, file.size)]
     if not missing:
         whole = sum(file.size for file in files)
-        return (*base, *files), FetchReport(present=len(files), present_bytes=whole, by_mirror={})
+        return (*base, *files), FetchResult(present=len(files), present_bytes=whole, by_mirror={})
     app.say(f"fetching {len(missing)} files, {size_text(sum(missing))}")
-    with unreached_explained(profile), fetch_view(app, sum(missing)) as on_progress:
-        report = ensure(files, locator(app, profile, files), store, on_progress, target=plan.target, jobs=wish.jobs)
+    with explain_unreachable_host(profile), show_fetch_progress(app, sum(missing)) as on_progress:
+        report = fetch_artifacts(
+            files, create_locator(app, profile, files), store, on_progress, target=plan.target, jobs=wish.jobs
+        )
     return (*base, *files), report
 
 
-def _export(app: App, lock: Lock, files: Sequence[Artifact], store: Store, place: Path | Reference | None) -> None:
+def _export(
+    app: App, lock: Lock, files: Sequence[Artifact], store: ObjectStore, place: Path | Reference | None
+) -> None:
     files = [file if file.size else replace(file, size=store.path(file.sha256).stat().st_size) for file in files]
-    plan = plan_inputs_artifact(lock.target, lock.text(), files)
+    plan = plan_export(lock.target, lock.text(), files)
     app.say(f"exporting {len(files)} files to {place}")
     if isinstance(place, Path):
-        export_folder(plan, files, store, place)
+        export_to_directory(plan, files, store, place)
     elif place:
-        export_registry(plan, files, store, place, read_network_settings().ca_bundle)
+        export_to_registry(plan, files, store, place, read_network_settings().ca_bundle)
 
 
-def _import(app: App, lock: Lock, store: Store, place: Path | Reference | None, wish: FetchOptions) -> None:
+def _import(app: App, lock: Lock, store: ObjectStore, place: Path | Reference | None, wish: FetchOptions) -> None:
     done = _imported(app, store, place)
     if done.lock != lock.text().encode():
         app.say(f"the export was made from another lock of {lock.target}")
@@ -191,9 +195,9 @@ def _import(app: App, lock: Lock, store: Store, place: Path | Reference | None, 
     base = _base(lock, store, wish)
     files = (*base, *_files(lock, wish))
     _remember(app, lock, store)
-    missing = [file.file for file in files if not store.intact(file.sha256, file.size)]
+    missing = [file.file for file in files if not store.is_intact(file.sha256, file.size)]
     if missing or ("@" in lock.base and not base and wish.base):
-        enough = wish.base and all(store.intact(file.sha256, file.size) for file in artifacts_here(lock))
+        enough = wish.base and all(store.is_intact(file.sha256, file.size) for file in list_inplace_artifacts(lock))
         which = " --place here" * wish.here
         partly = f"; it has what rlbox apply takes: rlbox fetch {lock.target} --place here --import {place}"
         raise WorkFailed(
@@ -212,17 +216,17 @@ def _next(target: str, wish: FetchOptions) -> str:
     return f"next: rlbox apply {target} --offline" if wish.here else f"next: rlbox build {target} --hermetic"
 
 
-def _imported(app: App, store: Store, place: Path | Reference | None) -> Imported:
+def _imported(app: App, store: ObjectStore, place: Path | Reference | None) -> ImportResult:
     def on_file(title: str) -> None:
         if app.verbosity > 0:
             app.say(title)
 
     if isinstance(place, Reference):
-        return import_registry(place, store, read_network_settings().ca_bundle, on_file)
-    return import_folder(place or Path(), store, on_file)
+        return import_from_registry(place, store, read_network_settings().ca_bundle, on_file)
+    return import_from_directory(place or Path(), store, on_file)
 
 
-def _tell(app: App, name: str, store: Store, report: FetchReport, wish: FetchOptions) -> None:
+def _tell(app: App, name: str, store: ObjectStore, report: FetchResult, wish: FetchOptions) -> None:
     exported = wish.export_to
     whole = size_text(report.present_bytes + report.fetched_bytes)
     lines = [

@@ -9,12 +9,18 @@ from urllib.parse import unquote
 
 from rlbox.amounts import size_text
 from rlbox.app import App
-from rlbox.artifacts.base_image import fetch_base_image, missing_files, write_base_layout
-from rlbox.artifacts.fetch import check_room, ensure, fetch_view, lacking, refuse_uncompiled
-from rlbox.artifacts.object_store import Store, store_folder
+from rlbox.artifacts.base_image import fetch_locked_base, list_missing_base_files, write_oci_layout
+from rlbox.artifacts.fetch import (
+    check_disk_space,
+    create_missing_files_error,
+    fetch_artifacts,
+    require_compiled_wheels,
+    show_fetch_progress,
+)
+from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.profile import load_profile
-from rlbox.artifacts.source_selection import build_env, locator
-from rlbox.engine.connection import engine_version
+from rlbox.artifacts.source_selection import build_step_environment, create_locator
+from rlbox.engine.connection import read_engine_version
 from rlbox.errors import EngineError, SpecError
 from rlbox.i18n import _
 from rlbox.image.bootstrap import deb_file_name, make_rootfs, require_mmdebstrap, rootfs_path
@@ -32,7 +38,7 @@ from rlbox.image.names import tag_to_file_name
 from rlbox.image.plan import ImagePlan
 from rlbox.system.files import cache_path
 from rlbox.system.network_settings import read_network_settings
-from rlbox.target.artifact import Artifact, artifacts
+from rlbox.target.artifact import Artifact, list_artifacts
 from rlbox.target.lock import Lock, Package, load_lock
 from rlbox.target.target import load_target
 
@@ -50,7 +56,7 @@ class BuildInputs:
         self._site = read_network_settings()
         self._local = {unquote(name) for names in self._site.find_links.values() for name in names}
         self._lock = self._read_lock()
-        self._store = Store(store_folder(None), seals=not app.dry_run)
+        self._store = ObjectStore(resolve_store_dir(None), seals=not app.dry_run)
         self._sources = wish.sources or plan.sources
 
     def write(self, folder: Path | None = None) -> BuildRun:
@@ -75,7 +81,7 @@ class BuildInputs:
                 self._refuse(missing)
         if missing and not self._wish.hermetic:
             with app.checking("store"):
-                check_room(self._store, missing)
+                check_disk_space(self._store, missing)
             size = size_text(sum(file.size for file in missing))
             app.dry.first.append(f"{len(missing)} files are fetched, {size}")
             app.not_checked("a dry run asks no network", f"sources {self._sources}")
@@ -115,7 +121,9 @@ class BuildInputs:
 
     def _settings(self) -> Mapping[str, str]:
         """Return the settings of pip and uv in build steps."""
-        return build_env(self._app, self._plan.torch_groups, self._sources, self._site, artifacts(self._lock))
+        return build_step_environment(
+            self._app, self._plan.torch_groups, self._sources, self._site, list_artifacts(self._lock)
+        )
 
     def _rootfs(self) -> Path | None:
         """Return the bootstrapped operating system; None for a base that is an image."""
@@ -156,12 +164,12 @@ class BuildInputs:
             return ""
         if not from_store:
             return f"docker-image://{lock.base}"
-        if self._wish.hermetic and (missing := missing_files(store, lock.base, lock.platform)):
-            raise lacking(missing, store, self._plan.target)
+        if self._wish.hermetic and (missing := list_missing_base_files(store, lock.base, lock.platform)):
+            raise create_missing_files_error(missing, store, self._plan.target)
         if app.dry_run:
             return f"oci-layout://FOLDER@{lock.base.rpartition('@')[2]}"
-        fetch_base_image(app, lock, store, self._sources)
-        return f"oci-layout://{write_base_layout(lock.base, lock.platform, store)}@{lock.base.rpartition('@')[2]}"
+        fetch_locked_base(app, lock, store, self._sources)
+        return f"oci-layout://{write_oci_layout(lock.base, lock.platform, store)}@{lock.base.rpartition('@')[2]}"
 
     def _fetch(self) -> None:
         """Bring into the store what the build carries."""
@@ -170,22 +178,22 @@ class BuildInputs:
             self._refuse(missing)
             size = sum(artifact.size for artifact in missing)
             app.say(f"fetching {len(missing)} files, {size_text(size)}")
-            find = locator(app, self._sources, artifacts(self._lock))
-            with fetch_view(app, size) as on_progress:
-                ensure(missing, find, store, on_progress, target=plan.target)
+            find = create_locator(app, self._sources, list_artifacts(self._lock))
+            with show_fetch_progress(app, size) as on_progress:
+                fetch_artifacts(missing, find, store, on_progress, target=plan.target)
 
     def _refuse(self, missing: list[Artifact]) -> None:
         """Refuse what no build fetches: wheels that are compiled; for a hermetic one all."""
-        refuse_uncompiled(missing, self._store, self._plan.target)
+        require_compiled_wheels(missing, self._store, self._plan.target)
         if self._wish.hermetic:
-            raise lacking(missing, self._store, self._plan.target)
+            raise create_missing_files_error(missing, self._store, self._plan.target)
 
     def _missing(self) -> list[Artifact]:
         """Return what the build carries and the store has not.
 
         It carries all; or uv, what no step of a Dockerfile verifies itself, what lies in pip's `find-links` folders.
         """
-        plan, store, wanted = self._plan, self._store, artifacts(self._lock)
+        plan, store, wanted = self._plan, self._store, list_artifacts(self._lock)
         everything, local = self._wish.hermetic, self._local
         kinds, uv = ("apt", "compiled", "git", "http"), ("uv", "runtime")
         carried = [
@@ -195,7 +203,7 @@ class BuildInputs:
         ]
         if plan.rootfs and rootfs_path(plan.rootfs).exists():
             carried = [artifact for artifact in carried if artifact.kind != "apt"]
-        return [artifact for artifact in carried if not store.intact(artifact.sha256, artifact.size)]
+        return [artifact for artifact in carried if not store.is_intact(artifact.sha256, artifact.size)]
 
     def _wheels(self) -> Mapping[str, Path]:
         """Return the Python packages that the context carries: path below `wheels/` to the file."""
@@ -215,7 +223,7 @@ class BuildInputs:
 
 def _engine() -> tuple[int, ...]:
     try:
-        return engine_version()
+        return read_engine_version()
     except EngineError:  # a context is written for whatever engine builds it
         return ()
 

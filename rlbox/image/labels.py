@@ -7,14 +7,14 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rlbox.config.toml_files import dotted
+from rlbox.config.toml_files import iter_dotted_keys
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.secrets.masks import looks_like_secret
 
 if TYPE_CHECKING:
-    from rlbox.fixes.patches import PatchRow
-    from rlbox.fixes.render import Baked
+    from rlbox.fixes.patches import ResolvedPatch
+    from rlbox.fixes.render import RenderedFixes
     from rlbox.target.lock import Lock
     from rlbox.target.target import Target
 
@@ -30,7 +30,7 @@ _SHOWN = 6
 
 
 def compute_image_keys(
-    target: Target, lock: Lock | None, baked: Baked, patching: tuple[PatchRow, ...], named: Iterable[str]
+    target: Target, lock: Lock | None, baked: RenderedFixes, patching: tuple[ResolvedPatch, ...], named: Iterable[str]
 ) -> dict[str, str]:
     """Return what decides an image: the keys of the spec that its files name, lock, fixes and patches.
 
@@ -41,7 +41,9 @@ def compute_image_keys(
     named
         Keys that a file of the target sets: the others are defaults, which no file can say.
     """
-    spec = dict(dotted(target.model_dump(mode="json", exclude={"sources": True, "vast": True, "disk": {"archive"}})))
+    spec = dict(
+        iter_dotted_keys(target.model_dump(mode="json", exclude={"sources": True, "vast": True, "disk": {"archive"}}))
+    )
     keys = {key: _shown(key, spec[key]) for key in sorted(named) if key in spec}
     baking = [fix for fix in baked.fixes if fix.bakes]
     keys |= {f"{FIX}{fix.id}": _sum(fix.model_dump(mode="json", include={"bake", "check"})) for fix in baking}
@@ -132,7 +134,7 @@ _SHORT = 12
 
 
 def image_labels(
-    target: Target, lock: Lock | None, baked: Baked | None = None, patching: tuple[PatchRow, ...] = ()
+    target: Target, lock: Lock | None, baked: RenderedFixes | None = None, patching: tuple[ResolvedPatch, ...] = ()
 ) -> dict[str, str]:
     """Return the labels by which an image explains itself; none of them names a machine, a mirror or a moment."""
     ids = sorted(fix.id for fix in baked.fixes if fix.bakes) if baked else []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlbox.engine.container import ContainerDefaults
 
 if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need it
-    from rlbox.fixes.render import Baked
+    from rlbox.fixes.render import RenderedFixes
     from rlbox.target.target import Target
 
 
@@ -44,7 +44,7 @@ def image_needs(target: Target, container: ContainerDefaults, ports: Mapping[str
     return {**machine_requirements(target, ports), **container_limits(container), "env": dict(target.env)}
 
 
-def container_defaults(target: Target, baked: Baked) -> ContainerDefaults:
+def container_defaults(target: Target, baked: RenderedFixes) -> ContainerDefaults:
     """Return how containers of a target are started: what its spec says, never below what its fixes need."""
     run = target.run
     limits = {**baked.ulimits, **run.ulimits}

@@ -14,13 +14,13 @@ from rlbox.i18n import _
 from rlbox.image.labels import rootfs_checksum, spec_checksum
 from rlbox.image.layers import lock_folder
 from rlbox.image.machine import container_defaults
-from rlbox.target.artifact import TorchGroup, torch_groups
+from rlbox.target.artifact import TorchGroup, list_torch_groups
 from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE, PATCHES_IN_CONTEXT
 
 if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need it
     from rlbox.fixes.fix import Fix
-    from rlbox.fixes.patches import PatchRow
-    from rlbox.fixes.render import Baked
+    from rlbox.fixes.patches import ResolvedPatch
+    from rlbox.fixes.render import RenderedFixes
     from rlbox.image.layers import BuildStage
     from rlbox.target.lock import Lock
     from rlbox.target.target import Target
@@ -80,12 +80,12 @@ class ImagePlan:
     def require_lock(self) -> None:
         """Raise `SpecError` unless the lock fits its spec."""
         if self.lock != "current":
-            from rlbox.target.lock import lock_remedy
+            from rlbox.target.lock import suggest_lock_command
 
             raise SpecError(
                 _("the lock of target {target} is {lock}").format(target=self.target, lock=self.lock),
                 where=f"images/{self.target}/lock.json",
-                next_step=lock_remedy(self.target, self.lock),
+                next_step=suggest_lock_command(self.target, self.lock),
             )
 
 
@@ -111,22 +111,22 @@ def plan_image(
         The target's patches, file name to text; the catalogue; `JOB.PORT` of its shipped jobs to number, for `doctor`;
         dotted key of the spec to the file that sets it.
     """
-    from rlbox.fixes.conditions import stack_versions
-    from rlbox.fixes.patches import patch_rows
-    from rlbox.fixes.render import bake_fixes
+    from rlbox.fixes.conditions import collect_stack_versions
+    from rlbox.fixes.patches import resolve_patches
+    from rlbox.fixes.render import render_fixes
     from rlbox.image.dockerfile import dockerfile_values
     from rlbox.image.labels import compute_image_keys
     from rlbox.image.layers import plan_layers, plan_stages
     from rlbox.image.templates import render
-    from rlbox.target.lock import lock_state
+    from rlbox.target.lock import describe_lock_state
 
     def text(name: str, **values: Any) -> str:
         return render(templates, name, values)
 
-    stages, versions = plan_stages(plan_layers(target, lock)), stack_versions(target, lock)
-    baked = bake_fixes(fixes, target, versions)
+    stages, versions = plan_stages(plan_layers(target, lock)), collect_stack_versions(target, lock)
+    baked = render_fixes(fixes, target, versions)
     container = container_defaults(target, baked)
-    patching = patch_rows(baked.fixes, target, versions, patches)
+    patching = resolve_patches(baked.fixes, target, versions, patches)
     dockerfile = text("Dockerfile.j2", **dockerfile_values(target, lock, stages, baked, patching))
     files = {path: text(f"scripts/{path.rpartition('/')[2]}") for path in SCRIPTS}
     files |= _patch_files(target, stages, patching) | _fix_files(baked, target, versions, ports)
@@ -136,7 +136,7 @@ def plan_image(
         rendered=_forms(target, dockerfile, container, templates)
         | {_BASE: _BASE_HEAD + text("base.j2", interpreter=_USUAL)},
         context={"Dockerfile": dockerfile, **files, **(_locked_files(lock, stages) if lock else {})},
-        lock=lock_state(target, lock, runtime, patches),
+        lock=describe_lock_state(target, lock, runtime, patches),
         lock_checksum=lock.checksum() if lock else "",
         spec_checksum=spec_checksum(target),
         rootfs=rootfs_checksum(lock, target.build.epoch) if lock and target.base.bootstrap else "",
@@ -152,7 +152,7 @@ def _as_it_says(target: Target) -> dict[str, Any]:
     return {
         "target": target.name,
         "title": target.title,
-        "torch_groups": torch_groups(target),
+        "torch_groups": list_torch_groups(target),
         "python": target.python.version,
         "sources": target.sources,
         "network": target.build.network,
@@ -172,32 +172,38 @@ def _forms(target: Target, dockerfile: str, container: ContainerDefaults, templa
     return found | committed_onstart(target, templates)
 
 
-def _patch_files(target: Target, stages: Sequence[BuildStage], patching: tuple[PatchRow, ...]) -> dict[str, str]:
-    from rlbox.fixes.patches import needs_patching, patch_manifest
+def _patch_files(target: Target, stages: Sequence[BuildStage], patching: tuple[ResolvedPatch, ...]) -> dict[str, str]:
+    from rlbox.fixes.patches import has_patches_to_apply, render_patch_manifest
     from rlbox.image.dockerfile import layer_paths
 
-    if not needs_patching(patching):
+    if not has_patches_to_apply(patching):
         return {}
-    return {PATCHES_IN_CONTEXT: patch_manifest(target.name, patching, layer_paths(target, stages))}
+    return {PATCHES_IN_CONTEXT: render_patch_manifest(target.name, patching, layer_paths(target, stages))}
 
 
-def _fix_files(baked: Baked, target: Target, versions: Mapping[str, str], ports: Mapping[str, int]) -> dict[str, str]:
-    from rlbox.fixes.render import fix_manifest
+def _fix_files(
+    baked: RenderedFixes, target: Target, versions: Mapping[str, str], ports: Mapping[str, int]
+) -> dict[str, str]:
+    from rlbox.fixes.render import render_fix_manifest
     from rlbox.image.machine import machine_requirements
 
     files = {f"{PROGRAMS if file.mode == '0755' else FIXES}{file.path}": file.text for file in baked.files}
     return files | {
-        f"{FIXES}{FIXES_IN_IMAGE}": fix_manifest(baked.fixes, target, versions, machine_requirements(target, ports))
+        f"{FIXES}{FIXES_IN_IMAGE}": render_fix_manifest(
+            baked.fixes, target, versions, machine_requirements(target, ports)
+        )
     }
 
 
 def _locked_files(lock: Lock, stages: Sequence[BuildStage]) -> dict[str, str]:
     from rlbox.image.layers import layer_folder
-    from rlbox.target.lock import requirements
+    from rlbox.target.lock import format_requirements
 
     layers = [layer for stage in stages for layer in stage.layers]
-    files = {f"wheels/{layer_folder(layer.name)}/{REQUIREMENTS}": requirements(layer.packages) for layer in layers}
-    files[f"wheels/runtime/{REQUIREMENTS}"] = requirements(lock.runtime.packages)
-    files["wheels/build.txt"] = requirements(lock.build.packages)
+    files = {
+        f"wheels/{layer_folder(layer.name)}/{REQUIREMENTS}": format_requirements(layer.packages) for layer in layers
+    }
+    files[f"wheels/runtime/{REQUIREMENTS}"] = format_requirements(lock.runtime.packages)
+    files["wheels/build.txt"] = format_requirements(lock.build.packages)
     files[f"{lock_folder(lock)}{LOCK_IN_IMAGE}"] = lock.text()
     return files

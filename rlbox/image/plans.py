@@ -43,11 +43,11 @@ class ImageSources:
     @classmethod
     def load(cls, project: Project, name: str) -> ImageSources:
         """Return the recipe of target `name`; errors are those of `load_target`."""
-        from rlbox.fixes.catalogue import load_fixed_target
+        from rlbox.fixes.catalogue import load_target_with_fixes
         from rlbox.job.load import load_ports
         from rlbox.target.lock import load_lock
 
-        loaded = load_fixed_target(project, name)
+        loaded = load_target_with_fixes(project, name)
         patches = project.patches(name, loaded.target.own_patches)
         return cls(
             target=loaded.target,
@@ -55,7 +55,7 @@ class ImageSources:
             fixes=loaded.fixes,
             patches={path.name: path.read_text("utf-8") for path in patches},
             ports=load_ports(Project(folder=project.roots[-1]), name),
-            templates=tuple(project.template_folders()),
+            templates=tuple(project.template_dirs()),
             origins=loaded.origins,
         )
 

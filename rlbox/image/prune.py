@@ -9,8 +9,8 @@ from typing import Any
 
 from rlbox.amounts import columns, size_text
 from rlbox.config.project import Project
-from rlbox.config.schema import suggest
-from rlbox.engine.connection import engine
+from rlbox.config.schema import suggest_similar
+from rlbox.engine.connection import connect_engine
 from rlbox.engine.container import TARGET_LABEL
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
@@ -107,10 +107,10 @@ def list_images(project: Project) -> list[CachedImage]:
         The engine does not answer.
     """
     users: dict[str, list[str]] = {}
-    for row in engine().list_containers(TARGET_LABEL):
+    for row in connect_engine().list_containers(TARGET_LABEL):
         users.setdefault(str(row.get("ImageID", "")), []).append(_container(row))
     own, found = project_name(project), []
-    for row in engine().list_images(TARGET_LABEL):
+    for row in connect_engine().list_images(TARGET_LABEL):
         names = [tag for tag in row.get("RepoTags") or () if tag != _NAMELESS]
         for name in names or [str(row["Id"])]:
             found.append(_kept(project, own, row, name, tuple(sorted(users.get(str(row["Id"]), ())))))
@@ -127,7 +127,7 @@ def select_images(project: Project, rows: Sequence[CachedImage], names: Iterable
         if not named:
             raise SpecError(
                 _("rlbox built no image {name!r} in this engine{suggest}").format(
-                    name=name, suggest=suggest(name, [row.name for row in rows])
+                    name=name, suggest=suggest_similar(name, [row.name for row in rows])
                 ),
                 next_step="rlbox images ls",
             )
@@ -138,7 +138,7 @@ def select_images(project: Project, rows: Sequence[CachedImage], names: Iterable
 def remove_images(rows: Iterable[CachedImage]) -> None:
     """Take the names off some images; one without a name left goes, unless a container has been made from it."""
     for row in rows:
-        engine().remove_image(row.name)
+        connect_engine().remove_image(row.name)
 
 
 def _kept(project: Project, own: str, row: dict[str, Any], name: str, containers: tuple[str, ...]) -> CachedImage:

@@ -10,10 +10,10 @@ from typing import Any
 
 from rlbox.amounts import size_text
 from rlbox.app import App
-from rlbox.engine.connection import engine, find_image
-from rlbox.engine.oci import stored_digest
+from rlbox.engine.connection import connect_engine, find_image
+from rlbox.engine.oci import find_manifest_digest
 from rlbox.errors import EngineError, SpecError
-from rlbox.fixes.catalogue import load_fixed_target
+from rlbox.fixes.catalogue import load_target_with_fixes
 from rlbox.i18n import _
 from rlbox.image.image_info import ImagePart, LayerInfo, LockChange, image_layers, lock_changes, lock_groups
 from rlbox.image.labels import FORCED_LABEL, spec_checksum
@@ -168,12 +168,12 @@ def _facts(app: App, word: str, image: dict[str, Any]) -> ImageInfo:
     return ImageInfo(
         name=word,
         identity=image["Id"],
-        digest=stored_digest(image),
+        digest=find_manifest_digest(image),
         tags=tuple(image.get("RepoTags") or ()),
         created=image.get("Created", ""),
         size=image.get("Size", 0),
         labels=labels,
-        layers=image_layers(engine().history(image["Id"]), lock, patched=bool(labels.get("rlbox.patches"))),
+        layers=image_layers(connect_engine().history(image["Id"]), lock, patched=bool(labels.get("rlbox.patches"))),
         lock=lock,
         note=note,
         standing=_build_status(app, labels, lock),
@@ -182,7 +182,7 @@ def _facts(app: App, word: str, image: dict[str, Any]) -> ImageInfo:
 
 def _lock_in(image: str) -> tuple[Lock | None, str]:
     """Return the lock that an image holds, or None and why it cannot be read."""
-    text = engine().read_file(image, LOCK_IN_IMAGE)
+    text = connect_engine().read_file(image, LOCK_IN_IMAGE)
     if text is None:
         return None, f"{LOCK_IN_IMAGE} is missing in it"
     try:
@@ -197,7 +197,7 @@ def _build_status(app: App, labels: dict[str, str], lock: Lock | None) -> Target
     if name not in app.project.targets():
         return TargetStatus(target=name, spec="there is no such target", lock="", changes=())
     try:
-        target = load_fixed_target(app.project, name).target
+        target = load_target_with_fixes(app.project, name).target
         now = load_lock(app.project.lock_file(name))
     except SpecError as error:
         return TargetStatus(target=name, spec=f"cannot be read: {error.what.splitlines()[0]}", lock="", changes=())

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from rlbox.app import App
 from rlbox.artifacts.base_image import open_layer
-from rlbox.engine.connection import engine
+from rlbox.engine.connection import connect_engine
 from rlbox.errors import WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
@@ -222,7 +222,7 @@ def verify_image(app: App, plan: ImagePlan, run: BuildRun, digest: str) -> None:
         if not digest and _layers(plan.tag) == _layers(again):
             app.say("verified: both builds have the same layers; this engine's builder tells no digest to compare")
             return
-        found = list(diff_layouts(engine().save(plan.tag), engine().save(again)))
+        found = list(diff_layouts(connect_engine().save(plan.tag), connect_engine().save(again)))
         rows = [str(difference) for difference in found[:_SHOWN]]
         more = [f"… and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
         raise WorkFailed(
@@ -235,8 +235,8 @@ def verify_image(app: App, plan: ImagePlan, run: BuildRun, digest: str) -> None:
             next_step=_("whole log: {log}").format(log=log),
         )
     finally:
-        engine().remove_tag(again)
+        connect_engine().remove_tag(again)
 
 
 def _layers(tag: str) -> object:
-    return ((engine().find_image(tag) or {}).get("RootFS") or {}).get("Layers")
+    return ((connect_engine().find_image(tag) or {}).get("RootFS") or {}).get("Layers")

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from rlbox.config.pattern import check_pattern, compile_re2, tokens
-from rlbox.config.schema import Frozen, MaybePattern, PatternText, Problems
+from rlbox.config.pattern import check_pattern, compile_re2, tokenize_pattern
+from rlbox.config.schema import OptionalPattern, PatternText, SpecModel, ValidationProblems
 from rlbox.config.units import Seconds
 from rlbox.i18n import _
 from rlbox.job.param import Value
@@ -27,10 +27,10 @@ Word = Annotated[str, StringConstraints(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
 
 
-class _Lines(Frozen):
+class _Lines(SpecModel):
     pattern: PatternText
     log: Word = Field("stage", description="'stage', or the name of a service")
-    after: MaybePattern = Field("", description="pattern: only lines behind the first one that fits it count")
+    after: OptionalPattern = Field("", description="pattern: only lines behind the first one that fits it count")
     why: str = ""
 
 
@@ -57,7 +57,7 @@ class ForbidRule(_Lines):
     """
 
     always: bool = Field(False, description="the stage is stopped also where its process goes on making steps")
-    until: MaybePattern = Field(
+    until: OptionalPattern = Field(
         "", description="pattern: lines behind the first one that fits it are no longer forbidden"
     )
 
@@ -69,7 +69,7 @@ class BenignRule(_Lines):
     """
 
 
-class ModelText(Frozen):
+class ModelText(SpecModel):
     """A text of several lines that a model wrote, as a trainer prints it, between two lines of its own."""
 
     begins: PatternText
@@ -82,7 +82,7 @@ class ModelText(Frozen):
         return self
 
 
-class FileRule(Frozen):
+class FileRule(SpecModel):
     """A path that must exist and be complete; with `*`, `?` or `[` in it, every file that fits must be."""
 
     path: Word
@@ -100,11 +100,11 @@ class FileRule(Frozen):
         return self
 
 
-class MetricRule(Frozen):
+class MetricRule(SpecModel):
     """A condition on numbers that a stage tells: in a log (`pattern`) or in a file of JSON lines (`key`)."""
 
     name: Word
-    pattern: MaybePattern = Field("", description="with a group (?P<value>…) and, where there is one, (?P<step>…)")
+    pattern: OptionalPattern = Field("", description="with a group (?P<value>…) and, where there is one, (?P<step>…)")
     log: Word = Field("stage", description="'stage', or the name of a service")
     key: str = Field("", description="key of a row of `file`; dots lead into tables: train.loss")
     step_key: str = Field("step", description="key of the step in the same row")
@@ -127,7 +127,7 @@ class MetricRule(Frozen):
         return self
 
 
-class Probe(Frozen):
+class Probe(SpecModel):
     """A request that shows that something does its work, and what its answer must be.
 
     An answer that is a JSON object with an error in it never passes, whatever its status.
@@ -155,9 +155,9 @@ class ProbeRule(Probe):
 
 
 def raise_problems(problems: Iterable[str]) -> None:
-    """Raise `Problems` when there are any."""
+    """Raise `ValidationProblems` when there are any."""
     if found := list(problems):
-        raise Problems(found)
+        raise ValidationProblems(found)
 
 
 def file_problems(rule: FileRule) -> Iterator[str]:
@@ -236,7 +236,7 @@ def _takes(pattern: str, number: str) -> bool:
 def group_text(pattern: str, name: str) -> str:
     """Return what stands between the brackets of the named group of a pattern that compiles."""
     depth, text = 0, ""
-    for __, part in tokens(pattern):
+    for __, part in tokenize_pattern(pattern):
         if depth:
             depth += part.startswith("(") - (part == ")")
             if not depth:
@@ -261,7 +261,7 @@ def probe_problems(rule: Probe) -> Iterator[str]:
         yield _("body: is sent with POST only; set method = 'POST'")
 
 
-class Gate(Frozen):
+class Gate(SpecModel):
     """What a stage must have shown before the next one may start."""
 
     require: tuple[RequireRule, ...] = ()
@@ -370,11 +370,11 @@ def _covers(wide: str, narrow: str) -> bool:
 
 def _literal(pattern: str) -> str:
     """Return the text that a pattern stands for when it holds no operator, else an empty text."""
-    parts = [part for __, part in tokens(pattern)]
+    parts = [part for __, part in tokenize_pattern(pattern)]
     if any(part[0] in "^$.*+?{}[]|()" or (part[0] == "\\" and part[1].isalnum()) for part in parts):
         return ""
     return "".join(part[1:] if part[0] == "\\" else part for part in parts)
 
 
 def _anchored(pattern: str) -> bool:
-    return any(part in ("^", "$", r"\A", r"\z", r"\b", r"\B") for __, part in tokens(pattern))
+    return any(part in ("^", "$", r"\A", r"\z", r"\b", r"\B") for __, part in tokenize_pattern(pattern))

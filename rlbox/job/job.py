@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from rlbox.config.schema import EnvName, Frozen, MaybePattern, Name, Problems, suggest
+from rlbox.config.schema import EnvName, Name, OptionalPattern, SpecModel, ValidationProblems, suggest_similar
 from rlbox.config.units import Seconds
 from rlbox.errors import page
 from rlbox.i18n import _
@@ -44,7 +44,7 @@ class Ready(Probe):
     """
 
     url: str = ""
-    line: MaybePattern = Field("", description="pattern of a line of the service's log")
+    line: OptionalPattern = Field("", description="pattern of a line of the service's log")
     port: str = Field("", description="name of a port of the service that must take a connection")
 
     @model_validator(mode="after")
@@ -56,7 +56,7 @@ class Ready(Probe):
         return self
 
 
-class Service(Frozen):
+class Service(SpecModel):
     """A process that runs beside the stages that name it: started before, stopped after, in reverse order."""
 
     name: Name
@@ -82,7 +82,7 @@ class Service(Frozen):
     secrets: tuple[EnvName, ...] = Field((), description="those of the job's secrets that it gets, by name")
 
 
-class RayJob(Frozen):
+class RayJob(SpecModel):
     """The stage's command is the entrypoint of a job submitted through the Ray Jobs API."""
 
     dashboard: Word = Field(description="address of the dashboard, http://127.0.0.1:{port.NAME}")
@@ -90,7 +90,7 @@ class RayJob(Frozen):
     temp_dir: Word = Field(description="the head's --temp-dir, where the driver's log is")
 
 
-class Limits(Frozen):
+class Limits(SpecModel):
     """How long a stage may take and be silent, seconds."""
 
     total_s: Seconds = 3600.0
@@ -106,7 +106,7 @@ class Limits(Frozen):
     )
 
 
-class Stage(Frozen):
+class Stage(SpecModel):
     """One step of staged running."""
 
     name: Name
@@ -129,14 +129,14 @@ class Stage(Frozen):
     without: tuple[Name, ...] = Field((), description="no part of a run with one of these profiles")
 
 
-class Resume(Frozen):
+class Resume(SpecModel):
     """What changes for stages that are attempted again by `rlbox run --resume`."""
 
     says: str = Field("", description="what is lost by it; shown, and kept with the run")
     params: dict[ParamName, Value] = Field(default_factory=dict)
 
 
-class ClusterTable(Frozen):
+class ClusterTable(SpecModel):
     """What a run on a cluster that stands gets from it, in place of what the job says for machines by themselves."""
 
     ray: Word | None = Field(None, description="name of the service that is the Ray head: the cluster is it")
@@ -149,7 +149,7 @@ class ClusterTable(Frozen):
     unset: tuple[EnvName, ...] = Field((), description="variables of the job that its stages do without there")
 
 
-class SourceTable(Frozen):
+class SourceTable(SpecModel):
     """The framework that a job calls, for which `--set source=DIR` puts a work tree in front of the installed one."""
 
     package: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")] = Field(
@@ -161,7 +161,7 @@ class SourceTable(Frozen):
     installed: str = Field("", description="what `{source}` is without --set: the path of the tree in the image")
 
 
-class Job(Frozen):
+class Job(SpecModel):
     """What can be run: parameters, profiles, ports, services and stages."""
 
     name: Name
@@ -201,7 +201,7 @@ class Job(Frozen):
         if self.fits:
             problems += fits_problems(self.fits, self.params, [stage.name for stage in self.stages])
         if problems:
-            raise Problems(problems)
+            raise ValidationProblems(problems)
         return self
 
 
@@ -238,13 +238,15 @@ def _cluster_problems(job: Job) -> list[str]:
     services, head, problems = [service.name for service in job.services], job.cluster.ray, list[str]()
     if head is not None and head not in services:
         problems.append(
-            _("cluster.ray: unknown service {head!r}{suggest}").format(head=head, suggest=suggest(head, services))
+            _("cluster.ray: unknown service {head!r}{suggest}").format(
+                head=head, suggest=suggest_similar(head, services)
+            )
         )
     for what, names, known in (("params", job.cluster.params, job.params), ("ports", job.cluster.ports, job.ports)):
         unknown = (name for name in names if name not in known)
         problems += [
             _("cluster.{what}.{name}: the job has none{suggest}").format(
-                what=what, name=name, suggest=suggest(name, list(known))
+                what=what, name=name, suggest=suggest_similar(name, list(known))
             )
             for name in unknown
         ]
@@ -282,7 +284,7 @@ def _given_problems(job: Job) -> list[str]:
     asked |= {f"services.{service.name}.secrets": service.secrets for service in job.services}
     problems = [
         _("{where}: {name} is no secret of the job{suggest}; name it in its `secrets`, too").format(
-            where=where, name=name, suggest=suggest(name, list(known))
+            where=where, name=name, suggest=suggest_similar(name, list(known))
         )
         for where, names in asked.items()
         for name in names
@@ -393,7 +395,7 @@ def stage_problems(stage: Stage) -> list[str]:
     for what, rules in named.items():
         for index, rule in enumerate(rules):
             if rule.log != "stage" and rule.log not in stage.services:
-                near = suggest(rule.log, ["stage", *stage.services])
+                near = suggest_similar(rule.log, ["stage", *stage.services])
                 problems.append(
                     _("{where}.{what}[{index}].log: {log!r} is not a service of the stage{near}").format(
                         where=where, what=what, index=index, log=rule.log, near=near

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter, ValidationError
 
 from rlbox.config.project import Project
-from rlbox.config.schema import check_spec
-from rlbox.config.toml_files import parse_toml, read_text, shown_path, without_name
+from rlbox.config.schema import validate_spec
+from rlbox.config.toml_files import display_path, parse_toml, read_text, reject_key
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.job.ports import HIGHEST, LOWEST, Port
@@ -24,7 +24,7 @@ _PORTS = TypeAdapter(dict[str, Port])
 def load_job(project: Project, name: str) -> Job:
     """Return the job `name`; its errors are those of `load_target`."""
     path = project.job_file(name)
-    shown = shown_path(path, project)
+    shown = display_path(path, project)
     return _job(name, shown, read_text(path, shown))
 
 
@@ -33,7 +33,7 @@ def _job(name: str, shown: str, text: str) -> Job:
     """Return the checked job; a text that was read before is not read again."""
     from rlbox.job.job import Job
 
-    return check_spec(Job, {**without_name(parse_toml(text, shown), shown, "name"), "name": name}, shown)
+    return validate_spec(Job, {**reject_key(parse_toml(text, shown), shown, "name"), "name": name}, shown)
 
 
 def load_ports(project: Project, target: str) -> dict[str, int]:
@@ -43,7 +43,7 @@ def load_ports(project: Project, target: str) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for name, path in project.jobs().items():
-        shown = shown_path(path, project)
+        shown = display_path(path, project)
         try:
             runs_on, ports = _ports(read_text(path, shown), shown)
         except ValidationError:

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, StringConstraints, WithJsonSchema
 
-from rlbox.config.schema import Frozen, suggest
-from rlbox.config.units import WANTED, Unit, in_unit, number_text, parse_quantity
+from rlbox.config.schema import SpecModel, suggest_similar
+from rlbox.config.units import PARAMETER_UNITS, Unit, convert_to_unit, format_number, parse_quantity
 from rlbox.i18n import _
 
 ParamName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -36,7 +36,7 @@ def check_scalar(value: Any) -> Any:
 Value = Annotated[bool | int | float | str, BeforeValidator(check_scalar)]
 
 
-class Param(Frozen):
+class Param(SpecModel):
     """A value that the user may change with `--set NAME=VALUE`."""
 
     default: Value | None = None
@@ -56,7 +56,7 @@ class Param(Frozen):
         if self.type:
             return self.type
         if self.unit:
-            return WANTED[self.unit][0]
+            return PARAMETER_UNITS[self.unit][0]
         names: dict[type, ParamType] = {bool: "bool", int: "int", float: "float"}
         known = next((value for value in (self.default, *self.choices) if value is not None), "")
         return names.get(type(known), "str")
@@ -82,7 +82,7 @@ def settle(param: Param, value: Scalar) -> Scalar:
         shown = [show_scalar(choice) for choice in param.choices]
         raise ValueError(
             _("must be one of {shown}{suggest}").format(
-                shown=", ".join(shown), suggest=suggest(show_scalar(value), shown)
+                shown=", ".join(shown), suggest=suggest_similar(show_scalar(value), shown)
             )
         )
     if problem := placeholder_in(value):
@@ -111,7 +111,7 @@ def range_problem(param: Param, settled: Scalar) -> str:
     if (low is None or settled >= low) and (high is None or settled <= high):  # type: ignore[operator]
         return ""
     unit = f" {param.shown_unit}" if param.shown_unit not in ("", "fraction") else ""
-    found = f"{number_text(settled)}{unit}"
+    found = f"{format_number(settled)}{unit}"
     least = "" if param.at_least is None else show_scalar(param.at_least)
     most = "" if param.at_most is None else show_scalar(param.at_most)
     if not most:
@@ -145,7 +145,7 @@ def param_text(param: Param, settled: Scalar) -> str:
     """Return a settled value as the words of a command hold it."""
     if isinstance(settled, bool):
         return param.true if settled else param.false
-    return number_text(settled) if param.shown_unit and not isinstance(settled, str) else str(settled)
+    return format_number(settled) if param.shown_unit and not isinstance(settled, str) else str(settled)
 
 
 def placeholder_in(value: Scalar) -> str:
@@ -180,7 +180,7 @@ def _typed(param: Param, value: Scalar) -> Scalar:
             if isinstance(value, bool):
                 raise ValueError(_("must be a {kind} with its unit").format(kind=kind))
             quantity: Fraction = parse_quantity(kind, value)
-            return in_unit(quantity, param.shown_unit)
+            return convert_to_unit(quantity, param.shown_unit)
     if not fits:
         raise ValueError(_("must be {must_be}").format(must_be=_MUST_BE[kind]))
     return float(value) if kind == "float" else value
@@ -192,7 +192,7 @@ def param_problems(name: str, param: Param) -> list[str]:
     problems = []
     if param.required == (param.default is not None):
         problems.append(f"{where}.default: {_('a required parameter has none') if param.required else 'missing'}")
-    if param.unit and param.type and param.type != WANTED[param.unit][0]:
+    if param.unit and param.type and param.type != PARAMETER_UNITS[param.unit][0]:
         return [
             *problems,
             _("{where}.unit: {unit} is no unit of type {type}").format(where=where, unit=param.unit, type=param.type),
@@ -286,7 +286,9 @@ def set_problems(where: str, table: Mapping[str, Scalar | tuple[str, ...]], para
             continue
         if param is None:
             problems.append(
-                _("{path}: not a parameter of the job{suggest}").format(path=path, suggest=suggest(name, list(params)))
+                _("{path}: not a parameter of the job{suggest}").format(
+                    path=path, suggest=suggest_similar(name, list(params))
+                )
             )
         elif isinstance(value, tuple):
             problems.append(_("{path}: must be one value (got {value!r})").format(path=path, value=list(value)))
@@ -315,7 +317,7 @@ def profile_problems(profiles: ParamSets, params: Mapping[str, Param]) -> list[s
         problems += set_problems(f"profiles.{name}", table, params)
         problems += [
             _("profiles.{name}.{include}: no profile {under!r}{suggest}").format(
-                name=name, include=INCLUDE, under=under, suggest=suggest(under, list(profiles))
+                name=name, include=INCLUDE, under=under, suggest=suggest_similar(under, list(profiles))
             )
             for under in included(table)
             if under not in profiles

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlbox.config.schema import suggest
+from rlbox.config.schema import suggest_similar
 from rlbox.errors import SpecError
 from rlbox.i18n import _, join
 from rlbox.job.job import Job
@@ -122,7 +122,7 @@ class _Problems:
         for name, text in settings.items():
             if name not in params:
                 self._unknown = True
-                near = suggest(name, list(params))
+                near = suggest_similar(name, list(params))
                 self.lines.append(
                     _("--set {name}: not a parameter of job {job}{near}").format(
                         name=name, job=self._job.name, near=near

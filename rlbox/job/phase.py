@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from rlbox.config.schema import Frozen, Name, PatternText, suggest
+from rlbox.config.schema import Name, PatternText, SpecModel, suggest_similar
 from rlbox.config.units import Seconds
 from rlbox.i18n import _
 
@@ -43,7 +43,7 @@ def _with_floors(value: Any) -> Any:
         if name not in FLOORS:
             raise ValueError(
                 _("unknown activity {name!r}{suggest}; known: {floors}").format(
-                    name=name, suggest=suggest(name, list(FLOORS)), floors=", ".join(FLOORS)
+                    name=name, suggest=suggest_similar(name, list(FLOORS)), floors=", ".join(FLOORS)
                 )
             )
     return {name: FLOORS[name] for name in names} if isinstance(value, (list, tuple)) else value
@@ -53,7 +53,7 @@ Floor = Annotated[float, Field(gt=0)]
 Patterns = Annotated[tuple[PatternText, ...], BeforeValidator(_one_or_more)]
 
 
-class Phase(Frozen):
+class Phase(SpecModel):
     """A part of a stage's work that a line of its log begins; it lasts until another phase begins, or its end line."""
 
     name: Name

@@ -13,7 +13,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from rlbox.config.schema import Cover, Frozen, Line, Name, check_spec
+from rlbox.config.schema import DemandNumber, Name, SingleLine, SpecModel, validate_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.i18n import _
 from rlbox.lint.document import Call, Document, Setting
@@ -36,7 +36,7 @@ def _range(text: str) -> str:
 Range = Annotated[str, AfterValidator(_range)]
 
 
-class DriftRule(Frozen):
+class DriftRule(SpecModel):
     """One defect, the versions that have it, and the form that works.
 
     A rule is matched by its names and patterns, or, where that takes more, by the code named in `check`.
@@ -44,10 +44,10 @@ class DriftRule(Frozen):
 
     id: Name
     kind: Kind
-    what: Line = Field(description="what is wrong; {name}, {value} and other fields of the finding are put in")
-    next: Line = Field(description="the form that works; the same fields are put in")
+    what: SingleLine = Field(description="what is wrong; {name}, {value} and other fields of the finding are put in")
+    next: SingleLine = Field(description="the form that works; the same fields are put in")
     severity: Severity = "error"
-    names: tuple[Line, ...] = Field((), description="variables, or options, that have the defect")
+    names: tuple[SingleLine, ...] = Field((), description="variables, or options, that have the defect")
     value: Pattern = Field("", description="only with a value in which this is found")
     command: Pattern = Field("", description="only for programs, or command lines, that begin with this")
     needs: tuple[Pattern, ...] = Field((), description="only when the command line has each of these")
@@ -60,14 +60,14 @@ class DriftRule(Frozen):
     platform: Literal["", "vast", "autodl", "rented"] = Field("", description="only for a target that is rented there")
     region: Literal["", "cn"] = Field("", description="only for a target that stands there")
     check: Annotated[str, StringConstraints(pattern=r"^[a-z_]*$")] = Field("", description="code that finds it")
-    renamed: dict[Line, Line] = Field({}, description="old name to new one")
-    package: Line = Field("", description="distribution whose version decides")
+    renamed: dict[SingleLine, SingleLine] = Field({}, description="old name to new one")
+    package: SingleLine = Field("", description="distribution whose version decides")
     works: Range = Field("", description="versions in which it works; every other one has the defect")
     warns: Range = Field("", description="versions in which it still works, but will not for long")
     fails: Range = Field("", description="the only versions with the defect; nothing is said where none is known")
     unknown: Severity | None = Field(None, description="severity where the version is not known")
-    covers: tuple[Cover, ...] = Field((), description="entries of the inventory of pits")
-    source: tuple[Line, ...] = Field(min_length=1)
+    covers: tuple[DemandNumber, ...] = Field((), description="entries of the inventory of pits")
+    source: tuple[SingleLine, ...] = Field(min_length=1)
     dated: datetime.date
 
     @model_validator(mode="after")
@@ -93,7 +93,7 @@ class DriftRule(Frozen):
         return "warns" if self.warns and SpecifierSet(self.warns).contains(version, prereleases=True) else "fails"
 
 
-class Drift(Frozen):
+class Drift(SpecModel):
     """The table."""
 
     rule: tuple[DriftRule, ...]
@@ -109,7 +109,7 @@ class Drift(Frozen):
 @cache
 def load_drift() -> tuple[DriftRule, ...]:
     """Return the shipped table."""
-    return check_spec(Drift, load_toml(TABLE), str(TABLE)).rule
+    return validate_spec(Drift, load_toml(TABLE), str(TABLE)).rule
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from rlbox.config.pattern import compile_re2, re2_options, tokens
+from rlbox.config.pattern import compile_re2, create_re2_options, tokenize_pattern
 from rlbox.logs.lines import Texts
 
 _ANCHORS = ("^", "$", r"\A", r"\z")
@@ -40,8 +40,10 @@ class PatternSet:
 
         self._texts = texts
         self.loose = tuple(loose(text) for text in texts)
-        self._block = re2.compile("|".join(f"(?:{text})" for text in self.loose).encode(), re2_options(capture=False))
-        self._set = re2.Set.SearchSet(re2_options(capture=False))
+        self._block = re2.compile(
+            "|".join(f"(?:{text})" for text in self.loose).encode(), create_re2_options(capture=False)
+        )
+        self._set = re2.Set.SearchSet(create_re2_options(capture=False))
         for text in texts:
             self._set.Add(text)
         self._set.Compile()
@@ -82,7 +84,9 @@ def pattern_set(texts: tuple[str, ...]) -> PatternSet:
 
 def loose(text: str) -> str:
     """Return an expression that fits wherever `text` fits within a longer line: without anchors and group names."""
-    return "".join("(?:" if _named(part) else "(?:)" if part in _ANCHORS else part for _, part in tokens(text))
+    return "".join(
+        "(?:" if _named(part) else "(?:)" if part in _ANCHORS else part for _, part in tokenize_pattern(text)
+    )
 
 
 def _named(part: str) -> bool:
@@ -113,4 +117,4 @@ def _union(expressions: tuple[str, ...]) -> Any:
     import re2
 
     text = "|".join(f"(?:{text})" for text in expressions)
-    return re2.compile(f"(?m)(?:{text})".encode(), re2_options(capture=False))
+    return re2.compile(f"(?m)(?:{text})".encode(), create_re2_options(capture=False))

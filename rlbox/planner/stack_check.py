@@ -353,19 +353,19 @@ def require_no_conflict(app: App, target: Target, lock: Lock | None, *, force: b
 
 def load_stack(app: App, name: str, *, spec_alone: bool = False) -> tuple[Target, Lock | None]:
     """Return a target, and its lock when it fits the spec."""
-    from rlbox.fixes.catalogue import load_fixed_target
-    from rlbox.target.lock import load_lock, lock_checksum
+    from rlbox.fixes.catalogue import load_target_with_fixes
+    from rlbox.target.lock import compute_spec_checksum, load_lock
 
-    target = load_fixed_target(app.project, name).target
+    target = load_target_with_fixes(app.project, name).target
     lock = None if spec_alone else load_lock(app.project.lock_file(name))
-    if lock and lock.spec != lock_checksum(target, own_requirements()):
+    if lock and lock.spec != compute_spec_checksum(target, own_requirements()):
         lock = None
     return target, lock
 
 
 def plan_stack(target: Target, lock: Lock | None) -> Problem:
     """Return the question that a target puts to the solver; `SpecError` when it leaves out a fact that is not there."""
-    from rlbox.config.schema import suggest
+    from rlbox.config.schema import suggest_similar
     from rlbox.planner.stack_facts import load_compat, plan_problem
 
     table = load_compat()
@@ -373,7 +373,7 @@ def plan_stack(target: Target, lock: Lock | None) -> Problem:
     if unknown := sorted(set(target.compat.off) - set(ids)):
         raise SpecError(
             _("compat.off: there is no fact {unknown!r}{suggest}").format(
-                unknown=unknown[0], suggest=suggest(unknown[0], ids)
+                unknown=unknown[0], suggest=suggest_similar(unknown[0], ids)
             ),
             where=f"images/{target.name}/target.toml",
             next_step=_("correct the name, or remove the line"),

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 from pydantic import Field, model_validator
 
-from rlbox.config.schema import Frozen, Name, check_spec
+from rlbox.config.schema import Name, SpecModel, validate_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.planner.requirements import is_declared, load_releases
 from rlbox.planner.stack_solver import Domains, Fact, VersionText, is_in_range
@@ -24,7 +24,7 @@ from rlbox.target.target import GitSource, Target, Wheel
 _MACHINE = frozenset(("arch", "datacenter", "default", "driver", "python", "glibc"))
 
 
-class TorchChannels(Frozen):
+class TorchChannels(SpecModel):
     """The CUDA versions that torch has builds with beside that of the package index."""
 
     versions: tuple[VersionText, ...] = Field(min_length=1)
@@ -32,7 +32,7 @@ class TorchChannels(Frozen):
     source: str = Field(min_length=1)
 
 
-class CompatTable(Frozen):
+class CompatTable(SpecModel):
     """The table as a file, to which what metadata says is added.
 
     `versions` are those that the solver may choose of what metadata does not list, the newest first. `branches` map the
@@ -101,7 +101,7 @@ COMPAT = Path(__file__).with_name("compat.toml")
 @cache
 def load_compat() -> CompatTable:
     """Return the shipped table of what fits together."""
-    return check_spec(CompatTable, load_toml(COMPAT), str(COMPAT))
+    return validate_spec(CompatTable, load_toml(COMPAT), str(COMPAT))
 
 
 MACHINE = ("arch", "datacenter", "driver", "glibc")

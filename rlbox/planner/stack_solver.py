@@ -12,7 +12,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from rlbox.config.schema import Frozen, Name
+from rlbox.config.schema import Name, SpecModel
 from rlbox.i18n import _
 
 _CONDITION = re.compile(r"(?P<absent>!?)(?P<name>[a-z0-9][a-z0-9-]*)(?P<range>[<>=!~].*)?")
@@ -62,7 +62,7 @@ Clause = Annotated[Condition, BeforeValidator(lambda one: parse_condition(one) i
 VersionText = Annotated[str, AfterValidator(_version)]
 
 
-class Fact(Frozen):
+class Fact(SpecModel):
     """When all of `when` holds, all of `needs` must hold, or all of one row of `any`; the rules of the solver."""
 
     id: Name

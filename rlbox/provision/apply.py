@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import WorkFailed
 from rlbox.i18n import _
 from rlbox.provision.desired import DesiredState, Skipped
@@ -52,7 +52,7 @@ class Supplies:
     """
 
     python: Callable[[], PackageSource]
-    store: Store
+    store: ObjectStore
     fetch: Callable[[], None]
     scripts: Mapping[str, str]
 
@@ -199,7 +199,7 @@ def _environment(plan: ApplyPlan, record: InstallRecord, supply: PackageSource) 
     return record
 
 
-def _part(wanted: DesiredState, record: InstallRecord, path: str, store: Store) -> InstallRecord:
+def _part(wanted: DesiredState, record: InstallRecord, path: str, store: ObjectStore) -> InstallRecord:
     part = next(part for part in wanted.parts if part.path == path)
     known = record.parts.get(path)
     before = known.before if known else find_backup_path(Path(path)) if Path(path).exists() else ""

@@ -13,16 +13,16 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from rlbox.amounts import asked_text
-from rlbox.fixes.conditions import stack_versions
+from rlbox.fixes.conditions import collect_stack_versions
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.render import HOOKS, Baked, fix_manifest
+from rlbox.fixes.render import HOOKS, RenderedFixes, render_fix_manifest
 from rlbox.foreign import parse_json
 from rlbox.image.machine import container_defaults, limits_text, machine_requirements
 from rlbox.image.plan import ImagePlan
 from rlbox.provision.base import AdoptedBase
 from rlbox.provision.layout import Layout
 from rlbox.provision.shell_environment import SYSTEM_PATH
-from rlbox.target.lock import Lock, requirements
+from rlbox.target.lock import Lock, format_requirements
 from rlbox.target.target import Target
 from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE, OWN, PATCHES_IN_CONTEXT, VENV
 
@@ -180,7 +180,7 @@ class DesiredState:
 def plan_desired_state(
     target: Target,
     lock: Lock,
-    baked: Baked,
+    baked: RenderedFixes,
     image: ImagePlan,
     layout: Layout,
     ports: Mapping[str, int],
@@ -212,7 +212,7 @@ def plan_desired_state(
         parts=tuple(placed.parts(lock)),
         packages={canonicalize_name(package.name): package.version for package in packages},
         requirements="".join(package.requirement() for package in packages),
-        build=requirements(lock.build.packages),
+        build=format_requirements(lock.build.packages),
         debs=tuple(sorted(list_apt_packages(target))),
         patches=image.context.get(PATCHES_IN_CONTEXT, ""),
         bytes=sum(package.size for package in packages),
@@ -241,7 +241,7 @@ class _Placed:
     def __init__(
         self,
         target: Target,
-        baked: Baked,
+        baked: RenderedFixes,
         image: ImagePlan,
         layout: Layout,
         absent: frozenset[str],
@@ -270,8 +270,10 @@ class _Placed:
             if self._layout.holds(path):
                 origin = self._origins.get(path, "rlbox")
                 yield FileToInstall(path=self._layout.at(path), origin=origin, to=self._layout.moved(to, self._paths))
-        target, versions = self._target, stack_versions(self._target, lock)
-        manifest = parse_json(fix_manifest(self._baked.fixes, target, versions, machine_requirements(target, ports)))
+        target, versions = self._target, collect_stack_versions(self._target, lock)
+        manifest = parse_json(
+            render_fix_manifest(self._baked.fixes, target, versions, machine_requirements(target, ports))
+        )
         yield self._file(FIXES_IN_IMAGE, _with_left(manifest, tuple(self.left())))
         yield self._file(f"{OWN}/hooks/00-environment.sh", self._environment())
         if not self._layout.prefix:

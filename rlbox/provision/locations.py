@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.engine.data_disk import data_folder
+from rlbox.engine.data_disk import choose_data_dir
 from rlbox.image.plan import ImagePlan
 from rlbox.provision.layout import Layout, check_prefix
 from rlbox.provision.probe import read_record
@@ -29,7 +29,7 @@ def choose_layout(image: ImagePlan, prefix: str | None, data: str | None) -> Lay
     data
         Directory that is the data disk, None where settings of the target or the environment name it.
     """
-    folder = check_prefix(str(data_folder(image.container.host, data)), "--data")
+    folder = check_prefix(str(choose_data_dir(image.container.host, data)), "--data")
     if prefix is None:
         prefix = "" if os.geteuid() == 0 else default_prefix(image.target)
     layout = Layout(prefix=check_prefix(prefix.rstrip("/")), data=folder)

@@ -11,18 +11,18 @@ from pathlib import Path
 from types import MappingProxyType
 
 from rlbox.app import App
-from rlbox.artifacts.fetch import ensure, lacking
-from rlbox.artifacts.mirrors import plan_sources
-from rlbox.artifacts.object_store import Store, store_folder
-from rlbox.artifacts.source_selection import live_sources, locator
+from rlbox.artifacts.fetch import create_missing_files_error, fetch_artifacts
+from rlbox.artifacts.mirrors import plan_package_indexes
+from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
+from rlbox.artifacts.source_selection import create_locator, select_sources
 from rlbox.config.project import PACKAGE, Project
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE, run_fix_checks, select_fix_checks
 from rlbox.engine.data_disk import prepare_data_disk
 from rlbox.errors import NodeError, SpecError
 from rlbox.findings import Finding
-from rlbox.fixes.catalogue import load_fixed_target
-from rlbox.fixes.conditions import stack_versions
-from rlbox.fixes.render import bake_fixes
+from rlbox.fixes.catalogue import load_target_with_fixes
+from rlbox.fixes.conditions import collect_stack_versions
+from rlbox.fixes.render import render_fixes
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
 from rlbox.job.load import load_ports
@@ -40,7 +40,7 @@ from rlbox.system.files import free_bytes
 from rlbox.system.json_files import read_json_object
 from rlbox.system.network_settings import read_network_settings
 from rlbox.system.process_table import read_environment
-from rlbox.target.artifact import Artifact, artifacts
+from rlbox.target.artifact import Artifact, list_artifacts
 from rlbox.target.lock import Lock, load_lock
 from rlbox.values import LOCK_IN_IMAGE, VENV
 
@@ -74,7 +74,7 @@ class PreparedTarget:
 
 def make_supplies(app: App, prepared: PreparedTarget, wish: ApplyOptions) -> Supplies:
     """Return where what is lacking comes from; each is asked for when it is needed."""
-    store = Store(store_folder(None))
+    store = ObjectStore(resolve_store_dir(None))
     context = prepared.image.context
     scripts = {name: context[f"scripts/{name}"] for name in ("apply_patches.py", "unified_diff.py")}
     return Supplies(
@@ -87,7 +87,7 @@ def make_supplies(app: App, prepared: PreparedTarget, wish: ApplyOptions) -> Sup
 
 def check_supplies(app: App, prepared: PreparedTarget, plan: ApplyPlan, wish: ApplyOptions) -> None:
     """Say in a dry run whether files would be fetched; what the store lacks of them is refused offline."""
-    store, lock = Store(store_folder(None), seals=False), prepared.lock
+    store, lock = ObjectStore(resolve_store_dir(None), seals=False), prepared.lock
     groups = {group.name for group in (*lock.groups, lock.build)} if "environment" in plan.kinds else set()
     groups |= {"git", "http"} if "part" in plan.kinds else set()
     missing: list[Artifact] = []
@@ -97,7 +97,7 @@ def check_supplies(app: App, prepared: PreparedTarget, plan: ApplyPlan, wish: Ap
         app.not_checked("a dry run asks no network", f"sources {wish.sources or prepared.image.sources}")
 
 
-def _supply(app: App, prepared: PreparedTarget, store: Store, wish: ApplyOptions) -> PackageSource:
+def _supply(app: App, prepared: PreparedTarget, store: ObjectStore, wish: ApplyOptions) -> PackageSource:
     """Return where the packages come from: the store when it holds all, else the profile's index or mirror.
 
     What no index has, wheels by address and compiled ones, is taken from the store either way.
@@ -108,9 +108,9 @@ def _supply(app: App, prepared: PreparedTarget, store: Store, wish: ApplyOptions
         return PackageSource(files={file.file: store.path(file.sha256) for file in files}, offline=True)
     site, profile = read_network_settings(), wish.sources or prepared.image.sources
     if own := [file for file in files if file.kind in ("compiled", "http")]:
-        ensure(own, locator(app, profile, own), store, site=site, target=lock.target)
-    __, choice = live_sources(app, profile, site, files)
-    sources = plan_sources(prepared.image.torch_groups, site, choice)
+        fetch_artifacts(own, create_locator(app, profile, own), store, site=site, target=lock.target)
+    __, choice = select_sources(app, profile, site, files)
+    sources = plan_package_indexes(prepared.image.torch_groups, site, choice)
     trust = {"SSL_CERT_FILE": site.ca_bundle} if site.ca_bundle else {}
     folders = tuple(sorted({wheel.rpartition("/")[0] for wheel in sources.wheels}))
     return PackageSource(
@@ -118,21 +118,25 @@ def _supply(app: App, prepared: PreparedTarget, store: Store, wish: ApplyOptions
     )
 
 
-def _fetch_parts(app: App, prepared: PreparedTarget, store: Store, wish: ApplyOptions) -> None:
+def _fetch_parts(app: App, prepared: PreparedTarget, store: ObjectStore, wish: ApplyOptions) -> None:
     """Bring the git trees and files of the target into the store."""
     __, missing = _files(prepared.lock, {"git", "http"}, store, wish)
     if missing:
         sources = wish.sources or prepared.image.sources
-        ensure(missing, locator(app, sources, artifacts(prepared.lock)), store, target=prepared.lock.target)
+        fetch_artifacts(
+            missing, create_locator(app, sources, list_artifacts(prepared.lock)), store, target=prepared.lock.target
+        )
 
 
-def _files(lock: Lock, groups: set[str], store: Store, wish: ApplyOptions) -> tuple[list[Artifact], list[Artifact]]:
+def _files(
+    lock: Lock, groups: set[str], store: ObjectStore, wish: ApplyOptions
+) -> tuple[list[Artifact], list[Artifact]]:
     """Return the lock's files of some groups, and which of them the store lacks; offline it may lack none."""
-    files = [file for file in artifacts(lock) if file.group in groups]
-    missing = [file for file in files if not store.intact(file.sha256, file.size)]
+    files = [file for file in list_artifacts(lock) if file.group in groups]
+    missing = [file for file in files if not store.is_intact(file.sha256, file.size)]
     if not (missing and wish.offline):
         return files, missing
-    raise lacking(missing, store, f"{lock.target} --place here")
+    raise create_missing_files_error(missing, store, f"{lock.target} --place here")
 
 
 # Without bytecode each of vLLM's three processes compiles all that it imports: minutes.
@@ -153,7 +157,7 @@ def prepare(app: App, image: ImagePlan, layout: Layout, wish: ApplyOptions | Non
         The machine does not hold what the target takes of its base image, or has not the interpreter that is named.
     """
     image.require_lock()
-    loaded = load_fixed_target(app.project, image.target)
+    loaded = load_target_with_fixes(app.project, image.target)
     lock = load_lock(app.project.lock_file(image.target))
     if lock is None:
         raise SpecError(
@@ -161,7 +165,7 @@ def prepare(app: App, image: ImagePlan, layout: Layout, wish: ApplyOptions | Non
             next_step=f"rlbox lock {image.target}",
         )
     target = move_data_disk(loaded.target, layout.data)
-    baked = bake_fixes(loaded.fixes, target, stack_versions(target, lock))
+    baked = render_fixes(loaded.fixes, target, collect_stack_versions(target, lock))
     ports = load_ports(Project(folder=app.project.roots[-1]), image.target)
     absent = frozenset(list_apt_packages(target)) - installed_debs(list_apt_packages(target))
     said = _said(layout, wish or ApplyOptions())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from rlbox.engine.container import CA_NAMES
+from rlbox.engine.container import CA_VARIABLES
 
 _OF_THE_USER = ("HOME", "LOGNAME", "NO_COLOR", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 _OF_THE_MACHINE = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "HOSTNAME", "NETRC", "PUBLIC_IPADDR")
@@ -37,11 +37,11 @@ def inherited_environment(shell: Mapping[str, str], drivers: Collection[str] = (
 def inheritance_rule() -> dict[str, list[str] | str]:
     """Return the same for a node, whose own program has none of this: `names`, beginnings of names, and `path`."""
     proxies = [name for low in _PROXIES for name in (low, low.upper())]
-    names = [*_OF_THE_USER, *_OF_THE_MACHINE, *CA_NAMES, *proxies]
+    names = [*_OF_THE_USER, *_OF_THE_MACHINE, *CA_VARIABLES, *proxies]
     return {"names": names, "kinds": list(_KINDS), "path": SYSTEM_PATH}
 
 
 def is_inherited(name: str) -> bool:
     """Whether a variable is for a shell to say: of the machine, of its user, or a setting of rlbox."""
-    named = name in (*_OF_THE_USER, *_OF_THE_MACHINE, *CA_NAMES) or name.lower() in _PROXIES
+    named = name in (*_OF_THE_USER, *_OF_THE_MACHINE, *CA_VARIABLES) or name.lower() in _PROXIES
     return named or name.startswith(_KINDS)

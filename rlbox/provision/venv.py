@@ -14,7 +14,7 @@ from pathlib import Path
 from uv import find_uv_bin
 
 from rlbox.amounts import size_text
-from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _
 from rlbox.provision.desired import DesiredState, PartToInstall
@@ -182,7 +182,7 @@ def _apt(*words: str) -> str:
     return "" if done.ok else next((x for x in reversed(done.stderr.splitlines()) if x.strip()), "apt-get failed")
 
 
-def install_part(part: PartToInstall, store: Store, before: InstalledPart) -> None:
+def install_part(part: PartToInstall, store: ObjectStore, before: InstalledPart) -> None:
     """Put a git tree or a file from the store in its place, beside it first."""
     path, source = Path(part.path), store.path(part.sha256)
     draft = path.with_name(f".{path.name}.rlbox")

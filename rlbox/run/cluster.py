@@ -26,7 +26,7 @@ from rlbox.cluster.ray import HEAD, container_name, ray_env
 from rlbox.cluster.wish import ClusterWish
 from rlbox.cluster.work.beside import BESIDE, BesideWish, carry_out_beside, look_beside
 from rlbox.doctor.gpu_choice import choose_container_gpus, parse_image_environment, require_usable_gpus
-from rlbox.engine.connection import engine
+from rlbox.engine.connection import connect_engine
 from rlbox.engine.data_disk import check_devices, prepare_data_disk
 from rlbox.errors import EngineError, NodeError, SpecError
 from rlbox.i18n import _
@@ -181,7 +181,7 @@ class ClusterBackend:
         prepare_data_disk(app, run_store.data_dir, image.container, need_gib)
         found: Mapping[str, Any] = {}
         with app.checking("image"):
-            found = _require_same(engine().find_image(head.image) or {}, image, head.plan)
+            found = _require_same(connect_engine().find_image(head.image) or {}, image, head.plan)
         with app.checking("devices"):
             check_devices(app, image.container)
         access = choose_container_gpus(app, image, gpus)
@@ -216,11 +216,11 @@ BACKEND: Backend = ClusterBackend()
 
 def find_head(name: str, wish: ClusterWish) -> _Head:
     """Return the head of this user's cluster `name` on the engine here; `NodeError` where none runs."""
-    for row in engine().list_containers(f"{CLUSTER_LABEL}={name}"):
+    for row in connect_engine().list_containers(f"{CLUSTER_LABEL}={name}"):
         labels = row.get("Labels") or {}
         plan = own_plan(labels, name, os.getuid())
         if plan and labels.get(ROLE_LABEL) == HEAD and row.get("State") == "running":
-            folder = next(iter(engine().execute(container_name(plan), ("readlink", "-f", "/tmp/ray"))), "")  # noqa: S108
+            folder = next(iter(connect_engine().execute(container_name(plan), ("readlink", "-f", "/tmp/ray"))), "")  # noqa: S108
             return _Head(plan=plan, image=str(row.get("ImageID", "")), folder=folder)
     raise NodeError(
         _("no head of cluster {name} runs here: `rlbox cluster up {words}` starts one").format(

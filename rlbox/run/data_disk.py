@@ -15,8 +15,8 @@ from pathlib import Path
 import click
 
 from rlbox.app import App
-from rlbox.engine.address import engine_is_here, engine_url
-from rlbox.engine.data_disk import data_folder
+from rlbox.engine.address import engine_url, is_engine_local
+from rlbox.engine.data_disk import choose_data_dir
 from rlbox.errors import EngineError, NodeError, NotAnswered, RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.image.plans import load_image_plan
@@ -71,7 +71,7 @@ def resolve_data_dir(app: App, target: str, data: str | None) -> Path:
         from rlbox.target.target import load_target
 
         host = load_target(app.project, target).target.disk.host
-    return data_folder(host, data)
+    return choose_data_dir(host, data)
 
 
 def current_lock_owner(what: str) -> LockOwner:
@@ -116,7 +116,7 @@ def run_on_remote_engine(app: App, target: str, data: str | None, env: Mapping[s
     env
         Variables that the command gets there: a job's secrets.
     """
-    if engine_is_here():
+    if is_engine_local():
         return
     if not engine_url().startswith("ssh://"):
         raise EngineError(
@@ -136,7 +136,7 @@ def run_in_remote_container(
     app: App, target: str, data: str | None, words: Sequence[str], env: Mapping[str, str]
 ) -> int:
     """Run `rlbox WORDS` in a container of the target's image beside the remote engine; return its exit code."""
-    from rlbox.engine.remote_helper import Helper, run_helper
+    from rlbox.engine.remote_helper import HelperRun, run_helper
     from rlbox.image.check import tag_own_image
     from rlbox.image.names import VARIABLE, split_tag
     from rlbox.ssh.tunnel import open_engine_tunnel
@@ -153,7 +153,7 @@ def run_in_remote_container(
             where=folder or "disk.host",
             next_step="--data /PATH/ON/THE/REMOTE/HOST",
         )
-    helper = Helper(
+    helper = HelperRun(
         target=target,
         image=image.tag,
         data=folder,

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from rlbox.app import App
 from rlbox.diagnose.cause import ExitInfo, make_container_exit_info
 from rlbox.doctor.gpu_choice import choose_container_gpus, parse_image_environment, require_usable_gpus
-from rlbox.engine.address import engine_is_here, engine_url, open_engine_address
-from rlbox.engine.connection import engine
+from rlbox.engine.address import engine_url, is_engine_local, open_engine_address
+from rlbox.engine.connection import connect_engine
 from rlbox.engine.container import (
-    GOING,
+    ACTIVE_STATES,
     LOOPBACK,
     OWNER_LABEL,
     RUN_LABEL,
@@ -65,7 +65,7 @@ class DockerBackend(SingleMachineBackend):
     @property
     def is_local(self) -> bool:
         """Whether the engine is on this machine."""
-        return engine_is_here()
+        return is_engine_local()
 
     def open_data_disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> RunStore:
         """Return the data disk, which lies beside the engine."""
@@ -75,7 +75,7 @@ class DockerBackend(SingleMachineBackend):
 
     def build_missing(self, app: App, target: str) -> None:
         """Start an engine where none answers, and build the image where there is none, or an outdated one."""
-        from rlbox.engine.setup import bring_engine, plan_engine
+        from rlbox.engine.setup import install_engine, plan_engine_setup
         from rlbox.image.build import ensure_image_built
 
         if not self.is_local:
@@ -86,13 +86,13 @@ class DockerBackend(SingleMachineBackend):
                 what, next_step=_("rlbox build {target}, then the run without --build").format(target=target)
             )
         try:
-            engine()
+            connect_engine()
         except NotAnswered:
             if app.dry_run:
                 with app.checking("engine"):
-                    app.dry.first.extend(f"an engine: {one}" for one in plan_engine())
+                    app.dry.first.extend(f"an engine: {one}" for one in plan_engine_setup())
             else:
-                bring_engine(app.say)
+                install_engine(app.say)
         ensure_image_built(app, target)
 
     def prepare(
@@ -112,7 +112,7 @@ class DockerBackend(SingleMachineBackend):
         with app.checking("GPUs"):
             require_usable_gpus(app, image, gpus, access, parse_image_environment(found))
         with app.checking("network"):
-            image = dataclasses.replace(image, container=engine().reachable(image.container))
+            image = dataclasses.replace(image, container=connect_engine().with_available_network(image.container))
         return PreparedDocker(
             target=target, run_store=run_store, image=image, bytecode=bytecode, gpus=gpus, access=access, say=app.say
         )
@@ -151,15 +151,15 @@ class RunContainer:
 
     def status(self) -> RuntimeStatus:
         """Whether it was made and not started yet, lives, has ended, or is gone."""
-        found = self.engine.container(self.note.name)
+        found = self.engine.inspect_container(self.note.name)
         if found is None or found.labels.get(RUN_LABEL) != self.note.run:
             return "gone"
         status = found.status
-        return "made" if status == "created" else "living" if status in GOING else "ended"
+        return "made" if status == "created" else "living" if status in ACTIVE_STATES else "ended"
 
     def exit_info(self) -> ExitInfo | None:
         """What its exit code, its output and the engine's flags say."""
-        ended = self.engine.ended(self.note.name)
+        ended = self.engine.read_exit(self.note.name)
         if ended is None:
             return None
         word = make_container_exit_info(
@@ -180,7 +180,7 @@ class RunContainer:
 
     def _ours(self) -> bool:
         """Whether it is there and of the run; `NodeError` when it is another user's."""
-        found = self.engine.container(self.note.name)
+        found = self.engine.inspect_container(self.note.name)
         if found is None or found.labels.get(RUN_LABEL) != self.note.run:
             return False
         owner, me = found.labels.get(OWNER_LABEL, "?"), format_user_ids().partition(":")[0]
@@ -222,7 +222,7 @@ class PreparedDocker:
     @property
     def shares_host_ports(self) -> bool:
         """Whether it is that of this machine; elsewhere only the supervisor can look at ports."""
-        return self.is_local and self.network == "host" and engine_is_here()
+        return self.is_local and self.network == "host" and is_engine_local()
 
     def plan_run(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
         """Return the plan of a new run."""
@@ -253,7 +253,7 @@ class PreparedDocker:
             },
             data=str(self.run_store.data_dir),
             caller=format_user_ids(),
-            ca_bundle=find_ca_bundle() if engine_is_here() else "",
+            ca_bundle=find_ca_bundle() if is_engine_local() else "",
             gpus=self.access,
             init=False,  # the supervisor is process 1, which nothing in the container can kill
             mounts=(Mount(source=str(plan.params[SOURCE]), target=tree, read_only=True),) if tree else (),
@@ -270,13 +270,13 @@ class PreparedDocker:
         It stays after its end until somebody has settled it.
         """
         note = ContainerRef(run=plan.run_id, name=plan.container, engine=open_engine_address(), place=self.place)
-        asked = engine()
+        asked = connect_engine()
         self._start(asked, note, plan, run_dir, container, secrets)
         # it runs: a disk that is full is for its supervisor to tell, and an engine that is gone for who follows
         with contextlib.suppress(OSError, EngineError):
-            found = asked.container(plan.container)
+            found = asked.inspect_container(plan.container)
             self.run_store.write_ref(dataclasses.replace(note, started=found.started if found else "unknown"))
-        return lambda: asked.running(plan.container)
+        return lambda: asked.is_running(plan.container)
 
     def _start(
         self,
@@ -288,14 +288,14 @@ class PreparedDocker:
         secrets: Mapping[str, Secret],
     ) -> None:
         """Start the container; a port that is taken on the engine's machine, as by another run, is not published."""
-        from rlbox.engine.docker import PortTaken
+        from rlbox.engine.docker import PortTakenError
 
         while True:
             self.run_store.write_ref(note, plan)
             try:
                 asked.start(dataclasses.replace(container, publish=tuple(plan.published.values())), secrets)
                 break
-            except PortTaken as error:
+            except PortTakenError as error:
                 plan, lost = drop_taken_ports(plan, error.ports)
                 write_plan(run_dir, plan)
                 for text in lost:

@@ -35,14 +35,14 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
     data, gpus
         `--data` and `--gpus`, if they were given.
     """
-    from rlbox.engine.address import engine_is_here
-    from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, client_words, plan_container
-    from rlbox.engine.data_disk import check_devices, data_folder, prepare_data_disk
+    from rlbox.engine.address import is_engine_local
+    from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, docker_run_args, plan_container
+    from rlbox.engine.data_disk import check_devices, choose_data_dir, prepare_data_disk
     from rlbox.engine.gpu_access import GPUS_VARIABLE, NO_GPUS
     from rlbox.system.network_settings import find_ca_bundle
 
     image = load_image_plan(app.project, name)
-    folder = data_folder(image.container.host, data)
+    folder = choose_data_dir(image.container.host, data)
     prepare_data_disk(app, folder, image.container, 0.0)
     with app.checking("devices"):
         check_devices(app, image.container)
@@ -61,10 +61,10 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
         labels={TARGET_LABEL: name, OWNER_LABEL: str(os.getuid())},
         data=str(folder),
         caller=f"{os.getuid()}:{os.getgid()}",
-        ca_bundle=find_ca_bundle() if engine_is_here() else "",
+        ca_bundle=find_ca_bundle() if is_engine_local() else "",
         gpus=access,
     )
-    words = ("docker", *client_words(plan, interactive=terminal or not sys.stdin.isatty(), terminal=terminal))
+    words = ("docker", *docker_run_args(plan, interactive=terminal or not sys.stdin.isatty(), terminal=terminal))
     _require_image(app, image)
     if app.dry_run:
         return _show(app, name, plan, words)
@@ -75,23 +75,23 @@ def _require_image(app: App, image: ImagePlan) -> None:
     """Refuse what the docker client would refuse in its own words, or could not: there is no image, or no client."""
     import shutil
 
-    from rlbox.engine.address import no_client
+    from rlbox.engine.address import create_missing_client_error
     from rlbox.image.check import tag_own_image
 
     with app.checking("docker client"):
         if shutil.which("docker") is None:
-            raise no_client()
+            raise create_missing_client_error()
     with app.checking("image"):
         tag_own_image(app, image)
 
 
 def _limits(app: App, image: ImagePlan) -> ContainerDefaults:
     """Return the limits of the target with a network that the engine has; what opens the shell is said."""
-    from rlbox.engine.connection import engine
+    from rlbox.engine.connection import connect_engine
 
     limits = image.container
     with app.checking("network"):
-        limits = engine().reachable(limits)
+        limits = connect_engine().with_available_network(limits)
     if limits.network != image.container.network:
         from rlbox.run.exposure import no_bridge_message
 
@@ -103,9 +103,9 @@ def _show(app: App, name: str, plan: ContainerPlan, words: tuple[str, ...]) -> i
     """Print the lines that do the same by hand, and whether it would be done."""
     import shlex
 
-    from rlbox.engine.container import network_words
+    from rlbox.engine.container import docker_network_commands
 
-    before, after = network_words(plan)
+    before, after = docker_network_commands(plan)
     silent = [f"{shlex.join(part)} >/dev/null" if part else "" for part in (before, after)]
     text = "\n".join(line for line in (silent[0], shlex.join(words), silent[1]) if line)
     data = {"target": name, "command": words, "before": before, "after": after}
@@ -115,11 +115,11 @@ def _show(app: App, name: str, plan: ContainerPlan, words: tuple[str, ...]) -> i
 def _run(plan: ContainerPlan, words: tuple[str, ...]) -> int:
     """Run the docker client in the foreground, with the container's network, and return the container's exit code."""
     from rlbox.engine.address import open_engine_address
-    from rlbox.engine.connection import engine
+    from rlbox.engine.connection import connect_engine
     from rlbox.system.command import run_in_foreground
     from rlbox.values import Command
 
-    with engine().network(plan):
+    with connect_engine().open_network(plan):
         code = run_in_foreground(Command(argv=words, env={"DOCKER_HOST": open_engine_address()}))
     return code if code >= 0 else 128 - code
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from rlbox.app import App
 from rlbox.engine.container import LOOPBACK, OWN_NETWORK
 from rlbox.errors import SpecError
-from rlbox.fixes.conditions import has_package, stack_versions
+from rlbox.fixes.conditions import check_package, collect_stack_versions
 from rlbox.i18n import _
 from rlbox.image.plans import load_image_plan
 from rlbox.job.plan import RunPlan
@@ -129,7 +129,9 @@ def _tokenless(app: App, plan: RunPlan, disk: Path) -> str:
     target = load_target(app.project, plan.target).target
     if _FIX in target.fixes.off:
         return _("its target leaves out the fix {fix}").format(fix=_FIX)
-    held, fact = has_package(_HAS_TOKENS, stack_versions(target, load_lock(app.project.lock_file(plan.target))))
+    held, fact = check_package(
+        _HAS_TOKENS, collect_stack_versions(target, load_lock(app.project.lock_file(plan.target)))
+    )
     return (
         _switched_off(plan, target.env, disk / ENV_FILE)
         if held

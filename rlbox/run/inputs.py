@@ -22,7 +22,7 @@ from rlbox.diagnose.cause import Cause, make_port_conflict_cause
 from rlbox.diagnose.first_fatal import SIGNATURES_FILE
 from rlbox.errors import NodeError, SpecError
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.render import signature_list
+from rlbox.fixes.render import render_signatures
 from rlbox.i18n import _
 from rlbox.job.filler import Paths, source_mount
 from rlbox.job.job import Job, SourceTable
@@ -50,7 +50,7 @@ def collect_run_files(app: App, job: Job, target: str, fixes: Iterable[Fix]) -> 
     if lock.exists():
         files["lock.json"] = lock
     texts = {f"{SPEC}{name}": path.read_text(encoding="utf-8") for name, path in files.items()}
-    return texts | {SIGNATURES_FILE: signature_list(fixes)}
+    return texts | {SIGNATURES_FILE: render_signatures(fixes)}
 
 
 def specs_digest(files: Mapping[str, str]) -> str:
@@ -78,7 +78,7 @@ def load_job_secrets(
     if not (job.secrets or job.optional_secrets or env_file):
         return {}
     from rlbox.fixes.catalogue import load_fixes
-    from rlbox.fixes.render import secret_aliases
+    from rlbox.fixes.render import list_secret_aliases
     from rlbox.secrets.lookup import find_secrets
 
     folders = (app.project.folder, resolve_data_dir(app, target, data))
@@ -89,7 +89,7 @@ def load_job_secrets(
             env_file=Path(env_file) if env_file else None,
             folders=folders,
             environ=os.environ,
-            aliases=secret_aliases(load_fixes(app.project)),
+            aliases=list_secret_aliases(load_fixes(app.project)),
             words=(
                 *(str(value) for value in params.values()),
                 *(job.name, target, *(stage.name for stage in job.stages), *(service.name for service in job.services)),

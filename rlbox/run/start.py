@@ -13,7 +13,7 @@ from rlbox.app import App
 from rlbox.doctor.gpu_choice import read_gpus_option
 from rlbox.errors import NodeError, RlboxError, SpecError
 from rlbox.fixes.catalogue import load_fixes
-from rlbox.fixes.render import known_benign, secret_aliases
+from rlbox.fixes.render import list_benign_lines, list_secret_aliases
 from rlbox.gate.gate import GateJudge
 from rlbox.i18n import _
 from rlbox.job.clustered import require_cluster
@@ -98,8 +98,8 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         user=user_name(),
         uid=os.getuid(),
         host=socket.gethostname(),
-        benign=known_benign(fixes),
-        aliases=secret_aliases(fixes),
+        benign=list_benign_lines(fixes),
+        aliases=list_secret_aliases(fixes),
         shift_ports=options.shift_ports,
         notes=(f"forced: the stack of target {target} contradicts itself: {forced}",) if forced else (),
     )

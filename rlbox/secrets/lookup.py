@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.config.schema import suggest
+from rlbox.config.schema import suggest_similar
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.secrets.env_file import parse_env_file
@@ -119,7 +119,7 @@ def _missing(names: tuple[str, ...], places: list[_Place]) -> str:
         if any(name in place.values for name in names):
             note = _(" (empty there)")
         elif place.title != ENVIRONMENT:
-            note = note or suggest(names[0], list(place.values))
+            note = note or suggest_similar(names[0], list(place.values))
         seen.append(f"{place.title}{note}")
     also = _(" (or {names})").format(names=", ".join(names[1:])) if names[1:] else ""
     return _("secret {name}{also} is missing; looked in {seen}").format(name=names[0], also=also, seen=", ".join(seen))

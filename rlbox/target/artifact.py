@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from rlbox.target.lock import Compiled, Deb, GitTree, Lock, Package
+    from rlbox.target.lock import CompiledWheel, Deb, GitTree, Lock, Package
     from rlbox.target.target import Target
 
 TORCH_WHEELS = "https://download.pytorch.org/whl"
-Kind = Literal["apt", "compiled", "git", "http", "oci", "python", "torch-wheels"]
+ArtifactKind = Literal["apt", "compiled", "git", "http", "oci", "python", "torch-wheels"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Artifact:
         git `URL COMMIT`, http the address, oci `NAME@sha256:DIGEST`, compiled the recipe: no source has it.
     """
 
-    kind: Kind
+    kind: ArtifactKind
     name: str
     file: str
     sha256: str
@@ -43,7 +43,7 @@ class Artifact:
     origin: str = ""
 
 
-def artifacts(lock: Lock) -> tuple[Artifact, ...]:
+def list_artifacts(lock: Lock) -> tuple[Artifact, ...]:
     """Return every file of a lock that has to be fetched, in the order of the image's layers.
 
     The base image is not among them: its manifest names its blobs.
@@ -67,13 +67,13 @@ def artifacts(lock: Lock) -> tuple[Artifact, ...]:
     return (*debs, *packages, *trees, *files)
 
 
-def artifacts_here(lock: Lock) -> tuple[Artifact, ...]:
+def list_inplace_artifacts(lock: Lock) -> tuple[Artifact, ...]:
     """Return the files that a machine without an image takes: no base, no operating system, no environment of rlbox."""
     own = {"os", lock.runtime.name}
-    return tuple(file for file in artifacts(lock) if file.group not in own)
+    return tuple(file for file in list_artifacts(lock) if file.group not in own)
 
 
-def compile_inputs(lock: Lock, compiled: Compiled) -> tuple[Artifact, ...]:
+def list_compile_inputs(lock: Lock, compiled: CompiledWheel) -> tuple[Artifact, ...]:
     """Return every file that a wheel is compiled from: the system's packages, the tools, the source."""
     from rlbox.target.lock import GitTree
 
@@ -83,9 +83,9 @@ def compile_inputs(lock: Lock, compiled: Compiled) -> tuple[Artifact, ...]:
     return (*files, _tree(source, "compile") if isinstance(source, GitTree) else _package(source, "compile"))
 
 
-def named_files(lock: Lock) -> tuple[Artifact, ...]:
+def list_named_artifacts(lock: Lock) -> tuple[Artifact, ...]:
     """Return every file that a lock names, those that `rlbox compile` alone takes among them."""
-    return (*artifacts(lock), *(file for row in lock.compiled for file in compile_inputs(lock, row)))
+    return (*list_artifacts(lock), *(file for row in lock.compiled for file in list_compile_inputs(lock, row)))
 
 
 def _deb(deb: Deb, group: str) -> Artifact:
@@ -106,7 +106,7 @@ def _tree(tree: GitTree, group: str) -> Artifact:
     )
 
 
-_KINDS: dict[str, Kind] = {"compiled": "compiled", "python": "python", "torch-wheels": "torch-wheels"}
+_KINDS: dict[str, ArtifactKind] = {"compiled": "compiled", "python": "python", "torch-wheels": "torch-wheels"}
 
 
 def _package(package: Package, group: str) -> Artifact:
@@ -123,7 +123,7 @@ def _package(package: Package, group: str) -> Artifact:
     )
 
 
-def base_artifact(base: str) -> tuple[Artifact, ...]:
+def list_base_artifacts(base: str) -> tuple[Artifact, ...]:
     """Return the base image of a lock as a file to probe; a bootstrapped base is none."""
     name, image, digest = base.partition("@sha256:")
     known = Artifact(kind="oci", name=name, file=name, sha256=digest, size=0, group="base", origin=base)
@@ -138,6 +138,6 @@ class TorchGroup:
     channel: str
 
 
-def torch_groups(target: Target) -> tuple[TorchGroup, ...]:
+def list_torch_groups(target: Target) -> tuple[TorchGroup, ...]:
     found = (group for group in target.stack if group.source == "torch-wheels")
     return tuple(TorchGroup(packages=group.packages, channel=group.channel) for group in found)

@@ -8,7 +8,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pydantic import Field, StringConstraints, model_validator
 
-from rlbox.config.schema import AptPackage, EnvName, Frozen, Line
+from rlbox.config.schema import AptPackage, EnvName, SingleLine, SpecModel
 from rlbox.i18n import _
 
 Arch = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]
@@ -21,13 +21,15 @@ COMPILER_WHEELS = ("nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia
 _FIRST_CUDA = 13
 
 
-class Compile(Frozen):
+class Compile(SpecModel):
     """What is compiled, with what, and for which GPUs; made by `rlbox compile`, never on the machine that runs it."""
 
     name: Distribution = Field(description="the distribution that it becomes")
-    version: Line = Field("", description="version of the source archive on the package index; or set url and ref")
-    url: Line = Field("", description="git repository of the source, where the index has none")
-    ref: Line = Field("", description="branch, tag or commit of url; the lock holds the commit")
+    version: SingleLine = Field(
+        "", description="version of the source archive on the package index; or set url and ref"
+    )
+    url: SingleLine = Field("", description="git repository of the source, where the index has none")
+    ref: SingleLine = Field("", description="branch, tag or commit of url; the lock holds the commit")
     folder: Folder = Field(
         "", description="folder of the source that has its pyproject.toml or setup.py; empty: the top"
     )
@@ -42,10 +44,10 @@ class Compile(Frozen):
     packages: tuple[AptPackage, ...] = Field(
         (), description="apt packages of the build beside g++ and Python's headers"
     )
-    env: dict[EnvName, Line] = Field(
+    env: dict[EnvName, SingleLine] = Field(
         default_factory=dict, description="environment of its build; MAX_JOBS is the most compilers at a time"
     )
-    units: tuple[Line, ...] = Field(
+    units: tuple[SingleLine, ...] = Field(
         (), description="patterns of the CUDA files that are compiled; what others define ends in an error; empty: all"
     )
     memory_gib: Annotated[float, Field(gt=0)] = Field(4.0, description="memory that one compiler takes, GiB")
@@ -104,23 +106,23 @@ class Compile(Frozen):
         return found
 
 
-def arch_numbers(archs: tuple[str, ...]) -> tuple[str, ...]:
+def format_cmake_archs(archs: tuple[str, ...]) -> tuple[str, ...]:
     """Return architectures as CMake writes them: `90a` for sm_90a."""
     return tuple(arch.removeprefix("sm_") for arch in archs)
 
 
-def arch_versions(archs: tuple[str, ...]) -> tuple[str, ...]:
+def format_torch_archs(archs: tuple[str, ...]) -> tuple[str, ...]:
     """Return architectures as torch writes them: `9.0a` for sm_90a."""
-    numbers = arch_numbers(archs)
+    numbers = format_cmake_archs(archs)
     digits = [(number.rstrip("af"), number[len(number.rstrip("af")) :]) for number in numbers]
     return tuple(f"{plain[:-1]}.{plain[-1]}{suffix}" for plain, suffix in digits)
 
 
-def arch_env(archs: tuple[str, ...]) -> dict[str, str]:
+def arch_variables(archs: tuple[str, ...]) -> dict[str, str]:
     """Return the variables by which builds take their architectures, those of torch, CMake and of some packages."""
     if not archs:
         return {}
-    numbers, versions = arch_numbers(archs), arch_versions(archs)
+    numbers, versions = format_cmake_archs(archs), format_torch_archs(archs)
     return {
         "CUDAARCHS": ";".join(numbers),
         "FLASHINFER_CUDA_ARCH_LIST": " ".join(versions),

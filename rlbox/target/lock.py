@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlbox.config.schema import Frozen
+from rlbox.config.schema import SpecModel
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.target.compiled import Compile, arch_env
+from rlbox.target.compiled import Compile, arch_variables
 from rlbox.target.target import Group, Target
 
 SCHEMA = 2
@@ -83,7 +83,7 @@ class HttpFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compiled:
+class CompiledWheel:
     """What a wheel of `group` is compiled from: its source, and the `tools` beside it when it is built.
 
     `recipe` is the sha256 of everything that decides its bytes. The wheel itself is a package of its group, as soon as
@@ -103,7 +103,7 @@ class Compiled:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patch:
+class LockedPatch:
     """One file of the target's folder `patches/`."""
 
     name: str
@@ -118,7 +118,7 @@ class LockedGroup:
     packages: tuple[Package, ...]
 
 
-def requirements(packages: Iterable[Package]) -> str:
+def format_requirements(packages: Iterable[Package]) -> str:
     return "".join(package.requirement() for package in packages)
 
 
@@ -142,9 +142,9 @@ class Lock:
     groups: tuple[LockedGroup, ...]
     git: tuple[GitTree, ...] = ()
     http: tuple[HttpFile, ...] = ()
-    patches: tuple[Patch, ...] = ()
+    patches: tuple[LockedPatch, ...] = ()
     toolchain: tuple[Deb, ...] = ()
-    compiled: tuple[Compiled, ...] = ()
+    compiled: tuple[CompiledWheel, ...] = ()
 
     def text(self) -> str:
         """Return the lock file: stable order, one file a line, so that a diff reads well."""
@@ -179,11 +179,11 @@ class Lock:
         groups = (self.runtime, self.build, *self.groups)
         return tuple(package for group in groups for package in group.packages)
 
-    def wheel(self, compiled: Compiled) -> Package | None:
+    def wheel(self, compiled: CompiledWheel) -> Package | None:
         packages = (package for group in self.groups for package in group.packages)
         return next((package for package in packages if package.source == compiled.origin), None)
 
-    def with_wheel(self, compiled: Compiled, wheel: Package) -> Lock:
+    def with_wheel(self, compiled: CompiledWheel, wheel: Package) -> Lock:
         """Return the lock with a compiled wheel in its group, in the place of one that is there."""
         return replace(self, groups=tuple(_with(group, compiled, wheel) for group in self.groups))
 
@@ -201,20 +201,20 @@ def _block(rows: Iterable[Any], indent: int) -> str:
     return "[\n" + ",\n".join(lines) + "\n" + " " * indent + "]" if lines else "[]"
 
 
-def _compiled_text(row: Compiled) -> str:
+def _compiled_text(row: CompiledWheel) -> str:
     head = {key: getattr(row, key) for key in ("name", "group", "recipe")}
     body = f'"source": {json.dumps(asdict(row.source), ensure_ascii=False)},\n      "tools": {_block(row.tools, 6)}}}'
     return f"    {json.dumps(head)[:-1]},\n      {body}"
 
 
-def _with(group: LockedGroup, compiled: Compiled, wheel: Package) -> LockedGroup:
+def _with(group: LockedGroup, compiled: CompiledWheel, wheel: Package) -> LockedGroup:
     if group.name != compiled.group:
         return group
     others = (package for package in group.packages if package.source != compiled.origin)
     return replace(group, packages=tuple(sorted((*others, wheel), key=lambda package: package.name)))
 
 
-def lock_checksum(target: Target, runtime: tuple[str, ...]) -> str:
+def compute_spec_checksum(target: Target, runtime: tuple[str, ...]) -> str:
     """Return the checksum of everything a lock is made from: base, interpreter, groups, rlbox's own requirements."""
     made_from = {
         "base": _set_fields(target.base, "holds", "holds_apt"),
@@ -236,13 +236,13 @@ def _stack_fields(group: Group, arch: str) -> dict[str, Any]:
     return found | ({"compile": compiled} if compiled else {})
 
 
-def _set_fields(model: Frozen, *later: str) -> dict[str, Any]:
+def _set_fields(model: SpecModel, *later: str) -> dict[str, Any]:
     """Return the fields of a model; those that came `later` only when they are set, so that older locks still fit."""
     fields_ = model.model_dump(mode="json")
     return {key: value for key, value in fields_.items() if value or key not in later}
 
 
-def lock_state(target: Target, lock: Lock | None, runtime: tuple[str, ...], patches: Mapping[str, str]) -> str:
+def describe_lock_state(target: Target, lock: Lock | None, runtime: tuple[str, ...], patches: Mapping[str, str]) -> str:
     """Return how a lock stands to its spec: `current`, `missing`, or `stale` or `incomplete` with the reason.
 
     `patches` maps the target's patches to their text.
@@ -254,21 +254,21 @@ def lock_state(target: Target, lock: Lock | None, runtime: tuple[str, ...], patc
         return f"stale: made for Python {' on '.join(made_for)}, the spec says Python {' on '.join(wanted)}"
     if lock.target != target.name:
         return f"stale: made for the target {lock.target!r}"
-    if lock.spec != lock_checksum(target, runtime):
+    if lock.spec != compute_spec_checksum(target, runtime):
         return "stale: the spec changed since"
     if waiting := lock.uncompiled():
         return f"incomplete: {', '.join(waiting)} not compiled yet"
-    changed = [patch.name for patch in lock.patches if patch != lock_patch(patch.name, patches.get(patch.name, ""))]
+    changed = [patch.name for patch in lock.patches if patch != hash_patch(patch.name, patches.get(patch.name, ""))]
     return f"stale: {', '.join(changed)} changed since" if changed else "current"
 
 
-def lock_remedy(target: str, state: str) -> str:
-    """Return the command that makes a lock current which is in another `lock_state`."""
+def suggest_lock_command(target: str, state: str) -> str:
+    """Return the command that makes a lock current which is in another `describe_lock_state`."""
     return f"rlbox compile {target}" if state.startswith("incomplete") else f"rlbox lock {target}"
 
 
-def lock_patch(name: str, text: str) -> Patch:
-    return Patch(name=name, sha256=hashlib.sha256(text.encode()).hexdigest())
+def hash_patch(name: str, text: str) -> LockedPatch:
+    return LockedPatch(name=name, sha256=hashlib.sha256(text.encode()).hexdigest())
 
 
 def load_lock(path: Path) -> Lock | None:
@@ -307,7 +307,7 @@ def parse_lock(text: str | bytes, where: str, next_step: str = "") -> Lock:
             groups=tuple(LockedGroup(name=g["name"], packages=_rows(Package, g["packages"])) for g in data["groups"]),
             git=_rows(GitTree, data["git"]),
             http=_rows(HttpFile, data["http"]),
-            patches=_rows(Patch, data["patches"]),
+            patches=_rows(LockedPatch, data["patches"]),
             toolchain=_rows(Deb, data.get("toolchain", [])),
             compiled=tuple(map(_compiled, data.get("compiled", []))),
         )
@@ -318,14 +318,14 @@ def parse_lock(text: str | bytes, where: str, next_step: str = "") -> Lock:
         ) from error
 
 
-def _compiled(row: Mapping[str, Any]) -> Compiled:
+def _compiled(row: Mapping[str, Any]) -> CompiledWheel:
     told = row["source"]
     (source,) = _rows(GitTree, [told]) if "commit" in told else _rows(Package, [told])
     head = {key: str(row[key]) for key in ("name", "group", "recipe")}
-    return Compiled(**head, source=source, tools=_rows(Package, row["tools"]))
+    return CompiledWheel(**head, source=source, tools=_rows(Package, row["tools"]))
 
 
-_Row = TypeVar("_Row", Package, Deb, GitTree, HttpFile, Patch)
+_Row = TypeVar("_Row", Package, Deb, GitTree, HttpFile, LockedPatch)
 
 
 def _rows(kind: type[_Row], rows: list[Mapping[str, Any]]) -> tuple[_Row, ...]:
@@ -342,7 +342,7 @@ RECIPE = 4
 """Number of the way rlbox compiles; another one when its programs or fixed settings make other bytes."""
 
 
-def recipe_digest(
+def compute_recipe_digest(
     target: Target,
     entry: Compile,
     source: Package | GitTree,
@@ -368,17 +368,17 @@ def recipe_digest(
         "python": [target.python.version, target.python.platform],
         "archs": entry.wanted_archs(target.hardware.arch),
         "cuda": entry.cuda,
-        "env": build_env(target, entry),
+        "env": recipe_environment(target, entry),
         "units": entry.units if units else (),
     }
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
 
-def objects_digest(target: Target, entry: Compile, compiled: Compiled, toolchain: Iterable[Deb]) -> str:
-    return recipe_digest(target, entry, compiled.source, compiled.tools, toolchain, units=False)
+def compute_objects_digest(target: Target, entry: Compile, compiled: CompiledWheel, toolchain: Iterable[Deb]) -> str:
+    return compute_recipe_digest(target, entry, compiled.source, compiled.tools, toolchain, units=False)
 
 
-def build_env(target: Target, entry: Compile) -> dict[str, str]:
+def recipe_environment(target: Target, entry: Compile) -> dict[str, str]:
     """Return the environment that the spec gives a build; how many compilers it starts decides nothing."""
-    given = {**arch_env(entry.wanted_archs(target.hardware.arch)), **entry.env}
+    given = {**arch_variables(entry.wanted_archs(target.hardware.arch)), **entry.env}
     return {name: text for name, text in sorted(given.items()) if name != "MAX_JOBS"}

@@ -16,18 +16,18 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from rlbox.config.project import Project
 from rlbox.config.schema import (
-    NAME,
+    NAME_PATTERN,
     AbsolutePath,
     AptPackage,
     EnvName,
-    Frozen,
-    Line,
     Name,
-    Problems,
-    check_spec,
-    suggest,
+    SingleLine,
+    SpecModel,
+    ValidationProblems,
+    suggest_similar,
+    validate_spec,
 )
-from rlbox.config.toml_files import dotted, load_toml, merge, shown_path, without_name
+from rlbox.config.toml_files import display_path, iter_dotted_keys, load_toml, merge_tables, reject_key
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.target.compiled import Compile
@@ -38,20 +38,20 @@ NODE = r"^[A-Za-z0-9_.:\[][A-Za-z0-9_.:%\[\]@-]{0,252}$"
 NodeName = Annotated[str, StringConstraints(pattern=NODE)]
 
 
-class ClusterNode(Frozen):
+class ClusterNode(SpecModel):
     """One node; `local` is the machine that rlbox is typed on."""
 
     name: NodeName = Field(description="what ssh calls it, or local")
-    data: Line = Field("", description="its data disk; empty: disk.host")
-    address: Line = Field("", description="address by which the other nodes reach it; empty: by the route to it")
+    data: SingleLine = Field("", description="its data disk; empty: disk.host")
+    address: SingleLine = Field("", description="address by which the other nodes reach it; empty: by the route to it")
     here: bool = Field(False, description="run Ray as processes there, as on a node without an engine")
 
 
-class Cluster(Frozen):
+class Cluster(SpecModel):
     """The nodes, the head first, and what they share."""
 
     nodes: tuple[NodeName | ClusterNode, ...] = Field(description="names, or tables with name, data, address, here")
-    name: Annotated[str, StringConstraints(pattern=f"^$|{NAME}")] = Field(
+    name: Annotated[str, StringConstraints(pattern=f"^$|{NAME_PATTERN}")] = Field(
         description="tells clusters of one user on the same nodes apart; empty: the target's name"
     )
     port: Annotated[int, Field(ge=0, le=65000)] = Field(
@@ -72,14 +72,14 @@ _PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*@sha256:[0-9a-f]{64}")
 _OWN = {"build", "runtime", "uv"}  # their requirement files lie beside those of the groups
 
 
-class Base(Frozen):
+class Base(SpecModel):
     """What the first layer is made of: an image by digest, or a distribution bootstrapped from apt alone."""
 
     bootstrap: Literal["", "debian:bookworm"] = Field(description="distribution:suite to bootstrap from apt")
     suites: tuple[Suite, ...] = Field(description="further suites of a bootstrapped base: bookworm-security, …")
     image: str = Field(description="NAME@sha256:DIGEST to build on")
     packages: tuple[AptPackage, ...] = Field(description="apt packages of the operating system layer")
-    holds: dict[Requirement, Line] = Field(
+    holds: dict[Requirement, SingleLine] = Field(
         description="packages of an image's own Python, with versions: the stack goes without them, and on top of them"
     )
     holds_apt: tuple[AptPackage, ...] = Field(description="apt packages that an image has, so that no fix adds them")
@@ -97,12 +97,12 @@ class Base(Frozen):
         return self
 
 
-class Python(Frozen):
+class Python(SpecModel):
     """The interpreter that the stack's virtual environment is made with."""
 
     version: Annotated[str, StringConstraints(pattern=r"^3\.\d+$")]
     interpreter: AbsolutePath
-    platform: Line = Field(description="uv's name of the platform to lock for")
+    platform: SingleLine = Field(description="uv's name of the platform to lock for")
     exclude: tuple[Requirement, ...] = Field(description="distributions resolved away, with all that only they need")
     build: tuple[Requirement, ...] = Field(description="what source archives are built with, where there is no wheel")
     before: Annotated[str, StringConstraints(pattern=r"^(\d{4}-\d{2}-\d{2})?$")] = Field(
@@ -110,10 +110,10 @@ class Python(Frozen):
     )
 
 
-class Wheel(Frozen):
+class Wheel(SpecModel):
     """A wheel behind an address, for what the package index has as a source archive alone."""
 
-    url: Annotated[Line, StringConstraints(pattern=r"^https?://\S+\.whl$")]
+    url: Annotated[SingleLine, StringConstraints(pattern=r"^https?://\S+\.whl$")]
     sha256: Sha256
     size: Annotated[int, Field(ge=0)] = Field(0, description="bytes; 0: not known")
 
@@ -136,7 +136,7 @@ class Wheel(Frozen):
         return str(parse_wheel_filename(self.file)[1])
 
 
-class Group(Frozen):
+class Group(SpecModel):
     """One Python layer of the image. Groups are listed from the least to the most often changed."""
 
     name: Part
@@ -155,20 +155,20 @@ class Group(Frozen):
         return self
 
 
-class GitSource(Frozen):
+class GitSource(SpecModel):
     """A repository whose tree at one commit is put into the image."""
 
     name: Part
-    url: Line
-    ref: Line = Field(description="branch, tag or commit; the lock holds the commit")
+    url: SingleLine
+    ref: SingleLine = Field(description="branch, tag or commit; the lock holds the commit")
     into: AbsolutePath = Field(description="folder of the image that gets the tree")
 
 
-class HttpSource(Frozen):
+class HttpSource(SpecModel):
     """A file behind an address that is put into the image."""
 
     name: Part
-    url: Line
+    url: SingleLine
     into: AbsolutePath = Field(description="path of the file in the image")
     executable: bool = False
 
@@ -191,22 +191,24 @@ def _pattern(text: str) -> str:
 Pattern = Annotated[str, AfterValidator(_pattern)]
 
 
-class PatchFacts(Frozen):
+class PatchFacts(SpecModel):
     """What is known of a patch besides its diff; content alone decides whether it fits."""
 
     package: tuple[Requirement, ...] = Field(
         (), description="what it changes, the first that the stack has: a package (verl>=0.6,<0.7) or a git part"
     )
     strip: Annotated[int, Field(ge=0, le=9)] = Field(1, description="leading parts of the diff's paths to drop")
-    made_for: Line = Field("", description="commit or version that the diff was made from")
-    files: dict[Line, Sha256] = Field(default_factory=dict, description="path to sha256 it was made from; shown only")
-    reason: Line = Field("", description="what goes wrong without it")
-    upstream: Line = Field("", description="where upstream changed the same: pull request, issue, commit")
+    made_for: SingleLine = Field("", description="commit or version that the diff was made from")
+    files: dict[SingleLine, Sha256] = Field(
+        default_factory=dict, description="path to sha256 it was made from; shown only"
+    )
+    reason: SingleLine = Field("", description="what goes wrong without it")
+    upstream: SingleLine = Field("", description="where upstream changed the same: pull request, issue, commit")
     upstream_has: Pattern = Field(
         "", description="regular expression; a file that holds it has upstream's change, and is left as it is"
     )
-    absent: Line = Field("", description="why a file of it may be missing; empty: then it is a conflict")
-    marker: Line = Field("", description="text that each patched file holds")
+    absent: SingleLine = Field("", description="why a file of it may be missing; empty: then it is a conflict")
+    marker: SingleLine = Field("", description="text that each patched file holds")
 
 
 class PatchSource(PatchFacts):
@@ -223,10 +225,10 @@ class PatchSource(PatchFacts):
         return self
 
 
-class Hardware(Frozen):
+class Hardware(SpecModel):
     """The machine that a target is for; an empty text and 0 say that nothing is known or demanded."""
 
-    gpu: Line = Field(description="name of the GPU as the driver tells it; empty: none")
+    gpu: SingleLine = Field(description="name of the GPU as the driver tells it; empty: none")
     gpus: Annotated[int, Field(ge=0)] = Field(description="GPUs of a node")
     gpu_memory_gib: Annotated[float, Field(ge=0)] = Field(description="memory of one GPU, GiB")
     arch: Annotated[str, StringConstraints(pattern=r"^(sm_\d{2,3})?$")] = Field(
@@ -246,19 +248,19 @@ class Hardware(Frozen):
     )
 
 
-class Fixes(Frozen):
+class Fixes(SpecModel):
     """What the target asks of the fix catalogue."""
 
-    off: dict[Name, Line] = Field(description="fixes that are left out, each with the reason")
+    off: dict[Name, SingleLine] = Field(description="fixes that are left out, each with the reason")
 
 
-class Compat(Frozen):
+class Compat(SpecModel):
     """What the target asks of the table of what fits together."""
 
-    off: dict[Name, Line] = Field(description="facts that are left out, each with the reason")
+    off: dict[Name, SingleLine] = Field(description="facts that are left out, each with the reason")
 
 
-class Build(Frozen):
+class Build(SpecModel):
     """How the image is built."""
 
     network: Literal["host", "default", "none"]
@@ -267,7 +269,7 @@ class Build(Frozen):
     bake_ca: bool = Field(description="keep the CA bundle of the building machine in the image")
 
 
-class Run(Frozen):
+class Run(SpecModel):
     """Limits of the containers started from the image. Sizes in GiB; 0 means no limit."""
 
     network: Literal["own", "host", "bridge", "none"] = Field(
@@ -278,42 +280,50 @@ class Run(Frozen):
     cpus: Annotated[float, Field(ge=0)]
     pids: Annotated[int, Field(ge=0)]
     user: Literal["caller", "root"]
-    ulimits: dict[Name, Line] = Field(description="soft limit, or soft:hard; empty: not set, whatever a fix wants")
-    cap_add: tuple[Line, ...] = Field(description="capabilities of containers, which have no other")
+    ulimits: dict[Name, SingleLine] = Field(
+        description="soft limit, or soft:hard; empty: not set, whatever a fix wants"
+    )
+    cap_add: tuple[SingleLine, ...] = Field(description="capabilities of containers, which have no other")
     devices: dict[Device, DeviceUse] = Field(
         description="devices of the machine, or folders of them, for containers: r read, w write, m make; empty: not"
     )
     open: bool = Field(description="run though whoever reaches the machine's ports runs code there, as `--open` does")
 
 
-class Disk(Frozen):
+class Disk(SpecModel):
     """The data disk: the only place that a stage writes to."""
 
     mount: AbsolutePath = Field(description="where the container sees it")
-    host: Line = Field(description="directory on the host; ~ is expanded; --data and RLBOX_DATA override it")
+    host: SingleLine = Field(description="directory on the host; ~ is expanded; --data and RLBOX_DATA override it")
     create: bool = Field(description="make the directory when it is missing")
     need_gib: Annotated[float, Field(ge=0)] = Field(
         description="free space that it has, GiB: what a job without [fits] needs, and what is rented"
     )
-    archive: Line = Field(description="folder of a second disk, for archives alone; empty: none; no part of the image")
+    archive: SingleLine = Field(
+        description="folder of a second disk, for archives alone; empty: none; no part of the image"
+    )
 
 
-class Vast(Frozen):
+class Vast(SpecModel):
     """How an instance is rented on vast.ai. Prices in dollars; 0 and an empty text set nothing."""
 
     mode: Literal["ssh", "jupyter"] = Field(description="launch mode; both replace the image's entrypoint")
-    gpu_name: Line = Field(description="the platform's name of the GPU; empty: made of hardware.gpu")
-    image: Line = Field(description="image that the platform pulls: the target's own, pushed; --image overrides it")
-    options: Line = Field(description="docker options in the template's form: -e NAME=VALUE, -p PORT:PORT, -h NAME")
+    gpu_name: SingleLine = Field(description="the platform's name of the GPU; empty: made of hardware.gpu")
+    image: SingleLine = Field(
+        description="image that the platform pulls: the target's own, pushed; --image overrides it"
+    )
+    options: SingleLine = Field(
+        description="docker options in the template's form: -e NAME=VALUE, -p PORT:PORT, -h NAME"
+    )
     max_price: Annotated[float, Field(ge=0)] = Field(description="most that an hour may cost, disk included")
     min_reliability: Annotated[float, Field(ge=0, le=1)] = Field(description="least reliability of a machine")
 
 
-class Target(Frozen):
+class Target(SpecModel):
     """One place to run, completed with the defaults."""
 
     name: Name
-    title: Line
+    title: SingleLine
     hardware: Hardware
     fixes: Fixes
     compat: Compat
@@ -324,7 +334,7 @@ class Target(Frozen):
     http: tuple[HttpSource, ...] = Field(description="files put into the image")
     patches: tuple[PatchSource, ...] = Field(description="diffs applied to the image, in order")
     sources: Name = Field(description="where files come from: direct, cn, or a profile of yours; no part of the image")
-    env: dict[EnvName, Line] = Field(description="environment baked into the image")
+    env: dict[EnvName, SingleLine] = Field(description="environment baked into the image")
     build: Build
     run: Run
     disk: Disk
@@ -352,7 +362,7 @@ class Target(Frozen):
         problems += [_("patches: there is no git part {name!r}").format(name=name) for name in wanted]
         problems += self._compile_problems()
         if problems:
-            raise Problems(problems)
+            raise ValidationProblems(problems)
         return self
 
     def _compile_problems(self) -> list[str]:
@@ -384,7 +394,7 @@ class LoadedTarget:
     origins: Mapping[str, str]
 
 
-def cuda12_variant(project: Project, name: str) -> str:
+def find_cuda12_variant(project: Project, name: str) -> str:
     """Return the target `NAME-cu12`, which runs on drivers older than 580, where there is one; else nothing."""
     variant = f"{name}-cu12"
     return variant if variant in project.targets() else ""
@@ -404,7 +414,9 @@ def load_target(project: Project, name: str) -> LoadedTarget:
     data, files, origins = _load_included(project, name, ())
     data.pop("include", None)
     data["name"] = name
-    target = check_spec(Target, merge(load_toml(DEFAULTS), data), shown_path(files[0], project), known=("include",))
+    target = validate_spec(
+        Target, merge_tables(load_toml(DEFAULTS), data), display_path(files[0], project), known=("include",)
+    )
     return LoadedTarget(target=target, files=(*files, DEFAULTS), origins=origins)
 
 
@@ -413,37 +425,37 @@ def _load_included(project: Project, name: str, above: tuple[str, ...]) -> _Incl
     if above[-1:] == (name,):
         raise SpecError(
             _("target {name} includes itself").format(name=name),
-            where=shown_path(path, project),
+            where=display_path(path, project),
             next_step=_("give its folder another name, or include another target"),
         )
     if name in above:
         raise SpecError(
             _("targets include each other: {value}").format(value=" -> ".join((*above, name))),
-            where=shown_path(path, project),
+            where=display_path(path, project),
             next_step=_("include another target here, or none"),
         )
-    data = without_name(load_toml(path, project), shown_path(path, project), "name")
+    data = reject_key(load_toml(path, project), display_path(path, project), "name")
     include = data.get("include")
     if include is None:
         return data, (path,), _origins(data, path, project)
     if not isinstance(include, str):
         raise SpecError(
             _("{path}: include: must be the name of one target (got {include!r})").format(
-                path=shown_path(path, project), include=include
+                path=display_path(path, project), include=include
             )
         )
     if include not in project.targets():
-        near = suggest(include, list(project.targets()))
+        near = suggest_similar(include, list(project.targets()))
         raise SpecError(
             _("{path}: include: unknown target {include!r}{near}").format(
-                path=shown_path(path, project), include=include, near=near
+                path=display_path(path, project), include=include, near=near
             ),
             next_step=_("choose one of: {targets}").format(targets=", ".join(project.targets())),
         )
     under, files, origins = _load_included(project, include, (*above, name))
-    return merge(under, data), (path, *files), {**origins, **_origins(data, path, project)}
+    return merge_tables(under, data), (path, *files), {**origins, **_origins(data, path, project)}
 
 
 def _origins(data: Mapping[str, Any], path: Path, project: Project) -> dict[str, str]:
-    shown = shown_path(path, project)
-    return {key: shown for key, __ in dotted(data)}
+    shown = display_path(path, project)
+    return {key: shown for key, __ in iter_dotted_keys(data)}

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from rlbox.config.schema import Cover, Frozen, Line, Name
+from rlbox.config.schema import DemandNumber, Name, SingleLine, SpecModel
 from rlbox.fixes.fix import Fix
 
 # Tier 1 of the inventory beyond the seeds, hit by most users of these stacks: a reason is not enough.
@@ -22,24 +22,24 @@ MET: tuple[State, ...] = ("works", "changed")
 Test = Annotated[str, StringConstraints(pattern=r"^(tests/[a-z0-9_/]+\.py::test_\w+)?$")]
 
 
-class Demand(Frozen):
+class Demand(SpecModel):
     """One demand of the inventory."""
 
-    title: Line
+    title: SingleLine
     environment: bool = Field(False, description="it is about the image, its container, its entrypoint or the machine")
     doctor: tuple[Name, ...] = Field((), description="ids of what `rlbox doctor` finds when it is not met")
     state: State = Field("works", description="what became of it; `rendered only` counts as not covered")
     test: Test = Field("", description="the test that fails without what meets it, where no fix of the catalogue does")
-    reason: Line = Field("", description="what meets it beside the catalogue, or why nothing does")
+    reason: SingleLine = Field("", description="what meets it beside the catalogue, or why nothing does")
 
 
-class DemandTable(Frozen):
+class DemandTable(SpecModel):
     """The inventory; P numbers are from the seeds, B numbers from beyond them."""
 
-    demand: dict[Cover, Demand]
+    demand: dict[DemandNumber, Demand]
 
 
-class Causes(Frozen):
+class Causes(SpecModel):
     """Ids of root causes by family, both in the order in which tables show them."""
 
     family: dict[Name, tuple[Name, ...]]

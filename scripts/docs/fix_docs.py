@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.config.project import Project
-from rlbox.config.schema import check_spec
+from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.view import baked_rows, condition_words, kind_of
+from rlbox.fixes.view import classify_fix, describe_conditions, list_bake_entries
 from rlbox.image.templates import make_page_environment
 from rlbox.lint.drift import load_drift
 from scripts.docs.coverage import Causes, CoverageRow, Demand, DemandTable, coverage_rows, state_counts
@@ -22,7 +22,7 @@ CAUSES = Path(__file__).with_name("causes.toml")
 INDEX = "docs/fixes/README.md"
 COVERAGE = "docs/internal/coverage.md"
 NO_FAMILY = "prevention"
-# What templates of fixes see, as `rlbox.fixes.render.template_values` gives it.
+# What templates of fixes see, as `rlbox.fixes.render.build_template_values` gives it.
 NAMES = {
     "target": "the spec of the target, completed: `target.run.shm_gib`, `target.env`, …",
     "hardware": "its table `[hardware]`: `hardware.arch`, `hardware.gpus`, …",
@@ -56,11 +56,11 @@ def load_catalogue(project: Project, faults: Path) -> Catalogue:
         A file is broken (with line), or has wrong keys and values.
     """
     fixes = load_fixes(project)
-    demands = check_spec(DemandTable, load_toml(DEMANDS), str(DEMANDS)).demand
+    demands = validate_spec(DemandTable, load_toml(DEMANDS), str(DEMANDS)).demand
     return Catalogue(
         fixes=fixes,
         demands=demands,
-        causes=check_spec(Causes, load_toml(CAUSES), str(CAUSES)),
+        causes=validate_spec(Causes, load_toml(CAUSES), str(CAUSES)),
         faults={path.stem for path in faults.glob("*.toml")},
         rows=coverage_rows(demands, fixes, lint_rules()),
     )
@@ -76,7 +76,7 @@ def fix_pages(catalogue: Catalogue, templates: Sequence[Path]) -> dict[str, str]
     engine = make_page_environment(templates, cell=_cell, fence=fence)
     page, index, coverage = (engine.get_template(f"docs/{name}.md.j2") for name in ("fix", "fixes", "coverage"))
     found = {f"docs/fixes/{fix.id}.md": page.render(_page_values(fix, catalogue)) for fix in catalogue.fixes}
-    found[INDEX] = index.render(families=_families(catalogue), names=NAMES, kind_of=kind_of)
+    found[INDEX] = index.render(families=_families(catalogue), names=NAMES, kind_of=classify_fix)
     found[COVERAGE] = coverage.render(rows=catalogue.rows, faults=catalogue.faults, counts=state_counts(catalogue.rows))
     return found
 
@@ -84,9 +84,9 @@ def fix_pages(catalogue: Catalogue, templates: Sequence[Path]) -> dict[str, str]
 def _page_values(fix: Fix, catalogue: Catalogue) -> dict[str, Any]:
     return {
         "fix": fix,
-        "kind": kind_of(fix),
-        "conditions": condition_words(fix.applies),
-        "baked": baked_rows(fix, fix.bake),
+        "kind": classify_fix(fix),
+        "conditions": describe_conditions(fix.applies),
+        "baked": list_bake_entries(fix, fix.bake),
         "covers": [(number, catalogue.demands[number].title) for number in fix.covers if number in catalogue.demands],
         "tested": fix.id in catalogue.faults,
     }

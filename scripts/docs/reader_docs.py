@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlbox.config.schema import Frozen, Line, Name, check_spec
+from rlbox.config.schema import Name, SingleLine, SpecModel, validate_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.image.templates import make_page_environment
 from scripts.docs.fix_docs import fence
@@ -18,26 +18,26 @@ PAGES = {"en": "docs/internal/reader.md", "zh": "docs/internal/reader.zh.md"}
 Language = Literal["en", "zh"]
 
 
-class ReaderAnswer(Frozen):
+class ReaderAnswer(SpecModel):
     """What one reader said of one log, and whether the key says the same."""
 
-    cause: Line
-    next: Line
+    cause: SingleLine
+    next: SingleLine
     cause_right: bool
     next_right: bool
-    note: Line = Field("", description="why it counts as it does, where that is not plain")
+    note: SingleLine = Field("", description="why it counts as it does, where that is not plain")
 
 
-class ShownLog(Frozen):
+class ShownLog(SpecModel):
     """One log of the fault lab: where it is from, what it is labelled with, and the four lines in both languages."""
 
     layer: Name
     half: Literal["open", "held"]
     cause: Name
     versions: str
-    done: Line = Field(description="what was done to have it fail")
-    right: Line = Field(description="the next step that an answer must name")
-    right_zh: Line
+    done: SingleLine = Field(description="what was done to have it fail")
+    right: SingleLine = Field(description="the next step that an answer must name")
+    right_zh: SingleLine
     en: str
     zh: str
     answer: Mapping[Language, ReaderAnswer]
@@ -47,11 +47,11 @@ class ShownLog(Frozen):
         return self.en if language == "en" else self.zh
 
 
-class ReaderTest(Frozen):
+class ReaderTest(SpecModel):
     """The whole test: `date` is the day on which the lines were shown, `seed` what the lot began with."""
 
     seed: int
-    date: Line
+    date: SingleLine
     log: tuple[ShownLog, ...]
 
     def right(self, language: Language, half: str = "") -> Mapping[str, int]:
@@ -68,7 +68,7 @@ class ReaderTest(Frozen):
 def load_reader_test(checkout: Path) -> ReaderTest:
     """Return the test that a checkout keeps; `SpecError` when its file is broken."""
     path = checkout / TABLE
-    return check_spec(ReaderTest, load_toml(path), str(path))
+    return validate_spec(ReaderTest, load_toml(path), str(path))
 
 
 def reader_pages(test: ReaderTest, templates: Sequence[Path]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from rlbox.config.schema import Frozen, Line, Name, check_spec
+from rlbox.config.schema import Name, SingleLine, SpecModel, validate_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.image.templates import make_page_environment
 
@@ -25,24 +25,24 @@ def _commands(text: str) -> str:
     return text
 
 
-class Seed(Frozen):
+class Seed(SpecModel):
     """One note: what it is about, and the target and job that take its place."""
 
-    title: Line
+    title: SingleLine
     target: Name
     job: Name
 
 
-class SeedRow(Frozen):
+class SeedRow(SpecModel):
     """Commands of one note that have the same successor."""
 
     seed: Number
     commands: Annotated[str, AfterValidator(_commands)] = Field(
         description="a line each: numbers of the note's lines, a colon, the command; … stands for what is left out"
     )
-    rlbox: tuple[Line, ...] = Field(min_length=1, description="what to type today")
-    how: Line = Field(description="what it does about the commands")
-    says: Line = Field("", description="words of what the last line of `rlbox` prints")
+    rlbox: tuple[SingleLine, ...] = Field(min_length=1, description="what to type today")
+    how: SingleLine = Field(description="what it does about the commands")
+    says: SingleLine = Field("", description="words of what the last line of `rlbox` prints")
     rules: tuple[Name, ...] = Field((), description="rules of `rlbox lint` that refuse the commands")
     fixes: tuple[Name, ...] = Field((), description="repairs that take the commands' place")
 
@@ -52,7 +52,7 @@ class SeedRow(Frozen):
         return tuple((tuple(map(int, numbers.split())), text) for numbers, _, text in found)
 
 
-class Seeds(Frozen):
+class Seeds(SpecModel):
     """The notes by number, and the rows in the order of their lines."""
 
     seeds: dict[Number, Seed]
@@ -65,7 +65,7 @@ def load_seeds(checkout: Path) -> Seeds:
     It is no part of the package: an image would then name every host that the notes name.
     """
     path = checkout / TABLE
-    return check_spec(Seeds, load_toml(path), str(path))
+    return validate_spec(Seeds, load_toml(path), str(path))
 
 
 def seed_page(seeds: Seeds, templates: Sequence[Path]) -> str:

@@ -17,9 +17,9 @@ from fakes import CHECKOUT, Folder
 from mirror import Mirror, serving
 
 from rlbox.app import own_requirements
-from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.object_store import ObjectStore
 from rlbox.artifacts.store_upkeep import verify_objects
-from rlbox.target.lock import HttpFile, Lock, LockedGroup, lock_checksum
+from rlbox.target.lock import HttpFile, Lock, LockedGroup, compute_spec_checksum
 from rlbox.target.target import load_target
 
 SEED = int(os.environ.get("RLBOX_CHAOS_SEED") or time.time())
@@ -50,7 +50,7 @@ def write_target(folder: Folder, mirror: Mirror) -> None:
     )
     lock = Lock(
         target="mine",
-        spec=lock_checksum(target, own_requirements()),
+        spec=compute_spec_checksum(target, own_requirements()),
         python=target.python.version,
         platform=target.python.platform,
         base=target.base.bootstrap,
@@ -61,7 +61,7 @@ def write_target(folder: Folder, mirror: Mirror) -> None:
     folder.write("images/mine/lock.json", lock.text())
 
 
-def start(folder: Folder, store: Store, home: Path) -> subprocess.Popen[bytes]:
+def start(folder: Folder, store: ObjectStore, home: Path) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-m", "rlbox", "fetch", "mine", "--store", str(store.root), "-q"]
     env = {**os.environ, "XDG_CACHE_HOME": str(home), "PYTHONPATH": str(CHECKOUT)}
     return subprocess.Popen(argv, cwd=folder.path, env=env, stdout=subprocess.DEVNULL)
@@ -74,7 +74,7 @@ def test_killed_ten_times_over(folder: Folder, tmp_path: Path, campaign: int, at
     """Never a wrong object under a name, whatever died when; with two fetches at once as well."""
     chance = random.Random(SEED + campaign)
     print(f"RLBOX_CHAOS_SEED={SEED}, campaign {campaign}")
-    store = Store(tmp_path / "store")
+    store = ObjectStore(tmp_path / "store")
     kept: set[str] = set()
     with serving(random_files(chance)) as mirror:
         write_target(folder, mirror)
@@ -89,14 +89,14 @@ def test_killed_ten_times_over(folder: Folder, tmp_path: Path, campaign: int, at
                 process.kill()
                 process.wait()
             assert verify_objects(store) == ()
-            assert kept <= set(store.digests())
-            kept = set(store.digests())
+            assert kept <= set(store.list_digests())
+            kept = set(store.list_digests())
         resumed = [row for row in mirror.asked if row[1]]
         print(f"{len(kept)} of 8 files after {KILLS} kills, {len(resumed)} requests went on from a partial file")
         mirror.pause_s = 0
         assert [process.wait(120) for process in [start(folder, store, tmp_path) for _ in range(at_once)]] == [
             0
         ] * at_once
-        assert {store.path(digest).read_bytes() for digest in store.digests()} == set(mirror.files.values())
+        assert {store.path(digest).read_bytes() for digest in store.list_digests()} == set(mirror.files.values())
     assert verify_objects(store) == ()
-    assert list(store.partials()) == []
+    assert list(store.list_partials()) == []

@@ -11,8 +11,8 @@ from typing import NoReturn
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.artifacts.egress import EgressFacts
-from rlbox.artifacts.mirrors import Machine
+from rlbox.artifacts.egress import EgressProbe
+from rlbox.artifacts.mirrors import MachineSources
 from rlbox.config.project import Project
 from rlbox.errors import NotAnswered
 from rlbox.fixes.catalogue import load_fixes
@@ -79,10 +79,10 @@ def as_declared(no_engine: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 @pytest.fixture
 def unasked(as_declared: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `egress` and `mirrors probe` ask the network, `show` and `components` the engine, is not asked here."""
-    monkeypatch.setattr("rlbox.engine.setup.bring_engine", lambda say: None)
+    monkeypatch.setattr("rlbox.engine.setup.install_engine", lambda say: None)
     monkeypatch.setattr("rlbox.vast.api.find_api_key", str)  # that client takes seconds to import
     monkeypatch.setattr("rlbox.image.show.find_image", lambda name: None)
-    monkeypatch.setattr("rlbox.artifacts.mirror_probe.probe_machine", lambda site: Machine(site=site))
+    monkeypatch.setattr("rlbox.artifacts.mirror_probe.probe_machine_sources", lambda site: MachineSources(site=site))
     monkeypatch.setattr("rlbox.artifacts.mirror_probe.probe_mirrors", lambda *asked: ())
-    monkeypatch.setattr("rlbox.artifacts.locator.probe_machine", lambda site: Machine(site=site))
-    monkeypatch.setattr("rlbox.artifacts.egress.probe_egress", lambda *asked: EgressFacts())
+    monkeypatch.setattr("rlbox.artifacts.locator.probe_machine_sources", lambda site: MachineSources(site=site))
+    monkeypatch.setattr("rlbox.artifacts.egress.probe_egress", lambda *asked: EgressProbe())

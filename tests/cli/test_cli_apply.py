@@ -24,7 +24,7 @@ from mirrorbox import mirrors
 from wheelbox import Index, make_wheel
 
 from rlbox.app import App
-from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.object_store import ObjectStore
 from rlbox.image.plans import load_image_plan
 from rlbox.provision.apply import NOTHING, ApplyResult, uninstall
 from rlbox.provision.layout import Layout
@@ -38,12 +38,12 @@ FIRST = {"alpha": "1.0", "beta": "2.0"}
 
 
 @pytest.fixture
-def store() -> Store:
-    return Store(cache_path("store"))
+def store() -> ObjectStore:
+    return ObjectStore(cache_path("store"))
 
 
 @pytest.fixture
-def prefix(folder: Folder, store: Store, tmp_path: Path) -> Path:
+def prefix(folder: Folder, store: ObjectStore, tmp_path: Path) -> Path:
     """Where the target is applied; it, its lock and the data disk are there."""
     (tmp_path / "disk").mkdir()
     give(folder.path, store, FIRST)
@@ -109,7 +109,7 @@ def test_a_dry_run_names_old_and_new_and_writes_nothing(rlbox: Rlbox, prefix: Pa
 
 
 @pytest.mark.slow
-def test_a_changed_lock_moves_only_what_changed(rlbox: Rlbox, prefix: Path, folder: Folder, store: Store) -> None:
+def test_a_changed_lock_moves_only_what_changed(rlbox: Rlbox, prefix: Path, folder: Folder, store: ObjectStore) -> None:
     rlbox(*words(prefix))
     give(folder.path, store, {"alpha": "1.0", "gamma": "3.0"}, more="otherwise")
     assert rlbox(*words(prefix, "--check")).code == 1
@@ -194,7 +194,7 @@ def test_wrong_words(rlbox: Rlbox, prefix: Path, more: tuple[str, ...], code: in
     assert message in said.err
 
 
-def test_a_store_that_lacks_a_file_says_what_to_do(rlbox: Rlbox, prefix: Path, store: Store) -> None:
+def test_a_store_that_lacks_a_file_says_what_to_do(rlbox: Rlbox, prefix: Path, store: ObjectStore) -> None:
     shutil.rmtree(store.root)
     said = rlbox(*words(prefix))
     assert said.code == 1
@@ -213,7 +213,7 @@ def test_a_torn_record_is_no_reason_to_overwrite(rlbox: Rlbox, prefix: Path) -> 
 
 
 @pytest.mark.slow
-def test_python_that_is_not_there(rlbox: Rlbox, prefix: Path, folder: Folder, store: Store) -> None:
+def test_python_that_is_not_there(rlbox: Rlbox, prefix: Path, folder: Folder, store: ObjectStore) -> None:
     give(folder.path, store, FIRST, python="3.99")
     said = rlbox(*words(prefix))
     assert said.code == 1
@@ -259,7 +259,7 @@ def test_killed_at_any_moment_and_repeated_it_is_the_same(rlbox: Rlbox, prefix: 
 @pytest.mark.slow
 @pytest.mark.allow("processes", "sockets")
 def test_a_mirror_of_a_profile_gives_the_wheels_and_no_other_bytes(
-    rlbox: Rlbox, prefix: Path, folder: Folder, store: Store
+    rlbox: Rlbox, prefix: Path, folder: Folder, store: ObjectStore
 ) -> None:
     lock = give(folder.path, store, FIRST)
     with mirrors(1) as (server,):
@@ -297,7 +297,7 @@ SEEN = "SMALL_WORDS", "RLBOX_PLACE", "DEBIAN_FRONTEND", "LD_PRELOAD", "CUDA_VISI
 
 
 def test_a_run_in_place_brings_the_place_to_the_lock_and_runs_inside(
-    prefix: Path, folder: Folder, store: Store
+    prefix: Path, folder: Folder, store: ObjectStore
 ) -> None:
     folder.job("look", JOB.replace("NAMES", ", ".join(f"'{name}'" for name in SEEN)))
     disk = prefix.parent / "disk"
@@ -337,7 +337,7 @@ def test_doctor_examines_the_place_as_its_runs_find_it(rlbox: Rlbox, prefix: Pat
 
 
 @pytest.mark.slow
-def test_an_environment_on_the_data_disk_is_behind_a_link(prefix: Path, folder: Folder, store: Store) -> None:
+def test_an_environment_on_the_data_disk_is_behind_a_link(prefix: Path, folder: Folder, store: ObjectStore) -> None:
     """As on a machine whose system disk is too small for it."""
     give(folder.path, store, FIRST, patched=False)
     disk = prefix.parent / "disk"
@@ -364,7 +364,7 @@ def test_a_prefix_in_full_is_taken(follow: Follow, prefix: Path) -> None:
     follow.again(step, *step.options({"DIR": str(prefix)}))
 
 
-def test_what_the_store_lacks_is_imported(follow: Follow, rlbox: Rlbox, prefix: Path, store: Store) -> None:
+def test_what_the_store_lacks_is_imported(follow: Follow, rlbox: Rlbox, prefix: Path, store: ObjectStore) -> None:
     out = prefix.parent / "export"
     out.mkdir()
     assert rlbox("fetch", "small", "--place", "here", "--export", str(out)).code == 0
@@ -398,7 +398,7 @@ def test_another_disk_has_room(follow: Follow, prefix: Path) -> None:
 
 
 @pytest.fixture
-def at_root(monkeypatch: pytest.MonkeyPatch, folder: Folder, store: Store, tmp_path: Path) -> list[str]:
+def at_root(monkeypatch: pytest.MonkeyPatch, folder: Folder, store: ObjectStore, tmp_path: Path) -> list[str]:
     """The machine's own paths, where a target would be applied; nothing is: what would be is a row of this list."""
     give(folder.path, store, FIRST)
     (tmp_path / "disk").mkdir()

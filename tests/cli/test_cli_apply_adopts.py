@@ -14,7 +14,7 @@ from applybox import PYTHON, give, hold, lay_package
 from fakes import Folder, Rlbox, Said
 from following import Follow
 
-from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.object_store import ObjectStore
 from rlbox.system.files import cache_path
 
 pytestmark = pytest.mark.allow("processes")
@@ -55,7 +55,7 @@ def foreign(tmp_path: Path) -> Foreign:
 def prefix(folder: Folder, tmp_path: Path) -> Path:
     """Where the target is applied; it, its lock and the data disk are there."""
     (tmp_path / "disk").mkdir()
-    store = Store(cache_path("store"))
+    store = ObjectStore(cache_path("store"))
     hold(folder.path, give(folder.path, store, {"alpha": "1.0"}, patched=False))
     return tmp_path / "place"
 
@@ -225,7 +225,7 @@ def test_an_interpreter_of_the_right_version_is_named(
     follow: Follow, rlbox: Rlbox, folder: Folder, tmp_path: Path
 ) -> None:
     """In the place of one that is none."""
-    give(folder.path, Store(cache_path("store")), {"alpha": "1.0"}, patched=False)
+    give(folder.path, ObjectStore(cache_path("store")), {"alpha": "1.0"}, patched=False)
     none = folder.write("python", "#!/bin/sh\necho 'bash: nothing here' >&2\n")
     none.chmod(0o755)
     (tmp_path / "disk").mkdir()

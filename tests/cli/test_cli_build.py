@@ -17,12 +17,12 @@ import pytest
 from fakes import CASES, CHECKOUT, ON_IMAGE, TARGET, UV, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold_lock
 from following import Follow
 
-from rlbox.artifacts.object_store import Store, store_folder
+from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.image.bootstrap import rootfs_path
 from rlbox.image.context import build_labels, list_deciding_entries
 from rlbox.image.plans import load_image_plan
 from rlbox.system.files import cache_path
-from rlbox.target.lock import LockedGroup, Package, lock_patch
+from rlbox.target.lock import LockedGroup, Package, hash_patch
 
 TAG = "rlbox/mine:tests"
 
@@ -90,7 +90,7 @@ def test_no_lock(rlbox: Rlbox, folder: Folder) -> None:
         ),
         ({"target": "other"}, "stale: made for the target 'other'"),
         ({"spec": "0"}, "stale: the spec changed since"),
-        ({"patches": (lock_patch("one.diff", "1\n"),)}, "stale: one.diff changed since"),
+        ({"patches": (hash_patch("one.diff", "1\n"),)}, "stale: one.diff changed since"),
     ],
 )
 @pytest.mark.parametrize("more", [[], ["--hermetic"], ["--verify"]], ids=str)
@@ -312,7 +312,7 @@ def test_a_hermetic_build(rlbox: Rlbox, folder: Folder, engine: EngineSocket, cl
         "wheels/tools/tools/wheel-1-py3-none-any.whl",
     }
     assert (context / "rootfs.tar").read_bytes() == b"tar"
-    store = Store(store_folder(None))
+    store = ObjectStore(resolve_store_dir(None))
     assert (context / "wheels/tools/tools/six-1-py3-none-any.whl").samefile(store.path(six.sha256))
     assert f"--label=rlbox.build={build_labels(list_deciding_entries(plan), plan)['rlbox.build']}" in words
 
@@ -550,10 +550,10 @@ def test_an_engine_is_brought(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{mine.path}/none.sock")
     step = follow("build", "mine")
     monkeypatch.setattr(
-        "rlbox.engine.setup.bring_engine", lambda say: monkeypatch.setenv("DOCKER_HOST", engine.address)
+        "rlbox.engine.setup.install_engine", lambda say: monkeypatch.setenv("DOCKER_HOST", engine.address)
     )
     ready = SimpleNamespace(ready=True, as_json=dict, text=str)  # what a machine's engine is asked for elsewhere
-    monkeypatch.setattr("rlbox.engine.setup.probe_status", lambda: ready)
+    monkeypatch.setattr("rlbox.engine.setup.probe_engine_status", lambda: ready)
     follow.types(step)
     follow.again(step)
 

@@ -14,7 +14,7 @@ import pytest
 from fakes import CHECKOUT, ON_IMAGE, TARGET, UV_WHEEL, EngineSocket, Folder, Rlbox, hold, tree
 from test_cli_run import JOB, PORT, current_image
 
-from rlbox.artifacts.object_store import store_folder
+from rlbox.artifacts.object_store import resolve_store_dir
 from rlbox.provision.provision import StageEnvironment
 from rlbox.record.disk_lock import LockOwner, lock_disk
 from rlbox.system.file_lock import hold_lock
@@ -93,7 +93,7 @@ def test_nothing_changes(
     folder = two
     folder.target("small", TARGET)
     folder.lock("small")
-    held = store_folder(None) / "objects/sha256"
+    held = resolve_store_dir(None) / "objects/sha256"
     (held / "aa").mkdir()
     (held / "aa" / ("a" * 64)).write_bytes(b"put there by hand")
     if not made:

@@ -92,7 +92,7 @@ def ground(two: Folder, ready: EngineSocket, tmp_path: Path, monkeypatch: pytest
     two.write("text.txt", "text\n")
     write_run(tmp_path / "disk/runs/own-1", samples=2, steps=2)
     monkeypatch.setenv("VAST_API_KEY", KEY)
-    monkeypatch.setattr("rlbox.artifacts.relock.lock_places", lambda app, target, sources: sources)
+    monkeypatch.setattr("rlbox.artifacts.relock.prepare_lock_sources", lambda app, target, sources: sources)
     monkeypatch.setattr("rlbox.artifacts.relock.resolve_lock", lambda target, own, *rest: fitting_lock(target, own))
     return two
 
@@ -162,8 +162,8 @@ def test_a_build_comes_first(
         "the engine has no image rlbox/mine:tests"
     ]
     monkeypatch.setenv("DOCKER_HOST", f"unix://{ground.path}/none.sock")
-    monkeypatch.setattr("rlbox.run.docker.plan_engine", lambda: ("start the engine",), raising=False)
-    monkeypatch.setattr("rlbox.engine.setup.plan_engine", lambda: ("start the engine",))
+    monkeypatch.setattr("rlbox.run.docker.plan_engine_setup", lambda: ("start the engine",), raising=False)
+    monkeypatch.setattr("rlbox.engine.setup.plan_engine_setup", lambda: ("start the engine",))
     found = verdict(rlbox, "run", "two", "--build")
     assert found["first"][:2] == [
         "an engine: start the engine",

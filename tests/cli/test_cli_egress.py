@@ -6,8 +6,8 @@ import pytest
 from fakes import Folder, Rlbox
 from mirrorbox import mirrors
 
-from rlbox.artifacts.egress import EgressFacts
-from rlbox.artifacts.mirrors import Machine
+from rlbox.artifacts.egress import EgressProbe
+from rlbox.artifacts.mirrors import MachineSources
 from rlbox.system.network_settings import NetworkSettings
 
 SPEC = """
@@ -22,7 +22,7 @@ VLLM_NO_USAGE_STATS = "1"
 [disk]
 host = "~/disk"
 """
-MACHINE = Machine(
+MACHINE = MachineSources(
     site=NetworkSettings(index_url="https://index.example/simple"), archives={"debian": "http://apt.example/d"}
 )
 
@@ -30,8 +30,8 @@ MACHINE = Machine(
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with settings, and no network to ask."""
-    monkeypatch.setattr("rlbox.artifacts.locator.probe_machine", lambda site: MACHINE)
-    monkeypatch.setattr("rlbox.artifacts.egress.probe_egress", lambda *asked: EgressFacts(machine=MACHINE))
+    monkeypatch.setattr("rlbox.artifacts.locator.probe_machine_sources", lambda site: MACHINE)
+    monkeypatch.setattr("rlbox.artifacts.egress.probe_egress", lambda *asked: EgressProbe(machine=MACHINE))
 
 
 def test_table(rlbox: Rlbox, folder: Folder) -> None:
@@ -98,8 +98,8 @@ def test_asked_for_real(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.Monkey
     monkeypatch.chdir(folder.path)
     with mirrors(1) as (host,):
         host.index("/simple/uv/", {"uv-1.tar.gz": "http://files.invalid/uv-1.tar.gz"})
-        machine = Machine(site=NetworkSettings(index_url=f"{host.url}/simple"))
-        monkeypatch.setattr("rlbox.artifacts.locator.probe_machine", lambda site: machine)
+        machine = MachineSources(site=NetworkSettings(index_url=f"{host.url}/simple"))
+        monkeypatch.setattr("rlbox.artifacts.locator.probe_machine_sources", lambda site: machine)
         assert egress.probe_egress
         folder.target("mine", SPEC)
         assert rlbox("egress", "mine", "--json").data["hosts"]["lock"] == ["127.0.0.1", "files.invalid"]

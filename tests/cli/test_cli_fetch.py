@@ -18,11 +18,11 @@ from registry_server import Fault, RegistryServer
 from registry_server import running as running_registry
 
 from rlbox.app import own_requirements
-from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.object_store import ObjectStore
 from rlbox.engine import oci
 from rlbox.system.files import cache_path
-from rlbox.target.artifact import artifacts_here
-from rlbox.target.lock import Deb, HttpFile, Lock, LockedGroup, Package, lock_checksum
+from rlbox.target.artifact import list_inplace_artifacts
+from rlbox.target.lock import Deb, HttpFile, Lock, LockedGroup, Package, compute_spec_checksum
 from rlbox.target.target import load_target
 
 pytestmark = pytest.mark.allow("sockets")
@@ -56,9 +56,9 @@ def mirror() -> Iterator[Mirror]:
 @pytest.fixture
 def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lock]:
     """Write target and lock; this machine has no sources of its own."""
-    monkeypatch.setattr("rlbox.artifacts.locator.machine_archives", dict, raising=False)
-    monkeypatch.setattr("rlbox.artifacts.locator.machine_archives", dict)
-    monkeypatch.setattr("rlbox.artifacts.locator.default_index", lambda: "", raising=False)
+    monkeypatch.setattr("rlbox.artifacts.locator.probe_apt_archives", dict, raising=False)
+    monkeypatch.setattr("rlbox.artifacts.locator.probe_apt_archives", dict)
+    monkeypatch.setattr("rlbox.artifacts.locator.probe_default_index", lambda: "", raising=False)
 
     def write(
         base: str = BOOTSTRAP, packages: tuple[Package, ...] = (), platform: str = "x86_64-unknown-linux-gnu"
@@ -67,7 +67,7 @@ def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Ca
         target = load_target(folder.project, "mine").target
         lock = Lock(
             target="mine",
-            spec=lock_checksum(target, own_requirements()),
+            spec=compute_spec_checksum(target, own_requirements()),
             python="3.11",
             platform=platform,
             base=target.base.bootstrap or target.base.image,
@@ -85,15 +85,15 @@ def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Ca
 
 
 @pytest.fixture
-def store() -> Store:
-    return Store(cache_path("store"))
+def store() -> ObjectStore:
+    return ObjectStore(cache_path("store"))
 
 
-def whole(store: Store) -> bool:
-    return {store.path(digest).read_bytes() for digest in store.digests()} == set(FILES.values())
+def whole(store: ObjectStore) -> bool:
+    return {store.path(digest).read_bytes() for digest in store.list_digests()} == set(FILES.values())
 
 
-def test_fetching(rlbox: Rlbox, write: Callable[..., Lock], store: Store, mirror: Mirror) -> None:
+def test_fetching(rlbox: Rlbox, write: Callable[..., Lock], store: ObjectStore, mirror: Mirror) -> None:
     write()
     said = rlbox("fetch", "mine")
     assert said.code == 0, said.err
@@ -128,13 +128,13 @@ def test_the_store_is_chosen(
 ) -> None:
     write()
     assert rlbox("fetch", "mine", "--store", str(tmp_path / "a")).code == 0
-    assert whole(Store(tmp_path / "a"))
+    assert whole(ObjectStore(tmp_path / "a"))
     monkeypatch.setenv("RLBOX_STORE", str(tmp_path / "b"))
     assert rlbox("fetch", "mine").code == 0
-    assert whole(Store(tmp_path / "b"))
+    assert whole(ObjectStore(tmp_path / "b"))
 
 
-def test_dry_run(rlbox: Rlbox, write: Callable[..., Lock], store: Store) -> None:
+def test_dry_run(rlbox: Rlbox, write: Callable[..., Lock], store: ObjectStore) -> None:
     """A lock for another platform needs nothing of this machine."""
     wheel = Package(
         name="torch",
@@ -145,9 +145,9 @@ def test_dry_run(rlbox: Rlbox, write: Callable[..., Lock], store: Store) -> None
         source="torch-wheels/cu128",
     )
     write(packages=(wheel,), platform=ARM)
-    with store.draft(sha(FILES["one.bin"])) as draft:
+    with store.open_partial(sha(FILES["one.bin"])) as draft:
         draft.write(FILES["one.bin"])
-        draft.keep()
+        draft.commit()
     assert rlbox("fetch", "mine", "--dry-run") == Said(
         code=0,
         out="group             files       size    present    missing\n"
@@ -198,7 +198,7 @@ def test_bad_locks(rlbox: Rlbox, write: Callable[..., Lock], folder: Folder) -> 
     assert (said.code, "not a lock file" in said.err) == (2, True)
 
 
-def test_what_cannot_be_had(rlbox: Rlbox, write: Callable[..., Lock], mirror: Mirror, store: Store) -> None:
+def test_what_cannot_be_had(rlbox: Rlbox, write: Callable[..., Lock], mirror: Mirror, store: ObjectStore) -> None:
     write()
     del mirror.files["two.bin"]
     said = rlbox("fetch", "mine", "-q")
@@ -209,13 +209,13 @@ def test_what_cannot_be_had(rlbox: Rlbox, write: Callable[..., Lock], mirror: Mi
         "  no source offers two.bin any more (yanked or superseded)\n    direct: answered 404\n"
         "  next:  rlbox lock mine --upgrade two\n",
     )
-    assert len(list(store.digests())) == 2
+    assert len(list(store.list_digests())) == 2
     mirror.files["two.bin"] = FILES["two.bin"]
     assert rlbox("fetch", "mine").out.startswith("mine  3 files, 6.0 kB: 2 present, 1 fetched (2.0 kB)\n")
 
 
 def test_export_and_import(
-    rlbox: Rlbox, write: Callable[..., Lock], mirror: Mirror, store: Store, tmp_path: Path
+    rlbox: Rlbox, write: Callable[..., Lock], mirror: Mirror, store: ObjectStore, tmp_path: Path
 ) -> None:
     lock = write()
     out, other = tmp_path / "out", tmp_path / "other"
@@ -237,7 +237,7 @@ def test_export_and_import(
     mirror.files.clear()
     done = rlbox("fetch", "mine", "--store", str(other), "--import", str(out))
     assert done == Said(code=0, out="mine  3 files: 0 present, 3 imported\n", err=NEXT)
-    assert whole(Store(other))
+    assert whole(ObjectStore(other))
     assert len(mirror.asked) == asked
     again = rlbox("fetch", "mine", "--store", str(other), "--import", str(out), "--json").data
     assert (again["imported"], again["present"]) == (0, 3)
@@ -286,7 +286,7 @@ def test_a_damaged_export(rlbox: Rlbox, write: Callable[..., Lock], tmp_path: Pa
         f"  where: {out}\n"
         "  next:  export again and repeat the import, which takes only what is missing\n",
     )
-    assert list(Store(other).digests()) == [sha(FILES["three.bin"])]
+    assert list(ObjectStore(other).list_digests()) == [sha(FILES["three.bin"])]
     manifest = out / "blobs/sha256" / json.loads((out / "index.json").read_bytes())["manifests"][0]["digest"][7:]
     manifest.write_bytes(b"{}")
     said = rlbox("fetch", "mine", "--store", str(other), "--import", str(out))
@@ -352,7 +352,7 @@ def test_through_a_registry(
     registry.faults = []
     said = rlbox("fetch", "mine", "--store", other, "--import", place)
     assert said == Said(code=0, out="mine  3 files: 2 present, 1 imported\n", err=NEXT)
-    assert whole(Store(Path(other)))
+    assert whole(ObjectStore(Path(other)))
 
 
 def test_what_stands_in_front_of_the_registry_is_left_out(
@@ -380,16 +380,16 @@ def test_what_was_pruned_meanwhile_is_fetched(
     follow.again(step)
 
 
-def test_a_base_image(rlbox: Rlbox, write: Callable[..., Lock], registry: RegistryServer, store: Store) -> None:
+def test_a_base_image(rlbox: Rlbox, write: Callable[..., Lock], registry: RegistryServer, store: ObjectStore) -> None:
     """Its manifest and blobs are objects like others, and are known as what they are."""
     config, layer = b'{"os": "linux"}', b"layer" * 500
-    blobs = [oci.describe(data, kind) for data, kind in ((config, oci.CONFIG), (layer, oci.LAYER))]
-    body = oci.image_manifest(blobs[0], blobs[1:])
+    blobs = [oci.create_descriptor(data, kind) for data, kind in ((config, oci.CONFIG), (layer, oci.LAYER))]
+    body = oci.create_image_manifest(blobs[0], blobs[1:])
     rows = [
-        {**oci.describe(body, oci.MANIFEST).json(), "platform": {"os": "linux", "architecture": "amd64"}},
-        {**oci.describe(b"other", oci.MANIFEST).json(), "platform": {"os": "linux", "architecture": "arm64"}},
+        {**oci.create_descriptor(body, oci.MANIFEST).json(), "platform": {"os": "linux", "architecture": "amd64"}},
+        {**oci.create_descriptor(b"other", oci.MANIFEST).json(), "platform": {"os": "linux", "architecture": "arm64"}},
     ]
-    index = oci.document({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows})
+    index = oci.encode_document({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows})
     for data in (config, layer):
         registry.add_blob(data)
     registry.add_manifest("amd64", body, oci.MANIFEST)
@@ -402,7 +402,7 @@ def test_a_base_image(rlbox: Rlbox, write: Callable[..., Lock], registry: Regist
     assert said.code == 0
     assert f"fetching 2 files of {registry.host}/team/base, " in said.err
     assert "✓ base layer 1  2.5 kB\n" in said.err
-    held = {store.path(name).read_bytes() for name in store.digests()}
+    held = {store.path(name).read_bytes() for name in store.list_digests()}
     assert held == {*FILES.values(), config, layer, body, index}
     row = rlbox("fetch", "mine", "--dry-run", "--json").data["groups"][0]
     assert (row["group"], row["files"], row["missing_bytes"]) == ("base", 4, 0)
@@ -422,7 +422,7 @@ def test_a_base_image_that_nobody_has(rlbox: Rlbox, write: Callable[..., Lock], 
 
 
 def test_what_apply_takes_and_no_more(
-    rlbox: Rlbox, write: Callable[..., Lock], registry: RegistryServer, store: Store, tmp_path: Path
+    rlbox: Rlbox, write: Callable[..., Lock], registry: RegistryServer, store: ObjectStore, tmp_path: Path
 ) -> None:
     """A kit for a machine without Docker: no base image, which that could not unpack and nobody here has."""
     write(base=f'image = "{registry.host}/team/base@sha256:{"0" * 64}"')
@@ -441,7 +441,7 @@ def test_what_apply_takes_and_no_more(
 
 
 def test_a_kit_for_apply_needs_no_package_of_the_operating_system(
-    rlbox: Rlbox, write: Callable[..., Lock], folder: Folder, store: Store, tmp_path: Path
+    rlbox: Rlbox, write: Callable[..., Lock], folder: Folder, store: ObjectStore, tmp_path: Path
 ) -> None:
     """One that no archive has would be asked for."""
     deb = Deb(name="tool", version="1", path="pool/t.deb", sha256=sha(b"t"), size=1, archive="debian")
@@ -465,7 +465,7 @@ def test_what_apply_takes_has_no_file_of_the_operating_system() -> None:
         runtime=LockedGroup(name="runtime", packages=(own,)),
         groups=(LockedGroup(name="engine", packages=(wheel,)),),
     )
-    assert [file.name for file in artifacts_here(lock)] == ["six"]
+    assert [file.name for file in list_inplace_artifacts(lock)] == ["six"]
 
 
 def test_what_is_gone_is_locked_anew(
@@ -475,7 +475,7 @@ def test_what_is_gone_is_locked_anew(
     del mirror.files["two.bin"]
     step = follow("fetch", "mine", "-q")
     left = replace(lock, http=tuple(file for file in lock.http if file.name != "two"))
-    monkeypatch.setattr("rlbox.artifacts.relock.lock_places", lambda app, target, sources: sources)
+    monkeypatch.setattr("rlbox.artifacts.relock.prepare_lock_sources", lambda app, target, sources: sources)
     monkeypatch.setattr("rlbox.artifacts.relock.resolve_lock", lambda *asked: left)
     follow.types(step)
     follow.again(step)
@@ -558,7 +558,7 @@ def test_another_store_is_named(
 
 
 def test_a_full_store_is_pruned(
-    follow: Follow, write: Callable[..., Lock], store: Store, monkeypatch: pytest.MonkeyPatch
+    follow: Follow, write: Callable[..., Lock], store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write()
     old = store.path("e" * 64)
@@ -572,10 +572,10 @@ def test_a_full_store_is_pruned(
 
 def base_image(registry: RegistryServer, name: str = "latest") -> str:
     """Put a base image into the registry, and return its name."""
-    blobs = [oci.describe(data, kind) for data, kind in ((b"{}", oci.CONFIG), (b"layer", oci.LAYER))]
+    blobs = [oci.create_descriptor(data, kind) for data, kind in ((b"{}", oci.CONFIG), (b"layer", oci.LAYER))]
     for data in (b"{}", b"layer"):
         registry.add_blob(data)
-    body = oci.image_manifest(blobs[0], blobs[1:])
+    body = oci.create_image_manifest(blobs[0], blobs[1:])
     return f"{registry.host}/team/base@{registry.add_manifest(name, body, oci.MANIFEST)}"
 
 

@@ -11,8 +11,8 @@ from fakes import CHECKOUT, TARGET, Folder, Rlbox, Said
 from rlbox.config.project import Project
 from rlbox.config.toml_files import parse_toml
 from rlbox.fixes.catalogue import load_fixes
-from rlbox.fixes.render import fix_manifest, signature_list
-from rlbox.fixes.view import fix_json, fix_text
+from rlbox.fixes.render import render_fix_manifest, render_signatures
+from rlbox.fixes.view import fix_json, format_fix
 from rlbox.target.target import load_target
 
 FIX = """
@@ -184,7 +184,7 @@ def test_one_fix_as_json(rlbox: Rlbox, mine: Folder) -> None:
 
 def test_every_shipped_fix_can_be_shown() -> None:
     for fix in load_fixes(Project(folder=CHECKOUT)):
-        assert fix_text(fix).startswith(f"# {fix.id}: {fix.title}\n")
+        assert format_fix(fix).startswith(f"# {fix.id}: {fix.title}\n")
         assert json.loads(json.dumps(fix_json(fix)))["fix"]["id"] == fix.id
 
 
@@ -297,10 +297,10 @@ def test_a_fix_of_ones_own_needs_one_language(rlbox: Rlbox, folder: Folder, text
     assert [data[key] for key in ("title", "title_zh", "remedy", "remedy_zh")] == [title, title, remedy, remedy]
     assert rlbox("render", "mine").code == 0
     [fix] = [fix for fix in load_fixes(folder.project) if fix.id == "answer"]
-    [row] = json.loads(signature_list([fix]))
+    [row] = json.loads(render_signatures([fix]))
     assert (row["pattern"], row["fix"], row["title"], row["remedy"]) == ("no answer", "answer", title, remedy)
     target = load_target(folder.project, "mine").target
-    [row] = json.loads(fix_manifest([fix], target, {}, {}))["fixes"]
+    [row] = json.loads(render_fix_manifest([fix], target, {}, {}))["fixes"]
     assert (row["title"], row["remedy"]) == (title, remedy)
 
 

@@ -11,10 +11,10 @@ from fakes import CHECKOUT, DEB, PACKAGE, TARGET, UV, Folder, Rlbox, Said, fitti
 from following import Follow
 
 from rlbox.app import own_requirements
-from rlbox.artifacts.python_lock import Upgrade
+from rlbox.artifacts.python_lock import UpgradeRequest
 from rlbox.config.project import Project
 from rlbox.errors import WorkFailed
-from rlbox.target.lock import GitTree, Lock, LockedGroup, Package, load_lock, lock_patch
+from rlbox.target.lock import GitTree, Lock, LockedGroup, Package, hash_patch, load_lock
 from rlbox.target.target import Target
 
 
@@ -25,7 +25,7 @@ class Resolver:
         self.packages: tuple[Package, ...] = (PACKAGE,)
         self.debs = (DEB,)
         self.git: tuple[GitTree, ...] = ()
-        self.asked: list[Upgrade] = []
+        self.asked: list[UpgradeRequest] = []
         self.sources: list[str] = []
         self.before: list[Lock | None] = []
 
@@ -34,7 +34,7 @@ class Resolver:
         target: Target,
         runtime: tuple[str, ...],
         before: Lock | None,
-        upgrade: Upgrade,
+        upgrade: UpgradeRequest,
         places: str,
         patches: Mapping[str, str],
     ) -> Lock:
@@ -42,7 +42,7 @@ class Resolver:
         self.sources.append(places)
         self.before.append(before)
         groups = tuple(LockedGroup(name=group.name, packages=self.packages) for group in target.stack)
-        locked = tuple(lock_patch(patch.file, patches[patch.file]) for patch in target.patches)
+        locked = tuple(hash_patch(patch.file, patches[patch.file]) for patch in target.patches)
         return replace(fitting_lock(target, runtime), groups=groups, debs=self.debs, git=self.git, patches=locked)
 
 
@@ -51,7 +51,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
     """A resolver that finds six for every group."""
     made = Resolver()
     monkeypatch.setattr("rlbox.artifacts.relock.resolve_lock", made.resolve)
-    monkeypatch.setattr("rlbox.artifacts.relock.lock_places", lambda app, target, sources: sources)
+    monkeypatch.setattr("rlbox.artifacts.relock.prepare_lock_sources", lambda app, target, sources: sources)
     return made
 
 
@@ -90,10 +90,10 @@ def test_a_lock_that_fits_asks_nobody(rlbox: Rlbox, folder: Folder, resolver: Re
     folder.target("mine")
     rlbox("lock", "mine")
     rlbox("lock", "mine")
-    assert resolver.asked == [Upgrade()]
+    assert resolver.asked == [UpgradeRequest()]
     folder.target("mine", TARGET.replace("1.16.0", "1.17.0"))
     rlbox("lock", "mine")
-    assert resolver.asked == [Upgrade()] * 2
+    assert resolver.asked == [UpgradeRequest()] * 2
 
 
 def test_a_changed_patch_asks_nobody(rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:
@@ -104,10 +104,10 @@ def test_a_changed_patch_asks_nobody(rlbox: Rlbox, folder: Folder, resolver: Res
     assert rlbox("build", "mine").err.startswith(
         "rlbox: error: the lock of target mine is stale: one.diff changed since\n"
     )
-    old, new = (lock_patch("one.diff", text).sha256[:12] for text in ("1\n", "2\n"))
+    old, new = (hash_patch("one.diff", text).sha256[:12] for text in ("1\n", "2\n"))
     assert rlbox("lock", "mine").err == f"--- lock.json\n+++ lock.json (now)\n-one.diff {old}\n+one.diff {new}\n{NEXT}"
     assert len(resolver.asked) == 1
-    assert written(folder).patches == (lock_patch("one.diff", "2\n"),)
+    assert written(folder).patches == (hash_patch("one.diff", "2\n"),)
 
 
 INCLUDES = 'include = "under"\ntitle = "mine"\n[env]\nOMP_NUM_THREADS = "4"\n'
@@ -182,16 +182,16 @@ def test_a_group_without_packages_is_shown(rlbox: Rlbox, folder: Folder, resolve
 @pytest.mark.parametrize(
     ("words", "upgrade"),
     [
-        (["--upgrade"], Upgrade(everything=True)),
-        (["six", "--upgrade"], Upgrade(names=frozenset({"six"}))),
-        (["--upgrade", "six", "python3", "uv"], Upgrade(names=frozenset({"six", "python3", "uv"}))),
+        (["--upgrade"], UpgradeRequest(everything=True)),
+        (["six", "--upgrade"], UpgradeRequest(names=frozenset({"six"}))),
+        (["--upgrade", "six", "python3", "uv"], UpgradeRequest(names=frozenset({"six", "python3", "uv"}))),
     ],
 )
-def test_upgrades(rlbox: Rlbox, folder: Folder, resolver: Resolver, words: list[str], upgrade: Upgrade) -> None:
+def test_upgrades(rlbox: Rlbox, folder: Folder, resolver: Resolver, words: list[str], upgrade: UpgradeRequest) -> None:
     folder.target("mine")
     rlbox("lock", "mine")
     assert rlbox("lock", "mine", *words) == Said(code=0, out=WRITTEN.format("unchanged"), err=NEXT)
-    assert resolver.asked == [Upgrade(), upgrade]
+    assert resolver.asked == [UpgradeRequest(), upgrade]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_check(rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:
     rlbox("lock", "mine")
     assert rlbox("lock", "mine", "--check") == Said(code=0, out="mine  lock is current\n", err="")
     assert rlbox("lock", "mine", "--check", "--json").data == {"schema": 1, "target": "mine", "lock": "current"}
-    assert resolver.asked == [Upgrade()] * 3
+    assert resolver.asked == [UpgradeRequest()] * 3
     folder.target("mine", TARGET + '[env]\nA = "1"\n')
     assert rlbox("lock", "mine", "--check").code == 0
     folder.target("mine", TARGET.replace("1.16.0", "1.17.0"))
@@ -345,7 +345,7 @@ def test_no_solution(rlbox: Rlbox, folder: Folder, resolver: Resolver, monkeypat
         raise WorkFailed("uv finds no set of packages for the stack of target mine (exit code 1)\n  | because six==9")
 
     monkeypatch.setattr("rlbox.artifacts.relock.resolve_lock", none)
-    monkeypatch.setattr("rlbox.artifacts.locator.default_index", lambda: "")
+    monkeypatch.setattr("rlbox.artifacts.locator.probe_default_index", lambda: "")
     folder.target("mine")
     assert rlbox("lock", "mine") == Said(
         code=1,

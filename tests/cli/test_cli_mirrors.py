@@ -9,7 +9,7 @@ from fakes import Folder, Rlbox, Said
 from following import Follow
 from mirrorbox import MirrorServer, artifact, mirrors
 
-from rlbox.artifacts.mirrors import Machine
+from rlbox.artifacts.mirrors import MachineSources
 from rlbox.target.artifact import Artifact
 
 BODY = b"the wheel" * 100
@@ -21,8 +21,8 @@ RULE = '[[rule]]\nkind = "{kind}"\nprotocol = "{protocol}"\nurl = "{url}"\nname 
 @pytest.fixture
 def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[MirrorServer]]:
     """Two hosts; the target's lock has two files, and this machine has no settings."""
-    monkeypatch.setattr("rlbox.artifacts.mirror_probe.locked_files", lambda app, target: (SIX, DEB))
-    monkeypatch.setattr("rlbox.artifacts.mirror_probe.probe_machine", lambda site: Machine(site=site))
+    monkeypatch.setattr("rlbox.artifacts.mirror_probe.load_locked_files", lambda app, target: (SIX, DEB))
+    monkeypatch.setattr("rlbox.artifacts.mirror_probe.probe_machine_sources", lambda site: MachineSources(site=site))
     monkeypatch.setattr("rlbox.artifacts.mirror_probe._SILENT_S", 0.3)
     with mirrors(2) as servers:
         servers[0].index("/good/six/", {SIX.file: f"/{SIX.file}"})
@@ -142,11 +142,11 @@ def test_a_target_without_a_lock(rlbox: Rlbox, folder: Folder) -> None:
 
 
 def test_files_of_a_lock_have_its_base_image() -> None:
-    from rlbox.target.artifact import base_artifact
+    from rlbox.target.artifact import list_base_artifacts
 
-    assert base_artifact("debian:bookworm") == ()
+    assert list_base_artifacts("debian:bookworm") == ()
     digest = "0123456789abcdef" * 4
-    assert base_artifact(f"nvcr.io/x@sha256:{digest}") == (
+    assert list_base_artifacts(f"nvcr.io/x@sha256:{digest}") == (
         Artifact(
             kind="oci",
             name="nvcr.io/x",

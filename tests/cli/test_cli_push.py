@@ -11,7 +11,7 @@ from fakes import EngineSocket, Folder, Rlbox, Said
 from following import Follow
 from registry_server import RegistryServer, running
 
-from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, describe, image_manifest, sha256_of
+from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, create_descriptor, create_image_manifest, sha256_digest
 from rlbox.system.files import cache_path
 
 TAG = "rlbox/mine:tests"
@@ -44,9 +44,9 @@ def server() -> Iterator[RegistryServer]:
 
 def stored(server: RegistryServer, engine: EngineSocket, kind: str = "zstd") -> str:
     """Put the same image into the registry, as team/mine:1, and into the engine; return its digest."""
-    body = image_manifest(describe(b"{}", CONFIG), [describe(b"layer", f"{LAYER}+{kind}")])
+    body = create_image_manifest(create_descriptor(b"{}", CONFIG), [create_descriptor(b"layer", f"{LAYER}+{kind}")])
     digest = server.add_manifest("1", body, MANIFEST)
-    layers = {"Layers": [sha256_of(b"plain")]}
+    layers = {"Layers": [sha256_digest(b"plain")]}
     engine.images[TAG] = {"Id": digest, "RepoDigests": [f"rlbox/mine@{digest}"], "RootFS": layers}
     return digest
 
@@ -159,7 +159,7 @@ def test_what_explains_another_image_is_not_attached(
 def test_an_address_that_means_two_machines(
     rlbox: Rlbox, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlbox.engine.push.engine_is_here", lambda: False)
+    monkeypatch.setattr("rlbox.engine.push.is_engine_local", lambda: False)
     monkeypatch.setattr("rlbox.engine.push.engine_url", lambda: "ssh://gpu001")
     engine.images[TAG] = {"Id": "sha256:1"}
     assert rlbox("push", "mine", "--to", "127.0.0.1:5000/x") == Said(

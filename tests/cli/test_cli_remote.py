@@ -8,8 +8,8 @@ import pytest
 
 from rlbox.cli import main
 from rlbox.config.project import Project
-from rlbox.engine.address import engine_is_here, engine_url
-from rlbox.engine.remote_helper import Helper, archive_for
+from rlbox.engine.address import engine_url, is_engine_local
+from rlbox.engine.remote_helper import HelperRun, create_helper_archive
 from rlbox.errors import EngineError
 from rlbox.run.data_disk import drop_options
 from rlbox.ssh.tunnel import EngineTunnel, open_engine_tunnel
@@ -77,7 +77,7 @@ def test_an_engine_elsewhere_without_ssh_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://far:2375")
-    assert (engine_url(), engine_is_here()) == ("tcp://far:2375", False)
+    assert (engine_url(), is_engine_local()) == ("tcp://far:2375", False)
     assert main(["runs"]) == EngineError.exit_code
     assert "DOCKER_HOST=ssh://USER@HOST" in capsys.readouterr().err
 
@@ -95,8 +95,8 @@ def test_what_is_sent_is_the_users_over_there(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "mine.toml").write_text("x")
     own = {"A": "planted"}
-    helper = Helper(image="i", data="/d", create=True, words=("runs",), target="local", env=own, terminal=False)
-    with tarfile.open(fileobj=io.BytesIO(archive_for(TUNNEL, Project(folder=tmp_path), helper))) as tar:
+    helper = HelperRun(image="i", data="/d", create=True, words=("runs",), target="local", env=own, terminal=False)
+    with tarfile.open(fileobj=io.BytesIO(create_helper_archive(TUNNEL, Project(folder=tmp_path), helper))) as tar:
         members = {info.name: info for info in tar}
         start = json.loads(tar.extractfile("rlbox-remote/start.json").read())  # type: ignore[union-attr]
     assert {(info.uid, info.gid) for info in members.values()} == {(7, 8)}

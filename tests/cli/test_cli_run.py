@@ -12,7 +12,7 @@ import pytest
 from fakes import CHECKOUT, ON_IMAGE, EngineSocket, Folder, Rlbox, Said
 from freeport import free_port
 
-from rlbox.engine.data_disk import data_folder
+from rlbox.engine.data_disk import choose_data_dir
 from rlbox.image.context import build_labels, list_deciding_entries
 from rlbox.image.plans import load_image_plan
 
@@ -213,7 +213,7 @@ def test_a_folder_of_the_system_is_no_data_disk(rlbox: Rlbox, two: Folder, named
 
 @pytest.mark.parametrize("named", ["/dev/shm/x", "/usr/local/x", "/run/media/me/disk", "/mnt", "/var/data", "/data"])
 def test_a_folder_that_is_lent_may_be_one(named: str) -> None:
-    assert str(data_folder("~/disk", named)) == os.path.realpath(named)
+    assert str(choose_data_dir("~/disk", named)) == os.path.realpath(named)
 
 
 @pytest.mark.allow("sockets")

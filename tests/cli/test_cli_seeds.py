@@ -13,7 +13,7 @@ from typedbox import Typed, typed_of
 from rlbox.app import App
 from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_fixes
-from rlbox.fixes.conditions import judge, stack_versions
+from rlbox.fixes.conditions import collect_stack_versions, evaluate_fix
 from rlbox.fixes.fix import Fix
 from rlbox.job.load import load_job
 from rlbox.job.params import plan_values
@@ -122,9 +122,9 @@ def test_the_fixes_of_the_table_are_in_the_images_of_their_notes(catalogue: tupl
     known, missing = {fix.id: fix for fix in catalogue}, []
     for number, seed in SEEDS.seeds.items():
         target = load_target(SHIPPED, seed.target).target
-        versions = stack_versions(target, load_lock(SHIPPED.lock_file(seed.target)))
+        versions = collect_stack_versions(target, load_lock(SHIPPED.lock_file(seed.target)))
         named = {id for row in SEEDS.row if row.seed == number for id in row.fixes}
-        missing += [(number, id) for id in sorted(named) if not judge(known[id], target, versions).applies]
+        missing += [(number, id) for id in sorted(named) if not evaluate_fix(known[id], target, versions).applies]
     assert missing == []
 
 

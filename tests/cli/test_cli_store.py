@@ -12,8 +12,8 @@ from fakes import EngineSocket, Folder, Rlbox, Said
 from following import Follow
 from mirror import artifact_of
 
-from rlbox.artifacts.object_store import Store
-from rlbox.artifacts.store_upkeep import remember
+from rlbox.artifacts.object_store import ObjectStore
+from rlbox.artifacts.store_upkeep import record_fetched_lock
 from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path
 from rlbox.target.lock import HttpFile, Lock, LockedGroup
@@ -34,13 +34,13 @@ def sha(data: bytes) -> str:
 
 
 @pytest.fixture
-def store(folder: Folder) -> Store:
+def store(folder: Folder) -> ObjectStore:
     """A store with two objects of one lock, and one that no lock names."""
-    made = Store(cache_path("store"))
+    made = ObjectStore(cache_path("store"))
     for data in (ONE, TWO, LOST):
-        with made.draft(sha(data)) as draft:
+        with made.open_partial(sha(data)) as draft:
             draft.write(data)
-            draft.keep()
+            draft.commit()
     folder.target("mine", SPEC)
     files = tuple(
         HttpFile(name=f"n{n}", url=f"http://h/n{n}.bin", sha256=sha(d), size=len(d)) for n, d in enumerate((ONE, TWO))
@@ -49,7 +49,7 @@ def store(folder: Folder) -> Store:
     lock = Lock(**head, runtime=LockedGroup(name="runtime", packages=()), groups=(), http=files)
     path = folder.write("images/mine/lock.json", lock.text())
     known = [artifact_of(data, f"n{n}.bin", "http", group="http") for n, data in enumerate((ONE, TWO))]
-    remember(made, "mine", path, known)
+    record_fetched_lock(made, "mine", path, known)
     return made
 
 
@@ -58,8 +58,8 @@ def flip(path: Path) -> None:
     path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
 
 
-def test_ls(rlbox: Rlbox, store: Store) -> None:
-    with store.draft("f" * 64) as draft:
+def test_ls(rlbox: Rlbox, store: ObjectStore) -> None:
+    with store.open_partial("f" * 64) as draft:
         draft.write(b"half")
     rows = {
         sha(ONE): f"{sha(ONE)[:12]}        3 B  n0.bin (http, http; mine)\n",
@@ -86,7 +86,7 @@ def test_an_empty_store(rlbox: Rlbox) -> None:
     assert not where.exists()
 
 
-def test_verify(rlbox: Rlbox, store: Store) -> None:
+def test_verify(rlbox: Rlbox, store: ObjectStore) -> None:
     assert rlbox("store", "verify") == Said(code=0, out="3 objects are whole\n", err="")
     flip(store.path(sha(TWO)))
     assert rlbox("store", "verify") == Said(
@@ -107,23 +107,23 @@ def test_verify(rlbox: Rlbox, store: Store) -> None:
     }
 
 
-def test_prune(rlbox: Rlbox, store: Store, folder: Folder) -> None:
+def test_prune(rlbox: Rlbox, store: ObjectStore, folder: Folder) -> None:
     lost = f"{sha(LOST)[:12]}  unknown: no lock that was fetched names it\n"
     verdict = f"\n# verdict: this would free 4 B in {store.root}\n"
     assert rlbox("store", "prune", "--dry-run") == Said(code=0, out=f"remove {lost}{verdict}", err="")
     assert store.has(sha(LOST))
     assert rlbox("store", "prune") == Said(code=0, out=f"removed {lost}freed 4 B\n", err="")
-    assert sorted(store.digests()) == sorted([sha(ONE), sha(TWO)])
+    assert sorted(store.list_digests()) == sorted([sha(ONE), sha(TWO)])
     (folder.path / "images/mine/lock.json").write_text("{")
     said = rlbox("store", "prune")
     assert (said.code, "not a lock file" in said.err) == (2, True)
     (folder.path / "images/mine/lock.json").unlink()
     assert rlbox("store", "prune", "--json").data["bytes"] == 3003
-    assert list(store.digests()) == []
+    assert list(store.list_digests()) == []
     assert not list((store.root / "names").iterdir())
 
 
-def test_an_object_is_shown(rlbox: Rlbox, store: Store) -> None:
+def test_an_object_is_shown(rlbox: Rlbox, store: ObjectStore) -> None:
     path = store.path(sha(ONE))
     for name in (sha(ONE)[:8], sha(ONE), "n0.bin"):
         assert rlbox("store", "show", name).out.splitlines() == [
@@ -137,22 +137,22 @@ def test_an_object_is_shown(rlbox: Rlbox, store: Store) -> None:
     assert rlbox("store", "show", sha(LOST)).out.startswith("object  unknown: no lock that was fetched names it\n")
 
 
-def test_objects_are_removed_by_name(rlbox: Rlbox, store: Store) -> None:
+def test_objects_are_removed_by_name(rlbox: Rlbox, store: ObjectStore) -> None:
     dry = rlbox("store", "rm", "n0.bin", sha(LOST)[:12], "--dry-run")
     assert (dry.code, dry.out.splitlines()[-1]) == (0, f"# verdict: this would free 7 B in {store.root}")
     refused = rlbox("store", "rm", "n0.bin")
     assert (refused.code, "pass --yes to remove 1 object, 3 B" in refused.err) == (2, True), refused.err
-    assert len([*store.digests()]) == 3
+    assert len([*store.list_digests()]) == 3
     assert rlbox("store", "rm", "n0.bin", sha(LOST)[:12], "--yes").out == "freed 7 B\n"
-    assert [*store.digests()] == [sha(TWO)]
+    assert [*store.list_digests()] == [sha(TWO)]
 
 
-def test_what_the_store_has_is_listed(follow: Follow, store: Store) -> None:
+def test_what_the_store_has_is_listed(follow: Follow, store: ObjectStore) -> None:
     assert sha(ONE)[:12] in follow.types(follow("store", "show", "nosuch")).out
     assert sha(ONE)[:12] in follow.types(follow("store", "rm", "", "--yes")).out
 
 
-def test_what_is_damaged_is_removed(follow: Follow, store: Store) -> None:
+def test_what_is_damaged_is_removed(follow: Follow, store: ObjectStore) -> None:
     flip(store.path(sha(TWO)))
     step = follow("store", "verify")
     follow.types(step)
@@ -160,7 +160,7 @@ def test_what_is_damaged_is_removed(follow: Follow, store: Store) -> None:
 
 
 @pytest.mark.allow("sockets", "processes")
-def test_one_verb_cleans_up(rlbox: Rlbox, engine: EngineSocket, store: Store) -> None:
+def test_one_verb_cleans_up(rlbox: Rlbox, engine: EngineSocket, store: ObjectStore) -> None:
     labels = {"Config": {"Labels": {"rlbox.target": "mine"}}, "Size": 1000}
     replaced = "sha256:" + "9" * 64
     engine.images |= {replaced: {"Id": replaced, **labels}, "rlbox/mine:ann-0a1b2c": {"Id": "sha256:1", **labels}}
@@ -180,7 +180,7 @@ def test_one_verb_cleans_up(rlbox: Rlbox, engine: EngineSocket, store: Store) ->
 
 
 @pytest.mark.allow("sockets", "processes")
-def test_it_cleans_up_without_an_engine(rlbox: Rlbox, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_cleans_up_without_an_engine(rlbox: Rlbox, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///srv/absent.sock")
     said = rlbox("prune", "--yes")
     assert (said.code, said.out) == (0, "freed up to 4 B\n"), said.err

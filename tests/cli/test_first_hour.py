@@ -42,7 +42,7 @@ def ground(pattern: Path, tmp_path: Path, remembering: None, monkeypatch: pytest
     shutil.copytree(pattern, place, symlinks=True)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{place}/none.sock")
     monkeypatch.setattr(sys, "stdin", open(os.devnull))  # noqa: SIM115
-    monkeypatch.setattr("rlbox.artifacts.relock.lock_places", lambda app, target, sources: sources)
+    monkeypatch.setattr("rlbox.artifacts.relock.prepare_lock_sources", lambda app, target, sources: sources)
     monkeypatch.setattr("rlbox.artifacts.relock.resolve_lock", lambda target, own, *rest: fitting_lock(target, own))
     return place
 

@@ -18,12 +18,12 @@ from copied import copied
 from fakes import CHECKOUT, Folder, Said, fitting_lock
 
 from rlbox.app import own_requirements
-from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError
-from rlbox.fixes.catalogue import load_fixed_target
+from rlbox.fixes.catalogue import load_target_with_fixes
 from rlbox.image.compile_run import needs_user_namespace
 from rlbox.system.files import sha256_file
-from rlbox.target.lock import Compiled, Package, recipe_digest
+from rlbox.target.lock import CompiledWheel, Package, compute_recipe_digest
 
 Wheel = tuple[str, bytes]
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -147,24 +147,24 @@ def make_box(
     sources = {f"{name}.cpp": f"int {name}() {{ return {len(name)}; }}\n" for name in ("one", "two", "three")}
     contents = {"pyproject.toml": PROJECT, "backend.py": BACKEND.replace("BODY", body.strip()), "small.py": ""}
     archive = _archive(path / "small-1.0.tar.gz", {**contents, **sources, **files})
-    digest = _put(Store(Path(env["RLBOX_STORE"])), archive)
+    digest = _put(ObjectStore(Path(env["RLBOX_STORE"])), archive)
     spec = (
         SPEC.replace("MORE", more)
         .replace("needs = []", f"needs = [{needs}]")
         .replace("ARCH", f'gpu = "G"\ngpus = 1\narch = "{arch}"' if arch else "")
     )
     folder.target("mine", spec)
-    target = load_fixed_target(folder.project, "mine").target
+    target = load_target_with_fixes(folder.project, "mine").target
     ((group, entry),) = target.compiled
     source = Package(name="small", version="1.0", file=archive.name, sha256=digest, size=archive.stat().st_size)
-    locked = tuple(_tool(Store(Path(env["RLBOX_STORE"])), path / name, body) for name, body in tools)
-    recipe = recipe_digest(target, entry, source, locked, ())
-    row = Compiled(name="small", group=group.name, recipe=recipe, source=source, tools=locked)
+    locked = tuple(_tool(ObjectStore(Path(env["RLBOX_STORE"])), path / name, body) for name, body in tools)
+    recipe = compute_recipe_digest(target, entry, source, locked, ())
+    row = CompiledWheel(name="small", group=group.name, recipe=recipe, source=source, tools=locked)
     folder.write("images/mine/lock.json", replace(fitting_lock(target, own_requirements()), compiled=(row,)).text())
     return Box(folder=folder, env=env)
 
 
-def _tool(store: Store, path: Path, body: bytes) -> Package:
+def _tool(store: ObjectStore, path: Path, body: bytes) -> Package:
     path.write_bytes(body)
     name = path.name.partition("-")[0].replace("_", "-")
     return Package(name=name, version="1.0", file=path.name, sha256=_put(store, path), size=len(body))
@@ -181,6 +181,6 @@ def _archive(path: Path, files: dict[str, str]) -> Path:
     return path
 
 
-def _put(store: Store, path: Path) -> str:
+def _put(store: ObjectStore, path: Path) -> str:
     store.root.mkdir(parents=True, exist_ok=True)
-    return store.adopt(path, sha256_file(path))
+    return store.import_file(path, sha256_file(path))

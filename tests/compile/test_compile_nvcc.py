@@ -10,7 +10,7 @@ import pytest
 from compilebox import Box, needs_spaces
 from fakes import CHECKOUT, Folder
 
-from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.object_store import ObjectStore
 from rlbox.image.compile_wheel import read_wheel_gpu_archs
 
 SOURCE = Path(__file__).with_name("tiny")
@@ -65,7 +65,7 @@ def write(box: Box, repository: Path, more: str) -> None:
 
 def wheel(box: Box) -> Path:
     (row,) = [row for row in box.lock()["groups"][0]["packages"] if row["name"] == "tiny"]
-    return Store(Path(box.env["RLBOX_STORE"])).path(row["sha256"])
+    return ObjectStore(Path(box.env["RLBOX_STORE"])).path(row["sha256"])
 
 
 @pytest.mark.slow

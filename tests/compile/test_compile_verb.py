@@ -17,7 +17,7 @@ import psutil
 import pytest
 from compilebox import UNITS, Box, make_box, needs_spaces
 
-from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.object_store import ObjectStore
 
 pytestmark = pytest.mark.usefixtures("spaces")
 
@@ -57,7 +57,7 @@ def test_it_is_compiled_once_and_locked(tmp_path: Path) -> None:
     assert "✓ one.cpp" in done.err
     assert box.wheel()["sha256"] == row["sha256"]
     assert box.wheel()["source"] == f"compiled/{row['recipe']}"
-    assert Store(Path(box.env["RLBOX_STORE"])).intact(row["sha256"], row["size"])
+    assert ObjectStore(Path(box.env["RLBOX_STORE"])).intact(row["sha256"], row["size"])
     again = box.rlbox("compile", "mine")
     assert "in the store" in again.out
     assert "compiling" not in again.err
@@ -87,7 +87,7 @@ def test_the_lock_keeps_its_wheel(tmp_path: Path) -> None:
     box = make_box(tmp_path, UNITS + '    open("small.py", "w").write(str(time.time_ns()))\n')
     assert box.rlbox("compile", "mine").code == 0
     first = box.wheel()["sha256"]
-    Store(Path(box.env["RLBOX_STORE"])).remove(first)
+    ObjectStore(Path(box.env["RLBOX_STORE"])).remove(first)
     done = box.rlbox("compile", "mine")
     assert done.code == 1
     assert "small was compiled to other bytes than the lock has" in done.err
@@ -265,7 +265,7 @@ def test_an_export_takes_it_to_another_machine(tmp_path: Path) -> None:
     finally:
         lock.write_text(whole)
     assert "in the store" in other.rlbox("compile", "mine").out
-    assert Store(tmp_path / "other").intact(wheel["sha256"])
+    assert ObjectStore(tmp_path / "other").intact(wheel["sha256"])
 
 
 def test_names_that_are_none(tmp_path: Path) -> None:

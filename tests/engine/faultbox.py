@@ -17,14 +17,14 @@ from pathlib import Path
 from enginebox import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.config.schema import check_spec
-from rlbox.config.toml_files import load_toml, merge
-from rlbox.engine.container import limit_words
+from rlbox.config.schema import validate_spec
+from rlbox.config.toml_files import load_toml, merge_tables
+from rlbox.engine.container import docker_limit_args
 from rlbox.errors import SpecError
-from rlbox.fixes.conditions import judge, stack_versions
+from rlbox.fixes.conditions import collect_stack_versions, evaluate_fix
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.patches import needs_patching, patch_manifest, patch_rows
-from rlbox.fixes.render import Baked, ImageFile, bake_fixes
+from rlbox.fixes.patches import has_patches_to_apply, render_patch_manifest, resolve_patches
+from rlbox.fixes.render import ImageFile, RenderedFixes, render_fixes
 from rlbox.foreign import toml_table
 from rlbox.image.machine import container_defaults
 from rlbox.image.names import target_tag
@@ -104,8 +104,8 @@ class Case:
         """The lab's target with what the case lays over it."""
         lab = toml_table(SPEC.format(packages=list(BARE), stack=["six==1.16.0"]))
         over = toml_table(self.target)
-        data = {**merge(merge(load_toml(DEFAULTS), lab), over), "name": "lab"}
-        return check_spec(Target, data, f"tests/faults/{self.id}.toml: target")
+        data = {**merge_tables(merge_tables(load_toml(DEFAULTS), lab), over), "name": "lab"}
+        return validate_spec(Target, data, f"tests/faults/{self.id}.toml: target")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,7 @@ def load_case(name: str, folder: Path = FAULTS) -> Case:
 
 def load_fix(name: str, folder: Path = FIXES) -> Fix:
     """One fix alone, so that a broken file of another one does not matter."""
-    return check_spec(Fix, {**load_toml(folder / f"{name}.toml"), "id": name}, f"templates/fixes/{name}.toml")
+    return validate_spec(Fix, {**load_toml(folder / f"{name}.toml"), "id": name}, f"templates/fixes/{name}.toml")
 
 
 def problems(case: Case, fix: Fix) -> list[str]:
@@ -143,8 +143,8 @@ def problems(case: Case, fix: Fix) -> list[str]:
 def seen_and_gone(case: Case, fix: Fix) -> tuple[list[str], list[str]]:
     """What is wrong with the fault test without the fix, and with it."""
     target = case.spec()
-    versions = stack_versions(target, None)
-    verdict = judge(fix, target, versions)
+    versions = collect_stack_versions(target, None)
+    verdict = evaluate_fix(fix, target, versions)
     if not verdict.applies:
         return [], [f"the fix does not apply to the target of its fault test: {'; '.join(verdict.reasons)}"]
     refused = _refusal(case, fix, target) if case.refused else []
@@ -153,7 +153,7 @@ def seen_and_gone(case: Case, fix: Fix) -> tuple[list[str], list[str]]:
         return faulty, refused + healthy
     if not case.fault:
         return [], refused
-    gone = refused if case.refused else with_it(case, fix, target, bake_fixes([fix], target, versions))
+    gone = refused if case.refused else with_it(case, fix, target, render_fixes([fix], target, versions))
     return without_it(case, fix, target), gone
 
 
@@ -164,7 +164,7 @@ def notices(case: Case, mutant: Fix) -> bool:
         return bool(_refusal(case, mutant, target))
     if case.cure:
         return any(cured(case, mutant, target))
-    baked = bake_fixes([mutant], target, stack_versions(target, None))
+    baked = render_fixes([mutant], target, collect_stack_versions(target, None))
     if mutant.check and case.checks and with_it(replace(case, fault="exit 0", passes=""), mutant, target, baked):
         return True
     return bool(with_it(case, mutant, target, baked))
@@ -181,7 +181,7 @@ def cured(case: Case, fix: Fix, target: Target) -> tuple[list[str], list[str]]:
 
 def _refusal(case: Case, fix: Fix, target: Target) -> list[str]:
     try:
-        bake_fixes([fix], target, stack_versions(target, None))
+        render_fixes([fix], target, collect_stack_versions(target, None))
     except SpecError as error:
         fits = re.search(case.refused, f"{error.what}\n{error.next_step}")
         return [] if fits else [f"refused with another message: {error.what}"]
@@ -204,7 +204,7 @@ def without_it(case: Case, fix: Fix, target: Target) -> list[str]:
     return found
 
 
-def with_it(case: Case, fix: Fix, target: Target, baked: Baked) -> list[str]:
+def with_it(case: Case, fix: Fix, target: Target, baked: RenderedFixes) -> list[str]:
     """What is wrong with the fix: the fault must be gone with it, and its check must pass."""
     image = (case.image_with or case.image) if fix.bake.packages else case.image
     if missing := set(fix.bake.packages) - lab_packages(image):
@@ -221,21 +221,33 @@ def with_it(case: Case, fix: Fix, target: Target, baked: Baked) -> list[str]:
 
 
 def _check(fix: Fix, target: Target) -> str:
-    from rlbox.fixes.render import fill, template_values
+    from rlbox.fixes.render import build_template_values, render_text
 
-    return fill(fix.check.run, template_values(target, stack_versions(target, None)), fix.id) if fix.check else ""
+    return (
+        render_text(fix.check.run, build_template_values(target, collect_stack_versions(target, None)), fix.id)
+        if fix.check
+        else ""
+    )
 
 
-def show(case: Case, image: str, target: Target, baked: Baked | None, check: str) -> Seen:
+def show(case: Case, image: str, target: Target, baked: RenderedFixes | None, check: str) -> Seen:
     """Run a case in a container of a lab image, with what a fix bakes or without."""
-    laid = baked or bake_fixes([], target, stack_versions(target, None))
+    laid = baked or render_fixes([], target, collect_stack_versions(target, None))
     limits = container_defaults(target, laid)
     inherited = lab_env(image)
     env = {name: text for name, text in laid.env(inherited).items() if text != inherited.get(name)}
     switch = "" if case.user == "root" else f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups"
     name = f"rlbox-fault-{uuid.uuid4().hex[:12]}"
     network = [] if any(word.startswith("--net") for word in case.options) else ["--network=none"]
-    words = ["create", "--rm", "--init", f"--name={name}", "--label=rlbox.test=fault", *network, *limit_words(limits)]
+    words = [
+        "create",
+        "--rm",
+        "--init",
+        f"--name={name}",
+        "--label=rlbox.test=fault",
+        *network,
+        *docker_limit_args(limits),
+    ]
     words += [*case.options, *(f"--env={key}={value}" for key, value in env.items())]
     scripts = {"setup": case.setup, "deed": SCRIPT, "check": check or "exit 0", "fault": case.fault}
     files = [ImageFile(path=f"/lab/{key}.sh", mode="0755", text=text) for key, text in scripts.items()]
@@ -250,14 +262,14 @@ def show(case: Case, image: str, target: Target, baked: Baked | None, check: str
     return _read(output)
 
 
-def _patching(baked: Baked, target: Target) -> list[ImageFile]:
+def _patching(baked: RenderedFixes, target: Target) -> list[ImageFile]:
     """What changes the sources of the faulty machine as a build changes those of an image."""
-    rows = patch_rows(baked.fixes, target, stack_versions(target, None), {})
-    if not needs_patching(rows):
+    rows = resolve_patches(baked.fixes, target, collect_stack_versions(target, None), {})
+    if not has_patches_to_apply(rows):
         return []
     scripts = CHECKOUT / "templates/scripts"
     texts = {name: (scripts / name).read_text("utf-8") for name in ("apply_patches.py", "unified_diff.py")}
-    texts["manifest.json"] = patch_manifest(target.name, rows)
+    texts["manifest.json"] = render_patch_manifest(target.name, rows)
     return [ImageFile(path=f"/lab/{name}", mode="0644", text=text) for name, text in texts.items()]
 
 

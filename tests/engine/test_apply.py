@@ -11,7 +11,7 @@ from applybox import give, hold, lay_package
 from following import Follow
 from rentedbox import HOSTILE, ODD, Machine, rented
 
-from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.object_store import ObjectStore
 
 FRAMEWORK = """
 set -e
@@ -35,7 +35,7 @@ require = [{ pattern = "^1.0 2.9.1[+]cu129 None None None$" }]
 def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with the target `small`, and a store with its files."""
     folder = tmp_path_factory.mktemp("carried")
-    lock = give(folder / "project", Store(folder / "store"), {"alpha": "1.0", "beta": "2.0"}, python="3.11")
+    lock = give(folder / "project", ObjectStore(folder / "store"), {"alpha": "1.0", "beta": "2.0"}, python="3.11")
     hold(folder / "project", lock)
     site = folder / "project/framework"
     lay_package(site, "torch", "2.9.1+cu129", "__version__ = '2.9.1+cu129'\n")

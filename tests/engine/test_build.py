@@ -13,7 +13,7 @@ import pytest
 from enginebox import TINY, Box, docker, interrupt, wait_until
 from projectbox import own
 
-from rlbox.engine.connection import engine
+from rlbox.engine.connection import connect_engine
 from rlbox.engine.container import ContainerPlan
 from rlbox.errors import TimedOut
 from rlbox.image.names import tag_to_file_name
@@ -160,5 +160,5 @@ def test_a_container_that_does_not_end_in_time_is_removed(tiny: Box) -> None:
     labels = {"rlbox.target": f"tiny-{os.getpid()}"}
     plan = ContainerPlan(image=own("tiny"), name="rlbox-slow", argv=("sleep", "60"), labels=labels, network="none")
     with pytest.raises(TimedOut, match="rlbox-slow took longer than 1 s"):
-        engine().run(plan, 1)
-    assert engine().list_containers(f"rlbox.target={labels['rlbox.target']}") == []
+        connect_engine().run(plan, 1)
+    assert connect_engine().list_containers(f"rlbox.target={labels['rlbox.target']}") == []

@@ -17,7 +17,7 @@ from projectbox import own
 from registrybox import registry_running
 from wheelbox import Index, make_wheel
 
-from rlbox.artifacts.object_store import Store, store_folder
+from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.target.lock import load_lock
 
 pytestmark = pytest.mark.slow
@@ -123,7 +123,7 @@ def _offer_runtime(box: Box, index: Index) -> None:
         assert result.code == 0, result.err
     lock = load_lock(box.project / f"images/{NAME}/lock.json")
     assert lock
-    index.add_runtime(lock, Store(store_folder(None)))
+    index.add_runtime(lock, ObjectStore(resolve_store_dir(None)))
 
 
 def test_every_part_is_a_layer_of_its_own(layers: Layers) -> None:

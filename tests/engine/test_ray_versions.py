@@ -15,10 +15,10 @@ import pytest
 from enginebox import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.fixes.catalogue import load_fixed_target
-from rlbox.fixes.conditions import stack_versions
-from rlbox.fixes.patches import patch_manifest, patch_rows
-from rlbox.fixes.render import bake_fixes
+from rlbox.fixes.catalogue import load_target_with_fixes
+from rlbox.fixes.conditions import collect_stack_versions
+from rlbox.fixes.patches import render_patch_manifest, resolve_patches
+from rlbox.fixes.render import render_fixes
 from rlbox.target.lock import load_lock
 
 PROJECT = Project(folder=Path("/"))
@@ -65,17 +65,17 @@ print(json.dumps(answers))
 
 def patched(target: str, folder: Path) -> Path:
     """Return an environment with the Ray that a target locks, patched as its image is."""
-    fixed = load_fixed_target(PROJECT, target)
-    versions = stack_versions(fixed.target, load_lock(PROJECT.lock_file(target)))
+    fixed = load_target_with_fixes(PROJECT, target)
+    versions = collect_stack_versions(fixed.target, load_lock(PROJECT.lock_file(target)))
     root, ray = folder / "root", f"ray[default]=={versions['ray']}"
     venv, uv = root / "opt/venv", str(Path(sys.executable).with_name("uv"))
     subprocess.run([uv, "venv", "-q", "--python=3.11", str(venv)], check=True)
     subprocess.run([uv, "pip", "install", "-q", f"--python={venv}/bin/python", ray, "setuptools"], check=True)
-    fixes = [fix for fix in bake_fixes(fixed.fixes, fixed.target, versions).fixes if fix.id == "ray-agent-token"]
+    fixes = [fix for fix in render_fixes(fixed.fixes, fixed.target, versions).fixes if fix.id == "ray-agent-token"]
     if not fixes:
         return venv
-    rows = patch_rows(fixes, fixed.target, versions, {})
-    (folder / "manifest.json").write_text(patch_manifest(target, rows))
+    rows = resolve_patches(fixes, fixed.target, versions, {})
+    (folder / "manifest.json").write_text(render_patch_manifest(target, rows))
     for name in ("apply_patches.py", "unified_diff.py"):
         shutil.copy(CHECKOUT / "templates/scripts" / name, folder)
     words = [sys.executable, str(folder / "apply_patches.py"), "--root", str(root), str(folder / "manifest.json")]

@@ -17,8 +17,8 @@ from following import Follow
 from mirrorbox import MirrorServer, mirrors
 from projectbox import own
 
-from rlbox.artifacts.object_store import Store
-from rlbox.target.artifact import Artifact, artifacts
+from rlbox.artifacts.object_store import ObjectStore
+from rlbox.target.artifact import Artifact, list_artifacts
 from rlbox.target.lock import load_lock
 
 NAME = "repeat"
@@ -108,7 +108,9 @@ def test_another_state_of_the_machine(box: Box, digest: str, tmp_path: Path) -> 
 class Lab:
     """A Python index at an odd prefix whose files lie on another host, and an apt archive under another base."""
 
-    def __init__(self, index: MirrorServer, files: MirrorServer, locked: tuple[Artifact, ...], store: Store) -> None:
+    def __init__(
+        self, index: MirrorServer, files: MirrorServer, locked: tuple[Artifact, ...], store: ObjectStore
+    ) -> None:
         self.servers = (index, files)
         self.paths: dict[str, str] = {}
         pages: dict[str, dict[str, str]] = {}
@@ -140,8 +142,8 @@ def test_mirrors_whose_files_have_other_addresses(box: Box, digest: str, tmp_pat
     """Whatever asks elsewhere fails: the only way out is a proxy that is not there."""
     lock = load_lock(box.project / f"images/{NAME}/lock.json")
     assert lock is not None
-    locked = artifacts(lock)
-    filled = Store(tmp_path / "filled")
+    locked = list_artifacts(lock)
+    filled = ObjectStore(tmp_path / "filled")
     assert box("fetch", NAME, "--store", str(filled.root)).code == 0
     with mirrors(2) as (index, files):
         lab = Lab(index, files, locked, filled)

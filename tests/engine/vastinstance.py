@@ -19,11 +19,11 @@ from enginebox import CHECKOUT, docker
 from faultbox import SPEC, STACK, _tar, lab_env, tag
 
 from rlbox.config.project import Project
-from rlbox.config.schema import check_spec
-from rlbox.config.toml_files import load_toml, merge
+from rlbox.config.schema import validate_spec
+from rlbox.config.toml_files import load_toml, merge_tables
 from rlbox.fixes.catalogue import load_fixes
-from rlbox.fixes.conditions import stack_versions
-from rlbox.fixes.render import ImageFile, bake_fixes
+from rlbox.fixes.conditions import collect_stack_versions
+from rlbox.fixes.render import ImageFile, render_fixes
 from rlbox.foreign import toml_table
 from rlbox.image.forms.onstart import plan_onstart
 from rlbox.target.target import DEFAULTS, Target
@@ -155,8 +155,8 @@ def spec(image: str) -> Target:
     """The target of a lab image as one of vast.ai; its name is what the lock in the image says."""
     lab = toml_table(SPEC.format(packages='["python3"]', stack=json.dumps(STACK[image])))
     over = toml_table(OVER + ("" if image == "bare" else WITH_SANDBOX))
-    data = {**merge(merge(load_toml(DEFAULTS), lab), over), "name": f"lab-{image}"}
-    return check_spec(Target, data, "tests/engine/vastinstance.py")
+    data = {**merge_tables(merge_tables(load_toml(DEFAULTS), lab), over), "name": f"lab-{image}"}
+    return validate_spec(Target, data, "tests/engine/vastinstance.py")
 
 
 @contextmanager
@@ -165,7 +165,7 @@ def vast_instance(
 ) -> Iterator[VastInstance]:
     """An instance of a lab image, with all that fixes bake for it, as the platform has just started it."""
     target = spec(image)
-    baked = bake_fixes(load_fixes(Project(folder=CHECKOUT)), target, stack_versions(target, None))
+    baked = render_fixes(load_fixes(Project(folder=CHECKOUT)), target, collect_stack_versions(target, None))
     inherited = lab_env(image)
     given = {**baked.env({**inherited, **target.env}), **GIVEN, "LINES_OF": LINES, **env}
     script = plan_onstart(target, [CHECKOUT / "templates"], added).text

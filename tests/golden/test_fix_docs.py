@@ -10,7 +10,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.fixes.render import template_values
+from rlbox.fixes.render import build_template_values
 from rlbox.target.target import load_target
 from scripts.docs.fix_docs import NAMES, fix_pages, load_catalogue
 
@@ -22,7 +22,7 @@ SHIPPED = Project(folder=CHECKOUT)
 
 @pytest.fixture(scope="module")
 def pages() -> dict[str, str]:
-    return fix_pages(load_catalogue(SHIPPED, CHECKOUT / "tests/faults"), SHIPPED.template_folders())
+    return fix_pages(load_catalogue(SHIPPED, CHECKOUT / "tests/faults"), SHIPPED.template_dirs())
 
 
 def test_committed_pages_are_current() -> None:
@@ -78,4 +78,4 @@ def test_tables_are_whole(pages: dict[str, str]) -> None:
 
 def test_all_names_of_templates_are_listed() -> None:
     target = load_target(SHIPPED, "local").target
-    assert set(template_values(target, {})) == set(NAMES)
+    assert set(build_template_values(target, {})) == set(NAMES)

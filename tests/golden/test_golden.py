@@ -15,7 +15,7 @@ from rlbox.config.project import Project
 from rlbox.image.layers import layer_folder, layer_stage, list_part_paths
 from rlbox.image.plan import ImagePlan
 from rlbox.image.plans import load_image_plan
-from rlbox.target.lock import GitTree, HttpFile, LockedGroup, load_lock, lock_patch
+from rlbox.target.lock import GitTree, HttpFile, LockedGroup, hash_patch, load_lock
 
 SHIPPED = Project(folder=CHECKOUT)
 LINES = 230  # of a Dockerfile that is read to its end
@@ -102,7 +102,7 @@ LOCKED: dict[str, Any] = {
     "groups": (LockedGroup(name="tools", packages=(LARGE, PACKAGE)),),
     "git": (GitTree(name="verl", url="u", ref="v0.5", commit="1", tree="2", sha256="1" * 64, size=1),),
     "http": tuple(HttpFile(name=name, url="u", sha256="2" * 64, size=1) for name in ("tool", "table")),
-    "patches": tuple(lock_patch(f"{name}.diff", name) for name in ("six", "verl")),
+    "patches": tuple(hash_patch(f"{name}.diff", name) for name in ("six", "verl")),
 }
 SPECS = (".toml", ".json", ".diff")
 TARGETS = {"mine": MINE, "pinned": PINNED, "bare": BARE, "quotes": QUOTES, "parts": PARTS}

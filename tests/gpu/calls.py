@@ -21,7 +21,7 @@ import pack
 import stack
 import tomllib
 
-from rlbox.artifacts.object_store import Store, store_folder
+from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.config.project import Project
 from rlbox.target.lock import Lock, load_lock
 
@@ -52,8 +52,8 @@ def check_needs(args: argparse.Namespace) -> None:
     missing += [] if Path("/usr/bin/python3.11").exists() else ["/usr/bin/python3.11, the interpreter of the targets"]
     for name, target in _targets(args.work / "project"):
         lock = _lock(args.work / "project", name)
-        store = Store(store_folder(None), seals=False)
-        trees = [tree.name for tree in lock.git if not store.intact(tree.sha256, tree.size)]
+        store = ObjectStore(resolve_store_dir(None), seals=False)
+        trees = [tree.name for tree in lock.git if not store.is_intact(tree.sha256, tree.size)]
         missing += [f"{', '.join(trees)} in the store: rlbox fetch {target}"] if trees else []
     if missing:
         sys.exit("calls: error: this machine lacks\n  " + "\n  ".join(missing))
@@ -146,7 +146,7 @@ def take_wheel(project: Path, folder: Path) -> None:
     """Copy the compiled flash-attn of the lock from the store."""
     rows = [package for group in _lock(project, FLASH).groups for package in group.packages]
     (wheel,) = (package for package in rows if package.name == "flash-attn")
-    shutil.copyfile(Store(store_folder(None)).path(wheel.sha256), folder / wheel.file)
+    shutil.copyfile(ObjectStore(resolve_store_dir(None)).path(wheel.sha256), folder / wheel.file)
 
 
 def take_engine(work: Path) -> Path:
@@ -177,7 +177,7 @@ def take_ssh(folder: Path) -> None:
 
 def lay_tool(work: Path, out: Path, *, nodes: bool) -> None:
     """Lay what the first call carries: the tool with the lock's own files, the interpreter, what the parts hold."""
-    tool, store = out / "tool", Store(store_folder(None))
+    tool, store = out / "tool", ObjectStore(resolve_store_dir(None))
     shutil.rmtree(tool, ignore_errors=True)
     (tool / "wheels").mkdir(parents=True)
     (tool / "debs").mkdir()

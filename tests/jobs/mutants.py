@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlbox.config.schema import check_spec
+from rlbox.config.schema import validate_spec
 from rlbox.errors import SpecError
 from rlbox.foreign import toml_table
 from rlbox.job.job import Job
@@ -82,10 +82,10 @@ def _short(path: Path) -> str:
 def spec_mutants(path: Path) -> Iterator[tuple[str, str]]:
     """What was changed in a job's TOML, and the whole text."""
     data = toml_table(path.read_text("utf-8"))
-    before = check_spec(Job, {**data, "name": path.stem}, "job")
+    before = validate_spec(Job, {**data, "name": path.stem}, "job")
     for what, changed in _spec_changes(data):
         try:
-            after = check_spec(Job, {**changed, "name": path.stem}, "mutant")
+            after = validate_spec(Job, {**changed, "name": path.stem}, "mutant")
         except SpecError:
             continue
         if after != before:

@@ -102,7 +102,7 @@ def _lacking(status: ClusterStatus) -> Sequence[str]:
 def _carry_out(
     app: App, head: NodeLink, standing: StandingCluster, work: BesideWish, values: Mapping[str, str], watch: Vigil
 ) -> int:
-    from rlbox.engine.remote_helper import Helper, run_helper
+    from rlbox.engine.remote_helper import HelperRun, run_helper
     from rlbox.ssh.tunnel import EngineTunnel
 
     told, plan = head.ask("beside"), standing.plan
@@ -115,7 +115,7 @@ def _carry_out(
         home=str(told["home"]),
         state=str(told["state"]),
     )
-    helper = Helper(
+    helper = HelperRun(
         target=plan.target,
         image=standing.containers[head.name].image,
         data=plan.head.data,

@@ -11,10 +11,10 @@ from typing import Any
 
 from rlbox.amounts import asked_text
 from rlbox.engine.container import OWN_NETWORK, ContainerDefaults
-from rlbox.fixes.conditions import stack_versions
+from rlbox.fixes.conditions import collect_stack_versions
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.patches import needs_patching, patch_rows
-from rlbox.fixes.render import Baked, bake_fixes
+from rlbox.fixes.patches import has_patches_to_apply, resolve_patches
+from rlbox.fixes.render import RenderedFixes, render_fixes
 from rlbox.image.dockerfile import PARTS, layer_paths
 from rlbox.image.labels import image_labels
 from rlbox.image.layers import list_part_paths, lock_folder, plan_layers, plan_stages
@@ -47,9 +47,9 @@ def plan_apptainer(
         What the container is made from: a name in a registry, or an archive of `rlbox save` (a path that ends in
         `.tar`). Empty: the locked files alone, by the steps of the Dockerfile; the lock must be current.
     """
-    versions = stack_versions(target, lock)
-    baked = bake_fixes(fixes, target, versions)
-    patching = patch_rows(baked.fixes, target, versions, patches)
+    versions = collect_stack_versions(target, lock)
+    baked = render_fixes(fixes, target, versions)
+    patching = resolve_patches(baked.fixes, target, versions, patches)
     container = container_defaults(target, baked)
     values: dict[str, Any] = {
         "target": target,
@@ -62,11 +62,11 @@ def plan_apptainer(
         "labels": sorted(image_labels(target, lock, baked, patching).items()),
     }
     if not image and lock is not None:
-        values |= _steps(target, lock, baked, patched=needs_patching(patching))
+        values |= _steps(target, lock, baked, patched=has_patches_to_apply(patching))
     return render(templates, TEMPLATE, values)
 
 
-def _steps(target: Target, lock: Lock, baked: Baked, *, patched: bool) -> dict[str, Any]:
+def _steps(target: Target, lock: Lock, baked: RenderedFixes, *, patched: bool) -> dict[str, Any]:
     stages = plan_stages(plan_layers(target, lock))
     programs = any(file.mode == "0755" for file in baked.files)
     carried = ["scripts", "wheels", "fixes", *(["programs"] if programs else []), "files", "lock", "other"]
@@ -90,7 +90,7 @@ def _steps(target: Target, lock: Lock, baked: Baked, *, patched: bool) -> dict[s
     }
 
 
-def _environment(target: Target, baked: Baked) -> dict[str, str]:
+def _environment(target: Target, baked: RenderedFixes) -> dict[str, str]:
     """Return the variables of the image, but for the search paths that are joined with what is there already."""
     limits = limits_text(container_defaults(target, baked))
     plain = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "RLBOX_LIMITS": limits, "PATH": SYSTEM_PATH}
@@ -99,7 +99,7 @@ def _environment(target: Target, baked: Baked) -> dict[str, str]:
     return dict(sorted({**found, **target.env}.items()))
 
 
-def _paths(baked: Baked) -> dict[str, str]:
+def _paths(baked: RenderedFixes) -> dict[str, str]:
     """Return what goes in front of every search path but PATH, which no base's may follow."""
     found: dict[str, str] = {}
     for block in baked.envs:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlbox.engine.container import DISK_CAPABILITIES, device_rows
-from rlbox.engine.gpu_access import KIND, GpuWish, parse_gpus
+from rlbox.engine.container import DISK_CAPABILITIES, format_devices
+from rlbox.engine.gpu_access import CDI_KIND, GpuRequest, parse_gpus
 from rlbox.image.templates import quote_compose, render
 
 if TYPE_CHECKING:  # pydantic is slow to import, and whoever only names the file does not need it
@@ -59,7 +59,7 @@ def plan_compose(
         "pulled": bool(image),
         "committed": committed,
         "capabilities": sorted({*DISK_CAPABILITIES, *container.cap_add}),
-        "devices": device_rows(container),
+        "devices": format_devices(container),
         "by_caller": container.user == "caller",
         "ulimits": _ulimits(container.ulimits),
         "gpus": _gpus(parse_gpus(gpus, container.gpus), way),
@@ -68,7 +68,7 @@ def plan_compose(
     return render(templates, TEMPLATE, values)
 
 
-def _gpus(wish: GpuWish, way: str) -> str:
+def _gpus(wish: GpuRequest, way: str) -> str:
     """Return the reservation of a service's GPUs as YAML; empty for none."""
     if wish.none:
         return ""
@@ -76,7 +76,7 @@ def _gpus(wish: GpuWish, way: str) -> str:
         which = f"device_ids: {json.dumps(wish.ids)}" if wish.ids else f"count: {wish.number or 'all'}"
         return f"{{driver: nvidia, {which}, capabilities: [gpu]}}"
     ids = wish.ids or (map(str, range(wish.number)) if wish.number else ("all",))
-    names = json.dumps([f"{KIND}={name}" for name in ids])
+    names = json.dumps([f"{CDI_KIND}={name}" for name in ids])
     return f"{{driver: cdi, device_ids: {names}, capabilities: [gpu]}}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from pydantic import Field
 
-from rlbox.config.schema import Frozen, Line, Name, suggest
+from rlbox.config.schema import Name, SingleLine, SpecModel, suggest_similar
 from rlbox.i18n import _
 from rlbox.job.fits.formula import Formula, names_in
 from rlbox.job.param import Param, ParamName
@@ -15,14 +15,14 @@ CARD = "card"
 """What a formula calls the memory of one GPU in bytes, as its driver tells it; 0 where nobody says."""
 
 
-class Holds(Frozen):
+class Holds(SpecModel):
     """Arithmetic that a program asserts, or that nothing good comes of: asked before it starts."""
 
     holds: Formula
-    says: Line = Field(description="what is wrong when it does not; {NAME} is a parameter or an amount")
+    says: SingleLine = Field(description="what is wrong when it does not; {NAME} is a parameter or an amount")
 
 
-class StageFits(Frozen):
+class StageFits(SpecModel):
     """What one stage needs. Parts of a table add up; a job's stages share all but the disk, on which theirs add up."""
 
     nodes: Formula = Field("1", description="machines")
@@ -47,7 +47,7 @@ class StageFits(Frozen):
         yield from ((f"rules[{number}].holds", rule.holds) for number, rule in enumerate(self.rules))
 
 
-class Fits(Frozen):
+class Fits(SpecModel):
     """What the stages of a job need of their machines, and what may be turned when that is not there."""
 
     size: dict[ParamName, ParamName] = Field(
@@ -65,7 +65,7 @@ def fits_problems(fits: Fits, params: Mapping[str, Param], stages: Iterable[str]
     known = {*params, CARD}
     problems = [
         _("fits.{where}: {name!r} is no parameter{suggest}").format(
-            where=where, name=name, suggest=suggest(name, list(params))
+            where=where, name=name, suggest=suggest_similar(name, list(params))
         )
         for where, names in (("size", (*fits.size, *fits.size.values())), ("turn", fits.turn))
         for name in names
@@ -79,7 +79,7 @@ def fits_problems(fits: Fits, params: Mapping[str, Param], stages: Iterable[str]
         if stage not in set(stages):
             problems.append(
                 _("fits.stages.{stage}: the job has no such stage{suggest}").format(
-                    stage=stage, suggest=suggest(stage, list(stages))
+                    stage=stage, suggest=suggest_similar(stage, list(stages))
                 )
             )
         for key, formula in table.formulas():
@@ -91,7 +91,7 @@ def _unknown(where: str, formula: str, known: set[str]) -> list[str]:
     unknown = sorted(names_in(formula) - known)
     return [
         _("{where}: {name!r} is no parameter and no amount{suggest}").format(
-            where=where, name=name, suggest=suggest(name, list(known))
+            where=where, name=name, suggest=suggest_similar(name, list(known))
         )
         for name in unknown
     ]

@@ -10,16 +10,16 @@ from fakes import ON_IMAGE, TARGET, Folder
 
 from rlbox.artifacts.apt_lock import (
     AptSuite,
-    architecture_of,
-    archives_in,
-    parse_uris,
+    debian_architecture,
+    parse_archives,
+    parse_print_uris,
     plan_apt_commands,
-    plan_apt_root,
-    plan_image_root,
-    plan_image_settings,
+    render_apt_root,
+    render_image_apt_conf,
     resolve_debs,
+    rewrite_image_sources,
 )
-from rlbox.artifacts.mirrors import suites_of
+from rlbox.artifacts.mirrors import list_suites
 from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.target.lock import Deb
 from rlbox.target.target import Base, load_target
@@ -58,19 +58,19 @@ def base(folder: Folder, more: str = "") -> Base:
     ],
 )
 def test_suites_and_their_archives(folder: Folder, more: str, suites: dict[str, str]) -> None:
-    found = suites_of(base(folder, more))
+    found = list_suites(base(folder, more))
     assert found == suites
     assert list(found) == list(suites)
 
 
 def test_a_suite_of_another_release(folder: Folder) -> None:
     with pytest.raises(SpecError) as caught:
-        suites_of(base(folder, 'suites = ["trixie-security"]'))
+        list_suites(base(folder, 'suites = ["trixie-security"]'))
     assert str(caught.value) == "base.suites: 'trixie-security' is no suite of debian:bookworm"
 
 
 def test_the_folder_of_apt() -> None:
-    assert plan_apt_root((MAIN, SECURITY), {"bash": "5.2-1", "adduser": "1:3.134"}, "amd64", "/r") == {
+    assert render_apt_root((MAIN, SECURITY), {"bash": "5.2-1", "adduser": "1:3.134"}, "amd64", "/r") == {
         "status": "",
         "apt.conf": """\
 Dir::State "/r/state";
@@ -102,7 +102,7 @@ Pin-Priority: 1001
 
 """,
     }
-    assert plan_apt_root((MAIN,), {}, "arm64", "/r")["etc/preferences"] == ""
+    assert render_apt_root((MAIN,), {}, "arm64", "/r")["etc/preferences"] == ""
 
 
 def test_commands_of_apt(folder: Folder) -> None:
@@ -131,7 +131,7 @@ def test_commands_on_an_image(folder: Folder) -> None:
 
 def test_settings_on_an_image() -> None:
     assert (
-        plan_image_settings("arm64", "/r")
+        render_image_apt_conf("arm64", "/r")
         == """\
 Dir "/r/";
 Dir::State::status "/r/var/lib/dpkg/status";
@@ -166,7 +166,7 @@ Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 def test_source_lists_of_an_image() -> None:
     lists = {"/r/etc/apt/sources.list": ONE_LINE, "/r/etc/apt/sources.list.d/debian.sources": MANY_LINES}
     archives = {"ubuntu": "https://mirror.example/ubuntu", "debian": "http://apt.example/debian"}
-    assert plan_image_root(lists, archives, "/r") == {
+    assert rewrite_image_sources(lists, archives, "/r") == {
         "/r/etc/apt/sources.list": """\
 # deb https://mirror.example/ubuntu jammy main
 deb https://mirror.example/ubuntu jammy main universe
@@ -180,12 +180,12 @@ Suites: bookworm bookworm-updates
 Signed-By: /r/usr/share/keyrings/debian-archive-keyring.gpg
 """,
     }
-    assert plan_image_root(lists, {}, "/r")["/r/etc/apt/sources.list"] == ONE_LINE.replace("=/usr", "=/r/usr")
+    assert rewrite_image_sources(lists, {}, "/r")["/r/etc/apt/sources.list"] == ONE_LINE.replace("=/usr", "=/r/usr")
 
 
 def test_archives_of_an_image() -> None:
     """A mirror has an archive by its name; what only its owner has is named by its address."""
-    assert archives_in((ONE_LINE, MANY_LINES), ("debian", "ubuntu")) == {
+    assert parse_archives((ONE_LINE, MANY_LINES), ("debian", "ubuntu")) == {
         "http://archive.example/debian": "debian",
         "http://archive.example/ubuntu": "ubuntu",
         "http://archive.example/ubuntu-ports": "http://archive.example/ubuntu-ports",
@@ -196,7 +196,7 @@ def test_archives_of_an_image() -> None:
 def test_the_longest_address_names_the_archive() -> None:
     text = f"'http://apt.example/debian/more/pool/a_1_all.deb' a_1_all.deb 1 SHA256:{A}"
     urls = {"http://apt.example/debian": "debian", "http://apt.example/debian/more/": "http://apt.example/debian/more"}
-    [deb] = parse_uris(text, urls)
+    [deb] = parse_print_uris(text, urls)
     assert (deb.archive, deb.path) == ("http://apt.example/debian/more", "pool/a_1_all.deb")
 
 
@@ -207,7 +207,7 @@ def test_what_apt_prints() -> None:
 'http://apt.example/debian-security/pool/updates/main/g/g%2b%2b_12.2.0-3_amd64.deb' g++_4%3a12.2.0-3_amd64.deb 1356 SHA256:{B}
 'http://apt.example/debian/pool/main/a/adduser/adduser_3.134_all.deb' adduser_3.134_all.deb 183272 SHA256:{A}
 """  # noqa: E501 - these are apt's lines
-    assert parse_uris(text, URLS) == (
+    assert parse_print_uris(text, URLS) == (
         Deb(
             name="adduser",
             version="3.134",
@@ -238,7 +238,7 @@ def test_what_apt_prints() -> None:
 def test_an_archive_may_end_with_a_slash() -> None:
     text = f"'http://apt.example/debian/pool/a_1_all.deb' a_1_all.deb 1 SHA256:{A}"
     for url in (MAIN.url, f"{MAIN.url}/"):
-        [deb] = parse_uris(text, {url: "debian"})
+        [deb] = parse_print_uris(text, {url: "debian"})
         assert (deb.archive, deb.path) == ("debian", "pool/a_1_all.deb")
 
 
@@ -250,12 +250,12 @@ WEAK = "'http://apt.example/debian/pool/a_1_all.deb' a_1_all.deb 1 MD5Sum:012345
 @pytest.mark.parametrize("line", [FOREIGN, BESIDE, WEAK, "Reading package lists..."])
 def test_what_is_no_package_of_the_archives(line: str) -> None:
     with pytest.raises(WorkFailed) as caught:
-        parse_uris(line + "\n", {MAIN.url: "debian"})
+        parse_print_uris(line + "\n", {MAIN.url: "debian"})
     assert str(caught.value) == f"apt printed what is no package of its archives: {line}"
 
 
 def test_an_image_that_has_everything() -> None:
-    assert parse_uris("\n", URLS) == ()
+    assert parse_print_uris("\n", URLS) == ()
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_an_image_that_has_everything() -> None:
     ],
 )
 def test_architectures(platform: str, architecture: str) -> None:
-    assert architecture_of(platform) == architecture
+    assert debian_architecture(platform) == architecture
 
 
 LOCK_ELSEWHERE = "lock on a machine with apt and debian-archive-keyring (the lock is the same everywhere)"

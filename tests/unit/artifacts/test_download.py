@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from mirror import Answer, FakeLocator, Mirror, Request, artifact_of, serving
 
-from rlbox.artifacts.download import Try, Unfetched, mask_urls
-from rlbox.artifacts.fetch import FetchReport, Progress, ensure
-from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.download import DownloadError, FailedAttempt, mask_credentials
+from rlbox.artifacts.fetch import FetchProgress, FetchResult, fetch_artifacts
+from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import WorkFailed
 from rlbox.target.artifact import Artifact
 
@@ -40,16 +40,16 @@ def other() -> Iterator[Mirror]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
+def store(tmp_path: Path) -> ObjectStore:
+    return ObjectStore(tmp_path / "store")
 
 
-def fetch(store: Store, *files: Artifact, stall_s: float = 0.3, **bases: str) -> FetchReport:
-    return ensure(files or (FILE,), FakeLocator(**bases), store, target="mine", stall_s=stall_s)
+def fetch(store: ObjectStore, *files: Artifact, stall_s: float = 0.3, **bases: str) -> FetchResult:
+    return fetch_artifacts(files or (FILE,), FakeLocator(**bases), store, target="mine", stall_s=stall_s)
 
 
-def holds(store: Store) -> bool:
-    return store.path(FILE.sha256).read_bytes() == DATA and list(store.partials()) == []
+def holds(store: ObjectStore) -> bool:
+    return store.path(FILE.sha256).read_bytes() == DATA and list(store.list_partials()) == []
 
 
 def cut_at(*sizes: int) -> Answer:
@@ -85,7 +85,7 @@ def other_bytes(data: bytes) -> Answer:
     return answer
 
 
-def test_a_good_mirror(store: Store, mirror: Mirror) -> None:
+def test_a_good_mirror(store: ObjectStore, mirror: Mirror) -> None:
     report = fetch(store, a=mirror.url)
     assert holds(store)
     assert (report.fetched, report.fetched_bytes, report.present) == (1, len(DATA), 0)
@@ -112,7 +112,7 @@ BAD: dict[str, tuple[Answer, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_mirror_is_passed_over(store: Store, mirror: Mirror, other: Mirror, case: str) -> None:
+def test_a_bad_mirror_is_passed_over(store: ObjectStore, mirror: Mirror, other: Mirror, case: str) -> None:
     mirror.answers[FILE.file] = BAD[case][0]
     report = fetch(store, bad=mirror.url, good=other.url)
     assert holds(store)
@@ -121,7 +121,7 @@ def test_a_bad_mirror_is_passed_over(store: Store, mirror: Mirror, other: Mirror
 
 
 @pytest.mark.parametrize("case", ["wrong bytes", "another size", "a page", "stall", "forbidden", "down"])
-def test_a_bad_mirror_alone(store: Store, mirror: Mirror, case: str) -> None:
+def test_a_bad_mirror_alone(store: ObjectStore, mirror: Mirror, case: str) -> None:
     answer, why = BAD[case]
     mirror.answers[FILE.file] = answer
     if case == "down":
@@ -132,11 +132,11 @@ def test_a_bad_mirror_alone(store: Store, mirror: Mirror, case: str) -> None:
         f"1 file cannot be fetched\n  six-1.16.0.whl\n    bad: {why}\n"
         "  next:  rlbox fetch mine goes on where this one stopped"
     )
-    assert list(store.digests()) == []
-    assert len(list(store.partials())) == (case == "stall")
+    assert list(store.list_digests()) == []
+    assert len(list(store.list_partials())) == (case == "stall")
 
 
-def test_what_a_bad_mirror_left_does_not_spoil_the_rest(store: Store, mirror: Mirror, other: Mirror) -> None:
+def test_what_a_bad_mirror_left_does_not_spoil_the_rest(store: ObjectStore, mirror: Mirror, other: Mirror) -> None:
     """A liar that is cut midway: its bytes are taken for good until the sum is wrong, then all comes anew."""
 
     def half(request: Request) -> None:
@@ -152,16 +152,16 @@ def test_what_a_bad_mirror_left_does_not_spoil_the_rest(store: Store, mirror: Mi
     assert [bool(ranged) for _, ranged in other.asked] == [True, False]
 
 
-def test_a_cut_stream_goes_on_by_range(store: Store, mirror: Mirror) -> None:
+def test_a_cut_stream_goes_on_by_range(store: ObjectStore, mirror: Mirror) -> None:
     mirror.answers[FILE.file] = cut_at(300_000)
     fetch(store, a=mirror.url)
     assert holds(store)
     assert mirror.asked == [(FILE.file, ""), (FILE.file, "bytes=300000-")]
 
 
-def test_a_server_without_ranges(store: Store, mirror: Mirror) -> None:
+def test_a_server_without_ranges(store: ObjectStore, mirror: Mirror) -> None:
     mirror.answers[FILE.file] = lambda request: request.send(ranges=False)
-    with store.draft(FILE.sha256) as draft:
+    with store.open_partial(FILE.sha256) as draft:
         draft.write(DATA[:5000])
     fetch(store, a=mirror.url)
     assert holds(store)
@@ -169,28 +169,28 @@ def test_a_server_without_ranges(store: Store, mirror: Mirror) -> None:
 
 
 @pytest.mark.parametrize("left", [b"x" * 5000, b"x" * len(DATA), b"x" * (len(DATA) + 9), DATA[:1]], ids=len)
-def test_a_partial_of_any_kind(store: Store, mirror: Mirror, left: bytes) -> None:
-    with store.draft(FILE.sha256) as draft:
+def test_a_partial_of_any_kind(store: ObjectStore, mirror: Mirror, left: bytes) -> None:
+    with store.open_partial(FILE.sha256) as draft:
         draft.write(left)
     fetch(store, a=mirror.url)
     assert holds(store)
 
 
-def test_a_whole_partial_needs_no_network(store: Store) -> None:
-    with store.draft(FILE.sha256) as draft:
+def test_a_whole_partial_needs_no_network(store: ObjectStore) -> None:
+    with store.open_partial(FILE.sha256) as draft:
         draft.write(DATA)
     fetch(store, a="http://127.0.0.1:9")
     assert holds(store)
 
 
-def test_a_passing_failure(store: Store, mirror: Mirror) -> None:
+def test_a_passing_failure(store: ObjectStore, mirror: Mirror) -> None:
     mirror.answers[FILE.file] = refuse(503, 503)
     fetch(store, a=mirror.url)
     assert holds(store)
     assert mirror.times()[FILE.file] == 3
 
 
-def test_a_redirect(store: Store, mirror: Mirror, other: Mirror) -> None:
+def test_a_redirect(store: ObjectStore, mirror: Mirror, other: Mirror) -> None:
     def elsewhere(request: Request) -> None:
         request.send_response(302)
         request.send_header("Location", f"{other.url}/{FILE.file}")
@@ -202,7 +202,7 @@ def test_a_redirect(store: Store, mirror: Mirror, other: Mirror) -> None:
     assert holds(store)
 
 
-def test_gone_everywhere(store: Store, mirror: Mirror, other: Mirror) -> None:
+def test_gone_everywhere(store: ObjectStore, mirror: Mirror, other: Mirror) -> None:
     mirror.files.clear()
     other.files.clear()
     with pytest.raises(WorkFailed) as caught:
@@ -217,11 +217,11 @@ def test_gone_everywhere(store: Store, mirror: Mirror, other: Mirror) -> None:
     assert (mirror.times()[FILE.file], other.times()[FILE.file]) == (1, 1)
 
 
-def test_nobody_lists_it(store: Store) -> None:
+def test_nobody_lists_it(store: ObjectStore) -> None:
     locator = FakeLocator()
     locator.skips = [("tuna", "does not list six-1.16.0.whl")]
     with pytest.raises(WorkFailed) as caught:
-        ensure([FILE], locator, store, target="mine")
+        fetch_artifacts([FILE], locator, store, target="mine")
     assert str(caught.value) == (
         "1 file cannot be fetched\n"
         "  no source offers six-1.16.0.whl any more (yanked or superseded)\n"
@@ -231,12 +231,12 @@ def test_nobody_lists_it(store: Store) -> None:
     assert locator.skipped == [("tuna", "does not list six-1.16.0.whl")]
 
 
-def test_no_index_answers(store: Store) -> None:
+def test_no_index_answers(store: ObjectStore) -> None:
     """That is no reason to upgrade anything."""
     locator = FakeLocator()
     locator.skips = [("tuna", "no connection"), ("other", "does not list six-1.16.0.whl")]
     with pytest.raises(WorkFailed) as caught:
-        ensure([FILE, artifact_of(b"1", "another-1.whl")], locator, store, target="mine", jobs=1)
+        fetch_artifacts([FILE, artifact_of(b"1", "another-1.whl")], locator, store, target="mine", jobs=1)
     assert str(caught.value) == (
         "2 files cannot be fetched\n"
         "  six-1.16.0.whl\n    other: does not list six-1.16.0.whl\n    tuna: no connection\n"
@@ -245,7 +245,7 @@ def test_no_index_answers(store: Store) -> None:
     )
 
 
-def test_all_failures_are_told_together(store: Store, mirror: Mirror) -> None:
+def test_all_failures_are_told_together(store: ObjectStore, mirror: Mirror) -> None:
     files = [artifact_of(bytes([n]) * 10, f"p{n}-1.whl") for n in range(4)]
     mirror.files |= {files[3].file: bytes([3]) * 10}
     mirror.answers |= {files[0].file: refuse(403), files[1].file: refuse(403), files[2].file: Request.page}
@@ -256,10 +256,10 @@ def test_all_failures_are_told_together(store: Store, mirror: Mirror) -> None:
         "  p0-1.whl, p1-1.whl\n    a: answered 403\n"
         "  p2-1.whl\n    a: answered with a web page instead of the file"
     )
-    assert list(store.digests()) == [files[3].sha256]
+    assert list(store.list_digests()) == [files[3].sha256]
 
 
-def test_a_local_wheel(store: Store, tmp_path: Path) -> None:
+def test_a_local_wheel(store: ObjectStore, tmp_path: Path) -> None:
     folder = tmp_path / "with space"
     folder.mkdir()
     (folder / FILE.file).write_bytes(DATA)
@@ -269,34 +269,34 @@ def test_a_local_wheel(store: Store, tmp_path: Path) -> None:
     assert f"{(folder / FILE.file).stat().st_mode:o}" != "100444"
 
 
-def test_a_dead_mirror_costs_little(store: Store, other: Mirror) -> None:
+def test_a_dead_mirror_costs_little(store: ObjectStore, other: Mirror) -> None:
     """After three silences its turn comes last, so that files come from the mirror that answers."""
     files = [artifact_of(bytes([n]) * 10, f"p{n}-1.whl") for n in range(40)]
     other.files = {file.file: bytes([n]) * 10 for n, file in enumerate(files)}
     locator = FakeLocator(dead="http://127.0.0.1:9", good=other.url)
-    report = ensure(files, locator, store)
+    report = fetch_artifacts(files, locator, store)
     assert (report.fetched, report.by_mirror) == (40, {"good": 400})
     assert [mirror for mirror, _ in locator.skipped] == ["dead"]
 
 
-def test_progress(store: Store, mirror: Mirror) -> None:
-    seen: list[Progress] = []
-    ensure([FILE, FILE], FakeLocator(a=mirror.url), store, seen.append)
+def test_progress(store: ObjectStore, mirror: Mirror) -> None:
+    seen: list[FetchProgress] = []
+    fetch_artifacts([FILE, FILE], FakeLocator(a=mirror.url), store, seen.append)
     assert [seen[0].state, seen[-1].state] == ["running", "done"]
     assert [p.done for p in seen] == sorted(p.done for p in seen)
-    assert seen[-1] == Progress(artifact=FILE, state="done", done=len(DATA), mirror="a")
+    assert seen[-1] == FetchProgress(artifact=FILE, state="done", done=len(DATA), mirror="a")
 
 
-def test_an_error_of_ours_ends_the_fetch(store: Store, mirror: Mirror) -> None:
-    def broken(progress: Progress) -> None:
+def test_an_error_of_ours_ends_the_fetch(store: ObjectStore, mirror: Mirror) -> None:
+    def broken(progress: FetchProgress) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        ensure([FILE], FakeLocator(a=mirror.url), store, broken)
+        fetch_artifacts([FILE], FakeLocator(a=mirror.url), store, broken)
     assert "fetch" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_an_object_that_somebody_wrote_to_is_fetched_again(store: Store, mirror: Mirror) -> None:
+def test_an_object_that_somebody_wrote_to_is_fetched_again(store: ObjectStore, mirror: Mirror) -> None:
     fetch(store, a=mirror.url)
     path = store.path(FILE.sha256)
     path.chmod(0o644)
@@ -314,9 +314,9 @@ def test_an_object_that_somebody_wrote_to_is_fetched_again(store: Store, mirror:
     ],
 )
 def test_passwords_in_addresses_are_masked(text: str, masked: str) -> None:
-    assert mask_urls(text) == masked
+    assert mask_credentials(text) == masked
 
 
 def test_unfetched_names_its_tries() -> None:
-    error = Unfetched((Try(mirror="a", why="down"), Try(mirror="b", why="gone", status=404)))
+    error = DownloadError((FailedAttempt(mirror="a", why="down"), FailedAttempt(mirror="b", why="gone", status=404)))
     assert str(error) == "a: down; b: gone"

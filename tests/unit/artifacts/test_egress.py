@@ -9,17 +9,17 @@ from fakes import Folder
 from mirrorbox import Answer, artifact, mirrors
 
 from rlbox.artifacts.egress import (
-    Contact,
-    EgressFacts,
-    contacted,
-    holds,
-    host_of,
-    plan_addresses,
+    EgressProbe,
+    HostContact,
+    condition_holds,
+    list_hosts_by_phase,
+    list_source_addresses,
+    parse_host,
     plan_egress,
     probe_egress,
 )
-from rlbox.artifacts.mirrors import Machine
-from rlbox.artifacts.profile import Declared, HiddenHost, Profile, Rule, load_hidden_hosts
+from rlbox.artifacts.mirrors import MachineSources
+from rlbox.artifacts.profile import DeclaredHost, HiddenHost, MirrorRule, Profile, load_hidden_hosts
 from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.artifact import Artifact
 from rlbox.target.target import Target, load_target
@@ -39,7 +39,7 @@ SIX = artifact(BODY)
 DEB = artifact(b"d", "pool/p.deb", "apt", name="p", origin="debian")
 TORCH = artifact(b"t", "torch-2+cpu-x.whl", "torch-wheels", name="torch", origin="cpu")
 NONE = Profile(name="direct", title="")
-MACHINE = Machine(
+MACHINE = MachineSources(
     site=NetworkSettings(index_url="https://index.example/simple"), archives={"debian": "http://apt.example/debian"}
 )
 
@@ -60,12 +60,12 @@ def plan(
     files: tuple[Artifact, ...] = (SIX, DEB),
     profile: Profile = NONE,
     hidden: tuple[HiddenHost, ...] = (),
-    facts: EgressFacts | None = None,
-) -> tuple[Contact, ...]:
-    return plan_egress(target, files, profile, hidden, facts or EgressFacts(machine=MACHINE))
+    facts: EgressProbe | None = None,
+) -> tuple[HostContact, ...]:
+    return plan_egress(target, files, profile, hidden, facts or EgressProbe(machine=MACHINE))
 
 
-def shown(found: tuple[Contact, ...]) -> list[tuple[str, str, str]]:
+def shown(found: tuple[HostContact, ...]) -> list[tuple[str, str, str]]:
     return [(one.host, one.declared, one.why) for one in found]
 
 
@@ -74,14 +74,14 @@ def test_the_machines_settings_and_where_they_lead(target: Target) -> None:
         "https://index.example/simple/six/": ("index.example", "files.example"),
         "http://apt.example/debian/pool/p.deb": (),
     }
-    found = plan(target, facts=EgressFacts(machine=MACHINE, behind=behind))
+    found = plan(target, facts=EgressProbe(machine=MACHINE, behind=behind))
     assert shown(found) == [
         ("apt.example", "machine", "this machine's apt sources"),
         ("index.example", "machine", "this machine's index"),
         ("files.example", "machine", "index.example leads there"),
     ]
     assert {one.phases for one in found} == {("lock", "fetch", "build")}
-    assert contacted(found) == {
+    assert list_hosts_by_phase(found) == {
         "lock": ["apt.example", "files.example", "index.example"],
         "fetch": ["apt.example", "files.example", "index.example"],
         "build": ["apt.example", "files.example", "index.example"],
@@ -90,22 +90,22 @@ def test_the_machines_settings_and_where_they_lead(target: Target) -> None:
 
 
 def test_what_could_not_be_asked_is_said(target: Target) -> None:
-    found = plan(target, facts=EgressFacts(machine=Machine()))
+    found = plan(target, facts=EgressProbe(machine=MachineSources()))
     assert [(one.host, one.kind, one.why) for one in found] == [
         ("", "apt", "default of the client (not asked: no network)"),
         ("", "python", "default of the client (not asked: no network)"),
     ]
-    assert contacted(found)["build"] == []
+    assert list_hosts_by_phase(found)["build"] == []
     assert plan(target)[1].why == "this machine's index (not asked where it leads: no network)"
 
 
 def test_rules_name_every_host_of_the_fail_over(target: Target) -> None:
     rules = (
-        Rule(kind="python", protocol="index", url="https://a.example/simple"),
-        Rule(kind="python", protocol="flat", url="https://b.example", name="b"),
-        Rule(kind="apt", protocol="archive", url="https://c.example"),
+        MirrorRule(kind="python", protocol="index", url="https://a.example/simple"),
+        MirrorRule(kind="python", protocol="flat", url="https://b.example", name="b"),
+        MirrorRule(kind="apt", protocol="archive", url="https://c.example"),
     )
-    declared = (Declared(host="*.lan.example", why="the proxy", phase="run"),)
+    declared = (DeclaredHost(host="*.lan.example", why="the proxy", phase="run"),)
     found = plan(target, profile=Profile(name="mine", title="", rule=rules, egress=declared))
     assert [(one.host, one.declared) for one in found] == [
         ("c.example", "profile"),
@@ -113,7 +113,7 @@ def test_rules_name_every_host_of_the_fail_over(target: Target) -> None:
         ("b.example", "profile"),
         ("*.lan.example", "profile"),
     ]
-    assert contacted(found)["run"] == ["*.lan.example"]
+    assert list_hosts_by_phase(found)["run"] == ["*.lan.example"]
 
 
 def test_files_and_repositories_and_images_of_the_spec(target: Target) -> None:
@@ -124,7 +124,7 @@ def test_files_and_repositories_and_images_of_the_spec(target: Target) -> None:
         git=({"name": "r", "url": "https://codeberg.example/r.git", "ref": "main", "into": "/r"},),
     )
     behind = {"https://github.com/x.whl": ("github.com", "release-assets.example")}
-    facts = EgressFacts(machine=MACHINE, behind=behind)
+    facts = EgressProbe(machine=MACHINE, behind=behind)
     assert [(one.host, one.kind, one.declared) for one in plan(mine, (), facts=facts)][1:] == [
         ("github.com", "http", "target"),
         ("release-assets.example", "http", "target"),
@@ -134,10 +134,10 @@ def test_files_and_repositories_and_images_of_the_spec(target: Target) -> None:
 
 
 def test_a_wheel_on_this_machine_needs_no_host(target: Target) -> None:
-    local = Machine(site=NetworkSettings(index_url="https://index.example", find_links={"/w": (TORCH.file,)}))
-    assert [one.host for one in plan(target, (SIX, TORCH), facts=EgressFacts(machine=local))] == ["index.example"]
-    away = Machine(site=NetworkSettings(index_url="https://index.example"))
-    assert "download.pytorch.org" in [one.host for one in plan(target, (TORCH,), facts=EgressFacts(machine=away))]
+    local = MachineSources(site=NetworkSettings(index_url="https://index.example", find_links={"/w": (TORCH.file,)}))
+    assert [one.host for one in plan(target, (SIX, TORCH), facts=EgressProbe(machine=local))] == ["index.example"]
+    away = MachineSources(site=NetworkSettings(index_url="https://index.example"))
+    assert "download.pytorch.org" in [one.host for one in plan(target, (TORCH,), facts=EgressProbe(machine=away))]
 
 
 def test_before_there_is_a_lock_the_spec_says_what_will_be_asked(target: Target) -> None:
@@ -145,7 +145,7 @@ def test_before_there_is_a_lock_the_spec_says_what_will_be_asked(target: Target)
         {"name": "torch", "packages": ("torch==2.9.0",), "source": "torch-wheels", "channel": "cu128"},
         {"name": "leaf", "packages": ("six",)},
     ]
-    found = plan_addresses(changed(target, stack=tuple(stack)), (), NONE, MACHINE)
+    found = list_source_addresses(changed(target, stack=tuple(stack)), (), NONE, MACHINE)
     assert [(one.kind, one.place.url) for one in found] == [
         ("torch-wheels", "https://download.pytorch.org/whl/cu128/torch/"),
         ("apt", "http://apt.example/debian/dists/bookworm/InRelease"),
@@ -155,7 +155,7 @@ def test_before_there_is_a_lock_the_spec_says_what_will_be_asked(target: Target)
 
 def test_a_proxy_is_a_host(target: Target) -> None:
     site = NetworkSettings(proxies={"HTTPS_PROXY": "http://proxy.example:3128", "no_proxy": "localhost"})
-    (first, *_) = plan(target, (), facts=EgressFacts(machine=Machine(site=site)))
+    (first, *_) = plan(target, (), facts=EgressProbe(machine=MachineSources(site=site)))
     assert (first.host, first.kind, first.declared) == ("proxy.example", "proxy", "machine")
 
 
@@ -165,7 +165,7 @@ ROWS = load_hidden_hosts()
 def hidden(target: Target, *names: str, env: dict[str, str] | None = None, file: str = "x.whl") -> dict[str, str]:
     """Return the hidden hosts of a lock with these packages: host to what closes it."""
     files = tuple(artifact(b"", file, name=name) for name in names)
-    found = plan(changed(target, env=env or {}), files, hidden=ROWS, facts=EgressFacts(machine=Machine()))
+    found = plan(changed(target, env=env or {}), files, hidden=ROWS, facts=EgressProbe(machine=MachineSources()))
     return {one.host: one.closed_by for one in found if one.declared == "hidden"}
 
 
@@ -236,13 +236,13 @@ def test_before_there_is_a_lock_the_stack_names_the_packages(target: Target) -> 
     ],
 )
 def test_conditions(condition: str, env: dict[str, str], held: bool) -> None:
-    assert holds(condition, env) is held
+    assert condition_holds(condition, env) is held
 
 
 def test_hosts_of_addresses_and_images() -> None:
-    assert host_of("https://user:pw@a.example:8443/x") == "a.example"
-    assert host_of("a.example:5000/x/y@sha256:" + "a" * 64) == "a.example"
-    assert host_of("debian") == "docker.io"
+    assert parse_host("https://user:pw@a.example:8443/x") == "a.example"
+    assert parse_host("a.example:5000/x/y@sha256:" + "a" * 64) == "a.example"
+    assert parse_host("debian") == "docker.io"
 
 
 @pytest.mark.allow("sockets")
@@ -254,7 +254,9 @@ def test_asking_follows_pages_and_redirects(target: Target) -> None:
         first.file("/end", BODY)
         first.answers["/debian/pool/p.deb"] = Answer(status=302, headers={"Location": f"{second.url}/deb"})
         second.file("/deb", b"d")
-        machine = Machine(site=NetworkSettings(index_url=f"{here}/simple"), archives={"debian": f"{here}/debian"})
+        machine = MachineSources(
+            site=NetworkSettings(index_url=f"{here}/simple"), archives={"debian": f"{here}/debian"}
+        )
         facts = probe_egress(target, (SIX, DEB), NONE, machine)
         assert facts.behind == {
             f"{here}/simple/six/": ("localhost", "127.0.0.1"),

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 from gitmirror import git_mirror
 
-from rlbox.artifacts.git_tree import lock_git
-from rlbox.artifacts.mirrors import git_places
+from rlbox.artifacts.git_tree import resolve_git_ref
+from rlbox.artifacts.mirrors import list_git_urls
 from rlbox.artifacts.profile import load_profile
 from rlbox.config.project import Project
 
@@ -33,13 +33,13 @@ def repository(folder: Path) -> tuple[Path, str]:
 @pytest.mark.skipif(not shutil.which("openssl"), reason="no openssl to make a certificate with")
 def test_the_first_mirror_of_the_profile_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, commit = repository(tmp_path / "project")
-    places = git_places(URL, load_profile(Project(folder=tmp_path), "cn"))
+    places = list_git_urls(URL, load_profile(Project(folder=tmp_path), "cn"))
     first = urlsplit(places[0].url)
     (tmp_path / "mirror").mkdir()
     with git_mirror(str(first.hostname), {first.path.strip("/"): made}, tmp_path / "mirror") as mirror:
         for name, value in mirror.env.items():
             monkeypatch.setenv(name, value)
-        facts = lock_git(URL, "main", places, mirror.env["RLBOX_CA_BUNDLE"])
+        facts = resolve_git_ref(URL, "main", places, mirror.env["RLBOX_CA_BUNDLE"])
     assert facts.commit == commit
     assert all(asked.startswith("/github.com/rlbox-test/project/") for asked in mirror.asked)
     assert mirror.asked

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mirror import FakeLocator
 
-from rlbox.artifacts.fetch import ensure
-from rlbox.artifacts.git_tree import END, FILE, SYMLINK, TreeFacts, lock_git, padding, tar_header
-from rlbox.artifacts.mirrors import FileAddress
-from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.fetch import fetch_artifacts
+from rlbox.artifacts.git_tree import END, FILE, SYMLINK, GitTreeInfo, resolve_git_ref, tar_header, tar_padding
+from rlbox.artifacts.mirrors import FileUrl
+from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import WorkFailed
 from rlbox.target.artifact import Artifact
 
@@ -55,11 +55,11 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def lock(folder: Path, ref: str = "main") -> TreeFacts:
-    return lock_git(f"file://{folder}", ref, [FileAddress(url=f"file://{folder}", mirror="direct")])
+def lock(folder: Path, ref: str = "main") -> GitTreeInfo:
+    return resolve_git_ref(f"file://{folder}", ref, [FileUrl(url=f"file://{folder}", mirror="direct")])
 
 
-def artifact(facts: TreeFacts, name: str = "project") -> Artifact:
+def artifact(facts: GitTreeInfo, name: str = "project") -> Artifact:
     return Artifact(
         kind="git",
         name=name,
@@ -71,9 +71,9 @@ def artifact(facts: TreeFacts, name: str = "project") -> Artifact:
     )
 
 
-def fetched(store: Store, facts: TreeFacts, **places: Path) -> bytes:
+def fetched(store: ObjectStore, facts: GitTreeInfo, **places: Path) -> bytes:
     bases = {name: f"file://{folder}" for name, folder in places.items()}
-    ensure([artifact(facts)], FakeLocator(**bases), store, target="mine")
+    fetch_artifacts([artifact(facts)], FakeLocator(**bases), store, target="mine")
     return store.path(facts.sha256).read_bytes()
 
 
@@ -81,7 +81,7 @@ def test_the_archive(project: Path, tmp_path: Path) -> None:
     facts = lock(project)
     assert facts.commit == git(project, "rev-parse", "HEAD")
     assert facts.tree == git(project, "rev-parse", "HEAD^{tree}")
-    body = fetched(Store(tmp_path / "s"), facts, direct=project)
+    body = fetched(ObjectStore(tmp_path / "s"), facts, direct=project)
     assert (hashlib.sha256(body).hexdigest(), len(body)) == (facts.sha256, facts.size)
     with tarfile.open(tmp_path / "s/objects/sha256" / facts.sha256[:2] / facts.sha256) as tar:
         rows = [(m.name, oct(m.mode), m.type, m.size, m.linkname, m.mtime, m.uid, m.gname) for m in tar]
@@ -121,7 +121,7 @@ def test_a_branch_that_moved(project: Path, tmp_path: Path) -> None:
     (project / "new").write_text("")
     commit(project, "second")
     assert lock(project).commit != facts.commit
-    assert hashlib.sha256(fetched(Store(tmp_path / "s"), facts, direct=project)).hexdigest() == facts.sha256
+    assert hashlib.sha256(fetched(ObjectStore(tmp_path / "s"), facts, direct=project)).hexdigest() == facts.sha256
 
 
 def test_a_mirror_that_is_behind_is_passed_over(project: Path, tmp_path: Path) -> None:
@@ -129,13 +129,13 @@ def test_a_mirror_that_is_behind_is_passed_over(project: Path, tmp_path: Path) -
     (project / "new").write_text("")
     commit(project, "second")
     facts = lock(project)
-    store = Store(tmp_path / "s")
+    store = ObjectStore(tmp_path / "s")
     with pytest.raises(WorkFailed) as caught:
         fetched(store, facts, behind=tmp_path / "behind.git")
     assert caught.value.what.startswith(f"1 file cannot be fetched\n  project-{facts.commit[:12]}.tar\n    behind: ")
-    assert list(store.partials()) == []
+    assert list(store.list_partials()) == []
     fetched(store, facts, behind=tmp_path / "behind.git", missing=tmp_path / "none", direct=project)
-    assert store.intact(facts.sha256, facts.size)
+    assert store.is_intact(facts.sha256, facts.size)
 
 
 def test_no_such_ref(project: Path) -> None:
@@ -150,7 +150,7 @@ def test_no_such_ref(project: Path) -> None:
 )
 def test_any_name_is_read_back(name: str, link: str, data: bytes) -> None:
     header = tar_header(name, SYMLINK, 0o777, link=link) if link else tar_header(name, FILE, 0o644, len(data))
-    body = header + (b"" if link else data + padding(len(data))) + END
+    body = header + (b"" if link else data + tar_padding(len(data))) + END
     with tarfile.open(fileobj=io.BytesIO(body)) as tar:
         (entry,) = tar.getmembers()
         assert (entry.name.rstrip("/"), entry.linkname) == (name.rstrip("/"), link)
@@ -180,8 +180,8 @@ def test_submodules_are_refused(project: Path, tmp_path: Path) -> None:
 
 def test_a_password_in_an_address_is_masked(tmp_path: Path) -> None:
     with pytest.raises(WorkFailed) as caught:
-        lock_git(
-            "http://me:secret@127.0.0.1:9/x", "main", [FileAddress(url="http://me:secret@127.0.0.1:9/x", mirror="a")]
+        resolve_git_ref(
+            "http://me:secret@127.0.0.1:9/x", "main", [FileUrl(url="http://me:secret@127.0.0.1:9/x", mirror="a")]
         )
     assert "secret" not in str(caught.value)
     assert "127.0.0.1" in str(caught.value)

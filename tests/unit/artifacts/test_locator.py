@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from mirrorbox import Answer, MirrorServer, artifact, mirrors, sha256
 
-from rlbox.artifacts.locator import Locator
-from rlbox.artifacts.mirrors import FileAddress, Machine
-from rlbox.artifacts.profile import Profile, Rule
+from rlbox.artifacts.locator import FileLocator
+from rlbox.artifacts.mirrors import FileUrl, MachineSources
+from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.system.http import HttpClient, create_client
 from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.artifact import Artifact
@@ -39,18 +39,18 @@ def client() -> Iterator[HttpClient]:
 class Found:
     """A locator over index rules for some addresses, and what it said."""
 
-    def __init__(self, client: HttpClient, *rules: Rule, machine: Machine = Machine()) -> None:  # noqa: B008
+    def __init__(self, client: HttpClient, *rules: MirrorRule, machine: MachineSources = MachineSources()) -> None:  # noqa: B008
         self.said: list[tuple[str, str]] = []
         profile = Profile(name="mine", title="", rule=rules)
         skip = lambda mirror, reason: self.said.append((mirror, reason))  # noqa: E731
-        self.locator = Locator(profile, machine, client, on_skip=skip)
+        self.locator = FileLocator(profile, machine, client, on_skip=skip)
 
     def __call__(self, wanted: Artifact = SIX) -> list[str]:
-        return [link.url for link in self.locator.links(wanted)]
+        return [link.url for link in self.locator.list_urls(wanted)]
 
 
-def index(host: MirrorServer, name: str, **more: str) -> Rule:
-    return Rule.model_validate(
+def index(host: MirrorServer, name: str, **more: str) -> MirrorRule:
+    return MirrorRule.model_validate(
         {"kind": "python", "protocol": "index", "url": f"{host.url}/simple", "name": name, **more}
     )
 
@@ -61,9 +61,9 @@ def test_contents_at_other_addresses(hosts: list[MirrorServer], client: HttpClie
     hosts[0].index("/simple/six/", {"six-1.15.0.tar.gz": "../old.tar.gz", SIX.file: f"../../files/{SIX.file}"})
     hosts[2].index("/simple/six/", {SIX.file: f"{hosts[1].url}/x/9f/{SIX.file}"}, {SIX.file: SIX.sha256})
     found = Found(client, index(hosts[0], "a"), index(hosts[2], "b"))
-    assert list(found.locator.links(SIX)) == [
-        FileAddress(url=f"{hosts[0].url}/files/{SIX.file}", mirror="a"),
-        FileAddress(url=f"{hosts[1].url}/x/9f/{SIX.file}", mirror="b", sha256=SIX.sha256),
+    assert list(found.locator.list_urls(SIX)) == [
+        FileUrl(url=f"{hosts[0].url}/files/{SIX.file}", mirror="a"),
+        FileUrl(url=f"{hosts[1].url}/x/9f/{SIX.file}", mirror="b", sha256=SIX.sha256),
     ]
     assert far.startswith(hosts[1].url)
     assert found.said == []
@@ -77,7 +77,7 @@ def test_a_json_index_is_asked_for_and_read(hosts: list[MirrorServer], client: H
 def test_a_flat_page(hosts: list[MirrorServer], client: HttpClient) -> None:
     name = TORCH.file.replace("+", "%2B")
     hosts[0].index("/whl/cpu/", {"torch-2.8.0%2Bcpu.whl": "torch-2.8.0%2Bcpu.whl", name: name})
-    rule = Rule(kind="torch-wheels", protocol="flat", url=f"{hosts[0].url}/whl")
+    rule = MirrorRule(kind="torch-wheels", protocol="flat", url=f"{hosts[0].url}/whl")
     assert Found(client, rule)(TORCH) == [f"{hosts[0].url}/whl/cpu/{name}"]
 
 
@@ -93,7 +93,7 @@ def test_folders_of_this_machine_come_first(tmp_path: Path, hosts: list[MirrorSe
         extra_index_urls=((tmp_path / "index").as_uri(), (tmp_path / "nothing").as_uri()),
     )
     hosts[0].index("/simple/six/", {SIX.file: f"/{SIX.file}"})
-    found = Found(client, machine=Machine(site=site))
+    found = Found(client, machine=MachineSources(site=site))
     assert found() == [
         f"file://{tmp_path}/wheels/{SIX.file}",
         f"{hosts[0].url}/{SIX.file}",
@@ -116,7 +116,7 @@ def test_each_bad_habit_is_said_and_the_next_mirror_asked(hosts: list[MirrorServ
     hosts[0].index("/liar/six/", {SIX.file: f"/{SIX.file}"}, {SIX.file: "f" * 64})
     hosts[1].close()
     rules = [
-        Rule(kind="python", protocol="index", url=f"{hosts[0].url}/{name}", name=name)
+        MirrorRule(kind="python", protocol="index", url=f"{hosts[0].url}/{name}", name=name)
         for name in ("gone", "login", "torn", "odd", "liar", "stall")
     ]
     found = Found(client, *rules, index(hosts[1], "dead"), index(good, "good"))
@@ -150,7 +150,7 @@ def test_a_page_is_read_once_by_many_threads_and_only_when_it_is_its_turn(
         host.index("/simple/six/", {SIX.file: f"/{SIX.file}"})
     found = Found(client, index(hosts[0], "a"), index(hosts[1], "b"))
     with ThreadPoolExecutor(8) as pool:
-        firsts = list(pool.map(lambda _: next(found.locator.links(SIX)), range(16)))
+        firsts = list(pool.map(lambda _: next(found.locator.list_urls(SIX)), range(16)))
     assert len(set(firsts)) == 1
     assert hosts[0].asked == ["/simple/six/"]
     assert hosts[1].asked == []
@@ -158,17 +158,15 @@ def test_a_page_is_read_once_by_many_threads_and_only_when_it_is_its_turn(
 
 def test_files_and_repositories_by_address(client: HttpClient) -> None:
     rules = [
-        Rule(kind="http", protocol="url-prefix", url="https://p.example", match="https://github.com/"),
-        Rule(kind="git", protocol="git-instead-of", url="https://g.example/", match="https://github.com/"),
+        MirrorRule(kind="http", protocol="url-prefix", url="https://p.example", match="https://github.com/"),
+        MirrorRule(kind="git", protocol="git-instead-of", url="https://g.example/", match="https://github.com/"),
     ]
     locator = Found(client, *rules).locator
     assert locator.http_urls("https://github.com/a") == (
-        FileAddress(url="https://p.example/https://github.com/a", mirror="p.example"),
+        FileUrl(url="https://p.example/https://github.com/a", mirror="p.example"),
     )
-    assert locator.git_urls("https://github.com/a.git") == (
-        FileAddress(url="https://g.example/a.git", mirror="g.example"),
-    )
-    assert list(locator.links(artifact(b"", "x.tar", "git", origin="https://github.com/a.git " + "a" * 40))) == []
+    assert locator.git_urls("https://github.com/a.git") == (FileUrl(url="https://g.example/a.git", mirror="g.example"),)
+    assert list(locator.list_urls(artifact(b"", "x.tar", "git", origin="https://github.com/a.git " + "a" * 40))) == []
 
 
 def test_digests_are_of_the_bytes() -> None:

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 from fakes import CASES, PACKAGE, Folder
 
-from rlbox.artifacts.mirrors import SourcePlan
+from rlbox.artifacts.mirrors import PackageIndexSettings
 from rlbox.artifacts.python_lock import (
-    Inputs,
-    Resolution,
-    Upgrade,
-    chosen_files,
-    file_name,
-    kept_versions,
-    locked_packages,
+    ResolverInputs,
+    ResolverOutput,
+    UpgradeRequest,
+    build_python_lock,
+    list_chosen_files,
+    list_kept_versions,
+    parse_file_name,
     parse_pins,
-    plan_compile,
-    plan_inputs,
-    plan_lock,
+    plan_resolver_inputs,
+    plan_uv_commands,
+    select_packages,
 )
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import WorkFailed
@@ -28,7 +28,7 @@ from rlbox.target.lock import (
     Lock,
     LockedGroup,
     Package,
-    lock_checksum,
+    compute_spec_checksum,
 )
 from rlbox.target.target import Target, load_target
 from rlbox.values import Command
@@ -36,7 +36,7 @@ from rlbox.values import Command
 PINS = (CASES / "artifacts/pins.txt").read_text(encoding="utf-8")
 PYLOCK = load_toml(CASES / "artifacts/pylock.toml")
 A, B, C = "a" * 64, "b" * 64, "c" * 64
-NO_SOURCES = SourcePlan(env={}, wheels=())
+NO_SOURCES = PackageIndexSettings(env={}, wheels=())
 
 
 def target(folder: Folder, *groups: str, exclude: tuple[str, ...] = (), more: str = "") -> Target:
@@ -51,19 +51,19 @@ def wheel(name: str, version: str = "1", sha256: str = A, tags: str = "py3-none-
     return {"name": name, "version": version, "wheels": [{"url": url, "hashes": {"sha256": sha256}}]}
 
 
-def resolution(pins: str, *rows: dict[str, Any], **sizes: int) -> Resolution:
-    return Resolution(pins=pins, files={"packages": list(rows)}, sizes=sizes)
+def resolution(pins: str, *rows: dict[str, Any], **sizes: int) -> ResolverOutput:
+    return ResolverOutput(pins=pins, files={"packages": list(rows)}, sizes=sizes)
 
 
 RUNTIME = resolution("click==8.1.8\n    # via -r runtime.in\n", wheel("click", "8.1.8"))
 BUILD = resolution("setuptools==80\n    # via -r build.in\n", wheel("setuptools", "80", C))
 
 
-def resolved(stack: Resolution) -> dict[str, Resolution]:
+def resolved(stack: ResolverOutput) -> dict[str, ResolverOutput]:
     return {"stack": stack, "runtime": RUNTIME, "build": BUILD}
 
 
-REAL = resolved(Resolution(pins=PINS, files=PYLOCK, sizes={}))
+REAL = resolved(ResolverOutput(pins=PINS, files=PYLOCK, sizes={}))
 
 
 def names(lock: Lock) -> dict[str, list[str]]:
@@ -113,7 +113,7 @@ def test_real_notes_of_uv() -> None:
 
 
 def test_real_files_of_uv(folder: Folder) -> None:
-    found = locked_packages(target(folder, "torch"), replace(REAL["stack"], sizes={C: 7, SDIST.sha256: 117034}))
+    found = select_packages(target(folder, "torch"), replace(REAL["stack"], sizes={C: 7, SDIST.sha256: 117034}))
     assert set(found) == set(parse_pins(PINS)[0])
     assert found["pyyaml"] == Package(
         name="pyyaml",
@@ -136,15 +136,15 @@ SDIST = Package(
 
 
 def test_the_files_that_the_index_is_asked_about(folder: Folder) -> None:
-    urls = chosen_files(target(folder, "torch"), PYLOCK)
-    assert set(urls) == {p.sha256 for p in locked_packages(target(folder, "torch"), REAL["stack"]).values()}
+    urls = list_chosen_files(target(folder, "torch"), PYLOCK)
+    assert set(urls) == {p.sha256 for p in select_packages(target(folder, "torch"), REAL["stack"]).values()}
     assert urls[SDIST.sha256].endswith("/antlr4-python3-runtime-4.9.3.tar.gz")
     row = {"name": "six", "version": "1", "wheels": [{"path": "w/six-1-py3-none-any.whl", "hashes": {"sha256": A}}]}
-    assert chosen_files(target(folder, "torch"), {"packages": [row]}) == {A: "w/six-1-py3-none-any.whl"}
+    assert list_chosen_files(target(folder, "torch"), {"packages": [row]}) == {A: "w/six-1-py3-none-any.whl"}
 
 
 def test_the_first_group_that_needs_a_package_owns_it(folder: Folder) -> None:
-    lock = plan_lock(target(folder, "torch", "engine", "framework"), ("click",), REAL)
+    lock = build_python_lock(target(folder, "torch", "engine", "framework"), ("click",), REAL)
     assert names(lock) == {
         "torch": [
             "anyio", "certifi", "h11", "h2", "hpack", "httpcore", "httpx", "hyperframe", "idna", "typing-extensions",
@@ -155,22 +155,22 @@ def test_the_first_group_that_needs_a_package_owns_it(folder: Folder) -> None:
 
 
 def test_the_order_of_groups_decides(folder: Folder) -> None:
-    lock = plan_lock(target(folder, "framework", "engine", "torch"), ("click",), REAL)
+    lock = build_python_lock(target(folder, "framework", "engine", "torch"), ("click",), REAL)
     assert names(lock)["torch"] == []
     assert names(lock)["framework"][:3] == ["antlr4-python3-runtime", "anyio", "certifi"]
 
 
 def test_a_package_that_nobody_asked_for_goes_to_the_last_group(folder: Folder) -> None:
     stack = resolution("a==1\nb==1\n    # via -r one.in\n", wheel("a"), wheel("b", sha256=B))
-    assert names(plan_lock(target(folder, "one", "two"), (), resolved(stack))) == {"one": ["b"], "two": ["a"]}
+    assert names(build_python_lock(target(folder, "one", "two"), (), resolved(stack))) == {"one": ["b"], "two": ["a"]}
 
 
 def test_the_whole_lock(folder: Folder) -> None:
     mine = target(folder, "one")
     stack = resolution("six==1\n    # via -r one.in\n", wheel("six"), **{A: 11})
-    assert plan_lock(mine, ("click",), resolved(stack)) == Lock(
+    assert build_python_lock(mine, ("click",), resolved(stack)) == Lock(
         target="mine",
-        spec=lock_checksum(mine, ("click",)),
+        spec=compute_spec_checksum(mine, ("click",)),
         python="3.11",
         platform="x86_64-unknown-linux-gnu",
         base="debian:bookworm",
@@ -188,10 +188,10 @@ def test_the_whole_lock(folder: Folder) -> None:
 
 
 def test_build_tools_are_locked_when_something_has_no_wheel(folder: Folder) -> None:
-    lock = plan_lock(target(folder, "torch", "engine", "framework"), ("click",), REAL)
+    lock = build_python_lock(target(folder, "torch", "engine", "framework"), ("click",), REAL)
     assert [(package.name, package.version) for package in lock.build.packages] == [("setuptools", "80")]
     stack = resolution("six==1\n    # via -r one.in\n", wheel("six"))
-    assert plan_lock(target(folder, "one"), ("click",), resolved(stack)).build.packages == ()
+    assert build_python_lock(target(folder, "one"), ("click",), resolved(stack)).build.packages == ()
 
 
 def test_a_locked_image_is_the_base(folder: Folder) -> None:
@@ -199,7 +199,7 @@ def test_a_locked_image_is_the_base(folder: Folder) -> None:
     image = f"registry.example/base@sha256:{A}"
     mine = mine.model_copy(update={"base": mine.base.model_copy(update={"bootstrap": "", "image": image})})
     stack = resolution("six==1\n", wheel("six"))
-    assert plan_lock(mine, (), resolved(stack)).base == image
+    assert build_python_lock(mine, (), resolved(stack)).base == image
 
 
 def test_torch_wheels_are_told_apart(folder: Folder) -> None:
@@ -210,13 +210,13 @@ def test_torch_wheels_are_told_apart(folder: Folder) -> None:
         wheel("torch", "2+cu128", A, "cp311-cp311-manylinux_2_28_x86_64"),
         wheel("six", "1+mine", B),
     )
-    found = locked_packages(mine, stack)
+    found = select_packages(mine, stack)
     assert {name: (package.file, package.source) for name, package in found.items()} == {
         "torch": ("torch-2+cu128-cp311-cp311-manylinux_2_28_x86_64.whl", "torch-wheels/cu128"),
         "six": ("six-1+mine-py3-none-any.whl", "python"),
     }
     public = resolution("torch==2\n    # via -r torch.in\n", wheel("torch", "2"))
-    assert locked_packages(mine, public)["torch"].source == "python"
+    assert select_packages(mine, public)["torch"].source == "python"
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_torch_wheels_are_told_apart(folder: Folder) -> None:
     ],
 )
 def test_the_name_of_a_file(file: dict[str, str], name: str) -> None:
-    assert file_name(file) == name
+    assert parse_file_name(file) == name
 
 
 def test_extras_markers_and_many_parents() -> None:
@@ -288,15 +288,15 @@ NO_VERSION = {"name": "six", "archive": {"path": "six.tar.gz", "hashes": {"sha25
 )
 def test_files_that_cannot_be_locked(folder: Folder, rows: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(WorkFailed) as caught:
-        locked_packages(target(folder, "one"), resolution("six==1\n", *rows))
+        select_packages(target(folder, "one"), resolution("six==1\n", *rows))
     assert str(caught.value) == message
 
 
 def test_inputs(folder: Folder) -> None:
     mine = target(folder, "b", "a", exclude=("torchaudio", "torchvision"))
     kept = {"stack": {"six": "1", "rich": "15"}, "build": {"wheel": "0.45"}, "apt": {"bash": "5"}}
-    assert plan_inputs(mine, ("rich>=13", "click>=8"), kept) == (
-        Inputs(
+    assert plan_resolver_inputs(mine, ("rich>=13", "click>=8"), kept) == (
+        ResolverInputs(
             name="stack",
             files={
                 "b.in": "b-root\n",
@@ -305,26 +305,26 @@ def test_inputs(folder: Folder) -> None:
                 "pins.txt": "rich==15\nsix==1\n",
             },
         ),
-        Inputs(name="runtime", files={"runtime.in": "click>=8\nrich>=13\n", "pins.txt": ""}),
-        Inputs(name="build", files={"build.in": "setuptools\nwheel\n", "pins.txt": "wheel==0.45\n"}),
+        ResolverInputs(name="runtime", files={"runtime.in": "click>=8\nrich>=13\n", "pins.txt": ""}),
+        ResolverInputs(name="build", files={"build.in": "setuptools\nwheel\n", "pins.txt": "wheel==0.45\n"}),
     )
 
 
 def test_commands(folder: Folder) -> None:
     mine = target(folder, "b", "a", exclude=("torchaudio",))
-    stack, runtime, _ = plan_inputs(mine, ("click>=8",), {})
-    sources = SourcePlan(env={"UV_INDEX": "https://i"}, wheels=("/w/a.whl", "/w/b.whl", "/v/c.whl"))
+    stack, runtime, _ = plan_resolver_inputs(mine, ("click>=8",), {})
+    sources = PackageIndexSettings(env={"UV_INDEX": "https://i"}, wheels=("/w/a.whl", "/w/b.whl", "/v/c.whl"))
     words = (
         "/bin/uv", "pip", "compile", "--quiet", "--no-header",
         "--python-version", "3.11", "--python-platform", "x86_64-unknown-linux-gnu",
         "--find-links", "/v", "--find-links", "/w",
     )  # fmt: skip
     facts: dict[str, Any] = {"env": {"UV_INDEX": "https://i"}, "cwd": "/tmp/x", "timeout_s": 600}
-    assert plan_compile(mine, stack, "/bin/uv", sources, "/tmp/x", Upgrade()) == (
+    assert plan_uv_commands(mine, stack, "/bin/uv", sources, "/tmp/x", UpgradeRequest()) == (
         Command(argv=(*words, "--override", "excluded.txt", "a.in", "b.in", "-o", "pins.txt"), **facts),
         Command(argv=(*words, "--no-deps", "--format", "pylock.toml", "pins.txt", "-o", "pylock.toml"), **facts),
     )
-    assert plan_compile(mine, runtime, "uv", NO_SOURCES, "/t", Upgrade())[0].argv[9:] == (
+    assert plan_uv_commands(mine, runtime, "uv", NO_SOURCES, "/t", UpgradeRequest())[0].argv[9:] == (
         "runtime.in",
         "-o",
         "pins.txt",
@@ -334,14 +334,14 @@ def test_commands(folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("upgrade", "words"),
     [
-        (Upgrade(), ()),
-        (Upgrade(names=frozenset({"six", "rich"})), ("--upgrade-package", "rich", "--upgrade-package", "six")),
-        (Upgrade(everything=True), ("--upgrade",)),
+        (UpgradeRequest(), ()),
+        (UpgradeRequest(names=frozenset({"six", "rich"})), ("--upgrade-package", "rich", "--upgrade-package", "six")),
+        (UpgradeRequest(everything=True), ("--upgrade",)),
     ],
 )
-def test_commands_of_an_upgrade(folder: Folder, upgrade: Upgrade, words: tuple[str, ...]) -> None:
-    inputs = Inputs(name="stack", files={"one.in": "", "pins.txt": ""})
-    pins, files = plan_compile(target(folder, "one"), inputs, "uv", NO_SOURCES, "/t", upgrade)
+def test_commands_of_an_upgrade(folder: Folder, upgrade: UpgradeRequest, words: tuple[str, ...]) -> None:
+    inputs = ResolverInputs(name="stack", files={"one.in": "", "pins.txt": ""})
+    pins, files = plan_uv_commands(target(folder, "one"), inputs, "uv", NO_SOURCES, "/t", upgrade)
     assert pins.argv[9:] == (*words, "one.in", "-o", "pins.txt")
     assert files.argv[9:] == ("--no-deps", "--format", "pylock.toml", "pins.txt", "-o", "pylock.toml")
 
@@ -356,7 +356,11 @@ def test_versions_that_are_kept(folder: Folder) -> None:
         "build": {"wheel": "0.45"},
         "apt": {"python3": "3.11.2-1+b1"},
     }
-    assert kept_versions(lock, Upgrade()) == kept
-    assert kept_versions(lock, Upgrade(names=frozenset({"six", "python3"}))) == {**kept, "stack": {}, "apt": {}}
-    assert kept_versions(lock, Upgrade(everything=True)) == {}
-    assert kept_versions(None, Upgrade()) == {}
+    assert list_kept_versions(lock, UpgradeRequest()) == kept
+    assert list_kept_versions(lock, UpgradeRequest(names=frozenset({"six", "python3"}))) == {
+        **kept,
+        "stack": {},
+        "apt": {},
+    }
+    assert list_kept_versions(lock, UpgradeRequest(everything=True)) == {}
+    assert list_kept_versions(None, UpgradeRequest()) == {}

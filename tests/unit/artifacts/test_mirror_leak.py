@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.artifacts.egress import Contact, EgressFacts, plan_egress
+from rlbox.artifacts.egress import EgressProbe, HostContact, plan_egress
 from rlbox.artifacts.profile import load_hidden_hosts, load_profile
 from rlbox.cli.lock import as_built
 from rlbox.config.project import Project
@@ -62,9 +62,9 @@ def test_the_lock_of_the_target_in_china_names_no_mirror(name: str) -> None:
     assert named(lock.text()) == set()
 
 
-def contacts(name: str) -> tuple[Contact, ...]:
+def contacts(name: str) -> tuple[HostContact, ...]:
     target, files = as_built(PROJECT, name)
-    found = plan_egress(target, files, load_profile(PROJECT, target.sources), load_hidden_hosts(), EgressFacts())
+    found = plan_egress(target, files, load_profile(PROJECT, target.sources), load_hidden_hosts(), EgressProbe())
     return tuple(one for one in found if not one.closed_by)
 
 

@@ -8,19 +8,19 @@ import pytest
 from mirrorbox import artifact
 
 from rlbox.artifacts.mirrors import (
-    Choice,
-    FileAddress,
-    Machine,
-    archives,
-    git_places,
-    http_places,
-    is_allowed,
-    oci_places,
-    places,
-    refusal,
-    same_file,
+    FileUrl,
+    MachineSources,
+    MirrorChoice,
+    find_response_error,
+    is_image_allowed,
+    is_same_file,
+    list_file_urls,
+    list_git_urls,
+    list_http_urls,
+    list_image_references,
+    resolve_apt_archives,
 )
-from rlbox.artifacts.profile import Profile, Rule
+from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.system.network_settings import NetworkSettings
 
 SIX = artifact(b"six")
@@ -30,11 +30,11 @@ DIGEST = "sha256:" + "0123456789abcdef" * 4
 NONE = Profile(name="direct", title="")
 
 
-def rule(kind: str, protocol: str, url: str = "", **more: Any) -> Rule:
-    return Rule.model_validate({"kind": kind, "protocol": protocol, "url": url, **more})
+def rule(kind: str, protocol: str, url: str = "", **more: Any) -> MirrorRule:
+    return MirrorRule.model_validate({"kind": kind, "protocol": protocol, "url": url, **more})
 
 
-def profile(*rules: Rule) -> Profile:
+def profile(*rules: MirrorRule) -> Profile:
     return Profile(name="mine", title="", rule=rules)
 
 
@@ -48,20 +48,22 @@ def test_python_without_rules_is_the_machines_own_index_then_its_extra_ones() ->
         index_url="https://lan.example/simple/",
         extra_index_urls=("file:///opt/index",),
     )
-    assert list(places(SIX, NONE, Machine(site=site, default_index="https://default.example/simple"))) == [
-        FileAddress(mirror="/w", url="file:///w/six-1.16.0-py2.py3-none-any.whl", by="machine"),
-        FileAddress(mirror="this machine's index", url="https://lan.example/simple/six/", page="index", by="machine"),
-        FileAddress(mirror="an extra index of this machine", url="file:///opt/index/six/", page="index", by="machine"),
+    assert list(
+        list_file_urls(SIX, NONE, MachineSources(site=site, default_index="https://default.example/simple"))
+    ) == [
+        FileUrl(mirror="/w", url="file:///w/six-1.16.0-py2.py3-none-any.whl", by="machine"),
+        FileUrl(mirror="this machine's index", url="https://lan.example/simple/six/", page="index", by="machine"),
+        FileUrl(mirror="an extra index of this machine", url="file:///opt/index/six/", page="index", by="machine"),
     ]
 
 
 def test_python_without_any_setting_is_what_uv_reads() -> None:
-    machine = Machine(default_index="https://default.example/simple")
-    (place,) = places(artifact(b"", name="Flash_Attn.x"), NONE, machine)
-    assert place == FileAddress(
+    machine = MachineSources(default_index="https://default.example/simple")
+    (place,) = list_file_urls(artifact(b"", name="Flash_Attn.x"), NONE, machine)
+    assert place == FileUrl(
         mirror="uv's default index", url="https://default.example/simple/flash-attn-x/", page="index", by="default"
     )
-    assert list(places(SIX, NONE, Machine())) == []
+    assert list(list_file_urls(SIX, NONE, MachineSources())) == []
 
 
 def test_python_rules_take_the_place_of_the_machines_index() -> None:
@@ -70,8 +72,8 @@ def test_python_rules_take_the_place_of_the_machines_index() -> None:
         rule("python", "flat", "https://b.example/wheels/", name="b"),
         rule("python", "direct"),
     )
-    machine = Machine(site=NetworkSettings(index_url="https://lan.example/simple"))
-    assert [(p.mirror, p.url, p.page, p.by) for p in places(SIX, mine, machine)] == [
+    machine = MachineSources(site=NetworkSettings(index_url="https://lan.example/simple"))
+    assert [(p.mirror, p.url, p.page, p.by) for p in list_file_urls(SIX, mine, machine)] == [
         ("a.example", "https://a.example/simple/six/", "index", "profile"),
         ("b", "https://b.example/wheels/", "flat", "profile"),
         ("this machine's index", "https://lan.example/simple/six/", "index", "machine"),
@@ -80,7 +82,7 @@ def test_python_rules_take_the_place_of_the_machines_index() -> None:
 
 def test_a_choice_decides_the_order() -> None:
     a, b = (rule("python", "index", f"https://{name}.example") for name in "ab")
-    found = places(SIX, profile(a, b), Machine(), Choice(rules={"python": (b, a)}))
+    found = list_file_urls(SIX, profile(a, b), MachineSources(), MirrorChoice(rules={"python": (b, a)}))
     assert urls(found) == ["https://b.example/six/", "https://a.example/six/"]
 
 
@@ -91,7 +93,7 @@ def test_torch_wheels_stand_in_their_channel() -> None:
         rule("torch-wheels", "direct"),
     )
     site = NetworkSettings(find_links={"/w": ("torch-2.9.0%2Bcu128-cp311-cp311-linux_x86_64.whl",)})
-    assert [(p.url, p.page, p.by) for p in places(TORCH, mine, Machine(site=site))] == [
+    assert [(p.url, p.page, p.by) for p in list_file_urls(TORCH, mine, MachineSources(site=site))] == [
         ("file:///w/torch-2.9.0%252Bcu128-cp311-cp311-linux_x86_64.whl", "", "machine"),
         ("https://a.example/pytorch-wheels/cu128/", "flat", "profile"),
         ("https://b.example/whl/cu128/torch/", "index", "profile"),
@@ -100,17 +102,24 @@ def test_torch_wheels_stand_in_their_channel() -> None:
 
 
 def test_apt_archives_stand_below_a_mirror() -> None:
-    machine = Machine(archives={"debian": "http://m.example/debian", "debian-security": "http://s.example/security"})
+    machine = MachineSources(
+        archives={"debian": "http://m.example/debian", "debian-security": "http://s.example/security"}
+    )
     file = "pool/main/p/p/p_1%2Bb1_amd64.deb"
-    assert [(p.url, p.by) for p in places(DEB, NONE, machine)] == [(f"http://s.example/security/{file}", "machine")]
-    assert list(places(DEB, NONE, Machine())) == []
+    assert [(p.url, p.by) for p in list_file_urls(DEB, NONE, machine)] == [
+        (f"http://s.example/security/{file}", "machine")
+    ]
+    assert list(list_file_urls(DEB, NONE, MachineSources())) == []
     mine = profile(rule("apt", "archive", "https://a.example/"), rule("apt", "direct"))
-    assert urls(places(DEB, mine, machine)) == [
+    assert urls(list_file_urls(DEB, mine, machine)) == [
         f"https://a.example/debian-security/{file}",
         f"http://s.example/security/{file}",
     ]
-    assert archives(("debian",), mine, machine) == {**machine.archives, "debian": "https://a.example/debian"}
-    assert archives(("debian", "ubuntu"), NONE, machine) == dict(machine.archives)
+    assert resolve_apt_archives(("debian",), mine, machine) == {
+        **machine.archives,
+        "debian": "https://a.example/debian",
+    }
+    assert resolve_apt_archives(("debian", "ubuntu"), NONE, machine) == dict(machine.archives)
 
 
 GITHUB = "https://github.com/o/r/releases/download/v1/x.whl"
@@ -134,16 +143,19 @@ GITHUB = "https://github.com/o/r/releases/download/v1/x.whl"
         (rule("python", "index", "https://p.example"), GITHUB),
     ],
 )
-def test_addresses_of_files(one: Rule, url: str) -> None:
-    (place,) = http_places(GITHUB, profile(one))
+def test_addresses_of_files(one: MirrorRule, url: str) -> None:
+    (place,) = list_http_urls(GITHUB, profile(one))
     assert place.url == url
     assert place.by == ("profile" if url != GITHUB else "target")
 
 
 def test_the_original_is_a_last_resort_only_when_a_rule_says_so() -> None:
     prefix = rule("http", "url-prefix", "https://p.example")
-    assert urls(http_places(GITHUB, profile(prefix))) == [f"https://p.example/{GITHUB}"]
-    assert urls(http_places(GITHUB, profile(prefix, rule("http", "direct")))) == [f"https://p.example/{GITHUB}", GITHUB]
+    assert urls(list_http_urls(GITHUB, profile(prefix))) == [f"https://p.example/{GITHUB}"]
+    assert urls(list_http_urls(GITHUB, profile(prefix, rule("http", "direct")))) == [
+        f"https://p.example/{GITHUB}",
+        GITHUB,
+    ]
 
 
 def test_addresses_of_repositories() -> None:
@@ -153,9 +165,9 @@ def test_addresses_of_repositories() -> None:
         rule("git", "url-prefix", "https://p.example", match="https://github.com/"),
         rule("git", "direct"),
     )
-    assert urls(git_places(url, mine)) == ["https://g.example/github.com/o/r.git", f"https://p.example/{url}", url]
-    assert urls(git_places("https://codeberg.org/o/r", mine)) == ["https://codeberg.org/o/r"]
-    assert urls(git_places(url, NONE)) == [url]
+    assert urls(list_git_urls(url, mine)) == ["https://g.example/github.com/o/r.git", f"https://p.example/{url}", url]
+    assert urls(list_git_urls("https://codeberg.org/o/r", mine)) == ["https://codeberg.org/o/r"]
+    assert urls(list_git_urls(url, NONE)) == [url]
 
 
 def test_references_of_images() -> None:
@@ -164,20 +176,20 @@ def test_references_of_images() -> None:
         rule("oci", "host", "https://hub.example/sub", match="docker.io"),
         rule("oci", "direct"),
     )
-    assert urls(oci_places(f"debian@{DIGEST}", mine)) == [
+    assert urls(list_image_references(f"debian@{DIGEST}", mine)) == [
         f"m.example/docker.io/library/debian@{DIGEST}",
         f"hub.example/sub/library/debian@{DIGEST}",
         f"debian@{DIGEST}",
     ]
-    assert urls(oci_places(f"vastai/pytorch@{DIGEST}", mine)) == [
+    assert urls(list_image_references(f"vastai/pytorch@{DIGEST}", mine)) == [
         f"hub.example/sub/vastai/pytorch@{DIGEST}",
         f"vastai/pytorch@{DIGEST}",
     ]
-    assert urls(oci_places(f"nvcr.io/nvidia/pytorch@{DIGEST}", mine)) == [
+    assert urls(list_image_references(f"nvcr.io/nvidia/pytorch@{DIGEST}", mine)) == [
         f"m.example/nvcr.io/nvidia/pytorch@{DIGEST}",
         f"nvcr.io/nvidia/pytorch@{DIGEST}",
     ]
-    assert urls(oci_places(f"quay.io/x@{DIGEST}", NONE)) == [f"quay.io/x@{DIGEST}"]
+    assert urls(list_image_references(f"quay.io/x@{DIGEST}", NONE)) == [f"quay.io/x@{DIGEST}"]
 
 
 @pytest.mark.parametrize(
@@ -191,12 +203,12 @@ def test_references_of_images() -> None:
     ],
 )
 def test_allow_lists(pattern: str, image: str, allowed: bool) -> None:
-    assert is_allowed(image, [pattern]) is allowed
+    assert is_image_allowed(image, [pattern]) is allowed
 
 
 def test_file_names_are_one_however_the_plus_is_written() -> None:
-    assert same_file("torch-2%2Bcpu.whl", "torch-2+cpu.whl")
-    assert not same_file("torch-2+cpu.whl", "torch-2+cu128.whl")
+    assert is_same_file("torch-2%2Bcpu.whl", "torch-2+cpu.whl")
+    assert not is_same_file("torch-2+cpu.whl", "torch-2+cu128.whl")
 
 
 @pytest.mark.parametrize(
@@ -211,4 +223,4 @@ def test_file_names_are_one_however_the_plus_is_written() -> None:
     ],
 )
 def test_what_cannot_be_the_file(answer: tuple[int, str, int | None], why: str) -> None:
-    assert refusal(*answer, SIX) == why
+    assert find_response_error(*answer, SIX) == why

@@ -13,18 +13,18 @@ from rlbox.artifacts import mirror_probe
 from rlbox.artifacts.mirror_probe import (
     FRESH_S,
     QUICK_FRESH_S,
-    Probed,
-    choice_of,
+    MirrorProbe,
+    choose_by_probes,
+    choose_probe_file,
+    load_ranking,
+    parse_ranking,
     probe_mirrors,
-    probe_object,
-    rank,
+    rank_probes,
     ranking_json,
-    read_ranking,
-    remember_ranking,
-    remembered_ranking,
+    save_ranking,
 )
-from rlbox.artifacts.mirrors import Choice, Machine
-from rlbox.artifacts.profile import Profile, Rule
+from rlbox.artifacts.mirrors import MachineSources, MirrorChoice
+from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.artifacts.source_selection import choose_mirrors
 from rlbox.system.network_settings import NetworkSettings
 
@@ -45,18 +45,18 @@ def hosts() -> Iterator[list[MirrorServer]]:
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A staller is given up in short, and not so soon that a machine at work stalls as long."""
     monkeypatch.setattr("rlbox.artifacts.mirror_probe._SILENT_S", 2.0)
-    monkeypatch.setattr("rlbox.artifacts.source_selection.QUICK_S", 0.3)
+    monkeypatch.setattr("rlbox.artifacts.source_selection.QUICK_PROBE_S", 0.3)
 
 
-def index(host: MirrorServer, name: str) -> Rule:
-    return Rule(kind="python", protocol="index", url=f"{host.url}/{name}", name=name)
+def index(host: MirrorServer, name: str) -> MirrorRule:
+    return MirrorRule(kind="python", protocol="index", url=f"{host.url}/{name}", name=name)
 
 
-def profile(*rules: Rule) -> Profile:
+def profile(*rules: MirrorRule) -> Profile:
     return Profile(name="mine", title="", rule=rules)
 
 
-def by_mirror(found: tuple[Probed, ...]) -> dict[str, str]:
+def by_mirror(found: tuple[MirrorProbe, ...]) -> dict[str, str]:
     return {one.mirror: one.reason for one in found}
 
 
@@ -73,7 +73,7 @@ def test_every_habit_is_named(hosts: list[MirrorServer]) -> None:
     }.items():
         host.index(f"/{name}/six/", {SIX.file: link})
     names = ("liar", "page", "short", "gone", "stall", "nothing", "good")
-    found = probe_mirrors(profile(*(index(host, name) for name in names)), Machine(), [SIX])
+    found = probe_mirrors(profile(*(index(host, name) for name in names)), MachineSources(), [SIX])
     assert found[0].mirror == "good"
     assert (found[0].file, found[0].verified) == (SIX.file, "sha256 of the file")
     assert 0 < found[0].first_byte_s <= found[0].total_s
@@ -99,11 +99,11 @@ def test_a_large_file_is_not_downloaded(hosts: list[MirrorServer], monkeypatch: 
     for number, digests in enumerate(({wheel.file: wheel.sha256}, None)):
         hosts[number].index("/cpu/torch/", {wheel.file: f"/f/{wheel.file}"}, digests)
         hosts[number].file(f"/f/{wheel.file}", body)
-        rules.append(Rule(kind="torch-wheels", protocol="index", url=hosts[number].url, name=f"host {number}"))
+        rules.append(MirrorRule(kind="torch-wheels", protocol="index", url=hosts[number].url, name=f"host {number}"))
     hosts[2].index("/cpu/torch/", {wheel.file: f"/f/{wheel.file}"})
     hosts[2].file(f"/f/{wheel.file}", body + b"x")
-    rules.append(Rule(kind="torch-wheels", protocol="index", url=hosts[2].url, name="host 2"))
-    found = {one.mirror: one for one in probe_mirrors(profile(*rules), Machine(), [wheel])}
+    rules.append(MirrorRule(kind="torch-wheels", protocol="index", url=hosts[2].url, name="host 2"))
+    found = {one.mirror: one for one in probe_mirrors(profile(*rules), MachineSources(), [wheel])}
     assert found["host 0"].verified == "sha256 on its page, first MiB read"
     assert found["host 1"].verified == "length, first MiB read (its page has no sha256)"
     assert found["host 0"].mib_per_s > 0
@@ -119,7 +119,7 @@ def test_the_machines_own_settings(hosts: list[MirrorServer], folder: Folder) ->
     torch = artifact(b"torch", "torch-2+cpu-x.whl", "torch-wheels", name="torch", origin="cpu")
     folder.write("torch-2+cpu-x.whl", "torch")
     site = NetworkSettings(index_url=f"{hosts[0].url}/simple", find_links={str(folder.path): ("torch-2+cpu-x.whl",)})
-    machine = Machine(site=site, archives={"debian": f"{hosts[0].url}/debian"})
+    machine = MachineSources(site=site, archives={"debian": f"{hosts[0].url}/debian"})
     found = probe_mirrors(Profile(name="direct", title=""), machine, [SIX, DEB, torch, HTTP][:3])
     assert [(one.kind, one.mirror, one.reason) for one in found] == [
         ("apt", "direct", ""),
@@ -132,56 +132,61 @@ def test_the_machines_own_settings(hosts: list[MirrorServer], folder: Folder) ->
     )
 
 
-def probed(kind: str, place: str, total_s: float, reason: str = "") -> Probed:
-    return Probed(kind=kind, mirror=place, place=place, total_s=total_s, reason=reason)
+def probed(kind: str, place: str, total_s: float, reason: str = "") -> MirrorProbe:
+    return MirrorProbe(kind=kind, mirror=place, place=place, total_s=total_s, reason=reason)
 
 
 def test_the_fastest_live_one_comes_first() -> None:
     a, b, dead = probed("python", "a", 0.2), probed("python", "b", 0.1), probed("python", "c", 0.0, "answered 404")
     apt = probed("apt", "z", 9.0)
-    assert rank([dead, a, b, apt]) == (apt, b, a, dead)
+    assert rank_probes([dead, a, b, apt]) == (apt, b, a, dead)
 
 
 def test_what_a_ranking_decides() -> None:
-    a, b, c, d = (Rule(kind="python", protocol="index", url=f"https://{name}.example", name=name) for name in "abcd")
-    mine = profile(a, b, c, d, Rule(kind="apt", protocol="archive", url="https://apt.example"))
+    a, b, c, d = (
+        MirrorRule(kind="python", protocol="index", url=f"https://{name}.example", name=name) for name in "abcd"
+    )
+    mine = profile(a, b, c, d, MirrorRule(kind="apt", protocol="archive", url="https://apt.example"))
     found = [
         probed("python", a.base, 0.2),
         probed("python", b.base, 0.1),
         probed("python", d.base, 0, "answered 404"),
         probed("apt", "https://apt.example", 0, "no connection"),
     ]
-    choice = choice_of(mine, found)
+    choice = choose_by_probes(mine, found)
     assert choice.rules["python"] == (b, a, c)
     assert choice.rules["apt"] == mine.rules("apt")
     assert choice.skipped == ((d.base, "answered 404"), ("https://apt.example", "no connection"))
-    assert choice.first("python") == b
-    assert choice.first("git") is None
+    assert choice.preferred_rule("python") == b
+    assert choice.preferred_rule("git") is None
 
 
 def test_a_ranking_is_old_after_six_hours_or_when_the_rules_change() -> None:
-    mine, found = profile(Rule(kind="apt", protocol="archive", url="https://a.example")), (probed("apt", "x", 1.0),)
+    mine, found = (
+        profile(MirrorRule(kind="apt", protocol="archive", url="https://a.example")),
+        (probed("apt", "x", 1.0),),
+    )
     data = ranking_json(mine, found, at=1000.0)
-    assert read_ranking(data, mine, 1000.0 + FRESH_S - 1) == found
-    assert read_ranking(data, mine, 1000.0 + FRESH_S) is None
-    assert read_ranking(data, mine, 999.0) is None
+    assert parse_ranking(data, mine, 1000.0 + FRESH_S - 1) == found
+    assert parse_ranking(data, mine, 1000.0 + FRESH_S) is None
+    assert parse_ranking(data, mine, 999.0) is None
     quick = ranking_json(mine, found, at=1000.0, quick=True)
-    assert read_ranking(quick, mine, 1000.0 + QUICK_FRESH_S - 1) == found
-    assert read_ranking(quick, mine, 1000.0 + QUICK_FRESH_S) is None
-    assert read_ranking(data, profile(), 1001.0) is None
+    assert parse_ranking(quick, mine, 1000.0 + QUICK_FRESH_S - 1) == found
+    assert parse_ranking(quick, mine, 1000.0 + QUICK_FRESH_S) is None
+    assert parse_ranking(data, profile(), 1001.0) is None
     for torn in ({}, {"at": "x"}, {**data, "found": [{"x": 1}]}, {**data, "found": 1}):
-        assert read_ranking(torn, mine, 1001.0) is None
+        assert parse_ranking(torn, mine, 1001.0) is None
 
 
 def test_objects_are_the_smallest_that_a_rule_stands_for() -> None:
     larger = artifact(BODY * 2, "big.whl")
     files = [larger, SIX, DEB, HTTP]
-    assert probe_object(Rule(kind="python", protocol="index", url="https://a.example"), files) == SIX
-    assert probe_object(Rule(kind="oci", protocol="direct"), files) is None
-    github = Rule(kind="http", protocol="url-prefix", url="https://a.example", match="https://github.com/")
-    assert probe_object(github, files) == HTTP
-    hub = Rule(kind="huggingface", protocol="host", url="https://a.example", match="https://huggingface.co")
-    assert probe_object(hub, files) is None
+    assert choose_probe_file(MirrorRule(kind="python", protocol="index", url="https://a.example"), files) == SIX
+    assert choose_probe_file(MirrorRule(kind="oci", protocol="direct"), files) is None
+    github = MirrorRule(kind="http", protocol="url-prefix", url="https://a.example", match="https://github.com/")
+    assert choose_probe_file(github, files) == HTTP
+    hub = MirrorRule(kind="huggingface", protocol="host", url="https://a.example", match="https://huggingface.co")
+    assert choose_probe_file(hub, files) is None
 
 
 @pytest.mark.allow("sockets")
@@ -210,15 +215,15 @@ def test_choosing_before_there_is_a_lock(hosts: list[MirrorServer]) -> None:
 
 
 def test_a_fresh_ranking_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = (Rule(kind="python", protocol="index", url=f"https://{name}.example") for name in "ab")
+    a, b = (MirrorRule(kind="python", protocol="index", url=f"https://{name}.example") for name in "ab")
     mine = profile(a, b)
-    assert remembered_ranking(mine) is None
-    remember_ranking(mine, [probed("python", a.base, 2.0), probed("python", b.base, 1.0)])
+    assert load_ranking(mine) is None
+    save_ranking(mine, [probed("python", a.base, 2.0), probed("python", b.base, 1.0)])
     assert choose_mirrors(mine, NetworkSettings(), [SIX]).rules == {"python": (b, a)}
     later = time.time() + FRESH_S
     monkeypatch.setattr(time, "time", lambda: later)
-    assert remembered_ranking(mine) is None
+    assert load_ranking(mine) is None
 
 
 def test_a_profile_without_rules_asks_nobody() -> None:
-    assert choose_mirrors(Profile(name="direct", title=""), NetworkSettings(), [SIX]) == Choice(profile="direct")
+    assert choose_mirrors(Profile(name="direct", title=""), NetworkSettings(), [SIX]) == MirrorChoice(profile="direct")

@@ -7,8 +7,8 @@ from fakes import Folder
 from mirrorbox import mirrors
 
 from rlbox.app import App
-from rlbox.artifacts.mirrors import Machine
-from rlbox.artifacts.source_selection import live_sources, lock_places, unreached_explained
+from rlbox.artifacts.mirrors import MachineSources
+from rlbox.artifacts.source_selection import explain_unreachable_host, prepare_lock_sources, select_sources
 from rlbox.errors import WorkFailed
 from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.target import load_target
@@ -39,7 +39,7 @@ def test_dead_and_outdated_mirrors_are_said(folder: Folder, app: App, capsys: py
         dead.close()
         rules = RULE.format("python", "index", dead.url) + 'name = "dead"\n' + RULE.format("python", "index", good.url)
         folder.write("sources/lan.toml", f'title = "x"\n{rules}name = "good"\nexpires = 2020-01-01\n')
-        profile, choice = live_sources(app, "lan", NetworkSettings())
+        profile, choice = select_sources(app, "lan", NetworkSettings())
     assert [rule.title for rule in choice.rules["python"]] == ["good"]
     assert profile.name == choice.profile == "lan"
     assert capsys.readouterr().err == (
@@ -50,15 +50,15 @@ def test_dead_and_outdated_mirrors_are_said(folder: Folder, app: App, capsys: py
 
 @pytest.mark.allow("sockets")
 def test_a_lock_is_resolved_by_the_profile(folder: Folder, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(archives={"debian": "http://mine.example/debian", "ubuntu": "http://mine.example/ubuntu"})
-    monkeypatch.setattr("rlbox.artifacts.source_selection.probe_machine", lambda site, index: machine)
+    machine = MachineSources(archives={"debian": "http://mine.example/debian", "ubuntu": "http://mine.example/ubuntu"})
+    monkeypatch.setattr("rlbox.artifacts.source_selection.probe_machine_sources", lambda site, index: machine)
     folder.target("mine", SPEC)
     target = load_target(folder.project, "mine").target
-    assert dict(lock_places(app, target).archives) == dict(machine.archives)
+    assert dict(prepare_lock_sources(app, target).archives) == dict(machine.archives)
     with mirrors(1) as (host,):
         rules = RULE.format("apt", "archive", f"{host.url}/m/") + RULE.format("python", "index", f"{host.url}/simple")
         folder.write("sources/lan.toml", f'title = "x"\n{rules}')
-        places = lock_places(app, target, "lan")
+        places = prepare_lock_sources(app, target, "lan")
     assert places.archives == {
         "debian": f"{host.url}/m/debian",
         "debian-security": f"{host.url}/m/debian-security",
@@ -69,7 +69,7 @@ def test_a_lock_is_resolved_by_the_profile(folder: Folder, app: App, monkeypatch
 
 
 def test_a_failure_about_a_host_says_the_rule_to_add() -> None:
-    with pytest.raises(WorkFailed) as caught, unreached_explained("direct"):
+    with pytest.raises(WorkFailed) as caught, explain_unreachable_host("direct"):
         raise WorkFailed("it failed\n  | curl: (6) Could not resolve host: x.example", next_step="whole log: L")
     assert caught.value.what == "it failed\n  | curl: (6) Could not resolve host: x.example"
     assert caught.value.next_step.startswith("x.example is not reached from here.")
@@ -79,6 +79,6 @@ def test_a_failure_about_a_host_says_the_rule_to_add() -> None:
 
 def test_any_other_failure_is_left_alone() -> None:
     failure = WorkFailed("it failed", next_step="n")
-    with pytest.raises(WorkFailed) as caught, unreached_explained("direct"):
+    with pytest.raises(WorkFailed) as caught, explain_unreachable_host("direct"):
         raise failure
     assert caught.value is failure

@@ -10,8 +10,8 @@ from mirrorbox import artifact
 from registry_server import running
 
 from rlbox.artifacts.mirror_probe import probe_mirrors
-from rlbox.artifacts.mirrors import Machine
-from rlbox.artifacts.profile import Profile, Rule
+from rlbox.artifacts.mirrors import MachineSources
+from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.engine.oci import MANIFESTS
 from rlbox.target.artifact import Artifact
 
@@ -37,7 +37,7 @@ def test_a_commit_is_fetched_by_its_id(tmp_path: Path) -> None:
     commit = repository(tmp_path / "good/o/r.git", "one")
     repository(tmp_path / "behind/o/r.git", "older")
     rules = tuple(
-        Rule(
+        MirrorRule(
             kind="git",
             protocol="git-instead-of",
             url=f"file://{tmp_path}/{name}/",
@@ -47,7 +47,7 @@ def test_a_commit_is_fetched_by_its_id(tmp_path: Path) -> None:
         for name in ("behind", "gone", "good")
     )
     tree = artifact(b"", "r.tar", "git", name="r", origin=f"{URL} {commit}")
-    found = probe_mirrors(Profile(name="mine", title="", rule=rules), Machine(), [tree])
+    found = probe_mirrors(Profile(name="mine", title="", rule=rules), MachineSources(), [tree])
     assert [(one.mirror, one.file, one.verified) for one in found if not one.reason] == [
         ("good", commit[:12], "commit id")
     ]
@@ -65,12 +65,12 @@ def test_an_image_is_asked_for_by_its_digest() -> None:
         base = f"docker.io/library/debian@{digest}"
         image = Artifact(kind="oci", name="debian", file="debian", sha256="", size=0, group="base", origin=base)
         rules = [
-            Rule(kind="oci", protocol="host", url=f"http://{host.host}", match="docker.io", name=name)
+            MirrorRule(kind="oci", protocol="host", url=f"http://{host.host}", match="docker.io", name=name)
             for name, host in (("empty", empty), ("liar", liar), ("full", full))
         ]
         closed = {"kind": "oci", "protocol": "registry-prefix", "url": "https://x.example", "allow": ("docker.io/o/*",)}
-        rules.append(Rule.model_validate(closed))
-        found = probe_mirrors(Profile(name="mine", title="", rule=tuple(rules)), Machine(), [image])
+        rules.append(MirrorRule.model_validate(closed))
+        found = probe_mirrors(Profile(name="mine", title="", rule=tuple(rules)), MachineSources(), [image])
     assert [(one.mirror, one.verified) for one in found if not one.reason] == [("full", "sha256 of the manifest")]
     reasons = {one.mirror: one.reason for one in found}
     assert "has no" in reasons["empty"]

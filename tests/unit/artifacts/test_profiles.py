@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fakes import CASES, CHECKOUT, Folder
 
-from rlbox.artifacts.profile import PROTOCOLS, Profile, Rule, direct_rule, load_hidden_hosts, load_profile
+from rlbox.artifacts.profile import PROTOCOLS, MirrorRule, Profile, create_direct_rule, load_hidden_hosts, load_profile
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import SpecError
 
@@ -29,7 +29,7 @@ def test_messages(case: Path, folder: Folder) -> None:
 def test_direct_has_no_rule(folder: Folder) -> None:
     profile = load_profile(folder.project, "direct")
     assert profile == Profile(name="direct", title="The machine's own settings")
-    assert profile.rules("python") == (direct_rule("python"),)
+    assert profile.rules("python") == (create_direct_rule("python"),)
 
 
 def test_cn_has_a_fail_over_for_what_a_build_needs(folder: Folder) -> None:
@@ -76,7 +76,7 @@ def test_an_included_profile_comes_after(folder: Folder) -> None:
 
 
 def test_a_rule_without_a_host_is_named_by_its_address() -> None:
-    assert Rule(kind="python", protocol="flat", url="file:///wheels").title == "file:///wheels"
+    assert MirrorRule(kind="python", protocol="flat", url="file:///wheels").title == "file:///wheels"
 
 
 def test_hidden_hosts_are_dated_and_say_what_closes_them() -> None:

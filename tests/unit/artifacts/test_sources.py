@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.artifacts.mirrors import Choice, SourcePlan, local_wheels, plan_sources
-from rlbox.artifacts.profile import Rule
+from rlbox.artifacts.mirrors import MirrorChoice, PackageIndexSettings, find_local_wheels, plan_package_indexes
+from rlbox.artifacts.profile import MirrorRule
 from rlbox.system.network_settings import NetworkSettings, read_network_settings
 from rlbox.target.artifact import TorchGroup
 
@@ -20,20 +20,20 @@ BEST = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
 @pytest.mark.parametrize(
     ("groups", "site", "plan"),
     [
-        ([], NetworkSettings(), SourcePlan(env={}, wheels=())),
-        ([CPU], NetworkSettings(), SourcePlan(env={"UV_INDEX": INDEX, **BEST}, wheels=())),
-        ([CPU], NetworkSettings(find_links={"/w": (WHEEL,)}), SourcePlan(env={}, wheels=(f"/w/{WHEEL}",))),
+        ([], NetworkSettings(), PackageIndexSettings(env={}, wheels=())),
+        ([CPU], NetworkSettings(), PackageIndexSettings(env={"UV_INDEX": INDEX, **BEST}, wheels=())),
+        ([CPU], NetworkSettings(find_links={"/w": (WHEEL,)}), PackageIndexSettings(env={}, wheels=(f"/w/{WHEEL}",))),
         (
             [CPU],
             NetworkSettings(
                 find_links={"/w": ("torch-2.12.0+cpu-cp311-cp311-linux_x86_64.whl", "torch-2.13.0+cu128-x.whl")}
             ),
-            SourcePlan(env={"UV_INDEX": INDEX, **BEST}, wheels=()),
+            PackageIndexSettings(env={"UV_INDEX": INDEX, **BEST}, wheels=()),
         ),
         (
             [CPU],
             NetworkSettings(index_url="https://mirror/simple"),
-            SourcePlan(
+            PackageIndexSettings(
                 env={
                     "UV_DEFAULT_INDEX": "https://mirror/simple",
                     "PIP_INDEX_URL": "https://mirror/simple",
@@ -46,30 +46,34 @@ BEST = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
         (
             [],
             NetworkSettings(extra_index_urls=("file:///opt/index", "https://extra/simple")),
-            SourcePlan(env={"UV_INDEX": "https://extra/simple", **BEST}, wheels=()),
+            PackageIndexSettings(env={"UV_INDEX": "https://extra/simple", **BEST}, wheels=()),
         ),
-        ([], NetworkSettings(extra_index_urls=("file:///opt/index",)), SourcePlan(env={}, wheels=())),
+        ([], NetworkSettings(extra_index_urls=("file:///opt/index",)), PackageIndexSettings(env={}, wheels=())),
         # One of two packages lies here: the other must still be found.
         (
             [TorchGroup(packages=("torch==2.13.0", "torchvision==0.28.0"), channel="cpu")],
             NetworkSettings(find_links={"/w": (WHEEL,)}),
-            SourcePlan(env={"UV_INDEX": INDEX, **BEST}, wheels=(f"/w/{WHEEL}",)),
+            PackageIndexSettings(env={"UV_INDEX": INDEX, **BEST}, wheels=(f"/w/{WHEEL}",)),
         ),
         # Two groups of one channel: the index is named once, a wheel of both once.
         (
             [CPU, TorchGroup(packages=("x==1",), channel="cpu")],
             NetworkSettings(),
-            SourcePlan(env={"UV_INDEX": INDEX, **BEST}, wheels=()),
+            PackageIndexSettings(env={"UV_INDEX": INDEX, **BEST}, wheels=()),
         ),
-        ([CPU, CPU], NetworkSettings(find_links={"/w": (WHEEL,)}), SourcePlan(env={}, wheels=(f"/w/{WHEEL}",))),
+        (
+            [CPU, CPU],
+            NetworkSettings(find_links={"/w": (WHEEL,)}),
+            PackageIndexSettings(env={}, wheels=(f"/w/{WHEEL}",)),
+        ),
     ],
 )  # fmt: skip
-def test_plan_sources(groups: list[TorchGroup], site: NetworkSettings, plan: SourcePlan) -> None:
-    assert plan_sources(groups, site) == plan
+def test_plan_sources(groups: list[TorchGroup], site: NetworkSettings, plan: PackageIndexSettings) -> None:
+    assert plan_package_indexes(groups, site) == plan
 
 
-def mirror(kind: str, protocol: str, url: str) -> Rule:
-    return Rule.model_validate({"kind": kind, "protocol": protocol, "url": url})
+def mirror(kind: str, protocol: str, url: str) -> MirrorRule:
+    return MirrorRule.model_validate({"kind": kind, "protocol": protocol, "url": url})
 
 
 @pytest.mark.parametrize(
@@ -100,17 +104,17 @@ def mirror(kind: str, protocol: str, url: str) -> Rule:
         (mirror("torch-wheels", "direct", ""), NetworkSettings(), {"UV_INDEX": INDEX, **BEST}),
     ],
 )
-def test_a_chosen_mirror(rule: Rule, site: NetworkSettings, env: dict[str, str]) -> None:
-    plan = plan_sources([CPU], site, choice=Choice(profile="mine", rules={rule.kind: (rule,)}))
+def test_a_chosen_mirror(rule: MirrorRule, site: NetworkSettings, env: dict[str, str]) -> None:
+    plan = plan_package_indexes([CPU], site, choice=MirrorChoice(profile="mine", rules={rule.kind: (rule,)}))
     assert plan.env == env
     assert plan.profile == "mine"
 
 
 def test_flat_pages_are_parted_by_commas() -> None:
     """uv reads UV_INDEX by spaces and UV_FIND_LINKS by commas."""
-    choice = Choice(rules={"torch-wheels": (mirror("torch-wheels", "flat", "https://m/whl"),)})
+    choice = MirrorChoice(rules={"torch-wheels": (mirror("torch-wheels", "flat", "https://m/whl"),)})
     other = TorchGroup(packages=("torch==2.9.0",), channel="cu128")
-    assert plan_sources([CPU, other], NetworkSettings(), choice).env == {
+    assert plan_package_indexes([CPU, other], NetworkSettings(), choice).env == {
         "UV_FIND_LINKS": "https://m/whl/cpu/,https://m/whl/cu128/"
     }
 
@@ -122,13 +126,13 @@ def test_local_wheels_by_name() -> None:
             "/a": (WHEEL, "torchaudio-2.13.0+cpu-x.whl", "torch-2.13.0-x.whl", "torch-2.13.0.1+cpu-x.whl"),
         }
     )
-    assert local_wheels(CPU, site) == (
+    assert find_local_wheels(CPU, site) == (
         f"/a/{WHEEL}",
         "/b/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl",
         "/b/torch-2.13.0%2bcpu-cp312-x.whl",
     )
     dashed = TorchGroup(packages=("flash-attn==1.0",), channel="cu128")
-    assert local_wheels(dashed, NetworkSettings(find_links={"/a": ("flash_attn-1.0+cu128-x.whl",)})) == (
+    assert find_local_wheels(dashed, NetworkSettings(find_links={"/a": ("flash_attn-1.0+cu128-x.whl",)})) == (
         "/a/flash_attn-1.0+cu128-x.whl",
     )
 

@@ -18,9 +18,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mirror import FakeLocator, artifact_of, serving
 
-from rlbox.artifacts.fetch import ensure
-from rlbox.artifacts.object_store import Store, store_folder
-from rlbox.artifacts.store_upkeep import Damage, known_locks, names, prune, remember, verify_objects, wanted_digests
+from rlbox.artifacts.fetch import fetch_artifacts
+from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
+from rlbox.artifacts.store_upkeep import (
+    DamagedObject,
+    find_used_digests,
+    index_objects,
+    list_fetched_locks,
+    prune_store,
+    record_fetched_lock,
+    verify_objects,
+)
 from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.system.files import cache_path, link_or_copy
 from rlbox.target.lock import Lock, LockedGroup
@@ -30,15 +38,15 @@ FILE = artifact_of(DATA, "six-1.16.0.whl")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
+def store(tmp_path: Path) -> ObjectStore:
+    return ObjectStore(tmp_path / "store")
 
 
-def put(store: Store, data: bytes) -> str:
+def put(store: ObjectStore, data: bytes) -> str:
     digest = hashlib.sha256(data).hexdigest()
-    with store.draft(digest) as draft:
+    with store.open_partial(digest) as draft:
         draft.write(data)
-        draft.keep()
+        draft.commit()
     return digest
 
 
@@ -54,104 +62,104 @@ def flip(path: Path) -> None:
 
 
 def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert store_folder(None) == cache_path("store")
+    assert resolve_store_dir(None) == cache_path("store")
     monkeypatch.setenv("RLBOX_STORE", "~/s")
-    assert store_folder(None) == Path(os.environ["HOME"], "s")
+    assert resolve_store_dir(None) == Path(os.environ["HOME"], "s")
     monkeypatch.chdir(tmp_path)
-    assert store_folder("here") == tmp_path / "here"
+    assert resolve_store_dir("here") == tmp_path / "here"
 
 
-def test_an_object(store: Store) -> None:
-    assert (list(store.digests()), store.has(FILE.sha256), store.intact(FILE.sha256)) == ([], False, False)
+def test_an_object(store: ObjectStore) -> None:
+    assert (list(store.list_digests()), store.has(FILE.sha256), store.is_intact(FILE.sha256)) == ([], False, False)
     assert put(store, DATA) == FILE.sha256
     assert files(store.root) == [f"objects/sha256/{FILE.sha256[:2]}/{FILE.sha256}"]
     assert store.path(FILE.sha256).read_bytes() == DATA
     assert store.has(FILE.sha256)
-    assert store.intact(FILE.sha256, len(DATA))
-    assert not store.intact(FILE.sha256, len(DATA) + 1)
+    assert store.is_intact(FILE.sha256, len(DATA))
+    assert not store.is_intact(FILE.sha256, len(DATA) + 1)
     store.remove(FILE.sha256)
     assert not store.has(FILE.sha256)
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6), st.integers(0, 5))
 def test_a_draft_is_continued(tmp_path_factory: pytest.TempPathFactory, parts: list[bytes], stop: int) -> None:
-    store = Store(tmp_path_factory.mktemp("s"))
+    store = ObjectStore(tmp_path_factory.mktemp("s"))
     whole = b"".join(parts)
     digest = hashlib.sha256(whole).hexdigest()
-    with store.draft(digest) as draft:
+    with store.open_partial(digest) as draft:
         for part in parts[:stop]:
             draft.write(part)
     left = b"".join(parts[:stop])
-    assert store.partial_bytes(digest) == len(left)
-    assert len(list(store.partials())) == bool(left)
-    with store.draft(digest) as draft:
+    assert store.count_partial_bytes(digest) == len(left)
+    assert len(list(store.list_partials())) == bool(left)
+    with store.open_partial(digest) as draft:
         assert (draft.size, draft.digest) == (len(left), hashlib.sha256(left).hexdigest())
         for part in parts[stop:]:
             draft.write(part)
-        draft.keep()
+        draft.commit()
     assert store.path(digest).read_bytes() == whole
-    assert list(store.partials()) == []
+    assert list(store.list_partials()) == []
 
 
-def test_wrong_bytes_are_never_kept(store: Store) -> None:
-    with store.draft(FILE.sha256) as draft:
+def test_wrong_bytes_are_never_kept(store: ObjectStore) -> None:
+    with store.open_partial(FILE.sha256) as draft:
         draft.write(b"other")
         with pytest.raises(ValueError, match="is not"):
-            draft.keep()
+            draft.commit()
     assert not store.has(FILE.sha256)
 
 
-def test_one_writer_at_a_time(store: Store) -> None:
-    with store.draft(FILE.sha256) as draft:
-        assert store.try_draft(FILE.sha256) is None
+def test_one_writer_at_a_time(store: ObjectStore) -> None:
+    with store.open_partial(FILE.sha256) as draft:
+        assert store.try_open_partial(FILE.sha256) is None
         draft.write(DATA)
-        draft.keep()
-    with store.draft(FILE.sha256) as draft:
+        draft.commit()
+    with store.open_partial(FILE.sha256) as draft:
         assert draft.size == 0
-    assert list(store.partials()) == []
+    assert list(store.list_partials()) == []
 
 
-def test_a_second_writer_waits(store: Store) -> None:
+def test_a_second_writer_waits(store: ObjectStore) -> None:
     seen = []
 
     def second() -> None:
-        with store.draft(FILE.sha256):
+        with store.open_partial(FILE.sha256):
             seen.append(store.has(FILE.sha256))
 
-    with store.draft(FILE.sha256) as draft:
+    with store.open_partial(FILE.sha256) as draft:
         thread = threading.Thread(target=second)
         thread.start()
         time.sleep(0.05)
         assert seen == []
         draft.write(DATA)
-        draft.keep()
+        draft.commit()
     thread.join()
     assert seen == [True]
 
 
-def test_an_object_that_was_written_to_is_summed_again(store: Store) -> None:
+def test_an_object_that_was_written_to_is_summed_again(store: ObjectStore) -> None:
     digest = put(store, DATA)
     path = store.path(digest)
     os.utime(path)
-    assert store.intact(digest)
+    assert store.is_intact(digest)
     flip(path)
     assert path.stat().st_size == len(DATA)
-    assert not store.intact(digest, len(DATA))
+    assert not store.is_intact(digest, len(DATA))
 
 
-def test_a_link(store: Store, tmp_path: Path) -> None:
+def test_a_link(store: ObjectStore, tmp_path: Path) -> None:
     digest = put(store, DATA)
     path = tmp_path / "deep/er/six.whl"
-    store.link(digest, path)
-    store.link(digest, path)
+    store.link_to(digest, path)
+    store.link_to(digest, path)
     assert os.path.samefile(path, store.path(digest))
     assert files(tmp_path / "deep") == ["er/six.whl"]
     path.unlink()
     path.write_bytes(b"older")
-    store.link(digest, path)
+    store.link_to(digest, path)
     assert path.read_bytes() == DATA
     with pytest.raises(WorkFailed, match=r"the store does not hold x \(ffff"):
-        store.link("f" * 64, tmp_path / "x")
+        store.link_to("f" * 64, tmp_path / "x")
 
 
 @pytest.mark.parametrize("code", [errno.EXDEV, errno.EPERM, errno.EMLINK])
@@ -166,7 +174,7 @@ def test_a_copy_where_no_link_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("linked", [True, False])
-def test_adopting(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: bool) -> None:
+def test_adopting(store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: bool) -> None:
     if not linked:
 
         def refuse(*args: object) -> None:
@@ -175,35 +183,35 @@ def test_adopting(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         monkeypatch.setattr(os, "link", refuse)
     source = tmp_path / "six.whl"
     source.write_bytes(DATA)
-    assert store.adopt(source, FILE.sha256) == FILE.sha256
-    assert store.intact(FILE.sha256, len(DATA))
+    assert store.import_file(source, FILE.sha256) == FILE.sha256
+    assert store.is_intact(FILE.sha256, len(DATA))
     assert os.path.samefile(source, store.path(FILE.sha256)) == linked
-    assert store.adopt(source, "f" * 64) == FILE.sha256
-    assert list(store.digests()) == [FILE.sha256]
-    assert list(store.partials()) == []
+    assert store.import_file(source, "f" * 64) == FILE.sha256
+    assert list(store.list_digests()) == [FILE.sha256]
+    assert list(store.list_partials()) == []
 
 
 def test_a_store_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    store = Store(tmp_path / "file")
+    store = ObjectStore(tmp_path / "file")
     text = (
         f"the store cannot be written: Not a directory\n  where: {tmp_path}/file\n"
         "  next:  name another with --store DIR or RLBOX_STORE"
     )
-    for action in (lambda: store.try_draft(FILE.sha256), lambda: remember(store, "t", tmp_path, [])):
+    for action in (lambda: store.try_open_partial(FILE.sha256), lambda: record_fetched_lock(store, "t", tmp_path, [])):
         with pytest.raises(NodeError) as caught:
             action()
         assert str(caught.value) == text
 
 
-def test_every_flipped_byte_is_found(store: Store) -> None:
+def test_every_flipped_byte_is_found(store: ObjectStore) -> None:
     digests = [put(store, bytes([n]) * 100) for n in range(20)]
     assert verify_objects(store) == ()
     for digest in digests:
         flip(store.path(digest))
         found = hashlib.sha256(store.path(digest).read_bytes()).hexdigest()
         os.utime(store.path(digest), ns=(315_532_800 * 10**9,) * 2)  # even where the stamp is forged
-        assert verify_objects(store) == (Damage(digest=digest, size=100, found=found),)
+        assert verify_objects(store) == (DamagedObject(digest=digest, size=100, found=found),)
         store.remove(digest)
 
 
@@ -216,40 +224,40 @@ def target(folder: Folder) -> Folder:
     return folder
 
 
-def test_what_is_wanted(store: Store, target: Folder, tmp_path: Path) -> None:
+def test_what_is_wanted(store: ObjectStore, target: Folder, tmp_path: Path) -> None:
     own = target.project.lock_file("mine")
-    remember(store, "mine", own, [FILE])
+    record_fetched_lock(store, "mine", own, [FILE])
     elsewhere = tmp_path / "other/lock.json"
     other = artifact_of(b"other", "other-1.whl")
-    remember(store, "mine", elsewhere, [other])
-    assert [known.target for known in known_locks(store)] == ["mine", "mine"]
-    assert names(store) == {FILE.sha256: (FILE, ("mine",)), other.sha256: (other, ("mine",))}
-    wanted = wanted_digests(store, target.project)
+    record_fetched_lock(store, "mine", elsewhere, [other])
+    assert [known.target for known in list_fetched_locks(store)] == ["mine", "mine"]
+    assert index_objects(store) == {FILE.sha256: (FILE, ("mine",)), other.sha256: (other, ("mine",))}
+    wanted = find_used_digests(store, target.project)
     assert FILE.sha256 not in wanted
     assert other.sha256 not in wanted
     elsewhere.parent.mkdir()
     elsewhere.write_text("{")
-    assert other.sha256 in wanted_digests(store, target.project)
+    assert other.sha256 in find_used_digests(store, target.project)
     own.write_text("{")
     with pytest.raises(SpecError, match="not a lock file"):
-        wanted_digests(store, target.project)
+        find_used_digests(store, target.project)
 
 
-def test_pruning(store: Store, tmp_path: Path) -> None:
+def test_pruning(store: ObjectStore, tmp_path: Path) -> None:
     keep, drop, linked = put(store, b"keep"), put(store, b"drop!"), put(store, b"linked")
-    store.link(linked, tmp_path / "linked")
-    remember(store, "gone", tmp_path / "no/lock.json", [FILE])
+    store.link_to(linked, tmp_path / "linked")
+    record_fetched_lock(store, "gone", tmp_path / "no/lock.json", [FILE])
     for digest in ("a" * 64, "b" * 64):
-        with store.draft(digest) as draft:
+        with store.open_partial(digest) as draft:
             draft.write(b"half")
-    with store.draft("c" * 64) as busy:
+    with store.open_partial("c" * 64) as busy:
         busy.write(b"half")
-        first = prune(store, {keep, "b" * 64}, dry_run=True)
+        first = prune_store(store, {keep, "b" * 64}, dry_run=True)
         assert (set(first.objects), first.partials, first.freed) == ({drop, linked}, ("a" * 64,), 9)
         assert store.has(drop)
-        assert prune(store, {keep, "b" * 64}, dry_run=False) == first
-        assert [path.name for path in store.partials()] == ["b" * 64, "c" * 64]
-    assert (list(store.digests()), [*known_locks(store)]) == ([keep], [])
+        assert prune_store(store, {keep, "b" * 64}, dry_run=False) == first
+        assert [path.name for path in store.list_partials()] == ["b" * 64, "c" * 64]
+    assert (list(store.list_digests()), [*list_fetched_locks(store)]) == ([keep], [])
     assert (tmp_path / "linked").read_bytes() == b"linked"
 
 
@@ -274,7 +282,7 @@ def test_a_disk_without_room(small_disk: Path) -> None:
     wanted = [artifact_of(one, f"p{n}.whl") for n, one in enumerate(data)]
     with serving({file.file: one for file, one in zip(wanted, data, strict=True)}) as mirror:
         with pytest.raises(NodeError) as caught:
-            ensure(wanted, FakeLocator(a=mirror.url), Store(small_disk / "s"))
+            fetch_artifacts(wanted, FakeLocator(a=mirror.url), ObjectStore(small_disk / "s"))
         assert str(caught.value) == (
             f"the store's disk is full: 1.4 MB needed, 1.0 MB free\n  where: {small_disk}/s\n"
             "  next:  rlbox store prune, or name another disk with --store DIR"
@@ -286,18 +294,18 @@ def test_a_disk_without_room(small_disk: Path) -> None:
 def test_a_disk_that_fills_up_meanwhile(small_disk: Path) -> None:
     data = bytes(900_000)
     wanted = artifact_of(data, "p.whl")
-    store = Store(small_disk / "s")
+    store = ObjectStore(small_disk / "s")
     with serving({wanted.file: data}) as mirror:
         mirror.answers[wanted.file] = lambda request: (
             (small_disk / "hog").write_bytes(bytes(400_000)),
             request.send(),
         )[1]
         with pytest.raises(NodeError, match="the store's disk is full: "):
-            ensure([wanted], FakeLocator(a=mirror.url), store)
+            fetch_artifacts([wanted], FakeLocator(a=mirror.url), store)
         assert not store.has(wanted.sha256)
         (small_disk / "hog").unlink()
         mirror.answers.clear()
-        ensure([wanted], FakeLocator(a=mirror.url), store)
+        fetch_artifacts([wanted], FakeLocator(a=mirror.url), store)
     assert store.path(wanted.sha256).read_bytes() == data
     assert mirror.asked[-1][1].startswith("bytes=")
 
@@ -306,23 +314,23 @@ PROGRAM = """
 import sys
 sys.path[:0] = sys.argv[4:]
 from mirror import FakeLocator, artifact_of
-from rlbox.artifacts.fetch import ensure
-from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.fetch import fetch_artifacts
+from rlbox.artifacts.object_store import ObjectStore
 from pathlib import Path
 files = [artifact_of(bytes([n]) * int(sys.argv[3]), f"p{n}.whl") for n in range(6)]
-report = ensure(files, FakeLocator(a=sys.argv[2]), Store(Path(sys.argv[1])), jobs=3)
+report = fetch_artifacts(files, FakeLocator(a=sys.argv[2]), ObjectStore(Path(sys.argv[1])), jobs=3)
 print(report.fetched)
 """
 SIZE = 200_000
 
 
-def start(store: Store, url: str) -> subprocess.Popen[str]:
+def start(store: ObjectStore, url: str) -> subprocess.Popen[str]:
     argv = [sys.executable, "-c", PROGRAM, str(store.root), url, str(SIZE), str(CHECKOUT / "tests"), str(CHECKOUT)]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
 
 
 @pytest.mark.allow("sockets", "processes")
-def test_killed_and_started_again(store: Store) -> None:
+def test_killed_and_started_again(store: ObjectStore) -> None:
     """What is under its name is always right, and what is half written is of use. tests/chaos kills the command."""
     data = {f"p{n}.whl": bytes([n]) * SIZE for n in range(6)}
     with serving(data) as mirror:
@@ -340,12 +348,12 @@ def test_killed_and_started_again(store: Store) -> None:
             assert process.wait(30) == 0
         assert any(asked for _, asked in mirror.asked), "nothing was resumed"
     assert verify_objects(store) == ()
-    assert sorted(store.path(digest).read_bytes()[0] for digest in store.digests()) == list(range(6))
-    assert list(store.partials()) == []
+    assert sorted(store.path(digest).read_bytes()[0] for digest in store.list_digests()) == list(range(6))
+    assert list(store.list_partials()) == []
 
 
 @pytest.mark.allow("sockets", "processes")
-def test_two_fetches_at_once(store: Store) -> None:
+def test_two_fetches_at_once(store: ObjectStore) -> None:
     """Each file is fetched by one of them, once."""
     data = {f"p{n}.whl": bytes([n]) * SIZE for n in range(6)}
     with serving(data) as mirror:
@@ -355,4 +363,4 @@ def test_two_fetches_at_once(store: Store) -> None:
         assert mirror.times() == dict.fromkeys(data, 1)
     assert sum(counts) == 6
     assert verify_objects(store) == ()
-    assert len(list(store.digests())) == 6
+    assert len(list(store.list_digests())) == 6

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from fakes import CASES
 
-from rlbox.artifacts.egress import rule_to_add, unreached_host
+from rlbox.artifacts.egress import find_unreachable_host, suggest_mirror_rule
 
 EXCERPTS = sorted((CASES / "artifacts/unreached").glob("*.txt"))
 
 
 @pytest.mark.parametrize("excerpt", EXCERPTS, ids=lambda path: path.stem)
 def test_the_host_is_found_in_output(excerpt: Path) -> None:
-    assert unreached_host(excerpt.read_text(encoding="utf-8").splitlines()) == "no-such.example"
+    assert find_unreachable_host(excerpt.read_text(encoding="utf-8").splitlines()) == "no-such.example"
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_the_host_is_found_in_output(excerpt: Path) -> None:
     ],
 )
 def test_the_host_is_found_in_a_line(text: str) -> None:
-    assert unreached_host(text.splitlines()) == "no-such.example"
+    assert find_unreachable_host(text.splitlines()) == "no-such.example"
 
 
 def test_the_last_one_counts() -> None:
@@ -40,7 +40,7 @@ def test_the_last_one_counts() -> None:
         "retrying",
         "curl: (6) Could not resolve host: b.example",
     ]
-    assert unreached_host(lines) == "b.example"
+    assert find_unreachable_host(lines) == "b.example"
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,12 @@ def test_the_last_one_counts() -> None:
     ],
 )
 def test_near_misses(text: str) -> None:
-    assert unreached_host(text.splitlines()) == ""
+    assert find_unreachable_host(text.splitlines()) == ""
 
 
 def test_the_rule_to_add() -> None:
     assert (
-        rule_to_add("no-such.example", "lan")
+        suggest_mirror_rule("no-such.example", "lan")
         == """no-such.example is not reached from here. \
 If it may be, let the network through and declare it in sources/lan.toml:
            [[egress]]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.tags import Tag
 
-from rlbox.artifacts.python_lock import best_wheel
+from rlbox.artifacts.python_lock import choose_wheel
 
 X86, ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
 # From the best to the worst for CPython 3.11 on x86-64; names of files that indexes offer.
@@ -41,27 +41,27 @@ FOREIGN = (
 
 @pytest.mark.parametrize(("better", "worse"), list(pairwise(RANKED)))
 def test_the_most_specific_wheel_wins(better: str, worse: str) -> None:
-    assert best_wheel([worse, better], "3.11", X86) == better
-    assert best_wheel([better, worse], "3.11", X86) == better
+    assert choose_wheel([worse, better], "3.11", X86) == better
+    assert choose_wheel([better, worse], "3.11", X86) == better
 
 
 @given(st.permutations([*RANKED, *FOREIGN]))
 def test_the_order_of_the_index_does_not_matter(names: list[str]) -> None:
-    assert best_wheel(names, "3.11", X86) == RANKED[0]
+    assert choose_wheel(names, "3.11", X86) == RANKED[0]
 
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_what_does_not_fit_is_never_better(name: str) -> None:
-    assert best_wheel([name, RANKED[-1]], "3.11", X86) == RANKED[-1]
+    assert choose_wheel([name, RANKED[-1]], "3.11", X86) == RANKED[-1]
 
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_nothing_fits(name: str) -> None:
-    assert best_wheel([name], "3.11", X86) is None
+    assert choose_wheel([name], "3.11", X86) is None
 
 
 def test_no_wheel() -> None:
-    assert best_wheel([], "3.11", X86) is None
+    assert choose_wheel([], "3.11", X86) is None
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_no_wheel() -> None:
     ],
 )
 def test_the_highest_build_number_among_equals(names: tuple[str, str], best: str) -> None:
-    assert best_wheel(names, "3.11", X86) == best
-    assert best_wheel(names[::-1], "3.11", X86) == best
+    assert choose_wheel(names, "3.11", X86) == best
+    assert choose_wheel(names[::-1], "3.11", X86) == best
 
 
 @pytest.mark.parametrize(
@@ -89,15 +89,15 @@ def test_the_highest_build_number_among_equals(names: tuple[str, str], best: str
     ],
 )
 def test_interpreter_and_platform(python: str, platform: str, best: str) -> None:
-    assert best_wheel([*RANKED, *FOREIGN], python, platform) == best
+    assert choose_wheel([*RANKED, *FOREIGN], python, platform) == best
 
 
 def test_a_name_that_is_none() -> None:
-    assert best_wheel(["x.whl", RANKED[-1]], "3.11", X86) == RANKED[-1]
-    assert best_wheel(["x.whl"], "3.11", X86) is None
+    assert choose_wheel(["x.whl", RANKED[-1]], "3.11", X86) == RANKED[-1]
+    assert choose_wheel(["x.whl"], "3.11", X86) is None
 
 
 def test_a_name_may_have_many_tags() -> None:
     name = "x-1.0-cp310.cp311-cp310.cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
-    assert best_wheel([RANKED[4], name], "3.11", X86) == name
+    assert choose_wheel([RANKED[4], name], "3.11", X86) == name
     assert str(Tag("cp311", "cp311", "manylinux2014_x86_64")) == "cp311-cp311-manylinux2014_x86_64"

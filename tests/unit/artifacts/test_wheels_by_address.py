@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from fakes import Folder, fitting_lock
 
-from rlbox.artifacts.mirrors import refusal
-from rlbox.artifacts.object_store import Store
-from rlbox.artifacts.python_lock import Resolution, plan_lock
+from rlbox.artifacts.mirrors import find_response_error
+from rlbox.artifacts.object_store import ObjectStore
+from rlbox.artifacts.python_lock import ResolverOutput, build_python_lock
 from rlbox.errors import SpecError
 from rlbox.image.layers import plan_layers
-from rlbox.target.artifact import artifacts
-from rlbox.target.lock import lock_checksum, parse_lock
+from rlbox.target.artifact import list_artifacts
+from rlbox.target.lock import compute_spec_checksum, parse_lock
 from rlbox.target.target import Target, Wheel, load_target
 
 URL = "https://example.org/v1/flash_attn-2.8.3%2Bcu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
@@ -39,10 +39,12 @@ def target(folder: Folder) -> Target:
     return load_target(folder.project, "mine").target
 
 
-def resolution(name: str, version: str) -> Resolution:
+def resolution(name: str, version: str) -> ResolverOutput:
     wheel = {"name": f"{name}-{version}-py3-none-any.whl", "hashes": {"sha256": "b" * 64}}
     row = {"name": name, "version": version, "wheels": [wheel]}
-    return Resolution(pins=f"{name}=={version}\n    # via -r s.in\n", files={"packages": [row]}, sizes={"b" * 64: 7})
+    return ResolverOutput(
+        pins=f"{name}=={version}\n    # via -r s.in\n", files={"packages": [row]}, sizes={"b" * 64: 7}
+    )
 
 
 def test_the_lock_has_it_as_it_is_written(target: Target) -> None:
@@ -51,13 +53,13 @@ def test_the_lock_has_it_as_it_is_written(target: Target) -> None:
         "runtime": resolution("rich", "14.0"),
         "build": resolution("w", "1"),
     }
-    lock = plan_lock(target, ("rich",), resolved)
+    lock = build_python_lock(target, ("rich",), resolved)
     assert [package.name for package in lock.groups[0].packages] == ["flash-attn", "six"]
     wheel = lock.groups[0].packages[0]
     assert (wheel.version, wheel.sha256, wheel.size) == ("2.8.3+cu12torch2.6cxx11abifalse", "a" * 64, 0)
     assert wheel.file == "flash_attn-2.8.3+cu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
     assert parse_lock(lock.text(), "x", "y") == lock
-    (file,) = [file for file in artifacts(lock) if file.name == "flash-attn"]
+    (file,) = [file for file in list_artifacts(lock) if file.name == "flash-attn"]
     assert (file.kind, file.origin, file.group) == ("http", URL, "s")
     assert [len(layer.packages) for layer in plan_layers(target, lock)] == [2]
 
@@ -66,24 +68,26 @@ def test_a_spec_without_wheels_keeps_the_checksum_of_its_lock(target: Target, fo
     """Fields that came later are part of the checksum when they are set."""
     folder.target("plain", SPEC.partition("[[stack.wheels]]")[0] + '[disk]\nhost = "~/disk"\n')
     plain = load_target(folder.project, "plain").target
-    assert fitting_lock(plain, ("rich",)).spec == lock_checksum(plain, ("rich",))
-    assert lock_checksum(plain, ("rich",)) != lock_checksum(target, ("rich",))
+    assert fitting_lock(plain, ("rich",)).spec == compute_spec_checksum(plain, ("rich",))
+    assert compute_spec_checksum(plain, ("rich",)) != compute_spec_checksum(target, ("rich",))
     later = folder.target("later", folder.path.joinpath("images/plain/target.toml").read_text())
     later.write_text(later.read_text() + '[python]\nbefore = "2026-01-01"\n')
-    assert lock_checksum(load_target(folder.project, "later").target, ("rich",)) != lock_checksum(plain, ("rich",))
+    assert compute_spec_checksum(load_target(folder.project, "later").target, ("rich",)) != compute_spec_checksum(
+        plain, ("rich",)
+    )
 
 
 def test_a_size_that_is_not_known_is_not_compared(tmp_path: Path, target: Target) -> None:
-    store = Store(tmp_path)
+    store = ObjectStore(tmp_path)
     digest = hashlib.sha256(b"wheel").hexdigest()
     path = store.path(digest)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"wheel")
-    assert store.intact(digest, 0)
-    assert not store.intact(digest, 4)
-    lock = plan_lock(target, (), {key: resolution("six", "1.16.0") for key in ("stack", "runtime", "build")})
-    unknown = next(file for file in artifacts(lock) if not file.size)
-    assert refusal(200, "application/zip", 12345, unknown) == ""
+    assert store.is_intact(digest, 0)
+    assert not store.is_intact(digest, 4)
+    lock = build_python_lock(target, (), {key: resolution("six", "1.16.0") for key in ("stack", "runtime", "build")})
+    unknown = next(file for file in list_artifacts(lock) if not file.size)
+    assert find_response_error(200, "application/zip", 12345, unknown) == ""
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from rlbox.cluster.gzipped import GzipSource
 from rlbox.cluster.image import SentImage, unpacks_zstd
 from rlbox.cluster.images import ImageSource
 from rlbox.cluster.spool import Spool
-from rlbox.engine.oci import CONFIG, INDEX, LAYER, MANIFEST, Descriptor, document, sha256_of
+from rlbox.engine.oci import CONFIG, INDEX, LAYER, MANIFEST, Descriptor, encode_document, sha256_digest
 from rlbox.errors import EngineError
 from rlbox.system.compression import compress_zstd
 from rlbox.system.files import cache_path
@@ -66,11 +66,11 @@ def layers_of(given: Given) -> tuple[Descriptor, Descriptor]:
 def image_of(given: Given, *layers: Descriptor) -> SentImage:
     config = given.part(CONFIG, b'{"rootfs": {}}')
     rows = [layer.json() for layer in layers]
-    manifest = document({"schemaVersion": 2, "mediaType": MANIFEST, "config": config.json(), "layers": rows})
-    index = document({"schemaVersion": 2, "mediaType": INDEX, "manifests": []})
-    manifests = {sha256_of(text): (kind, text.decode()) for kind, text in ((INDEX, index), (MANIFEST, manifest))}
+    manifest = encode_document({"schemaVersion": 2, "mediaType": MANIFEST, "config": config.json(), "layers": rows})
+    index = encode_document({"schemaVersion": 2, "mediaType": INDEX, "manifests": []})
+    manifests = {sha256_digest(text): (kind, text.decode()) for kind, text in ((INDEX, index), (MANIFEST, manifest))}
     return SentImage(
-        digest=sha256_of(index), identity=config.digest, manifests=manifests, parts=(config, *layers, layers[0])
+        digest=sha256_digest(index), identity=config.digest, manifests=manifests, parts=(config, *layers, layers[0])
     )
 
 
@@ -81,7 +81,7 @@ def test_layers_of_zstd_are_packed_by_gzip(tmp_path: Path) -> None:
     other = gzipped(given, image, told)
     ((digest, (kind, text)),) = other.manifests.items()
     assert (digest, kind, other.identity) == (other.digest, MANIFEST, image.identity)
-    assert sha256_of(text.encode()) == digest
+    assert sha256_digest(text.encode()) == digest
     config, new, same = other.parts
     assert (config, same) == (image.parts[0], image.parts[2])
     assert gzip.decompress(given.spool.path(new.digest).read_bytes()) == PLAIN

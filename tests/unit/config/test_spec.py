@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from rlbox.cli.schema import schema_of
 from rlbox.config.project import Project
-from rlbox.config.schema import check_spec, suggest
-from rlbox.config.toml_files import load_toml, merge
+from rlbox.config.schema import suggest_similar, validate_spec
+from rlbox.config.toml_files import load_toml, merge_tables
 from rlbox.errors import SpecError
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
@@ -131,7 +131,7 @@ def test_keys_of_the_user_are_ignored(folder: Folder) -> None:
 def test_defaults_are_a_target_but_for_what_has_none() -> None:
     data = load_toml(DEFAULTS)
     with pytest.raises(SpecError) as caught:
-        check_spec(Target, {**data, "name": "x"}, "defaults.toml")
+        validate_spec(Target, {**data, "name": "x"}, "defaults.toml")
     assert caught.value.what.splitlines()[1:] == [
         "  defaults.toml: base: set exactly one of bootstrap and image",
         "  defaults.toml: stack: missing",
@@ -149,9 +149,9 @@ def test_specs_cannot_be_changed(folder: Folder) -> None:
 def test_checking_does_not_change_what_it_checks(folder: Folder) -> None:
     folder.target("mine")
     path = folder.path / "images/mine/target.toml"
-    data = {**merge(load_toml(DEFAULTS), load_toml(path)), "name": "mine"}
+    data = {**merge_tables(load_toml(DEFAULTS), load_toml(path)), "name": "mine"}
     before = repr(data)
-    check_spec(Target, data, "x")
+    validate_spec(Target, data, "x")
     assert repr(data) == before
 
 
@@ -179,7 +179,7 @@ def test_checking_does_not_change_what_it_checks(folder: Folder) -> None:
 )
 def test_merge(under: dict[str, Any], over: dict[str, Any], merged: dict[str, Any]) -> None:
     before = repr((under, over))
-    assert merge(under, over) == merged
+    assert merge_tables(under, over) == merged
     assert repr((under, over)) == before
 
 
@@ -193,10 +193,10 @@ TABLES = st.dictionaries(st.sampled_from("abc"), TREES, max_size=3)
 
 @given(TABLES, TABLES)
 def test_merge_keeps_what_lies_on_top(under: dict[str, Any], over: dict[str, Any]) -> None:
-    assert merge(under, {}) == under
-    assert merge({}, over) == over
-    assert merge(over, over) == over
-    assert merge(merge(under, over), over) == merge(under, over)
+    assert merge_tables(under, {}) == under
+    assert merge_tables({}, over) == over
+    assert merge_tables(over, over) == over
+    assert merge_tables(merge_tables(under, over), over) == merge_tables(under, over)
 
 
 def test_the_project_folder_comes_before_what_is_shipped(folder: Folder) -> None:
@@ -209,9 +209,9 @@ def test_the_project_folder_comes_before_what_is_shipped(folder: Folder) -> None
     folder.target("zz")
     folder.target("aa")
     assert list(folder.project.targets()) == sorted({*SHIPPED.targets(), "aa", "zz"})
-    assert folder.project.template_folders() == [CHECKOUT / "templates"]
+    assert folder.project.template_dirs() == [CHECKOUT / "templates"]
     folder.write("templates/base.j2", "")
-    assert folder.project.template_folders() == [folder.path / "templates", CHECKOUT / "templates"]
+    assert folder.project.template_dirs() == [folder.path / "templates", CHECKOUT / "templates"]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_the_project_folder_comes_before_what_is_shipped(folder: Folder) -> None
     ],
 )
 def test_suggest(given_: str, known: list[str], text: str) -> None:
-    assert suggest(given_, known) == text
+    assert suggest_similar(given_, known) == text
 
 
 def keys_not_in(schema: dict[str, Any], node: dict[str, Any], value: Any, path: str = "") -> list[str]:

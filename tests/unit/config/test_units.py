@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.config.units import DURATIONS, SIZES, WANTED, Kind, Unit, in_unit, parse_quantity
+from rlbox.config.units import DURATIONS, PARAMETER_UNITS, SIZES, Unit, UnitKind, convert_to_unit, parse_quantity
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ from rlbox.config.units import DURATIONS, SIZES, WANTED, Kind, Unit, in_unit, pa
         ("fraction", 1.0, "fraction", 1),
     ],
 )
-def test_what_a_command_gets(kind: Kind, written: str | float, unit: str, value: float) -> None:
-    found = in_unit(parse_quantity(kind, written), unit)
+def test_what_a_command_gets(kind: UnitKind, written: str | float, unit: str, value: float) -> None:
+    found = convert_to_unit(parse_quantity(kind, written), unit)
     assert (found, type(found)) == (value, type(value))
 
 
@@ -76,14 +76,14 @@ def test_what_a_command_gets(kind: Kind, written: str | float, unit: str, value:
         ("fraction", 1.2, "must carry its unit: 70% or 0.7 (got 1.2)"),
     ],
 )
-def test_what_is_no_value(kind: Kind, written: str | float, message: str) -> None:
+def test_what_is_no_value(kind: UnitKind, written: str | float, message: str) -> None:
     with pytest.raises(ValueError, match=r".*") as caught:
         parse_quantity(kind, written)
     assert str(caught.value) == message
 
 
 def test_units_of_the_schema() -> None:
-    assert set(get_args(Unit)) == set(WANTED)
+    assert set(get_args(Unit)) == set(PARAMETER_UNITS)
 
 
 @given(st.integers(0, 10**12), st.sampled_from(sorted(DURATIONS)), st.sampled_from(["", " "]))

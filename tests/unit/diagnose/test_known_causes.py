@@ -18,7 +18,7 @@ from rlbox.diagnose.first_fatal import (
     load_run_signatures,
 )
 from rlbox.fixes.catalogue import load_fixes
-from rlbox.fixes.render import signature_list
+from rlbox.fixes.render import render_signatures
 
 FIXES = load_fixes(Project(folder=CHECKOUT))
 BY_ID = {fix.id: fix for fix in FIXES}
@@ -28,7 +28,7 @@ BY_ID = {fix.id: fix for fix in FIXES}
 def run_dir(tmp_path: Path) -> Path:
     """A run directory with the signatures of the shipped catalogue."""
     (tmp_path / "spec").mkdir()
-    (tmp_path / SIGNATURES_FILE).write_text(signature_list(FIXES))
+    (tmp_path / SIGNATURES_FILE).write_text(render_signatures(FIXES))
     return tmp_path
 
 

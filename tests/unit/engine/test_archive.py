@@ -23,10 +23,10 @@ from rlbox.engine.archive_format import (
     archive_index,
     blob_name,
     docker_manifest,
-    renamed,
+    rename_image,
 )
-from rlbox.engine.archive_load import Archive, check_archive, docker_archive
-from rlbox.engine.archive_save import pack_layers
+from rlbox.engine.archive_load import ImageArchive, check_archive, convert_to_docker_archive
+from rlbox.engine.archive_save import write_packed_archive
 from rlbox.engine.oci import (
     CONFIG,
     LAYER,
@@ -34,10 +34,10 @@ from rlbox.engine.oci import (
     LAYOUT_FILE,
     MANIFEST,
     Descriptor,
-    describe,
-    image_manifest,
-    index,
-    sha256_of,
+    create_descriptor,
+    create_image_manifest,
+    create_index,
+    sha256_digest,
 )
 from rlbox.errors import LockHeld, NodeError, WorkFailed
 from rlbox.system.compression import ChunkReader, compress_zstd, decompress_layer, zstd
@@ -56,12 +56,14 @@ def pack(data: bytes, kind: str) -> bytes:
 
 def blobs_of(kind: str = "zstd", contents: tuple[bytes, ...] = CONTENTS) -> dict[str, bytes]:
     """Return the files of an archive, by name."""
-    config = json.dumps({"rootfs": {"diff_ids": [sha256_of(data) for data in CONTENTS]}}).encode()
+    config = json.dumps({"rootfs": {"diff_ids": [sha256_digest(data) for data in CONTENTS]}}).encode()
     media = LAYER if kind == "plain" else f"{LAYER}+{kind}"
     layers = [pack(data, kind) for data in contents]
-    body = image_manifest(describe(config, CONFIG), [describe(layer, media) for layer in layers])
-    stored = {blob_name(sha256_of(data)): data for data in (config, body, *layers)}
-    return {LAYOUT_FILE: LAYOUT, INDEX_FILE: archive_index(describe(body, MANIFEST), NAME), **stored}
+    body = create_image_manifest(
+        create_descriptor(config, CONFIG), [create_descriptor(layer, media) for layer in layers]
+    )
+    stored = {blob_name(sha256_digest(data)): data for data in (config, body, *layers)}
+    return {LAYOUT_FILE: LAYOUT, INDEX_FILE: archive_index(create_descriptor(body, MANIFEST), NAME), **stored}
 
 
 def write(path: Path, files: dict[str, bytes]) -> Path:
@@ -93,21 +95,21 @@ def test_an_archive_is_given_another_name(archive: Path, tmp_path: Path) -> None
     data = archive.read_bytes()
     pieces = (data[start : start + 1000] for start in range(0, len(data), 1000))
     other = tmp_path / "other.tar"
-    other.write_bytes(b"".join(renamed(pieces, "rlbox/mine:work-0a1b2c")))
+    other.write_bytes(b"".join(rename_image(pieces, "rlbox/mine:work-0a1b2c")))
     before, after = check_archive(archive), check_archive(other)
     assert after.tags == ("rlbox/mine:work-0a1b2c",)
     assert after.manifests == before.manifests
     assert {digest: after.read(digest) for digest in after.blobs} == {
         digest: before.read(digest) for digest in before.blobs
     }
-    back = b"".join(renamed(iter([other.read_bytes()]), "rlbox/mine:latest"))
-    assert back == b"".join(renamed(iter([data]), "rlbox/mine:latest"))
+    back = b"".join(rename_image(iter([other.read_bytes()]), "rlbox/mine:latest"))
+    assert back == b"".join(rename_image(iter([data]), "rlbox/mine:latest"))
 
 
 def test_docker_reads_the_other_name_too(tmp_path: Path) -> None:
     listed = {DOCKER_MANIFEST_FILE: docker_manifest("c", ["rlbox/mine:latest"], ["l"])}
     data = write(tmp_path / "x.tar", blobs_of() | listed).read_bytes()
-    with tarfile.open(fileobj=io.BytesIO(b"".join(renamed(iter([data]), "rlbox/mine:new")))) as tar:
+    with tarfile.open(fileobj=io.BytesIO(b"".join(rename_image(iter([data]), "rlbox/mine:new")))) as tar:
         file = tar.extractfile(DOCKER_MANIFEST_FILE)
         assert file is not None
         assert json.load(file) == [{"Config": "c", "RepoTags": ["rlbox/mine:new"], "Layers": ["l"]}]
@@ -115,7 +117,7 @@ def test_docker_reads_the_other_name_too(tmp_path: Path) -> None:
 
 def test_what_is_cut_gets_no_name(archive: Path) -> None:
     with pytest.raises(tarfile.TarError):
-        b"".join(renamed(iter([archive.read_bytes()[:700]]), "rlbox/mine:new"))
+        b"".join(rename_image(iter([archive.read_bytes()[:700]]), "rlbox/mine:new"))
 
 
 def test_a_whole_archive(archive: Path) -> None:
@@ -197,15 +199,18 @@ def test_a_damaged_index(text: bytes, tmp_path: Path) -> None:
 
 
 def test_a_manifest_that_is_none(tmp_path: Path) -> None:
-    files = {INDEX_FILE: archive_index(describe(b"junk", MANIFEST), NAME), blob_name(sha256_of(b"junk")): b"junk"}
-    assert refusal(write(tmp_path / "x.tar", files))[0].startswith(f"blob {sha256_of(b'junk')} is no manifest")
+    files = {
+        INDEX_FILE: archive_index(create_descriptor(b"junk", MANIFEST), NAME),
+        blob_name(sha256_digest(b"junk")): b"junk",
+    }
+    assert refusal(write(tmp_path / "x.tar", files))[0].startswith(f"blob {sha256_digest(b'junk')} is no manifest")
 
 
 def test_an_index_in_an_index(tmp_path: Path) -> None:
     files = blobs_of()
     inner = files[INDEX_FILE]
-    item = describe(inner, "application/vnd.oci.image.index.v1+json")
-    outer = {**files, INDEX_FILE: index([item]), blob_name(item.digest): inner}
+    item = create_descriptor(inner, "application/vnd.oci.image.index.v1+json")
+    outer = {**files, INDEX_FILE: create_index([item]), blob_name(item.digest): inner}
     assert len(check_archive(write(tmp_path / "x.tar", outer)).manifests) == 1
 
 
@@ -215,7 +220,7 @@ def test_an_index_in_an_index(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["zstd", "gzip", "plain"])
 def test_plain_layers_for_an_older_engine(kind: str, tmp_path: Path) -> None:
     read = check_archive(write(tmp_path / "x.tar", blobs_of(kind)))
-    data = b"".join(docker_archive(read, read.manifests[0], "rlbox/mine:latest", lambda count: None))
+    data = b"".join(convert_to_docker_archive(read, read.manifests[0], "rlbox/mine:latest", lambda count: None))
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         files = {item.name: tar.extractfile(item).read() for item in tar}  # type: ignore[union-attr]
     (listed,) = json.loads(files["manifest.json"])
@@ -224,26 +229,26 @@ def test_plain_layers_for_an_older_engine(kind: str, tmp_path: Path) -> None:
     config = read.manifests[0].config
     assert config is not None
     assert listed["Config"] == config.digest[7:] + ".json"
-    assert sha256_of(files[listed["Config"]]) == config.digest
+    assert sha256_digest(files[listed["Config"]]) == config.digest
 
 
 def test_contents_that_the_configuration_does_not_know(tmp_path: Path) -> None:
     read = check_archive(write(tmp_path / "x.tar", blobs_of(contents=(CONTENTS[0], b"other"))))
-    with pytest.raises(WorkFailed, match=f"holds {sha256_of(b'other')}; the image's configuration says"):
-        docker_archive(read, read.manifests[0], "x", lambda count: None)
+    with pytest.raises(WorkFailed, match=f"holds {sha256_digest(b'other')}; the image's configuration says"):
+        convert_to_docker_archive(read, read.manifests[0], "x", lambda count: None)
 
 
 def test_a_layer_that_cannot_be_unpacked(tmp_path: Path) -> None:
     files = blobs_of("zstd")
     config = next(data for data in files.values() if data.startswith(b'{"rootfs"'))
-    layers = [describe(b"no zstd", f"{LAYER}+zstd"), describe(b"none", f"{LAYER}+zstd")]
-    body = image_manifest(describe(config, CONFIG), layers)
-    wrong = {blob_name(sha256_of(data)): data for data in (config, body, b"no zstd", b"none")}
+    layers = [create_descriptor(b"no zstd", f"{LAYER}+zstd"), create_descriptor(b"none", f"{LAYER}+zstd")]
+    body = create_image_manifest(create_descriptor(config, CONFIG), layers)
+    wrong = {blob_name(sha256_digest(data)): data for data in (config, body, b"no zstd", b"none")}
     read = check_archive(
-        write(tmp_path / "x.tar", {INDEX_FILE: archive_index(describe(body, MANIFEST), NAME), **wrong})
+        write(tmp_path / "x.tar", {INDEX_FILE: archive_index(create_descriptor(body, MANIFEST), NAME), **wrong})
     )
     with pytest.raises(WorkFailed, match=r"cannot be unpacked: no tar\+zstd layer"):
-        docker_archive(read, read.manifests[0], "x", lambda count: None)
+        convert_to_docker_archive(read, read.manifests[0], "x", lambda count: None)
 
 
 def test_packing_gives_the_same_bytes_again() -> None:
@@ -271,10 +276,10 @@ def test_a_blob_of_unknown_size(tmp_path: Path) -> None:
     path = tmp_path / "x.tar"
     with open(path, "w+b") as file:
         writer = ArchiveWriter(file)
-        blob = writer.add_unknown([b"a" * 700, b"b"], LAYER)
+        blob = writer.add_stream([b"a" * 700, b"b"], LAYER)
         writer.add("after", b"c")
         writer.finish()
-    assert blob == Descriptor(media_type=LAYER, digest=sha256_of(b"a" * 700 + b"b"), size=701)
+    assert blob == Descriptor(media_type=LAYER, digest=sha256_digest(b"a" * 700 + b"b"), size=701)
     with tarfile.open(path) as tar:
         assert [item.name for item in tar] == [f"blobs/sha256/{hashlib.sha256(b'a' * 700 + b'b').hexdigest()}", "after"]
 
@@ -339,7 +344,7 @@ def test_no_folder(tmp_path: Path) -> None:
 
 def test_an_archive_knows_its_blobs(archive: Path) -> None:
     read = check_archive(archive)
-    assert isinstance(read, Archive)
+    assert isinstance(read, ImageArchive)
     assert b"".join(read.chunks(read.manifests[0].layers[1].digest)) == pack(CONTENTS[1], "zstd")
 
 
@@ -355,21 +360,21 @@ def test_a_pipe_is_no_archive(tmp_path: Path) -> None:
 
 def test_an_engine_whose_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "write /var/lib/docker/x: no space left on device"
-    monkeypatch.setattr(load, "engine", lambda: SimpleNamespace(load=lambda chunks: [{"error": words}]))
+    monkeypatch.setattr(load, "connect_engine", lambda: SimpleNamespace(load=lambda chunks: [{"error": words}]))
     with pytest.raises(NodeError, match="the engine's disk is full") as full:
         load._send(iter(()))
     assert full.value.next_step == "free space there, then repeat"
 
 
 def test_an_engine_whose_store_is_damaged() -> None:
-    config = json.dumps({"rootfs": {"diff_ids": [sha256_of(b"first")]}}).encode()
+    config = json.dumps({"rootfs": {"diff_ids": [sha256_digest(b"first")]}}).encode()
     files = {
         "layer.tar": b"another",
         "config.json": config,
         "manifest.json": json.dumps([{"Config": "config.json", "Layers": ["layer.tar"]}]).encode(),
     }
     with pytest.raises(WorkFailed, match="the engine's store is damaged") as damaged:
-        pack_layers(io.BytesIO(), "rlbox/mine:latest", iter([tar_of(files)]))
+        write_packed_archive(io.BytesIO(), "rlbox/mine:latest", iter([tar_of(files)]))
     assert damaged.value.next_step == "remove the image and build it again"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlbox.engine.setup import read_info
+from rlbox.engine.setup import parse_engine_info
 
 INFO = {
     "ServerVersion": "26.1.5",
@@ -13,7 +13,7 @@ INFO = {
 
 
 def test_one_that_is_ready() -> None:
-    status = read_info("unix:///run/docker.sock", INFO, 80 * 10**9, ())
+    status = parse_engine_info("unix:///run/docker.sock", INFO, 80 * 10**9, ())
     assert status.ready
     assert status.text() == (
         "engine 26.1.5 at unix:///run/docker.sock\n"
@@ -23,7 +23,7 @@ def test_one_that_is_ready() -> None:
 
 def test_one_that_lacks_something() -> None:
     info = {**INFO, "DriverStatus": [["Backing Filesystem", "extfs"]], "Driver": "overlay2"}
-    status = read_info("ssh://far", info, None, ("install mmdebstrap",))
+    status = parse_engine_info("ssh://far", info, None, ("install mmdebstrap",))
     assert not status.ready
     assert status.text() == (
         "engine 26.1.5 at ssh://far\n"

@@ -13,19 +13,19 @@ from fakes import LIMITS
 
 from rlbox.doctor.gpus import DriverNeeds, check_driver, check_gpu_models, find_stack_cuda
 from rlbox.doctor.requirements import Requirements, override_gpus
-from rlbox.engine.container import client_words, engine_options, plan_container
+from rlbox.engine.container import docker_py_options, docker_run_args, plan_container
 from rlbox.engine.gpu_access import (
-    ALL,
+    ALL_GPUS,
     GpuAccess,
-    GpuOffer,
-    GpuWish,
-    assumed_access,
-    choose_access,
-    devices,
-    host_paths,
+    GpuRequest,
+    GpuSupport,
+    assume_cdi_access,
+    choose_gpu_access,
+    parse_cdi_devices,
+    parse_cdi_host_paths,
     parse_gpus,
-    probe_offer,
-    seen_gpus,
+    probe_gpu_support,
+    visible_gpu_env,
 )
 from rlbox.errors import EngineError, NodeError, SpecError
 from rlbox.system.gpu import GpuDriver, GpuModel
@@ -66,9 +66,9 @@ devices:
 kind: nvidia.com/gpu
 """
 NAMES = ("nvidia.com/gpu=0", "nvidia.com/gpu=1", "nvidia.com/gpu=all")
-CDI = GpuOffer(where="unix:///e", cdi_on=True, cdi=NAMES)
-RUNTIME = GpuOffer(where="unix:///e", runtime=True)
-PLAIN = GpuOffer(
+CDI = GpuSupport(where="unix:///e", cdi_on=True, cdi=NAMES)
+RUNTIME = GpuSupport(where="unix:///e", runtime=True)
+PLAIN = GpuSupport(
     where="unix:///e",
     nodes=("/dev/nvidia0", "/dev/nvidia1"),
     control=("/dev/nvidiactl", "/dev/nvidia-uvm"),
@@ -81,18 +81,18 @@ VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}
 @pytest.mark.parametrize(
     ("text", "wish"),
     [
-        ("", GpuWish(count=4)),
-        ("none", GpuWish()),
-        ("all", GpuWish(count=ALL)),
-        ("2", GpuWish(count=2)),
-        ("0,1", GpuWish(ids=("0", "1"))),
-        (" 0, 3 ", GpuWish(ids=("0", "3"))),
-        ("0,", GpuWish(ids=("0",))),
-        ("device=0", GpuWish(ids=("0",))),
-        ("GPU-12ab,MIG-34cd", GpuWish(ids=("GPU-12ab", "MIG-34cd"))),
+        ("", GpuRequest(count=4)),
+        ("none", GpuRequest()),
+        ("all", GpuRequest(count=ALL_GPUS)),
+        ("2", GpuRequest(count=2)),
+        ("0,1", GpuRequest(ids=("0", "1"))),
+        (" 0, 3 ", GpuRequest(ids=("0", "3"))),
+        ("0,", GpuRequest(ids=("0",))),
+        ("device=0", GpuRequest(ids=("0",))),
+        ("GPU-12ab,MIG-34cd", GpuRequest(ids=("GPU-12ab", "MIG-34cd"))),
     ],
 )
-def test_what_is_asked_for(text: str, wish: GpuWish) -> None:
+def test_what_is_asked_for(text: str, wish: GpuRequest) -> None:
     assert parse_gpus(text, 4) == wish
 
 
@@ -108,14 +108,14 @@ def test_a_specification_is_read() -> None:
     edits = {"mounts": [{"hostPath": "/usr/bin/nvidia-smi", "containerPath": "/usr/bin/nvidia-smi"}]}
     rows = [{"name": name.partition("=")[2], "containerEdits": {}} for name in NAMES]
     for text in (told, json.dumps({"kind": "nvidia.com/gpu", "devices": rows, "containerEdits": edits})):
-        assert devices(text) == list(NAMES)
-        assert host_paths(text) == ["/usr/bin/nvidia-smi"]
-        assert devices(text.replace("nvidia.com/gpu", "intel.com/gpu")) == []
-    assert devices("{torn") == devices("") == []
+        assert parse_cdi_devices(text) == list(NAMES)
+        assert parse_cdi_host_paths(text) == ["/usr/bin/nvidia-smi"]
+        assert parse_cdi_devices(text.replace("nvidia.com/gpu", "intel.com/gpu")) == []
+    assert parse_cdi_devices("{torn") == parse_cdi_devices("") == []
 
 
-def offer(info: dict[str, Any], *, here: bool = True) -> GpuOffer:
-    return probe_offer(info, "unix:///e", here=here)
+def offer(info: dict[str, Any], *, here: bool = True) -> GpuSupport:
+    return probe_gpu_support(info, "unix:///e", here=here)
 
 
 def test_an_engine_without_any_way() -> None:
@@ -139,7 +139,7 @@ def test_cdi_of_an_old_driver_is_passed_over(tmp_path: Path) -> None:
     info = {"Runtimes": {"nvidia": {}}, "CDISpecDirs": [str(tmp_path)]}
     assert offer(info).ways == ("gpus",)
     with pytest.raises(EngineError) as caught:
-        choose_access(GpuWish(count=1), offer(info | {"Runtimes": {}}))
+        choose_gpu_access(GpuRequest(count=1), offer(info | {"Runtimes": {}}))
     assert "libcuda.so.570.1, which is gone (was the driver updated?)" in caught.value.where
     assert caught.value.next_step == f"sudo nvidia-ctk cdi generate --output={tmp_path}/nvidia.yaml"
 
@@ -163,30 +163,30 @@ def test_an_engine_elsewhere_whose_files_nobody_sees() -> None:
 @pytest.mark.parametrize(
     ("wish", "given", "access"),
     [
-        (GpuWish(count=1), CDI, GpuAccess(way="cdi", names=NAMES[:1], env=VOID)),
-        (GpuWish(count=2), CDI, GpuAccess(way="cdi", names=NAMES[:2], env=VOID)),
-        (GpuWish(ids=("1",)), CDI, GpuAccess(way="cdi", names=NAMES[1:2], env=VOID)),
-        (GpuWish(count=ALL), CDI, GpuAccess(way="cdi", names=NAMES[2:], env=VOID)),
-        (GpuWish(count=ALL), replace(CDI, cdi=NAMES[:2]), GpuAccess(way="cdi", names=NAMES[:2], env=VOID)),
-        (GpuWish(count=1), replace(CDI, cdi=NAMES[2:]), GpuAccess(way="cdi", names=NAMES[2:], env=VOID)),
-        (GpuWish(count=2), RUNTIME, GpuAccess(way="gpus", names=("2",), by_count=True)),
-        (GpuWish(count=ALL), RUNTIME, GpuAccess(way="gpus", names=("all",), by_count=True)),
-        (GpuWish(ids=("0", "1")), RUNTIME, GpuAccess(way="gpus", names=("0", "1"))),
+        (GpuRequest(count=1), CDI, GpuAccess(way="cdi", names=NAMES[:1], env=VOID)),
+        (GpuRequest(count=2), CDI, GpuAccess(way="cdi", names=NAMES[:2], env=VOID)),
+        (GpuRequest(ids=("1",)), CDI, GpuAccess(way="cdi", names=NAMES[1:2], env=VOID)),
+        (GpuRequest(count=ALL_GPUS), CDI, GpuAccess(way="cdi", names=NAMES[2:], env=VOID)),
+        (GpuRequest(count=ALL_GPUS), replace(CDI, cdi=NAMES[:2]), GpuAccess(way="cdi", names=NAMES[:2], env=VOID)),
+        (GpuRequest(count=1), replace(CDI, cdi=NAMES[2:]), GpuAccess(way="cdi", names=NAMES[2:], env=VOID)),
+        (GpuRequest(count=2), RUNTIME, GpuAccess(way="gpus", names=("2",), by_count=True)),
+        (GpuRequest(count=ALL_GPUS), RUNTIME, GpuAccess(way="gpus", names=("all",), by_count=True)),
+        (GpuRequest(ids=("0", "1")), RUNTIME, GpuAccess(way="gpus", names=("0", "1"))),
         (
-            GpuWish(count=1),
+            GpuRequest(count=1),
             PLAIN,
             GpuAccess(way="devices", nodes=("/dev/nvidia0", *PLAIN.control), mounts=PLAIN.driver, env=VOID),
         ),
-        (GpuWish(), GpuOffer(), GpuAccess(env=VOID)),
+        (GpuRequest(), GpuSupport(), GpuAccess(env=VOID)),
     ],
 )
-def test_what_a_container_gets(wish: GpuWish, given: GpuOffer, access: GpuAccess) -> None:
-    assert choose_access(wish, given) == access
+def test_what_a_container_gets(wish: GpuRequest, given: GpuSupport, access: GpuAccess) -> None:
+    assert choose_gpu_access(wish, given) == access
 
 
 def test_doctor_counts_by_what_the_user_said() -> None:
-    assert choose_access(GpuWish(count=2), RUNTIME, explicit=True).env == {"RLBOX_GPUS": "2"}
-    assert choose_access(GpuWish(), GpuOffer(), explicit=True).env == VOID | {"RLBOX_GPUS": "none"}
+    assert choose_gpu_access(GpuRequest(count=2), RUNTIME, explicit=True).env == {"RLBOX_GPUS": "2"}
+    assert choose_gpu_access(GpuRequest(), GpuSupport(), explicit=True).env == VOID | {"RLBOX_GPUS": "none"}
     target = Requirements(gpu="NVIDIA H200", gpus=8)
     assert (override_gpus(target, "2").gpus, override_gpus(target, "").gpus, override_gpus(target, "all").gpus) == (
         2,
@@ -200,29 +200,29 @@ def test_doctor_counts_by_what_the_user_said() -> None:
     ("wish", "given", "says", "step"),
     [
         (
-            GpuWish(count=4),
+            GpuRequest(count=4),
             CDI,
             "4 GPUs are wanted, this machine has 2",
             LESS,
         ),
         (
-            GpuWish(count=4),
+            GpuRequest(count=4),
             PLAIN,
             "4 GPUs are wanted, this machine has 2",
             LESS,
         ),
-        (GpuWish(ids=("0", "7")), CDI, "this machine has no GPU 7", "it has: 0, 1"),
+        (GpuRequest(ids=("0", "7")), CDI, "this machine has no GPU 7", "it has: 0, 1"),
     ],
 )
-def test_a_machine_without_those_gpus(wish: GpuWish, given: GpuOffer, says: str, step: str) -> None:
+def test_a_machine_without_those_gpus(wish: GpuRequest, given: GpuSupport, says: str, step: str) -> None:
     with pytest.raises(NodeError) as caught:
-        choose_access(wish, given)
+        choose_gpu_access(wish, given)
     assert (caught.value.what, caught.value.next_step) == (says, step)
 
 
 def test_an_engine_that_offers_nothing() -> None:
     with pytest.raises(EngineError) as caught:
-        choose_access(GpuWish(count=1), GpuOffer(where="unix:///e"))
+        choose_gpu_access(GpuRequest(count=1), GpuSupport(where="unix:///e"))
     assert str(caught.value) == (
         "the engine cannot give a GPU to a container\n"
         "  where: unix:///e: no runtime nvidia, CDI is off, no /dev/nvidia0\n"
@@ -230,14 +230,14 @@ def test_an_engine_that_offers_nothing() -> None:
         "without GPUs: --gpus none"
     )
     with pytest.raises(EngineError) as caught:
-        choose_access(GpuWish(count=1), GpuOffer(cdi_files=("/etc/cdi/nvidia.yaml",)))
+        choose_gpu_access(GpuRequest(count=1), GpuSupport(cdi_files=("/etc/cdi/nvidia.yaml",)))
     assert "daemon.json" in caught.value.next_step
 
 
 def words(access: GpuAccess) -> list[str]:
     plan = container(access)
     return [
-        word for word in client_words(plan, interactive=False, terminal=False) if re.search("(?i)nvidia|gpus", word)
+        word for word in docker_run_args(plan, interactive=False, terminal=False) if re.search("(?i)nvidia|gpus", word)
     ]
 
 
@@ -246,35 +246,38 @@ def container(access: GpuAccess) -> Any:
 
 
 def test_words_and_options_of_each_way() -> None:
-    cdi = choose_access(GpuWish(count=2), CDI)
+    cdi = choose_gpu_access(GpuRequest(count=2), CDI)
     assert words(cdi) == [
         "--device=nvidia.com/gpu=0", "--device=nvidia.com/gpu=1", "--env=NVIDIA_VISIBLE_DEVICES=void",
     ]  # fmt: skip
-    assert engine_options(container(cdi))["device_requests"] == [{"Driver": "cdi", "DeviceIDs": list(NAMES[:2])}]
-    assert words(choose_access(GpuWish(count=2), RUNTIME)) == ["--gpus=2"]
-    assert words(choose_access(GpuWish(ids=("0", "1")), RUNTIME)) == ['--gpus="device=0,1"']
-    requests = [engine_options(container(choose_access(wish, RUNTIME)))["device_requests"] for wish in WISHES]
+    assert docker_py_options(container(cdi))["device_requests"] == [{"Driver": "cdi", "DeviceIDs": list(NAMES[:2])}]
+    assert words(choose_gpu_access(GpuRequest(count=2), RUNTIME)) == ["--gpus=2"]
+    assert words(choose_gpu_access(GpuRequest(ids=("0", "1")), RUNTIME)) == ['--gpus="device=0,1"']
+    requests = [docker_py_options(container(choose_gpu_access(wish, RUNTIME)))["device_requests"] for wish in WISHES]
     assert requests == [[{"Driver": "", "Capabilities": [["gpu"]], **rest}] for rest in ASKED]
-    plain = choose_access(GpuWish(ids=("1",)), PLAIN)
+    plain = choose_gpu_access(GpuRequest(ids=("1",)), PLAIN)
     assert words(plain) == [
         "--device=/dev/nvidia1", "--device=/dev/nvidiactl", "--device=/dev/nvidia-uvm",
         "--env=NVIDIA_VISIBLE_DEVICES=void",
     ]  # fmt: skip
-    assert engine_options(container(plain))["devices"][0] == "/dev/nvidia1:/dev/nvidia1:rwm"  # type: ignore[index]
+    assert docker_py_options(container(plain))["devices"][0] == "/dev/nvidia1:/dev/nvidia1:rwm"  # type: ignore[index]
     assert container(plain).mounts[-1] == PLAIN.driver[0]
     assert words(GpuAccess()) == []
 
 
-WISHES = (GpuWish(count=2), GpuWish(count=ALL), GpuWish(ids=("0", "1")))
+WISHES = (GpuRequest(count=2), GpuRequest(count=ALL_GPUS), GpuRequest(ids=("0", "1")))
 ASKED: tuple[dict[str, Any], ...] = ({"Count": 2}, {"Count": -1}, {"DeviceIDs": ["0", "1"]})
 
 
 def test_what_is_said() -> None:
-    assert choose_access(GpuWish(count=2), CDI).told() == "0, 1 through CDI"
-    assert choose_access(GpuWish(count=2), RUNTIME).told() == "2 through the engine's --gpus"
-    assert choose_access(GpuWish(count=1), PLAIN).told() == "0 through plain devices"
-    assert assumed_access(GpuWish(count=2)).names == NAMES[:2]
-    assert (assumed_access(GpuWish(count=ALL)).names, assumed_access(GpuWish()).way) == (NAMES[2:], "none")
+    assert choose_gpu_access(GpuRequest(count=2), CDI).told() == "0, 1 through CDI"
+    assert choose_gpu_access(GpuRequest(count=2), RUNTIME).told() == "2 through the engine's --gpus"
+    assert choose_gpu_access(GpuRequest(count=1), PLAIN).told() == "0 through plain devices"
+    assert assume_cdi_access(GpuRequest(count=2)).names == NAMES[:2]
+    assert (assume_cdi_access(GpuRequest(count=ALL_GPUS)).names, assume_cdi_access(GpuRequest()).way) == (
+        NAMES[2:],
+        "none",
+    )
 
 
 @pytest.mark.parametrize(
@@ -341,7 +344,7 @@ def test_another_gpu_than_the_target_is_for() -> None:
 def test_programs_of_the_machine_itself_see_what_is_asked_for(
     asked: str, shell: str, count: int, seen: str | None, word: str
 ) -> None:
-    env = seen_gpus(parse_gpus(asked, 0), {"CUDA_VISIBLE_DEVICES": shell} if shell else {}, count)
+    env = visible_gpu_env(parse_gpus(asked, 0), {"CUDA_VISIBLE_DEVICES": shell} if shell else {}, count)
     assert (env.get("CUDA_VISIBLE_DEVICES"), env["RLBOX_GPUS"]) == (seen, word)
     assert env.get("CUDA_DEVICE_ORDER") == (None if seen is None else "PCI_BUS_ID")
 
@@ -357,5 +360,5 @@ def test_programs_of_the_machine_itself_see_what_is_asked_for(
 )
 def test_what_the_machine_itself_does_not_have_is_refused(asked: str, shell: str, says: str) -> None:
     with pytest.raises((NodeError, SpecError)) as refused:
-        seen_gpus(parse_gpus(asked, 0), {"CUDA_VISIBLE_DEVICES": shell} if shell else {}, 2)
+        visible_gpu_env(parse_gpus(asked, 0), {"CUDA_VISIBLE_DEVICES": shell} if shell else {}, 2)
     assert says in refused.value.what

@@ -10,10 +10,10 @@ from docker.errors import APIError
 
 from rlbox.config.project import Project
 from rlbox.engine import remote_helper
-from rlbox.engine.remote_helper import Helper, run_helper
+from rlbox.engine.remote_helper import HelperRun, run_helper
 from rlbox.errors import EngineError, NodeError
 
-HELPER = Helper(
+HELPER = HelperRun(
     target="mine", image="rlbox/mine:latest", data="/nosuch", create=False, words=("runs",), env={}, terminal=False
 )
 TUNNEL: Any = SimpleNamespace(address="unix:///x", uid=1, gid=1, socket="/s", socket_gid=1, state="/state")

@@ -12,7 +12,7 @@ from docker.errors import APIError
 from fakes import LIMITS
 
 from rlbox.engine.container import ContainerPlan
-from rlbox.engine.docker import DockerEngine, PortTaken
+from rlbox.engine.docker import DockerEngine, PortTakenError
 from rlbox.errors import EngineError
 
 PLAN = ContainerPlan(image="i", name="n", argv=(), labels={}, network="own", publish=(8101, 8102))
@@ -33,7 +33,7 @@ def test_an_engine_without_bridges_gives_the_hosts_network(names: tuple[str, ...
     found = [SimpleNamespace(name=name) for name in names]
     client: Any = SimpleNamespace(networks=SimpleNamespace(list=lambda names, filters: found))
     limits = replace(LIMITS, network=asked)
-    assert DockerEngine(client, "unix:///x").reachable(limits) == replace(limits, network=given)
+    assert DockerEngine(client, "unix:///x").with_available_network(limits) == replace(limits, network=given)
 
 
 def refusing(network: str = "", container: str = "") -> DockerEngine:
@@ -64,7 +64,7 @@ def refusing(network: str = "", container: str = "") -> DockerEngine:
 )
 def test_a_network_that_cannot_be_made(words: str, what: str, step: str) -> None:
     engine = refusing(network=words)
-    for begin in (lambda: engine.start(PLAN), lambda: engine.network(PLAN).__enter__()):
+    for begin in (lambda: engine.start(PLAN), lambda: engine.open_network(PLAN).__enter__()):
         with pytest.raises(EngineError) as refused:
             begin()
         assert (refused.value.what, refused.value.next_step) == (what.format(words=words), step)
@@ -80,6 +80,6 @@ def test_a_network_that_cannot_be_made(words: str, what: str, step: str) -> None
     ],
 )
 def test_a_port_that_is_taken_is_named(words: str, ports: set[int]) -> None:
-    with pytest.raises(PortTaken) as refused:
+    with pytest.raises(PortTakenError) as refused:
         refusing(container=words).start(PLAN)
     assert refused.value.ports == ports

@@ -8,13 +8,13 @@ import pytest
 
 from rlbox.engine.oci import Descriptor
 from rlbox.engine.push import (
+    LayerProgress,
     PushCount,
-    PushedLayer,
     PushLog,
+    allows_plain_http,
     count_push,
-    engine_takes_plain,
-    may_pass,
-    push_error,
+    create_push_error,
+    is_transient_failure,
 )
 from rlbox.engine.reference import Reference
 
@@ -62,10 +62,10 @@ def test_a_push_is_followed_and_counted(text: str) -> None:
 
 def test_every_change_of_a_layer_is_told() -> None:
     log = PushLog()
-    assert log.feed({"status": "Pushing", "progressDetail": {"current": 1, "total": 9}, "id": "x"}) == PushedLayer(
+    assert log.feed({"status": "Pushing", "progressDetail": {"current": 1, "total": 9}, "id": "x"}) == LayerProgress(
         key="x", state="pushing", done=1, total=9
     )
-    assert log.feed({"status": "Pushed", "progressDetail": {}, "id": "x"}) == PushedLayer(
+    assert log.feed({"status": "Pushed", "progressDetail": {}, "id": "x"}) == LayerProgress(
         key="x", state="pushed", done=1, total=9
     )
     assert log.feed({"status": "The push refers to repository [x]"}) is None
@@ -119,16 +119,16 @@ LASTING = [
 
 @pytest.mark.parametrize("words", PASSING)
 def test_a_failure_that_may_pass(words: str) -> None:
-    assert may_pass(words)
-    error = push_error(words, REFERENCE, 4)
+    assert is_transient_failure(words)
+    error = create_push_error(words, REFERENCE, 4)
     assert error.what == f"the push failed 4 times\n  | {words}"
     assert (error.where, error.exit_code) == ("registry.example/team/x:1", 6)
 
 
 @pytest.mark.parametrize(("words", "what", "step"), LASTING)
 def test_a_failure_that_stays(words: str, what: str, step: str) -> None:
-    assert not may_pass(words)
-    error = push_error(words, REFERENCE, 1)
+    assert not is_transient_failure(words)
+    error = create_push_error(words, REFERENCE, 1)
     assert what in error.what.splitlines()[0]
     assert error.what.splitlines()[1] == f"  | {words}"
     assert error.next_step.startswith(step)
@@ -156,5 +156,5 @@ def test_what_the_engine_speaks_plain_http_to(host: str, takes: bool) -> None:
         "InsecureRegistryCIDRs": ["10.231.0.0/24", "127.0.0.0/8"],
         "IndexConfigs": {"plain.example:80": {"Secure": False}, "secure.example": {"Secure": True}},
     }
-    assert engine_takes_plain(host, settings) is takes
-    assert engine_takes_plain(host, {})
+    assert allows_plain_http(host, settings) is takes
+    assert allows_plain_http(host, {})

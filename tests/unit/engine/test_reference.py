@@ -13,21 +13,21 @@ from rlbox.engine.oci import (
     MANIFEST,
     TITLE,
     Descriptor,
-    artifact_manifest,
-    describe,
-    fallback_tag,
-    image_manifest,
-    index,
+    add_referrer,
+    create_artifact_manifest,
+    create_descriptor,
+    create_image_manifest,
+    create_index,
     parse_manifest,
-    with_referrer,
+    referrers_tag,
 )
 from rlbox.engine.reference import (
     Reference,
-    familiar_name,
-    host_name,
     is_loopback,
+    parse_push_target,
     parse_reference,
-    push_reference,
+    short_image_name,
+    strip_port,
 )
 from rlbox.errors import SpecError
 
@@ -106,16 +106,16 @@ def test_a_name_that_is_written_is_read_again(host: str, parts: list[str], tag: 
     ],
 )
 def test_where_a_push_goes(text: str, wanted: str) -> None:
-    assert str(push_reference(text, "local")) == wanted
+    assert str(parse_push_target(text, "local")) == wanted
 
 
 def test_a_push_cannot_choose_a_digest() -> None:
     with pytest.raises(SpecError, match="names a digest; a push chooses a tag"):
-        push_reference(f"registry.example/x@{DIGEST}", "local")
+        parse_push_target(f"registry.example/x@{DIGEST}", "local")
 
 
 def test_pinned() -> None:
-    assert parse_reference("registry.example/x:1").pinned(DIGEST) == f"registry.example/x@{DIGEST}"
+    assert parse_reference("registry.example/x:1").with_digest(DIGEST) == f"registry.example/x@{DIGEST}"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_pinned() -> None:
     ],
 )
 def test_what_is_this_machine(host: str, name: str, local: bool) -> None:
-    assert (host_name(host), is_loopback(host)) == (name, local)
+    assert (strip_port(host), is_loopback(host)) == (name, local)
 
 
 @pytest.mark.parametrize(
@@ -144,15 +144,18 @@ def test_what_is_this_machine(host: str, name: str, local: bool) -> None:
     ],
 )
 def test_names_as_docker_shows_them(full: str, short: str) -> None:
-    assert familiar_name(full) == short
+    assert short_image_name(full) == short
 
 
 def test_a_manifest_is_read_again() -> None:
-    config, layer = describe(b"{}", "application/c"), describe(b"layer", "application/l", annotations={"a": "b"})
-    read = parse_manifest(image_manifest(config, [layer]))
+    config, layer = (
+        create_descriptor(b"{}", "application/c"),
+        create_descriptor(b"layer", "application/l", annotations={"a": "b"}),
+    )
+    read = parse_manifest(create_image_manifest(config, [layer]))
     assert (read.config, read.layers) == (config, (layer,))
-    assert read.descriptor == describe(read.body, MANIFEST)
-    listed = parse_manifest(index([read.descriptor]))
+    assert read.descriptor == create_descriptor(read.body, MANIFEST)
+    listed = parse_manifest(create_index([read.descriptor]))
     assert (listed.manifests, listed.descriptor.media_type) == ((read.descriptor,), INDEX)
 
 
@@ -163,18 +166,20 @@ def test_what_is_no_manifest(body: bytes) -> None:
 
 
 def test_an_attachment_names_its_subject() -> None:
-    subject = describe(b"image", MANIFEST, annotations={"not": "copied"})
-    value = json.loads(artifact_manifest(subject, describe(b"sbom", "application/spdx+json"), "application/spdx+json"))
+    subject = create_descriptor(b"image", MANIFEST, annotations={"not": "copied"})
+    value = json.loads(
+        create_artifact_manifest(subject, create_descriptor(b"sbom", "application/spdx+json"), "application/spdx+json")
+    )
     assert value["subject"] == {"mediaType": MANIFEST, "digest": subject.digest, "size": 5}
     assert value["artifactType"] == "application/spdx+json"
     assert value["config"]["size"] == 2
-    assert fallback_tag(subject.digest) == subject.digest.replace(":", "-")
+    assert referrers_tag(subject.digest) == subject.digest.replace(":", "-")
 
 
 def test_a_newer_attachment_takes_the_place_of_the_older() -> None:
     def listed(data: bytes, kind: str, title: str) -> Descriptor:
-        return describe(data, MANIFEST, artifact_type=kind, annotations={TITLE: title})
+        return create_descriptor(data, MANIFEST, artifact_type=kind, annotations={TITLE: title})
 
     old, other, new = listed(b"1", "a", "x"), listed(b"2", "a", "y"), listed(b"3", "a", "x")
-    assert with_referrer((old, other), new) == (other, new)
-    assert with_referrer((), new) == (new,)
+    assert add_referrer((old, other), new) == (other, new)
+    assert add_referrer((), new) == (new,)

@@ -15,13 +15,21 @@ import pytest
 from mirrorbox import artifact
 from registry_server import PASSWORD, USER, Fault, RegistryServer, listed_by, log_in, running
 
-from rlbox.artifacts.base_image import fill_from_registry
-from rlbox.artifacts.object_store import Store
-from rlbox.engine.oci import INDEX, MANIFEST, Descriptor, describe, fallback_tag, image_manifest, parse_manifest
-from rlbox.engine.push import attach, find_attachments
+from rlbox.artifacts.base_image import download_blob
+from rlbox.artifacts.object_store import ObjectStore
+from rlbox.engine.oci import (
+    INDEX,
+    MANIFEST,
+    Descriptor,
+    create_descriptor,
+    create_image_manifest,
+    parse_manifest,
+    referrers_tag,
+)
+from rlbox.engine.push import attach_files, find_attachments
 from rlbox.engine.reference import Reference
-from rlbox.engine.registry_auth import docker_login, find_login
-from rlbox.engine.registry_client import Destination, Registry
+from rlbox.engine.registry_auth import find_registry_login, read_docker_login
+from rlbox.engine.registry_client import PushDestination, Registry
 from rlbox.errors import RegistryError
 
 pytestmark = pytest.mark.allow("sockets", "processes")
@@ -52,7 +60,7 @@ def logged_in(host: str, folder: Path, monkeypatch: pytest.MonkeyPatch, password
 
 
 def blob_of(data: bytes = BLOB) -> Descriptor:
-    return describe(data, "application/octet-stream")
+    return create_descriptor(data, "application/octet-stream")
 
 
 def refused(error: pytest.ExceptionInfo[RegistryError]) -> tuple[str, str]:
@@ -70,7 +78,7 @@ def test_a_login_comes_from_dockers_configuration(
 ) -> None:  # fmt: skip
     caplog.set_level(logging.DEBUG)
     server.auth = kind
-    server.add_manifest("1", image_manifest(blob_of(), []), MANIFEST)
+    server.add_manifest("1", create_image_manifest(blob_of(), []), MANIFEST)
     logged_in(server.host, tmp_path / "docker", monkeypatch)
     registry.ping()
     assert registry.get_manifest("team/x", "1").layers == ()
@@ -118,12 +126,12 @@ def test_a_credential_helper_is_asked(server: RegistryServer, tmp_path: Path, mo
     (folder / "config.json").write_text(json.dumps({"credHelpers": {server.host: "test"}}))
     monkeypatch.setenv("DOCKER_CONFIG", str(folder))
     monkeypatch.setenv("PATH", str(folder), prepend=":")
-    login = docker_login(server.host)
+    login = find_registry_login(server.host)
     assert login is not None
     assert (login.user, login.password.reveal()) == (USER, PASSWORD)
     assert PASSWORD not in repr(login)
-    assert docker_login("other.example") is None
-    assert find_login(server.host) == {"username": USER, "password": PASSWORD, "serveraddress": server.host}
+    assert find_registry_login("other.example") is None
+    assert read_docker_login(server.host) == {"username": USER, "password": PASSWORD, "serveraddress": server.host}
 
 
 def test_an_identity_token_is_traded_for_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,20 +139,20 @@ def test_an_identity_token_is_traded_for_a_token(tmp_path: Path, monkeypatch: py
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"auths": {"registry.example": {"identitytoken": "long"}}}))
     monkeypatch.setenv("DOCKER_CONFIG", str(folder))
-    assert find_login("registry.example") == {"identitytoken": "long", "serveraddress": "registry.example"}
+    assert read_docker_login("registry.example") == {"identitytoken": "long", "serveraddress": "registry.example"}
 
 
 def test_a_broken_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.json").write_text("{")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     with pytest.raises(RegistryError, match="docker's configuration cannot be read") as error:
-        find_login("registry.example")
+        read_docker_login("registry.example")
     assert error.value.where == str(tmp_path / "config.json")
 
 
 def test_nothing_is_asked_for_where_nobody_logged_in() -> None:
-    assert find_login("registry.example") == {}
-    assert docker_login("registry.example") is None
+    assert read_docker_login("registry.example") == {}
+    assert find_registry_login("registry.example") is None
 
 
 def test_a_password_does_not_travel_to_another_machine_unencrypted(
@@ -245,7 +253,7 @@ def test_not_allowed(server: RegistryServer, registry: Registry) -> None:
 
 
 def test_a_manifest_by_tag_and_by_digest(server: RegistryServer, registry: Registry) -> None:
-    body = image_manifest(blob_of(), [blob_of(b"1")])
+    body = create_image_manifest(blob_of(), [blob_of(b"1")])
     digest = server.add_manifest("1", body, MANIFEST)
     assert registry.get_manifest("team/x", "1") == registry.get_manifest("team/x", digest) == parse_manifest(body)
     assert registry.find_manifest("team/x", "2") is None
@@ -255,7 +263,7 @@ def test_a_manifest_by_tag_and_by_digest(server: RegistryServer, registry: Regis
 
 
 def test_other_bytes_than_the_digest_says(server: RegistryServer, registry: Registry) -> None:
-    body = image_manifest(blob_of(), [])
+    body = create_image_manifest(blob_of(), [])
     wanted = f"sha256:{hashlib.sha256(b'other').hexdigest()}"
     server.manifests[wanted] = (MANIFEST, body)
     with pytest.raises(RegistryError) as error:
@@ -272,15 +280,15 @@ def filled(registry: Registry, folder: Path, counted: Callable[[int], None] = la
     """Return the blob as the store has it; what an earlier call left is not asked for again."""
     digest = blob_of().digest.removeprefix("sha256:")
     file = artifact(BLOB, "blob", "oci")
-    with Store(folder / "store").draft(digest) as draft:
-        fill_from_registry(registry, "team/x", file, draft, lambda _, done: counted(done))
-        draft.keep()
-    return Store(folder / "store").path(digest).read_bytes()
+    with ObjectStore(folder / "store").open_partial(digest) as draft:
+        download_blob(registry, "team/x", file, draft, lambda _, done: counted(done))
+        draft.commit()
+    return ObjectStore(folder / "store").path(digest).read_bytes()
 
 
 def left_over(folder: Path, data: bytes) -> None:
     """Leave the beginning of the blob in the store."""
-    with Store(folder / "store").draft(blob_of().digest.removeprefix("sha256:")) as draft:
+    with ObjectStore(folder / "store").open_partial(blob_of().digest.removeprefix("sha256:")) as draft:
         draft.write(data)
 
 
@@ -289,7 +297,7 @@ def test_a_blob_is_fetched_whole(server: RegistryServer, registry: Registry, tmp
     counted: list[int] = []
     assert filled(registry, tmp_path, counted.append) == BLOB
     assert counted[-1] == len(BLOB)
-    assert list(Store(tmp_path / "store").partials()) == []
+    assert list(ObjectStore(tmp_path / "store").list_partials()) == []
 
 
 def test_a_blob_that_is_cut_is_resumed(
@@ -322,7 +330,7 @@ def test_wrong_bytes_leave_nothing(server: RegistryServer, registry: Registry, t
     with pytest.raises(RegistryError) as error:
         filled(registry, tmp_path)
     assert f"instead of {blob_of().digest}" in refused(error)[0]
-    assert list(Store(tmp_path / "store").partials()) == []
+    assert list(ObjectStore(tmp_path / "store").list_partials()) == []
 
 
 def test_a_redirect_gets_no_login(
@@ -388,48 +396,57 @@ def files(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("api", [True, False], ids=["referrers", "fallback tag"])
 def test_what_explains_an_image_is_attached(api: bool, server: RegistryServer, registry: Registry, files: Path) -> None:
     server.referrers = api
-    image = parse_manifest(image_manifest(blob_of(), []))
+    image = parse_manifest(create_image_manifest(blob_of(), []))
     digest = server.add_manifest("1", image.body, MANIFEST)
     reference = Reference(host=server.host, repository="team/x", tag="1")
     found = find_attachments(files)
-    attached = attach(Destination(reference=reference, registry=registry), image.descriptor, found)
+    attached = attach_files(PushDestination(reference=reference, registry=registry), image.descriptor, found)
     listed = listed_by(server.host, "team/x", digest)
     assert tuple(item.digest for item in listed) == attached
     assert [item.artifact_type for item in listed] == ["application/spdx+json", "application/vnd.in-toto+json"]
     sbom = registry.get_manifest("team/x", attached[0])
     assert server.blobs[sbom.layers[0].digest] == (files / "sbom.spdx.json").read_bytes()
-    assert (fallback_tag(digest) in server.manifests) is not api
+    assert (referrers_tag(digest) in server.manifests) is not api
     puts = server.count("PUT", "/uploads/")
-    assert attach(Destination(reference=reference, registry=registry), image.descriptor, found) == attached
+    assert attach_files(PushDestination(reference=reference, registry=registry), image.descriptor, found) == attached
     assert listed_by(server.host, "team/x", digest) == listed
     assert server.count("PUT", "/uploads/") == puts
 
 
 def test_a_changed_sbom_takes_the_place_of_the_older(server: RegistryServer, registry: Registry, files: Path) -> None:
-    image = parse_manifest(image_manifest(blob_of(), []))
+    image = parse_manifest(create_image_manifest(blob_of(), []))
     digest = server.add_manifest("1", image.body, MANIFEST)
     reference = Reference(host=server.host, repository="team/x", tag="1")
-    attach(Destination(reference=reference, registry=registry), image.descriptor, find_attachments(files))
+    attach_files(PushDestination(reference=reference, registry=registry), image.descriptor, find_attachments(files))
     (files / "sbom.spdx.json").write_text('{"spdxVersion": "SPDX-3.0"}')
-    attached = attach(Destination(reference=reference, registry=registry), image.descriptor, find_attachments(files))
+    attached = attach_files(
+        PushDestination(reference=reference, registry=registry), image.descriptor, find_attachments(files)
+    )
     assert {item.digest for item in listed_by(server.host, "team/x", digest)} == set(attached)
-    assert server.manifests[fallback_tag(digest)][0] == INDEX
+    assert server.manifests[referrers_tag(digest)][0] == INDEX
 
 
 def test_what_is_attached_already_is_seen_in_one_look(server: RegistryServer, registry: Registry, files: Path) -> None:
-    image = parse_manifest(image_manifest(blob_of(), []))
+    image = parse_manifest(create_image_manifest(blob_of(), []))
     server.add_manifest("1", image.body, MANIFEST)
     reference = Reference(host=server.host, repository="team/x", tag="1")
-    attached = attach(Destination(reference=reference, registry=registry), image.descriptor, find_attachments(files))
+    attached = attach_files(
+        PushDestination(reference=reference, registry=registry), image.descriptor, find_attachments(files)
+    )
     asked = len(server.seen)
-    again = attach(Destination(reference=reference, registry=registry), image.descriptor, find_attachments(files))
+    again = attach_files(
+        PushDestination(reference=reference, registry=registry), image.descriptor, find_attachments(files)
+    )
     assert again == attached
     assert len(server.seen) == asked + 1
 
 
 def test_nothing_to_attach(server: RegistryServer, registry: Registry, tmp_path: Path) -> None:
     reference = Reference(host=server.host, repository="team/x", tag="1")
-    assert attach(Destination(reference=reference, registry=registry), blob_of(), find_attachments(tmp_path)) == ()
+    assert (
+        attach_files(PushDestination(reference=reference, registry=registry), blob_of(), find_attachments(tmp_path))
+        == ()
+    )
     assert server.seen == []
 
 

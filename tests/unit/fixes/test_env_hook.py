@@ -12,7 +12,7 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_fixes
-from rlbox.fixes.render import bake_fixes
+from rlbox.fixes.render import render_fixes
 from rlbox.target.target import load_target
 
 SHIPPED = Project(folder=CHECKOUT)
@@ -23,7 +23,9 @@ SHOW = f"import json, os; print(json.dumps({{n: os.environ[n] for n in {NAMES} i
 def exported(tmp_path: Path, **environment: str) -> dict[str, str]:
     (tmp_path / "env").write_text("HF_TOKEN=of-the-file\nWANDB_KEY='of the file'\nOPEN=for all\n")
     fixes = [fix for fix in load_fixes(SHIPPED) if fix.id == "env-not-exported"]
-    files = {file.path: file.text for file in bake_fixes(tuple(fixes), load_target(SHIPPED, "local").target, {}).files}
+    files = {
+        file.path: file.text for file in render_fixes(tuple(fixes), load_target(SHIPPED, "local").target, {}).files
+    }
     hook = tmp_path / "hook.sh"
     hook.write_text(files["/opt/rlbox/hooks/05-env-not-exported.sh"])
     argv = ["sh", "-eu", "-c", '. "$0"; exec "$@"', str(hook), sys.executable, "-c", SHOW]

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from rlbox.config.schema import check_spec
-from rlbox.config.toml_files import load_toml, merge
+from rlbox.config.schema import validate_spec
+from rlbox.config.toml_files import load_toml, merge_tables
 from rlbox.fixes.fix import Applies, Bake, BakedRun, Fix, RayWords
-from rlbox.fixes.render import filled_bake, template_values
-from rlbox.fixes.view import baked_rows, condition_words, kind_of
+from rlbox.fixes.render import build_template_values, render_bake
+from rlbox.fixes.view import classify_fix, describe_conditions, list_bake_entries
 from rlbox.target.target import DEFAULTS, Target
 
 FIX: dict[str, Any] = {
@@ -64,17 +64,19 @@ BAKED: list[tuple[dict[str, Any], tuple[str, str, str, str]]] = [
 
 
 def fix(**changes: Any) -> Fix:
-    return check_spec(Fix, {**FIX, **changes}, "a-fix.toml")
+    return validate_spec(Fix, {**FIX, **changes}, "a-fix.toml")
 
 
 def target() -> Target:
     data = {"name": "t", "title": "t", "base": {"bootstrap": "debian:bookworm"}, "hardware": {"gpu": "A800"}}
-    return check_spec(Target, merge(load_toml(DEFAULTS), {**data, "stack": [{"name": "a", "packages": ["six"]}]}), "t")
+    return validate_spec(
+        Target, merge_tables(load_toml(DEFAULTS), {**data, "stack": [{"name": "a", "packages": ["six"]}]}), "t"
+    )
 
 
 @pytest.mark.parametrize(("applies", "words"), CONDITIONS)
 def test_conditions(applies: dict[str, Any], words: tuple[str, ...]) -> None:
-    assert condition_words(fix(applies=applies).applies) == words
+    assert describe_conditions(fix(applies=applies).applies) == words
 
 
 def test_no_condition_is_forgotten() -> None:
@@ -84,13 +86,13 @@ def test_no_condition_is_forgotten() -> None:
 @pytest.mark.parametrize(("bake", "row"), BAKED)
 def test_what_is_baked(bake: dict[str, Any], row: tuple[str, str, str, str]) -> None:
     made = fix(bake=bake)
-    (found,) = baked_rows(made, made.bake)
+    (found,) = list_bake_entries(made, made.bake)
     assert (found.kind, found.name, found.value, found.text) == row
 
 
 def test_a_patch_is_shown_with_where_it_comes_from() -> None:
     made = fix(bake={"patch": [PATCH]})
-    (row,) = baked_rows(made, made.bake)
+    (row,) = list_bake_entries(made, made.bake)
     assert (row.kind, row.name, row.value) == ("patch", "new-name", "the old name is gone")
     assert "made for: v1\n" in row.text
     assert row.text.endswith(DIFF)
@@ -106,11 +108,15 @@ def test_nothing_that_can_be_baked_is_forgotten(model: type[Bake], key: str | No
 
 def test_templates_are_filled_for_a_target() -> None:
     made = fix(bake={"env": {"GPU": "{{ hardware.gpu }}"}, "ray": {"head": ["{{ 'x' if has('ray') else '' }}"]}})
-    bake = filled_bake(made, template_values(target(), {}))
-    assert [(row.kind, row.value) for row in baked_rows(made, bake)] == [("env", "A800")]
+    bake = render_bake(made, build_template_values(target(), {}))
+    assert [(row.kind, row.value) for row in list_bake_entries(made, bake)] == [("env", "A800")]
 
 
 def test_kinds() -> None:
     check = {"run": "true"}
-    assert kind_of(fix(bake={"env": {"A": "1"}}, check=check)) == "baked"
-    assert (kind_of(fix(check=check)), kind_of(fix()), kind_of(fix(benign=True))) == ("check", "remedy", "benign")
+    assert classify_fix(fix(bake={"env": {"A": "1"}}, check=check)) == "baked"
+    assert (classify_fix(fix(check=check)), classify_fix(fix()), classify_fix(fix(benign=True))) == (
+        "check",
+        "remedy",
+        "benign",
+    )

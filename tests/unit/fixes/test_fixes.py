@@ -10,13 +10,13 @@ import pytest
 from fakes import CHECKOUT, PACKAGE, TARGET, Folder, fitting_lock
 
 from rlbox.config.project import Project
-from rlbox.config.schema import check_spec
-from rlbox.engine.container import limit_words
+from rlbox.config.schema import validate_spec
+from rlbox.engine.container import docker_limit_args
 from rlbox.errors import SpecError
-from rlbox.fixes.catalogue import load_fixed_target, load_fixes
-from rlbox.fixes.conditions import has_package, judge, stack_versions
+from rlbox.fixes.catalogue import load_fixes, load_target_with_fixes
+from rlbox.fixes.conditions import check_package, collect_stack_versions, evaluate_fix
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.render import applicable, bake_fixes, fix_manifest
+from rlbox.fixes.render import render_fix_manifest, render_fixes, select_fixes
 from rlbox.image.labels import image_labels
 from rlbox.image.machine import container_defaults
 from rlbox.image.plans import load_image_plan
@@ -39,7 +39,7 @@ TEXT = {
 
 
 def fix(name: str = "mine", **keys: Any) -> Fix:
-    return check_spec(Fix, {**TEXT, "id": name, **keys}, f"{name}.toml")
+    return validate_spec(Fix, {**TEXT, "id": name, **keys}, f"{name}.toml")
 
 
 def target(folder: Folder, text: str = "") -> Target:
@@ -85,13 +85,13 @@ def target(folder: Folder, text: str = "") -> Target:
 )
 def test_when_a_fix_applies(folder: Folder, applies: dict[str, Any], text: str, holds: bool, reason: str) -> None:
     spec = target(folder, text)
-    verdict = judge(fix(applies=applies), spec, stack_versions(spec, None))
+    verdict = evaluate_fix(fix(applies=applies), spec, collect_stack_versions(spec, None))
     assert (verdict.applies, reason in map(str, verdict.reasons)) == (holds, True), verdict
 
 
 def test_every_fact_against_a_fix_is_told(folder: Folder) -> None:
     spec = target(folder)
-    verdict = judge(fix(applies={"gpu": True, "nodes": ">=2", "stack": ["vllm"]}), spec, {})
+    verdict = evaluate_fix(fix(applies={"gpu": True, "nodes": ">=2", "stack": ["vllm"]}), spec, {})
     assert tuple(map(str, verdict.reasons)) == ("no GPU", "1 node, not >=2", "vllm is not in the stack")
 
 
@@ -99,11 +99,11 @@ def test_versions_come_from_the_spec_and_then_from_the_lock(folder: Folder) -> N
     spec = target(folder, STACK)
     rows = tuple(replace(PACKAGE, name=name, version="9.0") for name in ("vllm", "ray", "Flash_Attn"))
     lock = replace(fitting_lock(spec, ()), groups=(LockedGroup(name="engine", packages=rows),))
-    assert stack_versions(spec, lock) == {
+    assert collect_stack_versions(spec, lock) == {
         "verl": "", "my-verl": "", "six": "1.16.0", "vllm": "0.12.0", "ray": "9.0", "flash-attn": "9.0",
     }  # fmt: skip
-    assert has_package("ray>=9", stack_versions(spec, lock))[0]
-    holds, why = has_package("a==1", {"a": "no version"})
+    assert check_package("ray>=9", collect_stack_versions(spec, lock))[0]
+    holds, why = check_package("a==1", {"a": "no version"})
     assert (holds, why) == (False, "a has the version 'no version', which cannot be compared")
 
 
@@ -114,7 +114,7 @@ def test_what_is_baked(folder: Folder) -> None:
     )
     second = fix("second", order=20, bake={"path": {"LIBRARY_PATH": ["/c"]}, "hook": "export Y={{ python }}\n"})
     other = fix("other", applies={"gpu": True}, bake={"env": {"Z": "1"}})
-    baked = bake_fixes((second, other, first), spec, {"ray": ""})
+    baked = render_fixes((second, other, first), spec, {"ray": ""})
     assert [row.id for row in baked.fixes] == ["first", "second"]
     assert baked.env({"LIBRARY_PATH": "/base", "H": "1"}) == {"LIBRARY_PATH": "/a:/b:/c:/base", "H": "1", "X": "/data"}
     assert baked.env({})["LIBRARY_PATH"] == "/a:/b:/c"
@@ -145,7 +145,7 @@ CHANNEL = '[[stack]]\nname = "torch"\npackages = ["torch==2.11.0"]\nsource = "to
 def test_lcudart_is_the_runtime_that_torch_is_built_with(
     folder: Folder, text: str, versions: dict[str, str], leads_to: str
 ) -> None:
-    baked = bake_fixes(
+    baked = render_fixes(
         [fix for fix in load_fixes(SHIPPED) if fix.id == "lcudart-link"], target(folder, A800 + text), versions
     )
     link = baked.links["/opt/rlbox/lib/link/libcudart.so"]
@@ -156,7 +156,7 @@ def test_lcudart_is_the_runtime_that_torch_is_built_with(
 def test_the_manifest_has_the_checks(folder: Folder) -> None:
     spec = target(folder)
     checked = fix("checked", heals=["a-cause"], check={"run": "test -d {{ site }}", "when": ["run"]})
-    data = json.loads(fix_manifest((checked, fix("plain")), spec, {}, {"disk": {}}))
+    data = json.loads(render_fix_manifest((checked, fix("plain")), spec, {}, {"disk": {}}))
     assert data["fixes"][0]["check"] == {"run": "test -d /opt/venv/lib/python3.11/site-packages", "when": ["run"]}
     assert (data["fixes"][1]["check"], data["facts"], data["target"]) == (None, {"disk": {}}, "mine")
 
@@ -167,18 +167,18 @@ def test_limits_are_floors(folder: Folder) -> None:
     )
     text = '[run]\nshm_gib = 2.0\npids = 7\nulimits = {stack = ""}\ncap_add = ["B"]\n'
     spec = target(folder, text)
-    limits = container_defaults(spec, bake_fixes((asks,), spec, {}))
-    assert limit_words(limits) == [
+    limits = container_defaults(spec, render_fixes((asks,), spec, {}))
+    assert docker_limit_args(limits) == [
         f"--shm-size={8 << 30}", "--pids-limit=100", "--ulimit=memlock=-1", "--cap-add=A", "--cap-add=B",
     ]  # fmt: skip
     spec = target(folder, "[run]\nshm_gib = 9.0\n")
-    larger = container_defaults(spec, bake_fixes((asks,), spec, {}))
+    larger = container_defaults(spec, render_fixes((asks,), spec, {}))
     assert (larger.shm_gib, larger.pids) == (9.0, 0), "no limit is above every floor"
 
 
 def test_ray_start(folder: Folder) -> None:
     words = fix(bake={"ray": {"common": ["--c"], "head": ["--port={{ 8100 }}"], "worker": ["--w"], "before": "true"}})
-    [file] = bake_fixes((words,), target(folder), {}).files
+    [file] = render_fixes((words,), target(folder), {}).files
     assert 'head) set -- --head --port=8100 --c "$@" ;;' in file.text
     assert 'worker) set -- --w --c "$@" ;;' in file.text
     assert "(\ntrue\n) || exit" in file.text
@@ -200,7 +200,7 @@ def test_ray_start(folder: Folder) -> None:
 def test_what_cannot_be_baked(folder: Folder, bakes: list[dict[str, Any]], message: str) -> None:
     fixes = [fix(name, bake=bake) for name, bake in zip("ab", bakes, strict=False)]
     with pytest.raises(SpecError) as caught:
-        bake_fixes(fixes, target(folder), {})
+        render_fixes(fixes, target(folder), {})
     assert caught.value.what.startswith(message)
 
 
@@ -208,13 +208,13 @@ def test_every_refusal_is_told_at_once(folder: Folder) -> None:
     spec = target(folder, '[env]\nA = "1"\n')
     row = {"if": "target.env.get('A') == '1'", "says": "A is {{ target.env.A }}", "next": "unset it"}
     never = fix("never", bake={"refuse": [{**row, "if": "has('vllm')"}]})
-    bake_fixes((never,), spec, {})
+    render_fixes((never,), spec, {})
     with pytest.raises(SpecError) as one:
-        bake_fixes((fix("one", bake={"refuse": [row]}), never), spec, {})
+        render_fixes((fix("one", bake={"refuse": [row]}), never), spec, {})
     assert one.value.what == "A is 1 (fix one): unset it"
     assert one.value.next_step == 'correct the spec, or switch the fix off: fixes.off.one = "why"'
     with pytest.raises(SpecError) as two:
-        bake_fixes((fix("one", bake={"refuse": [row]}), fix("two", bake={"refuse": [row]})), spec, {})
+        render_fixes((fix("one", bake={"refuse": [row]}), fix("two", bake={"refuse": [row]})), spec, {})
     assert two.value.what.splitlines() == [
         "images/mine/target.toml: 2 problems", "  A is 1 (fix one): unset it", "  A is 1 (fix two): unset it",
     ]  # fmt: skip
@@ -222,16 +222,16 @@ def test_every_refusal_is_told_at_once(folder: Folder) -> None:
 
 def test_a_fix_that_is_none_cannot_be_switched_off(folder: Folder) -> None:
     with pytest.raises(SpecError, match=r"fixes.off: there is no fix 'nobody'"):
-        applicable((fix(),), target(folder, '[fixes.off]\nnobody = "x"\n'), {})
+        select_fixes((fix(),), target(folder, '[fixes.off]\nnobody = "x"\n'), {})
 
 
 def test_packages_become_part_of_the_base(folder: Folder) -> None:
     text = "\n".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in TEXT.items())
     folder.write("templates/fixes/needs-git.toml", text + '\n[applies]\nstack = ["six"]\n[bake]\npackages = ["git"]\n')
     folder.target("mine")
-    assert "git" in load_fixed_target(folder.project, "mine").target.base.packages
+    assert "git" in load_target_with_fixes(folder.project, "mine").target.base.packages
     folder.target("mine", TARGET.replace("six==1.16.0", "rich"))
-    assert "git" not in load_fixed_target(folder.project, "mine").target.base.packages
+    assert "git" not in load_target_with_fixes(folder.project, "mine").target.base.packages
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.fixes.catalogue import fixes_that_know, load_fixed_target, load_fixes, variables
-from rlbox.fixes.conditions import stack_versions
-from rlbox.fixes.render import bake_fixes
-from rlbox.fixes.view import judge_all
+from rlbox.fixes.catalogue import find_fixes_by_log, list_env_variables, load_fixes, load_target_with_fixes
+from rlbox.fixes.conditions import collect_stack_versions
+from rlbox.fixes.render import render_fixes
+from rlbox.fixes.view import evaluate_fixes
 from rlbox.target.lock import load_lock
 
 PROJECT = Project(folder=CHECKOUT)
@@ -28,21 +28,21 @@ PROJECT = Project(folder=CHECKOUT)
     ],
 )
 def test_an_error_leads_to_its_fix(text: str, fix: str) -> None:
-    found = fixes_that_know(load_fixes(PROJECT), f"Traceback:\n  {text}\n")
+    found = find_fixes_by_log(load_fixes(PROJECT), f"Traceback:\n  {text}\n")
     assert found[0].id == fix
     assert found[0].remedy
     assert found[0].remedy_zh
 
 
 def test_what_nobody_knows() -> None:
-    assert fixes_that_know(load_fixes(PROJECT), "all is well\n\n") == ()
+    assert find_fixes_by_log(load_fixes(PROJECT), "all is well\n\n") == ()
 
 
 @pytest.mark.parametrize("target", sorted(PROJECT.targets()))
 def test_every_variable_of_an_image_has_its_reason(target: str) -> None:
-    loaded = load_fixed_target(PROJECT, target)
-    versions = stack_versions(loaded.target, load_lock(PROJECT.lock_file(target)))
-    rows = variables(judge_all(loaded.fixes, loaded.target, versions), loaded.target)
-    baked = bake_fixes(loaded.fixes, loaded.target, versions)
+    loaded = load_target_with_fixes(PROJECT, target)
+    versions = collect_stack_versions(loaded.target, load_lock(PROJECT.lock_file(target)))
+    rows = list_env_variables(evaluate_fixes(loaded.fixes, loaded.target, versions), loaded.target)
+    baked = render_fixes(loaded.fixes, loaded.target, versions)
     assert {row.name for row in rows} == {*baked.env({}), *loaded.target.env}
     assert [row for row in rows if not row.reason] == []

@@ -12,11 +12,18 @@ import pytest
 from fakes import CHECKOUT
 from patchbox import SCRIPTS, Box, patch, scripts
 
-from rlbox.config.schema import check_spec
-from rlbox.config.toml_files import load_toml, merge
+from rlbox.config.schema import validate_spec
+from rlbox.config.toml_files import load_toml, merge_tables
 from rlbox.errors import SpecError
 from rlbox.fixes.fix import Fix, FixPatch
-from rlbox.fixes.patches import PatchRow, needs_patching, patch_lines, patch_manifest, patch_notes, patch_rows
+from rlbox.fixes.patches import (
+    ResolvedPatch,
+    format_patch,
+    has_patches_to_apply,
+    list_patch_notes,
+    render_patch_manifest,
+    resolve_patches,
+)
 from rlbox.foreign import toml_table
 from rlbox.image.templates import render
 from rlbox.target.target import DEFAULTS, Target
@@ -30,15 +37,15 @@ SITE = "/opt/venv/lib/python3.11/site-packages"
 def target(more: str = "") -> Target:
     text = f'title = "t"\n{more}\n[base]\nbootstrap = "debian:bookworm"\npackages = ["python3"]\n'
     text += '[[stack]]\nname = "tools"\npackages = ["six"]\n'
-    return check_spec(Target, {**merge(load_toml(DEFAULTS), toml_table(text)), "name": "t"}, "t")
+    return validate_spec(Target, {**merge_tables(load_toml(DEFAULTS), toml_table(text)), "name": "t"}, "t")
 
 
 def fix(*rows: dict[str, Any]) -> Fix:
-    return check_spec(Fix, {"id": "f", **WORDS, "bake": {"patch": [{**ROW, **row} for row in rows]}}, "f")
+    return validate_spec(Fix, {"id": "f", **WORDS, "bake": {"patch": [{**ROW, **row} for row in rows]}}, "f")
 
 
-def rows_of(one: Fix, of: Target | None = None, versions: dict[str, str] | None = None) -> tuple[PatchRow, ...]:
-    return patch_rows([one], of or target(), versions or {}, {})
+def rows_of(one: Fix, of: Target | None = None, versions: dict[str, str] | None = None) -> tuple[ResolvedPatch, ...]:
+    return resolve_patches([one], of or target(), versions or {}, {})
 
 
 GIT = 'git = [{name = "code", url = "https://example.org/o/verl.git", ref = "main", into = "/srv/verl"}]'
@@ -83,23 +90,23 @@ def test_the_first_package_that_the_stack_has_counts() -> None:
 def test_a_patch_that_is_left_out_says_why(versions: dict[str, str], why: str) -> None:
     found = rows_of(fix({"package": ["verl>=0.6,<0.7"]}), versions=versions)
     assert found[0].skip == why
-    assert not needs_patching(found)
-    assert patch_notes(found) == (f"f/p: left out: {why}",)
+    assert not has_patches_to_apply(found)
+    assert list_patch_notes(found) == (f"f/p: left out: {why}",)
 
 
 def test_a_target_has_patches_of_its_own() -> None:
     own = 'patches = [{file = "six.patch", into = "/srv", package = ["six"], made_for = "1.16.0", reason = "r"}]'
-    found = patch_rows([fix({})], target(own), {"six": "1.16.0"}, {"six.patch": DIFF})
+    found = resolve_patches([fix({})], target(own), {"six": "1.16.0"}, {"six.patch": DIFF})
     assert [(row.name, row.fix, row.into, row.diff) for row in found][1] == ("six.patch", "", "/srv", DIFF)
-    assert patch_notes(found) == ("f/p: it is bad", "six.patch: r")
-    plain = patch_rows([], target('patches = [{file = "six.patch", into = "/srv"}]'), {}, {"six.patch": DIFF})
-    assert patch_notes(plain) == ("six.patch: changes /srv",)
+    assert list_patch_notes(found) == ("f/p: it is bad", "six.patch: r")
+    plain = resolve_patches([], target('patches = [{file = "six.patch", into = "/srv"}]'), {}, {"six.patch": DIFF})
+    assert list_patch_notes(plain) == ("six.patch: changes /srv",)
 
 
 def test_patches_of_a_fix_with_one_reason_share_a_note() -> None:
-    [row] = patch_rows([fix({})], target(), {"six": "1.16.0"}, {})
+    [row] = resolve_patches([fix({})], target(), {"six": "1.16.0"}, {})
     rows = [replace(row, name=f"f/{name}", reason=reason) for name, reason in (("a", "x"), ("b", "y"), ("c", "x"))]
-    assert patch_notes([*rows, replace(row, name="other/a", fix="other", reason="x")]) == (
+    assert list_patch_notes([*rows, replace(row, name="other/a", fix="other", reason="x")]) == (
         "f/a, c: x", "f/b: y", "other/a: x",
     )  # fmt: skip
 
@@ -112,7 +119,7 @@ def test_a_broken_template_is_refused() -> None:
 def test_the_manifest_is_what_the_script_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sums = {"verl/a.py": "0" * 64}
     found = rows_of(fix({"into": "/opt", "files": sums}, {"package": ["gone"]}), versions={})
-    manifest = json.loads(patch_manifest("t", found))
+    manifest = json.loads(render_patch_manifest("t", found))
     assert (manifest["schema"], manifest["target"], len(manifest["patches"])) == (1, "t", 2)
     assert set(patch("")) <= set(manifest["patches"][0])
     box = Box(tmp_path, capsys)
@@ -127,7 +134,7 @@ def test_the_manifest_is_what_the_script_reads(tmp_path: Path, capsys: pytest.Ca
 
 def test_the_lines_of_a_patch() -> None:
     one = fix({"package": ["verl>=0.6", "code"], "upstream": "PR 1", "files": {"verl/a.py": "0" * 64}}).bake.patch[0]
-    assert patch_lines(one) == (
+    assert format_patch(one) == (
         "patch p",
         "  changes: verl/a.py",
         "  of: verl>=0.6 or code",
@@ -153,7 +160,7 @@ def test_the_lines_of_a_patch() -> None:
 )
 def test_a_patch_that_is_wrong_is_refused(change: dict[str, Any], problem: str) -> None:
     with pytest.raises(SpecError) as refused:
-        check_spec(FixPatch, {**ROW, **change}, "f")
+        validate_spec(FixPatch, {**ROW, **change}, "f")
     assert problem in refused.value.what
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.config.schema import check_spec
+from rlbox.config.schema import validate_spec
 from rlbox.errors import SpecError
 from rlbox.hang.phases import PhaseFinder, load_phases
 from rlbox.job.job import Stage
@@ -101,9 +101,9 @@ def test_of_a_flood_of_markers_the_last_counts() -> None:
 
 
 def test_floors_are_filled_in() -> None:
-    phase = check_spec(Phase, {"name": "x", "begins": "y", "silence_s": 1, "progress": ["read", "gpu"]}, "here")
+    phase = validate_spec(Phase, {"name": "x", "begins": "y", "silence_s": 1, "progress": ["read", "gpu"]}, "here")
     assert (phase.begins, phase.progress) == (("y",), {"read": FLOORS["read"], "gpu": FLOORS["gpu"]})
-    own = check_spec(
+    own = validate_spec(
         Phase, {"name": "x", "begins": ["y", "z"], "silence_s": "10min", "progress": {"read": 9.5}}, "here"
     )
     assert (own.begins, own.silence_s, own.progress) == (("y", "z"), 600.0, {"read": 9.5})
@@ -122,7 +122,7 @@ def test_floors_are_filled_in() -> None:
 )
 def test_a_wrong_phase_is_refused(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(SpecError) as refused:
-        check_spec(Phase, {"name": "x", "begins": "y", "silence_s": 1, **wrong}, "here")
+        validate_spec(Phase, {"name": "x", "begins": "y", "silence_s": 1, **wrong}, "here")
     assert message.split("|")[-1] in str(refused.value)
 
 
@@ -138,6 +138,6 @@ def test_the_guides_own_phase_works() -> None:
     guide = (CHECKOUT / "docs" / "hangs.md").read_text()
     block = re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)[0]
     (stage,) = parse_toml(block)["stages"]
-    made = check_spec(Stage, stage, "here")
+    made = validate_spec(Stage, stage, "here")
     assert (made.limits.silence_s, made.phases[0].silence_s) == (300.0, 1200.0)
     assert made.phases[0].progress == {"network": 10000, "cpu": 0.5}

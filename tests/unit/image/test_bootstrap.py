@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fakes import DEB, Folder
 
-from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError
 from rlbox.image.bootstrap import (
     RECIPE,
@@ -100,14 +100,14 @@ def test_an_archive_that_is_there_is_not_made_again(folder: Folder) -> None:
     path = rootfs_path("2" * 64)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"tar")
-    assert make_rootfs(folder.fitting_lock("mine"), "2" * 64, 7, Store(folder.path / "store")) == path
+    assert make_rootfs(folder.fitting_lock("mine"), "2" * 64, 7, ObjectStore(folder.path / "store")) == path
 
 
 def test_no_mmdebstrap(folder: Folder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder.target("mine")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NodeError) as caught:
-        make_rootfs(folder.fitting_lock("mine"), "2" * 64, 7, Store(folder.path / "store"))
+        make_rootfs(folder.fitting_lock("mine"), "2" * 64, 7, ObjectStore(folder.path / "store"))
     assert str(caught.value) == (
         "mmdebstrap is not installed, and the target's base is bootstrapped from apt\n"
         "  where: base.bootstrap\n"

@@ -6,7 +6,7 @@ from typing import Any
 
 from fakes import CHECKOUT, TARGET, Folder, fitting_lock
 
-from rlbox.config.schema import check_spec
+from rlbox.config.schema import validate_spec
 from rlbox.fixes.fix import Fix
 from rlbox.image.check import checks_checksum
 from rlbox.image.plan import plan_image
@@ -20,7 +20,7 @@ OWN = '[[patches]]\nfile = "six.diff"\ninto = "/opt/venv"\n'
 def key(folder: Folder, text: str = TARGET, patch: str = "", **bake: Any) -> str:
     folder.target("mine", text)
     target = load_target(folder.project, "mine").target
-    fix = check_spec(Fix, {**TEXT, "id": "mine", "bake": bake, "check": {"run": "true"}}, "mine.toml")
+    fix = validate_spec(Fix, {**TEXT, "id": "mine", "bake": bake, "check": {"run": "true"}}, "mine.toml")
     lock = fitting_lock(target, ())
     patches = {"six.diff": patch} if patch else {}
     return checks_checksum(plan_image(target, lock, (), [CHECKOUT / "templates"], patches, (fix,)))

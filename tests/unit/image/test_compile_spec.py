@@ -8,24 +8,29 @@ import pytest
 from fakes import Folder, fitting_lock
 
 from rlbox.app import own_requirements
-from rlbox.artifacts.compiled_lock import plan_source, plan_tools, toolchain_base, with_wheels
-from rlbox.artifacts.python_lock import Upgrade, kept_versions, plan_inputs
-from rlbox.artifacts.relock import group_counts, group_sizes
+from rlbox.artifacts.compiled_lock import (
+    build_toolchain_base,
+    keep_compiled_wheels,
+    plan_source_inputs,
+    plan_tool_inputs,
+)
+from rlbox.artifacts.python_lock import UpgradeRequest, list_kept_versions, plan_resolver_inputs
+from rlbox.artifacts.relock import count_packages, measure_package_groups
 from rlbox.errors import SpecError
 from rlbox.image.labels import spec_checksum
-from rlbox.target.artifact import artifacts, compile_inputs, named_files
-from rlbox.target.compiled import arch_env
+from rlbox.target.artifact import list_artifacts, list_compile_inputs, list_named_artifacts
+from rlbox.target.compiled import arch_variables
 from rlbox.target.lock import (
-    Compiled,
+    CompiledWheel,
     Deb,
     Lock,
     Package,
-    lock_checksum,
-    lock_remedy,
-    lock_state,
-    objects_digest,
+    compute_objects_digest,
+    compute_recipe_digest,
+    compute_spec_checksum,
+    describe_lock_state,
     parse_lock,
-    recipe_digest,
+    suggest_lock_command,
 )
 from rlbox.target.target import Target, load_target
 
@@ -72,15 +77,15 @@ def target(folder: Folder, text: str = SPEC) -> Target:
 
 
 def digest(spec: Target, tools: tuple[Package, ...] = (TORCH,), toolchain: tuple[Deb, ...] = (GCC,)) -> str:
-    return recipe_digest(spec, spec.compiled[0][1], SOURCE, tools, toolchain)
+    return compute_recipe_digest(spec, spec.compiled[0][1], SOURCE, tools, toolchain)
 
 
-def locked(spec: Target) -> tuple[Lock, Compiled]:
-    row = Compiled(name="flash-attn", group="kernels", recipe=digest(spec), source=SOURCE, tools=(TORCH,))
+def locked(spec: Target) -> tuple[Lock, CompiledWheel]:
+    row = CompiledWheel(name="flash-attn", group="kernels", recipe=digest(spec), source=SOURCE, tools=(TORCH,))
     return replace(fitting_lock(spec, own_requirements()), toolchain=(GCC,), compiled=(row,)), row
 
 
-def wheel(row: Compiled, sign: str = "d") -> Package:
+def wheel(row: CompiledWheel, sign: str = "d") -> Package:
     return Package(name=row.name, version="2.8.3.post2", file=FILE, sha256=sign * 64, size=9, source=row.origin)
 
 
@@ -136,14 +141,14 @@ def test_an_arch_of_one_model_is_that_of_the_target(folder: Folder) -> None:
     spec = target(folder, SPEC.replace('cuda = "13.0"', 'cuda = "13.0"\narchs = ["sm_90a", "sm_120"]'))
     archs = spec.compiled[0][1].wanted_archs("sm_90")
     assert archs == ("sm_120", "sm_90a")
-    assert arch_env(archs) == {
+    assert arch_variables(archs) == {
         "CUDAARCHS": "120;90a",
         "FLASHINFER_CUDA_ARCH_LIST": "12.0 9.0a",
         "FLASH_ATTN_CUDA_ARCHS": "120;90a",
         "NVTE_CUDA_ARCHS": "120;90a",
         "TORCH_CUDA_ARCH_LIST": "12.0;9.0a",
     }
-    assert arch_env(()) == {}
+    assert arch_variables(()) == {}
 
 
 @pytest.mark.parametrize(
@@ -170,7 +175,7 @@ def test_what_is_locked_decides_it_too(folder: Folder) -> None:
         digest(spec),
         digest(spec, tools=(replace(TORCH, sha256="e" * 64),)),
         digest(spec, toolchain=(replace(GCC, sha256="e" * 64),)),
-        recipe_digest(spec, spec.compiled[0][1], replace(SOURCE, sha256="e" * 64), (TORCH,), (GCC,)),
+        compute_recipe_digest(spec, spec.compiled[0][1], replace(SOURCE, sha256="e" * 64), (TORCH,), (GCC,)),
     }
     assert len(found) == 4
 
@@ -178,7 +183,7 @@ def test_what_is_locked_decides_it_too(folder: Folder) -> None:
 def test_objects_are_shared_by_the_choice_of_units(folder: Folder) -> None:
     whole = target(folder)
     some = target(folder, SPEC.replace("memory_gib", 'units = ["*bf16*"]\nmemory_gib'))
-    found = {objects_digest(one, one.compiled[0][1], locked(one)[1], (GCC,)) for one in (whole, some)}
+    found = {compute_objects_digest(one, one.compiled[0][1], locked(one)[1], (GCC,)) for one in (whole, some)}
     assert len(found) == 1
     assert digest(whole) != digest(some)
 
@@ -186,7 +191,7 @@ def test_objects_are_shared_by_the_choice_of_units(folder: Folder) -> None:
 def test_the_lock_is_of_what_decides(folder: Folder) -> None:
     """The target's architecture is what is compiled for, so that it is part of the lock's checksum; memory is not."""
     checksums = [
-        lock_checksum(target(folder, text), ())
+        compute_spec_checksum(target(folder, text), ())
         for text in (SPEC, SPEC.replace("sm_90", "sm_80"), SPEC.replace("6.5", "7.5"))
     ]
     assert checksums[0] != checksums[1]
@@ -211,12 +216,12 @@ def test_a_lock_with_compiled_wheels(folder: Folder) -> None:
     spec = target(folder)
     lock, row = locked(spec)
     assert parse_lock(lock.text(), "x", "y") == lock
-    state = lock_state(spec, lock, own_requirements(), {})
+    state = describe_lock_state(spec, lock, own_requirements(), {})
     assert state == "incomplete: flash-attn not compiled yet"
-    assert lock_remedy("mine", state) == "rlbox compile mine"
-    assert lock_remedy("mine", "missing") == "rlbox lock mine"
+    assert suggest_lock_command("mine", state) == "rlbox compile mine"
+    assert suggest_lock_command("mine", "missing") == "rlbox lock mine"
     whole = lock.with_wheel(row, wheel(row))
-    assert lock_state(spec, whole, own_requirements(), {}) == "current"
+    assert describe_lock_state(spec, whole, own_requirements(), {}) == "current"
     assert parse_lock(whole.text(), "x", "y") == whole
     assert whole.with_wheel(row, wheel(row, "e")).groups[1].packages[0].sha256 == "e" * 64
     assert [package.name for package in whole.groups[1].packages] == ["flash-attn", "six"]
@@ -225,10 +230,10 @@ def test_a_lock_with_compiled_wheels(folder: Folder) -> None:
 def test_what_is_fetched_and_from_where(folder: Folder) -> None:
     """The wheel is a file of the lock that no source has; what it is made from is fetched by `rlbox compile` alone."""
     lock, row = locked(target(folder))
-    kinds = {one.name: one.kind for one in artifacts(lock.with_wheel(row, wheel(row)))}
+    kinds = {one.name: one.kind for one in list_artifacts(lock.with_wheel(row, wheel(row)))}
     assert kinds["flash-attn"] == "compiled"
     assert "torch" not in kinds
-    inputs = compile_inputs(lock, row)
+    inputs = list_compile_inputs(lock, row)
     assert [(one.name, one.kind, one.group) for one in inputs] == [
         ("g++", "apt", "compile"),
         ("torch", "python", "compile"),
@@ -239,43 +244,43 @@ def test_what_is_fetched_and_from_where(folder: Folder) -> None:
 def test_a_lock_names_all_that_it_takes_to_compile(folder: Folder) -> None:
     """So that no care for the store removes it, and the lock can be asked to move it."""
     lock, _ = locked(target(folder))
-    known = {file.sha256 for file in named_files(lock)}
+    known = {file.sha256 for file in list_named_artifacts(lock)}
     assert {SOURCE.sha256, TORCH.sha256, GCC.sha256} <= known
     assert {"torch", "g++", "flash-attn"} <= set(lock.names())
-    assert group_counts(lock)["compile"] == 3
-    assert group_sizes(lock)["compile"] == 27
+    assert count_packages(lock)["compile"] == 3
+    assert measure_package_groups(lock)["compile"] == 27
     plain = replace(lock, toolchain=(), compiled=())
-    assert "compile" not in group_counts(plain)
-    assert named_files(plain) == artifacts(plain)
+    assert "compile" not in count_packages(plain)
+    assert list_named_artifacts(plain) == list_artifacts(plain)
 
 
 def test_a_relock_keeps_a_wheel_of_the_same_recipe(folder: Folder) -> None:
     lock, row = locked(target(folder))
     before = lock.with_wheel(row, wheel(row))
-    assert with_wheels(lock, before) == before
-    assert with_wheels(lock, None) == lock
+    assert keep_compiled_wheels(lock, before) == before
+    assert keep_compiled_wheels(lock, None) == lock
     other = replace(lock, compiled=(replace(row, recipe="f" * 64),))
-    assert with_wheels(other, before) == other
-    assert "flash-attn" not in kept_versions(before, Upgrade())["stack"]
+    assert keep_compiled_wheels(other, before) == other
+    assert "flash-attn" not in list_kept_versions(before, UpgradeRequest())["stack"]
 
 
 def test_what_uv_is_asked(folder: Folder) -> None:
     spec = target(folder)
-    (stack, *_) = plan_inputs(spec, (), {})
+    (stack, *_) = plan_resolver_inputs(spec, (), {})
     assert stack.files["excluded.txt"] == "flash-attn ; python_version < '0'\n"
     entry = spec.compiled[0][1]
-    source = plan_source(entry)
+    source = plan_source_inputs(entry)
     assert source.files["source.in"] == "flash-attn==2.8.3.post2\n"
     assert 'no-binary-package = ["flash-attn"]' in source.files["uv.toml"]
     known = (replace(TORCH, version="2.10.0"), wheel_of("ninja", "1.11"))
-    old = Compiled(name="flash-attn", group="k", recipe="", source=SOURCE, tools=known)
-    tools = plan_tools(entry, (TORCH,), old, ())
+    old = CompiledWheel(name="flash-attn", group="k", recipe="", source=SOURCE, tools=known)
+    tools = plan_tool_inputs(entry, (TORCH,), old, ())
     assert tools.files["tools.in"] == (
         "ninja\nnvidia-cuda-cccl==13.0.*\nnvidia-cuda-crt==13.0.*\nnvidia-cuda-nvcc==13.0.*\n"
         "nvidia-cuda-runtime==13.0.*\nnvidia-nvvm==13.0.*\nsetuptools>=70\ntorch==2.11.0\n"
     )
     assert tools.files["pins.txt"] == "ninja==1.11\ntorch==2.11.0\n"
-    assert plan_tools(entry, (TORCH,), old, ("ninja",)).files["pins.txt"] == "torch==2.11.0\n"
+    assert plan_tool_inputs(entry, (TORCH,), old, ("ninja",)).files["pins.txt"] == "torch==2.11.0\n"
 
 
 def wheel_of(name: str, version: str) -> Package:
@@ -283,8 +288,8 @@ def wheel_of(name: str, version: str) -> Package:
 
 
 def test_the_system_of_a_build(folder: Folder) -> None:
-    base = toolchain_base(target(folder))
+    base = build_toolchain_base(target(folder))
     assert base is not None
     assert base.packages == ("g++", "make", "python3-dev")
     image = SPEC.replace('bootstrap = "debian:bookworm"\npackages = ["python3"]', f'image = "r/b@sha256:{"0" * 64}"')
-    assert toolchain_base(target(folder, image)) is None
+    assert build_toolchain_base(target(folder, image)) is None

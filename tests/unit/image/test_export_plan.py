@@ -15,7 +15,7 @@ from rlbox.app import App
 from rlbox.config.project import Project
 from rlbox.engine.container import ContainerDefaults
 from rlbox.errors import SpecError
-from rlbox.fixes.catalogue import load_fixed_target, load_fixes
+from rlbox.fixes.catalogue import load_fixes, load_target_with_fixes
 from rlbox.image.export import export_text
 from rlbox.image.forms.apptainer import plan_apptainer
 from rlbox.image.forms.compose import plan_compose
@@ -46,9 +46,9 @@ def catalogue() -> Iterator[None]:
 
 def definition(folder: Folder, text: str = TARGET) -> Definition:
     folder.target("mine", text)
-    loaded = load_fixed_target(folder.project, "mine")
+    loaded = load_target_with_fixes(folder.project, "mine")
     lock = fitting_lock(loaded.target, ())
-    return parse_definition(plan_apptainer(loaded.target, lock, loaded.fixes, {}, SHIPPED.template_folders()))
+    return parse_definition(plan_apptainer(loaded.target, lock, loaded.fixes, {}, SHIPPED.template_dirs()))
 
 
 def compose(project: Project, name: str, **asked: str) -> str:
@@ -178,9 +178,9 @@ def test_a_disk_without_a_place_must_be_named() -> None:
         create=False,
         need_gib=0,
     )
-    text = plan_compose(target, limits, SHIPPED.template_folders())
+    text = plan_compose(target, limits, SHIPPED.template_dirs())
     assert 'source: "${RLBOX_DATA:?' in text
-    dollar = plan_compose(target, replace(limits, host='/a$b"c'), SHIPPED.template_folders())
+    dollar = plan_compose(target, replace(limits, host='/a$b"c'), SHIPPED.template_dirs())
     (line,) = [line.strip() for line in dollar.splitlines() if "source:" in line]
     assert json.loads(line.partition(" ")[2]) == '${RLBOX_DATA:-/a$$b"c}'
 

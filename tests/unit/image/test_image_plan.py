@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from fakes import CHECKOUT, LIMITS, ON_IMAGE, PACKAGE, TARGET, UV, Folder, fitting_lock, image_plan
 
-from rlbox.fixes.render import bake_fixes, fix_manifest
+from rlbox.fixes.render import render_fix_manifest, render_fixes
 from rlbox.image.labels import compute_image_keys, image_labels, rootfs_checksum, spec_checksum
 from rlbox.image.layers import list_part_paths
 from rlbox.image.machine import machine_requirements
 from rlbox.image.plan import ImagePlan, plan_image
 from rlbox.target.artifact import TorchGroup
-from rlbox.target.lock import GitTree, HttpFile, LockedGroup, Package, lock_patch
+from rlbox.target.lock import GitTree, HttpFile, LockedGroup, Package, hash_patch
 from rlbox.target.target import Target, load_target
 
 TEMPLATES = [CHECKOUT / "templates"]
@@ -61,7 +61,7 @@ def test_the_whole_plan(folder: Folder) -> None:
             "files/opt/rlbox/libexec/unified_diff.py": "unified_diff.py\n",
             "files/opt/rlbox/libexec/entrypoint.sh": "entrypoint.sh\n",
             "files/opt/rlbox/libexec/init.sh": "init.sh\n",
-            "fixes/opt/rlbox/share/fixes.json": fix_manifest((), target, {}, machine_requirements(target, {})),
+            "fixes/opt/rlbox/share/fixes.json": render_fix_manifest((), target, {}, machine_requirements(target, {})),
             f"lock/{lock.checksum()[:12]}/opt/rlbox/share/lock.json": lock.text(),
             "scripts/apply_patches.py": "apply_patches.py\n",
             "scripts/unified_diff.py": "unified_diff.py\n",
@@ -78,7 +78,7 @@ def test_the_whole_plan(folder: Folder) -> None:
         sources="cn",
         epoch=1735689600,
         env={"A": "1"},
-        keys=compute_image_keys(target, lock, bake_fixes((), target, {}), (), ()),
+        keys=compute_image_keys(target, lock, render_fixes((), target, {}), (), ()),
         container=limits,
     )
 
@@ -135,7 +135,7 @@ COPY --link --from=rlbox.fixes /out/ /
 
 def test_patches_are_part_of_the_context(folder: Folder) -> None:
     target = load(folder, PATCHED)
-    lock = replace(fitting_lock(target, ()), patches=(lock_patch("one.diff", "diff\n"),))
+    lock = replace(fitting_lock(target, ()), patches=(hash_patch("one.diff", "diff\n"),))
     plan = plan_image(target, lock, (), TEMPLATES, {"one.diff": "diff\n"})
     assert plan.lock == "current"
     [row] = json.loads(plan.context["patches/manifest.json"])["patches"]
@@ -198,7 +198,7 @@ def test_templates_of_the_project_come_first(folder: Folder) -> None:
     folder.write("templates/base.j2", "FROM rlbox.os AS rlbox.tools\n")
     folder.target("mine")
     target = load_target(folder.project, "mine").target
-    plan = plan_image(target, None, (), folder.project.template_folders())
+    plan = plan_image(target, None, (), folder.project.template_dirs())
     assert plan.rendered["Dockerfile.base"].endswith("\n\nFROM rlbox.os AS rlbox.tools\n")
     assert "\nFROM rlbox.os AS rlbox.tools\n\n# ---- the stack" in plan.rendered["images/mine/Dockerfile"]
 

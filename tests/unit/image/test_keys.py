@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fakes import TARGET, Folder
 
-from rlbox.config.toml_files import dotted
+from rlbox.config.toml_files import iter_dotted_keys
 from rlbox.image.context import build_labels, find_outdated_reason, list_deciding_entries
 from rlbox.image.labels import KEYS_LABEL, format_keys, list_changed_keys, read_keys
 from rlbox.image.plan import ImagePlan
@@ -180,7 +180,7 @@ def test_a_label_is_read_as_it_is_written() -> None:
     ],
 )
 def test_keys_of_a_spec(value: Any, keys: dict[str, Any]) -> None:
-    assert dict(dotted(value)) == keys
+    assert dict(iter_dotted_keys(value)) == keys
 
 
 def test_the_shipped_targets_have_labels_that_fit_on_a_command_line() -> None:

@@ -8,10 +8,10 @@ import pytest
 from fakes import CHECKOUT
 from locks import WHOLE
 
-from rlbox.artifacts.object_store import Store
+from rlbox.artifacts.object_store import ObjectStore
 from rlbox.config.project import Project
 from rlbox.errors import NodeError
-from rlbox.fixes.catalogue import load_fixed_target
+from rlbox.fixes.catalogue import load_target_with_fixes
 from rlbox.image import compile_env as rooms
 from rlbox.image import compile_run as build
 from rlbox.target.lock import Deb, Lock
@@ -37,10 +37,10 @@ def test_the_compiler_of_the_lock_is_in_its_digest() -> None:
 def test_a_python_that_the_build_cannot_see_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = "/tmp/conda/bin/python3.12\n"
     monkeypatch.setattr(rooms, "run_command", lambda command: Outcome(command=command, exit_code=0, stdout=found))
-    target = load_fixed_target(Project(folder=CHECKOUT), "a800-cn").target
+    target = load_target_with_fixes(Project(folder=CHECKOUT), "a800-cn").target
     monkeypatch.setattr(Path, "exists", lambda path: True)
     with pytest.raises(NodeError) as refused:
-        rooms.prepare_build_system(target, WHOLE, Store(tmp_path))
+        rooms.prepare_build_system(target, WHOLE, ObjectStore(tmp_path))
     assert str(refused.value) == (
         "this machine's Python 3.11 lies where a build has folders of its own: /tmp/conda/bin/python3.12\n"
         "  next:  install Python 3.11 outside of /tmp"
@@ -55,10 +55,10 @@ def test_what_this_machine_lacks_to_compile(
     there: tuple[str, ...], next_step: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(rooms, "run_command", lambda command: Outcome(command=command, exit_code=1))
-    target = load_fixed_target(Project(folder=CHECKOUT), "a800-cn").target
+    target = load_target_with_fixes(Project(folder=CHECKOUT), "a800-cn").target
     monkeypatch.setattr(Path, "exists", lambda path: path.name in there)
     with pytest.raises(NodeError) as refused:
-        rooms.prepare_build_system(target, WHOLE, Store(tmp_path))
+        rooms.prepare_build_system(target, WHOLE, ObjectStore(tmp_path))
     assert refused.value.next_step == next_step
 
 

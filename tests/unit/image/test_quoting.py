@@ -9,8 +9,8 @@ from fakes import CHECKOUT, TARGET, Folder
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rlbox.config.schema import check_spec
-from rlbox.config.toml_files import load_toml, merge
+from rlbox.config.schema import validate_spec
+from rlbox.config.toml_files import load_toml, merge_tables
 from rlbox.errors import SpecError
 from rlbox.image.plan import plan_image
 from rlbox.image.templates import quote_dockerfile, render
@@ -105,7 +105,9 @@ NAMES = st.from_regex(r"\A[A-Za-z_][A-Za-z0-9_]{0,8}\Z").filter(lambda name: nam
 @given(env=st.dictionaries(NAMES, VALUES, max_size=4), title=VALUES)
 def test_a_dockerfile_says_what_the_spec_says(env: dict[str, str], title: str) -> None:
     data = {"base": {"bootstrap": "debian:bookworm"}, "stack": [{"name": "tools", "packages": ["six"]}]}
-    target = check_spec(Target, merge(load_toml(DEFAULTS), {**data, "name": "mine", "title": title, "env": env}), "x")
+    target = validate_spec(
+        Target, merge_tables(load_toml(DEFAULTS), {**data, "name": "mine", "title": title, "env": env}), "x"
+    )
     text = plan_image(target, None, (), [CHECKOUT / "templates"]).rendered["images/mine/Dockerfile"]
     assert environment(text) == env
     kinds = [line.split(" ")[0] for line in instructions(text)]
@@ -173,4 +175,4 @@ into = "/opt/$(x);y"
 def test_a_name_that_a_template_does_not_get_is_an_error(folder: Folder) -> None:
     folder.write("templates/x.j2", "{{ nothing }}")
     with pytest.raises(Exception, match="'nothing' is undefined"):
-        render(folder.project.template_folders(), "x.j2", {})
+        render(folder.project.template_dirs(), "x.j2", {})

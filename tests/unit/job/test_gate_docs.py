@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.config.schema import check_spec
+from rlbox.config.schema import validate_spec
 from rlbox.job.gate_spec import BenignRule, FileRule, ForbidRule, Gate, MetricRule, ProbeRule, RequireRule
 
 if sys.version_info >= (3, 11):
@@ -36,7 +36,7 @@ def gate_of(text: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("text", EXAMPLES)
 def test_examples_load(text: str) -> None:
-    assert check_spec(Gate, gate_of(text), "docs/gates.md") != Gate()
+    assert validate_spec(Gate, gate_of(text), "docs/gates.md") != Gate()
 
 
 def test_every_key_is_explained() -> None:

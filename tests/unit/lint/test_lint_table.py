@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from rlbox.config.schema import check_spec
+from rlbox.config.schema import validate_spec
 from rlbox.errors import SpecError
 from rlbox.lint.drift import Drift, DriftRule, load_drift
 from rlbox.lint.rules import CHECKS, lint_text
@@ -23,7 +23,7 @@ def rule(**changes: object) -> DriftRule:
         "source": ["s"],
         "dated": datetime.date(2026, 11, 20),
     }
-    return check_spec(Drift, {"rule": [{**data, **changes}]}, "t.toml").rule[0]
+    return validate_spec(Drift, {"rule": [{**data, **changes}]}, "t.toml").rule[0]
 
 
 def test_every_check_is_named_by_a_rule_and_the_other_way_round() -> None:
@@ -67,7 +67,7 @@ def test_a_row_that_cannot_be_is_refused(changes: dict[str, object], said: str) 
 def test_two_rows_of_one_name_are_refused() -> None:
     one = rule().model_dump()
     with pytest.raises(SpecError, match="two rules have the id 'a'"):
-        check_spec(Drift, {"rule": [one, one]}, "t.toml")
+        validate_spec(Drift, {"rule": [one, one]}, "t.toml")
 
 
 def test_the_state_in_a_version() -> None:

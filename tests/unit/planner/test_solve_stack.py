@@ -10,8 +10,8 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.config.schema import check_spec
-from rlbox.config.toml_files import load_toml, merge
+from rlbox.config.schema import validate_spec
+from rlbox.config.toml_files import load_toml, merge_tables
 from rlbox.planner.requirements import load_releases
 from rlbox.planner.stack_check import (
     StackVerdict,
@@ -45,7 +45,7 @@ def target(*packages: str, hardware: dict[str, Any] | None = None, channel: str 
         "stack": [group],
         "disk": {"mount": "/d"},
     }
-    return check_spec(Target, merge(merge(load_toml(DEFAULTS), own), over), "t")
+    return validate_spec(Target, merge_tables(merge_tables(load_toml(DEFAULTS), own), over), "t")
 
 
 def verdict(*packages: str, **over: Any) -> StackVerdict:
@@ -277,7 +277,7 @@ ENGINE = {"name": "transformer-engine-torch", "version": "2.12.0", "cuda": "13.0
 def compiles(*packages: str, entries: tuple[dict[str, Any], ...], **over: Any) -> StackVerdict:
     spec = target(*packages, hardware=GPU_A800).model_dump()
     compiling = {**spec, "stack": [{**spec["stack"][0], "compile": entries}]}
-    return solve_problem(plan_problem(TABLE, check_spec(Target, merge(compiling, over), "t"), None))
+    return solve_problem(plan_problem(TABLE, validate_spec(Target, merge_tables(compiling, over), "t"), None))
 
 
 OPENRLHF = ("torch==2.11.0", "openrlhf==0.11.2")

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from rlbox.app import project_of
-from rlbox.config.schema import check_spec
-from rlbox.config.toml_files import load_toml, merge
+from rlbox.config.schema import validate_spec
+from rlbox.config.toml_files import load_toml, merge_tables
 from rlbox.planner.stack_proof import ProvenRun, find_runs_with, is_unproven, load_proven_runs, proof_lines, proof_mark
 from rlbox.target.lock import load_lock
 from rlbox.target.target import DEFAULTS, Target, load_target
@@ -63,7 +63,7 @@ def test_git_parts_are_compared_by_tag_or_commit(slime: str, megatron: str, is_p
     ]
     own = {"name": "t", "title": "t", "hardware": {"gpus": 4}, "base": {"bootstrap": "debian:bookworm"}}
     own |= {"stack": [{"name": "s", "packages": packages}], "git": parts, "disk": {"mount": "/d"}}
-    target = check_spec(Target, merge(load_toml(DEFAULTS), own), "t")
+    target = validate_spec(Target, merge_tables(load_toml(DEFAULTS), own), "t")
     assert (len(proof_lines(target, None)) > 1) is is_proven
 
 

@@ -10,9 +10,9 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.fixes.catalogue import load_fixed_target
-from rlbox.fixes.conditions import stack_versions
-from rlbox.fixes.render import Baked, bake_fixes
+from rlbox.fixes.catalogue import load_target_with_fixes
+from rlbox.fixes.conditions import collect_stack_versions
+from rlbox.fixes.render import RenderedFixes, render_fixes
 from rlbox.image.machine import container_defaults, container_limits
 from rlbox.image.plans import load_image_plan
 from rlbox.provision.desired import DesiredState, move_data_disk, plan_desired_state
@@ -23,13 +23,15 @@ from rlbox.target.target import Target
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def planned(name: str, layout: Layout, absent: frozenset[str] = frozenset()) -> tuple[DesiredState, Target, Baked]:
+def planned(
+    name: str, layout: Layout, absent: frozenset[str] = frozenset()
+) -> tuple[DesiredState, Target, RenderedFixes]:
     """What a shipped target asks of a machine, its target as that sees it, and what its fixes bake."""
     project = Project(folder=CHECKOUT)
-    loaded, lock = load_fixed_target(project, name), load_lock(project.lock_file(name))
+    loaded, lock = load_target_with_fixes(project, name), load_lock(project.lock_file(name))
     assert lock
     target = move_data_disk(loaded.target, layout.data)
-    baked = bake_fixes(loaded.fixes, target, stack_versions(target, lock))
+    baked = render_fixes(loaded.fixes, target, collect_stack_versions(target, lock))
     image = load_image_plan(project, name)
     return plan_desired_state(target, lock, baked, image, layout, {}, "/usr/bin/python3", absent), target, baked
 
@@ -87,7 +89,7 @@ def test_a_fix_that_is_there_in_part_stops_no_run() -> None:
 
 def test_the_data_disk_is_where_the_machine_has_it() -> None:
     project = Project(folder=CHECKOUT)
-    target = load_fixed_target(project, "local").target
+    target = load_target_with_fixes(project, "local").target
     env = {"HF_HOME": "/data/hf", "OTHER": "/mnt/data/x:/data", "NEAR": "/database"}
     moved = move_data_disk(target.model_copy(update={"env": env}), "/disk")
     assert moved.disk.mount == "/disk"

@@ -32,7 +32,7 @@ def test_an_engine_that_ends_after_the_start_has_begun_the_run(monkeypatch: pyte
     run_store: Any = SimpleNamespace(write_ref=lambda note, plan=None: notes.append(note))
     image: Any = None
     ready = PreparedDocker(target="t", run_store=run_store, image=image, bytecode=Path(), say=lambda text: None)
-    monkeypatch.setattr("rlbox.run.docker.engine", lambda: engine)
+    monkeypatch.setattr("rlbox.run.docker.connect_engine", lambda: engine)
     plan: Any = SimpleNamespace(run_id="r", container="c", published={})
     container: Any = Container()
     there = ready._begin(plan, Path(), container, {})

@@ -26,7 +26,7 @@ def rows(catalogue: Catalogue) -> tuple[CauseRow, ...]:
 
 def test_the_page_is_current(rows: tuple[CauseRow, ...]) -> None:
     """Stale? `make docs` writes it."""
-    assert (CHECKOUT / PAGE).read_text("utf-8") == cause_page(rows, PROJECT.template_folders())
+    assert (CHECKOUT / PAGE).read_text("utf-8") == cause_page(rows, PROJECT.template_dirs())
 
 
 def test_every_cause_and_every_log_is_on_it(catalogue: Catalogue, rows: tuple[CauseRow, ...]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.config.schema import check_spec
+from rlbox.config.schema import validate_spec
 from rlbox.fixes.fix import Fix
 from scripts.docs.coverage import Demand, coverage_problems, coverage_rows, fix_gap, state_counts, unknown_numbers
 from scripts.docs.fix_docs import COVERAGE, Catalogue, fix_pages, lint_rules, load_catalogue
@@ -31,7 +31,7 @@ FIX = {
 
 def fix(**changes: object) -> Fix:
     data = {key: value for key, value in {**FIX, **changes}.items() if value is not None}
-    return check_spec(Fix, data, "a-fix.toml")
+    return validate_spec(Fix, data, "a-fix.toml")
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_what_never_ran_for_real_counts_as_not_covered(catalogue: Catalogue) -> 
     """The trainers of the five notes never ran with the versions of their targets, whatever fixes go with them."""
     counts = state_counts(catalogue.rows)
     assert sum(counts.values()) == len(catalogue.demands)
-    page = fix_pages(catalogue, Project(folder=CHECKOUT).template_folders())[COVERAGE]
+    page = fix_pages(catalogue, Project(folder=CHECKOUT).template_dirs())[COVERAGE]
     assert f"{counts['works'] + counts['changed']} of {len(catalogue.demands)} are covered." in page
     first_steps = {"P034", "P036", "P072", "P084", "P091", "P117", "P139", "P167", "P174", "P182"}
     assert {catalogue.demands[number].state for number in first_steps} == {"rendered only"}

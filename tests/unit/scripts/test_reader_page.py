@@ -13,7 +13,7 @@ TEST = load_reader_test(CHECKOUT)
 
 def test_the_pages_are_current() -> None:
     """Stale? `make docs` writes them."""
-    pages = reader_pages(TEST, PROJECT.template_folders())
+    pages = reader_pages(TEST, PROJECT.template_dirs())
     assert [name for name, text in pages.items() if (CHECKOUT / name).read_text("utf-8") != text] == []
 
 
@@ -30,6 +30,6 @@ def test_a_wrong_answer_is_counted_and_shown() -> None:
     other = ReaderTest.model_validate(data)
     assert other.right("en") == {"asked": 12, "cause": 12, "next": 11, "both": 11}
     assert other.right("en", TEST.log[0].half)["both"] == 5
-    text = reader_pages(other, PROJECT.template_folders())[PAGES["en"]]
+    text = reader_pages(other, PROJECT.template_dirs())[PAGES["en"]]
     assert text.count("**wrong**") == 1
     assert "cause right in 12 of 12, next step in 11, both in 11" in text

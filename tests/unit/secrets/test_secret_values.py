@@ -14,12 +14,12 @@ from fakes import CHECKOUT
 from rlbox.config.project import Project
 from rlbox.errors import Interrupted, SpecError, TimedOut
 from rlbox.fixes.catalogue import load_fixes
-from rlbox.fixes.render import secret_aliases
+from rlbox.fixes.render import list_secret_aliases
 from rlbox.secrets.handover import SecretGrants, encode_secrets, receive_secrets, remove_from_environment, send_secrets
 from rlbox.secrets.lookup import find_secrets
 from rlbox.values import Secret
 
-ALIASES = secret_aliases(load_fixes(Project(folder=CHECKOUT)))
+ALIASES = list_secret_aliases(load_fixes(Project(folder=CHECKOUT)))
 
 
 @pytest.fixture

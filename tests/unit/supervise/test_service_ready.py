@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.config.schema import check_spec
+from rlbox.config.schema import validate_spec
 from rlbox.errors import SpecError
 from rlbox.foreign import toml_table
 from rlbox.job.filler import Paths
@@ -194,11 +194,11 @@ def spec_of(ready: dict[str, Any], **more: Any) -> dict[str, Any]:
 )
 def test_what_a_spec_must_not_say(ready: dict[str, Any], more: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=re.escape(said)):
-        check_spec(Job, spec_of(ready, **more), "jobs/job.toml")
+        validate_spec(Job, spec_of(ready, **more), "jobs/job.toml")
 
 
 def test_a_plan_has_the_line_and_the_port_filled_in() -> None:
-    job = check_spec(Job, spec_of({"line": "^it is {param.word}", "port": "http"}, keep=True), "jobs/job.toml")
+    job = validate_spec(Job, spec_of({"line": "^it is {param.word}", "port": "http"}, keep=True), "jobs/job.toml")
     paths = Paths(run="/run", job="/job", data="/data", python="python")
     plan = plan_run(job, plan_values(job, "", {}), paths, run_id="r", place="here", target="local")
     [service] = plan.stages[0].services
@@ -208,7 +208,7 @@ def test_a_plan_has_the_line_and_the_port_filled_in() -> None:
 
 def test_the_services_of_the_guide_are_specs() -> None:
     [block] = re.findall(r"```toml\n(.*?)```", (CHECKOUT / "docs/report.md").read_text(), re.DOTALL)
-    found = [check_spec(Service, row, "docs/report.md") for row in toml_table(block)["services"]]
+    found = [validate_spec(Service, row, "docs/report.md") for row in toml_table(block)["services"]]
     assert [(service.name, service.keep, bool(service.ready.url)) for service in found] == [
         ("vllm", True, True),
         ("sandbox", False, False),

@@ -18,7 +18,7 @@ from fakes import LIMITS
 
 from rlbox.app import App
 from rlbox.config.project import Project
-from rlbox.engine.data_disk import data_folder, prepare_data_disk
+from rlbox.engine.data_disk import choose_data_dir, prepare_data_disk
 from rlbox.errors import LockHeld, NodeError, TimedOut, WorkFailed
 from rlbox.system.command import PIPE, check_command, communicate, run_command, run_in_foreground, start_command
 from rlbox.system.file_lock import hold_lock
@@ -139,12 +139,12 @@ def test_the_data_folder(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLBOX_DATA", environ)
     wanted = folder.replace("HOME", os.environ["HOME"]).replace("CWD", str(tmp_path))
-    assert data_folder(host, chosen) == Path(wanted)
+    assert choose_data_dir(host, chosen) == Path(wanted)
 
 
 def test_no_data_folder_is_named() -> None:
     with pytest.raises(NodeError) as caught:
-        data_folder("", None)
+        choose_data_dir("", None)
     assert str(caught.value) == (
         "no data disk is named\n  where: disk.host\n  next:  give --data DIR, or set RLBOX_DATA or disk.host"
     )

@@ -21,13 +21,13 @@ from rlbox.target.lock import (
     HttpFile,
     Lock,
     LockedGroup,
+    LockedPatch,
     Package,
-    Patch,
+    compute_spec_checksum,
+    describe_lock_state,
+    format_requirements,
+    hash_patch,
     load_lock,
-    lock_checksum,
-    lock_patch,
-    lock_state,
-    requirements,
 )
 from rlbox.target.target import load_target
 
@@ -47,7 +47,7 @@ def test_text_has_one_file_a_line() -> None:
         groups=(LockedGroup(name="tools", packages=(package,)), LockedGroup(name="none", packages=())),
         git=(GitTree(name="t", url="u", ref="r", commit="c", tree="e", sha256=B, size=5),),
         http=(HttpFile(name="f", url="u", sha256=B, size=6),),
-        patches=(Patch(name="p", sha256=B),),
+        patches=(LockedPatch(name="p", sha256=B),),
     )
     uv = f'{{"name": "uv", "version": "1.16.0", "file": "uv.whl", "sha256": "{A}", "size": 3, "source": "python"}}'
     six = f'"version": "1.16.0", "file": "six-ä.whl", "sha256": "{A}", "size": 3, "source": "torch-wheels/cpu"'
@@ -94,8 +94,8 @@ def test_text_has_one_file_a_line() -> None:
 def test_requirements_demand_the_hash() -> None:
     assert PACKAGE.requirement() == f"six==1.16.0 --hash=sha256:{A}\n"
     other = replace(PACKAGE, name="rich", version="15+x", sha256=B)
-    assert requirements([PACKAGE, other]) == PACKAGE.requirement() + f"rich==15+x --hash=sha256:{B}\n"
-    assert requirements([]) == ""
+    assert format_requirements([PACKAGE, other]) == PACKAGE.requirement() + f"rich==15+x --hash=sha256:{B}\n"
+    assert format_requirements([]) == ""
 
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=8)
@@ -118,7 +118,7 @@ LOCKS = st.builds(
     groups=st.lists(st.builds(LockedGroup, name=WORDS, packages=PACKAGES), max_size=3).map(tuple),
     git=rows(GitTree, "url", "ref", "commit", "tree", size=SIZES),
     http=rows(HttpFile, "url", size=SIZES),
-    patches=rows(Patch),
+    patches=rows(LockedPatch),
 )
 
 
@@ -220,7 +220,7 @@ FRESH = {
 def test_what_makes_a_lock_stale(folder: Folder) -> None:
     def checksum(text: str, *runtime: str) -> str:
         folder.target("mine", text)
-        return lock_checksum(load_target(folder.project, "mine").target, runtime)
+        return compute_spec_checksum(load_target(folder.project, "mine").target, runtime)
 
     fresh = checksum(TARGET, "click", "rich")
     assert {name: checksum(text, "rich", "click") for name, text in FRESH.items()} == dict.fromkeys(FRESH, fresh)
@@ -259,13 +259,13 @@ TEXTS_OF_PATCHES = {"one.diff": "1\n", "two.diff": "2\n"}
 def test_states_of_a_lock(folder: Folder, changes: dict[str, str], patches: dict[str, str], state: str) -> None:
     folder.target("mine", PATCHED)
     mine = load_target(folder.project, "mine").target
-    locked = tuple(lock_patch(name, text) for name, text in TEXTS_OF_PATCHES.items())
+    locked = tuple(hash_patch(name, text) for name, text in TEXTS_OF_PATCHES.items())
     lock = replace(fitting_lock(mine, ("click",)), patches=locked)
-    assert lock_state(mine, replace(lock, **changes), ("click",), patches) == state
+    assert describe_lock_state(mine, replace(lock, **changes), ("click",), patches) == state
 
 
 def test_states_of_no_lock_and_of_other_requirements(folder: Folder) -> None:
     folder.target("mine")
     mine = load_target(folder.project, "mine").target
-    assert lock_state(mine, None, (), {}) == "missing"
-    assert lock_state(mine, fitting_lock(mine, ("click",)), ("rich",), {}) == "stale: the spec changed since"
+    assert describe_lock_state(mine, None, (), {}) == "missing"
+    assert describe_lock_state(mine, fitting_lock(mine, ("click",)), ("rich",), {}) == "stale: the spec changed since"

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from vastbox import recorded
 
 from rlbox.config.project import Project
-from rlbox.config.schema import check_spec
+from rlbox.config.schema import validate_spec
 from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_fixes
-from rlbox.fixes.render import bake_fixes
+from rlbox.fixes.render import render_fixes
 from rlbox.image.forms.onstart import LIMIT, SANDBOX_PORT, plan_onstart
 from rlbox.secrets.masks import find_secret_lines, looks_like_secret
 from rlbox.target.target import Target, load_target
@@ -52,7 +52,7 @@ def target(**over: Any) -> Target:
     data = load_target(SHIPPED, "vast-5090").target.model_dump(mode="json")
     for table, values in over.items():
         data[table] = {**data[table], **values}
-    return check_spec(Target, data, "a test")
+    return validate_spec(Target, data, "a test")
 
 
 def test_the_script_fits_as_it_is() -> None:
@@ -85,7 +85,7 @@ def test_the_script_is_shell(shell: str) -> None:
 
 def test_the_sandbox_has_the_port_of_its_fix() -> None:
     fixes = [fix for fix in load_fixes(SHIPPED) if fix.id == "sandbox-service"]
-    texts = [file.text for file in bake_fixes(fixes, target(), {"sandboxfusion": "1"}).files]
+    texts = [file.text for file in render_fixes(fixes, target(), {"sandboxfusion": "1"}).files]
     assert [f"{SANDBOX_PORT}" in text for text in texts] == [True, True]
 
 
