@@ -238,7 +238,7 @@ class _Work:
         self._store.import_file(wheel, digest)
         version = str(parse_wheel_filename(wheel.name)[1])
         units = {unit.file: unit.seconds for unit in built.units if unit.state != "left"}
-        made = CompiledWheel(
+        made = WheelRecord(
             name=self._row.name,
             version=version,
             file=wheel.name,
@@ -261,7 +261,7 @@ class _Work:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompiledWheel:
+class WheelRecord:
     """A wheel that was compiled: its file, how long that took in s, how many compilers ran at a time.
 
     `units` maps each file that a compiler was started for to its seconds; those kept from before have 0.
@@ -289,12 +289,12 @@ class CompiledWheel:
         )
 
 
-def record_wheel(store: ObjectStore, compiled: CompiledWheel, made: CompiledWheel) -> None:
+def record_wheel(store: ObjectStore, compiled: CompiledWheel, made: WheelRecord) -> None:
     """Write down what a recipe gave."""
     write_atomic(_note(store, compiled.recipe), json.dumps(asdict(made), ensure_ascii=False, indent=1) + "\n")
 
 
-def find_recorded_wheel(store: ObjectStore, compiled: CompiledWheel) -> CompiledWheel | None:
+def find_recorded_wheel(store: ObjectStore, compiled: CompiledWheel) -> WheelRecord | None:
     """Return what a recipe gave on this machine, as long as the store holds the wheel."""
     made = _read(_note(store, compiled.recipe))
     return made if made and store.is_intact(made.sha256, made.size) else None
@@ -307,9 +307,9 @@ def read_unit_seconds(store: ObjectStore, name: str) -> tuple[int, ...]:
     return tuple(made.units.values()) if (made := next(found, None)) else ()
 
 
-def _read(path: Path) -> CompiledWheel | None:
+def _read(path: Path) -> WheelRecord | None:
     try:
-        return TypeAdapter(CompiledWheel).validate_json(path.read_bytes())
+        return TypeAdapter(WheelRecord).validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None
 
