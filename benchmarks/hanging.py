@@ -17,7 +17,7 @@ from benchmarks.watching import Supervised, bare_stage, unix
 from rlbox.hang.detector import HangJudge, Stall
 from rlbox.hang.phases import load_phases, phases_of
 from rlbox.job.phase import plan_phases
-from rlbox.logs.lines import LineCutter
+from rlbox.logs.lines import LineSplitter
 from rlbox.system.counters import ActivityRates
 
 NCCL_TIMEOUT_S = 600.0
@@ -106,7 +106,7 @@ def replay(data: bytes, silence_s: float = 600.0) -> Stall | None:
         if end == "\r":
             judge.grew(text, now_s)
         else:
-            judge.take(LineCutter().feed(f"{text}\n".encode()).joined, now_s)
+            judge.take(LineSplitter().feed(f"{text}\n".encode()).joined, now_s)
     return None
 
 

@@ -38,17 +38,17 @@ def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
       rlbox lint --list
     """
     from rlbox.lint.drift import load_drift
-    from rlbox.lint.rules import findings_data, findings_text, summary, table_text
+    from rlbox.lint.rules import defects_to_json, format_defects, format_rules, format_summary
 
     rules = load_drift()
     if as_list:
-        app.result({"rules": [rule.model_dump(mode="json") for rule in rules]}, table_text(rules))
+        app.result({"rules": [rule.model_dump(mode="json") for rule in rules]}, format_rules(rules))
         return 0
     from rlbox.errors import SpecError
-    from rlbox.lint.files import Owners, read_files
+    from rlbox.lint.files import TargetResolver, read_files
     from rlbox.lint.rules import lint_text
 
-    owners = Owners(app.project, target)
+    owners = TargetResolver(app.project, target)
     problems: list[str] = []
     found: list[Defect] = []
     read = 0
@@ -59,9 +59,9 @@ def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
     unread = SpecError("\n  ".join(problems), next_step=_("give the scripts, specs or notes to check"))
     if problems and not read:
         raise unread
-    app.result({"files": read, "findings": findings_data(found), "unread": problems}, findings_text(shown))
+    app.result({"files": read, "findings": defects_to_json(found), "unread": problems}, format_defects(shown))
     if read:
-        app.say(summary(found, read, app.verbosity > 0))
+        app.say(format_summary(found, read, app.verbosity > 0))
     if problems and not app.as_json:
         raise unread
     if problems:  # the one JSON object is written

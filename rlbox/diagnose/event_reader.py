@@ -28,8 +28,8 @@ from rlbox.diagnose.tracebacks import (
     parse_exception_line,
     starts_traceback,
 )
-from rlbox.logs.lines import LINE_LIMIT, Texts, block_of
-from rlbox.logs.patterns import find_hits
+from rlbox.logs.lines import LINE_LIMIT, LineBlock, make_block
+from rlbox.logs.patterns import find_hit_lines
 
 MOST_EVENTS = 4000
 """Events that are kept of one log: the first ones, and of further ones the last."""
@@ -123,7 +123,7 @@ class EventReader:
         self._until = 0
         self._clock = ""
         self._last_mark = 0
-        self._unmarked: tuple[int, Texts] | None = None
+        self._unmarked: tuple[int, LineBlock] | None = None
         self._around = RecentLines()
         self._foreign = LearnedPrefixes()
 
@@ -131,12 +131,12 @@ class EventReader:
         """Read the next lines, the first of which has the number `first` and begins at byte `offset`."""
         if not texts:
             return
-        block = block_of(texts)
+        block = make_block(texts)
         self._block = (first, offset)
         self._around.take(first, block)
         if offset < HEAD_BYTES:
             self.read.program_kinds |= find_program_kinds(block.joined[: HEAD_BYTES - offset])
-        hits = iter(find_hits(self._catalogue.scan_expressions, block) if block.hits is None else block.hits)
+        hits = iter(find_hit_lines(self._catalogue.scan_expressions, block) if block.hits is None else block.hits)
         hit = next(hits, -1)
         index, count = 0, len(block)
         while index < count:
@@ -347,7 +347,7 @@ class EventReader:
             del self.read.events[MOST_EVENTS // 2]
         self.read.events.append(event)
 
-    def _mark(self, first: int, block: Texts) -> None:
+    def _mark(self, first: int, block: LineBlock) -> None:
         """Keep the signs of work in a block: the first ones and the last ones, each line once."""
         data, search = block.joined, compile_sign_pattern().search
         at, index, kept = 0, 0, 0
@@ -440,7 +440,7 @@ class LogReader:
 
     def _hand_over(self, lines: bytes) -> None:
         count = lines.count(b"\n") + 1
-        self.events.take(self.lines + 1, self._begun, Texts(lines, count))
+        self.events.take(self.lines + 1, self._begun, LineBlock(lines, count))
         self.lines += count
 
     def _keep(self, data: bytes) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from rlbox.diagnose.lines import LEVEL_ERROR, LEVEL_WARNING, NO_LEVEL, LogLine, parse_line
 from rlbox.diagnose.patterns import ErrorClass, classify_error, compile_union
 from rlbox.diagnose.tracebacks import RaisedException, StackFrame, TracebackParser, parse_exception_line
-from rlbox.logs.lines import Texts
+from rlbox.logs.lines import LineBlock
 
 Statement = tuple[int, str, str, list[tuple[int, str]]]
 """A line that says what went wrong: number, text, exception's name, and the lines that it goes on with, by number."""
@@ -146,10 +146,10 @@ class RecentLines:
     """The last blocks of a log, and the lines above each error."""
 
     def __init__(self) -> None:
-        self._blocks: list[tuple[int, Texts]] = []
+        self._blocks: list[tuple[int, LineBlock]] = []
         self._above: dict[int, tuple[RecurringLine, ...]] = {}
 
-    def take(self, first: int, block: Texts) -> None:
+    def take(self, first: int, block: LineBlock) -> None:
         while self._blocks and first - (self._blocks[0][0] + len(self._blocks[0][1])) >= COMPARED_LINES:
             self._blocks.pop(0)
         self._blocks.append((first, block))

@@ -22,8 +22,8 @@ from rlbox.diagnose.lines import parse_line
 from rlbox.diagnose.root_cause import RootCauseAnalyzer
 from rlbox.diagnose.signatures import SignatureSet, read_signature_file
 from rlbox.diagnose.sources import LogSource, is_compressed
-from rlbox.logs.lines import LineCutter, Texts, clean_text
-from rlbox.logs.log_file import Times
+from rlbox.logs.lines import LineBlock, LineSplitter, strip_terminal_codes
+from rlbox.logs.log_file import LogTimes
 from rlbox.system.safe_files import open_regular_fd, open_regular_file
 from rlbox.system.tail import FORWARD_LIMIT, STEP, find_line_above, find_line_below
 
@@ -102,7 +102,7 @@ class FirstFatalFinder:
 @functools.cache
 def warm_up() -> None:
     """Compile all patterns now: 50 to 100 ms that the first failure's report need not wait."""
-    finder, block = FirstFatalFinder(), Texts(b"step:1 - loss:0.5\nValueError: read ahead", 2)
+    finder, block = FirstFatalFinder(), LineBlock(b"step:1 - loss:0.5\nValueError: read ahead", 2)
     block.hits = (1,)
     finder.take(1, 0, block)
     _ = finder.position
@@ -162,7 +162,7 @@ def read_fatal_line(log: Path, spot: FatalPosition, *, links: bool = False) -> F
 
 def find_first_fatal(log: Path, catalogue: SignatureSet = NO_SIGNATURES) -> FatalPosition | None:
     """Return the first fatal line of a log that nobody followed; None when it has none or is missing."""
-    finder, cutter, begun, offset = FirstFatalFinder(catalogue=catalogue), LineCutter(), 0, 0
+    finder, cutter, begun, offset = FirstFatalFinder(catalogue=catalogue), LineSplitter(), 0, 0
     for block in read_log_blocks(log):
         first, texts = cutter.number + 1, cutter.feed(block)
         finder.take(first, begun, texts)
@@ -199,7 +199,7 @@ def _last_texts(log: Path, lines: int) -> tuple[int, list[str]]:
 
 def _texts(file: BinaryIO, start: int, lines: int) -> list[str]:
     file.seek(start)
-    cutter, read = LineCutter(), 0
+    cutter, read = LineSplitter(), 0
     texts: list[str] = []
     while len(texts) < lines and read < FORWARD_LIMIT and (block := file.read(STEP)):
         texts += cutter.feed(block)
@@ -232,7 +232,7 @@ def read_excerpt(found: Diagnosis, sources: Sequence[LogSource], lines: int = 5)
     rows = [(line.number - len(before) + place, " ", text) for place, text in enumerate(before)]
     rows.append((line.number, ">", get_full_line(found.root)))
     rows += [(line.number + 1 + place, " ", text) for place, text in enumerate(after)]
-    return "\n".join(f"{mark}{number:7d} {clean_text(text)[:_SHOWN]}" for number, mark, text in rows)
+    return "\n".join(f"{mark}{number:7d} {strip_terminal_codes(text)[:_SHOWN]}" for number, mark, text in rows)
 
 
 _SAME_S = 1.5
@@ -263,7 +263,7 @@ def read_log_failures(run_dir: Path, spots: Mapping[str, FatalPosition]) -> tupl
             LogFailure(
                 log=log,
                 line=line,
-                at=Times(run_dir / log).at(line.offset),
+                at=LogTimes(run_dir / log).at(line.offset),
                 grade=spot.grade,
                 stated_clock=spot.stated_clock,
                 known=spot.known,

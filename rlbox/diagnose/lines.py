@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 
 from rlbox.foreign import parse_json
-from rlbox.logs.lines import clean_text
+from rlbox.logs.lines import strip_terminal_codes
 
 _DAY = r"\d{4}[-/]\d\d[-/]\d\d"
 _TIME = r"\d\d:\d\d:\d\d"
@@ -192,7 +192,7 @@ class LogLine:
 
 def parse_line(number: int, text: str) -> LogLine:
     """Split a line into prefixes and body; never fails."""
-    text = clean_text(text[:_LONGEST_LINE]).rstrip()
+    text = strip_terminal_codes(text[:_LONGEST_LINE]).rstrip()
     plain = _CODES.sub("", text) if "[0" in text else text
     body = _strip_progress_bar(plain)
     glued = len(body) < len(plain)

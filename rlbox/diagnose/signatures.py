@@ -16,8 +16,8 @@ from rlbox.diagnose.patterns import load_patterns
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json, toml_table
 from rlbox.i18n import _
-from rlbox.logs.lines import block_of
-from rlbox.logs.patterns import compile_pattern, find_hits
+from rlbox.logs.lines import make_block
+from rlbox.logs.patterns import compile_pattern, find_hit_lines
 from rlbox.system.safe_files import read_bytes
 
 Role = Literal["root", "relayed", "victim", "death", "benign"]
@@ -266,7 +266,9 @@ def _find_problems(fix: Mapping[str, Any]) -> Iterator[str]:
         known = SignatureSet([signature])
         if example and not known.has_match(example):
             yield f"{signature.pattern!r} does not fit its own example"
-        elif example and signature.role != "benign" and not find_hits(known.scan_expressions, block_of([example])):
+        elif (
+            example and signature.role != "benign" and not find_hit_lines(known.scan_expressions, make_block([example]))
+        ):
             yield "no scan finds its example: name a text of it as `anchor`"
 
 

@@ -15,7 +15,7 @@ from rlbox.gate.search import LogSearch
 from rlbox.job.gate_plan import BenignPlan, FilePlan, LinePlan, MetricPlan
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
-from rlbox.logs.lines import Line, LineCutter, block_of
+from rlbox.logs.lines import Line, LineSplitter, make_block
 from rlbox.logs.patterns import compile_pattern
 
 
@@ -103,7 +103,7 @@ class GateJudge:
             name: LogSearch(self._watchers(name), quotes, self._steps_of(name), self._in_doubt)
             for name, quotes in self._quotes.items()
         }
-        self._cutters = {name: LineCutter() for name in (*names, *self.metric_files)}
+        self._cutters = {name: LineSplitter() for name in (*names, *self.metric_files)}
 
     @property
     def revision(self) -> int:
@@ -124,7 +124,7 @@ class GateJudge:
     def take(self, log: str, first: int, texts: Sequence[str]) -> None:
         """Look at lines of a log that were cut elsewhere; the first has the number `first`."""
         if log in self._logs:
-            self._logs[log].take(first, block_of(texts))
+            self._logs[log].take(first, make_block(texts))
             self._settle()
             return
         for rule in self._metrics:
@@ -134,7 +134,7 @@ class GateJudge:
     def searches(self, log: str) -> tuple[str, ...]:
         """Return the expressions that are still looked for in a log, for one search together with others'.
 
-        Who searches for all of them puts the indexes of lines that hit into `Texts.hits` of the block. It is the same
+        Who searches for all of them puts the indexes of lines that hit into `LineBlock.hits` of the block. It is the same
         object as long as nothing changes.
         """
         return self._logs[log].searches

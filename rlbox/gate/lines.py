@@ -14,7 +14,7 @@ from rlbox.diagnose.lines import find_writer
 from rlbox.gate.log_context import Quotes, Steps, Watcher
 from rlbox.gate.rules import Breach, Broken, GateRule, RuleKind, benign_text, rule_text
 from rlbox.job.gate_plan import BenignPlan, LinePlan
-from rlbox.logs.lines import Line, bare_text, ray_actor, ray_repeats, views
+from rlbox.logs.lines import Line, count_ray_repeats, find_ray_actor, list_line_variants, strip_ray_prefix
 from rlbox.logs.patterns import compile_pattern
 
 _ECHO = re.compile(r"\+{1,9} \S|(?:\S+\s+){0,8}Running entrypoint for job \S+: ")
@@ -185,7 +185,7 @@ class LineRule(GateRule):
         Ray's driver prints the first of many alike whole, and 5 s later one for all others of that actor's name. What
         ends like that without a first one before it is a text that quotes such a line.
         """
-        actor, others = ray_actor(line.text), ray_repeats(line.text)
+        actor, others = find_ray_actor(line.text), count_ray_repeats(line.text)
         if others:
             return others if actor in self._told else 1
         if actor and len(self._told) < _ACTORS:
@@ -195,7 +195,7 @@ class LineRule(GateRule):
 
 def is_echo(text: str, pattern: str) -> bool:
     """Whether a line repeats a command that is started, and the pattern does not ask for such a line itself."""
-    return _ECHO.match(bare_text(text)) is not None and r"\+" not in pattern and "entrypoint" not in pattern
+    return _ECHO.match(strip_ray_prefix(text)) is not None and r"\+" not in pattern and "entrypoint" not in pattern
 
 
 class BenignRules:
@@ -225,7 +225,7 @@ class BenignRules:
 
     def excuses(self, log: str, number: int, text: str) -> bool:
         """Return whether line `number` of `log` is benign."""
-        ways = views(text)
+        ways = list_line_variants(text)
         due = (plan for plan in self._plans.values() if plan.log in ("", log) and self._is_due(plan, log, number))
         return any(compile_pattern(plan.pattern).fits(way) for plan in due for way in ways)
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from rlbox.diagnose.lines import find_writer
 from rlbox.job.gate_plan import SpanPlan
-from rlbox.logs.lines import Line, views
+from rlbox.logs.lines import Line, list_line_variants
 from rlbox.logs.patterns import compile_pattern
-from rlbox.logs.progress import read_progress
+from rlbox.logs.progress import parse_progress
 
 
 @dataclass(eq=False)
@@ -77,7 +77,7 @@ class Quotes:
         known = self._lanes.get(find_writer(text)) if self._spans else None
         if known and any(begun <= number < ended for begun, ended in known.ended):
             return True
-        return bool(self._patterns) and self.fits(views(text))
+        return bool(self._patterns) and self.fits(list_line_variants(text))
 
     def fits(self, ways: Iterable[str]) -> bool:
         """Return whether a line, read in one of these ways, says itself that a model wrote it: no fact of the run."""
@@ -122,7 +122,7 @@ class Steps:
 
     def meet(self, line: Line, way: str) -> None:
         """Take a line that may tell of a step, read in the given way."""
-        reading = read_progress(way)
+        reading = parse_progress(way)
         if reading is not None and reading.step is not None:
             self.hear(line, re.split(r"\d", way, maxsplit=1)[0][-40:], reading.step)
 

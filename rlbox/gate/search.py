@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 from rlbox.gate.log_context import Quotes, Steps, Watcher
-from rlbox.logs.lines import Line, Texts, views
-from rlbox.logs.patterns import PatternSet, compile_pattern, pattern_set
+from rlbox.logs.lines import Line, LineBlock, list_line_variants
+from rlbox.logs.patterns import PatternSet, compile_pattern, compile_pattern_set
 from rlbox.logs.progress import STEP_LINE
 
 Where = Literal["lines", "states", "hidden"]
@@ -37,7 +37,7 @@ class LogSearch:
         self._choose()
         self.last = ""
 
-    def take(self, first: int, texts: Texts) -> None:
+    def take(self, first: int, texts: LineBlock) -> None:
         """Look at the lines of a block; the first has the number `first`."""
         if self._steps:
             self._steps.begin(first, texts)
@@ -57,12 +57,12 @@ class LogSearch:
         """The expressions that are still looked for, without anchors; the same object as long as nothing changes."""
         return self._sets["lines"].loose if self._sets["lines"] else ()
 
-    def _line_hits(self, texts: Texts) -> Iterator[tuple[int, str]]:
+    def _line_hits(self, texts: LineBlock) -> Iterator[tuple[int, str]]:
         if texts.hits is None:
             return _hits(lambda: self._sets["lines"], texts.joined, len(texts))
         return ((index, texts[index]) for index in texts.hits if self._sets["lines"])
 
-    def _past_hits(self, texts: Texts) -> list[tuple[int, int, str]]:
+    def _past_hits(self, texts: LineBlock) -> list[tuple[int, int, str]]:
         hits = _hits(lambda: self._sets["states"], texts.past_joined, len(texts.past))
         return [(texts.past[index][0], 0, text) for index, text in hits]
 
@@ -71,7 +71,7 @@ class LogSearch:
         if patterns is None:
             return
         fits: dict[int, str] = {}
-        ways = views(text)
+        ways = list_line_variants(text)
         if self._quotes.fits(ways):
             return
         for way in ways:
@@ -93,7 +93,7 @@ class LogSearch:
         self._sets: dict[Where, PatternSet | None] = {}
         for where in WHERE:
             texts = tuple(watcher.pattern for watcher in self._watchers if _looks(watcher, where))
-            self._sets[where] = pattern_set(texts) if texts else None
+            self._sets[where] = compile_pattern_set(texts) if texts else None
 
 
 class _StepLines:
@@ -102,10 +102,10 @@ class _StepLines:
     def __init__(self, steps: Steps, quotes: Quotes) -> None:
         self._steps = steps
         self._quotes = quotes
-        self._patterns = pattern_set((STEP_LINE,))
+        self._patterns = compile_pattern_set((STEP_LINE,))
         self._left, self._filled_s = float(_MOST), 0.0
 
-    def begin(self, first: int, texts: Texts) -> None:
+    def begin(self, first: int, texts: LineBlock) -> None:
         """Take the next block, whose first line has the number `first`; nothing of it is read yet."""
         self._first, self._texts, self._number = first, texts, first - 1
         self._found = _hits(lambda: self._patterns, texts.joined, len(texts))
@@ -133,7 +133,7 @@ class _StepLines:
 
     def _meet(self, index: int, text: str) -> None:
         self._left, self._number = max(0.0, self._left - 1), self._first + index
-        line, ways = Line(number=self._number, text=text.strip()), views(text)
+        line, ways = Line(number=self._number, text=text.strip()), list_line_variants(text)
         way = next((way for way in ways if compile_pattern(STEP_LINE).fits(way)), "")
         if way and not self._quotes.fits(ways) and not self._quotes.is_open(line):
             self._steps.meet(line, way)

@@ -13,8 +13,8 @@ from pydantic import Field
 from rlbox.config.schema import SpecModel, validate_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.job.phase import FLOORS, Phase, PhasePlan
-from rlbox.logs.lines import bare_text
-from rlbox.logs.patterns import pattern_set
+from rlbox.logs.lines import strip_ray_prefix
+from rlbox.logs.patterns import compile_pattern_set
 
 PHASES = Path(__file__).with_name("phases.toml")
 
@@ -75,7 +75,7 @@ class PhaseFinder:
         self._ended_by = [(text, phase) for phase in phases for text in phase.ends]
         self._begun_by = [(text, phase) for phase in phases for text in phase.begins]
         texts = tuple(text for text, _ in (*self._begun_by, *self._ended_by))
-        self._set = pattern_set(texts) if texts else None
+        self._set = compile_pattern_set(texts) if texts else None
 
     def find(self, block: bytes) -> list[PhaseLine]:
         """Return the lines of `block` (UTF-8, cleaned of colours) that begin or end a phase, in order."""
@@ -100,7 +100,7 @@ class PhaseFinder:
         """Return what one line begins or ends; one that does both ends the phase."""
         if self._set is None:
             return None
-        fitting = self._set.which(bare_text(text))
+        fitting = self._set.which(strip_ray_prefix(text))
         if not fitting:
             return None
         if fitting[-1] >= len(self._begun_by):

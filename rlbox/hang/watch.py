@@ -17,7 +17,7 @@ from rlbox.hang.ranks import LIMIT_S, NOTICE_S, RankWatch
 from rlbox.hang.waits import first_waits
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.phase import PhasePlan, plan_phases
-from rlbox.logs.lines import Texts
+from rlbox.logs.lines import LineBlock
 from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates, probe_activity
 
 _LONGEST_LOOK_S = 2.0
@@ -77,7 +77,7 @@ class HangWatch:
         self._looked_s: float | None = None
         self._began_unix = time.time()
 
-    def take(self, log: str, first: int, offset: int, texts: Texts) -> None:
+    def take(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
         """Take lines of a log; only the stage's own says how far the stage is."""
         if log != STAGE_LOG:
             return

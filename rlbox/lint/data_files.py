@@ -46,7 +46,7 @@ def _is_command(key: str) -> bool:
     return _COMMAND.fullmatch(key.rpartition(".")[2]) is not None
 
 
-class Facts:
+class DataCollector:
     """Takes keys and values of any format and tells the document what they mean."""
 
     def __init__(self, reader: Reader) -> None:
@@ -112,13 +112,13 @@ def _within(path: Sequence[str]) -> frozenset[str]:
 
 def parse_toml(reader: Reader, piece: Piece) -> None:
     """Read TOML, as far as it goes."""
-    _Tables(Facts(reader), piece).read()
+    _Tables(DataCollector(reader), piece).read()
 
 
 class _Tables:
     """Walks over the tokens of TOML with the open tables and lists on a stack."""
 
-    def __init__(self, facts: Facts, piece: Piece) -> None:
+    def __init__(self, facts: DataCollector, piece: Piece) -> None:
         self.facts, self.piece = facts, piece
         self.boxes = [_Box((), is_list=False)]
         self.key: list[str] = []
@@ -207,18 +207,18 @@ _STARTERS = {"args": "command", "command": "entrypoint"}  # words of the first k
 def read_yaml(reader: Reader, piece: Piece) -> None:
     """Read YAML; what is no YAML, such as lines of a template, is left out."""
     text, documents = _composed(piece.text)
-    walk = _Walk(Facts(reader), piece, text)
+    walk = _Walk(DataCollector(reader), piece, text)
     for node in documents:
         walk.value((), node)
 
 
-def json_words(reader: Reader, piece: Piece) -> list[Word]:
+def parse_json_words(reader: Reader, piece: Piece) -> list[Word]:
     """Return the words of a text that is a JSON list of texts; none of every other text."""
     try:
         nodes = list(_Composer(piece.text).documents()) if piece.text.lstrip().startswith("[") else []
     except (YAMLError, RecursionError):
         return []
-    walk = _Walk(Facts(reader), piece, piece.text)
+    walk = _Walk(DataCollector(reader), piece, piece.text)
     lists = [node for node in nodes[:1] if isinstance(node, SequenceNode)]
     texts = all(getattr(item, "style", "") == '"' for node in lists for item in node.value)
     return [word for node in lists if texts for word in walk.words(node)]
@@ -285,7 +285,7 @@ def _without_error(text: str, error: YAMLError) -> str:
 class _Walk:
     """Tells the facts of nodes; `text` is what was composed, as long as the piece it is of."""
 
-    def __init__(self, facts: Facts, piece: Piece, text: str) -> None:
+    def __init__(self, facts: DataCollector, piece: Piece, text: str) -> None:
         self.facts, self.piece, self.text = facts, piece, text
         self.seen: set[tuple[int, tuple[str, ...]]] = set()
 

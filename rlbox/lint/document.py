@@ -145,13 +145,13 @@ _LOOKED_UP = re.compile(r"(?:\$\(|`)(?:which|command -v)\s+([\w.-]+)(?:\)|`)$")
 _DEFAULT = re.compile(r"\$\{\w+:?-([^}]*)\}$")
 
 
-def calls_of(pipeline: Pipeline, block: int, within: frozenset[str]) -> Iterator[Call]:
+def parse_calls(pipeline: Pipeline, block: int, within: frozenset[str]) -> Iterator[Call]:
     """Yield what each command of a pipeline runs, the wrapping before the wrapped; texts of `bash -c` are not read."""
     for index, command in enumerate(pipeline.commands):
         if not command.words or command.array:
             continue
-        program, words = name_program(command.words)
-        yield from unwrap(
+        program, words = normalize_program(command.words)
+        yield from unwrap_call(
             Call(
                 program,
                 words,
@@ -167,7 +167,7 @@ def calls_of(pipeline: Pipeline, block: int, within: frozenset[str]) -> Iterator
         )
 
 
-def name_program(words: Sequence[Word]) -> tuple[str, tuple[Word, ...]]:
+def normalize_program(words: Sequence[Word]) -> tuple[str, tuple[Word, ...]]:
     """Return the program in its shortest name (`python -m vllm`, `pip`, `docker run`) and the words behind it."""
     first = words[0].value
     if hit := _DEFAULT.match(first):
@@ -178,11 +178,11 @@ def name_program(words: Sequence[Word]) -> tuple[str, tuple[Word, ...]]:
     name = re.sub(r"^(python|pip)[23](\.\d+)?$", r"\1", _BUILTIN_PROGRAMS.get(name, name))
     rest = tuple(words[1:])
     if name == "python" and rest and re.fullmatch(r"-m[A-Za-z].*", rest[0].value):
-        return name_module(rest[0].value[2:]), rest[1:]
+        return get_module_program(rest[0].value[2:]), rest[1:]
     if name == "python" and "-m" in (values := [word.value for word in rest[:6]]):
         at = values.index("-m")
         if at + 1 < len(rest) and all(value.startswith("-") for value in values[:at]):
-            return name_module(rest[at + 1].value), rest[at + 2 :]
+            return get_module_program(rest[at + 1].value), rest[at + 2 :]
     if name == "uv" and rest and rest[0].value == "pip":
         return "pip", rest[1:]
     if name in _TWO_WORDS and rest:
@@ -190,7 +190,7 @@ def name_program(words: Sequence[Word]) -> tuple[str, tuple[Word, ...]]:
     return name, rest
 
 
-def name_module(module: str) -> str:
+def get_module_program(module: str) -> str:
     """Return the program that `python -m module` is."""
     return "pip" if module == "pip" else f"python -m {module}"
 
@@ -204,13 +204,13 @@ def _subcommand(name: str, rest: tuple[Word, ...]) -> tuple[str, tuple[Word, ...
     return name, rest
 
 
-def unwrap(call: Call, depth: int = 0) -> Iterator[Call]:
+def unwrap_call(call: Call, depth: int = 0) -> Iterator[Call]:
     """Yield a call and those that it wraps."""
     yield call
     if depth == _DEEPEST_CALL:
         return
     if call.program == "docker run":
-        _, image, rest = split_run(call)
+        _, image, rest = parse_docker_run(call)
         inner = rest if image else ()
     elif call.program in _WRAPPERS:
         inner = _behind(call)
@@ -221,13 +221,13 @@ def unwrap(call: Call, depth: int = 0) -> Iterator[Call]:
         env.append(inner[0])
         inner = inner[1:]
     if inner and not re.search(r"\s", inner[0].value):  # a text is read as shell, not as a program's name
-        program, words = name_program(inner)
+        program, words = normalize_program(inner)
         mark = "container" if call.program == "docker run" else _MARKS.get(call.program)
         within = call.within | {mark} if mark else call.within
         inside = replace(
             call, program=program, words=words, start=inner[0].start, within=within, env=tuple(env), outer=call
         )
-        yield from unwrap(inside, depth + 1)
+        yield from unwrap_call(inside, depth + 1)
 
 
 def _behind(call: Call) -> tuple[Word, ...]:
@@ -248,7 +248,7 @@ def _behind(call: Call) -> tuple[Word, ...]:
     return ()
 
 
-def split_run(call: Call) -> tuple[list[Option], Word | None, tuple[Word, ...]]:
+def parse_docker_run(call: Call) -> tuple[list[Option], Word | None, tuple[Word, ...]]:
     """Return the options, the image and the command of a `docker run`."""
     options: list[Option] = []
     words, i = call.words, 0
@@ -271,7 +271,7 @@ def split_run(call: Call) -> tuple[list[Option], Word | None, tuple[Word, ...]]:
     return options, None, ()
 
 
-def shell_texts(call: Call) -> Iterator[tuple[Word, str]]:
+def find_shell_texts(call: Call) -> Iterator[tuple[Word, str]]:
     """Yield the words of a call that are shell text themselves, each with what it runs in (empty: here)."""
     program, words = call.program, call.words
     if program in _SHELLS or program == "su":
@@ -334,7 +334,7 @@ class Snippet:
         return self.piece.at[min(offset, len(self.piece.text))]
 
 
-class Names:
+class VariableTable:
     """The values of shell variables, as far as the document gives them."""
 
     def __init__(self) -> None:
@@ -393,7 +393,7 @@ class Document:
     flags: list[tuple[str, int]] = field(default_factory=list)  # what stands there, as `syntax` or a key that is true
     pins: dict[str, str] = field(default_factory=dict)  # versions that it installs itself
     reads: set[str] = field(default_factory=set)  # variables that the document reads itself
-    names: Names = field(default_factory=Names)
+    names: VariableTable = field(default_factory=VariableTable)
 
     def says(self, pattern: str) -> bool:
         """Whether the text of the document, prose and comments included, has the pattern."""

@@ -113,7 +113,7 @@ def load_drift() -> tuple[DriftRule, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Where:
+class MachineInfo:
     """What is known of the machine that a document is for; nothing by default."""
 
     target: str = ""
@@ -132,10 +132,10 @@ class Hit:
     fields: Mapping[str, str] = field(default_factory=dict)
 
 
-Check = Callable[[Document, DriftRule, Where], Iterable[Hit]]
+Check = Callable[[Document, DriftRule, MachineInfo], Iterable[Hit]]
 
 
-def hit_call(call: Call, start: int | None = None, **fields: str) -> Hit:
+def make_call_hit(call: Call, start: int | None = None, **fields: str) -> Hit:
     """Return a hit in a call, at its beginning unless `start` says where."""
     outer = call
     while outer.outer:
@@ -143,6 +143,6 @@ def hit_call(call: Call, start: int | None = None, **fields: str) -> Hit:
     return Hit(start=call.start if start is None else start, begin=outer.start, within=call.within, fields=fields)
 
 
-def hit_setting(setting: Setting) -> Hit:
+def make_setting_hit(setting: Setting) -> Hit:
     """Return a hit at a setting."""
     return Hit(start=setting.start, within=setting.within, fields={"name": setting.name, "value": setting.value})

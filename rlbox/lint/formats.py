@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 from rlbox.foreign import toml_table
-from rlbox.lint.data_files import json_words, parse_toml, read_yaml
+from rlbox.lint.data_files import parse_json_words, parse_toml, read_yaml
 from rlbox.lint.document import Document
 from rlbox.lint.reader import Reader
 from rlbox.lint.shell import read_shell
@@ -100,7 +100,7 @@ class _Dockerfile:
     def _run(self, rest: Piece, within: frozenset[str]) -> None:
         hit = _STEP_OPTIONS.match(rest.text)
         rest = rest.cut(hit.end(), len(rest.text)) if hit else rest
-        if words := json_words(self.reader, rest):
+        if words := parse_json_words(self.reader, rest):
             self.reader.argv(words, within)
             return
         marks = _HEREDOC.findall(rest.text)
@@ -219,7 +219,7 @@ def _typed(body: list[Piece], begins: Callable[[str], object]) -> list[Piece]:
 
 def _loose(reader: Reader, body: list[Piece]) -> None:
     """Read a fence that names no language: the lines of it that are commands, and images that stand alone."""
-    taken = _typed(body, lambda text: looks_typed(text.strip()))
+    taken = _typed(body, lambda text: is_command_text(text.strip()))
     for line in body:
         if line not in taken and _IMAGE.fullmatch(text := line.text.strip()):
             reader.image(text, line.at[line.text.index(text)])
@@ -227,7 +227,7 @@ def _loose(reader: Reader, body: list[Piece]) -> None:
         reader.shell(join(taken))
 
 
-def looks_typed(text: str) -> bool:
+def is_command_text(text: str) -> bool:
     """Whether a line or a span of a text is a command or a setting rather than words about one."""
     hit = _prompt(text)
     text = text[hit.end() :] if hit else text
@@ -248,7 +248,7 @@ def _prose(reader: Reader, lines: list[Piece], i: int) -> int:
     text = line.text.strip()
     margin = len(line.text) - len(line.text.lstrip())
     typed = _prompt(line.text) or text.startswith("export ") or margin >= 4 or _EXPORT.match(text)
-    if typed and looks_typed(text):
+    if typed and is_command_text(text):
         end = i + 1
         while end < len(lines) and lines[end - 1].text.rstrip().endswith("\\"):
             end += 1
@@ -258,7 +258,7 @@ def _prose(reader: Reader, lines: list[Piece], i: int) -> int:
         return end
     if not text.startswith("#") and not _WARNED.search(_SPAN.sub("", line.text)):
         for hit in _SPAN.finditer(line.text):
-            if looks_typed(hit["text"].strip()):
+            if is_command_text(hit["text"].strip()):
                 reader.shell(line.cut(hit.start("text"), hit.end("text")), PROSE)
     return i + 1
 
@@ -306,12 +306,12 @@ _SUFFIXES = {
 }
 
 
-def kind_of(name: str, text: str) -> str:
+def detect_format(name: str, text: str) -> str:
     """Return the format of a document, by its name, else by its first lines."""
-    return kind_by_name(name) or _guess(text[:4000])
+    return get_format_by_name(name) or _guess(text[:4000])
 
 
-def kind_by_name(name: str) -> str:
+def get_format_by_name(name: str) -> str:
     """Return the format of a file by its name; empty when that says nothing."""
     base = name.replace("\\", "/").rsplit("/", 1)[-1].lower()
     if hit := re.match(r"(?:gnu)?(makefile)(?![a-z])|(dockerfile|containerfile)(?![a-z])", base):
@@ -358,10 +358,10 @@ def read_document(name: str, text: str) -> Document:
     """Return what a text sets, runs and names; the end of a line may be either system's."""
     crlf = "\r\n" in text
     text = text.replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
-    document = Document(name=name, kind=kind_of(name, text), text=text, lines=Lines.of(text))
+    document = Document(name=name, kind=detect_format(name, text), text=text, lines=Lines.of(text))
     if crlf and document.kind == "shell":
         document.flags.append(("crlf", 0))
-    if kind_by_name(name) == "toml" and (broken := _broken_at(document)) is not None:
+    if get_format_by_name(name) == "toml" and (broken := _broken_at(document)) is not None:
         document.flags.append(("broken", broken))
     _READERS[document.kind](Reader(document), Piece.whole(text))
     return document

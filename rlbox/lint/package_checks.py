@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from rlbox.foreign import parse_json, whole_number
-from rlbox.lint.document import Call, Document, Option, Snippet, split_run
-from rlbox.lint.drift import DriftRule, Hit, Where, hit_call, hit_setting
+from rlbox.lint.document import Call, Document, Option, Snippet, parse_docker_run
+from rlbox.lint.drift import DriftRule, Hit, MachineInfo, make_call_hit, make_setting_hit
 
 # What an image matches to its CUDA, driver and torch: a newer one that a resolver picks breaks the rest.
 _MATCHED = re.compile(
@@ -45,7 +45,7 @@ def _installs(document: Document) -> Iterator[Call]:
             yield call
 
 
-def unpinned(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def unpinned(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find installs that may replace what the image matched."""
     if any(setting.name in ("PIP_CONSTRAINT", "UV_CONSTRAINT") for setting in document.settings):
         return
@@ -64,18 +64,18 @@ def unpinned(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]
             and "$" not in bound
         ]
         if loose:
-            yield hit_call(call, loose[0][1], name=", ".join(name for name, _ in loose))
+            yield make_call_hit(call, loose[0][1], name=", ".join(name for name, _ in loose))
 
 
-def redirected_bound(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def redirected_bound(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find version bounds without quotes, which a shell takes for a redirection."""
     for call in document.called("pip", "uv add", "uv tool", "conda install", "conda create"):
         for operator, word in call.redirects:
             if operator in ("<", ">") and re.match(r"=?\d", word.value):
-                yield hit_call(call, word.start, value=f"{operator}{word.value}")
+                yield make_call_hit(call, word.start, value=f"{operator}{word.value}")
 
 
-def isolated_build(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def isolated_build(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find builds of extensions that cannot see the torch that they are built for."""
     if any(setting.name in ("PIP_NO_BUILD_ISOLATION", "UV_NO_BUILD_ISOLATION") for setting in document.settings):
         return
@@ -84,21 +84,21 @@ def isolated_build(document: Document, rule: DriftRule, where: Where) -> Iterato
             continue
         for name, bound, start in _requirements(call):
             if _COMPILED.fullmatch(name) and "@" not in bound:
-                yield hit_call(call, start, name=name)
+                yield make_call_hit(call, start, name=name)
 
 
-def conda_first(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def conda_first(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find conda put in front of the image's own Python for every program."""
     blocks = {call.block for call in document.called("conda init", "mamba init")}
     for call in document.called("conda init", "mamba init"):
-        yield hit_call(call, name=call.program)
+        yield make_call_hit(call, name=call.program)
     for setting in document.settings:
         lasting = setting.how == "dockerfile" or setting.block in blocks
         if setting.name == "PATH" and lasting and _CONDA_BIN.search(setting.value):
-            yield hit_setting(setting)
+            yield make_setting_hit(setting)
 
 
-def moving_tag(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def moving_tag(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find images whose tag is another image tomorrow."""
     built = {option.value for call in document.called("docker build", "docker buildx") for option in call.options()}
     for image in document.images:
@@ -114,7 +114,7 @@ def moving_tag(document: Document, rule: DriftRule, where: Where) -> Iterator[Hi
             yield Hit(start=image.start, within=image.within, fields={"value": image.name})
 
 
-def old_cuda(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def old_cuda(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find wheels and images whose CUDA is older than the GPU's architecture."""
     new = where.arch in ("sm_100", "sm_103", "sm_120", "sm_121")
     if not (new or (not where.target and document.says(r"\b(RTX[ _-]?)?50[789]0\b|sm_120|RTX PRO 6000|Blackwell"))):
@@ -122,69 +122,69 @@ def old_cuda(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]
     for call in _installs(document):
         for word in call.words:
             if hit := _OLD_CUDA.search(word.value):
-                yield hit_call(call, word.at[hit.start()], value=hit.group())
+                yield make_call_hit(call, word.at[hit.start()], value=hit.group())
     for image in document.images:
         if hit := _OLD_CUDA.search(image.name):
             yield Hit(start=image.start, within=image.within, fields={"value": image.name})
 
 
-def small_shm(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def small_shm(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find GPU containers with the default 64 MB of shared memory."""
     for call in document.called("docker run", "docker create"):
-        options, image, rest = split_run(call)
+        options, image, rest = parse_docker_run(call)
         names = {option.name for option in options}
         mounted = any("dev/shm" in option.value for option in options)
         probe = rest and re.match(r"nvidia-smi|echo|cat|ls|true", rest[0].value)
         if image and "--gpus" in names and not names & {"--shm-size", "--ipc"} and not mounted and not probe:
-            yield hit_call(call)
+            yield make_call_hit(call)
 
 
-def privileged(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def privileged(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find privileged containers in what is written for a rented container, which has no Docker daemon."""
     if where.platform not in ("vast", "autodl") and (where.target or not document.says(r"vast\.ai|\bvastai\b|autodl")):
         return
     for call in document.called("docker run", "docker create"):
-        for option in split_run(call)[0]:
+        for option in parse_docker_run(call)[0]:
             if option.name == "--privileged" or "docker.sock" in option.value:
-                yield hit_call(call, option.start, name=option.name)
+                yield make_call_hit(call, option.start, name=option.name)
     for name, start in document.flags:
         if name == "privileged":
             yield Hit(start=start, fields={"name": name})
 
 
-def docker_option(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def docker_option(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find options of `docker run` that a rule names, with the value that it names."""
     for call in document.called("docker run", "docker create"):
-        for option in split_run(call)[0]:
+        for option in parse_docker_run(call)[0]:
             if option.name in rule.names and re.search(rule.value, option.value):
-                yield hit_call(call, option.start, name=option.name, value=option.value)
+                yield make_call_hit(call, option.start, name=option.name, value=option.value)
 
 
-def ignored_on_vast(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def ignored_on_vast(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find docker options that vast.ai drops without a word."""
     for call in document.called("vastai"):
         given = [i for i, value in enumerate(call.values[:-1]) if value == "--env"]
         word = call.words[given[0] + 1] if given else None
         for text in word.value.split() if word else ():
             if word and text.startswith("-") and not _HONOURED.match(text):
-                yield hit_call(call, word.start, value=text)
+                yield make_call_hit(call, word.start, value=text)
 
 
-def unattended_apt(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def unattended_apt(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find build steps that wait for an answer."""
     for call in document.called("apt-get", "apt") if document.kind == "dockerfile" else ():
         short = "".join(value for value in call.values if re.fullmatch(r"-[a-zA-Z]+", value))
         asks = re.search(r"\b(install|upgrade|dist-upgrade|full-upgrade)\b", call.text)
         if asks and "y" not in short and not call.has("--yes", "--assume-yes") and "qq" not in short:
-            yield hit_call(call, name=call.program)
+            yield make_call_hit(call, name=call.program)
 
 
-def scraped(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def scraped(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find versions that are cut out of the text that nvidia-smi shows."""
     for call in document.called("grep", "awk", "sed"):
         before = document.before(call)
         if before and before[-1].program == "nvidia-smi" and not before[-1].words and "Version" in call.text:
-            yield hit_call(before[-1])
+            yield make_call_hit(before[-1])
 
 
 _HUB_USERS = {"huggingface_hub", "transformers", "datasets", "diffusers", "vllm", "sglang", "trl", "peft", "accelerate"}
@@ -199,7 +199,7 @@ def _alone(document: Document) -> Iterator[Snippet]:
 
 def _hit(snippet: Snippet, node: ast.expr | ast.stmt, **fields: str) -> Hit:
     start = snippet.start(node)
-    return hit_call(snippet.call, start, **fields) if snippet.call else Hit(start=start, fields=fields)
+    return make_call_hit(snippet.call, start, **fields) if snippet.call else Hit(start=start, fields=fields)
 
 
 def _called(snippet: Snippet) -> Iterator[tuple[str, ast.Call]]:
@@ -208,7 +208,7 @@ def _called(snippet: Snippet) -> Iterator[tuple[str, ast.Call]]:
             yield ast.unparse(node.func), node
 
 
-def option_in_python(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def option_in_python(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find command lines that are written as Python: `torch.distributed.launch --help` is a subtraction."""
     for snippet in _alone(document):
         for node in ast.walk(snippet.tree):
@@ -220,7 +220,7 @@ def option_in_python(document: Document, rule: DriftRule, where: Where) -> Itera
                 yield _hit(snippet, node, name=ast.unparse(value.left))
 
 
-def lone_process_group(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def lone_process_group(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find process groups that one process without a launcher is to open."""
     known = {setting.name for setting in document.settings}
     for snippet in _alone(document):
@@ -234,7 +234,7 @@ def lone_process_group(document: Document, rule: DriftRule, where: Where) -> Ite
                 yield _hit(snippet, node, name=name)
 
 
-def unattached_probe(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def unattached_probe(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find questions about a cluster that a process asks without having joined it."""
     for snippet in _alone(document):
         calls = list(_called(snippet))
@@ -245,7 +245,7 @@ def unattached_probe(document: Document, rule: DriftRule, where: Where) -> Itera
                 yield _hit(snippet, node, name=name)
 
 
-def late_hub_setting(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def late_hub_setting(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find variables of the Hugging Face hub that are set after the library has read them."""
     for snippet in document.snippets:
         first = _first_hub_import(snippet)
@@ -268,7 +268,7 @@ def _first_hub_import(snippet: Snippet) -> int:
     return 0
 
 
-def renamed_in_python(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def renamed_in_python(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find keyword arguments and attributes that have another name now."""
     for snippet in document.snippets:
         for node in ast.walk(snippet.tree):
@@ -281,7 +281,7 @@ def renamed_in_python(document: Document, rule: DriftRule, where: Where) -> Iter
                 yield _hit(snippet, place, name=found, new=rule.renamed.get(found, ""))
 
 
-def keyword_of(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def keyword_of(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find calls of the function `rule.command` with one of the keywords that the rule names."""
     for snippet in document.snippets:
         for name, node in _called(snippet):
@@ -308,7 +308,7 @@ _FLAT = re.compile(
 _BOUND = {"--host", "host", "--address"}  # where a server listens, and Ray's own
 
 
-def ray_ports(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def ray_ports(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find ports of Ray's services inside the range that it gives to its workers."""
     for call in document.called("ray start"):
         low = _port(document, call.option("--min-worker-port")) or WORKER_PORTS.start
@@ -318,10 +318,10 @@ def ray_ports(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit
         for option in call.options():
             port = _port(document, option) if option.name in rule.names else 0
             if low <= port <= high:
-                yield hit_call(call, option.start, name=option.name, value=str(port))
+                yield make_call_hit(call, option.start, name=option.name, value=str(port))
 
 
-def service_ports(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def service_ports(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find ports of other services inside that range, where Ray is started with it."""
     starts = list(document.called("ray start"))
     if not starts or any(call.has("--min-worker-port", "--worker-port-list") for call in starts):
@@ -332,12 +332,12 @@ def service_ports(document: Document, rule: DriftRule, where: Where) -> Iterator
         inside = whole_number(value, digits=5) in WORKER_PORTS
         taken = any(value in text for text in used)  # by Ray itself: the other rule says it
         if (setting.name.endswith("PORT") or setting.name.startswith("ports.")) and inside and not taken:
-            yield hit_setting(setting)
+            yield make_setting_hit(setting)
     for call in document.calls:
         if call.program not in ("ray start", "ssh", "scp", "docker run", "curl"):
             for option in call.options():
                 if option.name == "--port" and whole_number(option.value) and _port(document, option) in WORKER_PORTS:
-                    yield hit_call(call, option.start, name=option.name, value=option.value)
+                    yield make_call_hit(call, option.start, name=option.name, value=option.value)
 
 
 def _port(document: Document, option: Option | None) -> int:
@@ -345,11 +345,11 @@ def _port(document: Document, option: Option | None) -> int:
     return whole_number(value, digits=5) or 0
 
 
-def long_temp(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def long_temp(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find folders that are too long for Ray's sockets below them."""
     for call in document.called("ray start"):
         if option := call.option("--temp-dir"):
-            yield from _too_long(document.value(option), hit_call(call, option.start))
+            yield from _too_long(document.value(option), make_call_hit(call, option.start))
     for setting in document.settings:
         if setting.name in rule.names:
             value = document.names.resolve(setting.value, setting.start)
@@ -364,7 +364,7 @@ def _too_long(path: str, hit: Hit) -> Iterator[Hit]:
         yield Hit(start=hit.start, begin=hit.begin, within=hit.within, fields=fields)
 
 
-def spill_object(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def spill_object(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find a spilling configuration that is an object where Ray wants a text."""
     for call, option in _system_configs(document):
         data = _json(option.value)
@@ -372,15 +372,15 @@ def spill_object(document: Document, rule: DriftRule, where: Where) -> Iterator[
         loose = re.search(r"object_spilling_config\\?[\"']?\s*:\s*\{", option.value) if data is None else None
         if isinstance(given, dict) or loose:
             folder = re.search(r"directory_path\\?[\"']?\s*:\s*\\?[\"']([^\"'\\]+)", option.value)
-            yield hit_call(call, option.start, new=folder.group(1) if folder else "/data/spill")
+            yield make_call_hit(call, option.start, new=folder.group(1) if folder else "/data/spill")
 
 
-def config_key(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def config_key(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find keys in Ray's configuration that it does not know."""
     for call, option in _system_configs(document):
         for name in rule.names:
             if re.search(rf"[\"']{name}\\?[\"']\s*:", option.value):
-                yield hit_call(call, option.start, name=name)
+                yield make_call_hit(call, option.start, name=name)
 
 
 def _system_configs(document: Document) -> Iterator[tuple[Call, Option]]:
@@ -397,7 +397,7 @@ def _json(text: str) -> object:
         return None
 
 
-def job_address(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def job_address(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find jobs that are sent to the port of the cluster instead of that of the dashboard."""
     gcs = {6379} | {
         port
@@ -415,17 +415,17 @@ def job_address(document: Document, rule: DriftRule, where: Where) -> Iterator[H
                 given = document.names.resolve(value, word.start)
         hit = re.fullmatch(r"(?:https?://|ray://)?[\w.-]+:(\d{2,5})/?", given)
         if hit and int(hit.group(1)) in gcs:
-            yield hit_call(call, value=given)
+            yield make_call_hit(call, value=given)
 
 
-def relative_output(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def relative_output(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find outputs of a submitted job that end up in Ray's copy of the working directory."""
     for call in document.calls:
         if "ray-job" not in call.within or not _packs_folder(call):
             continue
         for option in call.options():
             if _OUTPUT.fullmatch(option.name) and _is_relative(document.value(option)):
-                yield hit_call(call, option.start, name=option.name, value=option.value)
+                yield make_call_hit(call, option.start, name=option.name, value=option.value)
         for word in call.words:
             hit = _KEY_VALUE.fullmatch(word.value)
             if (
@@ -433,7 +433,7 @@ def relative_output(document: Document, rule: DriftRule, where: Where) -> Iterat
                 and _OUTPUT.fullmatch(hit["name"])
                 and _is_relative(document.names.resolve(hit["value"], word.start))
             ):
-                yield hit_call(call, word.start, name=hit["name"], value=hit["value"])
+                yield make_call_hit(call, word.start, name=hit["name"], value=hit["value"])
 
 
 def _packs_folder(call: Call) -> bool:
@@ -447,7 +447,7 @@ def _is_relative(value: str) -> bool:
     return bool(_RELATIVE.match(value)) and "://" not in value
 
 
-def loopback(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def loopback(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find addresses of one machine in commands that run on several."""
     for call in document.calls:
         if call.program in ("curl", "wget", "ray start", "ray job submit", "ssh", "docker run") or not call.words:
@@ -458,7 +458,7 @@ def loopback(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]
             continue
         for name, value, start in pairs:
             if _ADDRESSED.search(name) and _LOOPBACK.match(value) and name not in _BOUND:
-                yield hit_call(call, start, name=name, value=value)
+                yield make_call_hit(call, start, name=name, value=value)
 
 
 def _named_values(document: Document, call: Call) -> Iterator[tuple[str, str, int]]:
@@ -470,7 +470,7 @@ def _named_values(document: Document, call: Call) -> Iterator[tuple[str, str, in
             yield hit["name"], document.names.resolve(hit["value"], word.start), word.start
 
 
-def entry_ends(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def entry_ends(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find a Ray node that is to be a container's process, and ends at once."""
     for call in document.called("ray start"):
         if call.has("--block"):
@@ -478,10 +478,10 @@ def entry_ends(document: Document, rule: DriftRule, where: Where) -> Iterator[Hi
         as_entry = "entry" in call.within and call.pipeline.after not in ("&&", ";", "||")
         run = call.outer is not None and call.outer.program == "docker run"
         if as_entry or run:
-            yield hit_call(call)
+            yield make_call_hit(call)
 
 
-def openrlhf_flags(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def openrlhf_flags(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find options with underscores in OpenRLHF's command lines, those that the table does not know included."""
     for call in document.calls:
         if not re.search(rule.needs[0], call.text):
@@ -491,4 +491,4 @@ def openrlhf_flags(document: Document, rule: DriftRule, where: Where) -> Iterato
             behind = behind or "openrlhf.cli" in call.program or option.value.startswith("openrlhf.cli")
             if behind and (option.name in rule.renamed or _FLAT.fullmatch(option.name)):
                 new = rule.renamed.get(option.name, f"{option.name} is not known any more: --help lists the options")
-                yield hit_call(call, option.start, name=option.name, new=new)
+                yield make_call_hit(call, option.start, name=option.name, new=new)

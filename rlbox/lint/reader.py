@@ -9,7 +9,17 @@ import shlex
 import warnings
 from collections.abc import Callable
 
-from rlbox.lint.document import HERE, Call, Document, Image, Setting, Snippet, calls_of, shell_texts, split_run
+from rlbox.lint.document import (
+    HERE,
+    Call,
+    Document,
+    Image,
+    Setting,
+    Snippet,
+    find_shell_texts,
+    parse_calls,
+    parse_docker_run,
+)
 from rlbox.lint.shell import ASSIGNMENT, Pipeline, SimpleCommand, Word, read_shell
 from rlbox.lint.text import Lines, Piece, join
 
@@ -18,11 +28,13 @@ _RUNNING = {"run", "call", "check_call", "check_output", "Popen", "system", "pop
 _VARIABLES = {"env_vars", "env", "environ", "environment"}
 
 
-Sets = Callable[[str, str, int, str, frozenset[str]], None]
-Runs = Callable[[Piece, frozenset[str]], None]
+SettingCallback = Callable[[str, str, int, str, frozenset[str]], None]
+CommandCallback = Callable[[Piece, frozenset[str]], None]
 
 
-def read_python(document: Document, piece: Piece, how: str, call: Call | None, sets: Sets, runs: Runs) -> None:
+def read_python(
+    document: Document, piece: Piece, how: str, call: Call | None, sets: SettingCallback, runs: CommandCallback
+) -> None:
     """Read Python into a document; what is no Python is left alone.
 
     Parameters
@@ -55,7 +67,7 @@ def _dedented(piece: Piece) -> Piece:
 
 
 class _Visitor(ast.NodeVisitor):
-    def __init__(self, document: Document, snippet: Snippet, sets: Sets, runs: Runs) -> None:
+    def __init__(self, document: Document, snippet: Snippet, sets: SettingCallback, runs: CommandCallback) -> None:
         self.document, self.snippet, self.sets, self.runs = document, snippet, sets, runs
         self.within = snippet.call.within if snippet.call else HERE
         self.names: dict[str, str] = {}  # variables that hold a text
@@ -266,7 +278,7 @@ class Reader:
             self._assigns(command, within)
         pipeline = dataclasses.replace(pipeline, commands=commands)
         chains: dict[int, list[Call]] = {}
-        for call in calls_of(pipeline, self.block, within):
+        for call in parse_calls(pipeline, self.block, within):
             chains.setdefault(call.index, []).append(call)
         for chain in chains.values():
             self._words(chain[0], chain[-1].program)
@@ -332,7 +344,7 @@ class Reader:
                 self.document.names.note(hit.group(1), word.value[hit.end() :], word.start)
         if call.program in ("docker run", "docker create", "docker pull"):
             self._docker(call)
-        for word, mark in shell_texts(call):
+        for word, mark in find_shell_texts(call):
             within = call.within | {mark} if mark else call.within
             self.shell(word.piece, within, powershell=False, depth=depth + 1)
         if call.program == "python":
@@ -345,7 +357,7 @@ class Reader:
 
     def _docker(self, call: Call) -> None:
         if call.program in ("docker run", "docker create"):
-            _, image, _ = split_run(call)
+            _, image, _ = parse_docker_run(call)
         else:
             image = next((word for word in call.words if word.value[:1] != "-"), None)
         if image:

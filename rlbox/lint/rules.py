@@ -11,9 +11,9 @@ from typing import Any
 from rlbox.amounts import counted, padded
 from rlbox.lint import package_checks, shell_checks
 from rlbox.lint.document import Call, Document, Setting
-from rlbox.lint.drift import Check, DriftRule, Hit, Where, hit_call, hit_setting
+from rlbox.lint.drift import Check, DriftRule, Hit, MachineInfo, make_call_hit, make_setting_hit
 from rlbox.lint.formats import read_document
-from rlbox.lint.text import SEVERITIES, Defect, Severity, ignored
+from rlbox.lint.text import SEVERITIES, Defect, Severity, find_ignored_rules
 
 CHECKS: dict[str, Check] = {
     name: one
@@ -23,8 +23,8 @@ CHECKS: dict[str, Check] = {
 }
 
 
-def find(
-    rule: DriftRule, document: Document, versions: Mapping[str, str], where: Where
+def find_defects(
+    rule: DriftRule, document: Document, versions: Mapping[str, str], where: MachineInfo
 ) -> Iterator[tuple[Defect, int]]:
     """Yield what a rule finds in a document, each with the number of the line that its command begins on."""
     state = rule.state(versions)
@@ -52,7 +52,7 @@ def find(
         )
 
 
-def _is_about(rule: DriftRule, document: Document, where: Where) -> bool:
+def _is_about(rule: DriftRule, document: Document, where: MachineInfo) -> bool:
     """Whether a rule is for what a document says, and for the machine that it is for."""
     rented = bool(where.platform) if rule.platform == "rented" else rule.platform in ("", where.platform)
     said = not rule.says or document.says(rule.says)
@@ -83,17 +83,21 @@ def _versions(rule: DriftRule, versions: Mapping[str, str]) -> str:
     return f" ({', '.join(part for part in parts if part)}{here})"
 
 
-def _hits(rule: DriftRule, document: Document, where: Where) -> Iterable[Hit]:
+def _hits(rule: DriftRule, document: Document, where: MachineInfo) -> Iterable[Hit]:
     if rule.check:
         return CHECKS[rule.check](document, rule, where)
     if rule.kind == "variable":
-        return (hit_setting(setting) for setting in settings(rule, document))
+        return (make_setting_hit(setting) for setting in find_settings(rule, document))
     if rule.names or rule.renamed:
         return _flags(rule, document)
-    return (hit_call(call, name=call.program) for call in _candidates(rule, document) if matches(rule, document, call))
+    return (
+        make_call_hit(call, name=call.program)
+        for call in _candidates(rule, document)
+        if matches_call(rule, document, call)
+    )
 
 
-def settings(rule: DriftRule, document: Document) -> Iterator[Setting]:
+def find_settings(rule: DriftRule, document: Document) -> Iterator[Setting]:
     """Yield the settings that a rule is about."""
     for setting in document.settings:
         unread = rule.value or setting.name not in document.reads  # a script may pass it on to what does read it
@@ -109,7 +113,7 @@ def _candidates(rule: DriftRule, document: Document) -> list[Call]:
     return document.by_program.get(first.group(), []) if first else document.calls
 
 
-def matches(rule: DriftRule, document: Document, call: Call) -> bool:
+def matches_call(rule: DriftRule, document: Document, call: Call) -> bool:
     """Whether a rule is about a command line: what it begins with, what it has, what it has not."""
     if (rule.inside and rule.inside not in call.within) or call.within & {*rule.outside}:
         return False
@@ -124,14 +128,14 @@ def matches(rule: DriftRule, document: Document, call: Call) -> bool:
 
 def _flags(rule: DriftRule, document: Document) -> Iterator[Hit]:
     for call in _candidates(rule, document):
-        if not matches(rule, document, call):
+        if not matches_call(rule, document, call):
             continue
         for option in call.options():
             if option.name in rule.names or option.name in rule.renamed:
                 value = document.value(option)
                 if not rule.value or re.search(rule.value, value):
                     new = rule.renamed.get(option.name, "")
-                    yield hit_call(call, option.start, name=option.name, value=value, new=new)
+                    yield make_call_hit(call, option.start, name=option.name, value=value, new=new)
 
 
 def lint_text(
@@ -139,7 +143,7 @@ def lint_text(
     text: str,
     rules: Iterable[DriftRule],
     versions: Mapping[str, str] | None = None,
-    where: Where | None = None,
+    where: MachineInfo | None = None,
 ) -> tuple[Defect, ...]:
     """Return what is wrong in a text, in the order of its lines.
 
@@ -156,15 +160,15 @@ def lint_text(
     known = {**document.pins, **(versions or {})}
     found: dict[tuple[str, int, int], Defect] = {}
     for rule in rules:
-        for finding, begin in find(rule, document, known, where or Where()):
-            off = ignored(document.lines, finding.line) | ignored(document.lines, begin)
+        for finding, begin in find_defects(rule, document, known, where or MachineInfo()):
+            off = find_ignored_rules(document.lines, finding.line) | find_ignored_rules(document.lines, begin)
             if not {rule.id, "all"} & off:
                 found.setdefault((rule.id, finding.line, finding.column), finding)
     order = {severity: number for number, severity in enumerate(SEVERITIES)}
     return tuple(sorted(found.values(), key=lambda one: (one.line, one.column, order[one.severity], one.rule)))
 
 
-def findings_text(findings: Sequence[Defect]) -> str:
+def format_defects(findings: Sequence[Defect]) -> str:
     """Return two lines for each finding: place and defect, and the form that works."""
     lines = []
     for one in findings:
@@ -173,7 +177,7 @@ def findings_text(findings: Sequence[Defect]) -> str:
     return "\n".join(lines)
 
 
-def findings_data(findings: Sequence[Defect]) -> list[dict[str, Any]]:
+def defects_to_json(findings: Sequence[Defect]) -> list[dict[str, Any]]:
     """Return findings as plain values."""
     rows = []
     for one in findings:
@@ -183,7 +187,7 @@ def findings_data(findings: Sequence[Defect]) -> list[dict[str, Any]]:
     return rows
 
 
-def summary(findings: Sequence[Defect], files: int, notes_shown: bool) -> str:
+def format_summary(findings: Sequence[Defect], files: int, notes_shown: bool) -> str:
     """Return one line: how much was read, how much is wrong, and where the rest is."""
     counts = {severity: sum(one.severity == severity for one in findings) for severity in SEVERITIES}
     parts = [counted(count, name, f"{name}s") for name, count in counts.items() if count]
@@ -191,7 +195,7 @@ def summary(findings: Sequence[Defect], files: int, notes_shown: bool) -> str:
     return text + (" (-v shows the notes)" if counts["note"] and not notes_shown else "")
 
 
-def table_text(rules: Sequence[DriftRule]) -> str:
+def format_rules(rules: Sequence[DriftRule]) -> str:
     """Return the table: rule, severity, versions, what is wrong and what works."""
     wide = max(len(rule.id) for rule in rules)
     lines = []

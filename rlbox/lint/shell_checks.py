@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from rlbox.lint.document import Call, Document, Setting
-from rlbox.lint.drift import DriftRule, Hit, Where, hit_call, hit_setting
+from rlbox.lint.drift import DriftRule, Hit, MachineInfo, make_call_hit, make_setting_hit
 from rlbox.lint.shell import PLACEHOLDER, Word
 
 # Programs whose arguments are files of this machine.
@@ -27,7 +27,7 @@ _SCOPED = re.compile(r"-[PgsFGuU]\b|--(parent|pgroup|session|pidfile|uid|euid|cg
 _OWN = re.compile(r"whoami|\$USER|\$\{USER|id -u|pgrep\s.*-[uPgs]\b")
 
 
-def powershell_line(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def powershell_line(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find lines of PowerShell in shell text."""
     for stray in document.strays:
         if stray.kind == "powershell":
@@ -36,10 +36,10 @@ def powershell_line(document: Document, rule: DriftRule, where: Where) -> Iterat
     for call in document.calls:
         for word in call.words if not call.outer and not call.within & {"powershell", "prose"} else ():
             if hit := re.search(r"\$(?i:env):[A-Za-z_]\w*", word.value):
-                yield hit_call(call, word.at[hit.start()], name=hit.group())
+                yield make_call_hit(call, word.at[hit.start()], name=hit.group())
 
 
-def quoted_glob(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def quoted_glob(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find patterns of file names in quotes, where a program gets them as they are."""
     for call in document.calls:
         if call.program in _FILE_PROGRAMS and "ssh" not in call.within:
@@ -47,7 +47,7 @@ def quoted_glob(document: Document, rule: DriftRule, where: Where) -> Iterator[H
                 hit = re.search(r"[*?]", word.value)
                 path = not word.value.startswith("-") and not re.search(r"[\n;|]|\$\(", word.value)
                 if hit and path and word.mask[hit.start()] in "ds":
-                    yield hit_call(call, word.start, name=call.program, value=word.value, new=_unquoted(word))
+                    yield make_call_hit(call, word.start, name=call.program, value=word.value, new=_unquoted(word))
 
 
 def _unquoted(word: Word) -> str:
@@ -59,7 +59,7 @@ def _unquoted(word: Word) -> str:
     return f'"{folder}{slash}"{rest}' if folder else rest
 
 
-def bracket_grep(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def bracket_grep(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find words in square brackets that a pattern takes for a set of letters."""
     for call in document.calls:
         if call.program in _GREPS and not any(
@@ -67,7 +67,7 @@ def bracket_grep(document: Document, rule: DriftRule, where: Where) -> Iterator[
         ):
             for word in _patterns(call):
                 if hit := _word_in_brackets(word.value):
-                    yield hit_call(call, word.at[hit.start()], value=hit.group(), new=_escaped(word.value))
+                    yield make_call_hit(call, word.at[hit.start()], value=hit.group(), new=_escaped(word.value))
     for word in document.patterns:
         if hit := _word_in_brackets(word.value):
             yield Hit(start=word.at[hit.start()], fields={"value": hit.group(), "new": _escaped(word.value)})
@@ -100,7 +100,7 @@ def _escaped(pattern: str) -> str:
     return _BRACKETS.sub(lambda hit: rf"\[{hit['set']}\]", pattern)
 
 
-def tee_status(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def tee_status(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find programs whose exit status is lost behind `| tee`."""
     if "PIPESTATUS" in document.reads or any(flag == "pipefail" for flag, _ in document.flags):
         return
@@ -111,7 +111,7 @@ def tee_status(document: Document, rule: DriftRule, where: Where) -> Iterator[Hi
         chain = document.before(call)
         works = any(_WORKING.match(f"{one.program} ") for one in chain)
         if call.block not in safe and works and not _throwaway(chain[-1]):
-            yield hit_call(call, name=chain[-1].program)
+            yield make_call_hit(call, name=chain[-1].program)
 
 
 def _throwaway(call: Call) -> bool:
@@ -119,7 +119,7 @@ def _throwaway(call: Call) -> bool:
     return bool(re.search(r"\s(-V|--version|--help|list|freeze|show|ps|images|status|info)(\s|$)", f" {call.text} "))
 
 
-def curl_status(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def curl_status(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find curls that are taken for healthy by an exit status that an answer of 404 or 500 leaves at 0."""
     for call in document.called("curl"):
         address = next((value for value in call.values if _PROBED.search(value)), "")
@@ -128,10 +128,10 @@ def curl_status(document: Document, rule: DriftRule, where: Where) -> Iterator[H
         short = "".join(value[1:] for value in call.values if re.fullmatch(r"-[a-zA-Z]+", value))
         judged = "f" in short or re.search(r"--fail|http_code|response_code", call.text)
         if used and address and not judged:
-            yield hit_call(call, value=address)
+            yield make_call_hit(call, value=address)
 
 
-def json_lines(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def json_lines(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find files of many JSON documents that are read as one."""
     for call in document.called("python -m json.tool"):
         if call.has("--json-lines"):
@@ -139,7 +139,7 @@ def json_lines(document: Document, rule: DriftRule, where: Where) -> Iterator[Hi
         given = [word.value for operator, word in call.redirects if operator == "<"]
         pieces = [call.text, *given] + ([_source(document, call)] if call.index else [])
         if any(_LINES_FILE.search(text) for text in pieces):
-            yield hit_call(call, name="python -m json.tool")
+            yield make_call_hit(call, name="python -m json.tool")
 
 
 def _source(document: Document, call: Call) -> str:
@@ -153,7 +153,7 @@ def _source(document: Document, call: Call) -> str:
     return " ".join(texts)
 
 
-def kill_by_name(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def kill_by_name(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find commands that end processes by a name, whoever they belong to."""
     for call in document.calls:
         if "container" in call.within:
@@ -161,9 +161,9 @@ def kill_by_name(document: Document, rule: DriftRule, where: Where) -> Iterator[
         if call.program in ("pkill", "killall"):
             harmless = {"--help", "-0", "--version", "-l"} & set(call.values)
             if call.words and not harmless and not any(map(_SCOPED.match, call.values)):
-                yield hit_call(call, name=call.program, value=" ".join(call.values))
+                yield make_call_hit(call, name=call.program, value=" ".join(call.values))
         elif call.program == "kill" and (text := _searched(call)) and not _OWN.search(text):
-            yield hit_call(call, name="kill", value=text)
+            yield make_call_hit(call, name="kill", value=text)
 
 
 def _searched(call: Call) -> str:
@@ -175,16 +175,16 @@ def _searched(call: Call) -> str:
     return text if re.search(r"\b(ps|pgrep|pidof)\b", text) else ""
 
 
-def dead_pattern(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def dead_pattern(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find patterns in a search or a kill that no title of a process fits."""
     for call in document.calls:
         if call.program in (*_GREPS, "pgrep", "pkill", "awk", "killall"):
             for word in call.words:
                 if hit := re.search(rule.value, word.value):
-                    yield hit_call(call, word.start, value=hit.group())
+                    yield make_call_hit(call, word.start, value=hit.group())
 
 
-def split_path(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def split_path(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find paths with a space that are left without quotes, and so are two words."""
     spaced = _spaced_names(document)
     for call in document.calls:
@@ -195,12 +195,12 @@ def split_path(document: Document, rule: DriftRule, where: Where) -> Iterator[Hi
             and "{{" not in plain[0].value
             and not {"p"} - set(plain[0].mask + plain[1].mask)
         ):
-            yield hit_call(call, plain[0].start, value=f"{plain[0].value} {plain[1].value}")
+            yield make_call_hit(call, plain[0].start, value=f"{plain[0].value} {plain[1].value}")
             continue
         for first, second in zip(call.words, call.words[1:], strict=False):
             head, tail = first.value.rsplit("/", 1)[-1], second.value.split("/", 1)[0]
             if f"{head} {tail}" in spaced and set(first.mask[-1:] + second.mask[:1]) == {"p"}:
-                yield hit_call(call, first.start, value=f"{first.value} {second.value}")
+                yield make_call_hit(call, first.start, value=f"{first.value} {second.value}")
 
 
 def _spaced_names(document: Document) -> set[str]:
@@ -215,13 +215,13 @@ def _spaced_names(document: Document) -> set[str]:
     return found
 
 
-def option_line(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def option_line(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find options on a line of their own, which the line above does not reach."""
     for call in document.calls:
         if call.program.startswith("--") and not call.index and not call.outer:
             above = document.lines.line(document.lines.number(call.start) - 1)
             if re.search(r"\\[ \t]+$", above) or (above.lstrip().startswith("#") and _continued_above(document, call)):
-                yield hit_call(call, name=call.program)
+                yield make_call_hit(call, name=call.program)
 
 
 def _continued_above(document: Document, call: Call) -> bool:
@@ -231,18 +231,18 @@ def _continued_above(document: Document, call: Call) -> bool:
     return document.lines.line(number).rstrip().endswith("\\")
 
 
-def flagged(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def flagged(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find what the reader itself has marked with a name of the rule, as `syntax`, a Dockerfile's syntax line."""
     return (Hit(start=start) for name, start in document.flags if name in rule.names)
 
 
-def background_log(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def background_log(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find services in the background whose output and end nobody gets to see."""
     for call in document.calls:
         kept = any(operator in (">", ">>", "&>", "&>>") for operator, _ in call.redirects)
         alone = call.pipeline.after == "&" and call.last and not call.outer and not kept
         if alone and re.match(r"python -m|uvicorn|vllm", call.program):
-            yield hit_call(call, name=call.program)
+            yield make_call_hit(call, name=call.program)
 
 
 _EXPANDED = r"\$(?:{name}|\{{{name}(?::?-)?\}})"
@@ -258,7 +258,7 @@ _SECRET_NAME = re.compile(
 _TOKEN_SHAPE = re.compile(r"\b(?:hf_[A-Za-z0-9]{20,}|ghp_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9]{20,}|AKIA[0-9A-Z]{16})\b")
 
 
-def empty_element(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def empty_element(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find search paths that get an empty element, the working directory, when the variable was not set before."""
     known: set[tuple[str, int]] = set()
     for setting in document.settings:
@@ -269,12 +269,12 @@ def empty_element(document: Document, rule: DriftRule, where: Where) -> Iterator
         expanded = _EXPANDED.format(name=setting.name)
         joined = re.search(rf"(?:^|:){expanded}:|:{expanded}(?:$|:)", value)
         if (joined and not before) or re.search(r"^:|::|:$", value):
-            yield hit_setting(setting)
+            yield make_setting_hit(setting)
         if value and not re.fullmatch(expanded, value):
             known.add((setting.name, setting.block))
 
 
-def placeholder(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def placeholder(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find what the reader was to replace: `/path/to/…`, `<PORT>`, `YOUR_TOKEN`, `a/.../b`; the first on each line."""
     lines: set[int] = set()
     for hit in _placeholders(document):
@@ -290,7 +290,7 @@ def _placeholders(document: Document) -> Iterator[Hit]:
             continue
         for word in call.words:
             if (found := _unreplaced(word.value)) and not _TOKENS.fullmatch(word.value):
-                yield hit_call(call, word.at[found.start()], value=_named(found))
+                yield make_call_hit(call, word.at[found.start()], value=_named(found))
     for setting in document.settings:
         if setting.how != "table" and "prose" not in setting.within and (found := _unreplaced(setting.value)):
             yield Hit(start=setting.start, within=setting.within, fields={"value": _named(found)})
@@ -307,7 +307,7 @@ def _named(found: re.Match[str]) -> str:
     return next((group for group in found.groups() if group), found.group())
 
 
-def secret(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
+def secret(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
     """Find passwords and tokens that are written out; their values are not repeated."""
     if document.kind == "env":
         return
@@ -317,7 +317,7 @@ def secret(document: Document, rule: DriftRule, where: Where) -> Iterator[Hit]:
     for call in document.calls:
         for word in call.words if not call.outer else ():
             if hit := _TOKEN_SHAPE.search(word.value):
-                yield hit_call(call, word.at[hit.start()], name=hit.group()[:3] + "…")
+                yield make_call_hit(call, word.at[hit.start()], name=hit.group()[:3] + "…")
 
 
 def _is_literal(setting: Setting) -> bool:

@@ -97,7 +97,7 @@ _IGNORE = re.compile(r"rlbox:\s*ignore=([\w-]+(?:\s*,\s*[\w-]+)*)")
 _ONLY_COMMENT = re.compile(r"\s*(?:#|//|<!--)")
 
 
-def ignored(lines: Lines, number: int) -> frozenset[str]:
+def find_ignored_rules(lines: Lines, number: int) -> frozenset[str]:
     """Return the rules that a comment on the line, or one alone on the line above, switches off for it."""
     found = _IGNORE.findall(lines.line(number))
     above = lines.line(number - 1)

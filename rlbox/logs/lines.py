@@ -38,12 +38,12 @@ _NOTHING = re.compile(
 )
 
 
-def clean_text(text: str) -> str:
+def strip_terminal_codes(text: str) -> str:
     """Return `text` without terminal colour and cursor codes."""
     return _ANSI.sub("", text) if "\x1b" in text else text
 
 
-def clean_bytes(data: bytes) -> bytes:
+def decode_clean(data: bytes) -> bytes:
     """Return bytes without terminal codes, and as valid UTF-8."""
     if b"\x1b" in data:
         data = _without_codes(data)
@@ -72,14 +72,14 @@ def _without_codes(data: bytes) -> bytes:
     return _ANSI_BYTES.sub(b"", _FORWARD.sub(b" ", data)) if b"\x1b" in data else data
 
 
-def shows(state: bytes) -> bool:
+def is_visible(state: bytes) -> bool:
     """Return whether anything of a line can be seen."""
     if not state or state.isspace():
         return False
     return b"\x1b" not in state or bool(_without_codes(state).strip())
 
 
-def odd_lines(body: bytes) -> Iterator[tuple[int, bytes]]:
+def find_invisible_text(body: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield lines of a block in which something stands unseen, by their indexes, in each way to read them without it.
 
     Backspaces and carriage returns are for who cuts lines.
@@ -93,7 +93,7 @@ def odd_lines(body: bytes) -> Iterator[tuple[int, bytes]]:
             yield from ((index, way.encode()) for way in ways)
 
 
-def bare_block(block: bytes) -> bytes:
+def strip_invisible_text(block: bytes) -> bytes:
     """Return lines without what stands in them unseen."""
     if not _is_odd(block):
         return block
@@ -152,7 +152,7 @@ class Line:
     text: str
 
 
-class Texts(Sequence[str]):
+class LineBlock(Sequence[str]):
     """The lines of one block; a line becomes text only when it is asked for.
 
     `joined` is the lines joined by line feeds, as UTF-8: all who look at a block search it there, and touch only lines
@@ -182,12 +182,12 @@ class Texts(Sequence[str]):
     @property
     def past_joined(self) -> bytes:
         """The states of `past` joined by line feeds, as UTF-8."""
-        return clean_bytes(b"\n".join(state for _, state in self.past))
+        return decode_clean(b"\n".join(state for _, state in self.past))
 
     @property
     def hidden_joined(self) -> bytes:
         """What is in `hidden`, joined by line feeds, as UTF-8."""
-        return bare_block(clean_bytes(b"\n".join(part for _, part in self.hidden)))
+        return strip_invisible_text(decode_clean(b"\n".join(part for _, part in self.hidden)))
 
     @property
     def last(self) -> str:
@@ -217,14 +217,14 @@ class Texts(Sequence[str]):
     __hash__ = None  # type: ignore[assignment]
 
 
-def block_of(texts: Sequence[str]) -> Texts:
-    """Return lines as one block; what `LineCutter` gave is one already."""
-    if isinstance(texts, Texts):
+def make_block(texts: Sequence[str]) -> LineBlock:
+    """Return lines as one block; what `LineSplitter` gave is one already."""
+    if isinstance(texts, LineBlock):
         return texts
-    return Texts("\n".join(texts).encode("utf-8", "replace"), len(texts))
+    return LineBlock("\n".join(texts).encode("utf-8", "replace"), len(texts))
 
 
-class LineCutter:
+class LineSplitter:
     """Turns chunks, cut anywhere, into lines; the same bytes give the same lines however they were cut.
 
     A progress bar that rewrites its line with carriage returns counts as one line, in its last state that is not
@@ -243,15 +243,15 @@ class LineCutter:
     @property
     def unfinished(self) -> str:
         """The line that has not ended yet, as it is shown now."""
-        shown = bytes(self._current) if shows(bytes(self._current)) else self._shown
-        return clean_bytes(shown).decode("utf-8", "replace")
+        shown = bytes(self._current) if is_visible(bytes(self._current)) else self._shown
+        return decode_clean(shown).decode("utf-8", "replace")
 
-    def feed(self, data: bytes) -> Texts:
+    def feed(self, data: bytes) -> LineBlock:
         """Take the next bytes of the log; return the lines that ended in them, the last one being line `number`."""
         first, end = self.number, data.rfind(b"\n")
         if end < 0:
             self._grow(data)
-            return Texts(b"", 0, self._take_past(first), self._take_hidden(first))
+            return LineBlock(b"", 0, self._take_past(first), self._take_hidden(first))
         text = (
             self._cut(b"".join((self._current, memoryview(data)[:end])))
             if not self._shown
@@ -260,15 +260,15 @@ class LineCutter:
         self._current.clear()
         self._edge = b""
         self._grow(data[end + 1 :])
-        return Texts(text, self.number - first, self._take_past(first), self._take_hidden(first))
+        return LineBlock(text, self.number - first, self._take_past(first), self._take_hidden(first))
 
-    def close(self) -> Texts:
+    def close(self) -> LineBlock:
         """Return the last line when the log ended without a line feed."""
         if not self._current and not self._shown:
-            return Texts(b"", 0)
+            return LineBlock(b"", 0)
         first = self.number
         text = self._end_line()
-        return Texts(text, 1, self._take_past(first), self._take_hidden(first))
+        return LineBlock(text, 1, self._take_past(first), self._take_hidden(first))
 
     def _finish(self, body: bytes) -> bytes:
         """Return whole lines as they are shown; the first ends one that a progress bar was rewriting."""
@@ -287,7 +287,7 @@ class LineCutter:
         elif b"\r" in body:
             body = b"".join(self._settle(body))
         self.number = first + body.count(b"\n") + 1
-        body = clean_bytes(body)
+        body = decode_clean(body)
         self._keep_odd(body, first)
         return (
             body
@@ -365,7 +365,7 @@ class LineCutter:
 
     def _show(self, state: bytes) -> None:
         """Take the next state of a line; a blank one only moves the cursor."""
-        if shows(state):
+        if is_visible(state):
             if self._visible:
                 self._past.append((self.number, self._shown))
                 self._overlay(self._shown, state)
@@ -386,20 +386,20 @@ class LineCutter:
         self._current.clear()
         self._edge = b""
         self.number += 1
-        seen = clean_bytes(seen)
+        seen = decode_clean(seen)
         self._keep_odd(seen, self.number - 1)
         return self._typed(seen, self.number - 1)
 
     def _keep_odd(self, body: bytes, first: int) -> None:
         """Keep lines in which something stands that a reader does not see, as they read without it."""
-        self._hidden += [(first + index, way) for index, way in odd_lines(body)]
+        self._hidden += [(first + index, way) for index, way in find_invisible_text(body)]
 
     def _take_past(self, first: int) -> tuple[tuple[int, bytes], ...]:
         if not self._past:
             return ()
         past, self._past = self._past, []
         for number, state in past:
-            self._keep_odd(clean_bytes(state), number)
+            self._keep_odd(decode_clean(state), number)
         return tuple((number - first, state) for number, state in past)
 
     def _take_hidden(self, first: int) -> tuple[tuple[int, bytes], ...]:
@@ -419,25 +419,25 @@ def _has_long_line(body: bytes) -> bool:
     return False
 
 
-def bare_text(text: str) -> str:
+def strip_ray_prefix(text: str) -> str:
     """Return a line without what Ray puts around a worker's: `(TaskRunner pid=12) ` and `[repeated 3x …]`."""
     if found := _ray_repeat(text):
         text = text[: found.start()].rstrip()
     return _RAY_ACTOR.sub("", text) if "pid=" in text else text
 
 
-def ray_actor(text: str) -> str:
+def find_ray_actor(text: str) -> str:
     """Return the name of the actor or task whose line this is by the prefix that the driver gives it; else empty."""
     found = _RAY_NAME.match(text) if "pid=" in text else None
     return found.group(1) if found else ""
 
 
-def ray_repeats(text: str) -> int:
+def count_ray_repeats(text: str) -> int:
     """Return how many further lines this one stands for, which ends as Ray's driver ends one of many alike; else 0.
 
     Only the driver knows: whoever counts them asks for its prefix (`ray_actor`), and for a whole line like it before.
     """
-    found = _ray_repeat(text) if ray_actor(text) else None
+    found = _ray_repeat(text) if find_ray_actor(text) else None
     return int(found.group(1)) if found else 0
 
 
@@ -446,7 +446,7 @@ def _ray_repeat(text: str) -> re.Match[str] | None:
     return _RAY_REPEAT.fullmatch(text, at) if at >= 0 else None
 
 
-def views(text: str) -> list[str]:
+def list_line_variants(text: str) -> list[str]:
     """Return the ways to read a line, itself first: without what Ray, a launcher or a progress bar put before it.
 
     Where two workers wrote into one line, what stands behind each actor's prefix is a way of its own. A line that was
@@ -455,9 +455,9 @@ def views(text: str) -> list[str]:
     found = [text]
     if "pid=" in text:
         parts = _RAY_NEXT.split(text)
-        found += [bare_text(part) for part in parts] if len(parts) > 1 else []
+        found += [strip_ray_prefix(part) for part in parts] if len(parts) > 1 else []
     if "pid=" in text or "[repeated " in text:
-        found.append(bare_text(text))
+        found.append(strip_ray_prefix(text))
     found += [_RANK.sub("", way) for way in found if way[:1] in "[0123456789"]
     if "%|" in text:
         found += [_BAR.sub("", way) for way in found]

@@ -130,7 +130,7 @@ def _copy(source: int, target: int, size: int) -> None:
             rest = rest[os.write(target, rest) :]
 
 
-class Times:
+class LogTimes:
     """What the file beside a log says: rows `OFFSET UNIX_MS`, what was written from that time on begins there.
 
     Rows are a second apart or more. One that was torn by a kill is left out, as are those behind a log that was emptied

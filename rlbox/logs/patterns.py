@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlbox.config.pattern import compile_re2, create_re2_options, tokenize_pattern
-from rlbox.logs.lines import Texts
+from rlbox.logs.lines import LineBlock
 
 _ANCHORS = ("^", "$", r"\A", r"\z")
 
@@ -39,7 +39,7 @@ class PatternSet:
         import re2
 
         self._texts = texts
-        self.loose = tuple(loose(text) for text in texts)
+        self.loose = tuple(strip_anchors(text) for text in texts)
         self._block = re2.compile(
             "|".join(f"(?:{text})" for text in self.loose).encode(), create_re2_options(capture=False)
         )
@@ -77,12 +77,12 @@ def compile_pattern(text: str) -> Pattern:
 
 
 @functools.lru_cache(maxsize=128)
-def pattern_set(texts: tuple[str, ...]) -> PatternSet:
+def compile_pattern_set(texts: tuple[str, ...]) -> PatternSet:
     """Return the set of patterns `texts`, at least one."""
     return PatternSet(texts)
 
 
-def loose(text: str) -> str:
+def strip_anchors(text: str) -> str:
     """Return an expression that fits wherever `text` fits within a longer line: without anchors and group names."""
     return "".join(
         "(?:" if _named(part) else "(?:)" if part in _ANCHORS else part for _, part in tokenize_pattern(text)
@@ -93,7 +93,7 @@ def _named(part: str) -> bool:
     return part.startswith(("(?P<", "(?<")) and part.endswith(">")
 
 
-def find_hits(expressions: tuple[str, ...], texts: Texts) -> list[int]:
+def find_hit_lines(expressions: tuple[str, ...], texts: LineBlock) -> list[int]:
     """Return, ascending, the indexes of lines that one of `expressions` may fit; they must not ask for line ends.
 
     A block is searched once for all who look at it: each of them then looks only at the lines that hit.

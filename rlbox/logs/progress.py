@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rlbox.foreign import decimal, finite_number
-from rlbox.logs.lines import bare_text, clean_text
-from rlbox.logs.log_file import Times
+from rlbox.logs.lines import strip_ray_prefix, strip_terminal_codes
+from rlbox.logs.log_file import LogTimes
 from rlbox.secrets.url_credentials import compile_bytes_regex
 from rlbox.system.safe_files import open_regular_file
 
@@ -74,11 +74,11 @@ _RANKS = (
     re.compile(r"loss(?! scale)|reward|accuracy|score"),
     re.compile(r"kl$|kl_loss|entropy|grad[_ ]norm"),
 )
-REST = len(_RANKS)
+LOWEST_RANK = len(_RANKS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ProgressReading:
     """What one line tells: `step` of `total` (0: not said), `rates` by unit (`tokens/s`), and `metrics` by name."""
 
     step: int | None = None
@@ -87,21 +87,21 @@ class Reading:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-def read_progress(line: str) -> Reading | None:
+def parse_progress(line: str) -> ProgressReading | None:
     """Return what a line of a log tells of progress; None when it tells nothing."""
-    text = bare_text(clean_text(line[:LINE_LIMIT])).encode("utf-8", "replace")
+    text = strip_ray_prefix(strip_terminal_codes(line[:LINE_LIMIT])).encode("utf-8", "replace")
     for read in (_verl, _megatron, _server, _dict, _bar, _plain):
         if found := read(text):
             return found
     return None
 
 
-def counts_steps(text: str) -> bool:
+def has_step_bar(text: str) -> bool:
     """Whether a line without colours holds a progress bar, and one that counts steps."""
     return _bar(text.encode("utf-8", "replace")) is not None
 
 
-def find_candidates(block: bytes) -> list[tuple[int, bytes]]:
+def find_progress_lines(block: bytes) -> list[tuple[int, bytes]]:
     """Return the lines of a block of a log that may tell of progress, each with its offset in the block.
 
     The block is searched as a whole; no code runs per line.
@@ -119,7 +119,7 @@ def find_candidates(block: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
-def read_record(record: object) -> Reading | None:
+def parse_metrics_record(record: object) -> ProgressReading | None:
     """Return what a row of `metrics.jsonl` tells; None for one that is torn or holds no number.
 
     `step`, else `rollout` or `iteration`, is its step; names that hold text (`stage`) are left out.
@@ -131,10 +131,10 @@ def read_record(record: object) -> Reading | None:
     named = next((name for name in _ROW_STEPS if name in numbers), "")
     step = _step(numbers, (named,))
     numbers.pop(named, None)
-    return Reading(step=step, metrics=numbers) if numbers else None
+    return ProgressReading(step=step, metrics=numbers) if numbers else None
 
 
-def latest(readings: Iterable[Reading]) -> Reading:
+def merge_readings(readings: Iterable[ProgressReading]) -> ProgressReading:
     """Return all that readings, oldest first, tell together: of each name the last value."""
     step, total = None, 0
     rates: dict[str, float] = {}
@@ -144,10 +144,10 @@ def latest(readings: Iterable[Reading]) -> Reading:
         total = reading.total or total
         rates |= reading.rates
         metrics |= reading.metrics
-    return Reading(step=step, total=total if step is None or total >= step else 0, rates=rates, metrics=metrics)
+    return ProgressReading(step=step, total=total if step is None or total >= step else 0, rates=rates, metrics=metrics)
 
 
-def eta_s(reading: Reading) -> float | None:
+def estimate_remaining_s(reading: ProgressReading) -> float | None:
     """Return how many seconds the steps that are left take at the present rate; None where that is not known."""
     rate = reading.rates.get("steps/s", 0.0)
     if not reading.total or reading.step is None or rate <= 0:
@@ -155,23 +155,23 @@ def eta_s(reading: Reading) -> float | None:
     return max(0, reading.total - reading.step) / rate
 
 
-def main_metrics(metrics: Mapping[str, float], limit: int = 4) -> dict[str, float]:
+def select_main_metrics(metrics: Mapping[str, float], limit: int = 4) -> dict[str, float]:
     """Return the few metrics that a person looks at first: losses and rewards, then what keeps a run healthy."""
-    ranked = sorted(metrics, key=lambda name: (metric_rank(name), len(name), name))
-    return {name: metrics[name] for name in ranked[:limit] if metric_rank(name) < REST}
+    ranked = sorted(metrics, key=lambda name: (rank_metric(name), len(name), name))
+    return {name: metrics[name] for name in ranked[:limit] if rank_metric(name) < LOWEST_RANK}
 
 
-def metric_rank(name: str) -> int:
+def rank_metric(name: str) -> int:
     """Return how early a person wants to see a metric: 0 losses, 1 rewards, 2 and 3 what is near them, then `REST`."""
-    return next((rank for rank, pattern in enumerate(_RANKS) if pattern.search(name)), REST)
+    return next((rank for rank, pattern in enumerate(_RANKS) if pattern.search(name)), LOWEST_RANK)
 
 
-def _verl(text: bytes) -> Reading | None:
+def _verl(text: bytes) -> ProgressReading | None:
     found = _re(_VERL).search(text)
     return _reading(int(found.group(1)), 0, _named(found.group(2).split(b" - "))) if found else None
 
 
-def _megatron(text: bytes) -> Reading | None:
+def _megatron(text: bytes) -> ProgressReading | None:
     found = _re(_MEGATRON).search(text)
     if not found:
         return None
@@ -184,15 +184,15 @@ def _megatron(text: bytes) -> Reading | None:
     return replace(reading, rates={**reading.rates, **rates})
 
 
-def _server(text: bytes) -> Reading | None:
+def _server(text: bytes) -> ProgressReading | None:
     rates = {}
     for kind, number in _re(_SERVER).findall(text):
         if (value := _finite(number)) is not None:
             rates["tokens/s in" if kind in (b"prompt", b"input") else "tokens/s out"] = value
-    return Reading(rates=rates) if rates else None
+    return ProgressReading(rates=rates) if rates else None
 
 
-def _dict(text: bytes) -> Reading | None:
+def _dict(text: bytes) -> ProgressReading | None:
     start, end = text.find(b"{"), text.rfind(b"}")
     pairs = _pairs(_DICT_PAIR, text[start:end]) if 0 <= start < end else {}
     if not pairs:
@@ -203,12 +203,12 @@ def _dict(text: bytes) -> Reading | None:
     if bar is None:
         return reading
     step = reading.step if reading.step is not None else bar.step
-    return Reading(
+    return ProgressReading(
         step=step, total=bar.total, rates={**bar.rates, **reading.rates}, metrics={**bar.metrics, **reading.metrics}
     )
 
 
-def _bar(text: bytes) -> Reading | None:
+def _bar(text: bytes) -> ProgressReading | None:
     last = next(iter(deque(_re(_BAR).finditer(text), maxlen=1)), None)
     if last is None or _re(_NO_STEPS).search(text[max(0, last.start() - 80) : last.start()]):
         return None
@@ -216,15 +216,15 @@ def _bar(text: bytes) -> Reading | None:
     pairs = _pairs(_BAR_PAIR, text[last.end() :].partition(b"]")[0])
     value = (_finite(number) if number else None) or 0.0
     rate = value if unit == b"it/s" else 1 / value if value > _SHORTEST_S else 0.0
-    return Reading(step=int(done), total=int(total), rates={"steps/s": rate} if rate else {}, metrics=pairs)
+    return ProgressReading(step=int(done), total=int(total), rates={"steps/s": rate} if rate else {}, metrics=pairs)
 
 
-def _plain(text: bytes) -> Reading | None:
+def _plain(text: bytes) -> ProgressReading | None:
     told = ((unit.decode().rstrip("s") + "s/s", _finite(number)) for number, unit in _re(_PER_S).findall(text))
     rates = {unit: value for unit, value in told if value is not None}
     found = _re(_PLAIN).search(text)
     if not found:
-        return Reading(rates=rates) if rates else None
+        return ProgressReading(rates=rates) if rates else None
     pairs = _pairs(_PLAIN_PAIR, _re(_PER_S).sub(b"", found.group(3)))
     reading = _reading(int(found.group(1)), int(found.group(2) or 0), pairs)
     return replace(reading, rates={**reading.rates, **rates})
@@ -246,14 +246,14 @@ def _named(parts: Iterable[bytes]) -> dict[str, float]:
     return found
 
 
-def _reading(step: int | None, total: int, pairs: dict[str, float]) -> Reading:
+def _reading(step: int | None, total: int, pairs: dict[str, float]) -> ProgressReading:
     rates = {_RATES[name]: pairs[name] for name in pairs if name in _RATES}
     seconds = next((pairs[name] for name in _STEP_SECONDS if pairs.get(name)), 0.0)
     if seconds > _SHORTEST_S:
         rates["steps/s"] = 1 / seconds
     if step is None:
         step = _step(pairs, _STEP_NAMES)
-    return Reading(
+    return ProgressReading(
         step=step, total=total, rates=rates, metrics={k: v for k, v in pairs.items() if k not in _STEP_NAMES}
     )
 
@@ -308,24 +308,24 @@ class ProgressBar:
         return min(1.0, self.done / self.total)
 
 
-def read_bar(line: str) -> ProgressBar | None:
+def parse_progress_bar(line: str) -> ProgressBar | None:
     """Return the bar in a line of a log; None without one, and for one that counts steps."""
-    text = bare_text(clean_text(line[:LINE_LIMIT]))
+    text = strip_ray_prefix(strip_terminal_codes(line[:LINE_LIMIT]))
     found = None
     for hit in _COUNT_BAR.finditer(text):
         found = hit
-    if found is None or counts_steps(text):
+    if found is None or has_step_bar(text):
         return None
     done, total = (float(found[at]) * _UNITS[found[at + 1]] for at in (1, 3))
     label = _CLOCK.sub("", text[: found.start()].strip()).rstrip(": ")[:_LABEL]
     return ProgressBar(label=label, done=done, total=total, left_s=_seconds(found[5])) if 0 < total >= done else None
 
 
-def last_bar(block: bytes) -> ProgressBar | None:
+def find_last_bar(block: bytes) -> ProgressBar | None:
     """Return the bar that a log's last lines show, unless it is full; each state of a bar that is rewritten counts."""
     lines = block.decode("utf-8", "replace").replace("\r", "\n").rstrip("\n").split("\n")
     for line in reversed(lines[-_LINES:]):
-        if "%" in line and (found := read_bar(line)):
+        if "%" in line and (found := parse_progress_bar(line)):
             return found if found.done < found.total else None
     return None
 
@@ -346,18 +346,18 @@ _STATES = 500
 """States of one line that are looked at, about."""
 
 
-def read_log(path: Path) -> Iterator[tuple[float | None, Reading]]:
+def read_log_progress(path: Path) -> Iterator[tuple[float | None, ProgressReading]]:
     """Return what the lines of a log tell, each with its time (seconds since 1970; None without a file of times).
 
     A file that is missing or cannot be read tells nothing.
     """
-    times = Times(path)
+    times = LogTimes(path)
     try:
         with open_regular_file(path) as file:
             for start, block in _blocks(file):
-                for at, line in find_candidates(block):
+                for at, line in find_progress_lines(block):
                     for offset, text in _states(line):
-                        if found := read_progress(text.decode("utf-8", "replace")):
+                        if found := parse_progress(text.decode("utf-8", "replace")):
                             yield times.at(start + at + offset), found
     except OSError:
         return

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.logs.lines import LineCutter, Texts
+from rlbox.logs.lines import LineBlock, LineSplitter
 from rlbox.logs.log_file import LogFile
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.tail import FileFollower
@@ -271,17 +271,17 @@ def _with_path(error: OSError, path: Path) -> OSError:
 STAGE_LOG_FILE = "stage.log"
 
 
-Taker = Callable[[str, int, int, Texts], object]
+LineConsumer = Callable[[str, int, int, LineBlock], object]
 """Looks at lines of a log that ended: its name, the number of the first, the byte at which that begins, the lines.
 
 There may be none, but states of a progress bar that were overwritten (`texts.past`).
 """
 
 
-class LogWatch:
+class LineDispatcher:
     """Reads the logs of a pump in the order `names`: what a service says comes before what its clients make of it."""
 
-    def __init__(self, pump: LogPump, names: Sequence[str], takers: Sequence[Taker]) -> None:
+    def __init__(self, pump: LogPump, names: Sequence[str], takers: Sequence[LineConsumer]) -> None:
         self._pump = pump
         self._names = names
         self._takers = takers
@@ -339,7 +339,7 @@ class LogWatch:
         self._hand_over(name, *reader.read())
         return log.taken != size
 
-    def _hand_over(self, name: str, first: int, offset: int, texts: Texts) -> None:
+    def _hand_over(self, name: str, first: int, offset: int, texts: LineBlock) -> None:
         if texts or texts.past or texts.hidden:
             for take in self._takers:
                 take(name, first, offset, texts)
@@ -350,11 +350,11 @@ class _Reader:
 
     def __init__(self, log: LogFile) -> None:
         self._log = log
-        self.cutter = LineCutter()
+        self.cutter = LineSplitter()
         self._begin = 0
         self._cuts = 0
 
-    def read(self) -> tuple[int, int, Texts]:
+    def read(self) -> tuple[int, int, LineBlock]:
         """Return number, offset and texts of the lines that ended in the next block."""
         cuts, data = self._log.cuts, self._log.read()
         if self._log.cuts != cuts:
@@ -365,7 +365,7 @@ class _Reader:
             self._begin = self._log.taken - len(data) + data.rindex(b"\n") + 1
         return first, offset, texts
 
-    def end_line(self) -> tuple[int, int, Texts]:
+    def end_line(self) -> tuple[int, int, LineBlock]:
         """Return the last line when the log ends without a line feed."""
         first, offset = self.cutter.number + 1, self._begin
         self._begin = self._log.taken

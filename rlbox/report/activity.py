@@ -9,8 +9,16 @@ from typing import Any, TypeVar
 
 from rlbox.amounts import duration_text, moment, size_text
 from rlbox.job.names import METRICS_FILE
-from rlbox.logs.lines import clean_text
-from rlbox.logs.progress import ProgressBar, Reading, find_candidates, last_bar, latest, read_progress, read_record
+from rlbox.logs.lines import strip_terminal_codes
+from rlbox.logs.progress import (
+    ProgressBar,
+    ProgressReading,
+    find_last_bar,
+    find_progress_lines,
+    merge_readings,
+    parse_metrics_record,
+    parse_progress,
+)
 from rlbox.record.resources import RESOURCES_FILE, Sample, parse_sample, seconds_until_disk_full
 from rlbox.record.state import RunState, ServiceState, StageState
 from rlbox.system.json_files import parse_json_lines
@@ -108,7 +116,7 @@ def activity_text(doing: Activity, now_s: float, *, bar: bool) -> str:
 _END_BYTES = 64 * 1024
 _LINE_LIMIT = 300
 
-_NOTHING = Reading()
+_NOTHING = ProgressReading()
 
 T = TypeVar("T")
 
@@ -123,7 +131,7 @@ class RunSnapshot:
 
     state: RunState
     stage: StageState | None = None
-    progress: Reading = _NOTHING
+    progress: ProgressReading = _NOTHING
     doing: Activity | None = None
     sample: Sample | None = None
     full_in_s: float | None = None
@@ -152,14 +160,16 @@ class RunWatch:
             line=self._last_line(stage) if stage else "",
         )
 
-    def _progress(self, stage: StageState) -> Reading:
+    def _progress(self, stage: StageState) -> ProgressReading:
         logs = [self._read(path, _log_readings) or [] for path in self._logs(stage)]
         rows = self._read(self._run_dir / METRICS_FILE, _rows) or []
-        own = [found for row in rows if row.get("stage", stage.name) == stage.name and (found := read_record(row))]
-        return latest([*own, *(reading for readings in logs for reading in readings)])
+        own = [
+            found for row in rows if row.get("stage", stage.name) == stage.name and (found := parse_metrics_record(row))
+        ]
+        return merge_readings([*own, *(reading for readings in logs for reading in readings)])
 
     def _bars(self, stage: StageState) -> dict[str, ProgressBar | None]:
-        return {path.stem: self._read(path, last_bar) for path in self._logs(stage)}
+        return {path.stem: self._read(path, find_last_bar) for path in self._logs(stage)}
 
     def _last_line(self, stage: StageState) -> str:
         logs = sorted((path for path in self._logs(stage) if _stamp(path)), key=lambda path: _stamp(path)[0])
@@ -199,14 +209,14 @@ def _rows(data: bytes) -> list[dict[str, Any]]:
     return list(parse_json_lines(data.splitlines()))
 
 
-def _log_readings(data: bytes) -> list[Reading]:
-    texts = (text.decode("utf-8", "replace") for _, line in find_candidates(data) for text in line.split(b"\r"))
-    return [found for text in texts if (found := read_progress(text))]
+def _log_readings(data: bytes) -> list[ProgressReading]:
+    texts = (text.decode("utf-8", "replace") for _, line in find_progress_lines(data) for text in line.split(b"\r"))
+    return [found for text in texts if (found := parse_progress(text))]
 
 
 def _last_line(data: bytes) -> str:
     lines = data.decode("utf-8", "replace").replace("\r", "\n").split("\n")
     for line in reversed(lines):
-        if shown := "".join(c if c.isprintable() else " " for c in clean_text(line)[:_LINE_LIMIT]).strip():
+        if shown := "".join(c if c.isprintable() else " " for c in strip_terminal_codes(line)[:_LINE_LIMIT]).strip():
             return shown
     return ""

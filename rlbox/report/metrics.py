@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from rlbox.job.names import METRICS_FILE
-from rlbox.logs.progress import Reading, metric_rank, read_log, read_record
+from rlbox.logs.progress import ProgressReading, parse_metrics_record, rank_metric, read_log_progress
 from rlbox.record.state import StageState
 from rlbox.report.plots import Points, Series, thin_points, trend_points
 from rlbox.system.json_files import read_json_lines
@@ -55,20 +55,24 @@ def read_metrics(run_dir: Path, stages: tuple[StageState, ...], limit: int) -> l
     best = _without_doubles(found)
     metrics = [_metric(key, raw, limit) for key, raw in best.items() if len(raw) > 1]
     order = {stage.name: number for number, stage in enumerate(stages)}
-    return sorted(metrics, key=lambda m: (metric_rank(m.series.name), order.get(m.stage, 0), m.source, m.series.name))
+    return sorted(metrics, key=lambda m: (rank_metric(m.series.name), order.get(m.stage, 0), m.source, m.series.name))
 
 
-def _readings(run_dir: Path, stages: tuple[StageState, ...]) -> Iterator[tuple[str, str, float | None, Reading]]:
+def _readings(
+    run_dir: Path, stages: tuple[StageState, ...]
+) -> Iterator[tuple[str, str, float | None, ProgressReading]]:
     for path in _metric_files(run_dir):
         own = next((s.name for s in stages if s.directory and (run_dir / s.directory) in path.parents), "")
         for row in read_json_lines(path):
-            if reading := read_record(row):
+            if reading := parse_metrics_record(row):
                 if "eval" in row:  # of another kind than the rows of steps beside it
-                    reading = Reading(metrics={f"eval {name}": value for name, value in reading.metrics.items()})
+                    reading = ProgressReading(
+                        metrics={f"eval {name}": value for name, value in reading.metrics.items()}
+                    )
                 yield str(row.get("stage") or own), METRICS_FILE, _row_time(row), reading
     for stage in stages:
         for service in ("stage", *(service.name for service in stage.services)):
-            for at, reading in read_log(run_dir / stage.directory / f"{service}.log"):
+            for at, reading in read_log_progress(run_dir / stage.directory / f"{service}.log"):
                 yield stage.name, f"{service}.log", at, reading
 
 

@@ -22,7 +22,7 @@ from rich.text import Text
 from rlbox.amounts import card_text, duration_text, fine_text, moment, padded, size_text
 from rlbox.errors import SpecError
 from rlbox.gate.rules import AT_END
-from rlbox.logs.progress import eta_s, main_metrics
+from rlbox.logs.progress import estimate_remaining_s, select_main_metrics
 from rlbox.record.resources import Sample
 from rlbox.record.state import RunState, StageState, load_run_state
 from rlbox.report.activity import RunSnapshot, RunWatch, activity_text
@@ -79,7 +79,7 @@ def status_lines(facts: RunSnapshot, now_s: float, width: int) -> list[Text]:
         format_gate_count(stage),
     ]
     waits = _waits(stage)
-    metrics = [f"{name} {value:.4g}" for name, value in main_metrics(facts.progress.metrics, 2).items()]
+    metrics = [f"{name} {value:.4g}" for name, value in select_main_metrics(facts.progress.metrics, 2).items()]
     used = (
         [_use(sample), *([f"gpu {_gpus(sample)}"] if sample.gpus else []), f"disk {_disk(facts, sample)}"]
         if sample
@@ -145,7 +145,7 @@ def _details(facts: RunSnapshot, now_s: float) -> Iterable[tuple[str, str]]:
         yield "speed", speed_text(facts)
         yield (
             "metrics",
-            " · ".join(f"{name} {value:.4g}" for name, value in main_metrics(facts.progress.metrics).items()),
+            " · ".join(f"{name} {value:.4g}" for name, value in select_main_metrics(facts.progress.metrics).items()),
         )
     if sample:
         yield "use", _use(sample)
@@ -178,7 +178,7 @@ def speed_text(facts: RunSnapshot) -> str:
         parts.append(f"{rate:.3g} steps/s" if rate >= 1 else f"{fine_text(1 / rate)} a step")
     if reading.step is not None:
         parts.insert(0, f"step {reading.step}" + (f" of {reading.total}" if reading.total else ""))
-    left = eta_s(reading)
+    left = estimate_remaining_s(reading)
     return " · ".join([*parts, *([f"{duration_text(left)} left"] if left is not None else [])])
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from rlbox.gate.http_probe import REFUSED, probe_http
 from rlbox.job.gate_plan import ReadyPlan
 from rlbox.job.plan import ServicePlan
-from rlbox.logs.lines import Texts, views
-from rlbox.logs.patterns import compile_pattern, pattern_set
+from rlbox.logs.lines import LineBlock, list_line_variants
+from rlbox.logs.patterns import compile_pattern, compile_pattern_set
 from rlbox.system.poller import Poller
 from rlbox.system.run_processes import ChildProcess, RunProcesses
 from rlbox.values import Command
@@ -106,12 +106,12 @@ class RunningService:
         """Whether the service has shown that it does its work."""
         return self._good_at is not None and not self._line_missing
 
-    def match_lines(self, texts: Texts) -> None:
+    def match_lines(self, texts: LineBlock) -> None:
         """Take lines of its log, of which one may be what it is waited for."""
         line = self.plan.ready.line
-        if self._line_missing and pattern_set((line,)).hit(texts.joined, 0) >= 0:
+        if self._line_missing and compile_pattern_set((line,)).hit(texts.joined, 0) >= 0:
             fits = compile_pattern(line).fits
-            self._line_missing = not any(fits(way) for text in texts for way in views(text))
+            self._line_missing = not any(fits(way) for text in texts for way in list_line_variants(text))
 
     def restart_probe(self) -> None:
         """Have it prove anew that it does its work; its line is not waited for a second time."""

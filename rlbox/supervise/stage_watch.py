@@ -15,9 +15,9 @@ from rlbox.gate.gate import GateJudge
 from rlbox.hang.watch import HangWatch
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
-from rlbox.logs.lines import Texts
-from rlbox.logs.patterns import find_hits
-from rlbox.logs.pump import LogPump, LogWatch
+from rlbox.logs.lines import LineBlock
+from rlbox.logs.patterns import find_hit_lines
+from rlbox.logs.pump import LineDispatcher, LogPump
 from rlbox.supervise.causes import dead_service, mute_service, silent_service, too_long
 from rlbox.supervise.ray_jobs import RayJob
 from rlbox.supervise.services import RunningService
@@ -47,7 +47,7 @@ class StageWatch:
         self.pump = LogPump(context.journal.masks)
         names = (*(service.name for service in stage.services), STAGE_LOG)
         self.hang = HangWatch(context.watch_context(stage), clock=context.starvation.now_s)
-        self.logs = LogWatch(self.pump, names, (self._judge, self._find_fatal, self.hang.take, self._hear))
+        self.logs = LineDispatcher(self.pump, names, (self._judge, self._find_fatal, self.hang.take, self._hear))
         self._context = context
         self._stage = stage
         self._recorded = -1
@@ -216,16 +216,16 @@ class StageWatch:
     def _refuse(self, service: RunningService, seen: str) -> None:
         self.gate.refuse(self.gate.facts.services[service.plan.name], seen)
 
-    def _judge(self, log: str, first: int, offset: int, texts: Texts) -> None:
-        texts.hits = find_hits((*self.gate.searches(log), *self._scanned), texts)
+    def _judge(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
+        texts.hits = find_hit_lines((*self.gate.searches(log), *self._scanned), texts)
         self.gate.take(log, first, texts)
 
-    def _hear(self, log: str, first: int, offset: int, texts: Texts) -> None:
+    def _hear(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
         for service in self.services:
             if service.plan.name == log:
                 service.match_lines(texts)
 
-    def _find_fatal(self, log: str, first: int, offset: int, texts: Texts) -> None:
+    def _find_fatal(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
         finder = self._finders[log]
         finder.take(first, offset, texts)
         if finder.position and self.gate.outlived(log, finder.position.number, finder.position.text):

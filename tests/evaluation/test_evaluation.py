@@ -310,13 +310,13 @@ def test_the_table_says_what_was_not_measured() -> None:
 
 def test_how_far_a_suite_is_is_a_bar_of_the_live_view() -> None:
     from rlbox.evaluation.judge import CountedBar
-    from rlbox.logs.progress import ProgressBar, read_bar
+    from rlbox.logs.progress import ProgressBar, parse_progress_bar
 
     seconds = iter([0.0, 5.0, 10.0, 12.0, 20.0])
     bar = CountedBar("Evaluating step_40 humaneval", 4, lambda: next(seconds))
     told = [bar.line(done) for done in (1, 2, 3, 4)]
     assert told == ["", "Evaluating step_40 humaneval: 50%| | 2/4 [0:00:10<0:00:10]", "", ""]
-    assert read_bar(told[1]) == ProgressBar(label="Evaluating step_40 humaneval", done=2, total=4, left_s=10)
+    assert parse_progress_bar(told[1]) == ProgressBar(label="Evaluating step_40 humaneval", done=2, total=4, left_s=10)
 
 
 def test_one_server_is_not_asked_for_two_exports(

@@ -32,8 +32,8 @@ from rlbox.gate.safetensors_check import tensors_problem
 from rlbox.hang.detector import StepClock
 from rlbox.job.gate_plan import LinePlan, MetricPlan, ReadyPlan
 from rlbox.job.plan import StagePlan
-from rlbox.logs.lines import LineCutter
-from rlbox.logs.progress import find_candidates, read_progress, read_record
+from rlbox.logs.lines import LineSplitter
+from rlbox.logs.progress import find_progress_lines, parse_metrics_record, parse_progress
 from rlbox.record.state import load_run_state
 from rlbox.system.json_files import read_json_lines, read_json_object
 from rlbox.target.lock import parse_lock
@@ -231,7 +231,7 @@ class Readers:
         self._folder = folder
         (folder / "spec").mkdir(exist_ok=True)
         self._file = folder / "file"
-        self._cutter, self._fatal, self._steps = LineCutter(), FirstFatalFinder(), StepClock()
+        self._cutter, self._fatal, self._steps = LineSplitter(), FirstFatalFinder(), StepClock()
         self.all: dict[str, Callable[[Maker], str | None]] = {
             name[5:]: getattr(self, name) for name in dir(self) if name.startswith("read_")
         }
@@ -251,12 +251,12 @@ class Readers:
         return f"the gate passed: {lines}" if any(rule.state == "held" for rule in lines) else None
 
     def read_metric_row(self, make: Maker) -> None:
-        read_record(_or_none(make.record()))
+        parse_metrics_record(_or_none(make.record()))
 
     def read_progress(self, make: Maker) -> None:
-        read_progress(make.line())
-        for _, line in find_candidates(make.bytes()):
-            read_progress(line.decode("utf-8", "replace"))
+        parse_progress(make.line())
+        for _, line in find_progress_lines(make.bytes()):
+            parse_progress(line.decode("utf-8", "replace"))
 
     def read_lines(self, make: Maker) -> None:
         texts = self._cutter.feed(make.bytes())

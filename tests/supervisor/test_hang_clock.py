@@ -16,7 +16,7 @@ from supervised import python
 from rlbox.diagnose.cause import Cause
 from rlbox.hang.watch import HangWatch
 from rlbox.job.plan import load_run_plan
-from rlbox.logs.lines import block_of
+from rlbox.logs.lines import make_block
 from rlbox.record.journal import Journal
 from rlbox.record.state import new_run_state
 from rlbox.secrets.handover import SecretGrants
@@ -80,7 +80,7 @@ class Machine:
         return ""
 
     def says(self, *lines: str) -> None:
-        self.watch.take("stage", 1, 0, block_of(lines))
+        self.watch.take("stage", 1, 0, make_block(lines))
 
     def lives(self, seconds: float, *, read_bps: int = 0, each_s: float = 1.0) -> Cause | None:
         for _ in range(int(seconds / each_s)):

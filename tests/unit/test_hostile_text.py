@@ -16,8 +16,8 @@ import rlbox
 from rlbox.config.pattern import compile_cached
 from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_fixes
-from rlbox.gate.search import views
-from rlbox.logs.progress import find_candidates, read_progress
+from rlbox.gate.search import list_line_variants
+from rlbox.logs.progress import find_progress_lines, parse_progress
 
 LENGTH = 4_000
 RATIO = 120
@@ -118,8 +118,8 @@ def test_expressions_of_the_catalogue(most_s: float) -> None:
 @pytest.mark.parametrize("head", HEADS)
 def test_readers_of_lines(head: str, most_s: float) -> None:
     def read(text: str) -> None:
-        read_progress(head + text)
-        views(head + text)
-        find_candidates((head + text).encode())
+        parse_progress(head + text)
+        list_line_variants(head + text)
+        find_progress_lines((head + text).encode())
 
     assert list(too_slow(head, read, iter(lines()), 3 * most_s)) == []

@@ -17,7 +17,7 @@ from rlbox.diagnose.first_fatal import (
     read_last_line,
     read_last_lines,
 )
-from rlbox.logs.log_file import Times
+from rlbox.logs.log_file import LogTimes
 
 
 def spot(number: int, text: str, block_number: int, block_offset: int) -> FatalPosition:
@@ -94,8 +94,8 @@ def test_the_last_lines(tmp_path: Path) -> None:
 def test_when_a_line_was_written(tmp_path: Path) -> None:
     log = tmp_path / "stage.log"
     (tmp_path / "stage.log.times").write_text("0 1000\n50 2500\ntorn\n90 9000\n95\n" + "9" * 5000 + " 1\n")
-    assert [Times(log).at(offset) for offset in (0, 49, 50, 89, 90, 500)] == [1.0, 1.0, 2.5, 2.5, 9.0, 9.0]
-    assert Times(tmp_path / "other.log").at(0) is None
+    assert [LogTimes(log).at(offset) for offset in (0, 49, 50, 89, 90, 500)] == [1.0, 1.0, 2.5, 2.5, 9.0, 9.0]
+    assert LogTimes(tmp_path / "other.log").at(0) is None
 
 
 def test_garbage_without_line_feeds_is_bounded(tmp_path: Path) -> None:

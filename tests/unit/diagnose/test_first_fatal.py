@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbox.diagnose.first_fatal import NO_SIGNATURES, FatalPosition, FirstFatalFinder
-from rlbox.logs.lines import LineCutter
+from rlbox.logs.lines import LineSplitter
 
 TRACEBACK = """\
 start
@@ -205,7 +205,7 @@ def test_any_cut_gives_the_same_line(lines: list[str], cuts: list[int]) -> None:
 
 def spot_of(data: bytes, cuts: list[int]) -> FatalPosition | None:
     """Return the spot of a log that was read in pieces, as a follower would feed it."""
-    cutter, finder, offset = LineCutter(), FirstFatalFinder(), 0
+    cutter, finder, offset = LineSplitter(), FirstFatalFinder(), 0
     for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
         piece = data[start:end]
         texts = cutter.feed(piece)
@@ -217,7 +217,7 @@ def spot_of(data: bytes, cuts: list[int]) -> FatalPosition | None:
 @given(st.lists(NOISE, max_size=40), st.sets(st.integers(0, 60)))
 def test_candidates_that_others_found_give_the_same_line(lines: list[str], others: set[int]) -> None:
     text = "".join(f"{line}\n" for line in lines).encode()
-    block, searched = LineCutter().feed(text), LineCutter().feed(text)
+    block, searched = LineSplitter().feed(text), LineSplitter().feed(text)
     fatal = {
         index for index, line in enumerate(block) if re.search("|".join(NO_SIGNATURES.scan_expressions), f"\n{line}\n")
     }

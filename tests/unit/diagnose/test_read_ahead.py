@@ -10,10 +10,10 @@ import pytest
 FIRST = """
 import re._compiler
 from rlbox.diagnose.first_fatal import FirstFatalFinder, warm_up
-from rlbox.logs.lines import Texts
+from rlbox.logs.lines import LineBlock
 
 def read(text):
-    finder, block = FirstFatalFinder(), Texts(text, 2)
+    finder, block = FirstFatalFinder(), LineBlock(text, 2)
     block.hits = (1,)
     finder.take(1, 0, block)
     return finder.position.text

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rlbox.gate.gate import GateJudge
 from rlbox.job.gate_plan import FilePlan, LinePlan, MetricPlan, ReadyPlan
 from rlbox.job.plan import ServicePlan, StagePlan
-from rlbox.logs.lines import LINE_LIMIT, clean_text
+from rlbox.logs.lines import LINE_LIMIT, strip_terminal_codes
 
 
 def line_rule(pattern: str, *, log: str = "stage", count: int = 1) -> LinePlan:
@@ -272,7 +272,7 @@ def test_what_a_model_wrote_breaks_no_rule_and_fulfils_none(line: str) -> None:
     gate.close_logs()
     assert gate.forbidden == []
     assert [state for state, _, _ in states(gate, "require")] == ["waiting"]
-    assert gate.excuses("stage", 2, clean_text(line)[:500])
+    assert gate.excuses("stage", 2, strip_terminal_codes(line)[:500])
     gate.feed("stage", b"torch.OutOfMemoryError: CUDA out of memory\nPASSED\n")
     assert [broken.line.number for broken in gate.forbidden] == [3]
     assert states(gate, "require")[0][0] == "held"

@@ -11,8 +11,8 @@ from test_gates import line_rule, stage, states
 from rlbox.diagnose.first_fatal import FirstFatalFinder
 from rlbox.gate.gate import GateJudge
 from rlbox.job.gate_plan import LinePlan, MetricPlan, SpanPlan
-from rlbox.logs.lines import clean_text
-from rlbox.logs.progress import read_progress
+from rlbox.logs.lines import strip_terminal_codes
+from rlbox.logs.progress import parse_progress
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory"
 RULE = line_rule("CUDA out of memory")
@@ -46,7 +46,7 @@ def test_a_lane_that_goes_on_is_noted(mark: str, step: str) -> None:
     ((state, seen, count),) = states(gate, "forbid")
     assert (state, count) == ("held", 1)
     assert OOM in seen
-    assert gate.excuses("stage", 3, clean_text(mark + OOM))
+    assert gate.excuses("stage", 3, strip_terminal_codes(mark + OOM))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_text_without_an_end_is_none(rest: list[str]) -> None:
 @pytest.mark.parametrize("at", [0, 2500, 4998])
 def test_in_a_flood_of_steps_a_lane_that_goes_on_is_noted(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    monkeypatch.setattr("rlbox.gate.log_context.read_progress", lambda way: read.append(way) or read_progress(way))
+    monkeypatch.setattr("rlbox.gate.log_context.parse_progress", lambda way: read.append(way) or parse_progress(way))
     gate = judge()
     steps = [f"(W pid=1) step {number} loss 1" for number in range(15_000)]
     assert feed(gate, *steps[:5000]) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlbox.lint.drift import load_drift
-from rlbox.lint.formats import kind_of, read_document
+from rlbox.lint.formats import detect_format, read_document
 from rlbox.lint.rules import lint_text
 
 
@@ -235,7 +235,7 @@ def test_a_format_is_read(name: str, text: str, expected: str) -> None:
     ],
 )
 def test_the_format_is_known_by_the_name_or_the_first_lines(name: str, text: str, kind: str) -> None:
-    assert kind_of(name, text) == kind
+    assert detect_format(name, text) == kind
 
 
 def test_a_byte_order_mark_does_not_matter() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlbox.lint.drift import Where, load_drift
+from rlbox.lint.drift import MachineInfo, load_drift
 from rlbox.lint.rules import lint_text
 
 STUBS = "/usr/local/cuda/lib64/stubs"
@@ -13,7 +13,7 @@ JOB = "ray job submit --working-dir=code -- python -m x"
 
 def rules_of(text: str, name: str = "x.sh", **where: str) -> list[str]:
     """Return the rules found in a text, without notes, each once."""
-    found = lint_text(name, text, load_drift(), where=Where(**where))
+    found = lint_text(name, text, load_drift(), where=MachineInfo(**where))
     return sorted({one.rule for one in found if one.severity != "note"})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlbox.logs.progress import ProgressBar, last_bar, read_bar
+from rlbox.logs.progress import ProgressBar, find_last_bar, parse_progress_bar
 
 VLLM = "Loading safetensors checkpoint shards:  25% Completed | 1/4 [00:05<00:15,  5.12s/it]"
 
@@ -13,7 +13,7 @@ VLLM = "Loading safetensors checkpoint shards:  25% Completed | 1/4 [00:05<00:15
     ("line", "bar"),
     [
         (VLLM, ProgressBar(label="Loading safetensors checkpoint shards", done=1, total=4, left_s=15)),
-        (f"\x1b[36m(EngineCore pid=17)\x1b[0m {VLLM}", read_bar(VLLM)),
+        (f"\x1b[36m(EngineCore pid=17)\x1b[0m {VLLM}", parse_progress_bar(VLLM)),
         (
             "Loading checkpoint shards:  50%|█████     | 2/4 [00:02<00:02,  1.02s/it]",
             ProgressBar(label="Loading checkpoint shards", done=2, total=4, left_s=2),
@@ -44,14 +44,14 @@ VLLM = "Loading safetensors checkpoint shards:  25% Completed | 1/4 [00:05<00:15
     ],
 )
 def test_a_line(line: str, bar: ProgressBar | None) -> None:
-    assert read_bar(line) == bar
+    assert parse_progress_bar(line) == bar
 
 
 def test_the_end_of_a_log() -> None:
-    assert last_bar(f"begin\n{VLLM}\nnoise\n".encode()) == read_bar(VLLM)
-    assert last_bar(b"Loading: 10%| | 1/10 [00:01<00:09]\rLoading: 70%| | 7/10 [00:07<00:03]") == ProgressBar(
+    assert find_last_bar(f"begin\n{VLLM}\nnoise\n".encode()) == parse_progress_bar(VLLM)
+    assert find_last_bar(b"Loading: 10%| | 1/10 [00:01<00:09]\rLoading: 70%| | 7/10 [00:07<00:03]") == ProgressBar(
         label="Loading", done=7, total=10, left_s=3
     )
-    assert last_bar(b"Loading: 90%| | 9/10 [00:01<00:09]\nLoading: 100%| | 10/10 [00:07<00:00]\n") is None
-    assert last_bar(f"{VLLM}\n{'more' * 9}\n".encode() + b"line\n" * 20) is None
-    assert last_bar(b"\xff\xfe") is None
+    assert find_last_bar(b"Loading: 90%| | 9/10 [00:01<00:09]\nLoading: 100%| | 10/10 [00:07<00:00]\n") is None
+    assert find_last_bar(f"{VLLM}\n{'more' * 9}\n".encode() + b"line\n" * 20) is None
+    assert find_last_bar(b"\xff\xfe") is None

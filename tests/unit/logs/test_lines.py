@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.logs.lines import LINE_LIMIT, LineCutter, bare_text, clean_text, ray_repeats, views
+from rlbox.logs.lines import (
+    LINE_LIMIT,
+    LineSplitter,
+    count_ray_repeats,
+    list_line_variants,
+    strip_ray_prefix,
+    strip_terminal_codes,
+)
 
 PIECES = st.sampled_from(
     [b"a", b"step 1", b"\n", b"\r", b"\r\n", b" ", b"\x1b[31m", b"\x1b[K", b"\x1b", b"\xe4\xbd", b"\xa0", b"\xff",
@@ -17,7 +24,7 @@ PIECES = st.sampled_from(
 
 
 def cut(*chunks: bytes) -> list[str]:
-    cutter = LineCutter()
+    cutter = LineSplitter()
     lines = [line for chunk in chunks for line in cutter.feed(chunk)] + [*cutter.close()]
     assert cutter.number == len(lines)
     return lines
@@ -31,16 +38,16 @@ def test_chunks_do_not_matter(data: bytes, draw: st.DataObject) -> None:
 
 
 def naive(data: bytes) -> list[str]:
-    """Return the lines as `LineCutter` promises them, in the simplest way."""
+    """Return the lines as `LineSplitter` promises them, in the simplest way."""
     lines = data.split(b"\n")
     lines = lines if lines[-1].strip(b"\r") else lines[:-1]
     shown = []
     for line in lines:
         states = [state[:LINE_LIMIT] for state in line.split(b"\r")]
-        seen = [state for state in states if clean_text(state.decode("latin-1")).strip(" \t\n\r\x0b\x0c")]
+        seen = [state for state in states if strip_terminal_codes(state.decode("latin-1")).strip(" \t\n\r\x0b\x0c")]
         blank = [state for state in states if state]
         last = seen[-1] if seen else blank[-1] if blank else b""
-        shown.append(clean_text(last.decode("utf-8", "replace")))
+        shown.append(strip_terminal_codes(last.decode("utf-8", "replace")))
     return shown
 
 
@@ -50,7 +57,7 @@ def test_lines_are_those_of_the_simplest_reading(data: bytes) -> None:
 
 
 def test_overwritten_states_are_told_at_once() -> None:
-    cutter = LineCutter()
+    cutter = LineSplitter()
     assert cutter.feed(b"a\n 1%\r 2%\r").past == ((1, b" 1%"),)
     assert cutter.feed(b" 3%").past == ()
     last = cutter.feed(b"\r \r\nnext\n")
@@ -58,7 +65,7 @@ def test_overwritten_states_are_told_at_once() -> None:
 
 
 def test_rows_are_the_same_however_they_are_asked_for() -> None:
-    texts = LineCutter().feed(b"a\nb\xff\nc\n")
+    texts = LineSplitter().feed(b"a\nb\xff\nc\n")
     assert [texts[0], texts[1], texts[-1], texts.last, texts[0:2]] == ["a", "b�", "c", "c", ["a", "b�"]]
     assert list(texts) == ["a", "b�", "c"] == texts
 
@@ -75,7 +82,7 @@ def test_rows_are_the_same_however_they_are_asked_for() -> None:
     ],
 )
 def test_views(text: str, ways: list[str]) -> None:
-    assert views(text) == ways
+    assert list_line_variants(text) == ways
 
 
 @given(st.binary(max_size=300))
@@ -128,10 +135,10 @@ def test_long_lines_are_cut_and_the_next_is_whole() -> None:
     ],
 )
 def test_ray_wrapping(text: str, bare: str, times: int) -> None:
-    assert bare_text(text) == bare
-    assert ray_repeats(text) == times
+    assert strip_ray_prefix(text) == bare
+    assert count_ray_repeats(text) == times
 
 
 def test_clean_text_without_colour_is_the_same_object() -> None:
     text = "plain"
-    assert clean_text(text) is text
+    assert strip_terminal_codes(text) is text

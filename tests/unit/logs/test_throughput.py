@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from rlbox.logs.progress import (
-    Reading,
-    eta_s,
-    find_candidates,
-    latest,
-    main_metrics,
-    read_progress,
-    read_record,
+    ProgressReading,
+    estimate_remaining_s,
+    find_progress_lines,
+    merge_readings,
+    parse_metrics_record,
+    parse_progress,
+    select_main_metrics,
 )
 
 VERL = (
@@ -57,12 +57,12 @@ OPENRLHF_BAR = "Episode [1/1]:   5%|▌  | 3/60 [00:10<03:00, 2.00s/it, policy_l
 def test_a_line_that_tells_of_progress(
     line: str, step: int | None, total: int, rates: dict[str, float], metrics: dict[str, float]
 ) -> None:
-    found = read_progress(line)
+    found = parse_progress(line)
     assert found
     assert (found.step, found.total) == (step, total)
     assert dict(found.rates) == pytest.approx(rates)
     assert metrics.items() <= found.metrics.items()
-    assert [text for _, text in find_candidates(b"x\n" + line.encode() + b"\ny")] == [line.encode()]
+    assert [text for _, text in find_progress_lines(b"x\n" + line.encode() + b"\ny")] == [line.encode()]
 
 
 @pytest.mark.parametrize(
@@ -78,45 +78,49 @@ def test_a_line_that_tells_of_progress(
     ],
 )
 def test_a_line_that_tells_nothing(line: str) -> None:
-    assert read_progress(line) is None
+    assert parse_progress(line) is None
 
 
 def test_nothing_that_a_log_holds_makes_reading_slow_or_fail() -> None:
     for text in ("a " * 200_000, "step 3 " + "a: 1 " * 50_000, "50%|" * 50_000, "'a': " * 50_000, "step:1 - " * 50_000):
-        read_progress(text)
-    find_candidates(bytes(range(256)) * 5000)
+        parse_progress(text)
+    find_progress_lines(bytes(range(256)) * 5000)
 
 
 def test_candidates_have_the_offset_of_their_line() -> None:
     block = b"noise\nstep 1 loss 0.5\n\xff\xfe\nstep 2 loss 0.4"
-    assert [(at, text.decode()) for at, text in find_candidates(block)] == [
+    assert [(at, text.decode()) for at, text in find_progress_lines(block)] == [
         (6, "step 1 loss 0.5"),
         (25, "step 2 loss 0.4"),
     ]
 
 
 def test_the_latest_of_each_name_and_the_time_that_is_left() -> None:
-    now = latest(found for line in (TRL, VLLM, "step 51 loss 0.6") if (found := read_progress(line)))
+    now = merge_readings(found for line in (TRL, VLLM, "step 51 loss 0.6") if (found := parse_progress(line)))
     assert (now.step, now.total, now.metrics["loss"], now.rates["tokens/s out"]) == (51, 160, 0.6, 104.5)
-    assert eta_s(now) == pytest.approx((160 - 51) * 20)
-    assert eta_s(Reading(step=3)) is None
+    assert estimate_remaining_s(now) == pytest.approx((160 - 51) * 20)
+    assert estimate_remaining_s(ProgressReading(step=3)) is None
 
 
 def test_losses_and_rewards_come_first() -> None:
-    found = read_progress(VERL)
+    found = parse_progress(VERL)
     assert found
-    assert list(main_metrics(found.metrics)) == ["actor/pg_loss", "critic/rewards/mean"]
-    assert main_metrics({"timing_s/step": 1.0}) == {}
+    assert list(select_main_metrics(found.metrics)) == ["actor/pg_loss", "critic/rewards/mean"]
+    assert select_main_metrics({"timing_s/step": 1.0}) == {}
 
 
 def test_rows_of_metrics() -> None:
-    assert read_record({"stage": "train", "step": 3, "loss": 0.5, "ok": True}) == Reading(step=3, metrics={"loss": 0.5})
-    assert read_record({"stage": "x", "rollout": 1, "mean_reward": 2}) == Reading(step=1, metrics={"mean_reward": 2.0})
+    assert parse_metrics_record({"stage": "train", "step": 3, "loss": 0.5, "ok": True}) == ProgressReading(
+        step=3, metrics={"loss": 0.5}
+    )
+    assert parse_metrics_record({"stage": "x", "rollout": 1, "mean_reward": 2}) == ProgressReading(
+        step=1, metrics={"mean_reward": 2.0}
+    )
     for torn in (None, [], {"stage": "x"}, {"step": 1}, {"loss": float("nan")}):
-        assert read_record(torn) is None
+        assert parse_metrics_record(torn) is None
 
 
 def test_a_long_log() -> None:
     block = b"".join(VERL.replace("step:102", f"step:{n}").encode() + b"\n" + b"noise\n" * 200 for n in range(100, 300))
-    found = [reading for _, text in find_candidates(block) if (reading := read_progress(text.decode()))]
+    found = [reading for _, text in find_progress_lines(block) if (reading := parse_progress(text.decode()))]
     assert [reading.step for reading in found] == list(range(100, 300))

@@ -21,7 +21,7 @@ from rlbox.job.gate_plan import ReadyPlan
 from rlbox.job.job import Job, Service
 from rlbox.job.params import plan_values
 from rlbox.job.plan import ServicePlan, plan_run
-from rlbox.logs.lines import LineCutter
+from rlbox.logs.lines import LineSplitter
 from rlbox.supervise.services import RunningService, probe_ready
 from rlbox.values import Command
 
@@ -116,7 +116,7 @@ def test_a_line_proves_it_whatever_colours_and_prefixes_it_has(port: int) -> Non
     service = running(ReadyPlan(url=f"http://127.0.0.1:{port}/good", line="^INFO: Application startup complete"))
     missing = "no line like /^INFO: Application startup complete/ yet"
     wait_for(service, missing)
-    cutter = LineCutter()
+    cutter = LineSplitter()
     service.match_lines(cutter.feed(b"loading\nApplication startup\n"))
     assert (service.ready, service.answer) == (False, missing)
     service.match_lines(cutter.feed(b"(APIServer pid=3) \x1b[32mINFO\x1b[0m: Application startup complete.\nmore\n"))
@@ -157,7 +157,7 @@ def test_a_log_that_does_not_grow(port: int) -> None:
 
 def test_one_that_was_kept_must_prove_it_anew(port: int) -> None:
     service = running(ReadyPlan(url=f"http://127.0.0.1:{port}/good", line="up"))
-    service.match_lines(LineCutter().feed(b"up\n"))
+    service.match_lines(LineSplitter().feed(b"up\n"))
     wait_for(service, "ready")
     service.begin_checks()
     service.restart_probe()
