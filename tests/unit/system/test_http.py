@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -128,87 +126,6 @@ def failure(url: str, http: HttpClient | None = None, **more: object) -> NoRespo
     with pytest.raises(NoResponseError) as caught, http or HttpClient(proxies=False, silent_s=0.3) as asking:
         asking.request("GET", url, **more)  # type: ignore[arg-type]
     return caught.value
-
-
-def test_a_connection_is_kept() -> None:
-    with answering(always(OK)) as server, HttpClient() as http:
-        for _ in range(3):
-            assert http.request("GET", server.url).read() == b"ok"
-    assert server.connections == 1
-    assert server.heads[0].startswith("GET / HTTP/1.1\r\n")
-    assert "User-Agent: rlbox/" in server.heads[0]
-    assert "Accept-Encoding: identity" in server.heads[0]
-
-
-def test_an_unread_body_costs_the_connection_and_no_wait() -> None:
-    def half(talk: Talk, connection: socket.socket) -> None:
-        talk.head(connection)
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n")
-        talk.end.wait(60)
-
-    with answering(half) as server, HttpClient(connections=1, silent_s=60) as http:
-        began = time.monotonic()
-        for _ in range(3):
-            with http.stream("GET", server.url) as answer:
-                assert (answer.status, answer.content_length) == (200, 9)
-    assert server.connections == 3
-    assert time.monotonic() - began < 60
-
-
-def test_a_connection_that_the_other_side_closed_is_not_used_again() -> None:
-    with answering(once(OK)) as server, HttpClient() as http:
-        for _ in range(3):
-            assert http.request("GET", server.url).read() == b"ok"
-            time.sleep(0.05)
-    assert server.connections == 3
-
-
-def test_one_host_gets_so_many_requests_at_once_and_no_more() -> None:
-    now: list[int] = []
-    most: list[int] = []
-
-    def slow(talk: Talk, connection: socket.socket) -> None:
-        while talk.head(connection):
-            now.append(1)
-            most.append(len(now))
-            time.sleep(0.02)
-            now.pop()
-            connection.sendall(OK)
-
-    with answering(slow) as server, HttpClient(connections=2) as http:
-        threads = [threading.Thread(target=http.request, args=("GET", server.url)) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert (len(server.heads), max(most), server.connections) == (8, 2, 2)
-
-
-def test_an_answer_packed_and_unpacked() -> None:
-    body = gzip.compress(b"much " * 1000)
-    text = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    with answering(always(text)) as server, HttpClient() as http:
-        with http.stream("GET", server.url) as answer:
-            assert b"".join(answer.iter_bytes()) == body
-        with http.stream("GET", server.url, headers={"Accept-Encoding": "gzip"}) as answer:
-            assert b"".join(answer.iter_bytes(decode=True)) == b"much " * 1000
-        assert http.request("GET", server.url).read() == b"much " * 1000
-    assert "Accept-Encoding: gzip" in server.heads[1]
-    assert server.connections == 1
-
-
-def test_a_block_comes_as_soon_as_its_bytes_do() -> None:
-    def slowly(talk: Talk, connection: socket.socket) -> None:
-        talk.head(connection)
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\none")
-        talk.end.wait(20)
-        connection.sendall(b"two")
-
-    with answering(slowly) as server, HttpClient().stream("GET", server.url) as answer:
-        blocks = answer.iter_bytes()
-        assert next(blocks) == b"one"
-        server.end.set()
-        assert list(blocks) == [b"two"]
 
 
 def test_json_and_bodies() -> None:
