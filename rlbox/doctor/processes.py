@@ -209,7 +209,7 @@ def list_processes(stack: str = VENV) -> tuple[ProcessInfo, ...]:
             started_for_run=Path(folder).name if folder and folder not in supervisors.values() else "",
             started_by="container" if pid == main else _living_above(table, words, process, stack),
             is_orphan=pid != main and _reaps(table, process.parent),
-            is_zombie=process.gone,
+            is_zombie=process.has_ended,
             stack=words[pid].startswith(f"{stack}/"),
         )
 

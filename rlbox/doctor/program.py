@@ -78,7 +78,7 @@ class Program:
         ) & table.keys() - {os.getpid()}
         found = [table[pid] for pid in ids]
         self._known |= {process.key for process in found}
-        return [process for process in found if not process.gone]
+        return [process for process in found if not process.has_ended]
 
     def end(self) -> None:
         """End it with all that it started, or starts meanwhile, and wait until it is gone."""

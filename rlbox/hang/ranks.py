@@ -81,7 +81,7 @@ def doing_of(rates: ActivityRates, pid: int, gpus: Iterable[GpuStatus]) -> Doing
     for gpu in gpus:
         share = next(((sm, memory) for other, sm, memory in gpu.shares if other == pid), None)
         foreign = any(sm >= _FOREIGN_SM for other, sm, _ in gpu.shares if other != pid)
-        strained = gpu.strain >= FLOORS["gpu"]
+        strained = gpu.power_ratio >= FLOORS["gpu"]
         if share and (share[1] > _SPINS_MEMORY or (strained and share[0] and not foreign)):
             return "works"
         waits_in_kernel |= bool(share and share[0] >= _SPINS_SM)
@@ -275,7 +275,7 @@ class RankWatch:
         return False
 
     def _gpu_works(self) -> bool:
-        return self._before is not None and any(gpu.strain >= FLOORS["gpu"] for gpu in self._before.gpus)
+        return self._before is not None and any(gpu.power_ratio >= FLOORS["gpu"] for gpu in self._before.gpus)
 
     def _communicators(self, pids: tuple[int, ...], now_s: float) -> tuple[Communicator, ...]:
         if now_s < self._ras_from_s:

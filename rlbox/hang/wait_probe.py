@@ -252,7 +252,7 @@ def _thing(pid: int, number: int, objects: KernelObjects) -> Waiting:
 
 
 def _socket(each: TcpSocket, objects: KernelObjects) -> Waiting:
-    if each.listens:
+    if each.is_listening:
         return "socket", f"port {each.local.rpartition(':')[2]}", 0
     peer = objects.peer_of(each)
     who = f"which is {shown(peer)}" if peer else "a process that is not seen here"

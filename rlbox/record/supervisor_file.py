@@ -118,7 +118,7 @@ def is_supervisor_alive(run_dir: Path, facts: SupervisorInfo) -> bool:
     if facts.container or not is_same_boot(facts, read_boot_identity()):
         return False
     process = probe_process(facts.pid)
-    if process is None or process.started != facts.started or process.gone:
+    if process is None or process.started != facts.started or process.has_ended:
         return False
     return f"{MODULE} {run_dir} " in f"{probe_command_line(facts.pid)} "
 

@@ -85,7 +85,7 @@ class PortAuditor:
 
 def _listening() -> list[TcpSocket]:
     """Return what waits for connections of others than this machine."""
-    return [each for each in list_tcp_sockets() if each.listens and not each.loopback]
+    return [each for each in list_tcp_sockets() if each.is_listening and not each.is_loopback]
 
 
 def _declared(stage: StagePlan) -> Mapping[str, tuple[str, ...]]:

@@ -86,7 +86,7 @@ class StarvationMonitor:
         if real_s - self._listed_s >= _MEMBERS_S:  # who is a member costs more than what it does
             self._pids, self._listed_s = tuple(self._processes.tree()), real_s
             if self._start:
-                self._start.pids = self._processes.below(self._start.child)
+                self._start.pids = self._processes.child_tree(self._start.child)
         before, self._before = self._before, self._probe(self._pids)
         if before:
             self._clock.take(compute_cpu_usage(before, self._before, self._cores), real_s)

@@ -134,7 +134,7 @@ def compute_rates(before: ActivitySample, after: ActivitySample) -> ActivityRate
         faults=grown("minor_faults") + grown("major_faults"),
         cpu=grown("cpu_s"),
         gpu=max((gpu.utilization for gpu in after.gpus), default=0),
-        gpu_power=max((gpu.strain for gpu in after.gpus), default=0.0),
+        gpu_power=max((gpu.power_ratio for gpu in after.gpus), default=0.0),
         gpu_memory=max((gpu.memory_utilization for gpu in after.gpus), default=0),
     )
 

@@ -119,23 +119,10 @@ def _busy(path: Path, what: str) -> LockHeld:
 
 
 def describe_lock_holder(path: Path) -> str:
-    """Return who has locked a file: as the file says itself, else as the kernel lists its locks."""
+    """Return who has locked a file, as the file says itself."""
     try:
         with path.open("rb") as file:
             facts = parse_json(file.read(_NOTE_BYTES))
         return _("pid {pid} since {since}").format(pid=facts["pid"], since=facts["since"])
     except (OSError, ValueError, KeyError, TypeError):
-        pid = _listed(path)
-    return _("pid {pid}").format(pid=pid) if pid else _("holder unknown")
-
-
-def _listed(path: Path) -> str:
-    """Return the process that `/proc/locks` names for a file; empty when it names none."""
-    try:
-        facts = path.stat()
-        rows = Path("/proc/locks").read_text("ascii").splitlines()
-    except OSError:
-        return ""
-    place = f"{os.major(facts.st_dev):02x}:{os.minor(facts.st_dev):02x}:{facts.st_ino}"
-    held = (row.split() for row in rows if "->" not in row)  # such a row is of one that waits
-    return next((words[4] for words in held if words[1] == "FLOCK" and words[5] == place), "")
+        return _("holder unknown")

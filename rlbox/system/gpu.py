@@ -37,7 +37,7 @@ class GpuStatus:
     shares: tuple[tuple[int, int, int], ...] = ()
 
     @property
-    def strain(self) -> float:
+    def power_ratio(self) -> float:
         """The share of its power limit that it draws, 0-1."""
         return self.power_w / self.power_limit_w if self.power_limit_w else 0.0
 

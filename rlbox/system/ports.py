@@ -23,7 +23,7 @@ class TcpSocket:
     state: int
 
     @property
-    def listens(self) -> bool:
+    def is_listening(self) -> bool:
         return self.state == _LISTEN
 
     @property
@@ -36,12 +36,12 @@ class TcpSocket:
         return int(self.local.rpartition(":")[2])
 
     @property
-    def loopback(self) -> bool:
+    def is_loopback(self) -> bool:
         """Whether this machine alone can reach it."""
         return ip_address(self.local.rpartition(":")[0].strip("[]")).is_loopback
 
     def is_at(self, port: str) -> bool:
-        return self.listens and self.local.rpartition(":")[2] == port
+        return self.is_listening and self.local.rpartition(":")[2] == port
 
     def holder(self, pids: Iterable[int]) -> int:
         """Return the first of some processes that has it open; 0 when none has."""

@@ -1,4 +1,8 @@
-"""The processes of this machine as the kernel lists them: what they are, whose, and what their environment carries."""
+"""The processes of this machine as the kernel lists them: what they are, whose, and what their environment carries.
+
+/proc is read by hand: psutil has neither session nor group of a process, and as a dependency it would be a compiled
+package in the lock of every image.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ class Process:
         return self.pid, self.started
 
     @property
-    def gone(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it has ended and only waits to be reaped.
 
         One whose first thread ended while others go on is shown as a zombie too, but holds all it had.
@@ -102,7 +106,7 @@ def has_environment(pid: int, marks: Mapping[str, str]) -> bool:
 
 
 def find_by_environment(table: Mapping[int, Process], marks: Mapping[str, str]) -> set[int]:
-    return {process.pid for process in table.values() if not process.gone and has_environment(process.pid, marks)}
+    return {process.pid for process in table.values() if not process.has_ended and has_environment(process.pid, marks)}
 
 
 def probe_command_line(pid: int) -> str:

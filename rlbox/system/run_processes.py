@@ -142,7 +142,7 @@ class RunProcesses:
         table = probe_processes()
         return find_process_family(table, self._own(table)) & table.keys()
 
-    def below(self, child: ChildProcess) -> set[int]:
+    def child_tree(self, child: ChildProcess) -> set[int]:
         """Return the ids of one child and of what it started, by the tree alone, which is cheap."""
         table = probe_processes()
         return find_process_family(table, child.roots(table)) & table.keys()
@@ -167,7 +167,7 @@ class RunProcesses:
         for process in probe_processes().values():
             if (
                 process.parent == os.getpid()
-                and process.gone
+                and process.has_ended
                 and process.pid not in own
                 and not self._stranger(process)
             ):
@@ -176,7 +176,7 @@ class RunProcesses:
     def _collect(self, table: dict[int, Process]) -> None:
         """Reap the orphans that were zombies at the look before, too: no thread of ours waits that long for its own."""
         own = {child.pid for child in self._children}
-        zombies = {p.key for p in table.values() if p.parent == os.getpid() and p.gone and p.pid not in own}
+        zombies = {p.key for p in table.values() if p.parent == os.getpid() and p.has_ended and p.pid not in own}
         for pid, _ in (zombies & self._zombies) - self._strangers:
             _reap(pid)
         self._zombies = zombies
@@ -199,7 +199,7 @@ class RunProcesses:
 
     def _alive(self, table: dict[int, Process], pids: set[int]) -> tuple[Process, ...]:
         spared = find_ancestors(table, os.getpid())
-        return tuple(table[pid] for pid in sorted(pids - spared) if pid in table and not table[pid].gone)
+        return tuple(table[pid] for pid in sorted(pids - spared) if pid in table and not table[pid].has_ended)
 
     def _end(
         self, choose: Callable[[dict[int, Process]], set[int]], leader: ChildProcess | None = None

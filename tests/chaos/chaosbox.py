@@ -182,7 +182,7 @@ def supervisor_pid(round: Round) -> int:
         return 0
     if facts.place == "here":
         now = probe_process(facts.pid)
-        return facts.pid if now and now.started == facts.started and not now.gone else 0
+        return facts.pid if now and now.started == facts.started and not now.has_ended else 0
     top = docker("inspect", "--format={{.State.Pid}}", round.container()).stdout.strip()
     return int(top) if top.isdigit() else 0  # the container's process 1, which only its host can kill
 
@@ -334,7 +334,9 @@ def left_of(round: Round) -> list[str]:
     if run_dir:
         table = probe_processes()
         mark = {"RLBOX_RUN": run_dir.name}
-        found += [f"process {p.pid} {p.name}" for p in table.values() if not p.gone and has_environment(p.pid, mark)]
+        found += [
+            f"process {p.pid} {p.name}" for p in table.values() if not p.has_ended and has_environment(p.pid, mark)
+        ]
         facts = load_supervisor(run_dir)
         if facts and facts.place == "here" and supervisor_pid(round):
             found.append(f"supervisor {facts.pid}")
@@ -364,7 +366,7 @@ def stand_in_ray() -> Iterator[dict[int, int]]:
 
 
 def session_of(pid: int) -> dict[int, int]:
-    return {p.pid: p.started for p in probe_processes().values() if p.session == pid and not p.gone}
+    return {p.pid: p.started for p in probe_processes().values() if p.session == pid and not p.has_ended}
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -13,8 +12,6 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT, Folder, Rlbox, Said
 from following import Follow, Typed
-
-from rlbox.config.toml_files import load_toml
 
 pytestmark = pytest.mark.allow("processes")
 
@@ -193,73 +190,6 @@ def test_a_package_of_the_lock_is_brought(
     step = follow("components")
     package(site, "wandb", "", "0.22.0")  # what apply brings
     follow.again(step)
-
-
-def stand_in(site: Path, **edits: tuple[str, str]) -> None:
-    """Write the stand-in of torch, and of what it needs, with edits in one of its files."""
-    texts = load_toml(Path(__file__).with_name("next_doctor.toml"))["stack"]
-    for name, text in texts.items():
-        (site / name).parent.mkdir(parents=True, exist_ok=True)
-        (site / name).write_text(text.replace(*edits.get(name.partition("/")[0], ("", ""))))
-
-
-def test_a_wheel_for_this_gpu_is_taken(follow: Follow, site: Path) -> None:
-    follow.rlbox = apart
-    stand_in(
-        site, torch=("class cuda:", "bfloat16 = None\nfull_like = allclose = lambda *words, **more: True\nclass cuda:")
-    )
-    (site / "torch/__init__.py").write_text(
-        (site / "torch/__init__.py")
-        .read_text()
-        .replace("def ones(rows, columns, device", "def ones(rows, columns, *more, dtype=None, device")
-    )
-    package(site, "flash_attn", "flash_attn_func = None", "2.8.3")
-    wheel = "def flash_attn_func(*words):\n    {}\n"
-    built = site / "flash_attn/flash_attn_interface.py"
-    built.write_text(wheel.format("raise RuntimeError('CUDA error: no kernel image is available for execution')"))
-    typed = ("components", "--python", sys.executable)
-    # torch is named as well, before or after: a row is printed as its part ends
-    step = follow.step(
-        typed, apart(*typed), "take a wheel that was built for it, or build one with TORCH_CUDA_ARCH_LIST"
-    )
-    assert "2.8.3 has no kernels for this GPU" in step.said.out
-    built.write_text(wheel.format("return type('Numbers', (), {'float': lambda self: self})()"))
-    assert "ok      flash-attn" in follow.again(step, code=1).out  # torch is still one of another folder
-
-
-COMPILES = """
-import os, pathlib
-def jit(function):
-    return function
-def compile(source, target):
-    pathlib.Path(os.environ["TRITON_CACHE_DIR"], "kernels").mkdir(parents=True, exist_ok=True)
-    class Kernel:
-        asm = {"cubin"}
-    return Kernel
-"""
-
-
-def test_a_folder_for_kernels_is_writable(
-    follow: Follow, site: Path, folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stand_in(site, torch=("lambda: True", "lambda: False"))
-    package(site, "triton/backends", "")
-    for name, text in {
-        "__init__.py": COMPILES,
-        "compiler.py": "class ASTSource:\n    def __init__(self, **words): pass\n",
-        "backends/compiler.py": "class GPUTarget:\n    def __init__(self, *words): pass\n",
-    }.items():
-        (site / "triton" / name).write_text(text)
-    (site / "triton-3.0.dist-info").mkdir()
-    (site / "triton-3.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: triton\nVersion: 3.0\n")
-    follow.rlbox = apart
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder.write("text", "")))
-    step = follow("components", "--python", sys.executable)
-    (name,) = re.findall(r"([A-Z_]+) must be writable", step.text)
-    monkeypatch.setenv(name, str(folder.path / "cache"))
-    assert "ok      Triton JIT" in follow.again(step, code=1).out
-
-
 def test_what_waits_shows_where(follow: Follow, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that has cores to spare."""
     monkeypatch.setattr("rlbox.doctor.program._idle_s", lambda: time.monotonic() * (os.cpu_count() or 1))

@@ -147,7 +147,10 @@ class Disk:
         """Processes that carry the mark of a run of this disk."""
         table = probe_processes()
         return [
-            p.pid for r in self.run_dirs for p in table.values() if not p.gone and has_environment(p.pid, mark(r.name))
+            p.pid
+            for r in self.run_dirs
+            for p in table.values()
+            if not p.has_ended and has_environment(p.pid, mark(r.name))
         ]
 
     def close(self) -> None:
@@ -243,11 +246,11 @@ class Site:
         table = probe_processes()
         found = []
         for run in self.runs():
-            found += [p.pid for p in table.values() if not p.gone and has_environment(p.pid, mark(run.name))]
+            found += [p.pid for p in table.values() if not p.has_ended and has_environment(p.pid, mark(run.name))]
             facts = load_supervisor(run)
             if facts:
                 now = probe_process(facts.pid)
-                found += [facts.pid] if now and now.started == facts.started and not now.gone else []
+                found += [facts.pid] if now and now.started == facts.started and not now.has_ended else []
         return found
 
     def wait_for_end(self) -> None:

@@ -47,7 +47,7 @@ def going(disk: Disk, second: str = HANGS) -> Path:
 
 def gone(pid: int) -> bool:
     process = probe_process(pid)
-    return process is None or process.gone
+    return process is None or process.has_ended
 
 
 def test_killed_supervisor_is_recorded_at_once_and_nothing_is_left(disk: Disk) -> None:

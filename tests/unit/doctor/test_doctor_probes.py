@@ -187,7 +187,7 @@ def test_a_program_that_was_ended_is_gone_at_once(tmp_path: Path) -> None:
     program = Program(argv, dict(os.environ), str(tmp_path), token=f"test-{os.getpid()}")
     program.wait(b"", time.monotonic() + 3)
     last = probe_process(int((tmp_path / "pid").read_text()))
-    assert last is None or last.gone
+    assert last is None or last.has_ended
 
 
 def test_probes_that_hang_or_fail_are_named() -> None:
