@@ -134,8 +134,8 @@ class GateJudge:
     def searches(self, log: str) -> tuple[str, ...]:
         """Return the expressions that are still looked for in a log, for one search together with others'.
 
-        Who searches for all of them puts the indexes of lines that hit into `LineBlock.hits` of the block. It is the same
-        object as long as nothing changes.
+        Who searches for all of them puts the indexes of lines that hit into `LineBlock.hits` of the block. It is the
+        same object as long as nothing changes.
         """
         return self._logs[log].searches
 
