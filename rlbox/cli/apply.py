@@ -17,7 +17,7 @@ from rlbox.cli.completers import complete_target
 from rlbox.cli.options import dry_run, shared, sources_option, stack_option
 from rlbox.errors import EngineError
 from rlbox.i18n import _
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 
 if TYPE_CHECKING:
     from rlbox.image.plan import ImagePlan

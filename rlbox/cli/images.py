@@ -18,7 +18,7 @@ from rlbox.cli.options import dry_run, gpus_option, shared, stack_option
 from rlbox.i18n import _
 from rlbox.image.forms.compose import WAYS
 from rlbox.image.names import NO_PROJECT, image_tag
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 
 if TYPE_CHECKING:
     from rlbox.image.prune import CachedImage
@@ -229,7 +229,7 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
     from rlbox.engine.push import ImagePush
     from rlbox.engine.reference import parse_push_target
     from rlbox.image.check import tag_own_image
-    from rlbox.image.plans import load_image_plan
+    from rlbox.image.plan import load_image_plan
     from rlbox.planner.stack_check import require_consistent_stack
 
     forced = require_consistent_stack(app, name, force=force)

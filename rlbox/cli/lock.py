@@ -13,7 +13,7 @@ from rlbox.cli.completers import complete_target
 from rlbox.cli.options import Action, dry_run, place_option, shared, sources_option
 from rlbox.errors import WorkFailed
 from rlbox.i18n import _
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 
 if TYPE_CHECKING:
     from rlbox.artifacts.egress import HostContact

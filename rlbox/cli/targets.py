@@ -15,8 +15,7 @@ from rlbox.cli.init import write_own
 from rlbox.cli.options import dry_run, shared
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
-from rlbox.image.plan import ImagePlan
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import ImagePlan, load_image_plan
 
 if TYPE_CHECKING:
     from rlbox.job.job import Job

@@ -251,7 +251,7 @@ def rented_onstart(app: App, name: str, added: str = "", *, sent: bool, force: b
 def _setup_line(app: App, name: str) -> str:
     """Return what is done on an instance with a plain image; the lock must be there, and fresh."""
     from rlbox.amounts import counted, size_text
-    from rlbox.image.plans import load_image_plan
+    from rlbox.image.plan import load_image_plan
     from rlbox.target.lock import load_lock
 
     with app.checking("lock"):

@@ -22,8 +22,7 @@ from rlbox.errors import NodeError
 from rlbox.findings import Finding
 from rlbox.fixes.conditions import collect_stack_versions
 from rlbox.i18n import _
-from rlbox.image.plan import ImagePlan
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.target.lock import load_lock
 from rlbox.target.target import load_target
 

@@ -35,8 +35,7 @@ from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.machine import image_needs
-from rlbox.image.plan import ImagePlan
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.job.load import load_ports
 from rlbox.system.identity import format_user_ids
 from rlbox.system.network_settings import find_ca_bundle

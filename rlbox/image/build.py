@@ -13,11 +13,11 @@ from rlbox.engine.connection import connect_engine, find_image, read_engine_vers
 from rlbox.errors import EngineError, NotAnswered, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.buildkit import LINKED_COPIES, Builder, BuildOptions
-from rlbox.image.check import adopt_matching_image, find_legacy_image_note
+from rlbox.image.check import adopt_matching_image
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.labels import KEYS_LABEL
 from rlbox.image.names import remember_project, tag_to_file_name
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,7 +72,7 @@ class ImageBuild:
             return self._report(fits["Id"], "adopted", None)
         if app.dry_run:
             return self._look(why)
-        log = self._build(self._anew(why) if image else find_legacy_image_note(plan))
+        log = self._build(self._anew(why))
         image = find_image(plan.tag)
         if image is None:
             what = _("the build ended well, but the engine has no image {tag}").format(tag=plan.tag)
@@ -88,7 +88,7 @@ class ImageBuild:
         image = find_image(self._plan.tag)
         why = find_outdated_reason(self._plan, image) if image else ""
         if (why or not image) and not adopt_matching_image(self._app, self._plan):
-            self._build(self._anew(why) if image else find_legacy_image_note(self._plan))
+            self._build(self._anew(why))
 
     def _anew(self, why: str) -> str:
         return f"{self._plan.tag} is built anew: {why}" if why else ""

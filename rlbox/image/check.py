@@ -21,9 +21,9 @@ from rlbox.errors import EngineError, TimedOut, WorkFailed
 from rlbox.findings import Finding, load_finding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.image.context import build_labels, find_outdated_reason, list_deciding_entries
+from rlbox.image.context import build_labels, list_deciding_entries
 from rlbox.image.labels import BUILD_LABEL
-from rlbox.image.names import NO_PROJECT, VERIFY_MARK, image_tag, split_tag
+from rlbox.image.names import VERIFY_MARK, split_tag
 from rlbox.image.plan import ImagePlan
 from rlbox.image.sbom import PROVENANCE_FILE, SBOM_FILE, Builder, BuiltImage, plan_provenance, plan_sbom
 from rlbox.system.files import cache_path, write_atomic
@@ -177,11 +177,3 @@ def adopt_matching_image(app: App, plan: ImagePlan) -> dict[str, Any] | None:
         check_image(plan, again=False)
         return connect_engine().find_image(plan.tag)
     return None
-
-
-def find_legacy_image_note(plan: ImagePlan) -> str:
-    """Return what is to be said of an image that an rlbox of before kept under a name for all; empty without one."""
-    tag = image_tag(plan.target, NO_PROJECT)
-    image = find_image(tag)
-    why = find_outdated_reason(plan, image) if image else ""
-    return f"{tag} is of an rlbox that had one name for all projects, and does not fit: {why}" if why else ""

@@ -33,7 +33,7 @@ from rlbox.image.compile_env import (
 )
 from rlbox.image.compile_run import BuiltWheel, probe_capacity, run_build
 from rlbox.image.compile_wheel import check_archs, diff_wheels, write_reproducible_wheel
-from rlbox.image.plans import ImageSources, load_image_plan
+from rlbox.image.plan import ImageSources, load_image_plan
 from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path, sha256_file, write_atomic
 from rlbox.system.safe_files import remove_tree
@@ -363,7 +363,6 @@ def estimate_seconds(units: Iterable[int], jobs_now: int, kept: int) -> float:
 
 
 def compile_json(target: str, told: Sequence[WheelResult]) -> dict[str, Any]:
-    """Return them as JSON types."""
     rows = [
         {
             "name": one.compiled.name,

@@ -299,7 +299,6 @@ def _take_source(folder: Path, entry: Compile, compiled: CompiledWheel) -> None:
 
 
 def bind_folders(system: str, box: Path, site: Path, objects: Path) -> BuildFolders:
-    """Return the folders of a build, those of its objects made."""
     objects.mkdir(parents=True, exist_ok=True)
     for left in objects.glob("*.[0-9]*"):  # a copy that a killed compiler left
         left.unlink()

@@ -65,7 +65,6 @@ class CompileProgress:
             self.ended[unit.file] = unit
 
     def of(self, state: str) -> list[CompiledUnit]:
-        """Return the files of one state."""
         return [unit for unit in self.ended.values() if unit.state == state]
 
     def left_s(self, jobs: int) -> float | None:

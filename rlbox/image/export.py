@@ -12,7 +12,7 @@ from rlbox.image.forms.apptainer import plan_apptainer
 from rlbox.image.forms.compose import plan_compose
 from rlbox.image.machine import container_defaults
 from rlbox.image.names import target_tag
-from rlbox.image.plans import ImageSources, load_image_plan
+from rlbox.image.plan import ImageSources, load_image_plan
 
 
 def export_text(app: App, name: str, form: str, *, image: str, gpus: str = "", way: str = "gpus") -> str:

@@ -36,8 +36,7 @@ from rlbox.artifacts.store_upkeep import record_fetched_lock
 from rlbox.engine.reference import Reference, parse_reference
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
-from rlbox.image.plan import ImagePlan
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.system.files import require_writable_directory
 from rlbox.system.network_settings import read_network_settings
 from rlbox.target.artifact import Artifact, list_artifacts, list_inplace_artifacts, list_named_artifacts
@@ -57,7 +56,6 @@ class FetchOptions:
 
     @property
     def base(self) -> bool:
-        """Whether the files of the base image are wanted."""
         return not self.here
 
 
@@ -119,7 +117,6 @@ def _remember(app: App, lock: Lock, store: ObjectStore) -> None:
 def _look(
     app: App, plan: ImagePlan, lock: Lock, store: ObjectStore, place: Path | Reference | None, wish: FetchOptions
 ) -> int:
-    """Show what would be fetched, and whether it would be."""
     base = _base(lock, store, wish)
     rows = measure_groups(lock, base, store.is_intact, here=wish.here)
     if unknown := "@" in lock.base and not base and wish.base:

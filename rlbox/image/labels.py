@@ -54,7 +54,6 @@ def compute_image_keys(
 
 
 def format_keys(keys: Mapping[str, str]) -> str:
-    """Return the keys as the text of a label."""
     return json.dumps(keys, ensure_ascii=True, separators=(",", ":"), sort_keys=True)
 
 

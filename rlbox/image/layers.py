@@ -86,7 +86,6 @@ def plan_stages(layers: Iterable[Layer]) -> tuple[BuildStage, ...]:
 
 
 def layer_stage(layer: str) -> str:
-    """Return the name of the build stage that lays a layer."""
     group, __, wheel = layer.partition(".")
     return f"{group}.large" if wheel else group
 

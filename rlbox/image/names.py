@@ -30,7 +30,6 @@ _LONGEST = 40
 
 
 def image_tag(target: str, project: str) -> str:
-    """Return the name of a target's image in the engine."""
     return f"{NAMESPACE}{target}:{project}"
 
 
@@ -42,7 +41,6 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 
 def tag_to_file_name(tag: str) -> str:
-    """Return the name of an image as a part of a file's name."""
     return tag.removeprefix(NAMESPACE).replace("/", "_").replace(":", ".")
 
 
@@ -87,7 +85,6 @@ def project_name(project: Project) -> str:
 
 
 def target_tag(project: Project, target: str) -> str:
-    """Return the name that the image of a project's target has in an engine."""
     return image_tag(target, project_name(project))
 
 

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from rlbox.app import own_requirements
+from rlbox.config.project import Project
 from rlbox.engine.container import ContainerDefaults
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.image.labels import rootfs_checksum, spec_checksum
 from rlbox.image.layers import lock_folder
 from rlbox.image.machine import container_defaults
+from rlbox.image.names import target_tag
 from rlbox.target.artifact import TorchGroup, list_torch_groups
 from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE, PATCHES_IN_CONTEXT
 
-if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need it
+if TYPE_CHECKING:
     from rlbox.fixes.fix import Fix
     from rlbox.fixes.patches import ResolvedPatch
     from rlbox.fixes.render import RenderedFixes
     from rlbox.image.layers import BuildStage
     from rlbox.target.lock import Lock
     from rlbox.target.target import Target
+
 
 # Paths in the build context.
 SCRIPTS = (
@@ -148,7 +153,6 @@ def plan_image(
 
 
 def _as_it_says(target: Target) -> dict[str, Any]:
-    """Return what a plan has of the target as it stands there."""
     return {
         "target": target.name,
         "title": target.title,
@@ -207,3 +211,57 @@ def _locked_files(lock: Lock, stages: Sequence[BuildStage]) -> dict[str, str]:
     files["wheels/build.txt"] = format_requirements(lock.build.packages)
     files[f"{lock_folder(lock)}{LOCK_IN_IMAGE}"] = lock.text()
     return files
+
+
+def load_image_plan(project: Project, name: str) -> ImagePlan:
+    """Return the plan of the image of target `name` with its name in an engine; errors are those of `load_target`."""
+    return dataclasses.replace(ImageSources.load(project, name).plan(), tag=target_tag(project, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSources:
+    """What the plan of an image is made of, and which file sets a key (`origins`).
+
+    `patches` are the target's own, file name to text; `ports` those of rlbox's own jobs on the target, `JOB.PORT` to
+    number: the user's own jobs would tie the image to them.
+    """
+
+    target: Target
+    lock: Lock | None
+    fixes: tuple[Fix, ...]
+    patches: Mapping[str, str]
+    ports: Mapping[str, int]
+    templates: tuple[Path, ...]
+    origins: Mapping[str, str]
+
+    @classmethod
+    def load(cls, project: Project, name: str) -> ImageSources:
+        """Return the recipe of target `name`; errors are those of `load_target`."""
+        from rlbox.fixes.catalogue import load_target_with_fixes
+        from rlbox.job.load import load_ports
+        from rlbox.target.lock import load_lock
+
+        loaded = load_target_with_fixes(project, name)
+        patches = project.patches(name, loaded.target.own_patches)
+        return cls(
+            target=loaded.target,
+            lock=load_lock(project.lock_file(name)),
+            fixes=loaded.fixes,
+            patches={path.name: path.read_text("utf-8") for path in patches},
+            ports=load_ports(Project(folder=project.roots[-1]), name),
+            templates=tuple(project.template_dirs()),
+            origins=loaded.origins,
+        )
+
+    def plan(self) -> ImagePlan:
+        """Return the plan, without its name in an engine."""
+        return plan_image(
+            self.target,
+            self.lock,
+            own_requirements(),
+            self.templates,
+            patches=self.patches,
+            fixes=self.fixes,
+            ports=self.ports,
+            origins=self.origins,
+        )

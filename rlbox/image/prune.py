@@ -16,7 +16,7 @@ from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.names import NO_PROJECT, VARIABLE, image_tag, project_name, read_project_folder, split_tag
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 
 REPLACED, GONE = "replaced by a later build", "its project is gone"
 _SUM, _ID = "sha256:", len("sha256:") + 12
@@ -58,7 +58,6 @@ class CachedImage:
 
 
 def image_lines(rows: Sequence[CachedImage]) -> list[str]:
-    """Return the rows as a table."""
     head = ("image", "size", "state")
     return columns([head, *((row.shown, size_text(row.size), _told(row)) for row in rows)])
 

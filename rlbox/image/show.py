@@ -57,7 +57,6 @@ class ImageInfo:
 
 
 def image_json(facts: ImageInfo) -> dict[str, Any]:
-    """Return the facts as JSON types."""
     groups = lock_groups(facts.lock) if facts.lock else {}
     return {
         "name": facts.name,

@@ -143,7 +143,6 @@ def sum_hours(hours: Sequence[StageHours]) -> tuple[float, float]:
 
 
 def budget_json(hours: Sequence[StageHours], price: HourlyPrice | None) -> dict[str, Any]:
-    """Return hours and dollars as JSON types."""
     low, high = sum_hours(hours)
     rows = [
         {"stage": row.stage, "low": row.low, "high": row.high, "measured": row.measured, "basis": row.basis}

@@ -87,7 +87,6 @@ def needs_lines(needs: RunNeeds, room: Capacity) -> list[str]:
 
 
 def part_lines(needs: RunNeeds) -> list[str]:
-    """Return what the needs are made of, a line for each part."""
     found = []
     for row in needs.stages:
         for kind, parts in (("a GPU", row.card), ("host", row.host), ("disk", row.disk)):
@@ -98,7 +97,6 @@ def part_lines(needs: RunNeeds) -> list[str]:
 
 
 def join_shortages(lacks: Sequence[Shortage]) -> str:
-    """Return all that does not fit, as one message."""
     lines = [f"{lack.stage}: {lack.text}" if lack.stage else lack.text for lack in lacks]
     return (
         lines[0]
@@ -140,8 +138,6 @@ def find_paths_off_disk(job: Job, values: Values, paths: Paths) -> dict[str, str
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FitResult:
-    """What a run needs, the room that there is, and what does not fit."""
-
     needs: RunNeeds
     room: Capacity
     lacks: tuple[Shortage, ...]

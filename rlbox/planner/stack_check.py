@@ -200,7 +200,6 @@ def _title(name: str) -> str:
 
 
 def stack_json(problem: Problem, verdict: StackVerdict) -> dict[str, Any]:
-    """Return the verdict as JSON types."""
     return {
         "fits": None if verdict.fits and problem.unknown else verdict.fits,
         "unknown": [asdict(one) for one in problem.unknown],
@@ -352,7 +351,6 @@ def require_no_conflict(app: App, target: Target, lock: Lock | None, *, force: b
 
 
 def load_stack(app: App, name: str, *, spec_alone: bool = False) -> tuple[Target, Lock | None]:
-    """Return a target, and its lock when it fits the spec."""
     from rlbox.fixes.catalogue import load_target_with_fixes
     from rlbox.target.lock import compute_spec_checksum, load_lock
 

@@ -69,7 +69,6 @@ class CompatTable(SpecModel):
         return self.versions.get(name, ()) if own else ()
 
     def facts(self) -> tuple[Fact, ...]:
-        """Return the facts of the file."""
         return (*(fact for row in self.torch for fact in _channel_facts(row)), *self.fact)
 
     def all_facts(self) -> tuple[Fact, ...]:

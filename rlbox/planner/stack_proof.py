@@ -64,7 +64,6 @@ def find_runs_with(versions: Mapping[str, str]) -> tuple[ProvenRun, ...]:
 
 
 def find_runs_of(lock: Lock | None) -> tuple[ProvenRun, ...]:
-    """Return the kept runs that had a lock's own files."""
     digest = lock.content_digest() if lock else ""
     return tuple(run for run in load_proven_runs() if digest and run.lock == digest)
 

@@ -84,7 +84,6 @@ class Fact(SpecModel):
         return self.any or (self.needs,)
 
     def conditions(self) -> tuple[Condition, ...]:
-        """Return every condition."""
         return (*self.when, *(condition for row in self.rows for condition in row))
 
 

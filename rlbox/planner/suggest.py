@@ -32,7 +32,6 @@ class Suggestion:
     base: Values | None = None
 
     def words(self) -> tuple[str, ...]:
-        """Return it as the words of a command line."""
         named = [word for name in self.profiles for word in ("--profile", name)]
         settings = [word for pair in self.settings.items() for word in ("--set", "=".join(pair))]
         return (*self.start, *named, *settings, *self.beside)

@@ -154,7 +154,6 @@ class ApplyPlan:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The kinds of change that there are."""
         return frozenset(step.kind for step in self.steps)
 
 
@@ -201,7 +200,6 @@ def plan_apply(wanted: DesiredState, facts: MachineState) -> ApplyPlan:
 
 
 def installed_state(laid: FileToInstall) -> PathState:
-    """Return what is at the path of a file or link once it is laid."""
     if laid.to:
         return PathState(kind="link", to=laid.to)
     return PathState(

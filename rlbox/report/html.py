@@ -394,7 +394,6 @@ def _utc(iso: str) -> str:
 
 
 def load_page_labels() -> dict[str, Any]:
-    """Return the labels of pages."""
     return load_toml(_DATA / "words.toml")
 
 

@@ -38,7 +38,6 @@ class LivePage(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
         return int(self.server_address[1])
 
     @property

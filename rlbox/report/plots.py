@@ -246,7 +246,6 @@ def _y_ticks(up: tuple[float, float], unit: str) -> list[float]:
 
 
 def value_text(value: float, unit: str) -> str:
-    """Return a value with its unit as people read it."""
     if unit in ("bytes", "bytes/s"):
         return size_text(value) + unit.removeprefix("bytes")
     text = f"{value:.0f}" if unit in ("%", "W") or (value == int(value) and abs(value) < 1e6) else f"{value:.4g}"
@@ -361,7 +360,6 @@ class _Used:
         ]
 
     def gpus(self) -> list[_Drawn]:
-        """Return what was used of each GPU."""
         return [
             ("gpu_load", "%", self._gpus("utilization")),
             ("gpu_power", "W", self._gpus("power_w")),
@@ -390,7 +388,6 @@ class _Used:
         return [self._over(name, of(name)) for name in busiest]
 
     def _gpus(self, field: str) -> list[Series]:
-        """Return a field of each GPU."""
         known = sorted({gpu.index for _, sample in self.timed for gpu in sample.gpus})
 
         def of(index: int) -> Callable[[Sample], float | None]:

@@ -43,8 +43,6 @@ _FRAMES = ("stage", "t", "time", "step", "rollout", "eval")
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What was kept of one failed stage: the excerpt around its first fatal line, its hang report, its facts."""
-
     stage: str
     folder: str
     excerpt: str = ""
@@ -250,7 +248,6 @@ def get_list(row: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def get_objects(row: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """Return the objects of the list of that name."""
     return [value for value in get_list(row, name) if isinstance(value, dict)]
 
 

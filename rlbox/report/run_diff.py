@@ -56,7 +56,6 @@ def is_different(differences: Iterable[Difference]) -> bool:
 
 
 def diff_json(names: tuple[str, str], differences: Iterable[Difference]) -> dict[str, Any]:
-    """Return the differences as JSON types."""
     found = list(differences)
     told = any(difference.part in TOLD for difference in found)
     return {

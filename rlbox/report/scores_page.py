@@ -45,8 +45,6 @@ class AnswerView:
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemView:
-    """A problem of a suite: what was asked, and what each checkpoint answered, in their order."""
-
     suite: str
     name: str
     ask: str
@@ -220,6 +218,5 @@ def _share(row: Mapping[str, Any], name: str) -> str:
 
 
 def default_name(folder: Path, problem: str) -> str:
-    """Return what a page's file is called: after the folder, and the problem where it is of one."""
     plain = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in problem)[:80]
     return f"{folder.resolve().name}-{plain}.html" if plain else f"{folder.resolve().name}.html"

@@ -32,7 +32,7 @@ from rlbox.errors import EngineError, NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.names import VARIABLE, split_tag
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 from rlbox.job.clustered import ClusterGives, on_cluster
 from rlbox.job.job import Job
 from rlbox.job.params import Values

@@ -19,7 +19,7 @@ from rlbox.engine.address import engine_url, is_engine_local
 from rlbox.engine.data_disk import choose_data_dir
 from rlbox.errors import EngineError, NodeError, NotAnswered, RlboxError, SpecError
 from rlbox.i18n import _
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 from rlbox.record.disk_lock import LockOwner
 from rlbox.record.run_dir import load_plan
 from rlbox.record.run_store import ReconcileResult, RunStore

@@ -29,8 +29,7 @@ from rlbox.errors import EngineError, NodeError, NotAnswered, SpecError
 from rlbox.i18n import _
 from rlbox.image.check import tag_own_image
 from rlbox.image.context import find_outdated_reason
-from rlbox.image.plan import ImagePlan
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.job.job import Job
 from rlbox.job.names import SOURCE
 from rlbox.job.params import Values

@@ -15,7 +15,7 @@ from rlbox.doctor.stack_location import find_install_dir, find_local_stack, find
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.evaluation.components import Part, part_text, parts_data, parts_summary, probe_components
 from rlbox.i18n import _
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 from rlbox.provision.layout import Layout
 from rlbox.provision.probe import read_record
 from rlbox.run.backend import load_backend

@@ -14,7 +14,7 @@ from rlbox.engine.container import LOOPBACK, OWN_NETWORK
 from rlbox.errors import SpecError
 from rlbox.fixes.conditions import check_package, collect_stack_versions
 from rlbox.i18n import _
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 from rlbox.job.plan import RunPlan
 from rlbox.secrets.env_file import parse_env_file
 from rlbox.secrets.lookup import ENV_FILE

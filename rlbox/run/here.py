@@ -15,7 +15,7 @@ from rlbox.doctor.gpu_choice import choose_visible_gpus
 from rlbox.engine.data_disk import prepare_data_disk
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 from rlbox.job.filler import Paths
 from rlbox.job.job import Job
 from rlbox.job.names import SOURCE

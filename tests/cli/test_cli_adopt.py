@@ -10,7 +10,7 @@ import pytest
 from fakes import ON_IMAGE, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
 
 from rlbox.image.context import build_labels, list_deciding_entries
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 from rlbox.system.files import cache_path
 
 pytestmark = [pytest.mark.allow("sockets", "processes"), pytest.mark.usefixtures("remembering")]
@@ -104,16 +104,3 @@ def test_an_image_that_its_checks_refuse_loses_the_name(
     assert (said.code, said.out) == (1, "")
     assert f"the checks of {TAG} could not be run: No such file" in said.err
     assert engine.images == {THEIRS: fits}
-
-
-def test_an_old_name_that_does_not_fit_is_told(
-    rlbox: Rlbox, engine: EngineSocket, fits: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine.images[OLD] = OTHER
-    monkeypatch.setenv("PATH", "/nowhere")
-    said = rlbox("build", "mine")
-    assert said.err.startswith(
-        f"{OLD} is of an rlbox that had one name for all projects, and does not fit: it was built by an rlbox that "
-        "counted every line of its own code as part of the image\n"
-    )
-    assert engine.images == {OLD: OTHER}

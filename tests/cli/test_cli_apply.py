@@ -25,7 +25,7 @@ from wheelbox import Index, make_wheel
 
 from rlbox.app import App
 from rlbox.artifacts.object_store import ObjectStore
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 from rlbox.provision.apply import NOTHING, ApplyResult, uninstall
 from rlbox.provision.layout import Layout
 from rlbox.provision.plan import ApplyPlan

@@ -20,7 +20,7 @@ from following import Follow
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.image.bootstrap import rootfs_path
 from rlbox.image.context import build_labels, list_deciding_entries
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 from rlbox.system.files import cache_path
 from rlbox.target.lock import LockedGroup, Package, hash_patch
 

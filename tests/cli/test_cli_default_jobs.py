@@ -11,7 +11,7 @@ from fakes import CHECKOUT, EngineSocket, Rlbox
 from rlbox.amounts import GIB
 from rlbox.config.project import Project
 from rlbox.image.context import build_labels, list_deciding_entries
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 from rlbox.job.load import load_job
 from rlbox.system.gpu import GpuDriver, GpuModel, GpuStatus
 from rlbox.target.target import Target, load_target

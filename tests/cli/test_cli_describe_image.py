@@ -10,7 +10,7 @@ from fakes import ON_IMAGE, EngineSocket, Folder
 
 from rlbox.app import App
 from rlbox.image.check import describe_image
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 from rlbox.system.files import cache_path
 
 TAG = "rlbox/mine:tests"

@@ -9,7 +9,7 @@ import pytest
 from fakes import ON_IMAGE, UV_WHEEL, EngineSocket, Folder, Rlbox, hold
 
 from rlbox.image.context import build_labels, list_deciding_entries
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 from rlbox.system.files import cache_path, state_path, write_atomic
 
 pytestmark = [pytest.mark.allow("sockets", "processes"), pytest.mark.usefixtures("remembering")]

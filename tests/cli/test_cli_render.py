@@ -6,7 +6,7 @@ import pytest
 from fakes import CHECKOUT, TARGET, UV, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
 
 from rlbox.image.bootstrap import rootfs_path
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 
 BASE, LOCAL, MINE = "Dockerfile.base", "images/local/Dockerfile", "images/mine/Dockerfile"
 COMPOSE = "images/mine/compose.yaml"

@@ -33,7 +33,7 @@ def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def fail(project: Project, name: str) -> NoReturn:
         raise error
 
-    monkeypatch.setattr("rlbox.image.plans.ImageSources.load", fail)
+    monkeypatch.setattr("rlbox.image.plan.ImageSources.load", fail)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from freeport import free_port
 
 from rlbox.engine.data_disk import choose_data_dir
 from rlbox.image.context import build_labels, list_deciding_entries
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 
 PORT = free_port()  # one that nothing else on this machine has; a fixed one is somebody's sooner or later
 JOB = """

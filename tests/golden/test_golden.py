@@ -13,8 +13,7 @@ from fakes import CHECKOUT, PACKAGE, Folder, Rlbox
 
 from rlbox.config.project import Project
 from rlbox.image.layers import layer_folder, layer_stage, list_part_paths
-from rlbox.image.plan import ImagePlan
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.target.lock import GitTree, HttpFile, LockedGroup, hash_patch, load_lock
 
 SHIPPED = Project(folder=CHECKOUT)

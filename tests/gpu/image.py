@@ -24,7 +24,7 @@ from backports import zstd
 from rlbox.config.project import Project
 from rlbox.engine.oci import CONFIG, INDEX, LAYER, LAYOUT, LAYOUT_FILE, MANIFEST
 from rlbox.image.context import build_labels, list_deciding_entries
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 
 SITE = "opt/venv/lib/python3.11/site-packages"
 DRIVER = "/usr/local/nvidia"

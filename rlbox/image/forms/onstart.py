@@ -45,7 +45,6 @@ class OnStart:
 
     @property
     def characters(self) -> int:
-        """Characters of the field."""
         return len(self.text)
 
     @property

@@ -13,7 +13,7 @@ from rlbox.artifacts.profile import load_hidden_hosts, load_profile
 from rlbox.cli.lock import as_built
 from rlbox.config.project import Project
 from rlbox.image.context import list_deciding_entries
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 from rlbox.target.lock import load_lock
 from rlbox.target.target import load_target
 

@@ -19,7 +19,7 @@ from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import render_fix_manifest, render_fixes, select_fixes
 from rlbox.image.labels import image_labels
 from rlbox.image.machine import container_defaults
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 from rlbox.target.lock import LockedGroup
 from rlbox.target.target import Target, load_target
 

@@ -13,8 +13,7 @@ from fakes import TARGET, Folder
 from rlbox.config.toml_files import iter_dotted_keys
 from rlbox.image.context import build_labels, find_outdated_reason, list_deciding_entries
 from rlbox.image.labels import KEYS_LABEL, format_keys, list_changed_keys, read_keys
-from rlbox.image.plan import ImagePlan
-from rlbox.image.plans import ImageSources
+from rlbox.image.plan import ImagePlan, ImageSources
 
 ENV = '[env]\nOMP_NUM_THREADS = "2"\n'
 DIFF = "--- a/six.py\n+++ b/six.py\n@@ -1 +1 @@\n-one\n+two\n"

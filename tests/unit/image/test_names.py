@@ -24,7 +24,7 @@ from rlbox.image.names import (
     tag_to_file_name,
     target_tag,
 )
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 
 
 @pytest.fixture(autouse=True)

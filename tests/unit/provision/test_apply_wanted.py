@@ -14,7 +14,7 @@ from rlbox.fixes.catalogue import load_target_with_fixes
 from rlbox.fixes.conditions import collect_stack_versions
 from rlbox.fixes.render import RenderedFixes, render_fixes
 from rlbox.image.machine import container_defaults, container_limits
-from rlbox.image.plans import load_image_plan
+from rlbox.image.plan import load_image_plan
 from rlbox.provision.desired import DesiredState, move_data_disk, plan_desired_state
 from rlbox.provision.layout import Layout
 from rlbox.target.lock import load_lock
