@@ -35,9 +35,9 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @cluster_options
 @click.option("--port", type=click.IntRange(0, 65000), default=0, metavar="N", help="First of 20 ports; 0: that fit.")
-@click.option("--open", "opened", is_flag=True, help="Start though nothing keeps strangers out; it is recorded.")
+@click.option("--allow-unauthenticated", "opened", is_flag=True, help="Start without authentication; this is recorded.")
 @click.option("--path", "paths", multiple=True, metavar="PATH", help="What all nodes need, and the same copy of it.")
-@click.option("--from", "image", default="", metavar="REF", help="Image in a registry, which nodes that lack it pull.")
+@click.option("--image", default="", metavar="REF", help="Image in a registry, which nodes that lack it pull.")
 @click.option("--plain-http", is_flag=True, help="Allow http to a registry on another machine.")
 @click.option("--prove", is_flag=True, help="Give the nodes work whose result is known; a bad one is named.")
 @click.option("--timeout", type=Amount(), default=300.0, show_default=True, help="Seconds until all nodes are there.")
@@ -63,7 +63,7 @@ def up(
     Examples:
       rlbox cluster up cluster-2node --nodes gpu005,gpu006 --dry-run
       rlbox cluster up cluster-2node --nodes gpu005,gpu006
-      rlbox cluster up cluster-2node --nodes gpu005,gpu006 --from registry.example/team/cluster-2node:v1
+      rlbox cluster up cluster-2node --nodes gpu005,gpu006 --image registry.example/team/cluster-2node:v1
     """
     from rlbox.cluster.up import UpWish, bring_up, look_at
 

@@ -25,7 +25,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--longest", metavar="TOKENS", default=4096, show_default=True, help="check: length that is trained on.")
 @click.option("--val-rows", metavar="N", type=click.IntRange(1), help="check: rows that must be there.")
 @click.option("--rows", metavar="N", type=click.IntRange(1), help="check: the same of FILE; tiny: rows to write [2].")
-@click.option("--to", metavar="FILE", type=_FILE, help="tiny: where to [$DATA_OUTPUT_DIR/…_tiny.parquet].")
+@click.option("--output", "to", metavar="FILE", type=_FILE, help="tiny: where to [$DATA_OUTPUT_DIR/…_tiny.parquet].")
 @click.option("--python", metavar="FILE", default="", help="Interpreter with pyarrow, and transformers for tokens.")
 @click.option(
     "--timeout",
@@ -59,7 +59,7 @@ def data(
     \b
     Examples:
       rlbox data check data/sft_train.parquet --val data/sft_val.parquet --rows 2020 --val-rows 200
-      rlbox data tiny data/train.parquet --to data/train_tiny.parquet
+      rlbox data tiny data/train.parquet --output data/train_tiny.parquet
     """
     from rlbox.evaluation.data_check import DataWish, check_data, make_tiny
 

@@ -242,7 +242,7 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
 
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
-@click.option("--to", "form", type=click.Choice(["compose", "apptainer"]), required=True, help="Format to print.")
+@click.option("--format", "form", type=click.Choice(["compose", "apptainer"]), required=True, help="Format to print.")
 @click.option(
     "--image", metavar="FROM", default="", help="A pushed image, or for apptainer an archive of `rlbox save`."
 )
@@ -259,15 +259,15 @@ def export(app: App, name: str, form: str, image: str, gpus: str, way: str | Non
 
     \b
     Examples:
-      rlbox export local --to compose
-      rlbox export local --to apptainer --output local.def
-      rlbox export vast-5090 --to apptainer --image registry.example/team/vast-5090:v1
+      rlbox export local --format compose
+      rlbox export local --format apptainer --output local.def
+      rlbox export vast-5090 --format apptainer --image registry.example/team/vast-5090:v1
     """
     from rlbox.image.export import export_text
     from rlbox.system.files import require_writable_file, write_atomic
 
     if (gpus or way) and form != "compose":
-        raise click.UsageError(_("--gpus and --way are for --to compose: apptainer takes --nv when it starts"))
+        raise click.UsageError(_("--gpus and --way are for --format compose: apptainer takes --nv when it starts"))
     if output:
         with app.checking("file"):
             require_writable_file(Path(output), "another with --output")

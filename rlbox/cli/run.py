@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     help="Start though stages have not passed, the job does not fit, or stack or source do not match; recorded.",
 )
 @click.option(
-    "--open",
+    "--allow-unauthenticated",
+    "open",
     is_flag=True,
     help="Run even if anyone who can reach its ports can execute code in it; this is recorded.",
 )

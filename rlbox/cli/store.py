@@ -218,7 +218,7 @@ UNUSED_S = 30 * 86_400.0
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @dry_run
 @shared
-def prune_store(app: App, yes: bool) -> int:
+def prune(app: App, yes: bool) -> int:
     """Remove images that nothing needs, fetched files that no lock uses, and caches not used for 30 days.
 
     It includes what `rlbox images prune` and `rlbox store prune` do. Runs and checkpoints stay: see `rlbox runs prune`.

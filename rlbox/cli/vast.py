@@ -173,7 +173,7 @@ class RentedRun:
 @job_options
 @rent_options
 @click.option(
-    "--data", "data", metavar="PATH[=GOAL]", multiple=True, help="Copy this to GOAL on the data disk; may be repeated."
+    "--upload", "uploads", metavar="PATH[=DEST]", multiple=True, help="Copy to DEST on the data disk; may be repeated."
 )
 @click.option(
     "--env-file", metavar="FILE", type=click.Path(path_type=Path), help="Copy the job's secrets there, as .env."
@@ -202,7 +202,7 @@ def up(
     profiles: tuple[str, ...],
     settings: tuple[str, ...],
     terms: Terms,
-    data: tuple[str, ...],
+    uploads: tuple[str, ...],
     env_file: Path | None,
     then: str,
     notify: str,
@@ -235,7 +235,7 @@ def up(
     with app.checking("notice"):
         require_valid_notice(notify)
     stay = RemoteJob(job=job, disk=disk, words=words, then="stop" if then == "stop" else "keep", notify=notify)
-    brought = _brought(data)
+    brought = _uploads(uploads)
     with app.checking("job"):
         _require_fit(app, job, profiles, settings, target or "", force=force)
         find_project_files(app.project)  # that they are more than specs is told before anything costs money
@@ -382,18 +382,18 @@ def _wait_again(app: App, number: int, timeout: float) -> Instance:
             time.sleep(_RETRY_PAUSE_S)
 
 
-def _brought(data: Sequence[str]) -> list[tuple[Path, str]]:
+def _uploads(options: Sequence[str]) -> list[tuple[Path, str]]:
     """Return files and folders of this machine with their places below the data disk."""
     from rlbox.errors import SpecError
     from rlbox.vast.remote_job import path_below_disk
 
     found = []
-    for text in data:
+    for text in options:
         source, __, goal = text.partition("=")
         path = Path(source)
         if not path.exists():
             raise SpecError(
-                _("--data {text}: there is no {source}").format(text=text, source=source),
+                _("--upload {text}: there is no {source}").format(text=text, source=source),
                 next_step=_("name a file or a folder of this machine"),
             )
         found.append((path, path_below_disk(goal or path.resolve().name, "/")))

@@ -229,7 +229,9 @@ def _closed(story: Story, survey: Survey, wish: UpWish) -> str:
             "Ray {ray} takes commands of anybody: tokens came with 2.52, and its ports cannot be "
             "closed on {without}, where this user makes no rules for the network"
         ).format(ray=story.ray or _("of an unknown version"), without=", ".join(without)),
-        next_step=_("log in there as root, or --open, on a network that only the nodes reach; it is recorded"),
+        next_step=_(
+            "log in there as root, or --allow-unauthenticated, on a network that only the nodes reach; it is recorded"
+        ),
     )
 
 

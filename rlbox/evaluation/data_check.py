@@ -162,7 +162,7 @@ def make_tiny(app: App, file: Path, to: Path | None, rows: int, python: str, tim
     made = (to or _tiny_file(file)).absolute()
     facts = {"from": str(file.absolute()), "to": str(made), "rows": rows}
     with app.checking("file"):
-        require_writable_file(made, "another with --to")
+        require_writable_file(made, "another with --output")
     if app.dry_run:
         return app.planned(facts, "", f"write {rows} rows of {file} to {made}")
     asked = {"tiny": facts["from"], "to": facts["to"], "rows": rows}

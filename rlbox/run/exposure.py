@@ -79,7 +79,7 @@ def resolve_exposure(
     if limits.network == OWN_NETWORK and network != OWN_NETWORK and plan.container:
         notes.append(no_bridge_message("run", network))
     if plan.cluster and plan.cluster.closed == "nothing":
-        whose = f"cluster {plan.cluster.name} was started with --open"
+        whose = f"cluster {plan.cluster.name} was started with --allow-unauthenticated"
         notes.append(f"{_OPEN}{whose}; whoever reaches its nodes' ports runs code in it")
     with app.checking("open ports"):
         if network != OWN_NETWORK and (why := _tokenless(app, plan, disk)):
@@ -89,7 +89,8 @@ def resolve_exposure(
                         job=plan.job, why=why
                     ),
                     next_step=_(
-                        "rlbox run --open, on a network that only its nodes reach; it is recorded with the run"
+                        "rlbox run --allow-unauthenticated, on a network that only its nodes reach; "
+                        "it is recorded with the run"
                     ),
                 )
             notes.append(f"{_OPEN}{why}; whoever reaches this machine's ports runs code in the run")

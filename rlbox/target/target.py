@@ -287,7 +287,9 @@ class Run(SpecModel):
     devices: dict[Device, DeviceUse] = Field(
         description="devices of the machine, or folders of them, for containers: r read, w write, m make; empty: not"
     )
-    open: bool = Field(description="run though whoever reaches the machine's ports runs code there, as `--open` does")
+    open: bool = Field(
+        description="run though whoever reaches the ports runs code there, as `--allow-unauthenticated` does"
+    )
 
 
 class Disk(SpecModel):

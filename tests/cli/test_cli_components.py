@@ -190,6 +190,8 @@ def test_a_package_of_the_lock_is_brought(
     step = follow("components")
     package(site, "wandb", "", "0.22.0")  # what apply brings
     follow.again(step)
+
+
 def test_what_waits_shows_where(follow: Follow, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that has cores to spare."""
     monkeypatch.setattr("rlbox.doctor.program._idle_s", lambda: time.monotonic() * (os.cpu_count() or 1))

@@ -124,7 +124,7 @@ def test_parquet(rlbox: Rlbox, folder: Folder, tmp_path: Path) -> None:
     write += "p.write_table(a.Table.from_pylist(r), 'train.parquet')"
     rows = [{**turn(number), "score": number / 2} for number in range(5)]
     subprocess.run([python, "-c", write, json.dumps(rows)], check=True)
-    said = rlbox("data", "tiny", "train.parquet", "--to", "tiny.parquet", "--python", python)
+    said = rlbox("data", "tiny", "train.parquet", "--output", "tiny.parquet", "--python", python)
     assert said.code == 0, said.err
     said = rlbox("data", "check", "tiny.parquet", "--val", "train.parquet", "--python", python, "--json")
     assert said.data["facts"][0].startswith("train: 2 rows, conversations in messages; columns: messages (list<")
@@ -169,7 +169,7 @@ def test_more_time_is_given(follow: Follow, folder: Folder) -> None:
 def test_a_larger_file_is_named(follow: Follow, folder: Folder) -> None:
     folder.write("small.jsonl", lines(turn(0)))
     folder.write("large.jsonl", lines(*map(turn, range(60))))
-    step = follow("data", "tiny", "small.jsonl", "--to", "tiny.jsonl", "--python", sys.executable)
+    step = follow("data", "tiny", "small.jsonl", "--output", "tiny.jsonl", "--python", sys.executable)
     follow.instead(step, "small", "large")
 
 

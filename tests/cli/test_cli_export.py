@@ -7,12 +7,12 @@ from fakes import Folder, Rlbox
 from following import Follow
 
 pytestmark = pytest.mark.usefixtures("remembering")
-COMPOSE = "# Rendered by `rlbox export mine --to compose` from images/mine/target.toml"
+COMPOSE = "# Rendered by `rlbox export mine --format compose` from images/mine/target.toml"
 
 
 def test_it_prints(rlbox: Rlbox, folder: Folder) -> None:
     folder.target("mine")
-    said = rlbox("export", "mine", "--to", "compose")
+    said = rlbox("export", "mine", "--format", "compose")
     assert said.code == 0
     assert said.out.startswith(COMPOSE)
     assert said.err == "next: docker compose --file FILE run --rm mine COMMAND\n"
@@ -20,16 +20,16 @@ def test_it_prints(rlbox: Rlbox, folder: Folder) -> None:
 
 def test_it_writes_a_file(rlbox: Rlbox, folder: Folder) -> None:
     folder.target("mine")
-    printed = rlbox("export", "mine", "--to", "compose", "-q").out
-    assert rlbox("export", "mine", "--to", "compose", "-o", "c.yaml", "--dry-run").code == 0
+    printed = rlbox("export", "mine", "--format", "compose", "-q").out
+    assert rlbox("export", "mine", "--format", "compose", "-o", "c.yaml", "--dry-run").code == 0
     assert not (folder.path / "c.yaml").exists()
-    assert rlbox("export", "mine", "--to", "compose", "-o", "c.yaml", "-q").out == "c.yaml\n"
+    assert rlbox("export", "mine", "--format", "compose", "-o", "c.yaml", "-q").out == "c.yaml\n"
     assert (folder.path / "c.yaml").read_text() == printed
 
 
 def test_as_json(rlbox: Rlbox, folder: Folder) -> None:
     folder.target("mine")
-    data = rlbox("export", "mine", "--to", "apptainer", "--image", "m.oci.tar", "--json").data
+    data = rlbox("export", "mine", "--format", "apptainer", "--image", "m.oci.tar", "--json").data
     assert {key: data[key] for key in ("schema", "target", "form", "image", "file")} == {
         "schema": 1,
         "target": "mine",
@@ -43,13 +43,13 @@ def test_as_json(rlbox: Rlbox, folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (("--to", "apptainer"), 2, "the lock of target mine is missing"),
-        (("--to", "apptainer", "--way", "cdi"), 2, "--gpus and --way are for --to compose"),
-        (("--to", "compose", "--gpus", "0"), 2, "--gpus '0' does not say which GPUs"),
-        (("--to", "compose", "--image", "a.tar"), 2, "a.tar is an archive, and Compose starts none"),
-        (("--to", "compose", "--image", "A B"), 2, "A B"),
-        (("--to", "compose", "-o", "/dev/null/x"), 5, "this lies below what is no folder"),
-        ((), 2, "--to"),
+        (("--format", "apptainer"), 2, "the lock of target mine is missing"),
+        (("--format", "apptainer", "--way", "cdi"), 2, "--gpus and --way are for --format compose"),
+        (("--format", "compose", "--gpus", "0"), 2, "--gpus '0' does not say which GPUs"),
+        (("--format", "compose", "--image", "a.tar"), 2, "a.tar is an archive, and Compose starts none"),
+        (("--format", "compose", "--image", "A B"), 2, "A B"),
+        (("--format", "compose", "-o", "/dev/null/x"), 5, "this lies below what is no folder"),
+        ((), 2, "--format"),
     ],
 )
 def test_what_is_refused(rlbox: Rlbox, folder: Folder, words: tuple[str, ...], code: int, says: str) -> None:
@@ -70,7 +70,7 @@ def test_targets_of_a_project_without_any(rlbox: Rlbox, monkeypatch: pytest.Monk
 def test_an_archive_is_loaded_and_its_image_started(follow: Follow, folder: Folder) -> None:
     """What is loaded has the target's own name, which a file of Compose without --image starts."""
     folder.target("mine")
-    step = follow("export", "mine", "--to", "compose", "--image", "a.tar")
+    step = follow("export", "mine", "--format", "compose", "--image", "a.tar")
     assert step.commands({}) == [["load", "a.tar"]]
     left = step.options({})
     follow.changed(step, [word for word in step.typed if word not in (*left, "a.tar")], 0)
@@ -79,7 +79,7 @@ def test_an_archive_is_loaded_and_its_image_started(follow: Follow, folder: Fold
 def test_a_project_is_named_otherwise(follow: Follow, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.target("mine")
     monkeypatch.setenv("RLBOX_PROJECT_NAME", "my project")
-    step = follow("export", "mine", "--to", "compose")
+    step = follow("export", "mine", "--format", "compose")
     assert "'my project' cannot name a project" in step.said.err
     monkeypatch.delenv("RLBOX_PROJECT_NAME")
     follow.again(step)

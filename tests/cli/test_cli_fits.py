@@ -31,7 +31,7 @@ def hopeless(job: str, target: str) -> bool:
 
 def fits_or_says_what_does(rlbox: Rlbox, *words: str) -> bool:
     """Return whether it fits, at once or as what is proposed then; other endings are wrong."""
-    said = rlbox(*words, "--open", "--dry-run", "--project", str(CHECKOUT))
+    said = rlbox(*words, "--allow-unauthenticated", "--dry-run", "--project", str(CHECKOUT))
     if said.code == 0:
         return True
     assert said.code == 5, said.out
@@ -39,7 +39,13 @@ def fits_or_says_what_does(rlbox: Rlbox, *words: str) -> bool:
     if next_step.startswith("#   next:  no profile of the job and nothing that it lets be turned fits"):
         return False
     assert next_step.startswith(NEAREST), said.out
-    again = rlbox(*shlex.split(next_step.removeprefix(NEAREST)), "--open", "--dry-run", "--project", str(CHECKOUT))
+    again = rlbox(
+        *shlex.split(next_step.removeprefix(NEAREST)),
+        "--allow-unauthenticated",
+        "--dry-run",
+        "--project",
+        str(CHECKOUT),
+    )
     assert again.code == 0, again.out
     return True
 

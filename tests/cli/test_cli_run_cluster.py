@@ -50,7 +50,8 @@ def test_a_cluster_that_is_open_is_told(rlbox: Rlbox, folder: Folder, monkeypatc
     monkeypatch.setattr("rlbox.run.cluster.look_beside", lambda app, wish: (opened, "/data/ray/ab"))
     said = rlbox(*LINE, "--force")
     assert (
-        f"open: cluster {TARGET} was started with --open; whoever reaches its nodes' ports runs code in it" in said.err
+        f"open: cluster {TARGET} was started with --allow-unauthenticated; "
+        "whoever reaches its nodes' ports runs code in it" in said.err
     )
 
 

@@ -127,9 +127,9 @@ plan sft --machine 4x24
 mirrors ls
 onstart vast-5090
 onstart mine
-export local --to compose
-export mine --to apptainer
-export mine --to compose -o compose.yaml
+export local --format compose
+export mine --format apptainer
+export mine --format compose -o compose.yaml
 store ls
 store verify
 store prune --dry-run

@@ -34,7 +34,7 @@ def test_a_registrys_image_is_sent_where_an_engine_cannot_unpack_it(two: Hosts, 
         assert pushed.code == 0, pushed.err
         digest = pushed.out.strip().rpartition("@")[2]
         up = ("cluster", "up", "pair")
-        refused = follow(*up, "--plain-http", "--from", f"{GATE}:{port}/team/pair@{digest}")
+        refused = follow(*up, "--plain-http", "--image", f"{GATE}:{port}/team/pair@{digest}")
         assert refused.said.code == 4, refused.said.err
         assert "cannot unpack zstd" in refused.said.err
         follow.changed(refused, up, 0)

@@ -89,7 +89,7 @@ def stage_log(hosts: Hosts, run: str, stage: str, name: str = "stage.log") -> st
 
 @pytest.mark.parametrize("name", NAMES[:2])
 def test_a_run_is_on_both_nodes(name: str, hosts: Hosts) -> None:
-    """Of a Ray with tokens, and of one that TLS and rules close: no `--open` is needed."""
+    """Of a Ray with tokens, and of one that TLS and rules close: no `--allow-unauthenticated` is needed."""
     healthy(hosts("cluster", "up", name, "--json"))
     words = ("run", "xdan", "--place", "cluster", "--target", name, "--set", "episodes=3")
     planned = hosts(*words, "--dry-run")

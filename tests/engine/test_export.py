@@ -44,7 +44,7 @@ def scripts_of(definition: Definition, folder: Path) -> Path:
 
 def test_a_service_of_compose_is_a_container_of_the_target(tiny: Box, tmp_path: Path) -> None:
     file = tmp_path / "compose.yaml"
-    assert tiny("export", "tiny", "--to", "compose", "--output", str(file)).code == 0
+    assert tiny("export", "tiny", "--format", "compose", "--output", str(file)).code == 0
     env = {**tiny.env(), "RLBOX_USER": "1234:1234"}
     tiny.data.chmod(0o777)
     assert docker("compose", "-f", str(file), "config", "--quiet", env=env).returncode == 0
@@ -75,7 +75,7 @@ def test_the_steps_of_a_definition_make_the_target(tiny: Box, tmp_path: Path) ->
     context, file = tmp_path / "context", tmp_path / "Apptainer"
     assert tiny("fetch", "tiny").code == 0
     assert tiny("render", "tiny", "--context", str(context), "--hermetic").code == 0
-    assert tiny("export", "tiny", "--to", "apptainer", "--output", str(file)).code == 0
+    assert tiny("export", "tiny", "--format", "apptainer", "--output", str(file)).code == 0
     folder = scripts_of(parse_definition(file.read_text()), tmp_path / "scripts")
     mounts = (f"--volume={context}:/context:ro", f"--volume={folder}:/scripts:ro")
     words = ("--rm", "--network=none", "--label=rlbox.target=tiny", "--entrypoint=sh", *mounts, own("tiny"))

@@ -113,7 +113,7 @@ def rented(plain_image: str, tmp_path: Path) -> Iterator[Rented]:
     subprocess.run(["docker", "rm", "--force", "--volumes", name], capture_output=True)
 
 
-UP = ("vast", "up", "sft", "--data", "train.py", "--data", "text=phase_1_ SFT", "--env-file", "my.env")
+UP = ("vast", "up", "sft", "--upload", "train.py", "--upload", "text=phase_1_ SFT", "--env-file", "my.env")
 
 
 def test_from_nothing_to_a_fetched_result(rented: Rented) -> None:

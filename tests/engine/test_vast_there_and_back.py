@@ -158,7 +158,7 @@ def test_up_cut_resumed_fetched_destroyed(rented: Rented, tmp_path: Path) -> Non
     (project / "text").mkdir()
     (project / "text/text.txt").write_text("42\n")
     (project / "my.env").write_text(f"WANDB_API_KEY={SECRET}\n")
-    data = ("--data", "train.py", "--data", "text=phase_1_ SFT")
+    data = ("--upload", "train.py", "--upload", "text=phase_1_ SFT")
     up = ("up", "count", "--image", own("rented"), *data, "--env-file", "my.env", "--then", "stop", "--detach")
     notice = ("--notify", "echo $RLBOX_EVENT $RLBOX_STATE $RLBOX_RUN >>/workspace/notices")
     dry = rented.rlbox(*up, *notice, "--dry-run")

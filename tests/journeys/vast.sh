@@ -86,7 +86,7 @@ VAST_URL=$(cat address)
 VAST_API_KEY=a-key-that-no-message-may-hold
 export VAST_URL VAST_API_KEY
 
-typed rlbox vast up count --image "$REGISTRY/me/rented:1" --bid 1.2 --detach --data train.py --data 'data=my data' \
+typed rlbox vast up count --image "$REGISTRY/me/rented:1" --bid 1.2 --detach --upload train.py --upload 'data=my data' \
     --env-file my.env --notify 'echo $RLBOX_EVENT $RLBOX_STATE >>/workspace/notices' --yes --json >up
 
 # meanwhile somebody pays more, and then nobody does

@@ -205,7 +205,7 @@ def test_parts_that_hang_or_break_are_named(bench: Bench, monkeypatch: pytest.Mo
         raise RuntimeError("driver is gone")
 
     monkeypatch.setattr("rlbox.supervise.evidence.gpu_text", broken)
-    monkeypatch.setattr("rlbox.supervise.evidence.limit_text", lambda: __import__("time").sleep(600))
+    monkeypatch.setattr("rlbox.supervise.evidence.limits_text", lambda: __import__("time").sleep(600))
     monkeypatch.setattr("rlbox.supervise.failure_report.GATHER_S", 1.0)
     bench.stage("train", python(NOISY))
     assert bench.run() == 1

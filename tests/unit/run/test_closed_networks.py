@@ -99,7 +99,7 @@ def test_an_open_head_is_refused(folder: Folder, ray: str, more: str, why: str, 
         f"job one would be open: {why}, so whoever reaches this machine's ports runs code in it"
     )
     assert refused.value.next_step == (
-        "rlbox run --open, on a network that only its nodes reach; it is recorded with the run"
+        "rlbox run --allow-unauthenticated, on a network that only its nodes reach; it is recorded with the run"
     )
 
 
@@ -118,7 +118,7 @@ OFF = "RAY_AUTH_MODE=disabled of {} switches Ray's token off"
     ],
 )  # fmt: skip
 def test_in_place_a_head_without_its_token_is_refused(folder: Folder, ray: str, job: str, more: str, why: str) -> None:
-    """One that a stage starts itself, as verl does, no less; unless --open is said, which the run keeps."""
+    """One that a stage starts itself, as verl does, no less; unless --allow-unauthenticated is typed."""
     app, plan = planned(folder, ray, more, job)
     here = dataclasses.replace(plan, container="", place="here")
     with pytest.raises(SpecError) as refused:
