@@ -14,7 +14,7 @@ from rlbox.artifacts.source_selection import LockSources
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.target.compiled import COMPILER_WHEELS, Compile
-from rlbox.target.lock import CompiledWheel, Deb, GitTree, Lock, LockedGroup, Package, compute_recipe_digest
+from rlbox.target.lock import CompileInputs, Deb, GitTree, Lock, LockedGroup, Package, compute_recipe_digest
 from rlbox.target.target import Base, Target
 
 # A C++ compiler with what it needs, and Python's headers.
@@ -33,7 +33,7 @@ def plan_source_inputs(entry: Compile) -> ResolverInputs:
 
 
 def plan_tool_inputs(
-    entry: Compile, stack: Iterable[Package], before: CompiledWheel | None, moved: Iterable[str]
+    entry: Compile, stack: Iterable[Package], before: CompileInputs | None, moved: Iterable[str]
 ) -> ResolverInputs:
     """Return what uv is asked for the packages that a build imports.
 
@@ -91,7 +91,7 @@ def list_indexed_packages(groups: Iterable[LockedGroup]) -> tuple[Package, ...]:
 
 def resolve_compiled(
     target: Target, lock: Lock, before: Lock | None, upgrade: UpgradeRequest, places: LockSources
-) -> tuple[tuple[Deb, ...], tuple[CompiledWheel, ...]]:
+) -> tuple[tuple[Deb, ...], tuple[CompileInputs, ...]]:
     """Return the apt packages of the system that wheels are compiled in, and what each is compiled from.
 
     Parameters
@@ -123,7 +123,7 @@ def _rows(
     upgrade: UpgradeRequest,
     places: LockSources,
     toolchain: Iterable[Deb],
-) -> Iterator[CompiledWheel]:
+) -> Iterator[CompileInputs]:
     known = {row.name: row for row in before.compiled} if before else {}
     for group, entry in target.compiled:
         row = known.get(entry.distribution)
@@ -133,11 +133,11 @@ def _rows(
         )
         tools = tuple(sorted(_packages(target, plan, row, upgrade, places), key=lambda package: package.name))
         digest = compute_recipe_digest(target, entry, source, tools, toolchain)
-        yield CompiledWheel(name=entry.distribution, group=group.name, recipe=digest, source=source, tools=tools)
+        yield CompileInputs(name=entry.distribution, group=group.name, recipe=digest, source=source, tools=tools)
 
 
 def _source(
-    target: Target, entry: Compile, before: CompiledWheel | None, upgrade: UpgradeRequest, places: LockSources
+    target: Target, entry: Compile, before: CompileInputs | None, upgrade: UpgradeRequest, places: LockSources
 ) -> Package | GitTree:
     if entry.url:
         known = [before.source] if before and isinstance(before.source, GitTree) else []
@@ -147,7 +147,7 @@ def _source(
 
 
 def _packages(
-    target: Target, inputs: ResolverInputs, before: CompiledWheel | None, upgrade: UpgradeRequest, places: LockSources
+    target: Target, inputs: ResolverInputs, before: CompileInputs | None, upgrade: UpgradeRequest, places: LockSources
 ) -> tuple[Package, ...]:
     rows = (before.source, *before.tools) if before else ()
     sizes = {row.sha256: row.size for row in rows}

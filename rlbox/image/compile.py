@@ -39,7 +39,7 @@ from rlbox.system.files import cache_path, sha256_file, write_atomic
 from rlbox.system.safe_files import remove_tree
 from rlbox.target.artifact import list_compile_inputs, list_named_artifacts
 from rlbox.target.compiled import Compile
-from rlbox.target.lock import CompiledWheel, Lock, Package, compute_objects_digest, load_lock
+from rlbox.target.lock import CompileInputs, Lock, Package, compute_objects_digest, load_lock
 from rlbox.target.target import Target
 
 
@@ -76,7 +76,7 @@ def compile_target(app: App, name: str, wish: CompileOptions) -> tuple[WheelResu
     return tuple(told)
 
 
-def _lock_wheel(app: App, name: str, row: CompiledWheel, wheel: Package) -> None:
+def _lock_wheel(app: App, name: str, row: CompileInputs, wheel: Package) -> None:
     """Put a wheel into the lock as it is now: another rlbox may have locked another wheel meanwhile."""
     lock = load_lock(app.project.lock_file(name))
     if lock is None or row not in lock.compiled:
@@ -103,7 +103,7 @@ def _usable_lock(app: App, recipe: ImageSources) -> Lock:
     return recipe.lock
 
 
-def _chosen(target: Target, lock: Lock, names: tuple[str, ...]) -> list[tuple[Compile, CompiledWheel]]:
+def _chosen(target: Target, lock: Lock, names: tuple[str, ...]) -> list[tuple[Compile, CompileInputs]]:
     entries = {entry.distribution: entry for __, entry in target.compiled}
     if unknown := [name for name in names if name not in entries]:
         raise SpecError(
@@ -119,7 +119,7 @@ class _Work:
     """One wheel of a target that is wanted."""
 
     def __init__(
-        self, app: App, target: Target, lock: Lock, entry: Compile, row: CompiledWheel, wish: CompileOptions
+        self, app: App, target: Target, lock: Lock, entry: Compile, row: CompileInputs, wish: CompileOptions
     ) -> None:
         self._app, self._target, self._lock, self._entry, self._row, self._wish = app, target, lock, entry, row, wish
         self._store = ObjectStore(resolve_store_dir(None))
@@ -277,7 +277,7 @@ class WheelRecord:
     units: Mapping[str, int]
     schema: Literal[1] = 1
 
-    def package(self, compiled: CompiledWheel) -> Package:
+    def package(self, compiled: CompileInputs) -> Package:
         """Return the wheel as its lock names it."""
         return Package(
             name=compiled.name,
@@ -289,12 +289,12 @@ class WheelRecord:
         )
 
 
-def record_wheel(store: ObjectStore, compiled: CompiledWheel, made: WheelRecord) -> None:
+def record_wheel(store: ObjectStore, compiled: CompileInputs, made: WheelRecord) -> None:
     """Write down what a recipe gave."""
     write_atomic(_note(store, compiled.recipe), json.dumps(asdict(made), ensure_ascii=False, indent=1) + "\n")
 
 
-def find_recorded_wheel(store: ObjectStore, compiled: CompiledWheel) -> WheelRecord | None:
+def find_recorded_wheel(store: ObjectStore, compiled: CompileInputs) -> WheelRecord | None:
     """Return what a recipe gave on this machine, as long as the store holds the wheel."""
     made = _read(_note(store, compiled.recipe))
     return made if made and store.is_intact(made.sha256, made.size) else None
@@ -336,7 +336,7 @@ class WheelResult:
         Compilers at a time.
     """
 
-    compiled: CompiledWheel
+    compiled: CompileInputs
     state: str
     archs: tuple[str, ...]
     wheel: Package | None = None

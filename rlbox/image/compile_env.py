@@ -24,7 +24,7 @@ from rlbox.system.command import check_command, run_command
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.system.safe_files import remove_tree
 from rlbox.target.compiled import Compile
-from rlbox.target.lock import CompiledWheel, GitTree, Lock, Package, format_requirements, recipe_environment
+from rlbox.target.lock import CompileInputs, GitTree, Lock, Package, format_requirements, recipe_environment
 from rlbox.target.target import Target
 from rlbox.values import Command
 
@@ -219,7 +219,7 @@ def _own_python(version: str) -> str:
     return str(python)
 
 
-def prepare_build_requirements(target: Target, compiled: CompiledWheel, store: ObjectStore) -> Path:
+def prepare_build_requirements(target: Target, compiled: CompileInputs, store: ObjectStore) -> Path:
     """Return the folder with what a build imports, its compiler among it; builds of the same tools share it.
 
     Raises
@@ -263,7 +263,7 @@ def _link_libraries(site: Path) -> None:
 
 
 def make_build_directory(
-    folder: Path, system: str, entry: Compile, compiled: CompiledWheel, store: ObjectStore
+    folder: Path, system: str, entry: Compile, compiled: CompileInputs, store: ObjectStore
 ) -> None:
     """Lay a build's own folder anew: the source as its archive has it, the system's compilers behind `launch.sh`."""
     if folder.exists():
@@ -281,7 +281,7 @@ def make_build_directory(
     _take_source(folder, entry, compiled)
 
 
-def _take_source(folder: Path, entry: Compile, compiled: CompiledWheel) -> None:
+def _take_source(folder: Path, entry: Compile, compiled: CompileInputs) -> None:
     """Put the source at its path: an archive of the index has one folder at its top, a git tree none."""
     unpacked = folder / "unpacked"
     tops = list(unpacked.iterdir())

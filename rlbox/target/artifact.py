@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from rlbox.target.lock import CompiledWheel, Deb, GitTree, Lock, Package
+    from rlbox.target.lock import CompileInputs, Deb, GitTree, Lock, Package
     from rlbox.target.target import Target
 
 TORCH_WHEELS = "https://download.pytorch.org/whl"
@@ -73,7 +73,7 @@ def list_inplace_artifacts(lock: Lock) -> tuple[Artifact, ...]:
     return tuple(file for file in list_artifacts(lock) if file.group not in own)
 
 
-def list_compile_inputs(lock: Lock, compiled: CompiledWheel) -> tuple[Artifact, ...]:
+def list_compile_inputs(lock: Lock, compiled: CompileInputs) -> tuple[Artifact, ...]:
     """Return every file that a wheel is compiled from: the system's packages, the tools, the source."""
     from rlbox.target.lock import GitTree
 

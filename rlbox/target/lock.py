@@ -83,7 +83,7 @@ class HttpFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompiledWheel:
+class CompileInputs:
     """What a wheel of `group` is compiled from: its source, and the `tools` beside it when it is built.
 
     `recipe` is the sha256 of everything that decides its bytes. The wheel itself is a package of its group, as soon as
@@ -144,7 +144,7 @@ class Lock:
     http: tuple[HttpFile, ...] = ()
     patches: tuple[LockedPatch, ...] = ()
     toolchain: tuple[Deb, ...] = ()
-    compiled: tuple[CompiledWheel, ...] = ()
+    compiled: tuple[CompileInputs, ...] = ()
 
     def text(self) -> str:
         """Return the lock file: stable order, one file a line, so that a diff reads well."""
@@ -179,11 +179,11 @@ class Lock:
         groups = (self.runtime, self.build, *self.groups)
         return tuple(package for group in groups for package in group.packages)
 
-    def wheel(self, compiled: CompiledWheel) -> Package | None:
+    def wheel(self, compiled: CompileInputs) -> Package | None:
         packages = (package for group in self.groups for package in group.packages)
         return next((package for package in packages if package.source == compiled.origin), None)
 
-    def with_wheel(self, compiled: CompiledWheel, wheel: Package) -> Lock:
+    def with_wheel(self, compiled: CompileInputs, wheel: Package) -> Lock:
         """Return the lock with a compiled wheel in its group, in the place of one that is there."""
         return replace(self, groups=tuple(_with(group, compiled, wheel) for group in self.groups))
 
@@ -201,13 +201,13 @@ def _block(rows: Iterable[Any], indent: int) -> str:
     return "[\n" + ",\n".join(lines) + "\n" + " " * indent + "]" if lines else "[]"
 
 
-def _compiled_text(row: CompiledWheel) -> str:
+def _compiled_text(row: CompileInputs) -> str:
     head = {key: getattr(row, key) for key in ("name", "group", "recipe")}
     body = f'"source": {json.dumps(asdict(row.source), ensure_ascii=False)},\n      "tools": {_block(row.tools, 6)}}}'
     return f"    {json.dumps(head)[:-1]},\n      {body}"
 
 
-def _with(group: LockedGroup, compiled: CompiledWheel, wheel: Package) -> LockedGroup:
+def _with(group: LockedGroup, compiled: CompileInputs, wheel: Package) -> LockedGroup:
     if group.name != compiled.group:
         return group
     others = (package for package in group.packages if package.source != compiled.origin)
@@ -318,11 +318,11 @@ def parse_lock(text: str | bytes, where: str, next_step: str = "") -> Lock:
         ) from error
 
 
-def _compiled(row: Mapping[str, Any]) -> CompiledWheel:
+def _compiled(row: Mapping[str, Any]) -> CompileInputs:
     told = row["source"]
     (source,) = _rows(GitTree, [told]) if "commit" in told else _rows(Package, [told])
     head = {key: str(row[key]) for key in ("name", "group", "recipe")}
-    return CompiledWheel(**head, source=source, tools=_rows(Package, row["tools"]))
+    return CompileInputs(**head, source=source, tools=_rows(Package, row["tools"]))
 
 
 _Row = TypeVar("_Row", Package, Deb, GitTree, HttpFile, LockedPatch)
@@ -374,7 +374,7 @@ def compute_recipe_digest(
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
 
-def compute_objects_digest(target: Target, entry: Compile, compiled: CompiledWheel, toolchain: Iterable[Deb]) -> str:
+def compute_objects_digest(target: Target, entry: Compile, compiled: CompileInputs, toolchain: Iterable[Deb]) -> str:
     return compute_recipe_digest(target, entry, compiled.source, compiled.tools, toolchain, units=False)
 
 

@@ -23,7 +23,7 @@ from rlbox.errors import NodeError
 from rlbox.fixes.catalogue import load_target_with_fixes
 from rlbox.image.compile_run import needs_user_namespace
 from rlbox.system.files import sha256_file
-from rlbox.target.lock import CompiledWheel, Package, compute_recipe_digest
+from rlbox.target.lock import CompileInputs, Package, compute_recipe_digest
 
 Wheel = tuple[str, bytes]
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -159,7 +159,7 @@ def make_box(
     source = Package(name="small", version="1.0", file=archive.name, sha256=digest, size=archive.stat().st_size)
     locked = tuple(_tool(ObjectStore(Path(env["RLBOX_STORE"])), path / name, body) for name, body in tools)
     recipe = compute_recipe_digest(target, entry, source, locked, ())
-    row = CompiledWheel(name="small", group=group.name, recipe=recipe, source=source, tools=locked)
+    row = CompileInputs(name="small", group=group.name, recipe=recipe, source=source, tools=locked)
     folder.write("images/mine/lock.json", replace(fitting_lock(target, own_requirements()), compiled=(row,)).text())
     return Box(folder=folder, env=env)
 

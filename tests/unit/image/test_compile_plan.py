@@ -21,7 +21,7 @@ from rlbox.image.compile_run import (
 )
 from rlbox.image.compile_wheel import check_archs, diff_wheels, read_gpu_archs, write_reproducible_wheel
 from rlbox.target.compiled import Compile
-from rlbox.target.lock import RECIPE, CompiledWheel, Package
+from rlbox.target.lock import RECIPE, CompileInputs, Package
 from rlbox.target.target import Target
 
 GIB = 2**30
@@ -239,7 +239,7 @@ def test_how_long_a_build_takes() -> None:
 
 def test_what_is_told() -> None:
     source = Package(name="f", version="1", file="f.tar.gz", sha256="a" * 64, size=1)
-    row = CompiledWheel(name="flash-attn", group="k", recipe="ab" * 32, source=source, tools=())
+    row = CompileInputs(name="flash-attn", group="k", recipe="ab" * 32, source=source, tools=())
     wheel = Package(name="flash-attn", version="1", file="f.whl", sha256="cd" * 32, size=2_000_000, source=row.origin)
     told = (
         WheelResult(compiled=row, state="to compile", archs=("sm_80",), seconds=5100, kept=12, jobs=2),

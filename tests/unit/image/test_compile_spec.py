@@ -21,7 +21,7 @@ from rlbox.image.labels import spec_checksum
 from rlbox.target.artifact import list_artifacts, list_compile_inputs, list_named_artifacts
 from rlbox.target.compiled import arch_variables
 from rlbox.target.lock import (
-    CompiledWheel,
+    CompileInputs,
     Deb,
     Lock,
     Package,
@@ -80,12 +80,12 @@ def digest(spec: Target, tools: tuple[Package, ...] = (TORCH,), toolchain: tuple
     return compute_recipe_digest(spec, spec.compiled[0][1], SOURCE, tools, toolchain)
 
 
-def locked(spec: Target) -> tuple[Lock, CompiledWheel]:
-    row = CompiledWheel(name="flash-attn", group="kernels", recipe=digest(spec), source=SOURCE, tools=(TORCH,))
+def locked(spec: Target) -> tuple[Lock, CompileInputs]:
+    row = CompileInputs(name="flash-attn", group="kernels", recipe=digest(spec), source=SOURCE, tools=(TORCH,))
     return replace(fitting_lock(spec, own_requirements()), toolchain=(GCC,), compiled=(row,)), row
 
 
-def wheel(row: CompiledWheel, sign: str = "d") -> Package:
+def wheel(row: CompileInputs, sign: str = "d") -> Package:
     return Package(name=row.name, version="2.8.3.post2", file=FILE, sha256=sign * 64, size=9, source=row.origin)
 
 
@@ -273,7 +273,7 @@ def test_what_uv_is_asked(folder: Folder) -> None:
     assert source.files["source.in"] == "flash-attn==2.8.3.post2\n"
     assert 'no-binary-package = ["flash-attn"]' in source.files["uv.toml"]
     known = (replace(TORCH, version="2.10.0"), wheel_of("ninja", "1.11"))
-    old = CompiledWheel(name="flash-attn", group="k", recipe="", source=SOURCE, tools=known)
+    old = CompileInputs(name="flash-attn", group="k", recipe="", source=SOURCE, tools=known)
     tools = plan_tool_inputs(entry, (TORCH,), old, ())
     assert tools.files["tools.in"] == (
         "ninja\nnvidia-cuda-cccl==13.0.*\nnvidia-cuda-crt==13.0.*\nnvidia-cuda-nvcc==13.0.*\n"
